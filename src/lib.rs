@@ -1,0 +1,9 @@
+//! Quorumq: an MQTT broker cluster whose acknowledgements are commits.
+//!
+//! Layers, lowest first; a lower one never imports a higher one:
+//!
+//! `ids, limits, time, hlc` < `topic` < `store` < `machine` < `storage` < `raft` < `router` < `mqtt, http` < `node, cli`
+
+pub mod ids;
+pub mod machine;
+pub mod time;

@@ -1,0 +1,126 @@
+//! What `apply` reads and writes: an ordered map of bytes, with the changes of the batch under way laid
+//! over what is stored.
+//!
+//! A [`Backing`] is the stored state (RocksDB in the product, a map in tests). [`Tables`] never writes to
+//! it: the storage layer takes [`Tables::into_changes`] and writes them in one atomic batch.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+/// The stored state below a batch that is being applied.
+///
+/// Reads cannot fail: a replica that can't read its own state must stop rather than guess, so the
+/// implementation ends the process on a read error.
+pub trait Backing: Send + Sync {
+    /// The value stored under `key`.
+    fn get(&self, key: &[u8]) -> Option<Bytes>;
+
+    /// Rows with `from <= key < to`, in key order, until `visit` returns `false`.
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool);
+}
+
+impl Backing for BTreeMap<Vec<u8>, Vec<u8>> {
+    fn get(&self, key: &[u8]) -> Option<Bytes> {
+        BTreeMap::get(self, key).map(|value| Bytes::copy_from_slice(value))
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) {
+        if from >= to {
+            return;
+        }
+        for (key, value) in self.range::<[u8], _>((
+            std::ops::Bound::Included(from),
+            std::ops::Bound::Excluded(to),
+        )) {
+            if !visit(key, value) {
+                return;
+            }
+        }
+    }
+}
+
+/// The changes of a batch: `None` deletes the key.
+pub type Changes = BTreeMap<Vec<u8>, Option<Bytes>>;
+
+/// Stored state plus the changes of the batch under way.
+pub struct Tables<'a> {
+    backing: &'a dyn Backing,
+    changes: Changes,
+}
+
+impl<'a> Tables<'a> {
+    /// An empty batch over `backing`.
+    pub fn new(backing: &'a dyn Backing) -> Self {
+        Tables {
+            backing,
+            changes: Changes::new(),
+        }
+    }
+
+    /// The value under `key` as the next command of the batch must see it.
+    pub fn get(&self, key: &[u8]) -> Option<Bytes> {
+        match self.changes.get(key) {
+            Some(change) => change.clone(),
+            None => self.backing.get(key),
+        }
+    }
+
+    /// Writes `value` under `key`.
+    pub fn put(&mut self, key: Vec<u8>, value: impl Into<Bytes>) {
+        self.changes.insert(key, Some(value.into()));
+    }
+
+    /// Removes `key`; nothing happens when it is absent.
+    pub fn delete(&mut self, key: Vec<u8>) {
+        self.changes.insert(key, None);
+    }
+
+    /// Rows with `from <= key < to` in key order, until `visit` returns `false`.
+    pub fn scan(&self, from: &[u8], to: &[u8], mut visit: impl FnMut(&[u8], &[u8]) -> bool) {
+        if from >= to {
+            return;
+        }
+        let mut over = self
+            .changes
+            .range::<[u8], _>((
+                std::ops::Bound::Included(from),
+                std::ops::Bound::Excluded(to),
+            ))
+            .peekable();
+        let mut going = true;
+        self.backing.scan(from, to, &mut |key, value| {
+            while let Some((changed, change)) =
+                over.next_if(|(changed, _)| changed.as_slice() < key)
+            {
+                if let Some(new) = change {
+                    going = visit(changed, new);
+                    if !going {
+                        return false;
+                    }
+                }
+            }
+            going = match over.next_if(|(changed, _)| changed.as_slice() == key) {
+                Some((_, Some(new))) => visit(key, new),
+                Some((_, None)) => true,
+                None => visit(key, value),
+            };
+            going
+        });
+        if !going {
+            return;
+        }
+        for (changed, change) in over {
+            if let Some(new) = change
+                && !visit(changed, new)
+            {
+                return;
+            }
+        }
+    }
+
+    /// The batch's changes, to be written atomically.
+    pub fn into_changes(self) -> Changes {
+        self.changes
+    }
+}

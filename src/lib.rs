@@ -6,4 +6,5 @@
 
 pub mod ids;
 pub mod machine;
+pub mod proto;
 pub mod time;

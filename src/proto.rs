@@ -1,0 +1,13 @@
+//! Messages generated from `proto/`: what nodes say to each other, what the log holds, what tables hold.
+
+/// `proto/command.proto`: what the Raft log holds.
+#[allow(missing_docs, clippy::all)]
+pub mod command {
+    tonic::include_proto!("quorumq.command.v1");
+}
+
+/// `proto/state.proto`: values of the replicated tables.
+#[allow(missing_docs, clippy::all)]
+pub mod state {
+    tonic::include_proto!("quorumq.state.v1");
+}

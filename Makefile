@@ -1,0 +1,48 @@
+# Quorumq's entry points. Each target sets the machine up first (scripts/setup): it checks the Rust toolchain,
+# installs Debian packages that are missing, and builds RocksDB once. A second run finds all of it in place.
+
+CACHE ?= $(HOME)/.cache/quorumq
+CARGO_TARGET_DIR ?= $(CACHE)/target
+export CACHE CARGO_TARGET_DIR
+
+# Runs a command in the environment that building needs.
+WITH := scripts/with-env
+
+.DEFAULT_GOAL := help
+.PHONY: help build run test unit cluster lint fmt bench chaos fuzz clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+build: ## the release binary, in $(CARGO_TARGET_DIR)/release/quorumq
+	@$(WITH) run cargo build --release --locked --bin quorumq
+
+run: build ## a three-node cluster on ports 1883, 1884, 1885, until Ctrl-C
+	@$(WITH) run scripts/run-cluster
+
+test: ## everything: format, lints, unit and property tests, three-node clusters of the release binary
+	@$(WITH) test scripts/test all
+
+unit: ## unit and property tests only
+	@$(WITH) test scripts/test unit
+
+cluster: ## cluster tests of the release binary only; ONLY=<part of a name> picks some
+	@$(WITH) test scripts/test cluster $(ONLY)
+
+lint: ## formatting and lints
+	@$(WITH) test scripts/test lint
+
+fmt: ## format the sources
+	cargo fmt --all
+
+bench: ## figures, beside etcd and Mosquitto when they are installed
+	@$(WITH) test scripts/bench
+
+chaos: ## faults from a seed, for minutes: SEED=7 SECONDS_OF_FAULTS=300
+	@$(WITH) test scripts/chaos
+
+fuzz: ## fuzz the decoders: FUZZ_SECONDS=60
+	@$(WITH) test scripts/fuzz
+
+clean: ## remove what building and running left, but not the RocksDB that was built once
+	rm -rf "$(CARGO_TARGET_DIR)" "$(CACHE)/run"

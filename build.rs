@@ -7,7 +7,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut files: Vec<PathBuf> = std::fs::read_dir("proto")?
         .map(|entry| entry.map(|entry| entry.path()))
         .collect::<Result<_, _>>()?;
-    files.retain(|path| path.extension().is_some_and(|extension| extension == "proto"));
+    files.retain(|path| {
+        path.extension()
+            .is_some_and(|extension| extension == "proto")
+    });
     files.sort();
     let descriptors = protox::compile(&files, ["proto"])?;
     tonic_prost_build::configure()

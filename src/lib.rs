@@ -7,4 +7,6 @@
 pub mod ids;
 pub mod machine;
 pub mod proto;
+pub mod raft;
+pub mod storage;
 pub mod time;

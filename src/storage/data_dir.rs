@@ -1,0 +1,259 @@
+//! The data directory: layout, identity, format version, and the lock against a second process.
+//!
+//! ```text
+//! DIR/LOCK        held by the process that uses the directory
+//! DIR/meta        format, data-directory UUID, node id, cluster id
+//! DIR/log/        the Raft log and vote (RocksDB, synced)
+//! DIR/state/      what `state.current` names is the applied state (RocksDB, without a WAL)
+//! DIR/snapshots/  checkpoints of the state, complete ones only
+//! DIR/incoming/   a snapshot being received
+//! ```
+//!
+//! The UUID is made once, when the directory is. The cluster remembers it with the node id, so a wiped disk
+//! can't come back under its old id and vote a second time.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::NodeId;
+
+/// Version of the layout above. Rises with every change a previous release can't read.
+pub const FORMAT: u32 = 1;
+
+/// The data directory can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another process uses it.
+    #[error("{} is in use by another process{}", .path.display(), .pid.as_ref().map(|pid| format!(" (pid {pid})")).unwrap_or_default())]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+        /// The process, when it wrote its id.
+        pid: Option<String>,
+    },
+    /// It belongs to another node.
+    #[error("{} belongs to node {stored}, not to node {given}; give each node its own directory", .path.display())]
+    OtherNode {
+        /// The directory.
+        path: PathBuf,
+        /// Whose it is.
+        stored: u64,
+        /// Who asked.
+        given: u64,
+    },
+    /// It belongs to another cluster.
+    #[error("{} belongs to cluster {stored}, not to cluster {given}", .path.display())]
+    OtherCluster {
+        /// The directory.
+        path: PathBuf,
+        /// Its cluster.
+        stored: String,
+        /// The cluster configured.
+        given: String,
+    },
+    /// It was written by a release with another format.
+    #[error("{} has format {stored}; this release reads format {FORMAT}", .path.display())]
+    Format {
+        /// The directory.
+        path: PathBuf,
+        /// The format found.
+        stored: u32,
+    },
+    /// `meta` is missing beside data, or unreadable.
+    #[error("{}: {reason}", .path.display())]
+    Damaged {
+        /// The file or directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The operating system refused.
+    #[error("{}: {source}", .path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// RocksDB refused.
+    #[error("{}: {reason}", .path.display())]
+    Database {
+        /// The database's directory.
+        path: PathBuf,
+        /// RocksDB's words.
+        reason: String,
+    },
+}
+
+impl OpenError {
+    pub(crate) fn io(path: &Path, source: io::Error) -> Self {
+        OpenError::Io {
+            path: path.to_owned(),
+            source,
+        }
+    }
+
+    fn damaged(path: &Path, reason: impl Into<String>) -> Self {
+        OpenError::Damaged {
+            path: path.to_owned(),
+            reason: reason.into(),
+        }
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Meta {
+    format: u32,
+    uuid: String,
+    node: u64,
+    cluster: String,
+}
+
+/// An open, locked data directory.
+#[derive(Debug)]
+pub struct DataDir {
+    path: PathBuf,
+    meta: Meta,
+    _lock: File,
+}
+
+impl DataDir {
+    /// Opens `path` for `node` of `cluster`, creating it when it does not exist yet.
+    ///
+    /// # Errors
+    /// When another process uses it, it belongs to another node or cluster, has another format, or can't be
+    /// read or written.
+    pub fn open(path: &Path, node: NodeId, cluster: &str) -> Result<DataDir, OpenError> {
+        fs::create_dir_all(path).map_err(|error| OpenError::io(path, error))?;
+        let lock = lock(path)?;
+        let meta_path = path.join("meta");
+        let meta = match fs::read(&meta_path) {
+            Ok(text) => read_meta(&meta_path, &text)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                create_meta(path, node, cluster)?
+            }
+            Err(error) => return Err(OpenError::io(&meta_path, error)),
+        };
+        if meta.format != FORMAT {
+            return Err(OpenError::Format {
+                path: path.to_owned(),
+                stored: meta.format,
+            });
+        }
+        if meta.node != node.0 {
+            return Err(OpenError::OtherNode {
+                path: path.to_owned(),
+                stored: meta.node,
+                given: node.0,
+            });
+        }
+        if meta.cluster != cluster {
+            return Err(OpenError::OtherCluster {
+                path: path.to_owned(),
+                stored: meta.cluster,
+                given: cluster.to_owned(),
+            });
+        }
+        Ok(DataDir {
+            path: path.to_owned(),
+            meta,
+            _lock: lock,
+        })
+    }
+
+    /// The directory itself.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The UUID made with the directory.
+    pub fn uuid(&self) -> &str {
+        &self.meta.uuid
+    }
+
+    /// The node the directory belongs to.
+    pub fn node(&self) -> NodeId {
+        NodeId(self.meta.node)
+    }
+
+    /// UUID of the cluster the directory belongs to.
+    pub fn cluster(&self) -> &str {
+        &self.meta.cluster
+    }
+}
+
+fn lock(path: &Path) -> Result<File, OpenError> {
+    let lock_path = path.join("LOCK");
+    let mut file = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&lock_path)
+        .map_err(|error| OpenError::io(&lock_path, error))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(fs::TryLockError::WouldBlock) => {
+            let pid = fs::read_to_string(&lock_path).ok();
+            return Err(OpenError::InUse {
+                path: path.to_owned(),
+                pid: pid
+                    .map(|pid| pid.trim().to_owned())
+                    .filter(|pid| !pid.is_empty()),
+            });
+        }
+        Err(fs::TryLockError::Error(error)) => return Err(OpenError::io(&lock_path, error)),
+    }
+    // The pid only helps a person; the lock is what counts.
+    let _ = file.set_len(0);
+    let _ = writeln!(file, "{}", std::process::id());
+    Ok(file)
+}
+
+fn read_meta(path: &Path, text: &[u8]) -> Result<Meta, OpenError> {
+    let text = std::str::from_utf8(text).map_err(|_| OpenError::damaged(path, "not UTF-8"))?;
+    toml::from_str(text).map_err(|error| OpenError::damaged(path, error.message()))
+}
+
+fn create_meta(path: &Path, node: NodeId, cluster: &str) -> Result<Meta, OpenError> {
+    for name in ["log", "state", "snapshots"] {
+        if path.join(name).exists() {
+            return Err(OpenError::damaged(
+                path,
+                format!(
+                    "holds {name}/ but no meta file; restore the file or remove the node and join under a new id"
+                ),
+            ));
+        }
+    }
+    let meta = Meta {
+        format: FORMAT,
+        uuid: uuid::Uuid::new_v4().to_string(),
+        node: node.0,
+        cluster: cluster.to_owned(),
+    };
+    let text =
+        toml::to_string(&meta).map_err(|error| OpenError::damaged(path, error.to_string()))?;
+    let target = path.join("meta");
+    write_durably(&target, text.as_bytes()).map_err(|error| OpenError::io(&target, error))?;
+    Ok(meta)
+}
+
+/// Replaces `path` with `content` so that after a crash it holds either the old or the new bytes, whole.
+pub(crate) fn write_durably(path: &Path, content: &[u8]) -> io::Result<()> {
+    let partial = path.with_extension("partial");
+    let mut file = File::create(&partial)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    drop(file);
+    fs::rename(&partial, path)?;
+    sync_dir(path.parent().unwrap_or(Path::new(".")))
+}
+
+/// Makes renames, creations and removals in `path` durable.
+pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}

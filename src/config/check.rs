@@ -1,0 +1,210 @@
+//! Rules that concern more than one value, judged on the whole configuration.
+
+use std::collections::BTreeMap;
+
+use super::keys::Config;
+use super::setting::Address;
+
+/// A rule that is broken.
+pub struct Finding {
+    /// The keys it concerns, the one to change first.
+    pub keys: Vec<&'static str>,
+    /// What is wrong.
+    pub message: String,
+    /// What to do about it.
+    pub hint: String,
+}
+
+/// Every broken rule.
+pub fn findings(config: &Config) -> Vec<Finding> {
+    let mut found = Vec::new();
+    timing(config, &mut found);
+    members(config, &mut found);
+    listeners(config, &mut found);
+    sizes(config, &mut found);
+    found
+}
+
+fn add(found: &mut Vec<Finding>, keys: &[&'static str], message: String, hint: String) {
+    found.push(Finding {
+        keys: keys.to_vec(),
+        message,
+        hint,
+    });
+}
+
+fn timing(config: &Config, found: &mut Vec<Finding>) {
+    let cluster = &config.cluster;
+    if cluster.election_min_ms < cluster.heartbeat_ms.saturating_mul(3) {
+        add(
+            found,
+            &["cluster.election_min_ms", "cluster.heartbeat_ms"],
+            format!(
+                "{} ms is less than three heartbeats of {} ms: one late heartbeat would start an election",
+                cluster.election_min_ms, cluster.heartbeat_ms
+            ),
+            format!(
+                "at least {} ms",
+                cluster.heartbeat_ms.saturating_mul(3)
+            ),
+        );
+    }
+    if cluster.election_max_ms <= cluster.election_min_ms {
+        add(
+            found,
+            &["cluster.election_max_ms", "cluster.election_min_ms"],
+            format!(
+                "{} ms is not more than cluster.election_min_ms ({} ms): the followers would all stand at once",
+                cluster.election_max_ms, cluster.election_min_ms
+            ),
+            format!(
+                "twice cluster.election_min_ms: {} ms",
+                cluster.election_min_ms.saturating_mul(2)
+            ),
+        );
+    }
+    if cluster.give_up_ms >= cluster.node_lease_ms {
+        add(
+            found,
+            &["cluster.give_up_ms", "cluster.node_lease_ms"],
+            format!(
+                "{} ms is not less than cluster.node_lease_ms ({} ms): a session could have two live owners",
+                cluster.give_up_ms, cluster.node_lease_ms
+            ),
+            format!("at most {} ms", cluster.node_lease_ms / 5 * 3),
+        );
+    }
+    if cluster.give_up_ms <= cluster.election_max_ms {
+        add(
+            found,
+            &["cluster.give_up_ms", "cluster.election_max_ms"],
+            format!(
+                "{} ms is not more than cluster.election_max_ms ({} ms): every election would disconnect the clients",
+                cluster.give_up_ms, cluster.election_max_ms
+            ),
+            format!(
+                "at least {} ms, three elections",
+                cluster.election_max_ms.saturating_mul(3)
+            ),
+        );
+    }
+}
+
+fn members(config: &Config, found: &mut Vec<Finding>) {
+    let members = &config.cluster.members;
+    let keys = &["cluster.members", "node.id"];
+    if members.is_empty() {
+        return;
+    }
+    if !members.iter().any(|member| member.id == config.node.id) {
+        let ids: Vec<_> = members.iter().map(|member| member.id.to_string()).collect();
+        add(
+            found,
+            &["node.id", "cluster.members"],
+            format!(
+                "node {} is not one of cluster.members ({})",
+                config.node.id,
+                ids.join(", ")
+            ),
+            "give this node the number of its own entry, or add an entry for it".into(),
+        );
+    }
+    let mut by_id = BTreeMap::new();
+    let mut by_address = BTreeMap::new();
+    for member in members {
+        if member.id == 0 || member.id > super::bounds::MAX_NODE_ID {
+            add(
+                found,
+                keys,
+                format!("the member number {} cannot be used", member.id),
+                format!("numbers are 1 to {}", super::bounds::MAX_NODE_ID),
+            );
+        }
+        if by_id.insert(member.id, &member.address).is_some() {
+            add(
+                found,
+                keys,
+                format!("two members have the number {}", member.id),
+                "every node has its own number".into(),
+            );
+        }
+        if let Some(other) = by_address.insert(&member.address, member.id) {
+            add(
+                found,
+                keys,
+                format!(
+                    "members {other} and {} have the same address {}",
+                    member.id, member.address
+                ),
+                "every node has its own address".into(),
+            );
+        }
+        unreachable_address("cluster.members", &member.address, found);
+    }
+}
+
+fn unreachable_address(key: &'static str, address: &Address, found: &mut Vec<Finding>) {
+    if address.is_unspecified() || address.port() == 0 {
+        add(
+            found,
+            &[key],
+            format!("{address} is no address that another node can reach"),
+            "write the host name or IP address and the port that the other nodes use".into(),
+        );
+    }
+}
+
+fn listeners(config: &Config, found: &mut Vec<Finding>) {
+    if config.mqtt.listen.is_empty() {
+        add(
+            found,
+            &["mqtt.listen"],
+            "no address: no client could connect".into(),
+            "for example \"127.0.0.1:1883\"".into(),
+        );
+    }
+    let mut taken: Vec<(&'static str, &Address)> = Vec::new();
+    let all = config
+        .mqtt
+        .listen
+        .iter()
+        .map(|address| ("mqtt.listen", address))
+        .chain([("cluster.listen", &config.cluster.listen)])
+        .chain(config.http.listen.iter().map(|a| ("http.listen", a)));
+    for (key, address) in all {
+        let clash = taken.iter().find(|(_, other)| collide(other, address));
+        if let Some((other_key, other)) = clash {
+            add(
+                found,
+                &[key, other_key],
+                format!("{address} is already used by {other_key} ({other})"),
+                "give each listener its own port".into(),
+            );
+        }
+        taken.push((key, address));
+    }
+    if let Some(advertise) = &config.cluster.advertise {
+        unreachable_address("cluster.advertise", advertise, found);
+    }
+}
+
+fn collide(one: &Address, other: &Address) -> bool {
+    one.port() != 0
+        && one.port() == other.port()
+        && (one.host() == other.host() || one.is_unspecified() || other.is_unspecified())
+}
+
+fn sizes(config: &Config, found: &mut Vec<Finding>) {
+    let mqtt = &config.mqtt;
+    if mqtt.outbox_max_bytes < mqtt.max_packet_size_bytes as usize {
+        add(
+            found,
+            &["mqtt.outbox_max_bytes", "mqtt.max_packet_size_bytes"],
+            format!(
+                "{} bytes is less than mqtt.max_packet_size_bytes ({}): the largest message would never be delivered",
+                mqtt.outbox_max_bytes, mqtt.max_packet_size_bytes
+            ),
+            format!("at least {} bytes", mqtt.max_packet_size_bytes),
+        );
+    }
+}

@@ -1,0 +1,278 @@
+//! The one definition of every configuration key: name, type, default, unit, range and meaning.
+//!
+//! Adding a key here adds it to [`Config`], to the loader, to `quorumq check` and to `docs/configuration.md`.
+
+use std::net::Ipv4Addr;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::bounds;
+use super::setting::{Address, ClusterName, Input, LogFormat, LogLevel, Member, Setting};
+
+/// One key, as the loader and the reference page see it.
+pub struct Key {
+    /// Full name, `section.key`.
+    pub name: &'static str,
+    /// What it means and when to change it.
+    pub doc: &'static str,
+    /// Unit of a number, empty for everything else.
+    pub unit: &'static str,
+    /// The kind of value.
+    pub kind: &'static str,
+    /// Smallest and largest number that is accepted.
+    pub range: Option<RangeInclusive<u64>>,
+    /// Whether the value must not be shown.
+    pub secret: bool,
+    pub(super) set: fn(&mut Config, &Input<'_>) -> Result<(), String>,
+    show: fn(&Config) -> String,
+}
+
+impl Key {
+    /// The effective value as it would be written in TOML; a secret is never shown.
+    pub fn show(&self, config: &Config) -> String {
+        if self.secret {
+            "\"…\"".to_owned()
+        } else {
+            (self.show)(config)
+        }
+    }
+}
+
+/// One section, as the reference page sees it.
+pub struct Section {
+    /// Its name in TOML.
+    pub name: &'static str,
+    /// What its keys have in common.
+    pub doc: &'static str,
+}
+
+fn in_range<T: Setting>(value: T, range: Option<&RangeInclusive<u64>>) -> Result<T, String> {
+    match (value.number(), range) {
+        (Some(number), Some(range)) if !range.contains(&number) => Err(format!(
+            "{number} is outside {} to {}",
+            range.start(),
+            range.end()
+        )),
+        _ => Ok(value),
+    }
+}
+
+macro_rules! optional {
+    () => {
+        None
+    };
+    ($value:expr) => {
+        Some($value)
+    };
+}
+
+macro_rules! config {
+    ($(
+        $(#[doc = $section_doc:literal])+
+        $section:ident: $struct:ident {
+            $(
+                $(#[doc = $doc:literal])+
+                $key:ident: $type:ty = $default:expr, $unit:literal $(, $range:expr)?;
+            )+
+        }
+    )+) => {
+        /// Every value an operator can set, with the defaults filled in.
+        #[derive(Clone, Debug, Default, PartialEq, Serialize)]
+        pub struct Config {
+            $($(#[doc = $section_doc])+ pub $section: $struct,)+
+        }
+
+        $(
+            $(#[doc = $section_doc])+
+            #[derive(Clone, Debug, PartialEq, Serialize)]
+            pub struct $struct {
+                $($(#[doc = $doc])+ pub $key: $type,)+
+            }
+
+            impl Default for $struct {
+                fn default() -> Self {
+                    $struct { $($key: $default,)+ }
+                }
+            }
+        )+
+
+        /// Every key, in the order of the reference page.
+        pub fn keys() -> Vec<Key> {
+            vec![$($(
+                Key {
+                    name: concat!(stringify!($section), ".", stringify!($key)),
+                    doc: concat!($($doc, "\n"),+),
+                    unit: $unit,
+                    kind: <$type as Setting>::KIND,
+                    range: optional!($($range)?),
+                    secret: false,
+                    set: |config, input| {
+                        let range: Option<RangeInclusive<u64>> = optional!($($range)?);
+                        config.$section.$key = in_range(<$type as Setting>::read(input)?, range.as_ref())?;
+                        Ok(())
+                    },
+                    show: |config| Setting::show(&config.$section.$key),
+                },
+            )+)+]
+        }
+
+        /// Every section, in the order of the reference page.
+        pub fn sections() -> Vec<Section> {
+            vec![$(Section { name: stringify!($section), doc: concat!($($section_doc, "\n"),+) },)+]
+        }
+    };
+}
+
+fn loopback(port: u16) -> Address {
+    format!("{}:{port}", Ipv4Addr::LOCALHOST)
+        .parse()
+        .expect("an IPv4 address and a port are host:port")
+}
+
+config! {
+    /// Who this node is and where it keeps what it acknowledged.
+    node: NodeConfig {
+        /// Number of this node, unique in the cluster and never reused for another data directory.
+        id: u64 = 1, "", 1..=bounds::MAX_NODE_ID;
+        /// Directory of the log and of the state. Created when missing; belongs to one node for ever.
+        data_dir: PathBuf = PathBuf::from("./data"), "";
+    }
+
+    /// The nodes that replicate each other.
+    cluster: ClusterConfig {
+        /// Name of the cluster. Nodes with different names never talk to each other.
+        name: ClusterName = "quorumq".parse().expect("a short word is a cluster name"), "";
+        /// Identity of the cluster, checked on every connection between nodes. Derived from the name when empty.
+        id: Option<Uuid> = None, "";
+        /// The voters the cluster starts with; the same list on each of them. Empty: this node alone is the cluster.
+        members: Vec<Member> = Vec::new(), "";
+        /// Where this node listens for the other nodes.
+        listen: Address = loopback(7883), "";
+        /// Where the other nodes reach this node. Empty: its address in `cluster.members`, else `cluster.listen`.
+        advertise: Option<Address> = None, "";
+        /// How often the leader tells its followers that it lives.
+        heartbeat_ms: u64 = 50, "ms", 5..=10_000;
+        /// Shortest silence of the leader after which a follower stands for election. At least three heartbeats.
+        election_min_ms: u64 = 200, "ms", 20..=60_000;
+        /// Longest such silence; each follower draws its own between the two.
+        election_max_ms: u64 = 400, "ms", 21..=120_000;
+        /// Silence of a node after which the leader declares it down: its clients' sessions end, their wills are published.
+        node_lease_ms: u64 = 5_000, "ms", 500..=600_000;
+        /// Time without a leader after which this node stops serving and disconnects its clients. Shorter than
+        /// `cluster.node_lease_ms`, so that a session never has two live owners.
+        give_up_ms: u64 = 3_000, "ms", 200..=600_000;
+    }
+
+    /// The port for MQTT 5, 3.1.1 and 3.1 clients.
+    mqtt: MqttConfig {
+        /// Where clients connect.
+        listen: Vec<Address> = vec![loopback(1883)], "";
+        /// Largest packet that is read; announced in CONNACK. A larger one ends the connection with reason 0x95.
+        max_packet_size_bytes: u32 = bounds::DEFAULT_MAX_PACKET_BYTES, "bytes", 128..=bounds::LARGEST_PACKET_BYTES;
+        /// QoS 1 and 2 messages a client may have under way at once; announced in CONNACK.
+        receive_maximum: u16 = 1_024, "messages", 1..=65_535;
+        /// Topic aliases a client may use; announced in CONNACK. 0 refuses aliases.
+        topic_alias_maximum: u16 = 32, "aliases", 0..=65_535;
+        /// Longest keep-alive a client may ask for; a longer one, or none at all, is replaced by this. 0: no bound.
+        max_keep_alive_s: u16 = 0, "s", 0..=65_535;
+        /// Longest life of a session after its connection ended. 4294967295: for ever.
+        session_expiry_max_s: u32 = u32::MAX, "s";
+        /// Connections this node accepts; one more is refused with reason 0x97 (quota exceeded).
+        max_connections: usize = 100_000, "connections", 1..=bounds::MOST_CONNECTIONS;
+        /// Bytes that may wait for one slow client in memory; what comes on top is dropped (QoS 0) or waits on disk.
+        outbox_max_bytes: usize = 1_048_576, "bytes", 4_096..=1_073_741_824;
+        /// Time from the TCP connection to its CONNECT.
+        connect_timeout_s: u16 = 10, "s", 1..=600;
+    }
+
+    /// The replicated state store.
+    store: StoreConfig {
+        /// Keys the store holds; a SET of one more is answered `the quota has been exceeded`.
+        max_keys: u64 = 10_000_000, "keys", 1..=u64::MAX;
+        /// Bytes of all keys and values together; the same answer.
+        max_bytes: u64 = 17_179_869_184, "bytes", 1..=u64::MAX;
+        /// Keys on one page of a SCAN.
+        scan_page_keys: usize = 64, "keys", 4..=bounds::MOST_SCAN_PAGE_KEYS;
+    }
+
+    /// Probes, metrics and administration. No authentication: keep it on a private network.
+    http: HttpConfig {
+        /// Where `/livez`, `/readyz`, `/metrics` and `/v1/cluster/…` are served. Empty: nowhere.
+        listen: Option<Address> = Some(loopback(8080)), "";
+    }
+
+    /// What is written to standard error.
+    log: LogConfig {
+        /// Least severe line that is written. `QUORUMQ_LOG` overrides it with a filter such as `info,quorumq::raft=debug`.
+        level: LogLevel = LogLevel::Info, "";
+        /// Lines for people or JSON objects for machines.
+        format: LogFormat = LogFormat::Text, "";
+    }
+
+    /// Replication: what the log keeps.
+    raft: RaftConfig {
+        /// Log written since the last snapshot that causes the next one.
+        snapshot_log_bytes: u64 = 268_435_456, "bytes", 1_048_576..=u64::MAX;
+        /// Least age of log entries that a snapshot lets go of: a node that was away for less catches up from the log.
+        keep_log_s: u64 = 600, "s", 0..=604_800;
+    }
+
+    /// How much of the machine is used.
+    runtime: RuntimeConfig {
+        /// Threads that serve connections and replication. 0: one per core.
+        worker_threads: usize = 0, "threads", 0..=bounds::MOST_WORKER_THREADS;
+    }
+
+    /// What happens on SIGTERM and Ctrl-C.
+    shutdown: ShutdownConfig {
+        /// Longest time in which clients are disconnected and leadership is handed over before the process ends.
+        drain_s: u64 = 10, "s", 0..=3_600;
+    }
+}
+
+impl Config {
+    /// Whether this node is a cluster of its own.
+    pub fn is_single_node(&self) -> bool {
+        self.cluster.members.is_empty()
+    }
+
+    /// Where the other nodes reach this node: `cluster.advertise`, else its own entry in `cluster.members`, else
+    /// `cluster.listen`.
+    pub fn advertised(&self) -> &Address {
+        let own = || {
+            let members = self.cluster.members.iter();
+            members
+                .filter(|member| member.id == self.node.id)
+                .map(|member| &member.address)
+                .next()
+        };
+        self.cluster
+            .advertise
+            .as_ref()
+            .or_else(own)
+            .unwrap_or(&self.cluster.listen)
+    }
+}
+
+impl ClusterConfig {
+    /// The identity of the cluster: `cluster.id`, or a UUID (version 5) derived from `cluster.name`.
+    pub fn identity(&self) -> Uuid {
+        self.id.unwrap_or_else(|| {
+            let name = format!("quorumq-cluster:{}", self.name);
+            Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes())
+        })
+    }
+}
+
+impl RuntimeConfig {
+    /// The number of worker threads to start: the configured one, or one per core.
+    pub fn threads(&self) -> usize {
+        match self.worker_threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            threads => threads,
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Lays a TOML file, the environment and flags over the defaults, and keeps the origin of every value.
+//!
+//! It goes on after an error, so that one run reports everything that is wrong.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use toml::de::{DeTable, DeValue};
+
+use super::check;
+use super::keys::{Config, Key, keys, sections};
+use super::problem::{Origin, Problem, Problems};
+use super::setting::Input;
+use super::bounds::LARGEST_CONFIG_FILE_BYTES;
+
+/// Environment variables with this prefix set keys: `QUORUMQ__MQTT__LISTEN` is `mqtt.listen`.
+pub const ENVIRONMENT_PREFIX: &str = "QUORUMQ__";
+
+/// One value given on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flag {
+    /// The flag as it was written, for the origin: `--set` or `--node-id`.
+    pub flag: String,
+    /// The key it sets.
+    pub key: String,
+    /// The value as text.
+    pub value: String,
+}
+
+impl Flag {
+    /// Takes `section.key=value` apart.
+    ///
+    /// # Errors
+    /// A sentence when there is no `=`.
+    pub fn parse_set(text: &str) -> Result<Flag, String> {
+        let (key, value) = text
+            .split_once('=')
+            .ok_or_else(|| format!("expected section.key=value, found {text:?}"))?;
+        Ok(Flag {
+            flag: "--set".into(),
+            key: key.trim().to_owned(),
+            value: value.to_owned(),
+        })
+    }
+}
+
+/// Where configuration is read from, in rising order of precedence.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// The TOML file, when one was named.
+    pub file: Option<PathBuf>,
+    /// The environment; variables without [`ENVIRONMENT_PREFIX`] are ignored.
+    pub environment: Vec<(String, String)>,
+    /// Flags in the order of the command line; the last one wins.
+    pub flags: Vec<Flag>,
+}
+
+impl Sources {
+    /// A file (when named), this process's environment, and flags.
+    pub fn of_process(file: Option<PathBuf>, flags: Vec<Flag>) -> Sources {
+        let environment = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
+            .filter(|(name, _)| name.starts_with(ENVIRONMENT_PREFIX))
+            .map(|(name, value)| (name, value.to_string_lossy().into_owned()))
+            .collect();
+        Sources {
+            file,
+            environment,
+            flags,
+        }
+    }
+}
+
+/// A configuration without problems and the origin of each of its values.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The effective values.
+    pub config: Config,
+    /// The origin of each key.
+    pub origins: BTreeMap<&'static str, Origin>,
+}
+
+impl Loaded {
+    /// Name, effective value and origin of every key, in the order of the reference page; secrets are hidden.
+    pub fn effective(&self) -> Vec<(&'static str, String, &Origin)> {
+        keys()
+            .iter()
+            .map(|key| (key.name, key.show(&self.config), &self.origins[key.name]))
+            .collect()
+    }
+
+    /// Writes every value that is not a default to the log at `info`, and every default at `debug`.
+    pub fn log_effective(&self) {
+        for (key, value, origin) in self.effective() {
+            match origin {
+                Origin::Default => tracing::debug!(key, %value, %origin, "configuration"),
+                _ => tracing::info!(key, %value, %origin, "configuration"),
+            }
+        }
+    }
+}
+
+/// Reads every source and checks the result.
+///
+/// # Errors
+/// Every problem of every source at once, those of the file in the order of its lines.
+pub fn load(sources: &Sources) -> Result<Loaded, Problems> {
+    let mut loader = Loader::new();
+    if let Some(path) = &sources.file {
+        loader.file(path);
+    }
+    loader.environment(&sources.environment);
+    for flag in &sources.flags {
+        let origin = Origin::Flag(flag.flag.clone());
+        loader.set(&flag.key, &Input::Text(&flag.value), origin);
+    }
+    loader.finish()
+}
+
+struct Loader {
+    keys: Vec<Key>,
+    config: Config,
+    origins: BTreeMap<&'static str, Origin>,
+    problems: Vec<Problem>,
+}
+
+impl Loader {
+    fn new() -> Loader {
+        let keys = keys();
+        let origins = keys.iter().map(|key| (key.name, Origin::Default)).collect();
+        Loader {
+            keys,
+            config: Config::default(),
+            origins,
+            problems: Vec::new(),
+        }
+    }
+
+    fn problem(&mut self, origin: Origin, key: &str, message: String, hint: Option<String>) {
+        self.problems.push(Problem {
+            origin,
+            key: key.to_owned(),
+            message,
+            hint,
+        });
+    }
+
+    fn set(&mut self, name: &str, input: &Input<'_>, origin: Origin) {
+        let Some(key) = self.keys.iter().find(|key| key.name == name) else {
+            let hint = self.nearest(name);
+            self.problem(origin, name, "there is no such key".into(), hint);
+            return;
+        };
+        match (key.set)(&mut self.config, input) {
+            Ok(()) => {
+                self.origins.insert(key.name, origin);
+            }
+            Err(message) => {
+                let hint = Some(format!("{} is {}", key.name, describe(key)));
+                self.problem(origin, name, message, hint);
+            }
+        }
+    }
+
+    fn nearest(&self, name: &str) -> Option<String> {
+        let section = name.split('.').next().unwrap_or_default();
+        let names = self.keys.iter().map(|key| key.name);
+        let best = names
+            .map(|known| (strsim::damerau_levenshtein(known, name), known))
+            .min_by_key(|(distance, _)| *distance)?;
+        if best.0 <= 2.max(name.len() / 3) {
+            return Some(format!("did you mean {}?", best.1));
+        }
+        let of_section: Vec<_> = self
+            .keys
+            .iter()
+            .filter_map(|key| key.name.strip_prefix(section)?.strip_prefix('.'))
+            .collect();
+        (!of_section.is_empty()).then(|| format!("[{section}] has: {}", of_section.join(", ")))
+    }
+
+    fn file(&mut self, path: &Path) {
+        let text = match read(path) {
+            Ok(text) => text,
+            Err(message) => {
+                let origin = Origin::File {
+                    path: path.to_owned(),
+                    line: 1,
+                };
+                let hint = Some(
+                    "name another file with --config, or leave it out to use the defaults".into(),
+                );
+                return self.problem(origin, "", message, hint);
+            }
+        };
+        let line_of = |offset: usize| Origin::File {
+            path: path.to_owned(),
+            line: line_at(&text, offset),
+        };
+        let (document, errors) = DeTable::parse_recoverable(&text);
+        for error in errors {
+            let offset = error.span().map_or(0, |span| span.start);
+            self.problem(line_of(offset), "", error.message().to_owned(), None);
+        }
+        let mut values = Vec::new();
+        for (section, value) in document.get_ref().iter() {
+            let at = section.span().start;
+            match value.get_ref() {
+                DeValue::Table(table) if self.is_section(section.get_ref()) => {
+                    for (key, value) in table.iter() {
+                        let name = format!("{}.{}", section.get_ref(), key.get_ref());
+                        values.push((key.span().start, name, value.get_ref()));
+                    }
+                }
+                DeValue::Table(_) => {
+                    let hint = nearest_section(section.get_ref());
+                    let message = "there is no such section".to_owned();
+                    self.problem(line_of(at), section.get_ref(), message, hint);
+                }
+                value => values.push((at, section.get_ref().to_string(), value)),
+            }
+        }
+        values.sort_by_key(|(at, ..)| *at);
+        for (at, name, value) in values {
+            self.set(&name, &Input::Toml(value), line_of(at));
+        }
+    }
+
+    fn is_section(&self, name: &str) -> bool {
+        sections().iter().any(|section| section.name == name)
+    }
+
+    fn environment(&mut self, variables: &[(String, String)]) {
+        for (variable, value) in variables {
+            let Some(rest) = variable.strip_prefix(ENVIRONMENT_PREFIX) else {
+                continue;
+            };
+            let name = rest.to_ascii_lowercase().replacen("__", ".", 1);
+            let origin = Origin::Environment(variable.clone());
+            self.set(&name, &Input::Text(value), origin);
+        }
+    }
+
+    fn finish(mut self) -> Result<Loaded, Problems> {
+        for finding in check::findings(&self.config) {
+            let origin = finding
+                .keys
+                .iter()
+                .map(|key| self.origins[key].clone())
+                .find(|origin| *origin != Origin::Default)
+                .unwrap_or(Origin::Default);
+            // A rule is judged on defaults where a value could not be read: that would be noise.
+            let unreadable = |key: &&str| self.problems.iter().any(|problem| problem.key == **key);
+            if !finding.keys.iter().any(|key| unreadable(key)) {
+                let key = finding.keys[0];
+                self.problem(origin, key, finding.message, Some(finding.hint));
+            }
+        }
+        if !self.problems.is_empty() {
+            self.problems.sort_by_key(|problem| match problem.origin {
+                Origin::File { line, .. } => line,
+                _ => usize::MAX,
+            });
+            return Err(Problems(self.problems));
+        }
+        Ok(Loaded {
+            config: self.config,
+            origins: self.origins,
+        })
+    }
+}
+
+fn describe(key: &Key) -> String {
+    match (&key.range, key.unit) {
+        (Some(range), "") => format!("a {} from {} to {}", key.kind, range.start(), range.end()),
+        (Some(range), unit) => {
+            format!(
+                "a {} of {unit} from {} to {}",
+                key.kind,
+                range.start(),
+                range.end()
+            )
+        }
+        (None, _) => key.kind.to_owned(),
+    }
+}
+
+fn nearest_section(name: &str) -> Option<String> {
+    let sections = sections();
+    let nearest = sections
+        .iter()
+        .map(|section| (strsim::damerau_levenshtein(section.name, name), section.name))
+        .min_by_key(|(distance, _)| *distance)
+        .filter(|(distance, _)| *distance <= 2);
+    let all: Vec<_> = sections.iter().map(|section| section.name).collect();
+    Some(match nearest {
+        Some((_, known)) => format!("did you mean [{known}]?"),
+        None => format!("the sections are: {}", all.join(", ")),
+    })
+}
+
+fn line_at(text: &str, offset: usize) -> usize {
+    let before = &text.as_bytes()[..offset.min(text.len())];
+    1 + before.iter().filter(|byte| **byte == b'\n').count()
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    let explain = |error: std::io::Error| format!("cannot be read: {error}");
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(explain)?;
+    file.take(LARGEST_CONFIG_FILE_BYTES + 1)
+        .read_to_end(&mut bytes)
+        .map_err(explain)?;
+    if bytes.len() as u64 > LARGEST_CONFIG_FILE_BYTES {
+        return Err(format!(
+            "is larger than {LARGEST_CONFIG_FILE_BYTES} bytes: not a configuration file"
+        ));
+    }
+    String::from_utf8(bytes).map_err(|_| "is not UTF-8 text".to_owned())
+}

@@ -1,0 +1,189 @@
+//! `/v1/cluster/…`: the status of the cluster and changes to its membership.
+
+use axum::Json;
+use axum::extract::State;
+use axum::extract::rejection::JsonRejection;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use futures::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+use super::serve::Endpoints;
+use crate::config::bounds::ADMIN_REQUEST_TIMEOUT_S;
+
+/// The cluster as one node sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterStatus {
+    /// `cluster.name`.
+    pub name: String,
+    /// The identity checked between nodes.
+    pub cluster_id: String,
+    /// The node that answers.
+    pub node: u64,
+    /// The leader it knows of.
+    pub leader: Option<u64>,
+    /// Its Raft term.
+    pub term: u64,
+    /// Index of the last entry in its log.
+    pub last_log_index: u64,
+    /// Index of the last committed entry it knows of.
+    pub committed_index: u64,
+    /// Index of the last entry it applied.
+    pub applied_index: u64,
+    /// Every member.
+    pub members: Vec<MemberStatus>,
+}
+
+/// One member of the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberStatus {
+    /// Its `node.id`.
+    pub id: u64,
+    /// Where the other nodes reach it.
+    pub address: String,
+    /// Whether it votes; a learner only receives the log.
+    pub voter: bool,
+    /// Index up to which its log is known to match the leader's; only the leader knows.
+    pub matched_index: Option<u64>,
+    /// Milliseconds since it was last heard of; only the leader knows.
+    pub last_seen_ms: Option<u64>,
+}
+
+/// `POST /v1/cluster/join`: adds a node as learner, waits until it has caught up, then makes it a voter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JoinRequest {
+    /// Number of the new node.
+    pub id: u64,
+    /// `host:port` where the others reach it.
+    pub address: String,
+}
+
+/// `POST /v1/cluster/leave`: removes a node from the voters.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LeaveRequest {
+    /// Number of the node.
+    pub id: u64,
+}
+
+/// `POST /v1/cluster/transfer`: hands leadership to another voter.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TransferRequest {
+    /// The next leader; the most advanced voter when absent.
+    pub to: Option<u64>,
+}
+
+/// Why an administration request was not carried out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AdminError {
+    /// There is no leader to carry it out; try again. 503.
+    #[error("there is no leader: {0}")]
+    NoLeader(String),
+    /// It cannot be done in the present state. 409.
+    #[error("{0}")]
+    Conflict(String),
+    /// It makes no sense. 400.
+    #[error("{0}")]
+    Invalid(String),
+    /// It did not finish in time; whether it will is unknown. 504.
+    #[error("not finished in {ADMIN_REQUEST_TIMEOUT_S} s; look at the status")]
+    TimedOut,
+    /// Something else went wrong. 500.
+    #[error("{0}")]
+    Internal(String),
+}
+
+impl AdminError {
+    fn status(&self) -> StatusCode {
+        match self {
+            AdminError::NoLeader(_) => StatusCode::SERVICE_UNAVAILABLE,
+            AdminError::Conflict(_) => StatusCode::CONFLICT,
+            AdminError::Invalid(_) => StatusCode::BAD_REQUEST,
+            AdminError::TimedOut => StatusCode::GATEWAY_TIMEOUT,
+            AdminError::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    fn code(&self) -> &'static str {
+        match self {
+            AdminError::NoLeader(_) => "no_leader",
+            AdminError::Conflict(_) => "conflict",
+            AdminError::Invalid(_) => "invalid",
+            AdminError::TimedOut => "timed_out",
+            AdminError::Internal(_) => "internal",
+        }
+    }
+}
+
+impl IntoResponse for AdminError {
+    fn into_response(self) -> Response {
+        let body = serde_json::json!({ "error": self.code(), "message": self.to_string() });
+        (self.status(), Json(body)).into_response()
+    }
+}
+
+/// The answer of an administration request, once there is one.
+pub type AdminFuture<'a, T> = BoxFuture<'a, Result<T, AdminError>>;
+
+/// What the node layer can do for an administrator.
+pub trait Admin: Send + Sync + 'static {
+    /// The cluster as this node sees it. Answers without a leader, too.
+    fn status(&self) -> AdminFuture<'_, ClusterStatus>;
+
+    /// Adds a voter; done when it votes.
+    fn join(&self, request: JoinRequest) -> AdminFuture<'_, ()>;
+
+    /// Removes a voter; done when the others have committed it.
+    fn leave(&self, request: LeaveRequest) -> AdminFuture<'_, ()>;
+
+    /// Hands leadership over and returns the new leader.
+    fn transfer(&self, request: TransferRequest) -> AdminFuture<'_, u64>;
+}
+
+async fn bounded<T>(work: AdminFuture<'_, T>) -> Result<T, AdminError> {
+    let limit = Duration::from_secs(ADMIN_REQUEST_TIMEOUT_S);
+    tokio::time::timeout(limit, work)
+        .await
+        .unwrap_or(Err(AdminError::TimedOut))
+}
+
+fn body<T>(parsed: Result<Json<T>, JsonRejection>) -> Result<T, AdminError> {
+    parsed
+        .map(|Json(request)| request)
+        .map_err(|rejection| AdminError::Invalid(rejection.body_text()))
+}
+
+pub async fn status(State(endpoints): State<Endpoints>) -> Result<Json<ClusterStatus>, AdminError> {
+    bounded(endpoints.admin.status()).await.map(Json)
+}
+
+pub async fn join(
+    State(endpoints): State<Endpoints>,
+    request: Result<Json<JoinRequest>, JsonRejection>,
+) -> Result<Json<serde_json::Value>, AdminError> {
+    let request = body(request)?;
+    let id = request.id;
+    bounded(endpoints.admin.join(request)).await?;
+    Ok(Json(serde_json::json!({ "joined": id })))
+}
+
+pub async fn leave(
+    State(endpoints): State<Endpoints>,
+    request: Result<Json<LeaveRequest>, JsonRejection>,
+) -> Result<Json<serde_json::Value>, AdminError> {
+    let request = body(request)?;
+    let id = request.id;
+    bounded(endpoints.admin.leave(request)).await?;
+    Ok(Json(serde_json::json!({ "left": id })))
+}
+
+pub async fn transfer(
+    State(endpoints): State<Endpoints>,
+    request: Result<Json<TransferRequest>, JsonRejection>,
+) -> Result<Json<serde_json::Value>, AdminError> {
+    let leader = bounded(endpoints.admin.transfer(body(request)?)).await?;
+    Ok(Json(serde_json::json!({ "leader": leader })))
+}

@@ -1,0 +1,66 @@
+//! Routes and the server loop.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::{get, post};
+use tokio::net::TcpListener;
+
+use super::{Admin, Readiness, admin, health};
+use crate::config::bounds::LARGEST_ADMIN_BODY_BYTES;
+use crate::telemetry::metrics::{CONTENT_TYPE, Metrics};
+
+/// What the routes answer from.
+#[derive(Clone)]
+pub struct Endpoints {
+    /// Conditions of readiness.
+    pub readiness: Arc<dyn Readiness>,
+    /// Administration of the cluster.
+    pub admin: Arc<dyn Admin>,
+    /// All metrics of the node.
+    pub metrics: Arc<Metrics>,
+}
+
+async fn metrics(State(endpoints): State<Endpoints>) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], endpoints.metrics.render())
+}
+
+async fn unknown() -> (StatusCode, &'static str) {
+    (
+        StatusCode::NOT_FOUND,
+        "there is /livez, /readyz, /metrics, /v1/cluster/status, join, leave, transfer\n",
+    )
+}
+
+/// Every route.
+pub fn router(endpoints: Endpoints) -> Router {
+    Router::new()
+        .route("/livez", get(health::livez))
+        .route("/readyz", get(health::readyz))
+        .route("/metrics", get(metrics))
+        .route("/v1/cluster/status", get(admin::status))
+        .route("/v1/cluster/join", post(admin::join))
+        .route("/v1/cluster/leave", post(admin::leave))
+        .route("/v1/cluster/transfer", post(admin::transfer))
+        .fallback(unknown)
+        .layer(DefaultBodyLimit::max(LARGEST_ADMIN_BODY_BYTES))
+        .with_state(endpoints)
+}
+
+/// Serves until `shutdown` completes and the requests under way are answered.
+///
+/// # Errors
+/// When the listener fails for good.
+pub async fn serve(
+    listener: TcpListener,
+    endpoints: Endpoints,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> std::io::Result<()> {
+    axum::serve(listener, router(endpoints))
+        .with_graceful_shutdown(shutdown)
+        .await
+}

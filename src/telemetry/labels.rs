@@ -1,0 +1,153 @@
+//! The labels of the metrics: each an enum, so that every series exists from the start and none is invented later.
+
+use super::cells::Label;
+
+macro_rules! labels {
+    ($(
+        $(#[$doc:meta])*
+        $type:ident = $name:literal { $($(#[$variant_doc:meta])* $variant:ident = $value:literal),+ $(,)? }
+    )+) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $type {
+            $($(#[$variant_doc])* $variant),+
+        }
+
+        impl Label for $type {
+            const NAME: &'static str = $name;
+            const ALL: &'static [Self] = &[$($type::$variant),+];
+
+            fn index(self) -> usize {
+                self as usize
+            }
+
+            fn as_str(self) -> &'static str {
+                match self {
+                    $($type::$variant => $value),+
+                }
+            }
+        }
+    )+};
+}
+
+labels! {
+    /// Quality of service of a message.
+    Qos = "qos" {
+        /// At most once.
+        AtMostOnce = "0",
+        /// At least once.
+        AtLeastOnce = "1",
+        /// Exactly once.
+        ExactlyOnce = "2",
+    }
+
+    /// A state store command.
+    Verb = "verb" {
+        /// SET
+        Set = "set",
+        /// GET
+        Get = "get",
+        /// DEL
+        Del = "del",
+        /// VDEL
+        Vdel = "vdel",
+        /// KEYNOTIFY
+        Keynotify = "keynotify",
+        /// SCAN
+        Scan = "scan",
+        /// Anything else.
+        Unknown = "unknown",
+    }
+
+    /// How a state store command was answered.
+    Outcome = "outcome" {
+        /// Done, or the value was there.
+        Ok = "ok",
+        /// The key was absent.
+        Absent = "absent",
+        /// A condition (NX, NEX, VDEL's value) refused it.
+        Refused = "refused",
+        /// `-ERR`.
+        Error = "error",
+    }
+
+    /// A bounded queue.
+    Queue = "queue" {
+        /// Commands waiting to be proposed.
+        Proposals = "proposals",
+        /// Commands proposed and not yet applied here.
+        Unapplied = "unapplied",
+        /// Committed batches waiting to be applied.
+        Apply = "apply",
+        /// Reads waiting for a ReadIndex.
+        Reads = "reads",
+        /// Bytes waiting for clients' sockets.
+        Outbox = "outbox_bytes",
+        /// Messages waiting to be sent to other nodes.
+        Peers = "peers",
+    }
+
+    /// Why a message was not delivered.
+    DropReason = "reason" {
+        /// The client reads too slowly: its outbox was full.
+        OutboxFull = "outbox_full",
+        /// The message is larger than the client accepts.
+        TooLarge = "too_large",
+        /// Its expiry passed before it could be sent.
+        Expired = "expired",
+        /// Another node could not be reached (QoS 0).
+        PeerUnreachable = "peer_unreachable",
+        /// The queue to another node was full (QoS 0).
+        PeerQueueFull = "peer_queue_full",
+        /// The session's queue was full.
+        QueueFull = "queue_full",
+        /// The session ended before it was sent.
+        SessionEnded = "session_ended",
+        /// A state store request from an MQTT 3 client, which cannot be answered.
+        Unanswerable = "unanswerable",
+    }
+
+    /// Why a connection ended.
+    DisconnectReason = "reason" {
+        /// The client sent DISCONNECT.
+        Client = "client",
+        /// The client closed its socket, or the network did.
+        Network = "network",
+        /// Nothing arrived for one and a half times the keep-alive.
+        KeepAlive = "keep_alive",
+        /// Bytes that are not MQTT.
+        Malformed = "malformed",
+        /// MQTT that breaks a rule.
+        Protocol = "protocol",
+        /// A packet larger than announced.
+        PacketTooLarge = "packet_too_large",
+        /// No CONNECT in time.
+        ConnectTimeout = "connect_timeout",
+        /// CONNECT was refused.
+        Refused = "refused",
+        /// Another connection took the session over.
+        TakenOver = "taken_over",
+        /// The client did not read what it was sent.
+        SlowConsumer = "slow_consumer",
+        /// More under way than the receive maximum.
+        ReceiveMaximum = "receive_maximum",
+        /// The node lost its leader and gave up serving.
+        NoLeader = "no_leader",
+        /// The node shuts down.
+        Shutdown = "shutdown",
+        /// An operator closed it.
+        Administrative = "administrative",
+        /// More connections than allowed.
+        TooMany = "too_many",
+    }
+
+    /// Why a proposal did not go through at the first try.
+    ProposalFault = "fault" {
+        /// Sent again after the leader changed or the stream to it broke.
+        Resent = "resent",
+        /// Refused: there was no leader in time.
+        NoLeader = "no_leader",
+        /// Refused: too many were waiting.
+        Overload = "overload",
+    }
+}

@@ -1,0 +1,290 @@
+//! The one definition of every metric: type, labels, unit and meaning. `docs/metrics.md` is generated from it.
+
+use std::fmt;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+
+use super::cells::{By, Cell, Counter, Gauge, Grouped, Labels, Latency, Sizes};
+use super::labels::{DisconnectReason, DropReason, Outcome, ProposalFault, Qos, Queue, Verb};
+
+/// Media type of [`Metrics::render`].
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// One metric, as the reference page sees it.
+pub struct Documented {
+    /// Name as it is scraped, with the suffix of its type.
+    pub name: String,
+    /// `counter`, `gauge` or `histogram`.
+    pub kind: &'static str,
+    /// Names of its labels.
+    pub labels: Vec<&'static str>,
+    /// What it counts, and what to look for.
+    pub doc: &'static str,
+}
+
+fn kind(of: MetricType) -> &'static str {
+    match of {
+        MetricType::Counter => "counter",
+        MetricType::Histogram => "histogram",
+        _ => "gauge",
+    }
+}
+
+macro_rules! metrics {
+    ($($(#[doc = $doc:literal])+ $field:ident: $type:ty;)+) => {
+        /// Every metric of a node. Shared by all layers; updating one is a relaxed atomic addition.
+        #[derive(Debug, Default)]
+        pub struct Metrics {
+            $($(#[doc = $doc])+ pub $field: $type,)+
+        }
+
+        impl Collector for Metrics {
+            fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+                $({
+                    let name = concat!("quorumq_", stringify!($field));
+                    let help = concat!($($doc),+);
+                    let mut metric = encoder.encode_descriptor(name, help.trim(), None, <$type as Cell>::TYPE)?;
+                    self.$field.write(&mut metric, &mut Labels::new())?;
+                })+
+                process(&mut encoder)
+            }
+        }
+
+        fn defined() -> Vec<Documented> {
+            vec![$({
+                let suffix = match <$type as Cell>::TYPE {
+                    MetricType::Counter => "_total",
+                    _ => "",
+                };
+                Documented {
+                    name: format!("quorumq_{}{suffix}", stringify!($field)),
+                    kind: kind(<$type as Cell>::TYPE),
+                    labels: <$type as Cell>::labels(),
+                    doc: concat!($($doc),+).trim(),
+                }
+            },)+]
+        }
+    };
+}
+
+metrics! {
+    /// Node id of the leader this node knows of, 0 when it knows none. All nodes should agree.
+    raft_leader: Grouped<Gauge>;
+    /// 1 when this node is the leader. The sum over the cluster should be 1.
+    raft_is_leader: Grouped<Gauge>;
+    /// Current Raft term. Rises with every election; more than one an hour wants a look at disks and network.
+    raft_term: Grouped<Gauge>;
+    /// Times this node saw the leader change.
+    raft_leader_changes: Grouped<Counter>;
+    /// Index of the last entry in this node's log.
+    raft_last_log_index: Grouped<Gauge>;
+    /// Index of the last entry this node knows to be committed.
+    raft_committed_index: Grouped<Gauge>;
+    /// Index of the last entry applied here. How far it is behind the committed index is the apply backlog.
+    raft_applied_index: Grouped<Gauge>;
+    /// Index of the last entry that a snapshot holds and that is no longer in the log.
+    raft_purged_index: Grouped<Gauge>;
+    /// Voters of the cluster, from the applied membership.
+    raft_voters: Grouped<Gauge>;
+    /// Commands this node proposed.
+    raft_proposals: Grouped<Counter>;
+    /// Proposals that did not go through at the first try. `no_leader` and `overload` were refused to clients.
+    raft_proposal_faults: Grouped<By<ProposalFault, Counter>>;
+    /// Commands in one entry of the log: rises with load, which is what keeps the cost per command low.
+    raft_batch_commands: Grouped<Sizes>;
+    /// From the proposal of a command here to its application here.
+    raft_commit_seconds: Grouped<Latency>;
+    /// Applying one run of entries, with the write to the state's tables.
+    raft_apply_seconds: Grouped<Latency>;
+    /// One ReadIndex round, shared by all reads that waited for it.
+    raft_read_index_seconds: Grouped<Latency>;
+    /// Snapshots built here.
+    raft_snapshots_built: Grouped<Counter>;
+    /// Snapshots received from the leader and installed here.
+    raft_snapshots_installed: Grouped<Counter>;
+    /// Log entries written to this node's disk.
+    log_entries: Counter;
+    /// Bytes of log entries written to this node's disk.
+    log_bytes: Counter;
+    /// One synced write of the log. Above the heartbeat interval the cluster gets slow, above the election time-out unstable.
+    log_fsync_seconds: Latency;
+    /// Open connections of clients.
+    connections: Gauge;
+    /// Connections accepted since the start.
+    connections_opened: Counter;
+    /// Connections that ended, by the reason that is also in the log.
+    disconnects: By<DisconnectReason, Counter>;
+    /// PUBLISH packets received from clients.
+    messages_received: By<Qos, Counter>;
+    /// PUBLISH packets sent to clients.
+    messages_sent: By<Qos, Counter>;
+    /// Bytes received from clients.
+    bytes_received: Counter;
+    /// Bytes sent to clients.
+    bytes_sent: Counter;
+    /// Messages that were not delivered to a client that was to get them.
+    messages_dropped: By<DropReason, Counter>;
+    /// Messages handed to other nodes for their clients.
+    messages_forwarded: Counter;
+    /// Subscriptions of the whole cluster in this node's index.
+    subscriptions: Gauge;
+    /// Sessions of the whole cluster.
+    sessions: Gauge;
+    /// State store commands answered by this node.
+    store_commands: By<Verb, By<Outcome, Counter>>;
+    /// Keys in the state store.
+    store_keys: Gauge;
+    /// Bytes of keys and values in the state store; `store.max_bytes` bounds it.
+    store_bytes: Gauge;
+    /// Keys that expired.
+    store_expired: Counter;
+    /// Keys watched by clients of this node (KEYNOTIFY).
+    store_watches: Gauge;
+    /// Notifications sent to clients of this node.
+    store_notifications: Counter;
+    /// What waits in the bounded queues of this node.
+    queue_depth: By<Queue, Gauge>;
+}
+
+/// Metrics of the process, read when they are asked for.
+fn process(encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    for (name, help, value) in process_values() {
+        let gauge = Gauge::default();
+        gauge.set(value);
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        gauge.write(&mut metric, &mut Labels::new())?;
+    }
+    Ok(())
+}
+
+/// Name, meaning and value of the process metrics; a value that cannot be read is zero.
+fn process_values() -> [(&'static str, &'static str, u64); 2] {
+    [
+        (
+            "process_resident_memory_bytes",
+            "Memory of the process that is in RAM, in bytes.",
+            resident_bytes().unwrap_or_default(),
+        ),
+        (
+            "process_open_fds",
+            "Open file descriptors of the process.",
+            open_descriptors().unwrap_or_default(),
+        ),
+    ]
+}
+
+fn resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+fn open_descriptors() -> Option<u64> {
+    let entries = std::fs::read_dir("/proc/self/fd").ok()?;
+    u64::try_from(entries.count()).ok()
+}
+
+impl Metrics {
+    /// All metrics in the OpenMetrics text format.
+    pub fn render(self: &Arc<Self>) -> String {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Arc::clone(self)));
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry)
+            .expect("writing to a String does not fail");
+        text
+    }
+}
+
+/// Every metric, in the order of the reference page.
+pub fn documented() -> Vec<Documented> {
+    let process = process_values()
+        .into_iter()
+        .map(|(name, doc, _)| Documented {
+            name: name.to_owned(),
+            kind: "gauge",
+            labels: Vec::new(),
+            doc,
+        });
+    defined().into_iter().chain(process).collect()
+}
+
+/// The reference page.
+pub fn markdown() -> String {
+    let mut page = String::from(
+        "# Metrics\n\n\
+         Generated from `src/telemetry/metrics.rs`: `quorumq reference metrics > docs/metrics.md`. Do not edit by hand.\n\n\
+         `GET /metrics` on `http.listen` answers in the OpenMetrics text format. Durations are seconds, sizes bytes.\n\n\
+         | metric | type | labels | meaning |\n|---|---|---|---|\n",
+    );
+    for metric in documented() {
+        let _ = writeln!(
+            page,
+            "| `{}` | {} | {} | {} |",
+            metric.name,
+            metric.kind,
+            metric.labels.join(", "),
+            metric.doc
+        );
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_documented() {
+        let all = documented();
+        let names: BTreeSet<_> = all.iter().map(|metric| metric.name.as_str()).collect();
+        assert_eq!(names.len(), all.len());
+        assert!(all.iter().all(|metric| metric.doc.ends_with('.')), "a meaning is a sentence");
+    }
+
+    #[test]
+    fn what_was_counted_is_rendered() {
+        let metrics = Arc::new(Metrics::default());
+        metrics.messages_received.of(Qos::AtLeastOnce).add(3);
+        metrics.store_commands.of(Verb::Vdel).of(Outcome::Refused).increment();
+        metrics.raft_term.set(7);
+        metrics.raft_commit_seconds.observe(Duration::from_micros(250));
+        metrics.raft_commit_seconds.observe(Duration::from_secs(60));
+        let text = metrics.render();
+        for line in [
+            "quorumq_messages_received_total{qos=\"1\"} 3",
+            "quorumq_store_commands_total{verb=\"vdel\",outcome=\"refused\"} 1",
+            "quorumq_raft_term{group=\"0\"} 7",
+            "quorumq_raft_commit_seconds_bucket{le=\"0.0002\",group=\"0\"} 0",
+            "quorumq_raft_commit_seconds_bucket{le=\"0.0003\",group=\"0\"} 1",
+            "quorumq_raft_commit_seconds_bucket{le=\"+Inf\",group=\"0\"} 2",
+            "quorumq_raft_commit_seconds_count{group=\"0\"} 2",
+            "# TYPE quorumq_messages_received counter",
+            "# EOF",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+        for metric in documented() {
+            assert!(text.contains(&metric.name), "{} is not scraped", metric.name);
+        }
+    }
+
+    #[test]
+    fn the_reference_page_is_current() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md");
+        let page = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            page == markdown(),
+            "docs/metrics.md is not current: quorumq reference metrics > docs/metrics.md"
+        );
+    }
+}

@@ -4,9 +4,12 @@
 //!
 //! `ids, limits, time, hlc` < `topic` < `store` < `machine` < `storage` < `raft` < `router` < `mqtt, http` < `node, cli`
 
+pub mod config;
+pub mod http;
 pub mod ids;
 pub mod machine;
 pub mod proto;
 pub mod raft;
 pub mod storage;
+pub mod telemetry;
 pub mod time;

@@ -43,10 +43,7 @@ fn timing(config: &Config, found: &mut Vec<Finding>) {
                 "{} ms is less than three heartbeats of {} ms: one late heartbeat would start an election",
                 cluster.election_min_ms, cluster.heartbeat_ms
             ),
-            format!(
-                "at least {} ms",
-                cluster.heartbeat_ms.saturating_mul(3)
-            ),
+            format!("at least {} ms", cluster.heartbeat_ms.saturating_mul(3)),
         );
     }
     if cluster.election_max_ms <= cluster.election_min_ms {

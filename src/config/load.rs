@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 
+use super::bounds::LARGEST_CONFIG_FILE_BYTES;
 use super::check;
 use super::keys::{Config, Key, keys, sections};
 use super::problem::{Origin, Problem, Problems};
 use super::setting::Input;
-use super::bounds::LARGEST_CONFIG_FILE_BYTES;
 
 /// Environment variables with this prefix set keys: `QUORUMQ__MQTT__LISTEN` is `mqtt.listen`.
 pub const ENVIRONMENT_PREFIX: &str = "QUORUMQ__";
@@ -253,7 +253,7 @@ impl Loader {
                 .unwrap_or(Origin::Default);
             // A rule is judged on defaults where a value could not be read: that would be noise.
             let unreadable = |key: &&str| self.problems.iter().any(|problem| problem.key == **key);
-            if !finding.keys.iter().any(|key| unreadable(key)) {
+            if !finding.keys.iter().any(unreadable) {
                 let key = finding.keys[0];
                 self.problem(origin, key, finding.message, Some(finding.hint));
             }
@@ -291,7 +291,12 @@ fn nearest_section(name: &str) -> Option<String> {
     let sections = sections();
     let nearest = sections
         .iter()
-        .map(|section| (strsim::damerau_levenshtein(section.name, name), section.name))
+        .map(|section| {
+            (
+                strsim::damerau_levenshtein(section.name, name),
+                section.name,
+            )
+        })
         .min_by_key(|(distance, _)| *distance)
         .filter(|(distance, _)| *distance <= 2);
     let all: Vec<_> = sections.iter().map(|section| section.name).collect();

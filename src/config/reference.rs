@@ -20,7 +20,12 @@ pub fn markdown() -> String {
     let defaults = Config::default();
     let keys = keys();
     for section in sections() {
-        let _ = writeln!(page, "\n## [{}]\n\n{}", section.name, paragraph(section.doc));
+        let _ = writeln!(
+            page,
+            "\n## [{}]\n\n{}",
+            section.name,
+            paragraph(section.doc)
+        );
         for key in keys.iter().filter(|key| in_section(key, section.name)) {
             let _ = write!(
                 page,

@@ -22,7 +22,9 @@ fn with_file(text: &str, environment: &[(&str, &str)], flags: &[&str]) -> Result
 }
 
 fn problems(text: &str) -> Vec<Problem> {
-    with_file(text, &[], &[]).expect_err("the file has problems").0
+    with_file(text, &[], &[])
+        .expect_err("the file has problems")
+        .0
 }
 
 fn line(problem: &Problem) -> usize {
@@ -37,7 +39,12 @@ fn defaults_are_a_single_node_without_problems() {
     let loaded = load(&Sources::default()).expect("the defaults are valid");
     assert!(loaded.config.is_single_node());
     assert_eq!(loaded.config.mqtt.listen[0].to_string(), "127.0.0.1:1883");
-    assert!(loaded.origins.values().all(|origin| *origin == Origin::Default));
+    assert!(
+        loaded
+            .origins
+            .values()
+            .all(|origin| *origin == Origin::Default)
+    );
 }
 
 #[test]
@@ -62,13 +69,26 @@ fn flags_win_over_the_environment_and_the_environment_over_the_file() {
     let loaded = with_file(file, &environment, &["mqtt.topic_alias_maximum=32"])
         .expect("all values are valid");
     let mqtt = &loaded.config.mqtt;
-    assert_eq!((mqtt.receive_maximum, mqtt.max_keep_alive_s, mqtt.topic_alias_maximum), (10, 21, 32));
-    assert!(matches!(loaded.origins["mqtt.receive_maximum"], Origin::File { line: 2, .. }));
+    assert_eq!(
+        (
+            mqtt.receive_maximum,
+            mqtt.max_keep_alive_s,
+            mqtt.topic_alias_maximum
+        ),
+        (10, 21, 32)
+    );
+    assert!(matches!(
+        loaded.origins["mqtt.receive_maximum"],
+        Origin::File { line: 2, .. }
+    ));
     assert_eq!(
         loaded.origins["mqtt.max_keep_alive_s"],
         Origin::Environment("QUORUMQ__MQTT__MAX_KEEP_ALIVE_S".into())
     );
-    assert_eq!(loaded.origins["mqtt.topic_alias_maximum"], Origin::Flag("--set".into()));
+    assert_eq!(
+        loaded.origins["mqtt.topic_alias_maximum"],
+        Origin::Flag("--set".into())
+    );
 }
 
 #[test]
@@ -76,7 +96,10 @@ fn an_unknown_key_names_the_nearest_one_and_its_line() {
     let found = problems("[mqtt]\nlisten = \"127.0.0.1:1\"\nrecieve_maximum = 3\n");
     assert_eq!(found.len(), 1);
     assert_eq!(line(&found[0]), 3);
-    assert_eq!(found[0].hint.as_deref(), Some("did you mean mqtt.receive_maximum?"));
+    assert_eq!(
+        found[0].hint.as_deref(),
+        Some("did you mean mqtt.receive_maximum?")
+    );
 }
 
 #[test]
@@ -99,7 +122,10 @@ fn every_problem_is_reported_at_once_in_the_order_of_the_lines() {
     );
     let lines: Vec<_> = found.iter().map(line).collect();
     assert_eq!(lines, [2, 4, 5, 7, 9]);
-    assert!(found.iter().all(|problem| problem.hint.is_some()), "{found:?}");
+    assert!(
+        found.iter().all(|problem| problem.hint.is_some()),
+        "{found:?}"
+    );
 }
 
 #[test]
@@ -120,7 +146,10 @@ fn members_are_read_from_toml_and_from_text() {
     let text = with_file("", &[("QUORUMQ__CLUSTER__MEMBERS", "1=a:1,2=[::1]:2")], &[])
         .expect("valid members");
     assert_eq!(toml.config.cluster.members, text.config.cluster.members);
-    assert_eq!(toml.config.cluster.members[1].address.to_string(), "[::1]:2");
+    assert_eq!(
+        toml.config.cluster.members[1].address.to_string(),
+        "[::1]:2"
+    );
     assert_eq!(toml.config.advertised().to_string(), "a:1");
 }
 
@@ -169,7 +198,12 @@ fn the_identity_of_a_cluster_follows_its_name_unless_given() {
 #[test]
 fn the_example_file_sets_nothing_and_is_valid() {
     let uncommented = example().replace("#", "# ");
-    assert_eq!(with_file(&uncommented, &[], &[]).expect("only comments").config, Config::default());
+    assert_eq!(
+        with_file(&uncommented, &[], &[])
+            .expect("only comments")
+            .config,
+        Config::default()
+    );
 }
 
 #[test]
@@ -182,7 +216,10 @@ fn the_example_file_without_its_comment_signs_is_the_default() {
             None => format!("{line}\n"),
         })
         .collect();
-    assert_eq!(with_file(&text, &[], &[]).expect("all defaults").config, Config::default());
+    assert_eq!(
+        with_file(&text, &[], &[]).expect("all defaults").config,
+        Config::default()
+    );
 }
 
 #[test]

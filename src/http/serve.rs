@@ -26,7 +26,10 @@ pub struct Endpoints {
 }
 
 async fn metrics(State(endpoints): State<Endpoints>) -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, CONTENT_TYPE)], endpoints.metrics.render())
+    (
+        [(header::CONTENT_TYPE, CONTENT_TYPE)],
+        endpoints.metrics.render(),
+    )
 }
 
 async fn unknown() -> (StatusCode, &'static str) {

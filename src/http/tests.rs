@@ -15,14 +15,21 @@ struct Node {
 
 impl Readiness for Node {
     fn checks(&self) -> Vec<Check> {
-        let leader = if self.leader { Ok(()) } else { Err("none since 3 s".to_owned()) };
+        let leader = if self.leader {
+            Ok(())
+        } else {
+            Err("none since 3 s".to_owned())
+        };
         vec![("joined", Ok(())), ("leader", leader)]
     }
 }
 
 impl Admin for Node {
     fn status(&self) -> AdminFuture<'_, ClusterStatus> {
-        let status = ClusterStatus { node: 7, ..ClusterStatus::default() };
+        let status = ClusterStatus {
+            node: 7,
+            ..ClusterStatus::default()
+        };
         async { Ok(status) }.boxed()
     }
 
@@ -31,7 +38,13 @@ impl Admin for Node {
     }
 
     fn leave(&self, request: LeaveRequest) -> AdminFuture<'_, ()> {
-        async move { Err(AdminError::Conflict(format!("{} is the last voter", request.id))) }.boxed()
+        async move {
+            Err(AdminError::Conflict(format!(
+                "{} is the last voter",
+                request.id
+            )))
+        }
+        .boxed()
     }
 
     fn transfer(&self, _: TransferRequest) -> AdminFuture<'_, u64> {
@@ -42,7 +55,9 @@ impl Admin for Node {
 /// Status code and body of one request to a fresh server.
 async fn ask(leader: bool, method: &str, path: &str, body: &str) -> (u16, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("a bound socket has an address");
+    let address = listener
+        .local_addr()
+        .expect("a bound socket has an address");
     let node = Arc::new(Node { leader });
     let endpoints = Endpoints {
         readiness: node.clone(),
@@ -50,16 +65,28 @@ async fn ask(leader: bool, method: &str, path: &str, body: &str) -> (u16, String
         metrics: Arc::new(Metrics::default()),
     };
     tokio::spawn(serve(listener, endpoints, std::future::pending()));
-    let mut stream = TcpStream::connect(address).await.expect("the server listens");
+    let mut stream = TcpStream::connect(address)
+        .await
+        .expect("the server listens");
     let request = format!(
         "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
-    stream.write_all(request.as_bytes()).await.expect("the server reads");
+    stream
+        .write_all(request.as_bytes())
+        .await
+        .expect("the server reads");
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.expect("the server answers in text");
+    stream
+        .read_to_string(&mut answer)
+        .await
+        .expect("the server answers in text");
     let code = answer[9..12].parse().expect("a status code");
-    let body = answer.split_once("\r\n\r\n").expect("a header").1.to_owned();
+    let body = answer
+        .split_once("\r\n\r\n")
+        .expect("a header")
+        .1
+        .to_owned();
     (code, body)
 }
 
@@ -67,13 +94,19 @@ async fn ask(leader: bool, method: &str, path: &str, body: &str) -> (u16, String
 async fn a_node_without_a_leader_lives_but_is_not_ready() {
     assert_eq!(ask(false, "GET", "/livez", "").await, (200, "ok\n".into()));
     let (code, body) = ask(false, "GET", "/readyz", "").await;
-    assert_eq!((code, body.as_str()), (503, "[-] leader: none since 3 s\nnot ready\n"));
+    assert_eq!(
+        (code, body.as_str()),
+        (503, "[-] leader: none since 3 s\nnot ready\n")
+    );
 }
 
 #[tokio::test]
 async fn a_verbose_answer_lists_every_check() {
     let (code, body) = ask(true, "GET", "/readyz?verbose", "").await;
-    assert_eq!((code, body.as_str()), (200, "[+] joined ok\n[+] leader ok\nok\n"));
+    assert_eq!(
+        (code, body.as_str()),
+        (200, "[+] joined ok\n[+] leader ok\nok\n")
+    );
 }
 
 #[tokio::test]
@@ -89,8 +122,18 @@ async fn administration_answers_with_a_code_and_a_reason() {
     let status: ClusterStatus = serde_json::from_str(&body).expect("a status");
     assert_eq!((code, status.node), (200, 7));
     let cases = [
-        ("/v1/cluster/join", "{\"id\":4,\"address\":\"a:1\"}", 200, "joined"),
-        ("/v1/cluster/leave", "{\"id\":1}", 409, "1 is the last voter"),
+        (
+            "/v1/cluster/join",
+            "{\"id\":4,\"address\":\"a:1\"}",
+            200,
+            "joined",
+        ),
+        (
+            "/v1/cluster/leave",
+            "{\"id\":1}",
+            409,
+            "1 is the last voter",
+        ),
         ("/v1/cluster/transfer", "{}", 503, "no_leader"),
         ("/v1/cluster/leave", "{\"idd\":1}", 400, "unknown field"),
         ("/v1/cluster/leave", "not json", 400, "invalid"),

@@ -42,7 +42,8 @@ pub struct Gauge(AtomicI64);
 impl Gauge {
     /// Replaces the value; what does not fit is shown as the largest number.
     pub fn set(&self, value: u64) {
-        self.0.store(i64::try_from(value).unwrap_or(i64::MAX), Relaxed);
+        self.0
+            .store(i64::try_from(value).unwrap_or(i64::MAX), Relaxed);
     }
 
     /// Adds `amount`, which may be negative.

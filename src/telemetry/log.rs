@@ -136,8 +136,20 @@ where
         }
         let metadata = event.metadata();
         let line = match self.format {
-            LogFormat::Text => text(&time, metadata.level(), self.node, metadata.target(), fields),
-            LogFormat::Json => json(&time, metadata.level(), self.node, metadata.target(), fields),
+            LogFormat::Text => text(
+                &time,
+                metadata.level(),
+                self.node,
+                metadata.target(),
+                fields,
+            ),
+            LogFormat::Json => json(
+                &time,
+                metadata.level(),
+                self.node,
+                metadata.target(),
+                fields,
+            ),
         };
         // A log that cannot be written must not stop the broker.
         let _ = std::io::stderr().lock().write_all(line.as_bytes());
@@ -146,8 +158,10 @@ where
 
 fn text(time: &str, level: &Level, node: u64, target: &str, fields: Fields) -> String {
     let mut line = format!("{time} {level:>5} node={node} {target}:");
-    let (message, rest): (Vec<_>, Vec<_>) =
-        fields.0.into_iter().partition(|(name, _)| *name == "message");
+    let (message, rest): (Vec<_>, Vec<_>) = fields
+        .0
+        .into_iter()
+        .partition(|(name, _)| *name == "message");
     for (_, value) in message {
         let _ = match value {
             Value::String(text) => write!(line, " {}", one_line(&text)),
@@ -200,27 +214,52 @@ mod tests {
     use super::*;
 
     fn fields(all: &[(&'static str, &str)]) -> Fields {
-        Fields(all.iter().map(|(name, value)| (*name, Value::from(*value))).collect())
+        Fields(
+            all.iter()
+                .map(|(name, value)| (*name, Value::from(*value)))
+                .collect(),
+        )
     }
 
     #[test]
     fn a_text_line_carries_node_message_and_fields() {
-        let line = text("T", &Level::INFO, 3, "quorumq::x", fields(&[("message", "hello there"), ("client_id", "a")]));
+        let line = text(
+            "T",
+            &Level::INFO,
+            3,
+            "quorumq::x",
+            fields(&[("message", "hello there"), ("client_id", "a")]),
+        );
         assert_eq!(line, "T  INFO node=3 quorumq::x: hello there client_id=a\n");
     }
 
     #[test]
     fn what_a_client_sent_cannot_forge_a_line() {
         let hostile = "a\nT INFO node=1 forged";
-        let line = text("T", &Level::INFO, 3, "x", fields(&[("message", hostile), ("client_id", hostile)]));
+        let line = text(
+            "T",
+            &Level::INFO,
+            3,
+            "x",
+            fields(&[("message", hostile), ("client_id", hostile)]),
+        );
         assert_eq!(line.matches('\n').count(), 1, "{line}");
     }
 
     #[test]
     fn a_json_line_is_one_object() {
-        let line = json("T", &Level::WARN, 3, "x", fields(&[("message", "a\nb"), ("term", "7")]));
+        let line = json(
+            "T",
+            &Level::WARN,
+            3,
+            "x",
+            fields(&[("message", "a\nb"), ("term", "7")]),
+        );
         let object: Value = serde_json::from_str(&line).expect("JSON");
         assert_eq!(object["message"], "a\nb");
-        assert_eq!((object["node"].as_u64(), object["level"].as_str()), (Some(3), Some("warn")));
+        assert_eq!(
+            (object["node"].as_u64(), object["level"].as_str()),
+            (Some(3), Some("warn"))
+        );
     }
 }

@@ -180,7 +180,9 @@ fn process_values() -> [(&'static str, &'static str, u64); 2] {
 
 fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
     Some(kib * 1024)
 }
@@ -248,16 +250,25 @@ mod tests {
         let all = documented();
         let names: BTreeSet<_> = all.iter().map(|metric| metric.name.as_str()).collect();
         assert_eq!(names.len(), all.len());
-        assert!(all.iter().all(|metric| metric.doc.ends_with('.')), "a meaning is a sentence");
+        assert!(
+            all.iter().all(|metric| metric.doc.ends_with('.')),
+            "a meaning is a sentence"
+        );
     }
 
     #[test]
     fn what_was_counted_is_rendered() {
         let metrics = Arc::new(Metrics::default());
         metrics.messages_received.of(Qos::AtLeastOnce).add(3);
-        metrics.store_commands.of(Verb::Vdel).of(Outcome::Refused).increment();
+        metrics
+            .store_commands
+            .of(Verb::Vdel)
+            .of(Outcome::Refused)
+            .increment();
         metrics.raft_term.set(7);
-        metrics.raft_commit_seconds.observe(Duration::from_micros(250));
+        metrics
+            .raft_commit_seconds
+            .observe(Duration::from_micros(250));
         metrics.raft_commit_seconds.observe(Duration::from_secs(60));
         let text = metrics.render();
         for line in [
@@ -271,10 +282,17 @@ mod tests {
             "# TYPE quorumq_messages_received counter",
             "# EOF",
         ] {
-            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+            assert!(
+                text.lines().any(|found| found == line),
+                "{line} is not in\n{text}"
+            );
         }
         for metric in documented() {
-            assert!(text.contains(&metric.name), "{} is not scraped", metric.name);
+            assert!(
+                text.contains(&metric.name),
+                "{} is not scraped",
+                metric.name
+            );
         }
     }
 

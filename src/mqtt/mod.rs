@@ -1,0 +1,3 @@
+//! The MQTT front end. Only [`codec`] knows the bytes of the protocol.
+
+pub mod codec;

@@ -8,6 +8,7 @@ pub mod config;
 pub mod http;
 pub mod ids;
 pub mod machine;
+pub mod mqtt;
 pub mod proto;
 pub mod raft;
 pub mod storage;

@@ -28,7 +28,10 @@ const ALLOWED: Allowed = Allowed::of(&[PropertyId::ReasonString, PropertyId::Use
 const fn is_code_of(packet: PacketType, code: ReasonCode) -> bool {
     match packet {
         PacketType::PubRel | PacketType::PubComp => matches!(code as u8, 0x00 | 0x92),
-        _ => matches!(code as u8, 0x00 | 0x10 | 0x80 | 0x83 | 0x87 | 0x90 | 0x91 | 0x97 | 0x99),
+        _ => matches!(
+            code as u8,
+            0x00 | 0x10 | 0x80 | 0x83 | 0x87 | 0x90 | 0x91 | 0x97 | 0x99
+        ),
     }
 }
 
@@ -40,11 +43,20 @@ impl<'a> Ack<'a> {
 
     /// An acknowledgement with a reason code and nothing else.
     pub const fn with_reason(packet_id: PacketId, reason: ReasonCode) -> Self {
-        Self { packet_id, reason, reason_string: None, user_properties: UserProperties::NONE }
+        Self {
+            packet_id,
+            reason,
+            reason_string: None,
+            user_properties: UserProperties::NONE,
+        }
     }
 
     #[inline]
-    pub(super) fn read(version: Version, packet: PacketType, frame: Frame<'a>) -> Result<Self, DecodeError> {
+    pub(super) fn read(
+        version: Version,
+        packet: PacketType,
+        frame: Frame<'a>,
+    ) -> Result<Self, DecodeError> {
         let mut body = Reader::new(frame.body);
         let mut ack = Self::success(body.packet_id()?);
         if version.is_v5() && !body.is_empty() {
@@ -67,7 +79,9 @@ impl<'a> Ack<'a> {
     ) -> Result<usize, EncodeError> {
         let [high, low] = self.packet_id.get().to_be_bytes();
         let first = packet.first_byte();
-        let bare = self.reason == ReasonCode::Success && self.reason_string.is_none() && self.user_properties.is_empty();
+        let bare = self.reason == ReasonCode::Success
+            && self.reason_string.is_none()
+            && self.user_properties.is_empty();
         if bare || !version.is_v5() {
             write::check_size(2, limits.max_packet_size)?;
             out.extend_from_slice(&[first, 2, high, low]);
@@ -76,7 +90,10 @@ impl<'a> Ack<'a> {
         if !is_code_of(packet, self.reason) {
             return Err(EncodeError::ReasonCodeNotAllowed(self.reason));
         }
-        let extras = Extras { reason_string: self.reason_string, users: self.user_properties };
+        let extras = Extras {
+            reason_string: self.reason_string,
+            users: self.user_properties,
+        };
         write_with_extras(out, first, limits, extras, |out, extras| {
             out.extend_from_slice(&[high, low]);
             if extras.is_empty() {

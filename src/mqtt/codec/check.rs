@@ -61,7 +61,11 @@ fn plain_utf8(bytes: &[u8]) -> Result<&str, DecodeError> {
 pub(super) fn topic_name_field(bytes: &[u8]) -> Result<&str, DecodeError> {
     let text = plain_utf8(bytes)?;
     if contains_any(bytes, [0, b'+', b'#']) {
-        return Err(if bytes.contains(&0) { DecodeError::StringHasNul } else { DecodeError::TopicNameWildcard });
+        return Err(if bytes.contains(&0) {
+            DecodeError::StringHasNul
+        } else {
+            DecodeError::TopicNameWildcard
+        });
     }
     Ok(text)
 }
@@ -69,7 +73,9 @@ pub(super) fn topic_name_field(bytes: &[u8]) -> Result<&str, DecodeError> {
 /// True for a topic name one may publish to: at least one character `[MQTT-4.7.3-1]`, at most 65,535 bytes
 /// `[MQTT-4.7.3-3]`, no wildcard `[MQTT-4.7.0-1]`, no U+0000 `[MQTT-4.7.3-2]`.
 pub fn is_topic_name(name: &str) -> bool {
-    !name.is_empty() && name.len() <= super::types::MAX_FIELD_LENGTH && !contains_any(name.as_bytes(), [0, b'+', b'#'])
+    !name.is_empty()
+        && name.len() <= super::types::MAX_FIELD_LENGTH
+        && !contains_any(name.as_bytes(), [0, b'+', b'#'])
 }
 
 /// What is wrong with a topic filter. It is answered per filter: 0x8F in SUBACK and UNSUBACK, 0x80 before MQTT 5.0.
@@ -79,7 +85,9 @@ pub enum FilterError {
     #[error("topic filter is empty [MQTT-4.7.3-1]")]
     Empty,
     /// `[MQTT-4.7.3-2]`, `[MQTT-4.7.3-3]`
-    #[error("topic filter holds U+0000 or is longer than 65535 bytes [MQTT-4.7.3-2] [MQTT-4.7.3-3]")]
+    #[error(
+        "topic filter holds U+0000 or is longer than 65535 bytes [MQTT-4.7.3-2] [MQTT-4.7.3-3]"
+    )]
     NotAString,
     /// `[MQTT-4.7.1-1]`
     #[error("# is not alone in the last level [MQTT-4.7.1-1]")]
@@ -88,7 +96,9 @@ pub enum FilterError {
     #[error("+ does not fill its level [MQTT-4.7.1-2]")]
     SingleLevelWildcard,
     /// `[MQTT-4.8.2-1]`, `[MQTT-4.8.2-2]`
-    #[error("share name is empty, has a wildcard, or no filter follows it [MQTT-4.8.2-1] [MQTT-4.8.2-2]")]
+    #[error(
+        "share name is empty, has a wildcard, or no filter follows it [MQTT-4.8.2-1] [MQTT-4.8.2-2]"
+    )]
     Share,
 }
 
@@ -108,14 +118,20 @@ pub fn topic_filter(whole: &str) -> Result<TopicFilter<'_>, FilterError> {
     }
     let Some(shared) = whole.strip_prefix(SHARE_PREFIX) else {
         plain_filter(whole)?;
-        return Ok(TopicFilter { share: None, filter: whole });
+        return Ok(TopicFilter {
+            share: None,
+            filter: whole,
+        });
     };
     let (share, filter) = shared.split_once('/').ok_or(FilterError::Share)?;
     if share.is_empty() || filter.is_empty() || contains_any(share.as_bytes(), *b"+#") {
         return Err(FilterError::Share);
     }
     plain_filter(filter)?;
-    Ok(TopicFilter { share: Some(share), filter })
+    Ok(TopicFilter {
+        share: Some(share),
+        filter,
+    })
 }
 
 fn plain_filter(filter: &str) -> Result<(), FilterError> {
@@ -149,11 +165,17 @@ mod tests {
             for place in 0..length {
                 for wanted in [0, b'+', b'#'] {
                     bytes[place] = wanted;
-                    assert!(contains_any(&bytes, [0, b'+', b'#']), "{wanted} at {place} of {length}");
+                    assert!(
+                        contains_any(&bytes, [0, b'+', b'#']),
+                        "{wanted} at {place} of {length}"
+                    );
                 }
                 for other in [1, b'*', b',', b'"', b'$', 0x80, 0xA3, 0xAB, 0xFF] {
                     bytes[place] = other;
-                    assert!(!contains_any(&bytes, [0, b'+', b'#']), "{other} at {place} of {length}");
+                    assert!(
+                        !contains_any(&bytes, [0, b'+', b'#']),
+                        "{other} at {place} of {length}"
+                    );
                 }
                 bytes[place] = b'a';
             }
@@ -164,7 +186,10 @@ mod tests {
     fn strings_are_utf8_without_surrogates_and_without_nul() {
         // [MQTT-1.5.4-1] [MQTT-1.5.4-2] [MQTT-1.5.4-3]
         assert_eq!(utf8(b""), Ok(""));
-        assert_eq!(utf8("temp/\u{fc}/\u{1F600}".as_bytes()), Ok("temp/\u{fc}/\u{1F600}"));
+        assert_eq!(
+            utf8("temp/\u{fc}/\u{1F600}".as_bytes()),
+            Ok("temp/\u{fc}/\u{1F600}")
+        );
         assert_eq!(utf8(b"\xEF\xBB\xBFa"), Ok("\u{FEFF}a"));
         assert_eq!(utf8(b"\xED\xA0\x80"), Err(DecodeError::StringNotUtf8));
         assert_eq!(utf8(b"\xC0\x80"), Err(DecodeError::StringNotUtf8));
@@ -180,8 +205,30 @@ mod tests {
     #[test]
     fn wildcards_stand_alone_in_their_level() {
         // [MQTT-4.7.1-1] [MQTT-4.7.1-2]
-        for good in ["#", "+", "/", "a", "a/#", "+/b", "a/+/c", "/+", "+/+", "$SYS/#", "a//b", "/#", "$share", "$shared/x"] {
-            assert_eq!(topic_filter(good), Ok(TopicFilter { share: None, filter: good }), "{good}");
+        for good in [
+            "#",
+            "+",
+            "/",
+            "a",
+            "a/#",
+            "+/b",
+            "a/+/c",
+            "/+",
+            "+/+",
+            "$SYS/#",
+            "a//b",
+            "/#",
+            "$share",
+            "$shared/x",
+        ] {
+            assert_eq!(
+                topic_filter(good),
+                Ok(TopicFilter {
+                    share: None,
+                    filter: good
+                }),
+                "{good}"
+            );
         }
         for (bad, why) in [
             ("", FilterError::Empty),
@@ -201,12 +248,35 @@ mod tests {
     #[test]
     fn a_shared_filter_has_a_share_name_and_a_filter() {
         // [MQTT-4.8.2-1] [MQTT-4.8.2-2]
-        assert_eq!(topic_filter("$share/g/a/+"), Ok(TopicFilter { share: Some("g"), filter: "a/+" }));
-        assert_eq!(topic_filter("$share/g//"), Ok(TopicFilter { share: Some("g"), filter: "/" }));
-        for bad in ["$share/", "$share/g", "$share/g/", "$share//a", "$share/+/a", "$share/g#/a", "$share/#"] {
+        assert_eq!(
+            topic_filter("$share/g/a/+"),
+            Ok(TopicFilter {
+                share: Some("g"),
+                filter: "a/+"
+            })
+        );
+        assert_eq!(
+            topic_filter("$share/g//"),
+            Ok(TopicFilter {
+                share: Some("g"),
+                filter: "/"
+            })
+        );
+        for bad in [
+            "$share/",
+            "$share/g",
+            "$share/g/",
+            "$share//a",
+            "$share/+/a",
+            "$share/g#/a",
+            "$share/#",
+        ] {
             assert_eq!(topic_filter(bad), Err(FilterError::Share), "{bad}");
         }
-        assert_eq!(topic_filter("$share/g/a#"), Err(FilterError::MultiLevelWildcard));
+        assert_eq!(
+            topic_filter("$share/g/a#"),
+            Err(FilterError::MultiLevelWildcard)
+        );
     }
 
     #[test]

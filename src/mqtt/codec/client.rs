@@ -36,7 +36,9 @@ pub enum Packet<'a> {
 pub fn decode<'a>(version: Version, frame: Frame<'a>) -> Result<Packet<'a>, DecodeError> {
     let packet = frame.packet_type().ok_or(DecodeError::PacketTypeReserved)?;
     match packet {
-        PacketType::Publish => return publish::decode_from_server(version, frame).map(Packet::Publish),
+        PacketType::Publish => {
+            return publish::decode_from_server(version, frame).map(Packet::Publish);
+        }
         PacketType::Auth if !version.is_v5() => return Err(DecodeError::AuthBeforeV5),
         _ => check_flags(version, packet, frame)?,
     }
@@ -68,7 +70,11 @@ pub fn connect(out: &mut Vec<u8>, packet: &Connect<'_>) -> Result<usize, EncodeE
 }
 
 /// PUBLISH as it stands, topic alias and message expiry included. A packet without topic needs an alias.
-pub fn publish(out: &mut Vec<u8>, version: Version, packet: &Publish<'_>) -> Result<usize, EncodeError> {
+pub fn publish(
+    out: &mut Vec<u8>,
+    version: Version,
+    packet: &Publish<'_>,
+) -> Result<usize, EncodeError> {
     let send_topic = !packet.topic.is_empty();
     let delivery = Delivery {
         version,
@@ -78,19 +84,36 @@ pub fn publish(out: &mut Vec<u8>, version: Version, packet: &Publish<'_>) -> Res
         packet_id: packet.packet_id,
         subscription_ids: &[],
         remaining_expiry: packet.properties.message_expiry(),
-        topic_alias: packet.properties.topic_alias().map(|alias| TopicAlias { alias, send_topic }),
+        topic_alias: packet
+            .properties
+            .topic_alias()
+            .map(|alias| TopicAlias { alias, send_topic }),
         max_packet_size: MAX_PACKET_SIZE,
     };
-    super::encode_publish(out, packet.topic, &packet.properties.forwardable(), packet.payload, &delivery)
+    super::encode_publish(
+        out,
+        packet.topic,
+        &packet.properties.forwardable(),
+        packet.payload,
+        &delivery,
+    )
 }
 
 /// SUBSCRIBE.
-pub fn subscribe(out: &mut Vec<u8>, version: Version, packet: &Subscribe<'_>) -> Result<usize, EncodeError> {
+pub fn subscribe(
+    out: &mut Vec<u8>,
+    version: Version,
+    packet: &Subscribe<'_>,
+) -> Result<usize, EncodeError> {
     packet.write(out, version)
 }
 
 /// UNSUBSCRIBE.
-pub fn unsubscribe(out: &mut Vec<u8>, version: Version, packet: &Unsubscribe<'_>) -> Result<usize, EncodeError> {
+pub fn unsubscribe(
+    out: &mut Vec<u8>,
+    version: Version,
+    packet: &Unsubscribe<'_>,
+) -> Result<usize, EncodeError> {
     packet.write(out, version)
 }
 
@@ -111,6 +134,11 @@ pub fn disconnect(
 }
 
 /// AUTH from the client; [`EncodeError::Version`] before 5.0.
-pub fn auth(out: &mut Vec<u8>, version: Version, packet: &Auth<'_>, limits: PeerLimits) -> Result<usize, EncodeError> {
+pub fn auth(
+    out: &mut Vec<u8>,
+    version: Version,
+    packet: &Auth<'_>,
+    limits: PeerLimits,
+) -> Result<usize, EncodeError> {
     packet.write(out, version, Sender::Client, limits)
 }

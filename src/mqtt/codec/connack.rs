@@ -89,12 +89,20 @@ const fn is_connack_code(code: ReasonCode) -> bool {
 impl<'a> ConnAck<'a> {
     /// An accepted connection without properties.
     pub fn accepted(session_present: bool) -> Self {
-        Self { session_present, reason: ReasonCode::Success, properties: ConnAckProperties::default() }
+        Self {
+            session_present,
+            reason: ReasonCode::Success,
+            properties: ConnAckProperties::default(),
+        }
     }
 
     /// A refused connection without properties.
     pub fn refused(reason: ReasonCode) -> Self {
-        Self { session_present: false, reason, properties: ConnAckProperties::default() }
+        Self {
+            session_present: false,
+            reason,
+            properties: ConnAckProperties::default(),
+        }
     }
 
     pub(super) fn write(
@@ -103,19 +111,30 @@ impl<'a> ConnAck<'a> {
         version: Version,
         limits: PeerLimits,
     ) -> Result<usize, EncodeError> {
-        let present = u8::from(self.session_present && self.reason == ReasonCode::Success && version != Version::V31);
+        let present = u8::from(
+            self.session_present && self.reason == ReasonCode::Success && version != Version::V31,
+        );
         let first = PacketType::ConnAck.first_byte();
         if !version.is_v5() {
-            let code = self.reason.connack_return_code().ok_or(EncodeError::ReasonCodeNotAllowed(self.reason))?;
+            let code = self
+                .reason
+                .connack_return_code()
+                .ok_or(EncodeError::ReasonCodeNotAllowed(self.reason))?;
             out.extend_from_slice(&[first, 2, present, code]);
             return Ok(4);
         }
         if !is_connack_code(self.reason) {
             return Err(EncodeError::ReasonCodeNotAllowed(self.reason));
         }
-        let extras = Extras { reason_string: self.properties.reason_string, users: self.properties.user_properties };
+        let extras = Extras {
+            reason_string: self.properties.reason_string,
+            users: self.properties.user_properties,
+        };
         // CONNACK may carry both whatever the client said about problem information [MQTT-3.1.2-29].
-        let limits = PeerLimits { problem_information: true, ..limits };
+        let limits = PeerLimits {
+            problem_information: true,
+            ..limits
+        };
         write_with_extras(out, first, limits, extras, |out, extras| {
             out.extend_from_slice(&[present, self.reason as u8]);
             write::properties(out, |out| {
@@ -133,7 +152,10 @@ impl<'a> ConnAck<'a> {
             return Err(DecodeError::ConnAckFlagsReserved);
         }
         let session_present = flags == 1 && version != Version::V31;
-        let mut connack = Self { session_present, ..Self::accepted(false) };
+        let mut connack = Self {
+            session_present,
+            ..Self::accepted(false)
+        };
         if version.is_v5() {
             connack.reason = ReasonCode::from_u8(code)
                 .filter(|code| is_connack_code(*code))
@@ -171,9 +193,15 @@ impl<'a> ConnAckProperties<'a> {
                 Property::AssignedClientIdentifier(id) => self.assigned_client_id = Some(id),
                 Property::TopicAliasMaximum(alias) => self.topic_alias_maximum = Some(alias),
                 Property::ReasonString(text) => self.reason_string = Some(text),
-                Property::WildcardSubscriptionAvailable(yes) => self.wildcard_subscription_available = Some(yes),
-                Property::SubscriptionIdentifierAvailable(yes) => self.subscription_identifier_available = Some(yes),
-                Property::SharedSubscriptionAvailable(yes) => self.shared_subscription_available = Some(yes),
+                Property::WildcardSubscriptionAvailable(yes) => {
+                    self.wildcard_subscription_available = Some(yes)
+                }
+                Property::SubscriptionIdentifierAvailable(yes) => {
+                    self.subscription_identifier_available = Some(yes)
+                }
+                Property::SharedSubscriptionAvailable(yes) => {
+                    self.shared_subscription_available = Some(yes)
+                }
                 Property::ServerKeepAlive(seconds) => self.server_keep_alive = Some(seconds),
                 Property::ResponseInformation(text) => self.response_information = Some(text),
                 Property::ServerReference(text) => self.server_reference = Some(text),
@@ -195,20 +223,30 @@ impl<'a> ConnAckProperties<'a> {
             self.session_expiry.map(Property::SessionExpiryInterval),
             self.receive_maximum.map(Property::ReceiveMaximum),
             // 2 is not a value of the property: it is said by leaving it out.
-            self.maximum_qos.filter(|qos| *qos != QoS::ExactlyOnce).map(Property::MaximumQos),
+            self.maximum_qos
+                .filter(|qos| *qos != QoS::ExactlyOnce)
+                .map(Property::MaximumQos),
             self.retain_available.map(Property::RetainAvailable),
             self.maximum_packet_size.map(Property::MaximumPacketSize),
-            self.assigned_client_id.map(Property::AssignedClientIdentifier),
+            self.assigned_client_id
+                .map(Property::AssignedClientIdentifier),
             self.topic_alias_maximum.map(Property::TopicAliasMaximum),
-            self.wildcard_subscription_available.map(Property::WildcardSubscriptionAvailable),
-            self.subscription_identifier_available.map(Property::SubscriptionIdentifierAvailable),
-            self.shared_subscription_available.map(Property::SharedSubscriptionAvailable),
+            self.wildcard_subscription_available
+                .map(Property::WildcardSubscriptionAvailable),
+            self.subscription_identifier_available
+                .map(Property::SubscriptionIdentifierAvailable),
+            self.shared_subscription_available
+                .map(Property::SharedSubscriptionAvailable),
             self.server_keep_alive.map(Property::ServerKeepAlive),
             self.response_information.map(Property::ResponseInformation),
             self.server_reference.map(Property::ServerReference),
-            self.authentication_method.map(Property::AuthenticationMethod),
+            self.authentication_method
+                .map(Property::AuthenticationMethod),
             self.authentication_data.map(Property::AuthenticationData),
         ];
-        optional.iter().flatten().try_for_each(|property| property.write(out))
+        optional
+            .iter()
+            .flatten()
+            .try_for_each(|property| property.write(out))
     }
 }

@@ -114,12 +114,18 @@ pub fn decode_connect(frame: Frame<'_>) -> Result<Connect<'_>, DecodeError> {
     let flags = body.u8()?;
     check_flags(version, flags)?;
     let keep_alive = body.u16()?;
-    let mut connect = Connect { keep_alive, clean_start: flags & CLEAN_START != 0, ..Connect::new(version, "") };
+    let mut connect = Connect {
+        keep_alive,
+        clean_start: flags & CLEAN_START != 0,
+        ..Connect::new(version, "")
+    };
     if version.is_v5() {
         connect.read_properties(&mut body)?;
     }
     connect.client_id = body.string()?;
-    if connect.client_id.is_empty() && (version == Version::V31 || version == Version::V311 && !connect.clean_start) {
+    if connect.client_id.is_empty()
+        && (version == Version::V31 || version == Version::V311 && !connect.clean_start)
+    {
         return Err(DecodeError::ClientIdMissing);
     }
     if flags & WILL != 0 {
@@ -186,8 +192,12 @@ impl<'a> Connect<'a> {
                 Property::ReceiveMaximum(count) => self.receive_maximum = Some(count),
                 Property::MaximumPacketSize(bytes) => self.maximum_packet_size = Some(bytes),
                 Property::TopicAliasMaximum(alias) => self.topic_alias_maximum = alias,
-                Property::RequestResponseInformation(wanted) => self.request_response_information = wanted,
-                Property::RequestProblemInformation(wanted) => self.request_problem_information = wanted,
+                Property::RequestResponseInformation(wanted) => {
+                    self.request_response_information = wanted
+                }
+                Property::RequestProblemInformation(wanted) => {
+                    self.request_problem_information = wanted
+                }
                 Property::AuthenticationMethod(method) => self.authentication_method = Some(method),
                 Property::AuthenticationData(data) => self.authentication_data = Some(data),
                 _ => {}
@@ -222,25 +232,30 @@ impl<'a> Connect<'a> {
 
     /// Writes the packet `[MQTT-3.1.3-1]`.
     pub(super) fn write(&self, out: &mut Vec<u8>) -> Result<usize, EncodeError> {
-        write::packet(out, PacketType::Connect.first_byte(), MAX_PACKET_SIZE, |out| {
-            write::field(out, self.version.protocol_name().as_bytes())?;
-            out.extend_from_slice(&[self.version.level(), self.flags()]);
-            out.extend_from_slice(&self.keep_alive.to_be_bytes());
-            if self.version.is_v5() {
-                write::properties(out, |out| self.write_properties(out))?;
-            }
-            write::field(out, self.client_id.as_bytes())?;
-            if let Some(will) = &self.will {
-                will.write(out, self.version)?;
-            }
-            if let Some(username) = self.username {
-                write::field(out, username.as_bytes())?;
-            }
-            if let Some(password) = self.password {
-                write::field(out, password)?;
-            }
-            Ok(())
-        })
+        write::packet(
+            out,
+            PacketType::Connect.first_byte(),
+            MAX_PACKET_SIZE,
+            |out| {
+                write::field(out, self.version.protocol_name().as_bytes())?;
+                out.extend_from_slice(&[self.version.level(), self.flags()]);
+                out.extend_from_slice(&self.keep_alive.to_be_bytes());
+                if self.version.is_v5() {
+                    write::properties(out, |out| self.write_properties(out))?;
+                }
+                write::field(out, self.client_id.as_bytes())?;
+                if let Some(will) = &self.will {
+                    will.write(out, self.version)?;
+                }
+                if let Some(username) = self.username {
+                    write::field(out, username.as_bytes())?;
+                }
+                if let Some(password) = self.password {
+                    write::field(out, password)?;
+                }
+                Ok(())
+            },
+        )
     }
 
     fn write_properties(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
@@ -248,21 +263,31 @@ impl<'a> Connect<'a> {
             self.session_expiry.map(Property::SessionExpiryInterval),
             self.receive_maximum.map(Property::ReceiveMaximum),
             self.maximum_packet_size.map(Property::MaximumPacketSize),
-            (self.topic_alias_maximum != 0).then_some(Property::TopicAliasMaximum(self.topic_alias_maximum)),
-            self.request_response_information.then_some(Property::RequestResponseInformation(true)),
-            (!self.request_problem_information).then_some(Property::RequestProblemInformation(false)),
-            self.authentication_method.map(Property::AuthenticationMethod),
+            (self.topic_alias_maximum != 0)
+                .then_some(Property::TopicAliasMaximum(self.topic_alias_maximum)),
+            self.request_response_information
+                .then_some(Property::RequestResponseInformation(true)),
+            (!self.request_problem_information)
+                .then_some(Property::RequestProblemInformation(false)),
+            self.authentication_method
+                .map(Property::AuthenticationMethod),
             self.authentication_data.map(Property::AuthenticationData),
         ];
-        optional.iter().flatten().try_for_each(|property| property.write(out))?;
+        optional
+            .iter()
+            .flatten()
+            .try_for_each(|property| property.write(out))?;
         self.user_properties.write(out)
     }
 }
 
 impl<'a> Will<'a> {
     fn read(body: &mut Reader<'a>, version: Version, flags: u8) -> Result<Self, DecodeError> {
-        let properties =
-            if version.is_v5() { PublishProperties::parse_will(take_list(body)?)? } else { PublishProperties::EMPTY };
+        let properties = if version.is_v5() {
+            PublishProperties::parse_will(take_list(body)?)?
+        } else {
+            PublishProperties::EMPTY
+        };
         let topic = body.string()?;
         if !check::is_topic_name(topic) {
             return Err(DecodeError::WillTopicInvalid);

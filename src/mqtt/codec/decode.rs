@@ -48,7 +48,9 @@ pub fn decode<'a>(version: Version, frame: Frame<'a>) -> Result<Packet<'a>, Deco
         PacketType::Subscribe => Packet::Subscribe(Subscribe::read(version, frame)?),
         PacketType::Unsubscribe => Packet::Unsubscribe(Unsubscribe::read(version, frame)?),
         PacketType::PingReq => empty(frame).map(|()| Packet::PingReq)?,
-        PacketType::Disconnect => Packet::Disconnect(Disconnect::read(version, Sender::Client, frame)?),
+        PacketType::Disconnect => {
+            Packet::Disconnect(Disconnect::read(version, Sender::Client, frame)?)
+        }
         PacketType::Auth => Packet::Auth(Auth::read(Sender::Client, frame)?),
         PacketType::Connect
         | PacketType::ConnAck
@@ -60,13 +62,29 @@ pub fn decode<'a>(version: Version, frame: Frame<'a>) -> Result<Packet<'a>, Deco
 }
 
 /// The flag bits are what table 2-2 fixes `[MQTT-2.1.3-1]`. 3.1 has a DUP flag in PUBREL, SUBSCRIBE and UNSUBSCRIBE.
-pub(super) fn check_flags(version: Version, packet: PacketType, frame: Frame<'_>) -> Result<(), DecodeError> {
+pub(super) fn check_flags(
+    version: Version,
+    packet: PacketType,
+    frame: Frame<'_>,
+) -> Result<(), DecodeError> {
     let fixed = packet.first_byte() & 0x0F;
-    let dup = if version == Version::V31 && fixed != 0 { 0b1000 } else { 0 };
-    if frame.flags() & !dup == fixed { Ok(()) } else { Err(DecodeError::HeaderFlags) }
+    let dup = if version == Version::V31 && fixed != 0 {
+        0b1000
+    } else {
+        0
+    };
+    if frame.flags() & !dup == fixed {
+        Ok(())
+    } else {
+        Err(DecodeError::HeaderFlags)
+    }
 }
 
 /// A packet without a body.
 pub(super) fn empty(frame: Frame<'_>) -> Result<(), DecodeError> {
-    if frame.body.is_empty() { Ok(()) } else { Err(DecodeError::BodyTooLong) }
+    if frame.body.is_empty() {
+        Ok(())
+    } else {
+        Err(DecodeError::BodyTooLong)
+    }
 }

@@ -52,7 +52,9 @@ const fn is_disconnect_code(sender: Sender, code: ReasonCode) -> bool {
     let both = matches!(code as u8, 0x00 | 0x80..=0x83 | 0x90 | 0x93..=0x99);
     match sender {
         Sender::Client => both || code as u8 == 0x04,
-        Sender::Server => both || matches!(code as u8, 0x87 | 0x89 | 0x8B | 0x8D..=0x8F | 0x9A..=0xA2),
+        Sender::Server => {
+            both || matches!(code as u8, 0x87 | 0x89 | 0x8B | 0x8D..=0x8F | 0x9A..=0xA2)
+        }
     }
 }
 
@@ -76,11 +78,21 @@ impl<'a> Disconnect<'a> {
         }
     }
 
-    pub(super) fn read(version: Version, sender: Sender, frame: Frame<'a>) -> Result<Self, DecodeError> {
-        const FROM_CLIENT: Allowed =
-            Allowed::of(&[PropertyId::SessionExpiryInterval, PropertyId::ReasonString, PropertyId::UserProperty]);
-        const FROM_SERVER: Allowed =
-            Allowed::of(&[PropertyId::ServerReference, PropertyId::ReasonString, PropertyId::UserProperty]);
+    pub(super) fn read(
+        version: Version,
+        sender: Sender,
+        frame: Frame<'a>,
+    ) -> Result<Self, DecodeError> {
+        const FROM_CLIENT: Allowed = Allowed::of(&[
+            PropertyId::SessionExpiryInterval,
+            PropertyId::ReasonString,
+            PropertyId::UserProperty,
+        ]);
+        const FROM_SERVER: Allowed = Allowed::of(&[
+            PropertyId::ServerReference,
+            PropertyId::ReasonString,
+            PropertyId::UserProperty,
+        ]);
         let mut body = Reader::new(frame.body);
         let mut disconnect = Self::new(ReasonCode::NORMAL_DISCONNECTION);
         if version.is_v5() && !body.is_empty() {
@@ -88,11 +100,24 @@ impl<'a> Disconnect<'a> {
                 .filter(|code| is_disconnect_code(sender, *code))
                 .ok_or(DecodeError::ReasonCodeNotAllowed)?;
             // A body that ends before the property length has no properties (§3.14.2.2.1).
-            let list = if body.is_empty() { &[] } else { take_list(&mut body)? };
-            let mut reader = PropertyReader::new(list, if sender == Sender::Client { FROM_CLIENT } else { FROM_SERVER });
+            let list = if body.is_empty() {
+                &[]
+            } else {
+                take_list(&mut body)?
+            };
+            let mut reader = PropertyReader::new(
+                list,
+                if sender == Sender::Client {
+                    FROM_CLIENT
+                } else {
+                    FROM_SERVER
+                },
+            );
             while let Some(property) = reader.next()? {
                 match property {
-                    Property::SessionExpiryInterval(seconds) => disconnect.session_expiry = Some(seconds),
+                    Property::SessionExpiryInterval(seconds) => {
+                        disconnect.session_expiry = Some(seconds)
+                    }
                     Property::ReasonString(text) => disconnect.reason_string = Some(text),
                     Property::ServerReference(text) => disconnect.server_reference = Some(text),
                     _ => {}
@@ -124,9 +149,15 @@ impl<'a> Disconnect<'a> {
         }
         let session_expiry = self.session_expiry.filter(|_| sender == Sender::Client);
         let server_reference = self.server_reference.filter(|_| sender == Sender::Server);
-        let extras = Extras { reason_string: self.reason_string, users: self.user_properties };
+        let extras = Extras {
+            reason_string: self.reason_string,
+            users: self.user_properties,
+        };
         // DISCONNECT may carry both whatever the client said about problem information [MQTT-3.1.2-29].
-        let limits = PeerLimits { problem_information: true, ..limits };
+        let limits = PeerLimits {
+            problem_information: true,
+            ..limits
+        };
         write_with_extras(out, first, limits, extras, |out, extras| {
             if session_expiry.is_none() && server_reference.is_none() && extras.is_empty() {
                 if self.reason != ReasonCode::NORMAL_DISCONNECTION {
@@ -151,7 +182,13 @@ impl<'a> Disconnect<'a> {
 impl<'a> Auth<'a> {
     /// An AUTH with method and data.
     pub const fn new(reason: ReasonCode, method: &'a str, data: Option<&'a [u8]>) -> Self {
-        Self { reason, method, data, reason_string: None, user_properties: UserProperties::NONE }
+        Self {
+            reason,
+            method,
+            data,
+            reason_string: None,
+            user_properties: UserProperties::NONE,
+        }
     }
 
     pub(super) fn read(sender: Sender, frame: Frame<'a>) -> Result<Self, DecodeError> {
@@ -167,7 +204,11 @@ impl<'a> Auth<'a> {
         let reason = ReasonCode::from_u8(code)
             .filter(|code| is_auth_code(sender, *code))
             .ok_or(DecodeError::ReasonCodeNotAllowed)?;
-        let list = if body.is_empty() { &[] } else { take_list(&mut body)? };
+        let list = if body.is_empty() {
+            &[]
+        } else {
+            take_list(&mut body)?
+        };
         let mut reader = PropertyReader::new(list, ALLOWED);
         let (mut method, mut data, mut reason_string) = (None, None, None);
         while let Some(property) = reader.next()? {
@@ -180,7 +221,13 @@ impl<'a> Auth<'a> {
         }
         body.finish()?;
         let method = method.ok_or(DecodeError::AuthenticationMethodMissing)?;
-        Ok(Self { reason, method, data, reason_string, user_properties: UserProperties::from_checked_list(list) })
+        Ok(Self {
+            reason,
+            method,
+            data,
+            reason_string,
+            user_properties: UserProperties::from_checked_list(list),
+        })
     }
 
     pub(super) fn write(
@@ -196,16 +243,25 @@ impl<'a> Auth<'a> {
         if !is_auth_code(sender, self.reason) {
             return Err(EncodeError::ReasonCodeNotAllowed(self.reason));
         }
-        let extras = Extras { reason_string: self.reason_string, users: self.user_properties };
-        write_with_extras(out, PacketType::Auth.first_byte(), limits, extras, |out, extras| {
-            out.push(self.reason as u8);
-            write::properties(out, |out| {
-                Property::AuthenticationMethod(self.method).write(out)?;
-                if let Some(data) = self.data {
-                    Property::AuthenticationData(data).write(out)?;
-                }
-                extras.write(out)
-            })
-        })
+        let extras = Extras {
+            reason_string: self.reason_string,
+            users: self.user_properties,
+        };
+        write_with_extras(
+            out,
+            PacketType::Auth.first_byte(),
+            limits,
+            extras,
+            |out, extras| {
+                out.push(self.reason as u8);
+                write::properties(out, |out| {
+                    Property::AuthenticationMethod(self.method).write(out)?;
+                    if let Some(data) = self.data {
+                        Property::AuthenticationData(data).write(out)?;
+                    }
+                    extras.write(out)
+                })
+            },
+        )
     }
 }

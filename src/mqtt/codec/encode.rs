@@ -23,7 +23,10 @@ pub struct PeerLimits {
 
 impl PeerLimits {
     /// A receiver that asked for nothing.
-    pub const NONE: Self = Self { max_packet_size: MAX_PACKET_SIZE, problem_information: true };
+    pub const NONE: Self = Self {
+        max_packet_size: MAX_PACKET_SIZE,
+        problem_information: true,
+    };
 }
 
 impl Default for PeerLimits {
@@ -61,11 +64,22 @@ pub(super) fn write_with_extras<'a>(
     extras: Extras<'a>,
     body: impl Fn(&mut Vec<u8>, Extras<'a>) -> Result<(), EncodeError>,
 ) -> Result<usize, EncodeError> {
-    let nothing = Extras { reason_string: None, users: UserProperties::NONE };
-    let candidates = [extras, Extras { users: UserProperties::NONE, ..extras }];
+    let nothing = Extras {
+        reason_string: None,
+        users: UserProperties::NONE,
+    };
+    let candidates = [
+        extras,
+        Extras {
+            users: UserProperties::NONE,
+            ..extras
+        },
+    ];
     if limits.problem_information && !extras.is_empty() {
         for candidate in candidates {
-            match write::packet(out, first, limits.max_packet_size, |out| body(out, candidate)) {
+            match write::packet(out, first, limits.max_packet_size, |out| {
+                body(out, candidate)
+            }) {
                 Err(EncodeError::TooLarge { .. }) => {}
                 result => return result,
             }
@@ -86,22 +100,42 @@ pub fn connack(
 }
 
 /// PUBACK.
-pub fn puback(out: &mut Vec<u8>, version: Version, ack: &Ack<'_>, limits: PeerLimits) -> Result<usize, EncodeError> {
+pub fn puback(
+    out: &mut Vec<u8>,
+    version: Version,
+    ack: &Ack<'_>,
+    limits: PeerLimits,
+) -> Result<usize, EncodeError> {
     ack.write(out, version, PacketType::PubAck, limits)
 }
 
 /// PUBREC.
-pub fn pubrec(out: &mut Vec<u8>, version: Version, ack: &Ack<'_>, limits: PeerLimits) -> Result<usize, EncodeError> {
+pub fn pubrec(
+    out: &mut Vec<u8>,
+    version: Version,
+    ack: &Ack<'_>,
+    limits: PeerLimits,
+) -> Result<usize, EncodeError> {
     ack.write(out, version, PacketType::PubRec, limits)
 }
 
 /// PUBREL.
-pub fn pubrel(out: &mut Vec<u8>, version: Version, ack: &Ack<'_>, limits: PeerLimits) -> Result<usize, EncodeError> {
+pub fn pubrel(
+    out: &mut Vec<u8>,
+    version: Version,
+    ack: &Ack<'_>,
+    limits: PeerLimits,
+) -> Result<usize, EncodeError> {
     ack.write(out, version, PacketType::PubRel, limits)
 }
 
 /// PUBCOMP.
-pub fn pubcomp(out: &mut Vec<u8>, version: Version, ack: &Ack<'_>, limits: PeerLimits) -> Result<usize, EncodeError> {
+pub fn pubcomp(
+    out: &mut Vec<u8>,
+    version: Version,
+    ack: &Ack<'_>,
+    limits: PeerLimits,
+) -> Result<usize, EncodeError> {
     ack.write(out, version, PacketType::PubComp, limits)
 }
 
@@ -142,6 +176,11 @@ pub fn disconnect(
 }
 
 /// AUTH from the server; [`EncodeError::Version`] before 5.0.
-pub fn auth(out: &mut Vec<u8>, version: Version, packet: &Auth<'_>, limits: PeerLimits) -> Result<usize, EncodeError> {
+pub fn auth(
+    out: &mut Vec<u8>,
+    version: Version,
+    packet: &Auth<'_>,
+    limits: PeerLimits,
+) -> Result<usize, EncodeError> {
     packet.write(out, version, Sender::Server, limits)
 }

@@ -54,7 +54,9 @@ impl Frame<'_> {
 /// announces more is refused before any of its body has arrived.
 #[inline]
 pub fn header(bytes: &[u8], max_packet_size: u32) -> Result<Option<Header>, DecodeError> {
-    let Some((&first, rest)) = bytes.split_first() else { return Ok(None) };
+    let Some((&first, rest)) = bytes.split_first() else {
+        return Ok(None);
+    };
     if first < 0x10 {
         return Err(DecodeError::PacketTypeReserved);
     }
@@ -67,7 +69,11 @@ pub fn header(bytes: &[u8], max_packet_size: u32) -> Result<Option<Header>, Deco
             Variable::NotMinimal => return Err(DecodeError::RemainingLengthNotMinimal),
         },
     };
-    let header = Header { first, length, remaining };
+    let header = Header {
+        first,
+        length,
+        remaining,
+    };
     if header.total() > max_packet_size as usize {
         return Err(DecodeError::PacketTooLarge);
     }
@@ -77,9 +83,15 @@ pub fn header(bytes: &[u8], max_packet_size: u32) -> Result<Option<Header>, Deco
 /// Cuts the first packet off `bytes`; `None` while it is incomplete. See [`header`] for the limit.
 #[inline]
 pub fn next(bytes: &[u8], max_packet_size: u32) -> Result<Option<Frame<'_>>, DecodeError> {
-    let Some(header) = header(bytes, max_packet_size)? else { return Ok(None) };
+    let Some(header) = header(bytes, max_packet_size)? else {
+        return Ok(None);
+    };
     let total = header.total();
-    Ok(bytes.get(header.length..total).map(|body| Frame { first: header.first, body, length: total }))
+    Ok(bytes.get(header.length..total).map(|body| Frame {
+        first: header.first,
+        body,
+        length: total,
+    }))
 }
 
 #[cfg(test)]
@@ -91,12 +103,26 @@ mod tests {
     fn a_packet_is_complete_with_its_last_byte_and_takes_nothing_after_it() {
         let stream = [0x30, 3, 0, 1, b'a', 0xC0, 0];
         for end in 0..5 {
-            assert_eq!(next(&stream[..end], MAX_PACKET_SIZE), Ok(None), "{end} bytes");
+            assert_eq!(
+                next(&stream[..end], MAX_PACKET_SIZE),
+                Ok(None),
+                "{end} bytes"
+            );
         }
-        let frame = next(&stream[..5], MAX_PACKET_SIZE).unwrap().expect("complete");
-        assert_eq!((frame.first, frame.body, frame.length), (0x30, &stream[2..5], 5));
+        let frame = next(&stream[..5], MAX_PACKET_SIZE)
+            .unwrap()
+            .expect("complete");
+        assert_eq!(
+            (frame.first, frame.body, frame.length),
+            (0x30, &stream[2..5], 5)
+        );
         assert_eq!(next(&stream, MAX_PACKET_SIZE), Ok(Some(frame)));
-        assert_eq!(next(&stream[5..], MAX_PACKET_SIZE).unwrap().map(|frame| frame.length), Some(2));
+        assert_eq!(
+            next(&stream[5..], MAX_PACKET_SIZE)
+                .unwrap()
+                .map(|frame| frame.length),
+            Some(2)
+        );
     }
 
     #[test]
@@ -104,17 +130,32 @@ mod tests {
         // [MQTT-3.2.2-15]: the limit counts the header.
         assert_eq!(next(&[0x30, 8], 9), Err(DecodeError::PacketTooLarge));
         assert_eq!(next(&[0x30, 8], 10), Ok(None));
-        assert_eq!(next(&[0x30, 0xFF, 0xFF, 0xFF, 0x7F], 1 << 20), Err(DecodeError::PacketTooLarge));
-        assert_eq!(next(&[0x30, 0xFF, 0xFF, 0xFF, 0x7F], MAX_PACKET_SIZE), Ok(None));
+        assert_eq!(
+            next(&[0x30, 0xFF, 0xFF, 0xFF, 0x7F], 1 << 20),
+            Err(DecodeError::PacketTooLarge)
+        );
+        assert_eq!(
+            next(&[0x30, 0xFF, 0xFF, 0xFF, 0x7F], MAX_PACKET_SIZE),
+            Ok(None)
+        );
         assert_eq!(DecodeError::PacketTooLarge.reason() as u8, 0x95);
     }
 
     #[test]
     fn the_remaining_length_is_minimal_and_at_most_four_bytes() {
         // [MQTT-1.5.5-1]
-        assert_eq!(next(&[0x30, 0x80, 0x00], 100), Err(DecodeError::RemainingLengthNotMinimal));
-        assert_eq!(next(&[0x30, 0x85, 0x80, 0x00], 100), Err(DecodeError::RemainingLengthNotMinimal));
-        assert_eq!(next(&[0x30, 0x80, 0x80, 0x80, 0x80], 100), Err(DecodeError::RemainingLengthTooLong));
+        assert_eq!(
+            next(&[0x30, 0x80, 0x00], 100),
+            Err(DecodeError::RemainingLengthNotMinimal)
+        );
+        assert_eq!(
+            next(&[0x30, 0x85, 0x80, 0x00], 100),
+            Err(DecodeError::RemainingLengthNotMinimal)
+        );
+        assert_eq!(
+            next(&[0x30, 0x80, 0x80, 0x80, 0x80], 100),
+            Err(DecodeError::RemainingLengthTooLong)
+        );
         assert_eq!(next(&[0x30, 0x80, 0x80, 0x80], 100), Ok(None));
         assert_eq!(next(&[0x0F], 100), Err(DecodeError::PacketTypeReserved));
         assert_eq!(next(&[], 100), Ok(None));

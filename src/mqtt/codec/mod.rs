@@ -46,6 +46,6 @@ pub use subscribe::{
 };
 pub use template::{Delivery, PublishTemplate, TopicAlias, encode_publish};
 pub use types::{
-    MAX_FIELD_LENGTH, MAX_PACKET_SIZE, MAX_REMAINING_LENGTH, PacketId, PacketType, QoS, RetainHandling,
-    SubscriptionOptions, Version,
+    MAX_FIELD_LENGTH, MAX_PACKET_SIZE, MAX_REMAINING_LENGTH, PacketId, PacketType, QoS,
+    RetainHandling, SubscriptionOptions, Version,
 };

@@ -125,9 +125,11 @@ impl<'a> Property<'a> {
         use PropertyId as Id;
         let id = Id::from_u32(reader.variable()?).ok_or(DecodeError::PropertyUnknown)?;
         let property = match id {
-            Id::PayloadFormatIndicator => {
-                Self::PayloadFormatIndicator(if flag(reader)? { PayloadFormat::Utf8 } else { PayloadFormat::Bytes })
-            }
+            Id::PayloadFormatIndicator => Self::PayloadFormatIndicator(if flag(reader)? {
+                PayloadFormat::Utf8
+            } else {
+                PayloadFormat::Bytes
+            }),
             Id::MessageExpiryInterval => Self::MessageExpiryInterval(reader.u32()?),
             Id::ContentType => Self::ContentType(reader.string()?),
             Id::ResponseTopic => {
@@ -152,19 +154,27 @@ impl<'a> Property<'a> {
             Id::ResponseInformation => Self::ResponseInformation(reader.string()?),
             Id::ServerReference => Self::ServerReference(reader.string()?),
             Id::ReasonString => Self::ReasonString(reader.string()?),
-            Id::ReceiveMaximum => {
-                Self::ReceiveMaximum(NonZeroU16::new(reader.u16()?).ok_or(DecodeError::PropertyOutOfRange)?)
-            }
+            Id::ReceiveMaximum => Self::ReceiveMaximum(
+                NonZeroU16::new(reader.u16()?).ok_or(DecodeError::PropertyOutOfRange)?,
+            ),
             Id::TopicAliasMaximum => Self::TopicAliasMaximum(reader.u16()?),
-            Id::TopicAlias => Self::TopicAlias(NonZeroU16::new(reader.u16()?).ok_or(DecodeError::TopicAliasZero)?),
-            Id::MaximumQos => Self::MaximumQos(if flag(reader)? { QoS::AtLeastOnce } else { QoS::AtMostOnce }),
+            Id::TopicAlias => {
+                Self::TopicAlias(NonZeroU16::new(reader.u16()?).ok_or(DecodeError::TopicAliasZero)?)
+            }
+            Id::MaximumQos => Self::MaximumQos(if flag(reader)? {
+                QoS::AtLeastOnce
+            } else {
+                QoS::AtMostOnce
+            }),
             Id::RetainAvailable => Self::RetainAvailable(flag(reader)?),
             Id::UserProperty => Self::UserProperty(reader.string()?, reader.string()?),
-            Id::MaximumPacketSize => {
-                Self::MaximumPacketSize(NonZeroU32::new(reader.u32()?).ok_or(DecodeError::PropertyOutOfRange)?)
-            }
+            Id::MaximumPacketSize => Self::MaximumPacketSize(
+                NonZeroU32::new(reader.u32()?).ok_or(DecodeError::PropertyOutOfRange)?,
+            ),
             Id::WildcardSubscriptionAvailable => Self::WildcardSubscriptionAvailable(flag(reader)?),
-            Id::SubscriptionIdentifierAvailable => Self::SubscriptionIdentifierAvailable(flag(reader)?),
+            Id::SubscriptionIdentifierAvailable => {
+                Self::SubscriptionIdentifierAvailable(flag(reader)?)
+            }
             Id::SharedSubscriptionAvailable => Self::SharedSubscriptionAvailable(flag(reader)?),
         };
         Ok((id, property))
@@ -219,7 +229,9 @@ impl<'a> Property<'a> {
             Self::ServerKeepAlive(value) | Self::TopicAliasMaximum(value) => {
                 out.extend_from_slice(&value.to_be_bytes());
             }
-            Self::ReceiveMaximum(value) | Self::TopicAlias(value) => out.extend_from_slice(&value.get().to_be_bytes()),
+            Self::ReceiveMaximum(value) | Self::TopicAlias(value) => {
+                out.extend_from_slice(&value.get().to_be_bytes())
+            }
             Self::MessageExpiryInterval(value)
             | Self::SessionExpiryInterval(value)
             | Self::WillDelayInterval(value) => out.extend_from_slice(&value.to_be_bytes()),
@@ -230,7 +242,9 @@ impl<'a> Property<'a> {
                 }
                 write::variable(out, value.get());
             }
-            Self::CorrelationData(bytes) | Self::AuthenticationData(bytes) => write::field(out, bytes)?,
+            Self::CorrelationData(bytes) | Self::AuthenticationData(bytes) => {
+                write::field(out, bytes)?
+            }
             Self::ContentType(text)
             | Self::ResponseTopic(text)
             | Self::AssignedClientIdentifier(text)
@@ -283,7 +297,12 @@ pub(super) struct PropertyReader<'a> {
 impl<'a> PropertyReader<'a> {
     /// Reads a list without its length.
     pub(super) const fn new(list: &'a [u8], allowed: Allowed) -> Self {
-        Self { reader: Reader::new(list), allowed, repeatable: REPEATABLE, seen: 0 }
+        Self {
+            reader: Reader::new(list),
+            allowed,
+            repeatable: REPEATABLE,
+            seen: 0,
+        }
     }
 
     /// Lets subscription identifiers repeat `[MQTT-3.3.4-4]`.
@@ -363,11 +382,14 @@ impl<'a> UserProperties<'a> {
 
     /// The value of the first one with this name.
     pub fn get(&self, name: &str) -> Option<&'a str> {
-        self.iter().find(|(candidate, _)| *candidate == name).map(|(_, value)| value)
+        self.iter()
+            .find(|(candidate, _)| *candidate == name)
+            .map(|(_, value)| value)
     }
 
     pub(super) fn write(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
-        self.iter().try_for_each(|(name, value)| Property::UserProperty(name, value).write(out))
+        self.iter()
+            .try_for_each(|(name, value)| Property::UserProperty(name, value).write(out))
     }
 }
 

@@ -132,8 +132,10 @@ impl<'a> PublishProperties<'a> {
         if raw.is_empty() {
             return Ok(Self::EMPTY);
         }
-        let mut reader = PropertyReader::new(raw, allowed)
-            .with_repeatable(Allowed::of(&[PropertyId::UserProperty, PropertyId::SubscriptionIdentifier]));
+        let mut reader = PropertyReader::new(raw, allowed).with_repeatable(Allowed::of(&[
+            PropertyId::UserProperty,
+            PropertyId::SubscriptionIdentifier,
+        ]));
         let mut properties = Self { raw, ..Self::EMPTY };
         let (mut first, mut last, mut kept) = (0, 0, 0);
         let mut start = 0;
@@ -146,8 +148,12 @@ impl<'a> PublishProperties<'a> {
             }
             start = end;
             match property {
-                Property::PayloadFormatIndicator(format) => properties.payload_format = Some(format),
-                Property::MessageExpiryInterval(seconds) => properties.message_expiry = Some(seconds),
+                Property::PayloadFormatIndicator(format) => {
+                    properties.payload_format = Some(format)
+                }
+                Property::MessageExpiryInterval(seconds) => {
+                    properties.message_expiry = Some(seconds)
+                }
                 Property::TopicAlias(alias) => properties.topic_alias = Some(alias),
                 Property::WillDelayInterval(seconds) => properties.will_delay = seconds,
                 Property::ResponseTopic(topic) => properties.response_topic = Some(topic),
@@ -301,12 +307,19 @@ pub fn decode_publish<'a>(version: Version, frame: Frame<'a>) -> Result<Publish<
 }
 
 /// Decodes a PUBLISH that a server sent: it may carry subscription identifiers `[MQTT-3.3.4-3]`.
-pub(super) fn decode_from_server<'a>(version: Version, frame: Frame<'a>) -> Result<Publish<'a>, DecodeError> {
+pub(super) fn decode_from_server<'a>(
+    version: Version,
+    frame: Frame<'a>,
+) -> Result<Publish<'a>, DecodeError> {
     decode(version, frame, FROM_SERVER)
 }
 
 #[inline]
-fn decode<'a>(version: Version, frame: Frame<'a>, allowed: Allowed) -> Result<Publish<'a>, DecodeError> {
+fn decode<'a>(
+    version: Version,
+    frame: Frame<'a>,
+    allowed: Allowed,
+) -> Result<Publish<'a>, DecodeError> {
     let flags = frame.flags();
     let qos = QoS::from_bits(flags >> 1 & 0b11).ok_or(DecodeError::PublishQosInvalid)?;
     let dup = flags & 0b1000 != 0;
@@ -315,11 +328,17 @@ fn decode<'a>(version: Version, frame: Frame<'a>, allowed: Allowed) -> Result<Pu
     }
     let mut body = Reader::new(frame.body);
     let topic = check::topic_name_field(body.binary()?)?;
-    let packet_id = if qos == QoS::AtMostOnce { None } else { Some(body.packet_id()?) };
+    let packet_id = if qos == QoS::AtMostOnce {
+        None
+    } else {
+        Some(body.packet_id()?)
+    };
     let properties = if version.is_v5() {
         let list = take_list(&mut body)?;
         PublishProperties::read(list, allowed).map_err(|error| match error {
-            DecodeError::PropertyNotAllowed if allowed == FROM_CLIENT && carries_subscription_id(list) => {
+            DecodeError::PropertyNotAllowed
+                if allowed == FROM_CLIENT && carries_subscription_id(list) =>
+            {
                 DecodeError::SubscriptionIdFromClient
             }
             other => other,
@@ -330,7 +349,15 @@ fn decode<'a>(version: Version, frame: Frame<'a>, allowed: Allowed) -> Result<Pu
     if topic.is_empty() && properties.topic_alias.is_none() {
         return Err(DecodeError::TopicNameEmpty);
     }
-    Ok(Publish { dup, qos, retain: flags & 1 != 0, topic, packet_id, properties, payload: body.take_rest() })
+    Ok(Publish {
+        dup,
+        qos,
+        retain: flags & 1 != 0,
+        topic,
+        packet_id,
+        properties,
+        payload: body.take_rest(),
+    })
 }
 
 /// True if the property that [`FROM_CLIENT`] lacked was a subscription identifier: a protocol error, not a malformed

@@ -32,14 +32,20 @@ impl<'a> Reader<'a> {
     /// The next `count` bytes.
     #[inline]
     pub(super) fn take(&mut self, count: usize) -> Result<&'a [u8], DecodeError> {
-        let (taken, rest) = self.rest.split_at_checked(count).ok_or(DecodeError::BodyTooShort)?;
+        let (taken, rest) = self
+            .rest
+            .split_at_checked(count)
+            .ok_or(DecodeError::BodyTooShort)?;
         self.rest = rest;
         Ok(taken)
     }
 
     #[inline]
     fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
-        let (taken, rest) = self.rest.split_first_chunk::<N>().ok_or(DecodeError::BodyTooShort)?;
+        let (taken, rest) = self
+            .rest
+            .split_first_chunk::<N>()
+            .ok_or(DecodeError::BodyTooShort)?;
         self.rest = rest;
         Ok(*taken)
     }
@@ -99,7 +105,11 @@ impl<'a> Reader<'a> {
     /// The body ends here.
     #[inline]
     pub(super) fn finish(self) -> Result<(), DecodeError> {
-        if self.rest.is_empty() { Ok(()) } else { Err(DecodeError::BodyTooLong) }
+        if self.rest.is_empty() {
+            Ok(())
+        } else {
+            Err(DecodeError::BodyTooLong)
+        }
     }
 }
 
@@ -121,8 +131,15 @@ pub(super) fn variable(bytes: &[u8]) -> Variable {
             if *byte == 0 && index > 0 {
                 return Variable::NotMinimal;
             }
-            return Variable::Complete { value, length: index + 1 };
+            return Variable::Complete {
+                value,
+                length: index + 1,
+            };
         }
     }
-    if bytes.len() >= 4 { Variable::TooLong } else { Variable::Incomplete }
+    if bytes.len() >= 4 {
+        Variable::TooLong
+    } else {
+        Variable::Incomplete
+    }
 }

@@ -120,7 +120,11 @@ impl ReasonCode {
     /// The code a 3.1 / 3.1.1 SUBACK carries in its place: the granted QoS, or 0x80 for every failure
     /// `[MQTT311 3.9.3-2]`.
     pub const fn suback_v3(self) -> u8 {
-        if self.is_error() { 0x80 } else { self as u8 & 0x03 }
+        if self.is_error() {
+            0x80
+        } else {
+            self as u8 & 0x03
+        }
     }
 }
 
@@ -142,16 +146,25 @@ mod tests {
 
     #[test]
     fn numbers_and_codes_are_inverse_over_all_bytes() {
-        let known = (0..=u8::MAX).filter_map(ReasonCode::from_u8).collect::<Vec<_>>();
+        let known = (0..=u8::MAX)
+            .filter_map(ReasonCode::from_u8)
+            .collect::<Vec<_>>();
         assert_eq!(known, ReasonCode::ALL);
         assert_eq!(known.len(), 43);
-        assert!(known.iter().all(|code| ReasonCode::from_u8(*code as u8) == Some(*code)));
+        assert!(
+            known
+                .iter()
+                .all(|code| ReasonCode::from_u8(*code as u8) == Some(*code))
+        );
     }
 
     #[test]
     fn a_node_without_a_leader_never_tells_an_old_client_to_give_up() {
         assert_eq!(ReasonCode::ServerUnavailable.connack_return_code(), Some(3));
-        assert_eq!(ReasonCode::ServerShuttingDown.connack_return_code(), Some(3));
+        assert_eq!(
+            ReasonCode::ServerShuttingDown.connack_return_code(),
+            Some(3)
+        );
         assert_eq!(ReasonCode::MalformedPacket.connack_return_code(), None);
     }
 }

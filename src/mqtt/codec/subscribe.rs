@@ -14,7 +14,9 @@ use super::frame::Frame;
 use super::property::{Allowed, Property, PropertyId, PropertyReader, UserProperties, take_list};
 use super::read::Reader;
 use super::reason::ReasonCode;
-use super::types::{MAX_PACKET_SIZE, PacketId, PacketType, QoS, RetainHandling, SubscriptionOptions, Version};
+use super::types::{
+    MAX_PACKET_SIZE, PacketId, PacketType, QoS, RetainHandling, SubscriptionOptions, Version,
+};
 use super::write;
 
 /// A SUBSCRIBE packet.
@@ -53,7 +55,10 @@ pub struct Filters<'a>(Source<'a>);
 #[derive(Clone, Copy)]
 enum Source<'a> {
     /// Payload of a SUBSCRIBE, checked when it was decoded.
-    Payload { bytes: &'a [u8], version: Version },
+    Payload {
+        bytes: &'a [u8],
+        version: Version,
+    },
     Slice(&'a [FilterRequest<'a>]),
 }
 
@@ -94,14 +99,21 @@ impl std::fmt::Debug for Filters<'_> {
     }
 }
 
-fn read_request<'a>(reader: &mut Reader<'a>, version: Version) -> Result<FilterRequest<'a>, DecodeError> {
+fn read_request<'a>(
+    reader: &mut Reader<'a>,
+    version: Version,
+) -> Result<FilterRequest<'a>, DecodeError> {
     let filter = reader.string()?;
     let options = read_options(reader.u8()?, version)?;
     Ok(FilterRequest { filter, options })
 }
 
 fn read_options(bits: u8, version: Version) -> Result<SubscriptionOptions, DecodeError> {
-    let reserved = if version.is_v5() { 0b1100_0000 } else { 0b1111_1100 };
+    let reserved = if version.is_v5() {
+        0b1100_0000
+    } else {
+        0b1111_1100
+    };
     if bits & reserved != 0 {
         return Err(DecodeError::SubscriptionOptionsReserved);
     }
@@ -120,7 +132,8 @@ fn read_options(bits: u8, version: Version) -> Result<SubscriptionOptions, Decod
 
 impl<'a> Subscribe<'a> {
     pub(super) fn read(version: Version, frame: Frame<'a>) -> Result<Self, DecodeError> {
-        const ALLOWED: Allowed = Allowed::of(&[PropertyId::SubscriptionIdentifier, PropertyId::UserProperty]);
+        const ALLOWED: Allowed =
+            Allowed::of(&[PropertyId::SubscriptionIdentifier, PropertyId::UserProperty]);
         let mut body = Reader::new(frame.body);
         let packet_id = body.packet_id()?;
         let mut subscription_id = None;
@@ -137,26 +150,40 @@ impl<'a> Subscribe<'a> {
         }
         let bytes = body.take_rest();
         check_requests(bytes, version)?;
-        Ok(Self { packet_id, subscription_id, user_properties, filters: Filters(Source::Payload { bytes, version }) })
+        Ok(Self {
+            packet_id,
+            subscription_id,
+            user_properties,
+            filters: Filters(Source::Payload { bytes, version }),
+        })
     }
 
     pub(super) fn write(&self, out: &mut Vec<u8>, version: Version) -> Result<usize, EncodeError> {
-        write::packet(out, PacketType::Subscribe.first_byte(), MAX_PACKET_SIZE, |out| {
-            out.extend_from_slice(&self.packet_id.get().to_be_bytes());
-            if version.is_v5() {
-                write::properties(out, |out| {
-                    if let Some(id) = self.subscription_id {
-                        Property::SubscriptionIdentifier(id).write(out)?;
-                    }
-                    self.user_properties.write(out)
-                })?;
-            }
-            for FilterRequest { filter, options } in self.filters.iter() {
-                write::field(out, filter.as_bytes())?;
-                out.push(if version.is_v5() { options.to_bits() } else { options.qos as u8 });
-            }
-            Ok(())
-        })
+        write::packet(
+            out,
+            PacketType::Subscribe.first_byte(),
+            MAX_PACKET_SIZE,
+            |out| {
+                out.extend_from_slice(&self.packet_id.get().to_be_bytes());
+                if version.is_v5() {
+                    write::properties(out, |out| {
+                        if let Some(id) = self.subscription_id {
+                            Property::SubscriptionIdentifier(id).write(out)?;
+                        }
+                        self.user_properties.write(out)
+                    })?;
+                }
+                for FilterRequest { filter, options } in self.filters.iter() {
+                    write::field(out, filter.as_bytes())?;
+                    out.push(if version.is_v5() {
+                        options.to_bits()
+                    } else {
+                        options.qos as u8
+                    });
+                }
+                Ok(())
+            },
+        )
     }
 }
 
@@ -252,17 +279,28 @@ impl<'a> Unsubscribe<'a> {
         while !reader.is_empty() {
             reader.string()?;
         }
-        Ok(Self { packet_id, user_properties, filters: UnsubscribeFilters(NameSource::Payload(bytes)) })
+        Ok(Self {
+            packet_id,
+            user_properties,
+            filters: UnsubscribeFilters(NameSource::Payload(bytes)),
+        })
     }
 
     pub(super) fn write(&self, out: &mut Vec<u8>, version: Version) -> Result<usize, EncodeError> {
-        write::packet(out, PacketType::Unsubscribe.first_byte(), MAX_PACKET_SIZE, |out| {
-            out.extend_from_slice(&self.packet_id.get().to_be_bytes());
-            if version.is_v5() {
-                write::properties(out, |out| self.user_properties.write(out))?;
-            }
-            self.filters.iter().try_for_each(|filter| write::field(out, filter.as_bytes()))
-        })
+        write::packet(
+            out,
+            PacketType::Unsubscribe.first_byte(),
+            MAX_PACKET_SIZE,
+            |out| {
+                out.extend_from_slice(&self.packet_id.get().to_be_bytes());
+                if version.is_v5() {
+                    write::properties(out, |out| self.user_properties.write(out))?;
+                }
+                self.filters
+                    .iter()
+                    .try_for_each(|filter| write::field(out, filter.as_bytes()))
+            },
+        )
     }
 }
 
@@ -294,7 +332,10 @@ pub struct UnsubAck<'a> {
 
 /// `[MQTT-3.9.3-2]`
 const fn is_suback_code(code: ReasonCode) -> bool {
-    matches!(code as u8, 0..=2 | 0x80 | 0x83 | 0x87 | 0x8F | 0x91 | 0x97 | 0x9E | 0xA1 | 0xA2)
+    matches!(
+        code as u8,
+        0..=2 | 0x80 | 0x83 | 0x87 | 0x8F | 0x91 | 0x97 | 0x9E | 0xA1 | 0xA2
+    )
 }
 
 /// `[MQTT-3.11.3-2]`
@@ -302,17 +343,27 @@ const fn is_unsuback_code(code: ReasonCode) -> bool {
     matches!(code as u8, 0 | 0x11 | 0x80 | 0x83 | 0x87 | 0x8F | 0x91)
 }
 
-fn check_codes(codes: &[ReasonCode], allowed: impl Fn(ReasonCode) -> bool) -> Result<(), EncodeError> {
+fn check_codes(
+    codes: &[ReasonCode],
+    allowed: impl Fn(ReasonCode) -> bool,
+) -> Result<(), EncodeError> {
     match codes.iter().find(|code| !allowed(**code)) {
         Some(code) => Err(EncodeError::ReasonCodeNotAllowed(*code)),
         None => Ok(()),
     }
 }
 
-fn read_codes<'a>(bytes: &[u8], allowed: impl Fn(ReasonCode) -> bool) -> Result<Cow<'a, [ReasonCode]>, DecodeError> {
+fn read_codes<'a>(
+    bytes: &[u8],
+    allowed: impl Fn(ReasonCode) -> bool,
+) -> Result<Cow<'a, [ReasonCode]>, DecodeError> {
     bytes
         .iter()
-        .map(|byte| ReasonCode::from_u8(*byte).filter(|code| allowed(*code)).ok_or(DecodeError::ReasonCodeNotAllowed))
+        .map(|byte| {
+            ReasonCode::from_u8(*byte)
+                .filter(|code| allowed(*code))
+                .ok_or(DecodeError::ReasonCodeNotAllowed)
+        })
         .collect()
 }
 
@@ -334,17 +385,26 @@ impl<'a> SubAck<'a> {
         limits: PeerLimits,
     ) -> Result<usize, EncodeError> {
         check_codes(&self.reasons, is_suback_code)?;
-        let extras = Extras { reason_string: self.reason_string, users: self.user_properties };
-        write_with_extras(out, PacketType::SubAck.first_byte(), limits, extras, |out, extras| {
-            out.extend_from_slice(&self.packet_id.get().to_be_bytes());
-            if version.is_v5() {
-                write::properties(out, |out| extras.write(out))?;
-                out.extend(self.reasons.iter().map(|code| *code as u8));
-            } else {
-                out.extend(self.reasons.iter().map(|code| code.suback_v3()));
-            }
-            Ok(())
-        })
+        let extras = Extras {
+            reason_string: self.reason_string,
+            users: self.user_properties,
+        };
+        write_with_extras(
+            out,
+            PacketType::SubAck.first_byte(),
+            limits,
+            extras,
+            |out, extras| {
+                out.extend_from_slice(&self.packet_id.get().to_be_bytes());
+                if version.is_v5() {
+                    write::properties(out, |out| extras.write(out))?;
+                    out.extend(self.reasons.iter().map(|code| *code as u8));
+                } else {
+                    out.extend(self.reasons.iter().map(|code| code.suback_v3()));
+                }
+                Ok(())
+            },
+        )
     }
 
     pub(super) fn read(version: Version, frame: Frame<'a>) -> Result<Self, DecodeError> {
@@ -353,7 +413,13 @@ impl<'a> SubAck<'a> {
         if version.is_v5() {
             (suback.reason_string, suback.user_properties) = read_extras(&mut body)?;
         }
-        let allowed = |code: ReasonCode| if version.is_v5() { is_suback_code(code) } else { matches!(code as u8, 0..=2 | 0x80) };
+        let allowed = |code: ReasonCode| {
+            if version.is_v5() {
+                is_suback_code(code)
+            } else {
+                matches!(code as u8, 0..=2 | 0x80)
+            }
+        };
         suback.reasons = read_codes(body.take_rest(), allowed)?;
         if suback.reasons.is_empty() {
             return Err(DecodeError::BodyTooShort);
@@ -380,15 +446,24 @@ impl<'a> UnsubAck<'a> {
         limits: PeerLimits,
     ) -> Result<usize, EncodeError> {
         check_codes(&self.reasons, is_unsuback_code)?;
-        let extras = Extras { reason_string: self.reason_string, users: self.user_properties };
-        write_with_extras(out, PacketType::UnsubAck.first_byte(), limits, extras, |out, extras| {
-            out.extend_from_slice(&self.packet_id.get().to_be_bytes());
-            if version.is_v5() {
-                write::properties(out, |out| extras.write(out))?;
-                out.extend(self.reasons.iter().map(|code| *code as u8));
-            }
-            Ok(())
-        })
+        let extras = Extras {
+            reason_string: self.reason_string,
+            users: self.user_properties,
+        };
+        write_with_extras(
+            out,
+            PacketType::UnsubAck.first_byte(),
+            limits,
+            extras,
+            |out, extras| {
+                out.extend_from_slice(&self.packet_id.get().to_be_bytes());
+                if version.is_v5() {
+                    write::properties(out, |out| extras.write(out))?;
+                    out.extend(self.reasons.iter().map(|code| *code as u8));
+                }
+                Ok(())
+            },
+        )
     }
 
     pub(super) fn read(version: Version, frame: Frame<'a>) -> Result<Self, DecodeError> {

@@ -10,7 +10,9 @@ use bytes::Bytes;
 use super::error::{DecodeError, EncodeError};
 use super::property::PropertyId;
 use super::publish::{Publish, PublishProperties};
-use super::types::{MAX_FIELD_LENGTH, MAX_PACKET_SIZE, MAX_REMAINING_LENGTH, PacketId, PacketType, QoS, Version};
+use super::types::{
+    MAX_FIELD_LENGTH, MAX_PACKET_SIZE, MAX_REMAINING_LENGTH, PacketId, PacketType, QoS, Version,
+};
 use super::write;
 
 /// A topic alias to send `[MQTT-3.1.2-26]`.
@@ -70,14 +72,21 @@ impl Delivery<'_> {
 
     const fn first_byte(&self) -> u8 {
         let dup = self.dup && !matches!(self.qos, QoS::AtMostOnce);
-        PacketType::Publish.first_byte() | (dup as u8) << 3 | (self.qos as u8) << 1 | self.retain as u8
+        PacketType::Publish.first_byte()
+            | (dup as u8) << 3
+            | (self.qos as u8) << 1
+            | self.retain as u8
     }
 
     /// Bytes of the properties that are written per subscriber.
     fn own_properties(&self) -> Result<usize, EncodeError> {
         let mut length = 0;
         length += if self.topic_alias.is_some() { 3 } else { 0 };
-        length += if self.remaining_expiry.is_some() { 5 } else { 0 };
+        length += if self.remaining_expiry.is_some() {
+            5
+        } else {
+            0
+        };
         for id in self.subscription_ids {
             if *id == 0 || *id > MAX_REMAINING_LENGTH {
                 return Err(EncodeError::VariableByteInteger(*id));
@@ -114,12 +123,20 @@ struct Message<'a> {
 impl Message<'_> {
     /// Writes everything but the payload. Returns the size of the whole packet; on an error nothing was written.
     #[inline]
-    fn write_head(&self, out: &mut Vec<u8>, delivery: &Delivery<'_>, reserve_payload: bool) -> Result<usize, EncodeError> {
+    fn write_head(
+        &self,
+        out: &mut Vec<u8>,
+        delivery: &Delivery<'_>,
+        reserve_payload: bool,
+    ) -> Result<usize, EncodeError> {
         let topic = match delivery.topic_alias {
-            Some(TopicAlias { send_topic: false, .. }) if delivery.version.is_v5() => &[],
+            Some(TopicAlias {
+                send_topic: false, ..
+            }) if delivery.version.is_v5() => &[],
             _ => self.topic,
         };
-        let topic_length = u16::try_from(topic.len()).map_err(|_| EncodeError::FieldTooLong(topic.len()))?;
+        let topic_length =
+            u16::try_from(topic.len()).map_err(|_| EncodeError::FieldTooLong(topic.len()))?;
         let packet_id = match (delivery.qos, delivery.packet_id) {
             (QoS::AtMostOnce, _) => None,
             (_, Some(id)) => Some(id),
@@ -135,7 +152,11 @@ impl Message<'_> {
         }
         let length = write::check_size(remaining, delivery.max_packet_size)?;
         let size = 1 + write::variable_length(length) + remaining;
-        out.reserve(if reserve_payload { size } else { size - self.payload.len() });
+        out.reserve(if reserve_payload {
+            size
+        } else {
+            size - self.payload.len()
+        });
         out.push(delivery.first_byte());
         write::variable(out, length);
         out.extend_from_slice(&topic_length.to_be_bytes());
@@ -172,7 +193,12 @@ pub fn encode_publish(
     payload: &[u8],
     delivery: &Delivery<'_>,
 ) -> Result<usize, EncodeError> {
-    Message { topic: topic.as_bytes(), properties: forwardable, payload }.write(out, delivery)
+    Message {
+        topic: topic.as_bytes(),
+        properties: forwardable,
+        payload,
+    }
+    .write(out, delivery)
 }
 
 /// A message encoded once for all subscribers: one allocation, cheap to clone and to share between connections.
@@ -195,13 +221,22 @@ impl PublishTemplate {
     /// Fails if the topic is longer than 65,535 bytes or the packet than 268,435,460.
     pub fn new(topic: &str, forwardable: &[u8], payload: &[u8]) -> Result<Self, EncodeError> {
         let mut packet = Vec::new();
-        let message = Message { topic: topic.as_bytes(), properties: forwardable, payload };
+        let message = Message {
+            topic: topic.as_bytes(),
+            properties: forwardable,
+            payload,
+        };
         let size = message.write(&mut packet, &Delivery::plain(Version::V5))?;
         let payload = size - payload.len();
         let properties = payload - forwardable.len();
         let list_length = u32::try_from(forwardable.len()).unwrap_or(u32::MAX);
         let topic = properties - write::variable_length(list_length) - topic.len();
-        Ok(Self { packet: packet.into(), topic, properties, payload })
+        Ok(Self {
+            packet: packet.into(),
+            topic,
+            properties,
+            payload,
+        })
     }
 
     /// Encodes a message as it was received. With a topic alias in it, `topic` is the one the alias stands for.
@@ -211,11 +246,18 @@ impl PublishTemplate {
 
     /// Writes the packet for one subscriber. See [`encode_publish`] for result and errors.
     #[inline]
-    pub fn encode_into(&self, out: &mut Vec<u8>, delivery: &Delivery<'_>) -> Result<usize, EncodeError> {
+    pub fn encode_into(
+        &self,
+        out: &mut Vec<u8>,
+        delivery: &Delivery<'_>,
+    ) -> Result<usize, EncodeError> {
         if delivery.is_plain() && delivery.version.is_v5() {
             let size = self.packet.len();
             if size > delivery.max_packet_size as usize {
-                return Err(EncodeError::TooLarge { size, max: delivery.max_packet_size });
+                return Err(EncodeError::TooLarge {
+                    size,
+                    max: delivery.max_packet_size,
+                });
             }
             let start = out.len();
             out.extend_from_slice(&self.packet);
@@ -227,12 +269,20 @@ impl PublishTemplate {
 
     /// Writes the packet for one subscriber without its payload, for a writer that sends [`payload`](Self::payload)
     /// from where it lies. Returns the size of the whole packet.
-    pub fn encode_head_into(&self, out: &mut Vec<u8>, delivery: &Delivery<'_>) -> Result<usize, EncodeError> {
+    pub fn encode_head_into(
+        &self,
+        out: &mut Vec<u8>,
+        delivery: &Delivery<'_>,
+    ) -> Result<usize, EncodeError> {
         self.message().write_head(out, delivery, false)
     }
 
     fn message(&self) -> Message<'_> {
-        Message { topic: self.topic_bytes(), properties: self.forwardable(), payload: &self.packet[self.payload..] }
+        Message {
+            topic: self.topic_bytes(),
+            properties: self.forwardable(),
+            payload: &self.packet[self.payload..],
+        }
     }
 
     fn topic_bytes(&self) -> &[u8] {

@@ -44,7 +44,11 @@ pub(super) fn check_size(remaining: usize, max: u32) -> Result<u32, EncodeError>
         .filter(|length| *length <= MAX_REMAINING_LENGTH)
         .ok_or(too_large(remaining.saturating_add(5)))?;
     let size = remaining + 1 + variable_length(length);
-    if size > max as usize { Err(too_large(size)) } else { Ok(length) }
+    if size > max as usize {
+        Err(too_large(size))
+    } else {
+        Ok(length)
+    }
 }
 
 /// Writes a packet whose body `body` writes. On an error, or when the packet is larger than `max`, `out` is as before.
@@ -96,7 +100,10 @@ pub(super) fn properties(
     let length = u32::try_from(length)
         .ok()
         .filter(|length| *length <= MAX_REMAINING_LENGTH)
-        .ok_or(EncodeError::TooLarge { size: length, max: MAX_REMAINING_LENGTH })?;
+        .ok_or(EncodeError::TooLarge {
+            size: length,
+            max: MAX_REMAINING_LENGTH,
+        })?;
     set_length(out, start, length);
     Ok(())
 }

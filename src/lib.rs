@@ -5,6 +5,7 @@
 //! `ids, limits, time, hlc` < `topic` < `store` < `machine` < `storage` < `raft` < `router` < `mqtt, http` < `node, cli`
 
 pub mod config;
+pub mod hlc;
 pub mod http;
 pub mod ids;
 pub mod machine;
@@ -12,5 +13,7 @@ pub mod mqtt;
 pub mod proto;
 pub mod raft;
 pub mod storage;
+pub mod store;
 pub mod telemetry;
 pub mod time;
+pub mod topic;

@@ -1,0 +1,157 @@
+//! SCAN: where a page of keys begins, what belongs on it, and when it is full (state store §3).
+//!
+//! The caller walks live and dead rows in key order and shows them to a [`Page`]. A token names the last row
+//! seen, so pages stay right while keys come and go: a key that is there throughout is listed exactly once.
+
+use bytes::Bytes;
+
+use super::error::StoreError;
+use super::glob::Glob;
+use super::reply::Reply;
+
+/// First byte of every token; its numbers are for ever.
+const TOKEN_FORMAT: u8 = 1;
+
+/// Keys a page has room for however long they are (state store §3).
+const MIN_KEYS: usize = 4;
+
+/// What one page may cost. Whichever is used up first ends the page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageBudget {
+    /// The most keys listed; at least 4 are.
+    pub max_keys: usize,
+    /// The most bytes of keys listed, once there are 4.
+    pub max_bytes: usize,
+    /// The most rows looked at, so that a pattern that matches nothing doesn't hold a reader up.
+    pub max_rows: usize,
+    /// The most character comparisons, likewise.
+    pub max_steps: u64,
+}
+
+impl Default for PageBudget {
+    fn default() -> Self {
+        PageBudget {
+            max_keys: 256,
+            max_bytes: 32 * 1024,
+            max_rows: 10_000,
+            max_steps: 1 << 20,
+        }
+    }
+}
+
+/// The keys a page can hold: `from <= key`, and `key < to` unless `to` is `None`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyRange {
+    /// The first key.
+    pub from: Vec<u8>,
+    /// The key after the last one.
+    pub to: Option<Vec<u8>>,
+}
+
+/// Where the rows for `glob` lie, after the page that ended with `token`.
+///
+/// # Errors
+/// [`StoreError::Syntax`] when the token was not made by this store.
+pub fn range(glob: &Glob, token: Option<&[u8]>) -> Result<KeyRange, StoreError> {
+    let prefix = glob.prefix().as_bytes();
+    let mut from = prefix.to_vec();
+    if let Some(token) = token {
+        let last = match token.split_first() {
+            Some((&TOKEN_FORMAT, last)) => last,
+            _ => return Err(StoreError::Syntax),
+        };
+        if last >= prefix {
+            from = last.to_vec();
+            from.push(0);
+        }
+    }
+    let to = if glob.is_literal() {
+        Some([prefix, &[0]].concat())
+    } else {
+        prefix.split_last().map(|(last, rest)| {
+            let mut to = rest.to_vec();
+            // A byte of UTF-8 is never 255.
+            to.push(last.saturating_add(1));
+            to
+        })
+    };
+    Ok(KeyRange { from, to })
+}
+
+/// A page being filled.
+#[derive(Debug)]
+pub struct Page<'g> {
+    glob: &'g Glob,
+    budget: PageBudget,
+    keys: Vec<Bytes>,
+    bytes: usize,
+    rows: usize,
+    steps: u64,
+    last: Vec<u8>,
+    has_more: bool,
+}
+
+impl<'g> Page<'g> {
+    /// An empty page.
+    pub fn new(glob: &'g Glob, budget: PageBudget) -> Self {
+        Page {
+            glob,
+            budget,
+            keys: Vec::new(),
+            bytes: 0,
+            rows: 0,
+            steps: 0,
+            last: Vec::new(),
+            has_more: false,
+        }
+    }
+
+    /// Shows the next row to the page; `is_there` is false for a tombstone and for a key whose time is over. Returns
+    /// whether to go on.
+    pub fn visit(&mut self, key: &[u8], is_there: bool) -> bool {
+        if self.is_full() {
+            // Only now is it known that another page is needed.
+            self.has_more = true;
+            return false;
+        }
+        self.rows += 1;
+        self.last.clear();
+        self.last.extend_from_slice(key);
+        if !is_there {
+            return true;
+        }
+        if let Ok(text) = std::str::from_utf8(key)
+            && self.glob.matches(text, &mut self.steps)
+        {
+            self.bytes = self.bytes.saturating_add(key.len());
+            self.keys.push(Bytes::copy_from_slice(key));
+        }
+        true
+    }
+
+    /// The answer: the keys, and a token when rows are left.
+    pub fn finish(self) -> Reply {
+        let token = self.has_more.then(|| {
+            let mut token = Vec::with_capacity(1 + self.last.len());
+            token.push(TOKEN_FORMAT);
+            token.extend_from_slice(&self.last);
+            Bytes::from(token)
+        });
+        Reply::Page {
+            keys: self.keys,
+            token,
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        let keys = self.keys.len();
+        keys >= self.budget.max_keys.max(MIN_KEYS)
+            || (keys >= MIN_KEYS && self.bytes >= self.budget.max_bytes)
+            || self.rows >= self.budget.max_rows.max(1)
+            || self.steps >= self.budget.max_steps
+    }
+}
+
+#[cfg(test)]
+#[path = "scan_tests.rs"]
+mod tests;

@@ -1,0 +1,85 @@
+//! The state store's topics.
+
+use crate::topic;
+
+/// Where requests are published (state store §1).
+pub const INVOKE: &str = "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke";
+
+/// What the topics of notifications start with (state store §4). No response topic may.
+pub const NOTIFY_PREFIX: &str = "clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8";
+
+/// Why a response topic is refused. The client gets PUBACK 0x90, then DISCONNECT 0x90 (state store §1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResponseTopicError {
+    /// It is no topic name: empty, too long, or with a wildcard or NUL.
+    #[error("the response topic is not a topic name")]
+    NotAName,
+    /// It is the topic requests are published to: answers would be requests.
+    #[error("the response topic is the topic of requests")]
+    Invoke,
+    /// It lies where the store's notifications are.
+    #[error("the response topic is reserved for notifications")]
+    Reserved,
+}
+
+/// Checks a request's response topic.
+///
+/// # Errors
+/// The reason for which it can't be answered there.
+pub fn check_response_topic(response_topic: &str) -> Result<(), ResponseTopicError> {
+    if topic::check_name(response_topic).is_err() {
+        Err(ResponseTopicError::NotAName)
+    } else if response_topic == INVOKE {
+        Err(ResponseTopicError::Invoke)
+    } else if response_topic.starts_with(NOTIFY_PREFIX) {
+        Err(ResponseTopicError::Reserved)
+    } else {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn response_topics_of_the_client_libraries_are_accepted() {
+        for topic in [
+            "clients/c1/services/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke/response",
+            "clients/6331/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke/response",
+            "clients/c1/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke",
+            "clients/c1/services/statestore/_any_/command/invoke/response",
+        ] {
+            assert_eq!(check_response_topic(topic), Ok(()), "{topic}");
+        }
+    }
+
+    #[test]
+    fn response_topic_equal_to_invoke_is_refused() {
+        assert_eq!(
+            check_response_topic(INVOKE),
+            Err(ResponseTopicError::Invoke)
+        );
+    }
+
+    #[test]
+    fn response_topic_below_the_notifications_is_refused() {
+        for topic in [NOTIFY_PREFIX, &format!("{NOTIFY_PREFIX}/6331/x")] {
+            assert_eq!(
+                check_response_topic(topic),
+                Err(ResponseTopicError::Reserved)
+            );
+        }
+    }
+
+    #[test]
+    fn response_topic_with_a_wildcard_is_refused() {
+        for topic in ["", "clients/+/x", "clients/#", "a\0b"] {
+            assert_eq!(
+                check_response_topic(topic),
+                Err(ResponseTopicError::NotAName),
+                "{topic:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! Topic names and filters: their syntax, which filter matches which name, and indexes for both directions.
+//!
+//! [`Trie`] answers "which subscriptions match this name", [`walk`] answers "which stored names match this filter".
+//! Nothing here knows sessions or packets. Names are compared byte for byte, without normalization
+//! `[MQTT-4.7.3-4]`.
+
+mod filter;
+mod name;
+mod subscribers;
+mod trie;
+pub mod walk;
+
+pub use filter::{Filter, FilterError, check_filter, matches};
+pub use name::{NameError, check_name};
+pub use trie::Trie;
+
+/// The longest topic name or filter, in bytes `[MQTT-4.7.3-3]`.
+pub const MAX_TOPIC_BYTES: usize = 65_535;
+
+/// The most levels of a filter: what one filter with a wildcard costs in the index is bounded by it.
+pub const MAX_FILTER_LEVELS: usize = 200;

@@ -1,1 +1,21 @@
+//! Shows that Quorumq keeps its promises: starts real clusters of the real binary, talks to them over raw sockets, breaks
+//! them, and judges what clients saw.
+//!
+//! Must not use Quorumq's own code for what it judges: packets are built and read by [`wire`], byte by byte, so that a
+//! mistake in the broker's codec cannot hide itself.
+//!
+//! * [`cluster`] starts, kills, pauses and restarts nodes.
+//! * [`connection`] is one MQTT connection; [`store`] is a state store client on top of it.
+//! * [`history`] records what clients asked and were told; [`check`] judges it; [`workload`] makes it.
 
+pub mod check;
+pub mod cluster;
+pub mod connection;
+pub mod history;
+pub mod http;
+pub mod random;
+pub mod rules;
+pub mod store;
+pub mod wait;
+pub mod wire;
+pub mod workload;

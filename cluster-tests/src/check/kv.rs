@@ -1,0 +1,291 @@
+//! Rules on versions and notifications: K3, K4, K9.
+
+use crate::history::{Ask, Operation, Told};
+use crate::store::{Hlc, Notification};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// The value that an operation writes when it takes effect.
+fn written(ask: Ask) -> Option<u32> {
+    match ask {
+        Ask::Set(value) | Ask::SetNx(value) | Ask::SetNex(value) => Some(value),
+        Ask::Get | Ask::Del | Ask::Vdel(_) => None,
+    }
+}
+
+/// K3 and K4 over a history whose writes all have values of their own; one line per violation.
+pub fn version_violations(operations: &[Operation]) -> Vec<String> {
+    let mut keys: BTreeMap<usize, Vec<&Operation>> = BTreeMap::new();
+    for operation in operations {
+        keys.entry(operation.key).or_default().push(operation);
+    }
+    let mut found = Vec::new();
+    for (key, operations) in keys {
+        rising(key, &operations, &mut found);
+        reads_agree(key, &operations, &mut found);
+        above_request(key, &operations, &mut found);
+    }
+    found
+}
+
+/// K3: of two acknowledged writes of which one began after the other was answered, the later has the higher version.
+fn rising(key: usize, operations: &[&Operation], found: &mut Vec<String>) {
+    let mut sets: Vec<(&Operation, &Hlc)> = Vec::new();
+    let mut seen = BTreeSet::new();
+    for operation in operations.iter().filter(|operation| operation.has_set()) {
+        match &operation.version {
+            Some(version) => {
+                if !seen.insert(version.clone()) {
+                    found.push(format!("K3: key {key}: version {version} was given twice"));
+                }
+                sets.push((operation, version));
+            }
+            None => found.push(format!(
+                "K3: key {key}: +OK without a version: {operation:?}"
+            )),
+        }
+    }
+    // The highest version answered before each invocation must be lower than the operation's own.
+    let mut by_return = sets.clone();
+    by_return.sort_by_key(|(operation, _)| operation.returned);
+    sets.sort_by_key(|(operation, _)| operation.invoked);
+    let mut highest: Option<&Hlc> = None;
+    let mut answered = by_return.into_iter().peekable();
+    for (operation, version) in sets {
+        while let Some((_, earlier)) =
+            answered.next_if(|(other, _)| other.returned < operation.invoked)
+        {
+            highest = highest.max(Some(earlier));
+        }
+        if let Some(highest) = highest
+            && highest >= version
+        {
+            found.push(format!(
+                "K3: key {key}: version {version} after {highest} was answered"
+            ));
+        }
+    }
+}
+
+/// K3: a read returns the version that the value's SET returned; two reads of a value agree.
+fn reads_agree(key: usize, operations: &[&Operation], found: &mut Vec<String>) {
+    let mut of_value: HashMap<u32, Hlc> = HashMap::new();
+    for operation in operations {
+        let value = match (operation.told, written(operation.ask)) {
+            (Told::Value(value), _) | (Told::Ok, Some(value)) => value,
+            _ => continue,
+        };
+        let Some(version) = &operation.version else {
+            found.push(format!(
+                "K3: key {key}: an answer without a version: {operation:?}"
+            ));
+            continue;
+        };
+        let known = of_value.entry(value).or_insert_with(|| version.clone());
+        if known != version {
+            found.push(format!(
+                "K3: key {key}: value {value} has versions {known} and {version}"
+            ));
+        }
+    }
+}
+
+/// K4: the version is above the request's time stamp.
+fn above_request(key: usize, operations: &[&Operation], found: &mut Vec<String>) {
+    for operation in operations.iter().filter(|operation| operation.has_set()) {
+        if let (Some(version), Some(requested)) = (&operation.version, &operation.requested)
+            && version <= requested
+        {
+            found.push(format!(
+                "K4: key {key}: version {version} is not above the request's {requested}"
+            ));
+        }
+    }
+}
+
+/// K9: what one watcher of `key` received, against the history. `from` and `to` are when it was told that it watches
+/// and when it stopped looking, in the history's time.
+pub fn notification_violations(
+    key: usize,
+    from: u64,
+    to: u64,
+    operations: &[Operation],
+    received: &[Notification],
+) -> Vec<String> {
+    let mut found = Vec::new();
+    for pair in received.windows(2) {
+        if pair[0].version >= pair[1].version {
+            found.push(format!(
+                "K9: key {key}: notified of {} and then of {}",
+                pair[0].version, pair[1].version
+            ));
+        }
+    }
+    let of_key: Vec<&Operation> = operations
+        .iter()
+        .filter(|operation| operation.key == key)
+        .collect();
+    let sets: HashMap<u32, &Operation> = of_key
+        .iter()
+        .filter(|operation| matches!(operation.told, Told::Ok | Told::Unknown))
+        .filter_map(|operation| written(operation.ask).map(|value| (value, *operation)))
+        .collect();
+    let mut told = BTreeSet::new();
+    let mut deletions = 0;
+    for notification in received {
+        let Some(value) = &notification.value else {
+            deletions += 1;
+            continue;
+        };
+        let value = String::from_utf8_lossy(value).parse::<u32>().ok();
+        match value.and_then(|value| sets.get(&value)) {
+            None => found.push(format!("K9: key {key}: invented: {notification:?}")),
+            Some(operation) => {
+                told.insert(value);
+                if operation
+                    .version
+                    .as_ref()
+                    .is_some_and(|version| *version != notification.version)
+                {
+                    found.push(format!(
+                        "K9: key {key}: {notification:?} does not agree with {operation:?}"
+                    ));
+                }
+            }
+        }
+    }
+    for operation in &of_key {
+        let inside = operation.invoked > from && operation.returned < to;
+        if inside && operation.has_set() && !told.contains(&written(operation.ask)) {
+            found.push(format!("K9: key {key}: not notified of {operation:?}"));
+        }
+    }
+    let deleted = |operation: &&&Operation| operation.told == Told::Deleted(true);
+    let least = of_key
+        .iter()
+        .filter(|operation| operation.invoked > from && operation.returned < to)
+        .filter(deleted)
+        .count();
+    let may = |operation: &&&Operation| {
+        matches!(operation.ask, Ask::Del | Ask::Vdel(_)) && operation.told == Told::Unknown
+    };
+    let most = of_key.iter().filter(deleted).count() + of_key.iter().filter(may).count();
+    if deletions < least || deletions > most {
+        found.push(format!(
+            "K9: key {key}: {deletions} deletions notified, between {least} and {most} happened"
+        ));
+    }
+    found
+}
+
+/// Panics when there is a violation.
+#[track_caller]
+pub fn assert_none(violations: &[String]) {
+    assert!(
+        violations.is_empty(),
+        "{} violations:\n{}",
+        violations.len(),
+        violations.join("\n")
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hlc(wall_ms: u64) -> Hlc {
+        Hlc {
+            wall_ms,
+            counter: 1,
+            node: "StateStore".into(),
+        }
+    }
+
+    fn operation(ask: Ask, told: Told, version: u64, invoked: u64, returned: u64) -> Operation {
+        Operation {
+            client: 0,
+            key: 1,
+            ask,
+            told,
+            version: (version > 0).then(|| hlc(version)),
+            requested: None,
+            invoked,
+            returned,
+        }
+    }
+
+    #[test]
+    fn a_version_that_goes_back_is_found() {
+        let history = [
+            operation(Ask::Set(1), Told::Ok, 10, 0, 1),
+            operation(Ask::Del, Told::Deleted(true), 10, 2, 3),
+            operation(Ask::Set(2), Told::Ok, 9, 4, 5),
+        ];
+        assert_eq!(version_violations(&history).len(), 1);
+    }
+
+    #[test]
+    fn concurrent_writes_may_have_either_order() {
+        let history = [
+            operation(Ask::Set(1), Told::Ok, 10, 0, 5),
+            operation(Ask::Set(2), Told::Ok, 9, 1, 4),
+            operation(Ask::Get, Told::Value(1), 10, 6, 7),
+        ];
+        assert!(version_violations(&history).is_empty());
+    }
+
+    #[test]
+    fn a_read_with_another_version_is_found() {
+        let history = [
+            operation(Ask::Set(1), Told::Ok, 10, 0, 1),
+            operation(Ask::Get, Told::Value(1), 11, 2, 3),
+        ];
+        assert_eq!(version_violations(&history).len(), 1);
+    }
+
+    #[test]
+    fn a_version_not_above_its_request_is_found() {
+        let mut set = operation(Ask::Set(1), Told::Ok, 10, 0, 1);
+        set.requested = Some(hlc(10));
+        assert_eq!(version_violations(&[set]).len(), 1);
+    }
+
+    fn notified(value: Option<&str>, version: u64) -> Notification {
+        Notification {
+            key: b"1".to_vec(),
+            value: value.map(|value| value.as_bytes().to_vec()),
+            version: hlc(version),
+            received: std::time::Instant::now(),
+        }
+    }
+
+    #[test]
+    fn missing_reordered_and_invented_notifications_are_found() {
+        let history = [
+            operation(Ask::Set(1), Told::Ok, 10, 1, 2),
+            operation(Ask::Set(2), Told::Ok, 11, 3, 4),
+            operation(Ask::Del, Told::Deleted(true), 11, 5, 6),
+        ];
+        let judge = |received: &[Notification]| {
+            notification_violations(1, 0, 100, &history, received).len()
+        };
+        let (one, two, gone) = (
+            notified(Some("1"), 10),
+            notified(Some("2"), 11),
+            notified(None, 12),
+        );
+        assert_eq!(judge(&[one.clone(), two.clone(), gone.clone()]), 0);
+        assert_eq!(judge(&[one.clone(), two.clone()]), 1);
+        assert_eq!(judge(&[one.clone(), gone.clone()]), 1);
+        assert_eq!(judge(&[two.clone(), one.clone(), gone.clone()]), 1);
+        assert_eq!(
+            judge(&[
+                one.clone(),
+                two,
+                notified(Some("3"), 12),
+                notified(None, 13)
+            ]),
+            1
+        );
+        assert_eq!(judge(&[one.clone(), one, gone]), 2);
+    }
+}

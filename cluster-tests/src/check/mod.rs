@@ -1,0 +1,4 @@
+//! Judges of histories. Each knows one rule of `spec/invariants.md` and names it when it is broken.
+
+pub mod kv;
+pub mod linearizable;

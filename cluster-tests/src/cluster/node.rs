@@ -1,0 +1,276 @@
+//! One node: its directory, its process, its ports.
+
+use super::binary;
+use crate::http;
+use crate::wait;
+use rustix::process::{Pid, Signal, kill_process};
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+/// Where a node listens.
+#[derive(Debug, Clone, Copy)]
+pub struct Addresses {
+    pub cluster: SocketAddr,
+    pub mqtt: SocketAddr,
+    pub http: SocketAddr,
+}
+
+/// A node; its process ends with this value.
+pub struct Node {
+    pub id: usize,
+    pub addresses: Addresses,
+    pub data: PathBuf,
+    pub config: PathBuf,
+    pub log: PathBuf,
+    pub environment: Vec<(String, String)>,
+    process: Option<Child>,
+    paused: bool,
+}
+
+impl Node {
+    pub(super) fn prepare(
+        directory: &Path,
+        id: usize,
+        addresses: Addresses,
+        members: &[(usize, SocketAddr)],
+        extra: &str,
+        environment: Vec<(String, String)>,
+    ) -> Self {
+        let node = Self {
+            id,
+            addresses,
+            data: directory.join(format!("node{id}")),
+            config: directory.join(format!("node{id}.toml")),
+            log: directory.join(format!("node{id}.log")),
+            environment,
+            process: None,
+            paused: false,
+        };
+        fs::create_dir_all(&node.data).expect("the data directory can be made");
+        fs::write(&node.config, node.toml(members, extra))
+            .expect("the configuration can be written");
+        node
+    }
+
+    fn toml(&self, members: &[(usize, SocketAddr)], extra: &str) -> String {
+        let mut list = String::new();
+        for (id, address) in members {
+            writeln!(list, "  {{ id = {id}, address = \"{address}\" }},")
+                .expect("a String takes everything");
+        }
+        format!(
+            "[node]\nid = {}\ndata_dir = {:?}\n\n[cluster]\nname = \"test\"\nlisten = \"{}\"\nmembers = [\n{list}]\n\n\
+             [mqtt]\nlisten = \"{}\"\n\n[http]\nlisten = \"{}\"\n\n[log]\nlevel = \"info\"\nformat = \"text\"\n\n{extra}\n",
+            self.id, self.data, self.addresses.cluster, self.addresses.mqtt, self.addresses.http
+        )
+    }
+
+    pub fn mqtt(&self) -> SocketAddr {
+        self.addresses.mqtt
+    }
+
+    /// Starts the process; its output goes to the log file.
+    #[track_caller]
+    pub fn start(&mut self) {
+        assert!(self.process.is_none(), "node {} runs already", self.id);
+        self.process = Some(self.command().spawn().expect("the binary can be started"));
+        self.paused = false;
+    }
+
+    /// The command that [`Self::start`] runs.
+    pub fn command(&self) -> Command {
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(&self.log)
+            .expect("the log file can be opened");
+        let mut command = Command::new(binary());
+        command
+            .arg("serve")
+            .arg("--config")
+            .arg(&self.config)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .env("RUST_BACKTRACE", "1")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a file handle can be cloned"))
+            .stderr(log);
+        command
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        match &mut self.process {
+            Some(process) => matches!(process.try_wait(), Ok(None)),
+            None => false,
+        }
+    }
+
+    /// Started, neither killed nor paused by the test.
+    pub fn answers(&self) -> bool {
+        self.process.is_some() && !self.paused
+    }
+
+    pub fn pid(&self) -> Option<u32> {
+        self.process.as_ref().map(Child::id)
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(process) = &self.process {
+            let pid = Pid::from_child(process);
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    /// SIGKILL, and waits for the end.
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+        self.paused = false;
+    }
+
+    /// SIGSTOP.
+    pub fn pause(&mut self) {
+        self.signal(Signal::STOP);
+        self.paused = true;
+    }
+
+    /// SIGCONT.
+    pub fn resume(&mut self) {
+        self.signal(Signal::CONT);
+        self.paused = false;
+    }
+
+    /// SIGTERM, and waits for the end.
+    #[track_caller]
+    pub fn terminate(&mut self) -> ExitStatus {
+        self.signal(Signal::TERM);
+        self.wait_exit(Duration::from_secs(20))
+    }
+
+    /// Waits until the process ends by itself.
+    #[track_caller]
+    pub fn wait_exit(&mut self, within: Duration) -> ExitStatus {
+        let mut process = self.process.take().expect("the node was started");
+        let started = std::time::Instant::now();
+        loop {
+            if let Ok(Some(status)) = process.try_wait() {
+                return status;
+            }
+            if started.elapsed() > within {
+                self.process = Some(process);
+                panic!("node {} has not ended within {within:?}", self.id);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Ends the process whatever its state.
+    pub(super) fn end(&mut self) {
+        self.kill();
+    }
+
+    /// Removes everything the node has stored; it must not run.
+    pub fn wipe(&mut self) {
+        assert!(self.process.is_none(), "node {} runs", self.id);
+        fs::remove_dir_all(&self.data).expect("the data directory can be removed");
+        fs::create_dir_all(&self.data).expect("the data directory can be made");
+    }
+
+    pub fn get(&self, path: &str) -> Option<http::Answer> {
+        http::get(self.addresses.http, path)
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.get("/readyz")
+            .is_some_and(|answer| answer.status == 200)
+    }
+
+    /// Waits until `/readyz` says 200; panics when the process ends before.
+    #[track_caller]
+    pub fn wait_ready(&mut self, within: Duration) {
+        let deadline = std::time::Instant::now() + within;
+        while !self.is_ready() {
+            if !self.is_running() {
+                self.print_tail();
+                panic!("node {} has ended", self.id);
+            }
+            if std::time::Instant::now() > deadline {
+                let said = self.get("/readyz?verbose");
+                panic!("node {} is not ready within {within:?}: {said:?}", self.id);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits until `/readyz` says that it is not.
+    #[track_caller]
+    pub fn wait_not_ready(&mut self, within: Duration) {
+        wait::until("a node to stop being ready", within, || {
+            self.get("/readyz").filter(|answer| answer.status != 200)
+        });
+    }
+
+    /// `/v1/cluster/status`.
+    pub fn status(&self) -> Option<serde_json::Value> {
+        let answer = self.get("/v1/cluster/status")?;
+        serde_json::from_str(&answer.body).ok()
+    }
+
+    /// Term, and id of the leader, as this node sees them.
+    pub fn leader_seen(&self) -> Option<(u64, usize)> {
+        let status = self.status()?;
+        let term = find(&status, "term")?.as_u64()?;
+        let leader = find(&status, "leader")?;
+        let leader = leader
+            .as_u64()
+            .or_else(|| find(leader, "id").and_then(serde_json::Value::as_u64))?;
+        Some((term, usize::try_from(leader).ok()?))
+    }
+
+    /// A metric's value: of the first line that starts with `name`.
+    pub fn metric(&self, name: &str) -> Option<f64> {
+        let answer = self.get("/metrics")?;
+        answer
+            .body
+            .lines()
+            .find(|line| line.starts_with(name))
+            .and_then(|line| line.rsplit(' ').next()?.parse().ok())
+    }
+
+    pub fn log_text(&self) -> String {
+        fs::read(&self.log)
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+            .unwrap_or_default()
+    }
+
+    pub fn print_tail(&self) {
+        let text = self.log_text();
+        let lines: Vec<&str> = text.lines().collect();
+        let from = lines.len().saturating_sub(40);
+        eprintln!(
+            "--- node {}: the last lines of {}",
+            self.id,
+            self.log.display()
+        );
+        for line in &lines[from..] {
+            eprintln!("{line}");
+        }
+    }
+}
+
+/// The value of a key, wherever in the document it is.
+fn find<'a>(value: &'a serde_json::Value, key: &str) -> Option<&'a serde_json::Value> {
+    match value {
+        serde_json::Value::Object(map) => map
+            .get(key)
+            .filter(|found| !found.is_null())
+            .or_else(|| map.values().find_map(|inner| find(inner, key))),
+        serde_json::Value::Array(list) => list.iter().find_map(|inner| find(inner, key)),
+        _ => None,
+    }
+}

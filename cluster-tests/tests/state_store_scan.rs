@@ -1,0 +1,259 @@
+//! State store §3, SCAN: patterns, pages, tokens.
+
+use cluster_tests::cluster::Cluster;
+use cluster_tests::rules;
+use cluster_tests::store::{Request, StoreClient};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+#[test]
+fn scan() {
+    let cluster = Cluster::start();
+    rules::show(
+        &cluster,
+        rules![
+            a_last_page_has_its_exact_bytes,
+            patterns_match_the_whole_key,
+            sets_of_characters,
+            pages_lead_through_all_keys_within_64,
+            deleted_and_expired_and_binary_keys_are_not_listed,
+            a_scan_works_while_keys_change,
+            a_token_is_not_taken_from_nowhere,
+        ],
+    );
+}
+
+/// One page: its keys and the token of the next.
+#[track_caller]
+fn page(
+    client: &mut StoreClient,
+    pattern: &str,
+    token: Option<&[u8]>,
+) -> (Vec<String>, Option<Vec<u8>>) {
+    let mut items: Vec<&[u8]> = vec![b"SCAN", pattern.as_bytes()];
+    items.extend(token);
+    let reply = client.call(&Request::of(items));
+    parse(&reply.payload).unwrap_or_else(|| {
+        panic!(
+            "SCAN answered {:?}",
+            String::from_utf8_lossy(&reply.payload)
+        )
+    })
+}
+
+fn line<'a>(bytes: &mut &'a [u8], first: u8) -> Option<&'a str> {
+    let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
+    let (head, rest) = (&bytes[..end], &bytes[end + 2..]);
+    *bytes = rest;
+    std::str::from_utf8(head.strip_prefix(&[first])?).ok()
+}
+
+fn blob<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let length: usize = line(bytes, b'$')?.parse().ok()?;
+    let found = bytes.get(..length)?;
+    *bytes = bytes.get(length..)?.strip_prefix(b"\r\n")?;
+    Some(found)
+}
+
+fn parse(mut bytes: &[u8]) -> Option<(Vec<String>, Option<Vec<u8>>)> {
+    let parts = line(&mut bytes, b'*')?;
+    let count: usize = line(&mut bytes, b'*')?.parse().ok()?;
+    let keys = (0..count)
+        .map(|_| String::from_utf8(blob(&mut bytes)?.to_vec()).ok())
+        .collect::<Option<Vec<String>>>()?;
+    let token = match parts {
+        "1" => None,
+        "2" => Some(blob(&mut bytes)?.to_vec()),
+        _ => return None,
+    };
+    bytes.is_empty().then_some((keys, token))
+}
+
+/// Every key that the pattern lists, and how many pages it took.
+#[track_caller]
+fn scan_all(client: &mut StoreClient, pattern: &str) -> (Vec<String>, usize) {
+    let mut keys = Vec::new();
+    let mut token: Option<Vec<u8>> = None;
+    for pages in 1..=1000 {
+        let (found, next) = page(client, pattern, token.as_deref());
+        keys.extend(found);
+        token = next;
+        if token.is_none() {
+            return (keys, pages);
+        }
+    }
+    panic!("a scan without an end");
+}
+
+#[track_caller]
+fn put(client: &mut StoreClient, keys: &[&str]) {
+    for key in keys {
+        client.expect(&Request::set(key, "v"), "+OK\r\n");
+    }
+}
+
+#[track_caller]
+fn assert_lists(client: &mut StoreClient, pattern: &str, wanted: &[&str]) {
+    let (mut keys, _) = scan_all(client, pattern);
+    keys.sort();
+    let mut wanted = wanted.to_vec();
+    wanted.sort_unstable();
+    assert_eq!(keys, wanted, "SCAN {pattern}");
+}
+
+fn a_last_page_has_its_exact_bytes(cluster: &Cluster) {
+    let mut client = StoreClient::connected("scan-exact", cluster.mqtt(0));
+    client.expect(&Request::of(["SCAN", "exact/*"]), "*1\r\n*0\r\n");
+    put(&mut client, &["exact/1"]);
+    client.expect(
+        &Request::of(["SCAN", "exact/*"]),
+        "*1\r\n*1\r\n$7\r\nexact/1\r\n",
+    );
+    let reply = client.expect(
+        &Request::of(["SCAN", "exact/1"]),
+        "*1\r\n*1\r\n$7\r\nexact/1\r\n",
+    );
+    assert_eq!(reply.version, None);
+}
+
+fn patterns_match_the_whole_key(cluster: &Cluster) {
+    let mut client = StoreClient::connected("scan-whole", cluster.mqtt(1));
+    put(
+        &mut client,
+        &[
+            "whole/a",
+            "whole/ab",
+            "whole/a/b",
+            "whole/é",
+            "whole/",
+            "whole",
+        ],
+    );
+    assert_lists(
+        &mut client,
+        "whole/*",
+        &["whole/a", "whole/ab", "whole/a/b", "whole/é", "whole/"],
+    );
+    assert_lists(
+        &mut client,
+        "whole*",
+        &[
+            "whole/a",
+            "whole/ab",
+            "whole/a/b",
+            "whole/é",
+            "whole/",
+            "whole",
+        ],
+    );
+    assert_lists(&mut client, "whole/?", &["whole/a", "whole/é"]);
+    assert_lists(&mut client, "whole/??", &["whole/ab"]);
+    assert_lists(&mut client, "whole?a", &["whole/a"]);
+    assert_lists(
+        &mut client,
+        "*ole/a*",
+        &["whole/a", "whole/ab", "whole/a/b"],
+    );
+    assert_lists(&mut client, "*hole/*b", &["whole/ab", "whole/a/b"]);
+    assert_lists(&mut client, "hole/a", &[]);
+    assert_lists(&mut client, "whole/a", &["whole/a"]);
+}
+
+fn sets_of_characters(cluster: &Cluster) {
+    let mut client = StoreClient::connected("scan-sets", cluster.mqtt(2));
+    put(
+        &mut client,
+        &[
+            "sets-a", "sets-b", "sets-c", "sets-^", "sets-*", "sets-!", "sets-]", "sets-?",
+        ],
+    );
+    assert_lists(&mut client, "sets-[ab]", &["sets-a", "sets-b"]);
+    assert_lists(&mut client, "sets-[a-c]", &["sets-a", "sets-b", "sets-c"]);
+    assert_lists(
+        &mut client,
+        "sets-[!a-c]",
+        &["sets-^", "sets-*", "sets-!", "sets-]", "sets-?"],
+    );
+    assert_lists(&mut client, "sets-[^a]", &["sets-^", "sets-a"]);
+    assert_lists(&mut client, "sets-[*]", &["sets-*"]);
+    assert_lists(&mut client, "sets-[?]", &["sets-?"]);
+}
+
+fn pages_lead_through_all_keys_within_64(cluster: &Cluster) {
+    let mut client = StoreClient::connected("scan-pages", cluster.mqtt(0));
+    let wanted: BTreeSet<String> = (0..200)
+        .map(|number| format!("pages/{number:03}"))
+        .collect();
+    for key in &wanted {
+        client.expect(&Request::set(key, "v"), "+OK\r\n");
+    }
+    let (keys, pages) = scan_all(&mut client, "pages/*");
+    assert_eq!(keys.len(), 200, "each once");
+    assert_eq!(keys.into_iter().collect::<BTreeSet<_>>(), wanted);
+    assert!(pages <= 64, "{pages} pages for 200 keys");
+    // A page may be asked of another node.
+    let mut other = StoreClient::connected("scan-pages-2", cluster.mqtt(1));
+    let (mut keys, mut token) = page(&mut client, "pages/*", None);
+    while let Some(next) = token {
+        let (found, after) = page(&mut other, "pages/*", Some(&next));
+        keys.extend(found);
+        token = after;
+    }
+    assert_eq!(keys.into_iter().collect::<BTreeSet<_>>(), wanted);
+}
+
+fn deleted_and_expired_and_binary_keys_are_not_listed(cluster: &Cluster) {
+    let mut client = StoreClient::connected("scan-gone", cluster.mqtt(1));
+    put(&mut client, &["gone/kept", "gone/deleted"]);
+    client.expect(&Request::del("gone/deleted"), ":1\r\n");
+    client.expect(
+        &Request::of(["SET", "gone/expired", "v", "PX", "50"]),
+        "+OK\r\n",
+    );
+    client.expect(&Request::set(b"gone/\xFF\xFE", "v"), "+OK\r\n");
+    cluster_tests::wait::until("the key to expire", Duration::from_secs(10), || {
+        (client.call(&Request::get("gone/expired")).payload == b"$-1\r\n").then_some(())
+    });
+    assert_lists(&mut client, "gone/*", &["gone/kept"]);
+}
+
+fn a_scan_works_while_keys_change(cluster: &Cluster) {
+    let mut client = StoreClient::connected("scan-change", cluster.mqtt(2));
+    let kept: Vec<String> = (0..60)
+        .map(|number| format!("change/{number:03}/kept"))
+        .collect();
+    for key in &kept {
+        client.expect(&Request::set(key, "v"), "+OK\r\n");
+    }
+    let mut found = Vec::new();
+    let mut token = None;
+    for round in 0..200 {
+        let (keys, next) = page(&mut client, "change/*", token.as_deref());
+        found.extend(keys);
+        let changing = format!("change/{:03}/passing", round % 60);
+        client.expect(&Request::set(&changing, "v"), "+OK\r\n");
+        client.expect(&Request::set(&kept[round % 60], "w"), "+OK\r\n");
+        client.expect(&Request::del(&changing), ":1\r\n");
+        token = next;
+        if token.is_none() {
+            break;
+        }
+    }
+    assert!(token.is_none(), "a scan without an end");
+    for key in &kept {
+        assert_eq!(
+            found.iter().filter(|other| *other == key).count(),
+            1,
+            "{key}"
+        );
+    }
+}
+
+fn a_token_is_not_taken_from_nowhere(cluster: &Cluster) {
+    let mut client = StoreClient::connected("scan-token", cluster.mqtt(0));
+    for token in ["", "x", "\0\0\0\0", "99999999999999999999"] {
+        let reply = client.call(&Request::of(["SCAN", "token/*", token]));
+        let answered = parse(&reply.payload).is_some() || reply.payload == b"-ERR syntax error\r\n";
+        assert!(answered, "{:?}", String::from_utf8_lossy(&reply.payload));
+    }
+}

@@ -1,1 +1,173 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
 use super::*;
+
+/// Rows: key and whether the key is there.
+type Rows = BTreeMap<Vec<u8>, bool>;
+
+fn page(
+    rows: &Rows,
+    pattern: &str,
+    token: Option<&[u8]>,
+    budget: PageBudget,
+) -> (Vec<Bytes>, Option<Bytes>) {
+    let glob = Glob::new(pattern.as_bytes()).unwrap();
+    let range = range(&glob, token).unwrap();
+    let mut page = Page::new(&glob, budget);
+    for (key, is_there) in rows.range(range.from..) {
+        if range.to.as_ref().is_some_and(|to| key >= to) || !page.visit(key, *is_there) {
+            break;
+        }
+    }
+    match page.finish() {
+        Reply::Page { keys, token } => (keys, token),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// All pages: the keys, and how many pages there were.
+fn pages(rows: &Rows, pattern: &str, budget: PageBudget) -> (Vec<Bytes>, usize) {
+    let mut listed = Vec::new();
+    let mut token: Option<Bytes> = None;
+    for count in 1.. {
+        let (keys, next) = page(rows, pattern, token.as_deref(), budget);
+        listed.extend(keys);
+        token = next;
+        if token.is_none() {
+            return (listed, count);
+        }
+    }
+    unreachable!("a token is missing at last")
+}
+
+fn rows<'k>(keys: impl IntoIterator<Item = &'k str>) -> Rows {
+    keys.into_iter()
+        .map(|key| (key.as_bytes().to_vec(), true))
+        .collect()
+}
+
+#[test]
+fn a_prefix_reads_its_range_only() {
+    let glob = |pattern: &str| Glob::new(pattern.as_bytes()).unwrap();
+    let lies = |pattern: &str| range(&glob(pattern), None).unwrap();
+    let between = |from: &[u8], to: &[u8]| KeyRange {
+        from: from.to_vec(),
+        to: Some(to.to_vec()),
+    };
+    assert_eq!(lies("ab*"), between(b"ab", b"ac"));
+    assert_eq!(lies("ab"), between(b"ab", b"ab\0"));
+    assert_eq!(
+        lies("*"),
+        KeyRange {
+            from: Vec::new(),
+            to: None
+        }
+    );
+    let empty = range(&glob("m*"), Some(b"\x01z")).unwrap();
+    assert!(empty.from > empty.to.unwrap(), "a token past the range");
+    let start = range(&glob("m*"), Some(b"\x01a")).unwrap();
+    assert_eq!(start, between(b"m", b"n"));
+}
+
+#[test]
+fn a_token_of_other_makers_is_a_syntax_error() {
+    let glob = Glob::new(b"*").unwrap();
+    for token in [&b""[..], b"\0abc", b"abc", b"\xff"] {
+        assert_eq!(range(&glob, Some(token)), Err(StoreError::Syntax));
+    }
+    assert!(range(&glob, Some(b"\x01\xff\xff")).is_ok());
+}
+
+#[test]
+fn deleted_expired_and_non_utf8_keys_are_not_listed() {
+    let mut rows = rows(["a", "b"]);
+    rows.insert(b"a1".to_vec(), false);
+    rows.insert(b"a\xff".to_vec(), true);
+    let (keys, count) = pages(&rows, "*", PageBudget::default());
+    assert_eq!((keys, count), (vec![Bytes::from("a"), Bytes::from("b")], 1));
+}
+
+#[test]
+fn two_hundred_keys_fit_in_64_pages_however_long_they_are() {
+    let long = "x".repeat(30_000);
+    let keys: Vec<String> = (0..200).map(|i| format!("{long}{i:03}")).collect();
+    let rows = rows(keys.iter().map(String::as_str));
+    let (listed, count) = pages(&rows, "*", PageBudget::default());
+    assert_eq!(listed.len(), 200);
+    assert!(count <= 64, "{count}");
+}
+
+#[test]
+fn a_page_without_a_match_is_empty_and_has_a_token() {
+    let keys: Vec<String> = (0..25).map(|i| format!("{i:02}")).collect();
+    let rows = rows(keys.iter().map(String::as_str));
+    let budget = PageBudget {
+        max_rows: 10,
+        ..PageBudget::default()
+    };
+    let (keys, token) = page(&rows, "*x", None, budget);
+    assert!(keys.is_empty() && token.is_some());
+    assert_eq!(
+        pages(&rows, "*4", budget),
+        (vec!["04".into(), "14".into(), "24".into()], 3)
+    );
+}
+
+#[test]
+fn the_last_page_has_no_token_when_it_is_just_full() {
+    let rows = rows(["a", "b", "c", "d"]);
+    let budget = PageBudget {
+        max_keys: 4,
+        ..PageBudget::default()
+    };
+    assert_eq!(page(&rows, "*", None, budget).1, None);
+}
+
+#[test]
+fn hard_patterns_end_the_page() {
+    let keys: Vec<String> = (0..10)
+        .map(|i| format!("{}{i}", "a".repeat(2_000)))
+        .collect();
+    let rows = rows(keys.iter().map(String::as_str));
+    let budget = PageBudget {
+        max_steps: 10_000,
+        ..PageBudget::default()
+    };
+    let (listed, count) = pages(&rows, "*aaaaaaaaab", budget);
+    assert!(listed.is_empty() && count >= 5, "{count}");
+}
+
+proptest! {
+    #[test]
+    fn keys_that_stay_are_listed_exactly_once_while_others_change(
+        stay in prop::collection::btree_set("[ab/]{1,4}", 0..40),
+        churn in prop::collection::vec(("[ab/]{1,4}", any::<bool>()), 0..40),
+        max_keys in 1usize..8,
+        max_rows in 1usize..8,
+        pattern in prop::sample::select(vec!["*", "a*", "*b", "a?*", "[!a]*"]),
+    ) {
+        let budget = PageBudget { max_keys, max_rows, ..PageBudget::default() };
+        let glob = Glob::new(pattern.as_bytes()).unwrap();
+        let mut rows = rows(stay.iter().map(String::as_str));
+        let mut churn = churn.into_iter().filter(|(key, _)| !stay.contains(key));
+        let mut listed = Vec::new();
+        let mut token: Option<Bytes> = None;
+        loop {
+            let (keys, next) = page(&rows, pattern, token.as_deref(), budget);
+            listed.extend(keys);
+            token = next;
+            if token.is_none() {
+                break;
+            }
+            if let Some((key, is_there)) = churn.next() {
+                rows.insert(key.into_bytes(), is_there);
+            }
+        }
+        prop_assert!(listed.is_sorted_by(|a, b| a < b), "in order and without doubles");
+        for key in &stay {
+            prop_assert_eq!(listed.contains(&Bytes::from(key.clone())), glob.matches(key, &mut 0), "{}", key);
+        }
+    }
+}

@@ -335,16 +335,12 @@ impl<K: Ord + Clone, V> Tree<K, V> {
 
     /// Visits the subscribers of every filter that matches, until `visit` returns `false`.
     fn for_each_match(&self, name: &str, visit: &mut impl FnMut(&Subscribers<K, V>) -> bool) {
-        let root = self.node(ROOT);
-        if root.is_bare() {
+        if self.node(ROOT).is_bare() {
             return;
         }
-        let symbols: SmallVec<[Symbol; 16]> = name
-            .split('/')
-            .map(|level| self.symbols.get(level).map_or(NONE, |found| found.symbol))
-            .collect();
         // A leading wildcard does not match a name that starts with $ `[MQTT-4.7.2-1]`.
         let is_reserved = name.starts_with('$');
+        let mut levels = Levels::of(name);
         let mut open: SmallVec<[(NodeIndex, usize); 16]> = SmallVec::new();
         open.push((ROOT, 0));
         while let Some((index, depth)) = open.pop() {
@@ -356,7 +352,7 @@ impl<K: Ord + Clone, V> Tree<K, V> {
             {
                 return;
             }
-            let Some(symbol) = symbols.get(depth) else {
+            let Some(symbol) = levels.symbol(depth, &self.symbols) else {
                 if let Some(subscribers) = &node.here
                     && !visit(subscribers)
                 {
@@ -367,12 +363,47 @@ impl<K: Ord + Clone, V> Tree<K, V> {
             if wildcards && node.plus != NONE {
                 open.push((node.plus, depth + 1));
             }
-            if *symbol != NONE
-                && let Some(child) = self.edges.get(&(index, *symbol))
+            if symbol != NONE
+                && let Some(child) = self.edges.get(&(index, symbol))
             {
                 open.push((*child, depth + 1));
             }
         }
+    }
+}
+
+/// The levels of a topic name as symbols, looked up when first needed: most names leave the tree early.
+struct Levels<'n> {
+    rest: Option<&'n str>,
+    symbols: SmallVec<[Symbol; 16]>,
+}
+
+impl<'n> Levels<'n> {
+    fn of(name: &'n str) -> Self {
+        Levels {
+            rest: Some(name),
+            symbols: SmallVec::new(),
+        }
+    }
+
+    /// The symbol of a level, [`NONE`] when it is in no filter; `None` when the name has no such level.
+    fn symbol(&mut self, depth: usize, interned: &FxHashMap<Box<str>, Interned>) -> Option<Symbol> {
+        while self.symbols.len() <= depth {
+            let rest = self.rest?;
+            let level = match rest.bytes().position(|byte| byte == b'/') {
+                Some(end) => {
+                    self.rest = Some(&rest[end + 1..]);
+                    &rest[..end]
+                }
+                None => {
+                    self.rest = None;
+                    rest
+                }
+            };
+            let symbol = interned.get(level).map_or(NONE, |found| found.symbol);
+            self.symbols.push(symbol);
+        }
+        self.symbols.get(depth).copied()
     }
 }
 

@@ -139,6 +139,33 @@ impl KeyRow<Bytes> {
     }
 }
 
+/// Whether a stored row is a key that is there at the store's clock, from its first bytes: SCAN asks this of many
+/// rows whose values it doesn't want.
+///
+/// # Errors
+/// As [`KeyRow::decode`], as far as it looks.
+pub fn is_there(row: &[u8], store_clock: Millis) -> Result<bool, RecordError> {
+    let (&[format, flags], rest) = row.split_first_chunk().ok_or(RecordError::Truncated)?;
+    match format {
+        FORMAT_TOMBSTONE => return Ok(false),
+        FORMAT_VALUE => {}
+        _ => return Err(RecordError::UnknownFormat(format)),
+    }
+    if flags & FLAG_EXPIRY == 0 {
+        return Ok(true);
+    }
+    let (_version, mut rest) = rest
+        .split_first_chunk::<12>()
+        .ok_or(RecordError::Truncated)?;
+    if flags & FLAG_VERSION_NODE != 0 {
+        let (length, node) = rest.split_first_chunk().ok_or(RecordError::Truncated)?;
+        let length = usize::from(u16::from_be_bytes(*length));
+        rest = node.get(length..).ok_or(RecordError::Truncated)?;
+    }
+    let (deadline, _) = rest.split_first_chunk().ok_or(RecordError::Truncated)?;
+    Ok(u64::from_be_bytes(*deadline) > store_clock.0)
+}
+
 fn encode_record<V: AsRef<[u8]>>(record: &KeyRecord<V>, out: &mut Vec<u8>) {
     let value = record.value.as_ref();
     let fencing = record.fencing_token.as_ref();
@@ -274,6 +301,19 @@ mod tests {
             let mut out = Vec::new();
             row.encode(&mut out);
             prop_assert_eq!(KeyRow::decode(Bytes::from(out)), Ok(row));
+        }
+
+        #[test]
+        fn a_glance_tells_what_decoding_tells(row in any_row(), clock in any::<u64>(), at_deadline in any::<bool>()) {
+            let mut out = Vec::new();
+            row.encode(&mut out);
+            let deadline = row.record().and_then(|record| record.expires_at);
+            let clock = deadline.filter(|_| at_deadline).unwrap_or(Millis(clock));
+            let there = row.record().is_some_and(|record| !record.is_expired(clock));
+            prop_assert_eq!(is_there(&out, clock), Ok(there));
+            for end in 0..out.len() {
+                let _ = is_there(&out[..end], clock);
+            }
         }
 
         #[test]

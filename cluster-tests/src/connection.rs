@@ -148,6 +148,27 @@ impl Connection {
         }
     }
 
+    /// The next packet as its first byte and its body, well formed; panics when none comes.
+    #[track_caller]
+    pub fn expect_frame(&mut self) -> (u8, Vec<u8>) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match wire::take_frame(&mut self.inbox) {
+                Ok(Some((header, body))) => {
+                    if let Err(why) = wire::decode_packet(self.level, header, &body) {
+                        panic!("{why}; packet {header:#04x} {body:02x?}");
+                    }
+                    return (header, body);
+                }
+                Ok(None) => {}
+                Err(why) => panic!("{why}"),
+            }
+            if let Err(fault) = self.fill(deadline) {
+                panic!("no packet: {fault:?}");
+            }
+        }
+    }
+
     /// The next packet; panics when none comes.
     #[track_caller]
     pub fn expect(&mut self) -> Packet {

@@ -11,6 +11,7 @@
 pub mod check;
 pub mod cluster;
 pub mod connection;
+pub mod corpus;
 pub mod history;
 pub mod http;
 pub mod random;

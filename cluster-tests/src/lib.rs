@@ -17,6 +17,8 @@ pub mod http;
 pub mod random;
 pub mod rules;
 pub mod store;
+pub mod trial;
 pub mod wait;
+pub mod watcher;
 pub mod wire;
 pub mod workload;

@@ -212,6 +212,13 @@ impl StoreClient {
         client
     }
 
+    /// The same, where the node may refuse.
+    pub fn connected_or_none(client_id: &str, address: SocketAddr) -> Option<Self> {
+        let mut client = Self::new(client_id, &[address], 0);
+        client.ensure_connected(Duration::from_secs(2)).ok()?;
+        Some(client)
+    }
+
     pub fn connection(&mut self) -> &mut Connection {
         self.connection.as_mut().expect("the client is connected")
     }

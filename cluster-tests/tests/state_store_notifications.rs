@@ -319,13 +319,14 @@ fn every_change_once_and_in_order_for_watchers_on_every_node(cluster: &Cluster) 
         .count();
     for (watcher, from) in &mut watchers {
         let heard = heard(watcher, changes);
-        kv::assert_none(&kv::notification_violations(
-            0,
-            *from,
-            end,
-            &operations,
-            &heard,
-        ));
+        let watched = kv::Watched {
+            key: 0,
+            from: *from,
+            to: end,
+            cut: false,
+            received: heard,
+        };
+        kv::assert_none(&kv::notification_violations(&watched, &operations));
         heard_nothing_before(watcher, &format!("order/marker/{}", watcher.client_id));
     }
 }

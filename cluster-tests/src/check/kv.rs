@@ -102,17 +102,22 @@ fn above_request(key: usize, operations: &[&Operation], found: &mut Vec<String>)
     }
 }
 
-/// K9: what one watcher of `key` received, against the history. `from` and `to` are when it was told that it watches
-/// and when it stopped looking, in the history's time.
-pub fn notification_violations(
-    key: usize,
-    from: u64,
-    to: u64,
-    operations: &[Operation],
-    received: &[Notification],
-) -> Vec<String> {
+/// What one watcher of a key received between its `+OK` and the end of its connection, in the history's time.
+#[derive(Debug, Clone)]
+pub struct Watched {
+    pub key: usize,
+    pub from: u64,
+    pub to: u64,
+    /// The connection was cut: what was on its way then is lost, and nothing before it.
+    pub cut: bool,
+    pub received: Vec<Notification>,
+}
+
+/// K9: what was received is exactly what happened to the key meanwhile, in version order.
+pub fn notification_violations(watched: &Watched, operations: &[Operation]) -> Vec<String> {
     let mut found = Vec::new();
-    for pair in received.windows(2) {
+    let key = watched.key;
+    for pair in watched.received.windows(2) {
         if pair[0].version >= pair[1].version {
             found.push(format!(
                 "K9: key {key}: notified of {} and then of {}",
@@ -124,16 +129,36 @@ pub fn notification_violations(
         .iter()
         .filter(|operation| operation.key == key)
         .collect();
+    let told = values_told(watched, &of_key, &mut found);
+    // Of a cut connection only what came before something that was received must have been received.
+    let last = watched.received.last().map(|last| &last.version);
+    for operation in &of_key {
+        let inside = operation.invoked > watched.from
+            && operation.returned < watched.to
+            && (!watched.cut || operation.version.as_ref() < last);
+        if inside && operation.has_set() && !told.contains(&written(operation.ask)) {
+            found.push(format!("K9: key {key}: not notified of {operation:?}"));
+        }
+    }
+    deletions(watched, &of_key, &mut found);
+    found
+}
+
+/// The values notified; those that nobody wrote, or with another version, are violations.
+fn values_told(
+    watched: &Watched,
+    of_key: &[&Operation],
+    found: &mut Vec<String>,
+) -> BTreeSet<Option<u32>> {
+    let key = watched.key;
     let sets: HashMap<u32, &Operation> = of_key
         .iter()
         .filter(|operation| matches!(operation.told, Told::Ok | Told::Unknown))
         .filter_map(|operation| written(operation.ask).map(|value| (value, *operation)))
         .collect();
     let mut told = BTreeSet::new();
-    let mut deletions = 0;
-    for notification in received {
+    for notification in &watched.received {
         let Some(value) = &notification.value else {
-            deletions += 1;
             continue;
         };
         let value = String::from_utf8_lossy(value).parse::<u32>().ok();
@@ -141,11 +166,8 @@ pub fn notification_violations(
             None => found.push(format!("K9: key {key}: invented: {notification:?}")),
             Some(operation) => {
                 told.insert(value);
-                if operation
-                    .version
-                    .as_ref()
-                    .is_some_and(|version| *version != notification.version)
-                {
+                let other = |version: &Hlc| *version != notification.version;
+                if operation.version.as_ref().is_some_and(other) {
                     found.push(format!(
                         "K9: key {key}: {notification:?} does not agree with {operation:?}"
                     ));
@@ -153,28 +175,32 @@ pub fn notification_violations(
             }
         }
     }
-    for operation in &of_key {
-        let inside = operation.invoked > from && operation.returned < to;
-        if inside && operation.has_set() && !told.contains(&written(operation.ask)) {
-            found.push(format!("K9: key {key}: not notified of {operation:?}"));
-        }
-    }
+    told
+}
+
+/// Deletions have no value to know them by: they are counted.
+fn deletions(watched: &Watched, of_key: &[&Operation], found: &mut Vec<String>) {
+    let notified = watched
+        .received
+        .iter()
+        .filter(|notification| notification.value.is_none())
+        .count();
     let deleted = |operation: &&&Operation| operation.told == Told::Deleted(true);
     let least = of_key
         .iter()
-        .filter(|operation| operation.invoked > from && operation.returned < to)
+        .filter(|operation| operation.invoked > watched.from && operation.returned < watched.to)
         .filter(deleted)
         .count();
     let may = |operation: &&&Operation| {
         matches!(operation.ask, Ask::Del | Ask::Vdel(_)) && operation.told == Told::Unknown
     };
     let most = of_key.iter().filter(deleted).count() + of_key.iter().filter(may).count();
-    if deletions < least || deletions > most {
+    if (notified < least && !watched.cut) || notified > most {
         found.push(format!(
-            "K9: key {key}: {deletions} deletions notified, between {least} and {most} happened"
+            "K9: key {}: {notified} deletions notified, between {least} and {most} happened",
+            watched.key
         ));
     }
-    found
 }
 
 /// Panics when there is a violation.
@@ -266,7 +292,14 @@ mod tests {
             operation(Ask::Del, Told::Deleted(true), 11, 5, 6),
         ];
         let judge = |received: &[Notification]| {
-            notification_violations(1, 0, 100, &history, received).len()
+            let watched = Watched {
+                key: 1,
+                from: 0,
+                to: 100,
+                cut: false,
+                received: received.to_vec(),
+            };
+            notification_violations(&watched, &history).len()
         };
         let (one, two, gone) = (
             notified(Some("1"), 10),

@@ -49,6 +49,8 @@ pub struct Plan {
     pub size: usize,
     /// TOML put at the end of every node's file.
     pub extra: String,
+    /// Lines of its `[mqtt]` section.
+    pub mqtt: String,
     /// Environment of single nodes, by index.
     pub environment: Vec<(usize, String, String)>,
 }
@@ -58,6 +60,7 @@ impl Default for Plan {
         Self {
             size: 3,
             extra: String::new(),
+            mqtt: String::new(),
             environment: Vec::new(),
         }
     }
@@ -116,7 +119,7 @@ impl Cluster {
                     index + 1,
                     addresses,
                     &members,
-                    &plan.extra,
+                    &plan,
                     environment,
                 )
             })

@@ -1,6 +1,6 @@
 //! One node: its directory, its process, its ports.
 
-use super::binary;
+use super::{Plan, binary};
 use crate::http;
 use crate::wait;
 use rustix::process::{Pid, Signal, kill_process};
@@ -37,7 +37,7 @@ impl Node {
         id: usize,
         addresses: Addresses,
         members: &[(usize, SocketAddr)],
-        extra: &str,
+        plan: &Plan,
         environment: Vec<(String, String)>,
     ) -> Self {
         let node = Self {
@@ -51,12 +51,12 @@ impl Node {
             paused: false,
         };
         fs::create_dir_all(&node.data).expect("the data directory can be made");
-        fs::write(&node.config, node.toml(members, extra))
+        fs::write(&node.config, node.toml(members, plan))
             .expect("the configuration can be written");
         node
     }
 
-    fn toml(&self, members: &[(usize, SocketAddr)], extra: &str) -> String {
+    fn toml(&self, members: &[(usize, SocketAddr)], plan: &Plan) -> String {
         let mut list = String::new();
         for (id, address) in members {
             writeln!(list, "  {{ id = {id}, address = \"{address}\" }},")
@@ -64,8 +64,14 @@ impl Node {
         }
         format!(
             "[node]\nid = {}\ndata_dir = {:?}\n\n[cluster]\nname = \"test\"\nlisten = \"{}\"\nmembers = [\n{list}]\n\n\
-             [mqtt]\nlisten = \"{}\"\n\n[http]\nlisten = \"{}\"\n\n[log]\nlevel = \"info\"\nformat = \"text\"\n\n{extra}\n",
-            self.id, self.data, self.addresses.cluster, self.addresses.mqtt, self.addresses.http
+             [mqtt]\nlisten = \"{}\"\n{}\n\n[http]\nlisten = \"{}\"\n\n[log]\nlevel = \"info\"\nformat = \"text\"\n\n{}\n",
+            self.id,
+            self.data,
+            self.addresses.cluster,
+            self.addresses.mqtt,
+            plan.mqtt,
+            self.addresses.http,
+            plan.extra
         )
     }
 
@@ -232,14 +238,19 @@ impl Node {
         Some((term, usize::try_from(leader).ok()?))
     }
 
-    /// A metric's value: of the first line that starts with `name`.
+    /// The sum of a metric over its labels.
     pub fn metric(&self, name: &str) -> Option<f64> {
         let answer = self.get("/metrics")?;
-        answer
+        let values: Vec<f64> = answer
             .body
             .lines()
-            .find(|line| line.starts_with(name))
-            .and_then(|line| line.rsplit(' ').next()?.parse().ok())
+            .filter(|line| {
+                line.strip_prefix(name)
+                    .is_some_and(|rest| rest.starts_with([' ', '{']))
+            })
+            .filter_map(|line| line.rsplit(' ').next()?.parse().ok())
+            .collect();
+        (!values.is_empty()).then(|| values.iter().sum())
     }
 
     pub fn log_text(&self) -> String {

@@ -1,0 +1,98 @@
+//! A trial: a cluster under load and watched, something done to it, and everything that clients saw judged.
+
+use crate::check::{kv, linearizable};
+use crate::cluster::{Cluster, Plan};
+use crate::watcher::Watcher;
+use crate::workload::{Load, Shape};
+use std::time::Duration;
+
+/// How long a cluster may take to serve again after a fault.
+pub const RECOVERY: Duration = Duration::from_secs(20);
+
+/// Keys that are watched.
+const WATCHED: usize = 4;
+
+/// What a trial showed.
+#[derive(Debug, Clone, Copy)]
+pub struct Shown {
+    pub operations: usize,
+    pub unknown: usize,
+    /// Longest time between two acknowledged writes.
+    pub longest_gap_ms: u64,
+    /// Connections of watchers that were cut.
+    pub cut: usize,
+}
+
+/// Loads a cluster of three, does `fault` to it (which must leave all nodes running), and judges: K1, K3, K4, K9.
+#[track_caller]
+pub fn with(name: &str, plan: Plan, fault: impl FnOnce(&mut Cluster, &Load)) -> Shown {
+    let mut cluster = Cluster::start_with(plan);
+    with_cluster(name, &mut cluster, fault)
+}
+
+/// The same on a cluster that runs.
+#[track_caller]
+pub fn with_cluster(
+    name: &str,
+    cluster: &mut Cluster,
+    fault: impl FnOnce(&mut Cluster, &Load),
+) -> Shown {
+    let shape = Shape {
+        name: name.to_owned(),
+        seed: seed(),
+        ..Shape::default()
+    };
+    let load = Load::start(&cluster.addresses(), shape.clone());
+    let watchers: Vec<Watcher> = (0..cluster.nodes.len())
+        .map(|node| {
+            let client_id = format!("{name}-watcher-{node}");
+            Watcher::start(
+                &client_id,
+                cluster.mqtt(node),
+                &shape,
+                WATCHED,
+                &load.history,
+            )
+        })
+        .collect();
+    load.wait_progress(200, RECOVERY);
+    fault(cluster, &load);
+    load.wait_progress(200, RECOVERY);
+    cluster.wait_ready();
+    let history = load.stop(&cluster.addresses());
+    let watched: Vec<kv::Watched> = watchers.into_iter().flat_map(Watcher::stop).collect();
+    let operations = history.operations();
+    let shown = Shown {
+        operations: operations.len(),
+        unknown: operations
+            .iter()
+            .filter(|operation| !operation.is_known())
+            .count(),
+        longest_gap_ms: history.longest_write_gap_ms(),
+        cut: watched.iter().filter(|watched| watched.cut).count() / WATCHED,
+    };
+    eprintln!("trial {name}: {shown:?}");
+    let mut violations = kv::version_violations(&operations);
+    for watched in &watched {
+        violations.extend(kv::notification_violations(watched, &operations));
+    }
+    kv::assert_none(&violations);
+    linearizable::assert_linearizable(&operations);
+    for node in &cluster.nodes {
+        let log = node.log_text();
+        assert!(
+            !log.contains("panicked at"),
+            "C2: node {} has panicked",
+            node.id
+        );
+    }
+    shown
+}
+
+/// `QUORUMQ_SEED`, or 1.
+pub fn seed() -> u64 {
+    std::env::var("QUORUMQ_SEED")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(1)
+}

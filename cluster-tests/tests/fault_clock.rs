@@ -1,0 +1,174 @@
+//! Wall clocks that disagree: P8, K3, K4, K6. Needs libfaketime; without it the tests say so and show nothing.
+
+use cluster_tests::cluster::{Cluster, Plan};
+use cluster_tests::store::{Request, StoreClient, blob};
+use cluster_tests::trial::{self, RECOVERY};
+use cluster_tests::wait;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// A cluster whose nodes' clocks are that many seconds off.
+fn skewed(offsets_s: [i32; 3]) -> Option<Plan> {
+    let library = [
+        "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1",
+        "/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1",
+        "/usr/lib64/faketime/libfaketime.so.1",
+    ]
+    .into_iter()
+    .find(|path| Path::new(path).exists());
+    let Some(library) = library else {
+        eprintln!("skipped: libfaketime is not installed (Debian package faketime)");
+        return None;
+    };
+    let mut plan = Plan::default();
+    for (node, offset) in offsets_s.into_iter().enumerate() {
+        for (name, value) in [
+            ("LD_PRELOAD", library.to_owned()),
+            ("FAKETIME", format!("{offset:+}s")),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+            ("DONT_FAKE_MONOTONIC", "1".to_owned()),
+            ("FAKETIME_DONT_RESET", "1".to_owned()),
+        ] {
+            plan.environment.push((node, name.to_owned(), value));
+        }
+    }
+    Some(plan)
+}
+
+/// Makes every node leader once, by killing whoever leads; calls `at_each` with the leader.
+fn through_all_leaders(cluster: &mut Cluster, mut at_each: impl FnMut(&mut Cluster, usize)) {
+    let mut led = [false; 3];
+    let began = Instant::now();
+    while led.contains(&false) && began.elapsed() < Duration::from_secs(40) {
+        let leader = cluster.wait_leader();
+        if !led[leader] {
+            led[leader] = true;
+            at_each(cluster, leader);
+        }
+        cluster.nodes[leader].kill();
+        cluster.wait_leader_other_than(leader);
+        cluster.nodes[leader].start();
+        cluster.wait_ready();
+    }
+    let seen = led.iter().filter(|led| **led).count();
+    assert!(seen >= 2, "leadership moved: {led:?}");
+}
+
+/// P8: versions rise although each leader has another idea of the time.
+#[test]
+fn versions_rise_over_leaders_with_skewed_clocks() {
+    let Some(plan) = skewed([0, 25, -25]) else {
+        return;
+    };
+    trial::with("skew", plan, |cluster, load| {
+        through_all_leaders(cluster, |_, _| load.wait_progress(100, RECOVERY));
+    });
+}
+
+/// P8: the token of a lock never goes back, whoever leads; K5: fencing survives the failover.
+#[test]
+fn tokens_never_go_back_over_leaders_with_skewed_clocks() {
+    let Some(plan) = skewed([0, 25, -25]) else {
+        return;
+    };
+    let mut cluster = Cluster::start_with(plan);
+    let mut client = StoreClient::new("holder", &cluster.addresses(), 0);
+    let within = RECOVERY;
+    let mut previous = None;
+    through_all_leaders(&mut cluster, |_, leader| {
+        let lock = Request::of(["SET", "lock", "me", "NX", "PX", "60000"]);
+        let reply = client.call_until_answered(&lock, within);
+        assert_eq!(reply.payload, b"+OK\r\n");
+        let token = reply.version.clone().expect("it has one");
+        assert!(
+            Some(&token) > previous.as_ref(),
+            "leader {leader}: {token} after {previous:?}"
+        );
+        let write = Request::set("protected", leader.to_string()).fenced(&token.to_string());
+        let reply = client.call_until_answered(&write, within);
+        assert_eq!(
+            reply.payload,
+            b"+OK\r\n",
+            "{:?}",
+            String::from_utf8_lossy(&reply.payload)
+        );
+        if let Some(previous) = &previous {
+            let late = Request::set("protected", "late").fenced(&format!("{previous}"));
+            let reply = client.call_until_answered(&late, within);
+            let why = "the request fencing token is a lower version than the fencing token protecting the resource";
+            assert_eq!(
+                String::from_utf8_lossy(&reply.payload),
+                format!("-ERR {why}\r\n")
+            );
+        }
+        let reply = client.call_until_answered(&Request::vdel("lock", "me"), within);
+        assert_eq!(reply.payload, b":1\r\n");
+        previous = Some(token);
+    });
+}
+
+/// K6: a key lives for its time on a clock that does not jump, although a new leader's clock is ahead or behind.
+#[test]
+fn expiry_is_never_early_over_leaders_with_skewed_clocks() {
+    let Some(plan) = skewed([0, 25, -25]) else {
+        return;
+    };
+    let mut cluster = Cluster::start_with(plan);
+    let addresses = cluster.addresses();
+    let life = Duration::from_secs(8);
+    for round in 0..3 {
+        let key = format!("life/{round}");
+        let mut client = StoreClient::new("life", &addresses, 0);
+        let sent = Instant::now();
+        let set = Request::of(["SET", &key, "v", "PX", "8000"]);
+        assert_eq!(
+            client.call_until_answered(&set, RECOVERY).payload,
+            b"+OK\r\n"
+        );
+        let leader = cluster.wait_leader();
+        cluster.nodes[leader].kill();
+        cluster.wait_leader_other_than(leader);
+        cluster.nodes[leader].start();
+        cluster.wait_ready();
+        loop {
+            let reply = client.call_until_answered(&Request::get(&key), RECOVERY);
+            let now = Instant::now();
+            if reply.payload == b"$-1\r\n" {
+                assert!(now - sent >= life, "K6: gone after {:?}", now - sent);
+                break;
+            }
+            assert_eq!(reply.payload, blob(b"v"));
+            assert!(
+                now - sent < life + Duration::from_secs(35),
+                "K7: still there after {:?}",
+                now - sent
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// Requests are judged by the store's clock; a leader whose clock is behind refuses no client that is right by the store.
+#[test]
+fn a_cluster_with_one_skewed_node_serves() {
+    let Some(plan) = skewed([0, 0, 40]) else {
+        return;
+    };
+    let mut cluster = Cluster::start_with(plan);
+    let mut client = StoreClient::new("serves", &cluster.addresses(), 0);
+    through_all_leaders(&mut cluster, |_, leader| {
+        let reply =
+            client.call_until_answered(&Request::set("serves", leader.to_string()), RECOVERY);
+        assert_eq!(
+            reply.payload,
+            b"+OK\r\n",
+            "{:?}",
+            String::from_utf8_lossy(&reply.payload)
+        );
+    });
+    wait::until("all nodes to agree", RECOVERY, || {
+        (0..3)
+            .all(|node| StoreClient::connected_or_none("agree", cluster.mqtt(node)).is_some())
+            .then_some(())
+    });
+}

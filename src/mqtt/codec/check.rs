@@ -13,29 +13,45 @@ const SIMD_THRESHOLD: usize = 64;
 const LOW: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = 0x8080_8080_8080_8080;
 
-/// True if a byte of the word is zero. Exact as to whether there is one, which is all that is asked.
-const fn has_zero_byte(word: u64) -> bool {
-    word.wrapping_sub(LOW) & !word & HIGH != 0
+/// True if a byte of the word is one of the wanted ones. A borrow may make the place inexact, never the answer.
+#[inline]
+fn word_contains<const N: usize>(word: [u8; 8], wanted: [u8; N]) -> bool {
+    let mut found = 0;
+    for byte in wanted {
+        let zero_where_equal = u64::from_ne_bytes(word) ^ (LOW * u64::from(byte));
+        found |= zero_where_equal.wrapping_sub(LOW) & !zero_where_equal & HIGH;
+    }
+    found != 0
 }
 
-/// True if any byte of `bytes` is one of `N` wanted bytes, eight bytes at a time.
-fn contains_any<const N: usize>(bytes: &[u8], wanted: [u8; N]) -> bool {
-    let hit = |word: u64| {
-        let mut found = false;
-        for byte in wanted {
-            found |= has_zero_byte(word ^ (LOW * byte as u64));
+/// True if a byte of the block is one of the wanted ones. Without an early exit, so that it compiles to vector compares.
+#[inline]
+fn block_contains<const N: usize>(block: &[u8; 16], wanted: [u8; N]) -> bool {
+    let mut found = false;
+    for byte in block {
+        for candidate in wanted {
+            found |= *byte == candidate;
         }
-        found
-    };
-    let (words, rest) = bytes.as_chunks::<8>();
-    if words.iter().any(|word| hit(u64::from_ne_bytes(*word))) {
-        return true;
     }
-    match bytes.last_chunk::<8>() {
-        // The last word overlaps one already seen: cheaper than a loop over single bytes.
-        Some(last) => !rest.is_empty() && hit(u64::from_ne_bytes(*last)),
-        None => rest.iter().any(|byte| wanted.contains(byte)),
+    found
+}
+
+/// True if any byte of `bytes` is one of the wanted ones, in blocks whose last one overlaps what was already seen:
+/// cheaper than a loop over single bytes.
+#[inline]
+fn contains_any<const N: usize>(bytes: &[u8], wanted: [u8; N]) -> bool {
+    if let Some(last) = bytes.last_chunk::<16>() {
+        return bytes
+            .as_chunks::<16>()
+            .0
+            .iter()
+            .any(|block| block_contains(block, wanted))
+            || block_contains(last, wanted);
     }
+    if let (Some(first), Some(last)) = (bytes.first_chunk::<8>(), bytes.last_chunk::<8>()) {
+        return word_contains(*first, wanted) || word_contains(*last, wanted);
+    }
+    bytes.iter().any(|byte| wanted.contains(byte))
 }
 
 /// The bytes as a string: well-formed UTF-8 (surrogates are not) `[MQTT-1.5.4-1]` without U+0000 `[MQTT-1.5.4-2]`.
@@ -48,6 +64,7 @@ pub fn utf8(bytes: &[u8]) -> Result<&str, DecodeError> {
     Ok(text)
 }
 
+#[inline]
 fn plain_utf8(bytes: &[u8]) -> Result<&str, DecodeError> {
     if bytes.len() >= SIMD_THRESHOLD {
         simdutf8::basic::from_utf8(bytes).map_err(|_| DecodeError::StringNotUtf8)
@@ -58,6 +75,7 @@ fn plain_utf8(bytes: &[u8]) -> Result<&str, DecodeError> {
 
 /// The bytes of a topic name as a string: [`utf8`] and no wildcard `[MQTT-3.3.2-2]`. It may be empty: whether a topic
 /// alias stands for it is known only after the properties.
+#[inline]
 pub(super) fn topic_name_field(bytes: &[u8]) -> Result<&str, DecodeError> {
     let text = plain_utf8(bytes)?;
     if contains_any(bytes, [0, b'+', b'#']) {

@@ -26,6 +26,8 @@ mod read;
 mod reason;
 mod subscribe;
 mod template;
+#[cfg(test)]
+mod tests;
 mod types;
 mod write;
 

@@ -13,7 +13,7 @@ use super::property::{
     Allowed, PayloadFormat, Property, PropertyId, PropertyReader, UserProperties, take_list,
 };
 use super::read::Reader;
-use super::types::{PacketId, QoS, Version};
+use super::types::{MAX_REMAINING_LENGTH, PacketId, QoS, Version};
 
 /// A PUBLISH packet. It borrows the bytes it was decoded from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +41,10 @@ const PER_HOP: Allowed = Allowed::of(&[
     PropertyId::MessageExpiryInterval,
     PropertyId::WillDelayInterval,
 ]);
+
+/// What may repeat in a PUBLISH; only a server sends subscription identifiers `[MQTT-3.3.4-4]`.
+const REPEATABLE: Allowed =
+    Allowed::of(&[PropertyId::UserProperty, PropertyId::SubscriptionIdentifier]);
 
 const FROM_CLIENT: Allowed = Allowed::of(&[
     PropertyId::PayloadFormatIndicator,
@@ -73,20 +77,24 @@ const WILL: Allowed = Allowed::of(&[
     PropertyId::WillDelayInterval,
 ]);
 
-/// The properties of a message: the raw list, checked, and what the broker looks at.
+/// The properties of a message: the raw list, checked, and where to find what the broker looks at.
+///
+/// It is kept small, because every PUBLISH carries one and most are empty.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PublishProperties<'a> {
     raw: &'a [u8],
-    /// Everything from the first to the last property that is forwarded; `holes` if something per hop lies between.
-    forward: &'a [u8],
+    /// Where the first property that is forwarded begins and the last one ends.
+    forward: (u32, u32),
+    /// Something that is not forwarded lies in between.
     holes: bool,
     payload_format: Option<PayloadFormat>,
-    message_expiry: Option<u32>,
     topic_alias: Option<NonZeroU16>,
+    message_expiry: Option<u32>,
     will_delay: u32,
-    response_topic: Option<&'a str>,
-    correlation_data: Option<&'a [u8]>,
-    content_type: Option<&'a str>,
+    /// Where these values begin, with their length; no value begins at 0, where an identifier is.
+    response_topic: u32,
+    correlation_data: u32,
+    content_type: u32,
 }
 
 /// Equal if they say the same: what is written per hop may stand anywhere.
@@ -95,7 +103,6 @@ impl PartialEq for PublishProperties<'_> {
         self.forwardable() == other.forwardable()
             && self.message_expiry == other.message_expiry
             && self.topic_alias == other.topic_alias
-            && self.will_delay == other.will_delay
             && self.subscription_ids().eq(other.subscription_ids())
     }
 }
@@ -106,15 +113,15 @@ impl<'a> PublishProperties<'a> {
     /// No properties.
     pub const EMPTY: PublishProperties<'static> = PublishProperties {
         raw: &[],
-        forward: &[],
+        forward: (0, 0),
         holes: false,
         payload_format: None,
-        message_expiry: None,
         topic_alias: None,
+        message_expiry: None,
         will_delay: 0,
-        response_topic: None,
-        correlation_data: None,
-        content_type: None,
+        response_topic: 0,
+        correlation_data: 0,
+        content_type: 0,
     };
 
     /// Checks a property list without its length, as [`raw`](Self::raw) and [`forwardable`](Self::forwardable) return
@@ -128,25 +135,30 @@ impl<'a> PublishProperties<'a> {
         Self::read(raw, WILL)
     }
 
+    #[inline]
     fn read(raw: &'a [u8], allowed: Allowed) -> Result<Self, DecodeError> {
         if raw.is_empty() {
-            return Ok(Self::EMPTY);
+            Ok(Self::EMPTY)
+        } else {
+            Self::read_list(raw, allowed)
         }
-        let mut reader = PropertyReader::new(raw, allowed).with_repeatable(Allowed::of(&[
-            PropertyId::UserProperty,
-            PropertyId::SubscriptionIdentifier,
-        ]));
+    }
+
+    fn read_list(raw: &'a [u8], allowed: Allowed) -> Result<Self, DecodeError> {
+        if raw.len() > MAX_REMAINING_LENGTH as usize {
+            return Err(DecodeError::PropertyLength);
+        }
+        let mut reader = PropertyReader::new(raw, allowed).with_repeatable(REPEATABLE);
         let mut properties = Self { raw, ..Self::EMPTY };
         let (mut first, mut last, mut kept) = (0, 0, 0);
         let mut start = 0;
         while let Some(property) = reader.next()? {
-            let end = raw.len() - reader.remaining();
+            let end = (raw.len() - reader.remaining()) as u32;
             if !PER_HOP.contains(property.id()) {
                 first = if kept == 0 { start } else { first };
                 last = end;
                 kept += end - start;
             }
-            start = end;
             match property {
                 Property::PayloadFormatIndicator(format) => {
                     properties.payload_format = Some(format)
@@ -156,15 +168,29 @@ impl<'a> PublishProperties<'a> {
                 }
                 Property::TopicAlias(alias) => properties.topic_alias = Some(alias),
                 Property::WillDelayInterval(seconds) => properties.will_delay = seconds,
-                Property::ResponseTopic(topic) => properties.response_topic = Some(topic),
-                Property::CorrelationData(data) => properties.correlation_data = Some(data),
-                Property::ContentType(text) => properties.content_type = Some(text),
+                Property::ResponseTopic(_) => properties.response_topic = start + 1,
+                Property::CorrelationData(_) => properties.correlation_data = start + 1,
+                Property::ContentType(_) => properties.content_type = start + 1,
                 _ => {}
             }
+            start = end;
         }
-        properties.forward = raw.get(first..last).unwrap_or_default();
+        properties.forward = (first, last);
         properties.holes = kept != last - first;
         Ok(properties)
+    }
+
+    /// The field that begins at `position`; `None` for 0.
+    fn field(&self, position: u32) -> Option<&'a [u8]> {
+        let field = self
+            .raw
+            .get(position as usize..)
+            .filter(|_| position != 0)?;
+        Reader::new(field).binary().ok()
+    }
+
+    fn text(&self, position: u32) -> Option<&'a str> {
+        std::str::from_utf8(self.field(position)?).ok()
     }
 
     /// The list as it came, without its length.
@@ -176,10 +202,14 @@ impl<'a> PublishProperties<'a> {
     /// by the sender), will delay. All else is passed on unchanged and in order `[MQTT-3.3.2-4]` `[MQTT-3.3.2-15]`
     /// `[MQTT-3.3.2-16]` `[MQTT-3.3.2-17]` `[MQTT-3.3.2-18]` `[MQTT-3.3.2-20]`. Borrowed unless something stood between.
     pub fn forwardable(&self) -> Cow<'a, [u8]> {
+        let (first, last) = self.forward;
+        let list = self
+            .raw
+            .get(first as usize..last as usize)
+            .unwrap_or_default();
         if !self.holes {
-            return Cow::Borrowed(self.forward);
+            return Cow::Borrowed(list);
         }
-        let list = self.forward;
         let mut kept = Vec::with_capacity(list.len());
         let mut start = 0;
         let mut reader = self.reader(list);
@@ -219,18 +249,18 @@ impl<'a> PublishProperties<'a> {
     }
 
     /// Where an answer is expected: a topic name without wildcards.
-    pub const fn response_topic(&self) -> Option<&'a str> {
-        self.response_topic
+    pub fn response_topic(&self) -> Option<&'a str> {
+        self.text(self.response_topic)
     }
 
     /// What an answer repeats.
-    pub const fn correlation_data(&self) -> Option<&'a [u8]> {
-        self.correlation_data
+    pub fn correlation_data(&self) -> Option<&'a [u8]> {
+        self.field(self.correlation_data)
     }
 
     /// Content type.
-    pub const fn content_type(&self) -> Option<&'a str> {
-        self.content_type
+    pub fn content_type(&self) -> Option<&'a str> {
+        self.text(self.content_type)
     }
 
     /// Will delay interval in seconds; 0 outside a will.
@@ -302,6 +332,7 @@ impl PublishPropertiesBuf {
 }
 
 /// Decodes a PUBLISH that a client sent.
+#[inline]
 pub fn decode_publish<'a>(version: Version, frame: Frame<'a>) -> Result<Publish<'a>, DecodeError> {
     decode(version, frame, FROM_CLIENT)
 }
@@ -314,7 +345,7 @@ pub(super) fn decode_from_server<'a>(
     decode(version, frame, FROM_SERVER)
 }
 
-#[inline]
+#[inline(always)]
 fn decode<'a>(
     version: Version,
     frame: Frame<'a>,

@@ -1,0 +1,91 @@
+//! Faults from a seed, for as long as asked: `make chaos SEED=7 SECONDS_OF_FAULTS=300`. First safety, under faults;
+//! then the faults end and everything must serve and agree again (C1).
+
+use cluster_tests::cluster::{Cluster, Plan};
+use cluster_tests::random::Random;
+use cluster_tests::trial::{self, RECOVERY};
+use cluster_tests::workload::Load;
+use std::time::{Duration, Instant};
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(default)
+}
+
+#[test]
+#[ignore = "long; `make chaos` runs it"]
+fn chaos() {
+    let seed = setting("QUORUMQ_CHAOS_SEED", 1);
+    let seconds = setting("QUORUMQ_CHAOS_SECONDS", 60);
+    let mut random = Random::new(seed);
+    let mut cluster = Cluster::start_with(Plan {
+        // Snapshots often, so that they meet the faults too.
+        extra: "[raft]\nsnapshot_log_bytes = 1048576\nkeep_log_s = 0\n".into(),
+        ..Plan::default()
+    });
+    let began = Instant::now();
+    let mut round = 0;
+    // Histories are judged in slices, to keep the search for an order short.
+    while began.elapsed() < Duration::from_secs(seconds) {
+        round += 1;
+        trial::with_cluster(
+            &format!("chaos-{seed}-{round}"),
+            &mut cluster,
+            |cluster, load| {
+                for _ in 0..3 {
+                    one(cluster, load, &mut random);
+                }
+            },
+        );
+    }
+}
+
+/// One fault, and the time after which it is over.
+fn one(cluster: &mut Cluster, load: &Load, random: &mut Random) {
+    let victim = random.below(cluster.nodes.len() as u64) as usize;
+    let while_down = Duration::from_millis(random.below(4000));
+    let fault = random.below(6);
+    eprintln!(
+        "chaos: fault {fault} on node {} for {while_down:?}",
+        victim + 1
+    );
+    match fault {
+        0 | 1 => {
+            cluster.nodes[victim].kill();
+            std::thread::sleep(while_down);
+            cluster.nodes[victim].start();
+        }
+        2 => {
+            cluster.nodes[victim].pause();
+            std::thread::sleep(while_down);
+            cluster.nodes[victim].resume();
+        }
+        3 => {
+            cluster.nodes[victim].pause();
+            std::thread::sleep(while_down);
+            cluster.nodes[victim].kill();
+            cluster.nodes[victim].start();
+        }
+        4 => {
+            cluster.nodes[victim].terminate();
+            std::thread::sleep(while_down);
+            cluster.nodes[victim].start();
+        }
+        _ => {
+            for node in &mut cluster.nodes {
+                node.kill();
+            }
+            for node in &mut cluster.nodes {
+                node.start();
+            }
+        }
+    }
+    if random.chance(50) {
+        cluster.wait_ready();
+    }
+    if random.chance(70) {
+        load.wait_progress(100, RECOVERY);
+    }
+}

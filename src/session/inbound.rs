@@ -1,0 +1,222 @@
+//! What a client has under way to the server: the receiving half of QoS 1 and QoS 2, and the server's receive maximum.
+//!
+//! Packet ids of QoS 2 are remembered in replicated rows from the commit of the message to the commit of its PUBREL; a
+//! connection that resumes a session begins with them. Nothing is acknowledged here: the caller proposes, and
+//! answers after the commit.
+
+use std::num::NonZeroU16;
+
+/// What a PUBLISH with QoS 1 or 2 comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Published {
+    /// A new message: propose it. PUBACK or PUBREC follows the commit.
+    New,
+    /// Received before, its PUBREL is awaited: answer PUBREC, do not deliver `[MQTT-4.3.3-10]`.
+    Again,
+    /// Received before, its commit is awaited: PUBREC will follow.
+    UnderWay,
+    /// The client has more unacknowledged messages under way than it may: DISCONNECT 0x93 Receive Maximum exceeded.
+    TooMany,
+    /// The id belongs to an exchange whose PUBREL is being committed: 0x91 Packet Identifier in use.
+    InUse,
+}
+
+/// What a PUBREL comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// Propose it; PUBCOMP follows the commit.
+    Propose,
+    /// It is proposed already; PUBCOMP will follow.
+    UnderWay,
+    /// No such id: answer PUBCOMP 0x92 Packet Identifier not found (MQTT 3: plain PUBCOMP).
+    Unknown,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The message is being committed.
+    Publishing,
+    /// PUBREC was sent, PUBREL is awaited.
+    Received,
+    /// PUBREL came, and is being committed.
+    Releasing,
+}
+
+/// The messages under way from one client.
+#[derive(Debug)]
+pub struct Inbound {
+    receive_maximum: NonZeroU16,
+    /// QoS 1 messages whose commit is awaited.
+    qos_1: u32,
+    /// QoS 2 exchanges by packet id, in order.
+    qos_2: Vec<(NonZeroU16, Stage)>,
+}
+
+impl Inbound {
+    /// A connection whose client may have `receive_maximum` messages unacknowledged; `received` are the ids the session
+    /// remembers.
+    pub fn new(
+        receive_maximum: NonZeroU16,
+        received: impl IntoIterator<Item = NonZeroU16>,
+    ) -> Self {
+        let mut qos_2: Vec<_> = received
+            .into_iter()
+            .map(|packet_id| (packet_id, Stage::Received))
+            .collect();
+        qos_2.sort_unstable_by_key(|(packet_id, _)| *packet_id);
+        qos_2.dedup_by_key(|(packet_id, _)| *packet_id);
+        Inbound {
+            receive_maximum,
+            qos_1: 0,
+            qos_2,
+        }
+    }
+
+    /// Messages that count against the receive maximum.
+    pub fn unacknowledged(&self) -> usize {
+        // A connection has at most 65,535 of each kind.
+        self.qos_1 as usize + self.qos_2.len()
+    }
+
+    /// PUBLISH with QoS 1. Whatever its id and DUP: acknowledged ids mean new messages `[MQTT-4.3.2-5]`.
+    pub fn handle_qos_1(&mut self) -> Published {
+        if self.is_full() {
+            return Published::TooMany;
+        }
+        self.qos_1 += 1;
+        Published::New
+    }
+
+    /// PUBACK is sent.
+    pub fn acknowledged_qos_1(&mut self) {
+        self.qos_1 = self.qos_1.saturating_sub(1);
+    }
+
+    /// PUBLISH with QoS 2.
+    pub fn handle_qos_2(&mut self, packet_id: NonZeroU16) -> Published {
+        match self.search(packet_id) {
+            Ok(at) => match self.qos_2[at].1 {
+                Stage::Publishing => Published::UnderWay,
+                Stage::Received => Published::Again,
+                Stage::Releasing => Published::InUse,
+            },
+            Err(_) if self.is_full() => Published::TooMany,
+            Err(at) => {
+                self.qos_2.insert(at, (packet_id, Stage::Publishing));
+                Published::New
+            }
+        }
+    }
+
+    /// PUBREC is sent. With a reason code of 0x80 or more the id means a new message next time `[MQTT-4.3.3-9]`.
+    pub fn received_qos_2(&mut self, packet_id: NonZeroU16, refused: bool) {
+        if let Ok(at) = self.search(packet_id) {
+            if refused {
+                self.qos_2.remove(at);
+            } else if self.qos_2[at].1 == Stage::Publishing {
+                self.qos_2[at].1 = Stage::Received;
+            }
+        }
+    }
+
+    /// PUBREL.
+    pub fn handle_pubrel(&mut self, packet_id: NonZeroU16) -> Release {
+        let Ok(at) = self.search(packet_id) else {
+            return Release::Unknown;
+        };
+        match self.qos_2[at].1 {
+            // Before its PUBREC: proposals keep their order, so the release is committed after the message.
+            Stage::Publishing | Stage::Received => {
+                self.qos_2[at].1 = Stage::Releasing;
+                Release::Propose
+            }
+            Stage::Releasing => Release::UnderWay,
+        }
+    }
+
+    /// PUBCOMP is sent: the id means a new message next time `[MQTT-4.3.3-12]`.
+    pub fn completed_qos_2(&mut self, packet_id: NonZeroU16) {
+        if let Ok(at) = self.search(packet_id) {
+            self.qos_2.remove(at);
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.unacknowledged() >= usize::from(self.receive_maximum.get())
+    }
+
+    fn search(&self, packet_id: NonZeroU16) -> Result<usize, usize> {
+        self.qos_2.binary_search_by_key(&packet_id, |slot| slot.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(packet_id: u16) -> NonZeroU16 {
+        NonZeroU16::new(packet_id).expect("tests use ids above 0")
+    }
+
+    fn inbound(receive_maximum: u16) -> Inbound {
+        Inbound::new(id(receive_maximum), [])
+    }
+
+    #[test]
+    fn mqtt_4_3_3_10_until_pubrel_the_same_id_is_delivered_once() {
+        let mut inbound = inbound(10);
+        assert_eq!(inbound.handle_qos_2(id(7)), Published::New);
+        assert_eq!(inbound.handle_qos_2(id(7)), Published::UnderWay);
+        inbound.received_qos_2(id(7), false);
+        assert_eq!(inbound.handle_qos_2(id(7)), Published::Again);
+        assert_eq!(inbound.handle_pubrel(id(7)), Release::Propose);
+        assert_eq!(inbound.handle_pubrel(id(7)), Release::UnderWay);
+        assert_eq!(inbound.handle_qos_2(id(7)), Published::InUse);
+        inbound.completed_qos_2(id(7));
+        assert_eq!(inbound.handle_pubrel(id(7)), Release::Unknown);
+        assert_eq!(inbound.handle_qos_2(id(7)), Published::New);
+    }
+
+    #[test]
+    fn mqtt_4_3_3_9_a_refused_id_means_a_new_message() {
+        let mut inbound = inbound(10);
+        inbound.handle_qos_2(id(7));
+        inbound.received_qos_2(id(7), true);
+        assert_eq!(inbound.handle_pubrel(id(7)), Release::Unknown);
+        assert_eq!(inbound.handle_qos_2(id(7)), Published::New);
+    }
+
+    #[test]
+    fn a_resumed_session_knows_its_received_ids() {
+        let mut inbound = Inbound::new(id(10), [id(9), id(3), id(9)]);
+        assert_eq!(inbound.unacknowledged(), 2);
+        assert_eq!(inbound.handle_qos_2(id(3)), Published::Again);
+        assert_eq!(inbound.handle_pubrel(id(9)), Release::Propose);
+    }
+
+    #[test]
+    fn a_pubrel_may_overtake_its_pubrec() {
+        let mut inbound = inbound(10);
+        inbound.handle_qos_2(id(7));
+        assert_eq!(inbound.handle_pubrel(id(7)), Release::Propose);
+        inbound.received_qos_2(id(7), false);
+        assert_eq!(inbound.handle_pubrel(id(7)), Release::UnderWay);
+    }
+
+    #[test]
+    fn the_receive_maximum_counts_both_qos_and_no_message_twice() {
+        let mut inbound = inbound(2);
+        assert_eq!(inbound.handle_qos_1(), Published::New);
+        assert_eq!(inbound.handle_qos_2(id(1)), Published::New);
+        assert_eq!(inbound.handle_qos_1(), Published::TooMany);
+        assert_eq!(inbound.handle_qos_2(id(2)), Published::TooMany);
+        assert_eq!(inbound.handle_qos_2(id(1)), Published::UnderWay);
+        inbound.acknowledged_qos_1();
+        assert_eq!(inbound.handle_qos_2(id(2)), Published::New);
+        inbound.completed_qos_2(id(1));
+        assert_eq!(inbound.handle_qos_1(), Published::New);
+        inbound.acknowledged_qos_1();
+        inbound.acknowledged_qos_1();
+        assert_eq!(inbound.unacknowledged(), 1, "never below what is there");
+    }
+}

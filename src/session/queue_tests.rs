@@ -1,0 +1,585 @@
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use proptest::prelude::*;
+use smallvec::SmallVec;
+
+use super::super::entry::MessageId;
+use super::super::window::{Acknowledged, Received, Window};
+use super::*;
+
+const UNBOUNDED: Bounds = Bounds {
+    max_messages: u64::MAX,
+    max_bytes: u64::MAX,
+    policy: DropPolicy::Oldest,
+};
+
+fn maximum(receive_maximum: u16) -> NonZeroU16 {
+    NonZeroU16::new(receive_maximum).expect("tests use maxima above 0")
+}
+
+fn entry(message: u64, qos: Qos) -> Entry {
+    Entry::Queued(Queued {
+        message: MessageId(message),
+        qos,
+        retain: false,
+        identifiers: SmallVec::new(),
+    })
+}
+
+fn publish(sequence: u64, dup: bool) -> Grant {
+    Grant::Publish {
+        packet_id: Some(Sequence(sequence).packet_id()),
+        dup,
+    }
+}
+
+/// A queue with the given messages, none granted.
+fn queue_of(qos: &[Qos]) -> (Queue, Vec<(Sequence, Entry)>) {
+    let mut queue = Queue::default();
+    let entries = (0..)
+        .zip(qos)
+        .map(|(message, qos)| (queue.push(10), entry(message, *qos)))
+        .collect();
+    (queue, entries)
+}
+
+fn grant(queue: &mut Queue, (sequence, entry): &(Sequence, Entry), receive_maximum: u16) -> Grant {
+    queue.grant(*sequence, entry, maximum(receive_maximum), || {
+        panic!("asked for the oldest entry")
+    })
+}
+
+#[test]
+fn mqtt_4_9_0_2_no_more_than_the_receive_maximum_is_granted() {
+    let (mut queue, entries) = queue_of(&[Qos::AtLeastOnce; 3]);
+    assert_eq!(grant(&mut queue, &entries[0], 2), publish(1, false));
+    assert_eq!(grant(&mut queue, &entries[1], 2), publish(2, false));
+    assert_eq!(grant(&mut queue, &entries[2], 2), Grant::Wait);
+    queue.finish(Sequence(2), &entries[1].1, 10);
+    assert_eq!(grant(&mut queue, &entries[2], 2), publish(3, false));
+}
+
+#[test]
+fn qos_0_needs_no_quota() {
+    let (mut queue, entries) = queue_of(&[Qos::AtLeastOnce, Qos::AtMostOnce]);
+    grant(&mut queue, &entries[0], 1);
+    let granted = grant(&mut queue, &entries[1], 1);
+    assert_eq!(
+        granted,
+        Grant::Publish {
+            packet_id: None,
+            dup: false
+        }
+    );
+    queue.finish(Sequence(2), &entries[1].1, 10);
+    assert_eq!((queue.in_flight, queue.messages), (1, 1));
+}
+
+#[test]
+fn mqtt_3_3_1_1_what_was_granted_is_sent_again_with_dup_and_the_same_id() {
+    let (mut queue, entries) = queue_of(&[Qos::AtLeastOnce; 3]);
+    grant(&mut queue, &entries[0], 2);
+    grant(&mut queue, &entries[1], 2);
+    queue.end_connection(None);
+    assert_eq!(grant(&mut queue, &entries[0], 9), publish(1, true));
+    assert_eq!(grant(&mut queue, &entries[1], 9), publish(2, true));
+    assert_eq!(grant(&mut queue, &entries[2], 9), publish(3, false));
+}
+
+#[test]
+fn a_connection_that_says_what_it_sent_spares_the_rest_dup() {
+    let (mut queue, entries) = queue_of(&[Qos::AtLeastOnce; 2]);
+    grant(&mut queue, &entries[0], 9);
+    grant(&mut queue, &entries[1], 9);
+    queue.end_connection(Some(Sequence(1)));
+    assert_eq!(grant(&mut queue, &entries[0], 9), publish(1, true));
+    assert_eq!(grant(&mut queue, &entries[1], 9), publish(2, false));
+}
+
+#[test]
+fn released_entries_keep_counting_and_are_passed_when_resumed() {
+    let (mut queue, mut entries) = queue_of(&[Qos::ExactlyOnce, Qos::ExactlyOnce]);
+    grant(&mut queue, &entries[0], 1);
+    entries[0].1 = queue.receive(Sequence(1), 10);
+    assert_eq!(grant(&mut queue, &entries[1], 1), Grant::Wait);
+    queue.end_connection(None);
+    assert_eq!(queue.in_flight, 1);
+    assert_eq!(grant(&mut queue, &entries[0], 1), Grant::Passed);
+    assert_eq!(grant(&mut queue, &entries[1], 1), Grant::Wait);
+    queue.finish(Sequence(1), &entries[0].1, 0);
+    assert_eq!(grant(&mut queue, &entries[1], 1), publish(2, false));
+}
+
+#[test]
+fn mqtt_4_3_3_7_only_unsent_messages_expire_or_make_room() {
+    let (mut queue, entries) = queue_of(&[Qos::AtLeastOnce; 2]);
+    grant(&mut queue, &entries[0], 9);
+    assert!(!queue.is_unsent(Sequence(1)) && queue.is_unsent(Sequence(2)));
+    queue.end_connection(None);
+    assert!(!queue.is_unsent(Sequence(1)) && queue.is_unsent(Sequence(2)));
+    let bounds = Bounds {
+        max_messages: 2,
+        ..UNBOUNDED
+    };
+    assert_eq!(
+        queue.admit(1, &bounds),
+        Admission::DropFirstAfter(Sequence(1))
+    );
+}
+
+#[test]
+fn a_full_queue_follows_its_policy() {
+    let (queue, _) = queue_of(&[Qos::AtLeastOnce; 2]);
+    let judge = |max_messages, max_bytes, policy, bytes| {
+        let bounds = Bounds {
+            max_messages,
+            max_bytes,
+            policy,
+        };
+        queue.admit(bytes, &bounds)
+    };
+    use DropPolicy::{Newest, Oldest, Session};
+    assert_eq!(judge(3, 30, Oldest, 10), Admission::Accepted);
+    assert_eq!(
+        judge(2, 30, Oldest, 10),
+        Admission::DropFirstAfter(Sequence(0))
+    );
+    assert_eq!(
+        judge(3, 29, Oldest, 10),
+        Admission::DropFirstAfter(Sequence(0))
+    );
+    assert_eq!(
+        judge(3, 29, Oldest, 30),
+        Admission::DropNew,
+        "it can never fit"
+    );
+    assert_eq!(judge(2, 30, Newest, 10), Admission::DropNew);
+    assert_eq!(judge(2, 30, Session, 10), Admission::EndSession);
+    assert_eq!(
+        judge(9, u64::MAX - 1, Oldest, u64::MAX),
+        Admission::DropNew,
+        "nor does the sum overflow"
+    );
+}
+
+#[test]
+fn ids_in_use_are_not_given_again() {
+    let mut queue = Queue::default();
+    let stuck = (queue.push(1), entry(0, Qos::AtLeastOnce));
+    grant(&mut queue, &stuck, 9);
+    for _ in 1..super::super::sequence::PACKET_IDS {
+        let next = (queue.push(1), entry(0, Qos::AtLeastOnce));
+        assert!(matches!(grant(&mut queue, &next, 9), Grant::Publish { .. }));
+        queue.finish(next.0, &next.1, 1);
+    }
+    let (sequence, next) = (queue.push(1), entry(0, Qos::AtLeastOnce));
+    assert_eq!(sequence.packet_id(), stuck.0.packet_id());
+    let waits = queue.grant(sequence, &next, maximum(9), || stuck.0);
+    assert_eq!(waits, Grant::Wait);
+    queue.finish(stuck.0, &stuck.1, 1);
+    let granted = queue.grant(sequence, &next, maximum(9), || sequence);
+    assert_eq!(granted, publish(sequence.0, false));
+}
+
+/// One session: its rows, its connection, its client.
+#[derive(Default)]
+struct World {
+    queue: Queue,
+    rows: BTreeMap<Sequence, Entry>,
+    connection: Option<Connection>,
+    /// Message number of every sequence, and its QoS.
+    published: BTreeMap<Sequence, Qos>,
+    dropped: BTreeSet<Sequence>,
+    granted_ever: BTreeSet<Sequence>,
+    written_ever: BTreeSet<Sequence>,
+    open_ids: BTreeMap<NonZeroU16, Sequence>,
+    delivered: Vec<Sequence>,
+    pubrec_order: Vec<Sequence>,
+}
+
+struct Connection {
+    receive_maximum: NonZeroU16,
+    window: Window,
+    granted: VecDeque<Packet>,
+    to_client: VecDeque<Packet>,
+    to_server: VecDeque<Answer>,
+    proposals: VecDeque<Proposal>,
+    written_through: Sequence,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Packet {
+    Publish(Sequence, bool),
+    Pubrel(Sequence),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Answer {
+    Puback(NonZeroU16),
+    Pubrec(NonZeroU16),
+    Pubcomp(NonZeroU16),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Proposal {
+    Finish(Sequence),
+    Receive(Sequence),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Publish(Qos),
+    Connect(u16),
+    Disconnect { exact: bool, commit: bool },
+    Write,
+    ClientReads,
+    ServerReads(u8),
+    Commit,
+}
+
+const SIZE: u64 = 7;
+
+impl World {
+    fn step(&mut self, event: Event, bounds: &Bounds) {
+        match event {
+            Event::Publish(qos) => self.publish(qos, bounds),
+            Event::Connect(receive_maximum) => self.connect(receive_maximum),
+            Event::Disconnect { exact, commit } => {
+                while commit && self.commit() {}
+                if let Some(connection) = self.connection.take() {
+                    self.queue
+                        .end_connection(exact.then_some(connection.written_through));
+                }
+            }
+            Event::Write => self.write(),
+            Event::ClientReads => self.client_reads(),
+            Event::ServerReads(at) => self.server_reads(at),
+            Event::Commit => {
+                self.commit();
+            }
+        }
+        self.check();
+    }
+
+    fn publish(&mut self, qos: Qos, bounds: &Bounds) {
+        loop {
+            match self.queue.admit(SIZE, bounds) {
+                Admission::Accepted => break,
+                Admission::DropFirstAfter(after) => {
+                    let Some((&victim, _)) = self.rows.range(after.next()..).next() else {
+                        return;
+                    };
+                    let entry = self.rows.remove(&victim).expect("just found");
+                    self.queue.finish(victim, &entry, SIZE);
+                    assert!(
+                        !self.granted_ever.contains(&victim)
+                            || !self.written_ever.contains(&victim)
+                    );
+                    self.dropped.insert(victim);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let sequence = self.queue.push(SIZE);
+        self.rows.insert(sequence, entry(sequence.0, qos));
+        self.published.insert(sequence, qos);
+        self.pump();
+    }
+
+    fn connect(&mut self, receive_maximum: u16) {
+        if self.connection.is_some() {
+            return;
+        }
+        let mut connection = Connection {
+            receive_maximum: maximum(receive_maximum),
+            window: Window::default(),
+            granted: VecDeque::new(),
+            to_client: VecDeque::new(),
+            to_server: VecDeque::new(),
+            proposals: VecDeque::new(),
+            written_through: Sequence::NONE,
+        };
+        let mut owed: Vec<_> = self
+            .rows
+            .iter()
+            .filter_map(|(sequence, entry)| match entry {
+                Entry::Released { order } => Some((*order, *sequence)),
+                Entry::Queued(_) => None,
+            })
+            .collect();
+        owed.sort_unstable();
+        for (_, sequence) in owed {
+            connection.window.release(sequence);
+            connection.granted.push_back(Packet::Pubrel(sequence));
+        }
+        self.connection = Some(connection);
+        self.pump();
+    }
+
+    /// Grants what may be granted, as the machine does after every change.
+    fn pump(&mut self) {
+        let Some(connection) = &mut self.connection else {
+            return;
+        };
+        while self.queue.has_ungranted() {
+            let from = self.queue.granted_through.next();
+            let Some((&sequence, row)) = self.rows.range(from..).next() else {
+                return;
+            };
+            let row = row.clone();
+            let oldest = || *self.rows.keys().next().expect("there is a row");
+            match self
+                .queue
+                .grant(sequence, &row, connection.receive_maximum, oldest)
+            {
+                Grant::Wait => return,
+                Grant::Passed => {}
+                Grant::Publish { packet_id, dup } => {
+                    let Entry::Queued(queued) = &row else {
+                        panic!("a released entry was granted");
+                    };
+                    assert!(!dup || self.granted_ever.contains(&sequence));
+                    self.granted_ever.insert(sequence);
+                    connection.window.publish(sequence, queued.qos);
+                    connection.granted.push_back(Packet::Publish(sequence, dup));
+                    assert_eq!(packet_id.is_none(), queued.qos == Qos::AtMostOnce);
+                    if packet_id.is_none() {
+                        self.rows.remove(&sequence);
+                        self.queue.finish(sequence, &row, SIZE);
+                    }
+                }
+            }
+        }
+    }
+
+    fn write(&mut self) {
+        let Some(connection) = &mut self.connection else {
+            return;
+        };
+        if let Some(packet) = connection.granted.pop_front() {
+            if let Packet::Publish(sequence, dup) = packet {
+                // `[MQTT-3.3.1-1]`, `[MQTT-3.3.1-2]`
+                let again = !self.written_ever.insert(sequence);
+                assert!(dup || !again, "{sequence} is sent again without DUP");
+                connection.written_through = sequence;
+            }
+            connection.to_client.push_back(packet);
+        }
+    }
+
+    fn client_reads(&mut self) {
+        let Some(connection) = &mut self.connection else {
+            return;
+        };
+        let Some(packet) = connection.to_client.pop_front() else {
+            return;
+        };
+        let answer = match packet {
+            Packet::Publish(sequence, _) => {
+                let id = sequence.packet_id();
+                match self.published[&sequence] {
+                    Qos::AtMostOnce => {
+                        self.delivered.push(sequence);
+                        return;
+                    }
+                    Qos::AtLeastOnce => {
+                        self.delivered.push(sequence);
+                        Answer::Puback(id)
+                    }
+                    Qos::ExactlyOnce => {
+                        match self.open_ids.insert(id, sequence) {
+                            None => self.delivered.push(sequence),
+                            // The id means the message it meant: never another one.
+                            Some(open) => assert_eq!(open, sequence),
+                        }
+                        Answer::Pubrec(id)
+                    }
+                }
+            }
+            Packet::Pubrel(sequence) => {
+                if let Some(open) = self.open_ids.remove(&sequence.packet_id()) {
+                    assert_eq!(open, sequence);
+                }
+                Answer::Pubcomp(sequence.packet_id())
+            }
+        };
+        connection.to_server.push_back(answer);
+    }
+
+    fn server_reads(&mut self, at: u8) {
+        let Some(connection) = &mut self.connection else {
+            return;
+        };
+        if connection.to_server.is_empty() {
+            return;
+        }
+        // Clients acknowledge in any order.
+        let at = usize::from(at) % connection.to_server.len();
+        let answer = connection
+            .to_server
+            .remove(at)
+            .expect("at is below the length");
+        let finished = match answer {
+            Answer::Puback(id) => connection.window.handle_puback(id),
+            Answer::Pubcomp(id) => connection.window.handle_pubcomp(id),
+            Answer::Pubrec(id) => {
+                match connection.window.handle_pubrec(id, false) {
+                    Received::Propose(sequence) => {
+                        connection.proposals.push_back(Proposal::Receive(sequence));
+                    }
+                    other => panic!("{other:?}"),
+                }
+                return;
+            }
+        };
+        match finished {
+            Acknowledged::Finished(sequence) => {
+                connection.proposals.push_back(Proposal::Finish(sequence));
+            }
+            other => panic!("{answer:?}: {other:?}"),
+        }
+    }
+
+    fn commit(&mut self) -> bool {
+        let Some(connection) = &mut self.connection else {
+            return false;
+        };
+        match connection.proposals.pop_front() {
+            None => return false,
+            Some(Proposal::Finish(sequence)) => {
+                let entry = self.rows.remove(&sequence).expect("it is unfinished");
+                self.queue.finish(sequence, &entry, SIZE);
+            }
+            Some(Proposal::Receive(sequence)) => {
+                let released = self.queue.receive(sequence, SIZE);
+                self.rows.insert(sequence, released);
+                self.pubrec_order.push(sequence);
+                connection.window.release(sequence);
+                connection.granted.push_back(Packet::Pubrel(sequence));
+            }
+        }
+        self.pump();
+        true
+    }
+
+    fn check(&self) {
+        let queued: Vec<_> = self
+            .rows
+            .iter()
+            .filter_map(|(sequence, entry)| match entry {
+                Entry::Queued(queued) => Some((*sequence, queued.qos)),
+                Entry::Released { .. } => None,
+            })
+            .collect();
+        let queue = &self.queue;
+        let released = self.rows.len() - queued.len();
+        assert_eq!(queue.messages, queued.len() as u64);
+        assert_eq!(queue.bytes, queued.len() as u64 * SIZE);
+        assert_eq!(queue.released as usize, released);
+        assert!(
+            self.rows
+                .keys()
+                .next()
+                .is_none_or(|first| queue.oldest <= *first)
+        );
+        let granted: Vec<_> = queued
+            .iter()
+            .filter(|(sequence, qos)| *sequence <= queue.granted_through && *qos != Qos::AtMostOnce)
+            .collect();
+        assert_eq!(queue.in_flight as usize, granted.len() + released);
+        if let Some(connection) = &self.connection {
+            let maximum = usize::from(connection.receive_maximum.get());
+            assert!(granted.is_empty() || granted.len() + released <= maximum.max(released));
+            let mut ids: Vec<_> = self
+                .rows
+                .keys()
+                .filter(|sequence| !queue.is_unsent(**sequence))
+                .map(|sequence| sequence.packet_id())
+                .collect();
+            ids.sort_unstable();
+            assert!(
+                ids.windows(2).all(|pair| pair[0] != pair[1]),
+                "an id is used twice"
+            );
+        }
+    }
+
+    /// Lets everything come to rest, then looks at what the client got.
+    fn finish(mut self) {
+        self.step(
+            Event::Disconnect {
+                exact: false,
+                commit: false,
+            },
+            &UNBOUNDED,
+        );
+        self.step(Event::Connect(3), &UNBOUNDED);
+        for _ in 0..20 * (self.published.len() + 5) {
+            for event in [
+                Event::Write,
+                Event::ClientReads,
+                Event::ServerReads(0),
+                Event::Commit,
+            ] {
+                self.step(event, &UNBOUNDED);
+            }
+        }
+        assert!(self.rows.is_empty() && self.queue.is_empty() && self.open_ids.is_empty());
+        assert_eq!(self.queue.in_flight, 0);
+        for (sequence, qos) in &self.published {
+            let times = self.delivered.iter().filter(|d| *d == sequence).count();
+            if self.dropped.contains(sequence) {
+                assert_eq!(times, 0, "{sequence} was dropped and delivered");
+                continue;
+            }
+            match qos {
+                Qos::AtMostOnce => assert!(times <= 1),
+                Qos::AtLeastOnce => assert!(times >= 1, "{sequence} is lost"),
+                Qos::ExactlyOnce => assert_eq!(times, 1, "{sequence}"),
+            }
+        }
+        // `[MQTT-4.6.0-5]`: first deliveries are in order.
+        for wanted in [Qos::AtLeastOnce, Qos::ExactlyOnce] {
+            let mut seen = BTreeSet::new();
+            let first: Vec<_> = self
+                .delivered
+                .iter()
+                .filter(|sequence| self.published[*sequence] == wanted && seen.insert(**sequence))
+                .collect();
+            assert!(first.is_sorted());
+        }
+    }
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    let qos = prop::sample::select(vec![Qos::AtMostOnce, Qos::AtLeastOnce, Qos::ExactlyOnce]);
+    prop_oneof![
+        6 => qos.prop_map(Event::Publish),
+        2 => (1u16..5).prop_map(Event::Connect),
+        1 => (any::<bool>(), any::<bool>())
+            .prop_map(|(exact, commit)| Event::Disconnect { exact, commit }),
+        8 => Just(Event::Write),
+        8 => Just(Event::ClientReads),
+        8 => any::<u8>().prop_map(Event::ServerReads),
+        6 => Just(Event::Commit),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+    #[test]
+    fn deliveries_survive_lost_connections(
+        events in prop::collection::vec(any_event(), 1..150),
+        start in prop_oneof![Just(0u64), 65_520..65_540u64],
+        max_messages in prop_oneof![Just(u64::MAX), 1u64..6],
+    ) {
+        let mut world = World::default();
+        world.queue.last = Sequence(start);
+        world.queue.oldest = Sequence(start + 1);
+        let bounds = Bounds { max_messages, ..UNBOUNDED };
+        for event in events {
+            world.step(event, &bounds);
+        }
+        world.finish();
+    }
+}

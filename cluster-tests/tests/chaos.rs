@@ -55,7 +55,7 @@ fn one(cluster: &mut Cluster, load: &Load, random: &mut Random) {
         0 | 1 => {
             cluster.nodes[victim].kill();
             std::thread::sleep(while_down);
-            cluster.nodes[victim].start();
+            cluster.start_node(victim);
         }
         2 => {
             cluster.nodes[victim].pause();
@@ -66,12 +66,12 @@ fn one(cluster: &mut Cluster, load: &Load, random: &mut Random) {
             cluster.nodes[victim].pause();
             std::thread::sleep(while_down);
             cluster.nodes[victim].kill();
-            cluster.nodes[victim].start();
+            cluster.start_node(victim);
         }
         4 => {
             cluster.nodes[victim].terminate();
             std::thread::sleep(while_down);
-            cluster.nodes[victim].start();
+            cluster.start_node(victim);
         }
         _ => {
             for node in &mut cluster.nodes {

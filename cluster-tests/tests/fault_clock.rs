@@ -47,7 +47,7 @@ fn through_all_leaders(cluster: &mut Cluster, mut at_each: impl FnMut(&mut Clust
         }
         cluster.nodes[leader].kill();
         cluster.wait_leader_other_than(leader);
-        cluster.nodes[leader].start();
+        cluster.start_node(leader);
         cluster.wait_ready();
     }
     let seen = led.iter().filter(|led| **led).count();
@@ -128,7 +128,7 @@ fn expiry_is_never_early_over_leaders_with_skewed_clocks() {
         let leader = cluster.wait_leader();
         cluster.nodes[leader].kill();
         cluster.wait_leader_other_than(leader);
-        cluster.nodes[leader].start();
+        cluster.start_node(leader);
         cluster.wait_ready();
         loop {
             let reply = client.call_until_answered(&Request::get(&key), RECOVERY);

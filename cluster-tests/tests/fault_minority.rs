@@ -65,7 +65,7 @@ fn a_minority_refuses_and_a_majority_heals() {
     // Nobody heals anything by hand.
     for index in 0..3 {
         if index != alone {
-            cluster.nodes[index].start();
+            cluster.start_node(index);
         }
     }
     cluster.wait_ready();
@@ -98,7 +98,7 @@ fn wiped(index: usize) {
     writer.call_until_answered(&Request::set("wiped", "kept"), RECOVERY);
     cluster.nodes[index].kill();
     cluster.nodes[index].wipe();
-    cluster.nodes[index].start();
+    cluster.start_node(index);
     let began = Instant::now();
     while cluster.nodes[index].is_running() && began.elapsed() < Duration::from_secs(6) {
         assert!(
@@ -125,7 +125,7 @@ fn wiped(index: usize) {
     let (survivor, other) = (others[0], others[1]);
     cluster.nodes[other].kill();
     cluster.nodes[index].kill();
-    cluster.nodes[index].start();
+    cluster.start_node(index);
     let mut client = StoreClient::new("forger", &[cluster.mqtt(survivor)], 0);
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(4) {
@@ -133,7 +133,7 @@ fn wiped(index: usize) {
         let answered = matches!(outcome, Outcome::Answered(_));
         assert!(!answered, "a wiped node made a majority: {outcome:?}");
     }
-    cluster.nodes[other].start();
+    cluster.start_node(other);
     wait::until("the two others to serve", RECOVERY, || {
         let serve = cluster.nodes[survivor].is_ready() && cluster.nodes[other].is_ready();
         serve.then_some(())

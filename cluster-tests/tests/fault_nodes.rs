@@ -15,7 +15,7 @@ const SHORT: Duration = Duration::from_millis(1500);
 fn kill_and_restart(cluster: &mut Cluster, load: &Load, index: usize) {
     cluster.nodes[index].kill();
     load.wait_progress(300, RECOVERY);
-    cluster.nodes[index].start();
+    cluster.start_node(index);
     cluster.wait_ready();
 }
 
@@ -114,7 +114,7 @@ fn a_rolling_restart_is_hardly_noticed() {
                 "a node that is asked to stop ends with {status}"
             );
             load.wait_progress(200, RECOVERY);
-            cluster.nodes[index].start();
+            cluster.start_node(index);
             cluster.wait_ready();
             load.wait_progress(200, RECOVERY);
         }
@@ -136,7 +136,7 @@ fn a_restarted_node_catches_up() {
             "+OK\r\n",
         );
     }
-    cluster.nodes[follower].start();
+    cluster.start_node(follower);
     cluster.wait_ready();
     let mut reader = StoreClient::connected("reader", cluster.mqtt(follower));
     for number in 0..500_u32 {
@@ -183,7 +183,7 @@ fn a_lagging_node_is_sent_a_snapshot() {
         );
     }
     writer.expect(&Request::set("lag/last", "1"), "+OK\r\n");
-    cluster.nodes[follower].start();
+    cluster.start_node(follower);
     cluster.wait_ready();
     let installed = cluster.nodes[follower].metric("quorumq_raft_snapshots_installed_total");
     assert!(installed.unwrap_or(0.0) >= 1.0, "{installed:?}");
@@ -199,8 +199,8 @@ fn a_lagging_node_is_sent_a_snapshot() {
     assert_eq!(reply.payload, b"+OK\r\n");
     // The node restarts from the snapshot's files.
     cluster.nodes[follower].kill();
-    cluster.nodes[follower].start();
-    cluster.nodes[leader].start();
+    cluster.start_node(follower);
+    cluster.start_node(leader);
     cluster.wait_ready();
     let mut reader = StoreClient::connected("reader", cluster.mqtt(follower));
     reader.expect(&Request::get("lag/last"), blob(b"2"));

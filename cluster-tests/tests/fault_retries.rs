@@ -43,7 +43,7 @@ fn requests_resent_over_a_leader_change_are_applied_once() {
             if round % 2 == 0 {
                 cluster.nodes[leader].kill();
                 progress(20);
-                cluster.nodes[leader].start();
+                cluster.start_node(leader);
             } else {
                 cluster.nodes[leader].pause();
                 progress(20);

@@ -4,9 +4,11 @@
 //! One cluster runs at a time on a machine: the timing of faults would mean nothing otherwise. A lock file sees to it
 //! across test processes.
 
+mod network;
 mod node;
 mod ports;
 
+pub use network::Network;
 pub use node::Node;
 
 use crate::wait;
@@ -40,6 +42,8 @@ pub fn binary() -> PathBuf {
 /// Nodes of one cluster.
 pub struct Cluster {
     pub nodes: Vec<Node>,
+    /// The network between them, when the plan asked for one that can be cut.
+    network: Option<Network>,
     directory: TempDir,
     _machine: File,
 }
@@ -51,6 +55,8 @@ pub struct Plan {
     pub extra: String,
     /// Lines of its `[mqtt]` section.
     pub mqtt: String,
+    /// Whether [`Cluster::network`] is wanted.
+    pub network: bool,
     /// Environment of single nodes, by index.
     pub environment: Vec<(usize, String, String)>,
 }
@@ -61,6 +67,7 @@ impl Default for Plan {
             size: 3,
             extra: String::new(),
             mqtt: String::new(),
+            network: false,
             environment: Vec::new(),
         }
     }
@@ -85,8 +92,8 @@ impl Cluster {
     #[track_caller]
     pub fn start_with(plan: Plan) -> Self {
         let mut cluster = Self::prepare(plan);
-        for node in &mut cluster.nodes {
-            node.start();
+        for index in 0..cluster.nodes.len() {
+            cluster.start_node(index);
         }
         cluster.wait_ready();
         cluster
@@ -97,9 +104,15 @@ impl Cluster {
         let machine = lock_machine();
         let directory =
             TempDir::with_prefix("quorumq-cluster-").expect("a temporary directory can be made");
-        let ports = ports::free(plan.size * 3);
-        let members: Vec<(usize, SocketAddr)> = (0..plan.size)
-            .map(|index| (index + 1, ports[index]))
+        let ports = ports::free(plan.size * 4);
+        let (inside, outside) = (&ports[..plan.size], &ports[3 * plan.size..]);
+        let network = plan.network.then(|| Network::start(outside, inside));
+        let seen = if plan.network { outside } else { inside };
+        let members: Vec<(usize, SocketAddr)> = seen
+            .iter()
+            .copied()
+            .enumerate()
+            .map(|(index, address)| (index + 1, address))
             .collect();
         let nodes = (0..plan.size)
             .map(|index| {
@@ -126,9 +139,25 @@ impl Cluster {
             .collect();
         Self {
             nodes,
+            network,
             directory,
             _machine: machine,
         }
+    }
+
+    /// Starts a node that does not run.
+    #[track_caller]
+    pub fn start_node(&mut self, index: usize) {
+        self.nodes[index].start();
+        if let Some(network) = &self.network {
+            network.is(index, self.nodes[index].pid());
+        }
+    }
+
+    /// The network between the nodes.
+    #[track_caller]
+    pub fn network(&self) -> &Network {
+        self.network.as_ref().expect("the plan asked for a network")
     }
 
     /// Where the cluster's files are.

@@ -1,0 +1,182 @@
+//! A network between nodes that can be cut, one direction at a time: each node's cluster port is behind a proxy, and the
+//! proxy looks up which node a connection comes from.
+//!
+//! A cut does not close connections: bytes stop, as they do when a cable is pulled, and flow again when it is healed.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+/// How often a held or idle direction looks whether something changed.
+const POLL: Duration = Duration::from_millis(20);
+
+/// What all proxies share.
+struct Links {
+    /// `[from][to]`.
+    cut: Vec<Vec<AtomicBool>>,
+    /// Process of each node, 0 when it has none.
+    processes: Vec<AtomicU32>,
+    ended: AtomicBool,
+}
+
+/// The proxies of a cluster; they end with this value.
+pub struct Network(Arc<Links>);
+
+impl Network {
+    /// Starts a proxy for each node: it listens on `outside[node]` and passes on to `inside[node]`.
+    pub fn start(outside: &[SocketAddr], inside: &[SocketAddr]) -> Self {
+        let size = outside.len();
+        let links = Arc::new(Links {
+            cut: (0..size)
+                .map(|_| (0..size).map(|_| AtomicBool::new(false)).collect())
+                .collect(),
+            processes: (0..size).map(|_| AtomicU32::new(0)).collect(),
+            ended: AtomicBool::new(false),
+        });
+        for (to, (outside, inside)) in outside.iter().zip(inside).enumerate() {
+            let listener = TcpListener::bind(outside).expect("the port is free");
+            listener
+                .set_nonblocking(true)
+                .expect("a listener can be told");
+            let (links, inside) = (links.clone(), *inside);
+            std::thread::spawn(move || accept(&links, &listener, to, inside));
+        }
+        Self(links)
+    }
+
+    /// Tells which process is which node's.
+    pub fn is(&self, node: usize, process: Option<u32>) {
+        self.0.processes[node].store(process.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// Nothing from one node reaches the other.
+    pub fn cut(&self, from: usize, to: usize) {
+        self.0.cut[from][to].store(true, Ordering::Relaxed);
+    }
+
+    /// Nothing passes between the two.
+    pub fn separate(&self, one: usize, other: usize) {
+        self.cut(one, other);
+        self.cut(other, one);
+    }
+
+    /// Nothing passes between this node and any other.
+    pub fn isolate(&self, node: usize) {
+        for other in (0..self.0.cut.len()).filter(|other| *other != node) {
+            self.separate(node, other);
+        }
+    }
+
+    /// Everything passes.
+    pub fn heal(&self) {
+        for cut in self.0.cut.iter().flatten() {
+            cut.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        self.0.ended.store(true, Ordering::Relaxed);
+    }
+}
+
+fn accept(links: &Arc<Links>, listener: &TcpListener, to: usize, inside: SocketAddr) {
+    while !links.ended.load(Ordering::Relaxed) {
+        match listener.accept() {
+            Ok((from, peer)) => {
+                let links = links.clone();
+                std::thread::spawn(move || connect(&links, from, peer, to, inside));
+            }
+            Err(_) => std::thread::sleep(POLL),
+        }
+    }
+}
+
+fn connect(links: &Arc<Links>, near: TcpStream, peer: SocketAddr, to: usize, inside: SocketAddr) {
+    let Some(from) = links.origin(peer) else {
+        return;
+    };
+    let Ok(far) = TcpStream::connect_timeout(&inside, Duration::from_secs(2)) else {
+        return;
+    };
+    let prepared = [&near, &far].into_iter().all(|stream| {
+        stream.set_nonblocking(false).is_ok()
+            && stream.set_nodelay(true).is_ok()
+            && stream.set_read_timeout(Some(POLL)).is_ok()
+    });
+    let (Ok(near_copy), Ok(far_copy)) = (near.try_clone(), far.try_clone()) else {
+        return;
+    };
+    if prepared {
+        let back = links.clone();
+        std::thread::spawn(move || copy(&back, far_copy, near_copy, to, from));
+        copy(links, near, far, from, to);
+    }
+}
+
+/// Passes bytes on until one side ends, and holds them while the link is cut.
+fn copy(links: &Links, mut source: TcpStream, mut sink: TcpStream, from: usize, to: usize) {
+    let mut chunk = [0; 64 * 1024];
+    let is_cut = || links.cut[from][to].load(Ordering::Relaxed);
+    while !links.ended.load(Ordering::Relaxed) {
+        if is_cut() {
+            std::thread::sleep(POLL);
+            continue;
+        }
+        let read = match source.read(&mut chunk) {
+            Ok(0) => break,
+            Ok(read) => read,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                continue;
+            }
+            Err(_) => break,
+        };
+        while is_cut() && !links.ended.load(Ordering::Relaxed) {
+            std::thread::sleep(POLL);
+        }
+        if sink.write_all(&chunk[..read]).is_err() {
+            break;
+        }
+    }
+    let _ = source.shutdown(std::net::Shutdown::Both);
+    let _ = sink.shutdown(std::net::Shutdown::Both);
+}
+
+impl Links {
+    /// The node whose process holds the socket at that address.
+    fn origin(&self, peer: SocketAddr) -> Option<usize> {
+        let inode = inode_of(peer)?;
+        self.processes.iter().position(|process| {
+            let process = process.load(Ordering::Relaxed);
+            process != 0 && holds(process, &inode)
+        })
+    }
+}
+
+/// The inode of the local TCP socket bound to that address, from `/proc/net/tcp`.
+fn inode_of(address: SocketAddr) -> Option<String> {
+    let SocketAddr::V4(v4) = address else {
+        return None;
+    };
+    let ip = u32::from_le_bytes(v4.ip().octets());
+    let wanted = format!("{ip:08X}:{:04X}", v4.port());
+    let table = std::fs::read_to_string("/proc/net/tcp").ok()?;
+    table.lines().find_map(|line| {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        (columns.get(1) == Some(&wanted.as_str()))
+            .then(|| columns.get(9).map(|inode| (*inode).to_owned()))?
+    })
+}
+
+fn holds(process: u32, inode: &str) -> bool {
+    let wanted = PathBuf::from(format!("socket:[{inode}]"));
+    std::fs::read_dir(format!("/proc/{process}/fd")).is_ok_and(|files| {
+        files
+            .filter_map(Result::ok)
+            .any(|file| std::fs::read_link(file.path()).is_ok_and(|target| target == wanted))
+    })
+}

@@ -84,6 +84,39 @@ impl<'f> Walk<'f> {
     }
 }
 
+/// Visits the rows whose names match the valid, unshared `filter`, in byte order, until `visit` returns `false`.
+///
+/// `scan` shows rows (name and value) in byte order from a position on, until it is told to stop by `false`; names that
+/// aren't UTF-8 are passed over. It is called once more for every jump.
+pub fn for_each_match(
+    filter: &str,
+    mut scan: impl FnMut(&[u8], &mut dyn FnMut(&[u8], &[u8]) -> bool),
+    mut visit: impl FnMut(&str, &[u8]) -> bool,
+) {
+    let walk = Walk::new(filter);
+    let mut position = walk.start().as_bytes().to_vec();
+    let mut seek = Vec::new();
+    let mut jumps = true;
+    while jumps {
+        jumps = false;
+        scan(&position, &mut |name, value| {
+            let Ok(name) = std::str::from_utf8(name) else {
+                return true;
+            };
+            match walk.step(name, &mut seek) {
+                Step::Match => visit(name, value),
+                Step::Next => true,
+                Step::Seek => {
+                    jumps = true;
+                    false
+                }
+                Step::End => false,
+            }
+        });
+        std::mem::swap(&mut position, &mut seek);
+    }
+}
+
 /// The way on from a name that is only the beginning of a match.
 fn beyond_short(name: &str, was_plus: bool, seek: &mut Vec<u8>) -> Step {
     if was_plus {
@@ -145,29 +178,56 @@ mod tests {
 
     /// The matches, and how many names were looked at.
     fn walk<'n>(names: &'n BTreeSet<String>, filter: &str) -> (Vec<&'n str>, usize) {
-        let walk = Walk::new(filter);
         let mut found = Vec::new();
         let mut looked = 0;
-        let mut seek = Vec::new();
-        let mut position = walk.start().as_bytes().to_vec();
-        while let Some(name) = names
-            .iter()
-            .find(|name| name.as_bytes() >= position.as_slice())
-        {
-            looked += 1;
-            match walk.step(name, &mut seek) {
-                Step::Match => found.push(name.as_str()),
-                Step::Next => {}
-                Step::Seek => {
-                    assert!(seek.as_slice() > name.as_bytes(), "{filter} {name}");
-                    position.clone_from(&seek);
-                    continue;
+        for_each_match(
+            filter,
+            |from, show| {
+                for name in names.iter().skip_while(|name| name.as_bytes() < from) {
+                    looked += 1;
+                    if !show(name.as_bytes(), b"") {
+                        return;
+                    }
                 }
-                Step::End => break,
-            }
-            position = [name.as_bytes(), &[0]].concat();
-        }
+            },
+            |name, _| {
+                found.push(names.get(name).expect("it was shown").as_str());
+                true
+            },
+        );
         (found, looked)
+    }
+
+    #[test]
+    fn a_visit_ends_when_it_is_told_to() {
+        let mut left = 3;
+        for_each_match(
+            "d/+/3",
+            |from, show| {
+                for name in names(50).iter().skip_while(|name| name.as_bytes() < from) {
+                    if !show(name.as_bytes(), b"") {
+                        return;
+                    }
+                }
+            },
+            |_, _| {
+                left -= 1;
+                left > 0
+            },
+        );
+        assert_eq!(left, 0);
+    }
+
+    #[test]
+    fn a_jump_always_leads_on() {
+        for filter in ["+/x", "a/+/b", "+/+/#", "a/b", "a/#", "+"] {
+            for name in ["$a/b", "a", "a!", "a/", "a/b/c", "a0", "b/x/y", "/"] {
+                let mut seek = Vec::new();
+                if Walk::new(filter).step(name, &mut seek) == Step::Seek {
+                    assert!(seek.as_slice() > name.as_bytes(), "{filter} {name}");
+                }
+            }
+        }
     }
 
     fn names(count: usize) -> BTreeSet<String> {

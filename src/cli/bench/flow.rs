@@ -1,0 +1,301 @@
+//! Publish/subscribe load: publishers keep a window of unacknowledged messages and never run further ahead of the
+//! subscribers than a bound, so that nothing has to be dropped and latencies are those of a steady flow.
+
+use std::num::NonZeroU16;
+use std::time::{Duration, Instant};
+
+use super::engine::{BenchError, Engine, Workload};
+use super::histogram::Histogram;
+use super::link::Identity;
+use crate::cli::exit::{Exit, Failure};
+use crate::mqtt::codec::client::Packet;
+use crate::mqtt::codec::{Ack, Delivery, PeerLimits, QoS, Version, encode, encode_publish};
+
+/// Output of one publisher that may wait for its socket.
+const BACKLOG_BYTES: usize = 64 << 10;
+/// Messages one publisher encodes before the others have their turn.
+const BURST: u64 = 256;
+/// Silence after which messages under way count as lost.
+const LOST_AFTER: Duration = Duration::from_millis(1000);
+/// Publisher number and time stamp at the start of each payload.
+pub const SMALLEST_PAYLOAD: usize = 16;
+
+/// Who publishes to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Topology {
+    /// Publisher i to subscriber i.
+    OneToOne,
+    /// Every publisher to every subscriber over one topic.
+    FanOut,
+    /// Every publisher to its own topic, every subscriber to all of them by a wildcard.
+    FanIn,
+}
+
+/// What the clients do.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Who publishes to whom.
+    pub topology: Topology,
+    /// Number of publishers.
+    pub publishers: usize,
+    /// Number of subscribers.
+    pub subscribers: usize,
+    /// Quality of service of messages and subscriptions.
+    pub qos: QoS,
+    /// Unacknowledged messages of one publisher.
+    pub window: u64,
+    /// Messages of one publisher that its subscribers have not got yet.
+    pub lag: u64,
+    /// Bytes of a payload.
+    pub payload_bytes: usize,
+    /// Protocol version.
+    pub version: Version,
+    /// Whether the subscribers have durable sessions.
+    pub durable: bool,
+}
+
+struct Publisher {
+    link: usize,
+    topic: String,
+    packet_id: NonZeroU16,
+    published: u64,
+    acknowledged: u64,
+    delivered: u64,
+}
+
+/// The workload. Subscribers are the first links, publishers follow.
+pub struct Flow {
+    plan: Plan,
+    publishers: Vec<Publisher>,
+    /// Deliveries of one message.
+    copies: u64,
+    payload: Vec<u8>,
+    epoch: Instant,
+    last_delivery: Instant,
+    /// Publish to delivery, since the last reset.
+    pub latency: Histogram,
+    /// Deliveries since the last reset.
+    pub delivered: u64,
+    /// Messages published since the last reset.
+    pub published: u64,
+    /// Deliveries that never came since the last reset.
+    pub missing: u64,
+}
+
+impl Flow {
+    /// Adds the subscribers to the engine.
+    pub fn new(engine: &mut Engine, plan: Plan, run: &str) -> Flow {
+        for index in 0..plan.subscribers {
+            let filter = match plan.topology {
+                Topology::OneToOne => format!("bench/{run}/{index}"),
+                Topology::FanOut => format!("bench/{run}"),
+                Topology::FanIn => format!("bench/{run}/#"),
+            };
+            engine.add(Identity {
+                client_id: format!("bench-{run}-s{index}"),
+                version: plan.version,
+                durable: plan.durable,
+                filters: vec![(filter, plan.qos)],
+            });
+        }
+        let copies = match plan.topology {
+            Topology::OneToOne => 1,
+            Topology::FanOut | Topology::FanIn => plan.subscribers as u64,
+        };
+        Flow {
+            payload: vec![b'p'; plan.payload_bytes],
+            plan,
+            publishers: Vec::new(),
+            copies,
+            epoch: Instant::now(),
+            last_delivery: Instant::now(),
+            latency: Histogram::default(),
+            delivered: 0,
+            published: 0,
+            missing: 0,
+        }
+    }
+
+    /// Adds the publishers, once the subscribers are ready.
+    pub fn add_publishers(&mut self, engine: &mut Engine, run: &str) {
+        for index in 0..self.plan.publishers {
+            let topic = match self.plan.topology {
+                Topology::OneToOne => format!("bench/{run}/{}", index % self.plan.subscribers),
+                Topology::FanOut => format!("bench/{run}"),
+                Topology::FanIn => format!("bench/{run}/{index}"),
+            };
+            let link = engine.add(Identity {
+                client_id: format!("bench-{run}-p{index}"),
+                version: self.plan.version,
+                durable: false,
+                filters: Vec::new(),
+            });
+            self.publishers.push(Publisher {
+                link,
+                topic,
+                packet_id: NonZeroU16::MIN,
+                published: 0,
+                acknowledged: 0,
+                delivered: 0,
+            });
+        }
+    }
+
+    /// Starts to measure anew.
+    pub fn reset(&mut self) {
+        self.latency.clear();
+        self.delivered = 0;
+        self.published = 0;
+        self.missing = 0;
+    }
+
+    /// Lets every publisher send what its window and its lag allow. Returns whether any could have sent more.
+    fn pump(&mut self, engine: &mut Engine) -> Result<bool, BenchError> {
+        let mut more = false;
+        let at_most_once = self.plan.qos == QoS::AtMostOnce;
+        for (index, publisher) in self.publishers.iter_mut().enumerate() {
+            let ahead = publisher.published * self.copies - publisher.delivered;
+            let by_lag = self.plan.lag.saturating_sub(ahead.div_ceil(self.copies));
+            let unacknowledged = publisher.published - publisher.acknowledged;
+            let by_window = match at_most_once {
+                true => u64::MAX,
+                false => self.plan.window.saturating_sub(unacknowledged),
+            };
+            let credit = by_lag.min(by_window);
+            let link = engine.link(publisher.link);
+            if credit == 0 || link.backlog() >= BACKLOG_BYTES {
+                continue;
+            }
+            let now = self.epoch.elapsed().as_nanos() as u64;
+            self.payload[..8].copy_from_slice(&now.to_be_bytes());
+            self.payload[8..16].copy_from_slice(&(index as u64).to_be_bytes());
+            let output = link.output();
+            let mut sent = 0;
+            while sent < credit.min(BURST) && output.len() < BACKLOG_BYTES {
+                let delivery = Delivery {
+                    qos: self.plan.qos,
+                    packet_id: (!at_most_once).then_some(publisher.packet_id),
+                    ..Delivery::plain(self.plan.version)
+                };
+                encode_publish(output, &publisher.topic, &[], &self.payload, &delivery)?;
+                publisher.packet_id = publisher
+                    .packet_id
+                    .checked_add(1)
+                    .unwrap_or(NonZeroU16::MIN);
+                sent += 1;
+            }
+            publisher.published += sent;
+            self.published += sent;
+            more |= sent < credit;
+            engine.touch(publisher.link);
+        }
+        Ok(more)
+    }
+
+    /// Writes off what did not arrive for a while, so that a lossy server does not stop the run.
+    fn write_off(&mut self, now: Instant) {
+        if now.saturating_duration_since(self.last_delivery) < LOST_AFTER {
+            return;
+        }
+        self.last_delivery = now;
+        for publisher in &mut self.publishers {
+            let expected = publisher.published * self.copies;
+            self.missing += expected - publisher.delivered;
+            publisher.delivered = expected;
+        }
+    }
+
+    fn acknowledge(&mut self, link: usize) {
+        let first = self.plan.subscribers;
+        if let Some(publisher) = link
+            .checked_sub(first)
+            .and_then(|index| self.publishers.get_mut(index))
+        {
+            publisher.acknowledged = (publisher.acknowledged + 1).min(publisher.published);
+        }
+    }
+
+    fn arrived(&mut self, payload: &[u8], now: Instant) {
+        let number = |range: std::ops::Range<usize>| {
+            let bytes = payload.get(range)?.try_into().ok()?;
+            Some(u64::from_be_bytes(bytes))
+        };
+        let (Some(sent_ns), Some(index)) = (number(0..8), number(8..16)) else {
+            return;
+        };
+        let Some(publisher) = usize::try_from(index)
+            .ok()
+            .and_then(|index| self.publishers.get_mut(index))
+        else {
+            return;
+        };
+        publisher.delivered = (publisher.delivered + 1).min(publisher.published * self.copies);
+        self.delivered += 1;
+        self.last_delivery = now;
+        let at = now.saturating_duration_since(self.epoch);
+        self.latency
+            .record(at.saturating_sub(Duration::from_nanos(sent_ns)));
+    }
+}
+
+impl Workload for Flow {
+    fn ready(&mut self, _: usize, _: &mut Vec<u8>, _: Instant) -> Result<(), BenchError> {
+        Ok(())
+    }
+
+    fn packet(
+        &mut self,
+        link: usize,
+        packet: Packet<'_>,
+        output: &mut Vec<u8>,
+        now: Instant,
+    ) -> Result<(), BenchError> {
+        let (version, limits) = (self.plan.version, PeerLimits::NONE);
+        match packet {
+            Packet::Publish(publish) => {
+                match (publish.qos, publish.packet_id) {
+                    (QoS::AtLeastOnce, Some(id)) => {
+                        encode::puback(output, version, &Ack::success(id), limits)?;
+                    }
+                    (QoS::ExactlyOnce, Some(id)) => {
+                        encode::pubrec(output, version, &Ack::success(id), limits)?;
+                    }
+                    _ => {}
+                }
+                self.arrived(publish.payload, now);
+            }
+            Packet::PubAck(_) | Packet::PubComp(_) => self.acknowledge(link),
+            Packet::PubRec(ack) => {
+                encode::pubrel(output, version, &Ack::success(ack.packet_id), limits)?;
+            }
+            Packet::PubRel(ack) => {
+                encode::pubcomp(output, version, &Ack::success(ack.packet_id), limits)?;
+            }
+            Packet::Disconnect(packet) => return Err(BenchError::Refused(packet.reason)),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Runs the engine until a time.
+///
+/// # Errors
+/// Exit code 69 when a connection is lost.
+pub fn drive(engine: &mut Engine, flow: &mut Flow, until: Instant) -> Result<(), Failure> {
+    let lost = |error| Failure::new(Exit::Unreachable, format!("a connection was lost: {error}"));
+    loop {
+        let now = Instant::now();
+        if now >= until {
+            return Ok(());
+        }
+        let more = flow.pump(engine).map_err(Failure::failed)?;
+        let limit = if more {
+            Duration::ZERO
+        } else {
+            Duration::from_millis(5)
+        };
+        engine.turn(flow, limit).map_err(lost)?;
+        flow.write_off(now);
+    }
+}

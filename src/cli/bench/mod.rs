@@ -1,0 +1,485 @@
+//! `quorumq bench`: a closed-loop load generator that shares the machine with what it measures, and so spends as
+//! little as it can: one thread, an event loop, no task per request.
+//!
+//! It speaks plain MQTT and therefore drives other brokers as well (`mqtt`, `connect`, `idle`).
+
+mod connect;
+mod engine;
+mod flow;
+mod histogram;
+mod kv;
+mod link;
+mod process;
+mod report;
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::json;
+use uuid::Uuid;
+
+use self::engine::Engine;
+use self::flow::{Flow, SMALLEST_PAYLOAD, Topology};
+use self::kv::{Kind, KvLoad};
+use self::link::Identity;
+use self::report::{Report, round};
+use super::exit::{Exit, Failure, Outcome};
+use super::output::Format;
+use crate::config::Address;
+use crate::mqtt::codec::{QoS, Version};
+
+/// Generate load and measure it.
+#[derive(Args)]
+pub struct Bench {
+    /// MQTT servers, comma separated or repeated; clients are spread over them.
+    #[arg(
+        global = true,
+        short,
+        long = "server",
+        value_name = "HOST:PORT",
+        value_delimiter = ',',
+        env = "QUORUMQ_SERVER",
+        default_value = "127.0.0.1:1883"
+    )]
+    servers: Vec<Address>,
+
+    /// Measured time of each run, in seconds.
+    #[arg(
+        global = true,
+        short,
+        long,
+        value_name = "SECONDS",
+        default_value_t = 5.0
+    )]
+    duration: f64,
+
+    /// Time before it in which nothing is measured, in seconds.
+    #[arg(
+        global = true,
+        short,
+        long,
+        value_name = "SECONDS",
+        default_value_t = 1.0
+    )]
+    warmup: f64,
+
+    /// Process ids of the servers, to report their CPU time and memory. Repeatable.
+    #[arg(global = true, long, value_name = "PID", value_delimiter = ',')]
+    pid: Vec<u32>,
+
+    #[command(subcommand)]
+    mode: Mode,
+}
+
+#[derive(Args, Clone)]
+struct KvArgs {
+    /// Numbers of clients, each a run of its own.
+    #[arg(
+        short = 'C',
+        long,
+        value_delimiter = ',',
+        default_value = "1,16,64,256"
+    )]
+    clients: Vec<usize>,
+
+    /// Bytes of a value.
+    #[arg(long, default_value_t = 256)]
+    value_bytes: usize,
+
+    /// Keys of each client.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
+    keys: u32,
+
+    /// QoS at which answers are subscribed to; real clients use 1.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
+    response_qos: u8,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Protocol {
+    /// MQTT 3.1.1
+    #[value(name = "3.1.1")]
+    V311,
+    /// MQTT 5
+    #[value(name = "5")]
+    V5,
+}
+
+impl Protocol {
+    fn version(self) -> Version {
+        match self {
+            Protocol::V311 => Version::V311,
+            Protocol::V5 => Version::V5,
+        }
+    }
+}
+
+#[derive(Args, Clone)]
+struct MqttArgs {
+    /// Publishers.
+    #[arg(short = 'P', long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
+    publishers: u32,
+
+    /// Subscribers.
+    #[arg(short = 'S', long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
+    subscribers: u32,
+
+    /// Quality of service; several make a run each.
+    #[arg(short, long, value_delimiter = ',', default_value = "0,1", value_parser = clap::value_parser!(u8).range(0..=2))]
+    qos: Vec<u8>,
+
+    /// Unacknowledged messages of one publisher (QoS 1 and 2).
+    #[arg(short = 'W', long, default_value_t = 16)]
+    window: u64,
+
+    /// Messages of one publisher that its subscribers have not got yet.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    lag: u64,
+
+    /// Bytes of a payload.
+    #[arg(short, long, default_value_t = 64)]
+    payload_bytes: usize,
+
+    /// Who publishes to whom.
+    #[arg(short, long, value_enum, default_value = "one-to-one")]
+    topology: Topology,
+
+    /// Protocol version.
+    #[arg(long, value_enum, default_value = "5")]
+    protocol: Protocol,
+
+    /// Give the subscribers durable sessions.
+    #[arg(long)]
+    durable: bool,
+}
+
+#[derive(Subcommand)]
+enum Mode {
+    /// SET from C clients, one request each under way.
+    KvSet(KvArgs),
+    /// GET of existing keys.
+    KvGet(KvArgs),
+    /// SET and GET in turn.
+    KvMixed(KvArgs),
+    /// Publishers to subscribers.
+    Mqtt(MqttArgs),
+    /// Connect and disconnect, C at a time.
+    Connect {
+        /// Connections that are being made at the same time.
+        #[arg(short = 'C', long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+        clients: u32,
+        /// Protocol version.
+        #[arg(long, value_enum, default_value = "5")]
+        protocol: Protocol,
+    },
+    /// Open idle connections and report what each costs the servers named by --pid.
+    Idle {
+        /// Connections.
+        #[arg(short = 'N', long, default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..))]
+        connections: u32,
+        /// Subscribe each to a topic of its own.
+        #[arg(long)]
+        subscribe: bool,
+        /// Seconds to wait before the memory is read.
+        #[arg(long, default_value_t = 2.0)]
+        settle: f64,
+        /// Protocol version.
+        #[arg(long, value_enum, default_value = "5")]
+        protocol: Protocol,
+    },
+    /// SET without pause from clients that survive lost servers; reports the longest time without an acknowledgement.
+    Failover {
+        /// Clients.
+        #[arg(short = 'C', long, default_value_t = 16)]
+        clients: usize,
+        /// Bytes of a value.
+        #[arg(long, default_value_t = 256)]
+        value_bytes: usize,
+        /// Milliseconds without an answer after which a client tries the next server.
+        #[arg(long, default_value_t = 2000)]
+        silence_ms: u64,
+    },
+}
+
+struct Run {
+    servers: Vec<SocketAddr>,
+    id: String,
+    warmup: Duration,
+    duration: Duration,
+    pids: Vec<u32>,
+}
+
+/// Runs the command.
+pub fn run(bench: Bench, format: Format) -> Outcome {
+    let seconds = |value: f64| {
+        Duration::try_from_secs_f64(value)
+            .map_err(|_| Failure::failed(format!("{value} is no number of seconds")))
+    };
+    let run = Run {
+        servers: resolve(&bench.servers)?,
+        id: Uuid::new_v4().simple().to_string()[..8].to_owned(),
+        warmup: seconds(bench.warmup)?,
+        duration: seconds(bench.duration)?,
+        pids: bench.pid,
+    };
+    let reports = match bench.mode {
+        Mode::KvSet(arguments) => kv_runs(&run, Kind::Set, &arguments)?,
+        Mode::KvGet(arguments) => kv_runs(&run, Kind::Get, &arguments)?,
+        Mode::KvMixed(arguments) => kv_runs(&run, Kind::Mixed, &arguments)?,
+        Mode::Mqtt(arguments) => mqtt_runs(&run, &arguments)?,
+        Mode::Connect { clients, protocol } => vec![connect_run(&run, clients as usize, protocol)?],
+        Mode::Idle {
+            connections,
+            subscribe,
+            settle,
+            protocol,
+        } => {
+            vec![idle_run(
+                &run,
+                connections as usize,
+                subscribe,
+                seconds(settle)?,
+                protocol,
+            )?]
+        }
+        Mode::Failover {
+            clients,
+            value_bytes,
+            silence_ms,
+        } => {
+            let plan = kv::Plan {
+                kind: Kind::Set,
+                clients,
+                value_bytes,
+                keys: 16,
+                response_qos: QoS::AtLeastOnce,
+                survive: Some(Duration::from_millis(silence_ms)),
+            };
+            vec![kv_run(&run, plan, "failover")?]
+        }
+    };
+    report::write(&reports, format)
+}
+
+fn resolve(servers: &[Address]) -> Result<Vec<SocketAddr>, Failure> {
+    let one = |address: &Address| {
+        let found = (address.host(), address.port()).to_socket_addrs();
+        found.ok().and_then(|mut all| all.next()).ok_or_else(|| {
+            Failure::new(
+                Exit::Unreachable,
+                format!("{address}: there is no such host"),
+            )
+        })
+    };
+    servers.iter().map(one).collect()
+}
+
+fn kv_runs(run: &Run, kind: Kind, arguments: &KvArgs) -> Result<Vec<Report>, Failure> {
+    let mode = match kind {
+        Kind::Set => "kv-set",
+        Kind::Get => "kv-get",
+        Kind::Mixed => "kv-mixed",
+    };
+    let plan = |clients| kv::Plan {
+        kind,
+        clients,
+        value_bytes: arguments.value_bytes,
+        keys: arguments.keys as usize,
+        response_qos: QoS::from_bits(arguments.response_qos).unwrap_or_default(),
+        survive: None,
+    };
+    arguments
+        .clients
+        .iter()
+        .map(|clients| kv_run(run, plan(*clients), mode))
+        .collect()
+}
+
+/// CPU time of the servers per operation, in microseconds.
+fn cpu_per_operation(
+    run: &Run,
+    before: Duration,
+    operations: u64,
+) -> Option<(&'static str, serde_json::Value)> {
+    let spent = process::cpu_times(&run.pids).saturating_sub(before);
+    let per = spent.as_secs_f64() * 1e6 / operations.max(1) as f64;
+    (!run.pids.is_empty()).then(|| ("server_cpu_us", json!(round(per, 2))))
+}
+
+fn own_cpu() -> Duration {
+    process::cpu_time(std::process::id()).unwrap_or_default()
+}
+
+fn kv_run(run: &Run, plan: kv::Plan, mode: &str) -> Result<Report, Failure> {
+    eprintln!("{mode}: {} clients", plan.clients);
+    let survives = plan.survive.is_some();
+    let clients = plan.clients;
+    let id = format!("{}-{}", run.id, Uuid::new_v4().simple());
+    let mut engine = Engine::new()?;
+    let mut load = KvLoad::new(&mut engine, plan, run.servers.clone(), &id[..13]);
+    engine.open_all(0, &run.servers, &mut load, Duration::from_secs(30))?;
+    load.start(&mut engine)?;
+    kv::drive(&mut engine, &mut load, |load, _| load.is_populated())?;
+    let warm = Instant::now() + run.warmup;
+    kv::drive(&mut engine, &mut load, |_, now| now >= warm)?;
+    load.reset();
+    let (begin, cpu, own) = (Instant::now(), process::cpu_times(&run.pids), own_cpu());
+    let end = begin + run.duration;
+    kv::drive(&mut engine, &mut load, |_, now| now >= end)?;
+    let elapsed = begin.elapsed();
+    if let Some(error) = &load.first_error {
+        eprintln!("first error: {error}");
+    }
+    let operations = load.latency.total();
+    let mut extra = vec![(
+        "load_cpu",
+        json!(round(
+            (own_cpu() - own).as_secs_f64() / elapsed.as_secs_f64(),
+            2
+        )),
+    )];
+    extra.extend(cpu_per_operation(run, cpu, operations));
+    if survives {
+        load.finish(Instant::now());
+        let ms = |gap: Duration| round(gap.as_secs_f64() * 1e3, 1);
+        extra.push(("longest_gap_ms", json!(ms(load.longest_gap))));
+        let gaps: Vec<_> = load
+            .gaps
+            .iter()
+            .map(|(at, gap)| json!({ "at_s": round((*at - begin).as_secs_f64(), 2), "ms": ms(*gap) }))
+            .collect();
+        extra.push(("gaps", json!(gaps)));
+        extra.push(("connections_lost", json!(load.lost)));
+    }
+    Ok(Report {
+        mode: mode.to_owned(),
+        clients,
+        elapsed,
+        operations,
+        latency: load.latency,
+        errors: load.errors,
+        extra,
+    })
+}
+
+fn mqtt_runs(run: &Run, arguments: &MqttArgs) -> Result<Vec<Report>, Failure> {
+    if arguments.payload_bytes < SMALLEST_PAYLOAD {
+        let message = format!("--payload-bytes: at least {SMALLEST_PAYLOAD}, for a time stamp");
+        return Err(Failure::failed(message));
+    }
+    arguments
+        .qos
+        .iter()
+        .map(|qos| mqtt_run(run, arguments, *qos))
+        .collect()
+}
+
+fn mqtt_run(run: &Run, arguments: &MqttArgs, qos: u8) -> Result<Report, Failure> {
+    let plan = flow::Plan {
+        topology: arguments.topology,
+        publishers: arguments.publishers as usize,
+        subscribers: arguments.subscribers as usize,
+        qos: QoS::from_bits(qos).unwrap_or_default(),
+        window: arguments.window.max(1),
+        lag: arguments.lag,
+        payload_bytes: arguments.payload_bytes,
+        version: arguments.protocol.version(),
+        durable: arguments.durable,
+    };
+    eprintln!(
+        "mqtt: QoS {qos}, {} publishers, {} subscribers",
+        plan.publishers, plan.subscribers
+    );
+    let (clients, subscribers) = (plan.publishers + plan.subscribers, plan.subscribers);
+    let id = format!("{}q{qos}", run.id);
+    let mut engine = Engine::new()?;
+    let mut flow = Flow::new(&mut engine, plan, &id);
+    let limit = Duration::from_secs(30);
+    engine.open_all(0, &run.servers, &mut flow, limit)?;
+    flow.add_publishers(&mut engine, &id);
+    engine.open_all(subscribers, &run.servers, &mut flow, limit)?;
+    flow::drive(&mut engine, &mut flow, Instant::now() + run.warmup)?;
+    flow.reset();
+    let (begin, cpu, own) = (Instant::now(), process::cpu_times(&run.pids), own_cpu());
+    flow::drive(&mut engine, &mut flow, begin + run.duration)?;
+    let elapsed = begin.elapsed();
+    let published = flow.published as f64 / elapsed.as_secs_f64();
+    let mut extra = vec![
+        ("published_per_second", json!(round(published, 0))),
+        ("missing", json!(flow.missing)),
+        (
+            "load_cpu",
+            json!(round(
+                (own_cpu() - own).as_secs_f64() / elapsed.as_secs_f64(),
+                2
+            )),
+        ),
+    ];
+    extra.extend(cpu_per_operation(run, cpu, flow.delivered));
+    Ok(Report {
+        mode: format!("mqtt-qos{qos}"),
+        clients,
+        elapsed,
+        operations: flow.delivered,
+        latency: flow.latency,
+        errors: 0,
+        extra,
+    })
+}
+
+fn connect_run(run: &Run, clients: usize, protocol: Protocol) -> Result<Report, Failure> {
+    eprintln!("connect: {clients} at a time");
+    let times = (run.warmup, run.duration);
+    let cpu = process::cpu_times(&run.pids);
+    let (storm, elapsed) =
+        connect::storm(&run.servers, clients, protocol.version(), &run.id, times)?;
+    let operations = storm.latency.total();
+    Ok(Report {
+        mode: "connect".into(),
+        clients,
+        elapsed,
+        operations,
+        latency: storm.latency,
+        errors: 0,
+        extra: cpu_per_operation(run, cpu, operations)
+            .into_iter()
+            .collect(),
+    })
+}
+
+fn idle_run(
+    run: &Run,
+    connections: usize,
+    subscribe: bool,
+    settle: Duration,
+    protocol: Protocol,
+) -> Result<Report, Failure> {
+    eprintln!("idle: {connections} connections");
+    let identity = |index| Identity {
+        client_id: format!("bench-{}-{index}", run.id),
+        version: protocol.version(),
+        durable: false,
+        filters: match subscribe {
+            true => vec![(format!("bench/{}/{index}", run.id), QoS::AtMostOnce)],
+            false => Vec::new(),
+        },
+    };
+    let identities = (0..connections).map(identity).collect();
+    let held = connect::hold(&run.servers, identities, &run.pids, settle)?;
+    let mut extra = Vec::new();
+    if let Some((before, after)) = held.memory {
+        let each = after.saturating_sub(before) as f64 / connections as f64;
+        extra.push(("bytes_per_connection", json!(round(each, 0))));
+        extra.push(("resident_bytes", json!(after)));
+    }
+    Ok(Report {
+        mode: "idle".into(),
+        clients: connections,
+        elapsed: held.opening,
+        operations: connections as u64,
+        latency: histogram::Histogram::default(),
+        errors: 0,
+        extra,
+    })
+}

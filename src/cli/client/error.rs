@@ -1,0 +1,68 @@
+//! Why the client could not do what it was asked.
+
+use crate::mqtt::codec::{DecodeError, EncodeError, ReasonCode};
+
+/// Why the client could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// None of the addresses accepted a connection.
+    #[error("no server can be reached: {0}")]
+    Unreachable(String),
+    /// The connection ended in the middle of something.
+    #[error("the connection was closed: {0}")]
+    Closed(String),
+    /// A server said that it cannot serve at present: the cluster has no leader.
+    #[error("the cluster has no leader: {0}")]
+    NoLeader(String),
+    /// No answer in time.
+    #[error("no answer within {0} s")]
+    TimedOut(u64),
+    /// The server refused it.
+    #[error("refused: {} (0x{:02X}){}", reason.name(), *reason as u8, detail.as_ref().map(|text| format!(": {text}")).unwrap_or_default())]
+    Refused {
+        /// The reason code.
+        reason: ReasonCode,
+        /// The reason string, when the server sent one.
+        detail: Option<String>,
+    },
+    /// The server sent something that is not MQTT.
+    #[error("the server broke the protocol: {0}")]
+    Protocol(String),
+    /// What was to be sent does not fit into a packet.
+    #[error("cannot be sent: {0}")]
+    Encode(#[from] EncodeError),
+    /// The state store answered something that is no answer.
+    #[error("the state store answered {0}")]
+    Answer(String),
+}
+
+impl ClientError {
+    /// Whether another server, or the same one a little later, may well do it.
+    pub fn is_transient(&self) -> bool {
+        matches!(
+            self,
+            ClientError::Unreachable(_) | ClientError::Closed(_) | ClientError::NoLeader(_)
+        )
+    }
+
+    /// What a refusing reason code means for the caller.
+    pub(super) fn from_reason(reason: ReasonCode, detail: Option<&str>) -> ClientError {
+        match reason {
+            ReasonCode::ServerUnavailable
+            | ReasonCode::ServerBusy
+            | ReasonCode::ServerShuttingDown => {
+                ClientError::NoLeader(detail.unwrap_or(reason.name()).to_owned())
+            }
+            _ => ClientError::Refused {
+                reason,
+                detail: detail.map(str::to_owned),
+            },
+        }
+    }
+}
+
+impl From<DecodeError> for ClientError {
+    fn from(error: DecodeError) -> ClientError {
+        ClientError::Protocol(error.text().to_owned())
+    }
+}

@@ -1,0 +1,141 @@
+//! `quorumq cluster`: looks at the cluster and changes its members, over a node's HTTP port.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use hyper::Method;
+use serde_json::{Value, json};
+
+use super::exit::{Failure, Outcome};
+use super::http_client::request;
+use super::output::{self, Format};
+use crate::config::Address;
+use crate::http::ClusterStatus;
+
+/// Look at the cluster and change its members.
+#[derive(Args)]
+pub struct Cluster {
+    /// HTTP port of any node.
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        env = "QUORUMQ_HTTP",
+        default_value = "127.0.0.1:8080",
+        global = true
+    )]
+    http: Address,
+
+    /// Longest time to wait, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 35, global = true,
+          value_parser = clap::value_parser!(u64).range(1..=3600))]
+    timeout: u64,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show leader, term and members as the asked node sees them.
+    Status,
+    /// Add a running node as a voter; it is brought up to date first.
+    Join {
+        /// Number of the new node (its node.id).
+        id: u64,
+        /// Where the other nodes reach it (its cluster.advertise).
+        address: Address,
+    },
+    /// Remove a node from the voters.
+    Leave {
+        /// Number of the node.
+        id: u64,
+    },
+    /// Hand leadership to another voter.
+    Transfer {
+        /// The next leader; the most advanced voter when absent.
+        to: Option<u64>,
+    },
+}
+
+/// Runs the command.
+pub async fn run(cluster: Cluster, format: Format) -> Outcome {
+    let limit = Duration::from_secs(cluster.timeout);
+    let post = |path: &'static str, body: Value| {
+        let http = cluster.http.clone();
+        async move { request(&http, Method::POST, path, Some(&body), limit).await }
+    };
+    let answer = match cluster.command {
+        Command::Status => {
+            let answer = request(
+                &cluster.http,
+                Method::GET,
+                "/v1/cluster/status",
+                None,
+                limit,
+            )
+            .await?;
+            return status(answer, format);
+        }
+        Command::Join { id, address } => {
+            eprintln!("adding node {id}; it votes as soon as it has caught up");
+            post("/v1/cluster/join", json!({ "id": id, "address": address })).await?
+        }
+        Command::Leave { id } => post("/v1/cluster/leave", json!({ "id": id })).await?,
+        Command::Transfer { to } => post("/v1/cluster/transfer", json!({ "to": to })).await?,
+    };
+    match format {
+        Format::Json => output::json(&answer)?,
+        Format::Table => {
+            let text = |value: &Value| {
+                value
+                    .as_str()
+                    .map_or_else(|| value.to_string(), str::to_owned)
+            };
+            for (name, value) in answer.as_object().into_iter().flatten() {
+                output::line(format!("{name} {}", text(value)))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn status(answer: Value, format: Format) -> Outcome {
+    if format == Format::Json {
+        return Ok(output::json(&answer)?);
+    }
+    let status: ClusterStatus = serde_json::from_value(answer).map_err(Failure::failed)?;
+    let number =
+        |value: Option<u64>| value.map_or_else(|| "-".to_owned(), |value| value.to_string());
+    output::line(format!(
+        "cluster {} ({}), asked node {}, leader {}, term {}, committed {}, applied {}",
+        status.name,
+        status.cluster_id,
+        status.node,
+        number(status.leader),
+        status.term,
+        status.committed_index,
+        status.applied_index,
+    ))?;
+    let rows: Vec<_> = status
+        .members
+        .iter()
+        .map(|member| {
+            let role = match (member.voter, Some(member.id) == status.leader) {
+                (_, true) => "leader",
+                (true, false) => "voter",
+                (false, false) => "learner",
+            };
+            vec![
+                member.id.to_string(),
+                role.to_owned(),
+                member.address.clone(),
+                number(member.matched_index),
+                number(member.last_seen_ms),
+            ]
+        })
+        .collect();
+    Ok(output::table(
+        &["NODE", "ROLE", "ADDRESS", "MATCHED", "SEEN MS AGO"],
+        &rows,
+    )?)
+}

@@ -1,0 +1,135 @@
+//! The command line: one definition from which parsing, help, man pages and completions come.
+//!
+//! Data goes to standard output, everything else to standard error; exit codes are in [`exit`]. Commands reach the
+//! cluster as any client does, over MQTT and HTTP; only `serve` starts a node.
+
+mod bench;
+mod check;
+pub mod client;
+mod cluster;
+mod exit;
+mod http_client;
+mod kv;
+mod output;
+mod publish;
+mod reference;
+mod servers;
+mod settings;
+mod subscribe;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+use exit::{Failure, Outcome};
+use output::Format;
+
+/// An MQTT broker cluster whose acknowledgements are commits.
+#[derive(Parser)]
+#[command(
+    name = "quorumq",
+    version,
+    max_term_width = 110,
+    propagate_version = true
+)]
+#[command(after_help = "\
+Exit codes: 0 ok, 1 failed or key absent, 2 usage, 69 unreachable, 75 no leader, 78 bad configuration.")]
+pub struct Cli {
+    /// How results are written.
+    #[arg(short, long, value_enum, global = true, default_value_t)]
+    output: Format,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Check a configuration and report every problem with its line.
+    Check(check::Check),
+    /// Use the replicated state store.
+    Kv(kv::Kv),
+    /// Look at the cluster and change its members.
+    Cluster(cluster::Cluster),
+    /// Publish messages.
+    Pub(publish::Pub),
+    /// Subscribe and print what arrives.
+    Sub(subscribe::Sub),
+    /// Generate load and measure it; also drives other MQTT brokers.
+    Bench(bench::Bench),
+    /// Print a completion script for a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write man pages into a directory, or the main one to standard output.
+    Man {
+        /// Directory for one page per command.
+        directory: Option<std::path::PathBuf>,
+    },
+    /// Print a page of the reference, as it is kept under docs/.
+    #[command(hide = true)]
+    Reference {
+        /// Which page.
+        page: reference::Page,
+    },
+}
+
+/// Parses the process's arguments, runs the command, and returns the exit code.
+pub fn main() -> ExitCode {
+    exit::finish(run(Cli::parse()))
+}
+
+fn run(cli: Cli) -> Outcome {
+    match cli.command {
+        Command::Check(check) => check::run(check, cli.output),
+        Command::Kv(kv) => block_on(kv::run(kv, cli.output)),
+        Command::Cluster(cluster) => block_on(cluster::run(cluster, cli.output)),
+        Command::Pub(arguments) => block_on(publish::run(arguments)),
+        Command::Sub(arguments) => block_on(subscribe::run(arguments, cli.output)),
+        Command::Bench(bench) => bench::run(bench, cli.output),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "quorumq", &mut script);
+            Ok(output::raw(&script)?)
+        }
+        Command::Man { directory } => reference::man(directory.as_deref()),
+        Command::Reference { page } => Ok(output::raw(reference::page(page).as_bytes())?),
+    }
+}
+
+/// Runs a client command on this thread.
+fn block_on(work: impl Future<Output = Outcome>) -> Outcome {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(Failure::failed)?
+        .block_on(work)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_and_flag_has_help() {
+        fn walk(command: &clap::Command, path: &str) {
+            let path = format!("{path} {}", command.get_name());
+            assert!(command.get_about().is_some(), "{path} has no help");
+            for argument in command.get_arguments() {
+                assert!(
+                    argument.get_help().is_some(),
+                    "{path} {} has no help",
+                    argument.get_id()
+                );
+            }
+            command.get_subcommands().for_each(|sub| walk(sub, &path));
+        }
+        walk(&Cli::command(), "");
+    }
+}

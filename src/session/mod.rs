@@ -4,16 +4,21 @@
 //! * [`entry`] is the stored row of one queued message;
 //! * [`queue`] is what a session's replicated row knows of its queue: bounds, and what may be sent now;
 //! * [`window`] is what the connection that owns the session knows of messages under way;
-//! * [`inbound`] is the receiving half of QoS 2.
+//! * [`inbound`] is the receiving half of QoS 2;
+//! * [`delivery`] is what one session gets of one message, [`share`] which member of a group gets it;
+//! * [`will`] is what becomes of a will.
 //!
 //! The machine owns all rows. It *grants* entries to the owning connection in order, as far as the client's receive
 //! maximum allows, while it applies; so every replica knows which messages may have reached the client, and a
 //! resumed session goes on with the right packet ids, DUP flags and PUBRELs on whichever node it is.
 
+pub mod delivery;
 pub mod entry;
 pub mod inbound;
 pub mod queue;
 pub mod sequence;
+pub mod share;
+pub mod will;
 pub mod window;
 
 pub use entry::{Entry, EntryError, MessageId, Queued};

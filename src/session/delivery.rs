@@ -1,0 +1,195 @@
+//! One message for one session: what becomes of it when several subscriptions match, and of its expiry.
+//!
+//! Overlapping subscriptions are merged: a session gets one copy, with the highest QoS granted and the identifiers of
+//! all subscriptions that matched (MQTT 5, 3.3.4). Shared subscriptions are no part of this: each of their groups
+//! gets a copy of its own.
+
+use smallvec::SmallVec;
+
+use super::Qos;
+use crate::time::Millis;
+
+/// What a matching subscription asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Match {
+    /// Maximum QoS, as granted.
+    pub qos: Qos,
+    /// No Local, when the publisher is the subscriber itself `[MQTT-3.8.3-3]`.
+    pub is_own: bool,
+    /// Retain As Published.
+    pub retain_as_published: bool,
+    /// Subscription identifier; `None` when there is none.
+    pub identifier: Option<u32>,
+}
+
+/// The copy of a message that one session gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// The lower of the message's QoS and the highest one granted.
+    pub qos: Qos,
+    /// RETAIN, as far as a subscription wants it passed on `[MQTT-3.3.1-12]`, `[MQTT-3.3.1-13]`.
+    pub retain: bool,
+    /// Identifiers of the subscriptions that matched, in the order in which they did, none twice.
+    pub identifiers: SmallVec<[u32; 2]>,
+}
+
+impl Delivery {
+    /// Merges the matches of one session; `None` when the message is not for it. `qos` and `retain` are those of the
+    /// PUBLISH.
+    pub fn merge(qos: Qos, retain: bool, matches: impl IntoIterator<Item = Match>) -> Option<Self> {
+        let mut merged: Option<Delivery> = None;
+        for found in matches {
+            if found.is_own {
+                continue;
+            }
+            let delivery = merged.get_or_insert_with(|| Delivery {
+                qos: Qos::AtMostOnce,
+                retain: false,
+                identifiers: SmallVec::new(),
+            });
+            delivery.qos = delivery.qos.max(found.qos.min(qos));
+            delivery.retain |= retain && found.retain_as_published;
+            if let Some(identifier) = found.identifier
+                && !delivery.identifiers.contains(&identifier)
+            {
+                delivery.identifiers.push(identifier);
+            }
+        }
+        merged
+    }
+}
+
+/// When a message that was accepted at `accepted_at` with this expiry interval is no longer delivered.
+pub fn expires_at(accepted_at: Millis, expiry_interval_s: u32) -> Millis {
+    accepted_at.plus(u64::from(expiry_interval_s) * 1000)
+}
+
+/// The expiry interval to send with a message, seconds: what was received less the time it waited
+/// `[MQTT-3.3.2-6]`, rounded up. `None` when its time is over and it must not be sent `[MQTT-3.3.2-5]`: after the deadline,
+/// so that a message published with 0 still reaches who is there.
+pub fn remaining_s(expires_at: Millis, now: Millis) -> Option<u32> {
+    let left_ms = expires_at.0.checked_sub(now.0)?;
+    Some(u32::try_from(left_ms.div_ceil(1000)).unwrap_or(u32::MAX))
+}
+
+/// Whether the retained messages that match are sent when a subscription is made, by its Retain Handling
+/// `[MQTT-3.3.1-9]`, `[MQTT-3.3.1-10]`, `[MQTT-3.3.1-11]`. Never for shared subscriptions (MQTT 5, 3.8.4).
+pub fn sends_retained(retain_handling: u8, is_new: bool, is_shared: bool) -> bool {
+    match retain_handling {
+        _ if is_shared => false,
+        0 => true,
+        1 => is_new,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Match = Match {
+        qos: Qos::ExactlyOnce,
+        is_own: false,
+        retain_as_published: false,
+        identifier: None,
+    };
+
+    #[test]
+    fn the_qos_of_a_delivery_is_the_lower_one() {
+        for (published, granted, delivered) in [
+            (Qos::AtMostOnce, Qos::ExactlyOnce, Qos::AtMostOnce),
+            (Qos::ExactlyOnce, Qos::AtLeastOnce, Qos::AtLeastOnce),
+            (Qos::AtLeastOnce, Qos::AtMostOnce, Qos::AtMostOnce),
+            (Qos::ExactlyOnce, Qos::ExactlyOnce, Qos::ExactlyOnce),
+        ] {
+            let found = Match {
+                qos: granted,
+                ..PLAIN
+            };
+            let delivery = Delivery::merge(published, false, [found]).unwrap();
+            assert_eq!(delivery.qos, delivered);
+        }
+    }
+
+    #[test]
+    fn overlapping_subscriptions_give_one_copy_with_all_identifiers() {
+        let with = |qos, identifier| Match {
+            qos,
+            identifier,
+            ..PLAIN
+        };
+        let delivery = Delivery::merge(
+            Qos::AtLeastOnce,
+            false,
+            [
+                with(Qos::AtMostOnce, Some(7)),
+                with(Qos::ExactlyOnce, None),
+                with(Qos::AtMostOnce, Some(3)),
+                with(Qos::AtMostOnce, Some(7)),
+            ],
+        )
+        .unwrap();
+        assert_eq!(delivery.qos, Qos::AtLeastOnce);
+        assert_eq!(delivery.identifiers.as_slice(), [7, 3]);
+    }
+
+    #[test]
+    fn mqtt_3_8_3_3_no_local_leaves_only_the_others() {
+        let own = Match {
+            is_own: true,
+            identifier: Some(1),
+            ..PLAIN
+        };
+        assert_eq!(Delivery::merge(Qos::AtLeastOnce, false, [own]), None);
+        let other = Match {
+            qos: Qos::AtMostOnce,
+            identifier: Some(2),
+            ..PLAIN
+        };
+        let delivery = Delivery::merge(Qos::AtLeastOnce, false, [own, other]).unwrap();
+        assert_eq!(delivery.qos, Qos::AtMostOnce);
+        assert_eq!(delivery.identifiers.as_slice(), [2]);
+    }
+
+    #[test]
+    fn mqtt_3_3_1_12_and_13_retain_is_passed_on_as_asked() {
+        let kept = Match {
+            retain_as_published: true,
+            ..PLAIN
+        };
+        let retain = |retain, found| {
+            Delivery::merge(Qos::AtMostOnce, retain, [found])
+                .unwrap()
+                .retain
+        };
+        assert!(!retain(true, PLAIN) && retain(true, kept) && !retain(false, kept));
+    }
+
+    #[test]
+    fn mqtt_3_3_2_6_expiry_counts_down() {
+        let deadline = expires_at(Millis(1_000), 10);
+        assert_eq!(remaining_s(deadline, Millis(1_000)), Some(10));
+        assert_eq!(remaining_s(deadline, Millis(1_001)), Some(10));
+        assert_eq!(remaining_s(deadline, Millis(2_000)), Some(9));
+        assert_eq!(remaining_s(deadline, Millis(10_999)), Some(1));
+        assert_eq!(remaining_s(deadline, Millis(11_000)), Some(0));
+        assert_eq!(remaining_s(deadline, Millis(11_001)), None);
+        assert_eq!(remaining_s(deadline, Millis(99_000)), None);
+        assert_eq!(remaining_s(Millis::NEVER, Millis(0)), Some(u32::MAX));
+    }
+
+    #[test]
+    fn mqtt_3_3_1_9_to_11_retain_handling() {
+        for (handling, is_new, sends) in [
+            (0, true, true),
+            (0, false, true),
+            (1, true, true),
+            (1, false, false),
+            (2, true, false),
+            (2, false, false),
+        ] {
+            assert_eq!(sends_retained(handling, is_new, false), sends);
+            assert!(!sends_retained(handling, is_new, true));
+        }
+    }
+}

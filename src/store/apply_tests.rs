@@ -578,7 +578,7 @@ fn expected(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1024))]
+    #![proptest_config(ProptestConfig::with_cases(256))]
     #[test]
     fn histories_of_a_key_follow_the_rules(moves in prop::collection::vec(any_move(), 1..60)) {
         let mut key = Key::absent();

@@ -109,7 +109,6 @@ fn name() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
     #[test]
     fn agrees_with_the_definition_of_a_match(
         steps in prop::collection::vec((0u8..4, filter(), 0u8..6), 1..120),

@@ -22,6 +22,7 @@ fn chaos() {
     let mut random = Random::new(seed);
     let mut cluster = Cluster::start_with(Plan {
         // Snapshots often, so that they meet the faults too.
+        network: true,
         extra: "[raft]\nsnapshot_log_bytes = 1048576\nkeep_log_s = 0\n".into(),
         ..Plan::default()
     });
@@ -46,7 +47,7 @@ fn chaos() {
 fn one(cluster: &mut Cluster, load: &Load, random: &mut Random) {
     let victim = random.below(cluster.nodes.len() as u64) as usize;
     let while_down = Duration::from_millis(random.below(4000));
-    let fault = random.below(6);
+    let fault = random.below(8);
     eprintln!(
         "chaos: fault {fault} on node {} for {while_down:?}",
         victim + 1
@@ -68,6 +69,16 @@ fn one(cluster: &mut Cluster, load: &Load, random: &mut Random) {
             cluster.nodes[victim].kill();
             cluster.start_node(victim);
         }
+        5 | 6 => {
+            let other = (victim + 1) % cluster.nodes.len();
+            match random.below(3) {
+                0 => cluster.network().isolate(victim),
+                1 => cluster.network().separate(victim, other),
+                _ => cluster.network().cut(victim, other),
+            }
+            std::thread::sleep(while_down);
+            cluster.network().heal();
+        }
         4 => {
             cluster.nodes[victim].terminate();
             std::thread::sleep(while_down);
@@ -77,8 +88,8 @@ fn one(cluster: &mut Cluster, load: &Load, random: &mut Random) {
             for node in &mut cluster.nodes {
                 node.kill();
             }
-            for node in &mut cluster.nodes {
-                node.start();
+            for index in 0..cluster.nodes.len() {
+                cluster.start_node(index);
             }
         }
     }

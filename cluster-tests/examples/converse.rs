@@ -19,7 +19,7 @@ fn main() {
     let (mut held, mut broken) = (0, Vec::new());
     for folder in &folders {
         for path in corpus::files(folder) {
-            match catch_unwind(AssertUnwindSafe(|| corpus::hold(&path, address))) {
+            match catch_unwind(AssertUnwindSafe(|| corpus::hold(&path, &[address]))) {
                 Ok(()) => held += 1,
                 Err(_) => broken.push(path.display().to_string()),
             }

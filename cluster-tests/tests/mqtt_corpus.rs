@@ -12,9 +12,10 @@ fn conversations() {
     let mut broken = Vec::new();
     for folder in ["connect", "malformed", "publish", "subscribe"] {
         for (index, path) in corpus::files(folder).into_iter().enumerate() {
-            let address = cluster.mqtt(index % cluster.nodes.len());
+            let mut nodes = cluster.addresses();
+            nodes.rotate_left(index % 3);
             count += 1;
-            if catch_unwind(AssertUnwindSafe(|| corpus::hold(&path, address))).is_err() {
+            if catch_unwind(AssertUnwindSafe(|| corpus::hold(&path, &nodes))).is_err() {
                 broken.push(format!(
                     "{folder}/{}",
                     path.file_stem().unwrap_or_default().to_string_lossy()

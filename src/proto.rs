@@ -11,3 +11,9 @@ pub mod command {
 pub mod state {
     tonic::include_proto!("quorumq.state.v1");
 }
+
+/// `proto/cluster.proto`: proposals and messages between nodes.
+#[allow(missing_docs, clippy::all)]
+pub mod cluster {
+    tonic::include_proto!("quorumq.cluster.v1");
+}

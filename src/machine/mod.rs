@@ -1,6 +1,229 @@
 //! The replicated state machine: commands in, replies and effects out.
 //!
 //! Everything here is deterministic. It has no clock, randomness, disk or network: time rides in the
-//! log, and storage is what [`tables::Tables`] shows.
+//! log, and storage is what [`tables::Tables`] shows. What is kept in memory is derived from the tables
+//! and rebuilt by [`Machine::restore`].
+//!
+//! A batch is applied in this order: the log time moves on, timers due at it fire, then the commands of
+//! each proposal run. One file per family of commands.
 
+pub mod effect;
+pub mod key;
+mod nodes;
+pub mod read;
+mod replies;
+mod sessions;
+pub mod store;
+pub mod subscriptions;
 pub mod tables;
+mod timers;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::{Buf, Bytes};
+use prost::Message as _;
+
+use crate::ids::{ConnectionId, Incarnation, LogIndex, NodeId, Owner, SessionId};
+use crate::proto::{command, state};
+use crate::time::Millis;
+use effect::{Output, Reply};
+use subscriptions::SubscriptionIndex;
+use tables::{Backing, Tables};
+
+pub use crate::store::Quota;
+
+/// The log holds something this version cannot apply: the node must stop, skipping it would make
+/// replicas differ.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// The entry is not a batch.
+    #[error("log entry {0} is not a batch of commands: {1}")]
+    Malformed(LogIndex, prost::DecodeError),
+    /// A command's number is not known here.
+    #[error("log entry {0} holds a command that this version does not know; upgrade this node")]
+    UnknownCommand(LogIndex),
+}
+
+/// What a command is carried out with.
+pub(crate) struct Context<'a, 't> {
+    tables: &'a mut Tables<'t>,
+    index: LogIndex,
+    now: Millis,
+    node: NodeId,
+    incarnation: Incarnation,
+}
+
+impl Context<'_, '_> {
+    /// A connection of the proposing node.
+    fn owner(&self, connection: u64) -> Owner {
+        Owner { node: self.node, incarnation: self.incarnation, connection: ConnectionId(connection) }
+    }
+}
+
+/// The state machine of one replica.
+pub struct Machine {
+    /// The node this replica is on; decides which outputs are kept, never what is stored.
+    local: NodeId,
+    quota: Quota,
+    meta: state::Meta,
+    nodes: BTreeMap<NodeId, state::Node>,
+    connections: BTreeMap<Owner, Arc<str>>,
+    subscriptions: Arc<SubscriptionIndex>,
+    watchers: store::Watchers,
+    replies: replies::Memory,
+    next_due: Millis,
+    outputs: Vec<Output>,
+}
+
+impl Machine {
+    /// An empty machine; [`Machine::restore`] gives it its state.
+    pub fn new(local: NodeId, quota: Quota, subscriptions: Arc<SubscriptionIndex>) -> Self {
+        Machine {
+            local,
+            quota,
+            meta: state::Meta::default(),
+            nodes: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            subscriptions,
+            watchers: store::Watchers::default(),
+            replies: replies::Memory::default(),
+            next_due: Millis::NEVER,
+            outputs: Vec::new(),
+        }
+    }
+
+    /// Rebuilds everything that is kept in memory from the stored tables.
+    pub fn restore(&mut self, backing: &dyn Backing) {
+        self.outputs.clear();
+        self.meta = match backing.get(&key::meta::encode()) {
+            Some(row) => state::Meta::decode(row).expect("this machine wrote the row"),
+            None => state::Meta::default(),
+        };
+        self.nodes.clear();
+        let (from, to) = key::node::all();
+        backing.scan(&from, &to, &mut |row_key, row| {
+            let node = key::node::decode(row_key).expect("this machine wrote the key");
+            self.nodes.insert(node, state::Node::decode(row).expect("this machine wrote the row"));
+            true
+        });
+        self.restore_sessions(backing);
+        self.watchers.restore(backing);
+        self.replies.restore(backing);
+        self.find_next_due(backing);
+    }
+
+    fn restore_sessions(&mut self, backing: &dyn Backing) {
+        self.connections.clear();
+        self.subscriptions.clear();
+        let (from, to) = key::session::all();
+        backing.scan(&from, &to, &mut |row_key, row| {
+            let client_id = key::session::decode(row_key).expect("this machine wrote the key");
+            let row = state::Session::decode(row).expect("this machine wrote the row");
+            let owner = sessions::owner_of(&row);
+            if let Some(owner) = owner {
+                self.connections.insert(owner, client_id.into());
+            }
+            self.subscriptions.open(SessionId(row.session_id), client_id, owner);
+            true
+        });
+        let (from, to) = key::subscription::all();
+        backing.scan(&from, &to, &mut |row_key, row| {
+            let (session, filter) = key::subscription::decode(row_key).expect("this machine wrote the key");
+            let row = state::Subscription::decode(row).expect("this machine wrote the row");
+            self.subscriptions.subscribe(session, filter, &row);
+            true
+        });
+    }
+
+    /// Applies one log entry.
+    ///
+    /// # Errors
+    /// When the entry cannot be understood; the replica must stop.
+    pub fn apply(&mut self, index: LogIndex, entry: Bytes, tables: &mut Tables<'_>) -> Result<(), ApplyError> {
+        let batch = command::Batch::decode(entry).map_err(|error| ApplyError::Malformed(index, error))?;
+        self.meta.clock_ms = self.meta.clock_ms.max(batch.stamp_ms);
+        let now = Millis(self.meta.clock_ms);
+        let mut context =
+            Context { tables, index, now, node: NodeId::default(), incarnation: Incarnation::default() };
+        self.fire_timers(&mut context);
+        for proposal in batch.proposals {
+            context.node = NodeId(proposal.node);
+            context.incarnation = Incarnation(proposal.incarnation);
+            self.apply_proposal(&mut context, proposal)?;
+        }
+        self.store_replies(&mut context);
+        context.tables.put(key::meta::encode(), self.meta.encode_to_vec());
+        Ok(())
+    }
+
+    fn apply_proposal(&mut self, context: &mut Context<'_, '_>, proposal: command::Proposal) -> Result<(), ApplyError> {
+        if !self.admit(context, context.node, context.incarnation, proposal.sequence) {
+            return Ok(());
+        }
+        let mut commands = proposal.commands;
+        while commands.has_remaining() {
+            let command = command::Command::decode_length_delimited(&mut commands)
+                .map_err(|error| ApplyError::Malformed(context.index, error))?;
+            let kind = command.kind.ok_or(ApplyError::UnknownCommand(context.index))?;
+            let reply = self.run(context, kind)?;
+            if context.node == self.local {
+                let incarnation = context.incarnation;
+                self.outputs.push(Output::Reply { incarnation, reply });
+            }
+        }
+        if context.node == self.local {
+            let (incarnation, sequence) = (context.incarnation, proposal.sequence);
+            self.outputs.push(Output::ProposalApplied { incarnation, sequence });
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, context: &mut Context<'_, '_>, kind: command::command::Kind) -> Result<Reply, ApplyError> {
+        use command::command::Kind;
+        Ok(match kind {
+            Kind::Nothing(_) => Reply::Done,
+            Kind::NodeDown(command) => self.node_down(context, command),
+            Kind::OpenSession(command) => self.open_session(context, command),
+            Kind::CloseSession(command) => self.close_session(context, command),
+            Kind::DeleteSession(command) => self.delete_session_command(context, command),
+            Kind::Subscribe(command) => self.subscribe(context, command),
+            Kind::Unsubscribe(command) => self.unsubscribe(context, command),
+            Kind::StoreWrite(command) => Reply::Store(self.store_write(context, command)),
+            Kind::KeyNotify(command) => self.key_notify(context, command),
+            Kind::Publish(_) | Kind::Acknowledge(_) | Kind::Release(_) => {
+                return Err(ApplyError::UnknownCommand(context.index));
+            }
+        })
+    }
+
+    /// Outputs since the last call, in the order in which they happened.
+    pub fn take_outputs(&mut self) -> Vec<Output> {
+        std::mem::take(&mut self.outputs)
+    }
+
+    /// Log time.
+    pub fn clock(&self) -> Millis {
+        Millis(self.meta.clock_ms)
+    }
+
+    /// When the earliest timer is due; the leader proposes an empty batch then.
+    pub fn next_due(&self) -> Millis {
+        self.next_due
+    }
+
+    /// The newest life of `node` that was registered.
+    pub fn incarnation(&self, node: NodeId) -> Incarnation {
+        Incarnation(self.nodes.get(&node).map_or(0, |row| row.incarnation))
+    }
+
+    /// Keys of the state store that hold a value, and their bytes.
+    pub fn store_usage(&self) -> (u64, u64) {
+        (self.meta.store_keys, self.meta.store_bytes)
+    }
+
+    /// Number of remembered replies.
+    pub fn remembered_replies(&self) -> usize {
+        self.replies.len()
+    }
+}

@@ -1,0 +1,29 @@
+//! Every fixed limit, with its reason. What an operator may want to change is in the configuration instead.
+
+/// Proposals of one node that are on their way at once. Two keep the pipe full while a batch is on disk and on the
+/// wire; more would only cut the same commands into smaller batches.
+pub const PROPOSALS_IN_FLIGHT: usize = 2;
+
+/// Bytes of commands that gather for the next proposal before connections are told to wait.
+pub const PROPOSAL_GATHERING_BYTES: usize = 64 << 20;
+
+/// Bytes of proposals the leader puts into one log entry.
+pub const BATCH_BYTES: usize = 2 << 20;
+
+/// Log entries the leader appends beyond the last applied one. The Raft core stalls at 1,024.
+pub const ENTRIES_AHEAD_OF_APPLY: u64 = 256;
+
+/// Proposals that wait for the leader's sequencer, of all nodes.
+pub const SEQUENCER_QUEUE: usize = 256;
+
+/// Bytes of messages that wait for one peer node before further QoS 0 messages to it are dropped.
+pub const PEER_OUTBOX_BYTES: usize = 64 << 20;
+
+/// Largest message between nodes, bytes.
+pub const CLUSTER_MESSAGE_BYTES: usize = 320 << 20;
+
+/// Topics whose route a connection remembers; publishers with more look the others up each time.
+pub const CACHED_ROUTES: usize = 1024;
+
+/// A read buffer per thread. One read takes at most this much of a socket.
+pub const READ_BUFFER_BYTES: usize = 128 << 10;

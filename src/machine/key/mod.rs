@@ -1,0 +1,58 @@
+//! The schema of `state/`: one file per key type. Keys sort as bytes; numbers are big-endian.
+//!
+//! | ordinal | table | key | value |
+//! |---|---|---|---|
+//! | `0x00` | the storage layer's own | | |
+//! | `0x01` | [`meta`] | | `state.Meta` |
+//! | `0x02` | [`node`] | node id | `state.Node` |
+//! | `0x10` | [`session`] | client id | `state.Session` |
+//! | `0x11` | [`subscription`] | session id, filter | `state.Subscription` |
+//! | `0x20` | [`record`] | state-store key | `store::record` |
+//! | `0x21` | [`watch`] | connection, state-store key | client id |
+//! | `0x22` | [`replies`] | log index | `state.Replies` |
+//! | `0x30` | [`timer`] | deadline, kind, subject | |
+//!
+//! Ordinals are for ever: one is never given to another table.
+
+pub mod meta;
+pub mod node;
+pub mod record;
+pub mod replies;
+pub mod session;
+pub mod subscription;
+pub mod timer;
+pub mod watch;
+
+/// The first byte of every key.
+pub(crate) mod ordinal {
+    pub const META: u8 = 0x01;
+    pub const NODE: u8 = 0x02;
+    pub const SESSION: u8 = 0x10;
+    pub const SUBSCRIPTION: u8 = 0x11;
+    pub const RECORD: u8 = 0x20;
+    pub const WATCH: u8 = 0x21;
+    pub const REPLIES: u8 = 0x22;
+    pub const TIMER: u8 = 0x30;
+}
+
+/// Builds a key: the table's ordinal, then `parts`.
+fn key(ordinal: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let length = 1 + parts.iter().map(|part| part.len()).sum::<usize>();
+    let mut key = Vec::with_capacity(length);
+    key.push(ordinal);
+    for part in parts {
+        key.extend_from_slice(part);
+    }
+    key
+}
+
+/// The key range `[from, to)` of a whole table.
+fn whole(ordinal: u8) -> (Vec<u8>, Vec<u8>) {
+    (vec![ordinal], vec![ordinal + 1])
+}
+
+/// Splits eight bytes off the front as a number.
+fn take_u64(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let (head, rest) = bytes.split_first_chunk::<8>()?;
+    Some((u64::from_be_bytes(*head), rest))
+}

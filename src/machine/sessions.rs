@@ -1,0 +1,232 @@
+//! Sessions and who owns them: CONNECT, the end of a connection, SUBSCRIBE, UNSUBSCRIBE.
+
+use prost::Message as _;
+
+use super::effect::{EndReason, Output, Reply};
+use super::key::timer::Kind;
+use super::{Context, Machine, key};
+use crate::ids::{ConnectionId, Incarnation, NodeId, Owner, SessionId};
+use crate::proto::{command, state};
+use crate::time::Millis;
+
+/// A session expiry interval that means "never" `[MQTT5 3.1.2.11.2]`.
+const NEVER_EXPIRES: u32 = u32::MAX;
+
+/// The owner in a session's row.
+pub(super) fn owner_of(row: &state::Session) -> Option<Owner> {
+    (row.owner_node != 0).then_some(Owner {
+        node: NodeId(row.owner_node),
+        incarnation: Incarnation(row.owner_incarnation),
+        connection: ConnectionId(row.owner_connection),
+    })
+}
+
+fn set_owner(row: &mut state::Session, owner: Option<Owner>) {
+    let owner = owner.unwrap_or_default();
+    row.owner_node = owner.node.0;
+    row.owner_incarnation = owner.incarnation.0;
+    row.owner_connection = owner.connection.0;
+}
+
+impl Machine {
+    fn session(&self, context: &Context<'_, '_>, client_id: &str) -> Option<state::Session> {
+        let value = context.tables.get(&key::session::encode(client_id))?;
+        Some(state::Session::decode(value).expect("this machine wrote the row"))
+    }
+
+    fn put_session(&self, context: &mut Context<'_, '_>, client_id: &str, row: &state::Session) {
+        context.tables.put(key::session::encode(client_id), row.encode_to_vec());
+    }
+
+    /// The session of `client_id`, if `connection` of the proposing node owns it.
+    pub(super) fn owned(
+        &self,
+        context: &Context<'_, '_>,
+        client_id: &str,
+        connection: u64,
+    ) -> Option<(state::Session, Owner)> {
+        let row = self.session(context, client_id)?;
+        let owner = context.owner(connection);
+        (owner_of(&row) == Some(owner)).then_some((row, owner))
+    }
+
+    pub(super) fn open_session(&mut self, context: &mut Context<'_, '_>, command: command::OpenSession) -> Reply {
+        let owner = context.owner(command.connection);
+        let mut found = self.session(context, &command.client_id);
+        if let Some(row) = &found
+            && let Some(former) = owner_of(row)
+        {
+            self.end_connection(context, &command.client_id, former);
+            if former.node == self.local {
+                self.outputs.push(Output::End { connection: former.connection, reason: EndReason::TakenOver });
+            }
+            // A session whose expiry interval is 0 ends with its connection, taken over or not.
+            if row.expiry_interval_s == 0 {
+                self.delete_session(context, &command.client_id, row.clone());
+                found = None;
+            }
+        }
+        if let Some(row) = found.take_if(|_| command.clean_start) {
+            self.delete_session(context, &command.client_id, row);
+        }
+        let present = found.is_some();
+        let mut row = found.unwrap_or_else(|| {
+            self.meta.next_session_id += 1;
+            state::Session { session_id: self.meta.next_session_id, ..Default::default() }
+        });
+        self.cancel_session_expiry(context, &command.client_id, &mut row);
+        set_owner(&mut row, Some(owner));
+        row.expiry_interval_s = command.expiry_interval_s;
+        row.protocol_level = command.protocol_level;
+        self.put_session(context, &command.client_id, &row);
+        self.connections.insert(owner, command.client_id.as_str().into());
+        let session = SessionId(row.session_id);
+        let subscriber = self.subscriptions.open(session, &command.client_id, Some(owner));
+        Reply::Opened { session, present, subscriber }
+    }
+
+    pub(super) fn close_session(&mut self, context: &mut Context<'_, '_>, command: command::CloseSession) -> Reply {
+        let Some((mut row, owner)) = self.owned(context, &command.client_id, command.connection) else {
+            return Reply::NotOwner;
+        };
+        // `[MQTT-3.14.2.2.2]`: DISCONNECT may change the interval, but not away from 0.
+        if let Some(interval) = command.expiry_interval_s
+            && row.expiry_interval_s != 0
+        {
+            row.expiry_interval_s = interval;
+        }
+        self.end_connection(context, &command.client_id, owner);
+        self.release_session(context, &command.client_id, row);
+        Reply::Done
+    }
+
+    pub(super) fn delete_session_command(
+        &mut self,
+        context: &mut Context<'_, '_>,
+        command: command::DeleteSession,
+    ) -> Reply {
+        let Some(row) = self.session(context, &command.client_id) else {
+            return Reply::NotOwner;
+        };
+        if let Some(owner) = owner_of(&row) {
+            self.end_connection(context, &command.client_id, owner);
+            if owner.node == self.local {
+                self.outputs
+                    .push(Output::End { connection: owner.connection, reason: EndReason::Administrative });
+            }
+        }
+        self.delete_session(context, &command.client_id, row);
+        Reply::Done
+    }
+
+    /// What ends with a network connection: its KEYNOTIFY registrations and its place in the index.
+    fn end_connection(&mut self, context: &mut Context<'_, '_>, client_id: &str, owner: Owner) {
+        let known = self.connections.remove(&owner);
+        debug_assert!(known.as_deref().is_none_or(|known| known == client_id));
+        self.drop_watches(context, owner);
+    }
+
+    /// The session has lost its connection: it ends now, or later.
+    fn release_session(&mut self, context: &mut Context<'_, '_>, client_id: &str, mut row: state::Session) {
+        if row.expiry_interval_s == 0 {
+            self.delete_session(context, client_id, row);
+            return;
+        }
+        set_owner(&mut row, None);
+        if row.expiry_interval_s != NEVER_EXPIRES {
+            let deadline = context.now.plus(u64::from(row.expiry_interval_s) * 1000);
+            row.expires_at_ms = deadline.0;
+            self.set_timer(context, deadline, Kind::SessionExpiry, client_id.as_bytes());
+        }
+        self.put_session(context, client_id, &row);
+        self.subscriptions.close(SessionId(row.session_id));
+    }
+
+    fn cancel_session_expiry(&mut self, context: &mut Context<'_, '_>, client_id: &str, row: &mut state::Session) {
+        if row.expires_at_ms != 0 {
+            self.clear_timer(context, Millis(row.expires_at_ms), Kind::SessionExpiry, client_id.as_bytes());
+            row.expires_at_ms = 0;
+        }
+    }
+
+    fn delete_session(&mut self, context: &mut Context<'_, '_>, client_id: &str, mut row: state::Session) {
+        self.cancel_session_expiry(context, client_id, &mut row);
+        let session = SessionId(row.session_id);
+        let (from, to) = key::subscription::of_session(session);
+        let mut rows = Vec::new();
+        context.tables.scan(&from, &to, |key, _| {
+            rows.push(key.to_vec());
+            true
+        });
+        for row_key in rows {
+            if let Some((_, filter)) = key::subscription::decode(&row_key) {
+                self.subscriptions.unsubscribe(session, filter);
+            }
+            context.tables.delete(row_key);
+        }
+        self.subscriptions.remove(session);
+        context.tables.delete(key::session::encode(client_id));
+    }
+
+    pub(super) fn expire_session(&mut self, context: &mut Context<'_, '_>, client_id: &[u8], deadline: Millis) {
+        let Ok(client_id) = std::str::from_utf8(client_id) else { return };
+        if let Some(row) = self.session(context, client_id)
+            && row.expires_at_ms == deadline.0
+            && owner_of(&row).is_none()
+        {
+            self.delete_session(context, client_id, row);
+        }
+    }
+
+    pub(super) fn subscribe(&mut self, context: &mut Context<'_, '_>, command: command::Subscribe) -> Reply {
+        let Some((session, _)) = self.owned(context, &command.client_id, command.connection) else {
+            return Reply::NotOwner;
+        };
+        let session = SessionId(session.session_id);
+        let mut new = Vec::with_capacity(command.subscriptions.len());
+        for subscription in command.subscriptions {
+            let row = state::Subscription {
+                qos: subscription.qos,
+                no_local: subscription.no_local,
+                retain_as_published: subscription.retain_as_published,
+                retain_handling: subscription.retain_handling,
+                identifier: subscription.identifier,
+            };
+            new.push(self.subscriptions.subscribe(session, &subscription.filter, &row));
+            context.tables.put(key::subscription::encode(session, &subscription.filter), row.encode_to_vec());
+        }
+        Reply::Subscribed(new)
+    }
+
+    pub(super) fn unsubscribe(&mut self, context: &mut Context<'_, '_>, command: command::Unsubscribe) -> Reply {
+        let Some((session, _)) = self.owned(context, &command.client_id, command.connection) else {
+            return Reply::NotOwner;
+        };
+        let session = SessionId(session.session_id);
+        let mut removed = Vec::with_capacity(command.filters.len());
+        for filter in command.filters {
+            let there = self.subscriptions.unsubscribe(session, &filter);
+            if there {
+                context.tables.delete(key::subscription::encode(session, &filter));
+            }
+            removed.push(there);
+        }
+        Reply::Unsubscribed(removed)
+    }
+
+    /// Ends every connection of one life of a node.
+    pub(super) fn end_incarnation(&mut self, context: &mut Context<'_, '_>, node: NodeId, incarnation: Incarnation) {
+        let from = Owner { node, incarnation, connection: ConnectionId(0) };
+        let to = Owner { node, incarnation, connection: ConnectionId(u64::MAX) };
+        let ended: Vec<_> = self.connections.range(from..=to).map(|(owner, id)| (*owner, id.clone())).collect();
+        for (owner, client_id) in ended {
+            self.end_connection(context, &client_id, owner);
+            if let Some(row) = self.session(context, &client_id)
+                && owner_of(&row) == Some(owner)
+            {
+                self.release_session(context, &client_id, row);
+            }
+        }
+        self.outputs.push(Output::NodeEnded { node, incarnation });
+    }
+}

@@ -1,0 +1,160 @@
+//! The subscription index: which sessions match a topic name, and on which node each is.
+//!
+//! It is derived from the tables and shared with the router, which reads it for every PUBLISH. Only
+//! `apply` changes it. A generation number tells readers when what they looked up may be outdated.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+use rustc_hash::FxHashMap;
+
+use crate::ids::{Owner, SessionId};
+use crate::proto::state;
+use crate::topic::{Filter, Trie};
+
+/// A session as routing knows it.
+#[derive(Debug)]
+pub struct Subscriber {
+    /// The session.
+    pub session: SessionId,
+    /// Its client.
+    pub client_id: Arc<str>,
+    owner: Mutex<Option<Owner>>,
+}
+
+impl Subscriber {
+    /// The connection that owns the session, if any.
+    pub fn owner(&self) -> Option<Owner> {
+        *self.owner.lock()
+    }
+}
+
+/// One subscription of one session, as routing knows it.
+#[derive(Clone, Debug)]
+pub struct Subscription {
+    /// The session it belongs to.
+    pub subscriber: Arc<Subscriber>,
+    /// Maximum QoS, as granted.
+    pub qos: u8,
+    /// `[MQTT-3.8.3-3]`: the client's own messages do not come back to it.
+    pub no_local: bool,
+    /// `[MQTT-3.3.1-13]`: RETAIN is passed on as received.
+    pub retain_as_published: bool,
+    /// Subscription identifier, 0 when there is none.
+    pub identifier: u32,
+}
+
+/// What tells subscriptions of one filter apart: a session may hold a filter plainly and shared.
+type Key = (SessionId, Option<Arc<str>>);
+
+#[derive(Default)]
+struct Inner {
+    trie: Trie<Key, Subscription>,
+    subscribers: FxHashMap<SessionId, Arc<Subscriber>>,
+}
+
+/// The index. Cheap to read from many threads.
+#[derive(Default)]
+pub struct SubscriptionIndex {
+    inner: RwLock<Inner>,
+    generation: AtomicU64,
+}
+
+impl SubscriptionIndex {
+    /// Rises whenever a look-up made earlier may no longer hold.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Marks earlier look-ups outdated; also called when a connection of this node comes or goes.
+    pub fn advance(&self) {
+        self.generation.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Visits every subscription whose filter matches `topic`, with its share name if it is shared.
+    pub fn for_each_match(&self, topic: &str, mut visit: impl FnMut(Option<&Arc<str>>, &Subscription)) {
+        self.inner
+            .read()
+            .trie
+            .for_each_match(topic, |(_, share), subscription| visit(share.as_ref(), subscription));
+    }
+
+    /// Number of sessions and of subscriptions.
+    pub fn counts(&self) -> (usize, usize) {
+        let inner = self.inner.read();
+        (inner.subscribers.len(), inner.trie.len())
+    }
+
+    /// Makes `owner` the owner of a session, which is added when it is new.
+    pub(super) fn open(&self, session: SessionId, client_id: &str, owner: Option<Owner>) -> Arc<Subscriber> {
+        let subscriber = self
+            .inner
+            .write()
+            .subscribers
+            .entry(session)
+            .or_insert_with(|| {
+                Arc::new(Subscriber { session, client_id: client_id.into(), owner: Mutex::new(None) })
+            })
+            .clone();
+        *subscriber.owner.lock() = owner;
+        self.advance();
+        subscriber
+    }
+
+    /// The session has no connection any more.
+    pub(super) fn close(&self, session: SessionId) {
+        if let Some(subscriber) = self.inner.read().subscribers.get(&session) {
+            *subscriber.owner.lock() = None;
+        }
+        self.advance();
+    }
+
+    /// Adds or replaces a subscription; tells whether it is new.
+    pub(super) fn subscribe(&self, session: SessionId, filter: &str, row: &state::Subscription) -> bool {
+        let mut inner = self.inner.write();
+        let Some(subscriber) = inner.subscribers.get(&session).cloned() else {
+            return false;
+        };
+        let subscription = Subscription {
+            subscriber,
+            qos: row.qos as u8,
+            no_local: row.no_local,
+            retain_as_published: row.retain_as_published,
+            identifier: row.identifier,
+        };
+        let (share, inner_filter) = split(filter);
+        let new = inner.trie.insert(inner_filter, (session, share), subscription).is_none();
+        drop(inner);
+        self.advance();
+        new
+    }
+
+    /// Removes a subscription; tells whether there was one.
+    pub(super) fn unsubscribe(&self, session: SessionId, filter: &str) -> bool {
+        let (share, inner_filter) = split(filter);
+        let removed = self.inner.write().trie.remove(inner_filter, &(session, share)).is_some();
+        self.advance();
+        removed
+    }
+
+    /// Removes a session whose subscriptions are gone already.
+    pub(super) fn remove(&self, session: SessionId) {
+        self.inner.write().subscribers.remove(&session);
+        self.advance();
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&self) {
+        *self.inner.write() = Inner::default();
+        self.advance();
+    }
+}
+
+/// Share name and inner filter.
+fn split(filter: &str) -> (Option<Arc<str>>, &str) {
+    match Filter::parse(filter) {
+        Ok(Filter { share: Some(share), inner, .. }) => (Some(share.into()), inner),
+        _ => (None, filter),
+    }
+}

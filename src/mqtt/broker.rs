@@ -1,0 +1,77 @@
+//! What every connection of a node shares.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::config::MqttConfig;
+use crate::ids::{ConnectionId, NodeId};
+use crate::replica::applier::View;
+use crate::replica::proposer::Proposer;
+use crate::replica::reader::Reader;
+use crate::router::Router;
+use crate::store::scan::PageBudget;
+use crate::telemetry::metrics::Metrics;
+
+/// Handles of the node, and what the operator configured.
+pub struct Broker {
+    /// This node.
+    pub node: NodeId,
+    /// Limits and announcements.
+    pub config: MqttConfig,
+    /// What a page of a SCAN may cost.
+    pub scan_page: PageBudget,
+    /// Where messages go.
+    pub router: Arc<Router>,
+    /// The way into the log.
+    pub proposer: Arc<Proposer>,
+    /// Linearizable reads.
+    pub reader: Arc<Reader>,
+    /// What apply knows.
+    pub view: Arc<View>,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// Whether this node may serve clients: its life is registered and it is in touch with a majority.
+    pub serving: AtomicBool,
+    /// Whether the node is shutting down.
+    pub draining: AtomicBool,
+    next_connection: AtomicU64,
+}
+
+impl Broker {
+    /// Shared state of a node that does not serve yet.
+    #[expect(clippy::too_many_arguments, reason = "called once, where the node is put together")]
+    pub fn new(
+        node: NodeId,
+        config: MqttConfig,
+        scan_page: PageBudget,
+        router: Arc<Router>,
+        proposer: Arc<Proposer>,
+        reader: Arc<Reader>,
+        view: Arc<View>,
+        metrics: Arc<Metrics>,
+    ) -> Arc<Broker> {
+        Arc::new(Broker {
+            node,
+            config,
+            scan_page,
+            router,
+            proposer,
+            reader,
+            view,
+            metrics,
+            serving: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
+            next_connection: AtomicU64::new(1),
+        })
+    }
+
+    /// A connection id that was not used before in this process.
+    pub fn next_connection(&self) -> ConnectionId {
+        ConnectionId(self.next_connection.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Whether clients are accepted.
+    pub fn is_serving(&self) -> bool {
+        self.serving.load(Ordering::Acquire) && !self.draining.load(Ordering::Acquire)
+    }
+}

@@ -1,0 +1,184 @@
+//! CONNECT: what is agreed on, and the session's opening in the machine.
+
+use std::sync::Arc;
+
+use super::end::Ended;
+use super::{Connection, Terms};
+use crate::machine::effect::Reply;
+use crate::mqtt::broker::Broker;
+use crate::mqtt::codec::{
+    ConnAck, ConnAckProperties, Connect, DecodeError, MAX_PACKET_SIZE, PeerLimits, ReasonCode, Version, decode_connect,
+    encode, frame, sniff_version,
+};
+use crate::proto::command;
+use crate::replica::proposer::Waiter;
+use crate::router::mailbox::{Contents, Item, Mailbox, Ticket};
+use crate::telemetry::labels::DisconnectReason;
+
+/// The receive maximum of a client that names none `[MQTT5 3.1.2.11.3]`; also what MQTT 3 clients get.
+const DEFAULT_RECEIVE_MAXIMUM: u16 = u16::MAX;
+
+/// The ticket of the opening: a connection has no other request yet.
+const OPENING: Ticket = 0;
+
+/// A CONNECT that passed its checks, on its way through the log.
+pub(super) struct Opening {
+    mailbox: Arc<Mailbox>,
+    terms: Terms,
+    receive_maximum: u16,
+    asked_expiry: u32,
+    asked_keep_alive: u16,
+    assigned_client_id: bool,
+}
+
+/// A CONNECT that is refused: what to send, and why.
+pub(super) struct Refusal {
+    pub(super) packet: Vec<u8>,
+    pub(super) ended: Ended,
+}
+
+fn refuse(version: Option<Version>, reason: ReasonCode, text: &'static str) -> Refusal {
+    let mut packet = Vec::new();
+    // A protocol that is not ours gets the answer of the oldest version that has one `[MQTT-3.1.2-2]`.
+    let version = version.unwrap_or(Version::V311);
+    let properties = ConnAckProperties { reason_string: Some(text), ..ConnAckProperties::default() };
+    let connack = ConnAck { properties, ..ConnAck::refused(reason) };
+    // Some reasons have no MQTT 3 return code: the socket is closed without an answer.
+    let _ = encode::connack(&mut packet, version, &connack, PeerLimits::NONE);
+    Refusal { packet, ended: Ended::silent(DisconnectReason::Refused, text) }
+}
+
+fn refuse_malformed(found: frame::Frame<'_>, error: DecodeError) -> Refusal {
+    if error == DecodeError::FirstPacketNotConnect {
+        // [MQTT-3.1.0-1]: no answer, this may not be MQTT at all.
+        return Refusal { packet: Vec::new(), ended: Ended::silent(DisconnectReason::Protocol, error.text()) };
+    }
+    let refusal = refuse(sniff_version(found), error.reason(), error.text());
+    Refusal { ended: Ended::from(error), ..refusal }
+}
+
+impl Opening {
+    /// Checks the CONNECT in `found` and proposes the opening of its session.
+    pub(super) fn begin(broker: &Arc<Broker>, found: frame::Frame<'_>) -> Result<Opening, Refusal> {
+        let connect = decode_connect(found).map_err(|error| refuse_malformed(found, error))?;
+        let version = connect.version;
+        if !broker.is_serving() {
+            let text = "this node is not in touch with the cluster's majority";
+            return Err(refuse(Some(version), ReasonCode::ServerUnavailable, text));
+        }
+        if connect.authentication_method.is_some() {
+            let text = "extended authentication is not supported";
+            return Err(refuse(Some(version), ReasonCode::BadAuthenticationMethod, text));
+        }
+        let opening = Opening::of(broker, &connect);
+        let command = command::OpenSession {
+            client_id: opening.terms.client_id.to_string(),
+            connection: opening.mailbox.connection.0,
+            clean_start: connect.clean_start,
+            expiry_interval_s: opening.terms.session_expiry,
+            protocol_level: version.level().into(),
+            will: None,
+        };
+        // Registered first, so that a take-over that follows at once finds the connection.
+        broker.router.register(opening.mailbox.clone());
+        let waiter = Waiter::Connection(opening.mailbox.clone(), OPENING);
+        if broker.proposer.submit(command::command::Kind::OpenSession(command), waiter).is_err() {
+            broker.router.unregister(opening.mailbox.connection);
+            return Err(refuse(Some(version), ReasonCode::ServerBusy, "too much is waiting to be committed"));
+        }
+        Ok(opening)
+    }
+
+    fn of(broker: &Arc<Broker>, connect: &Connect<'_>) -> Opening {
+        let config = &broker.config;
+        let version = connect.version;
+        // Clean session 0 of MQTT 3 is a session without end; clean session 1 ends with the connection.
+        let asked_expiry = match (version.is_v5(), connect.clean_start) {
+            (true, _) => connect.session_expiry.unwrap_or(0),
+            (false, true) => 0,
+            (false, false) => u32::MAX,
+        };
+        let assigned_client_id = connect.client_id.is_empty();
+        let client_id: Arc<str> = if assigned_client_id {
+            format!("auto-{}", uuid::Uuid::new_v4().simple()).into()
+        } else {
+            connect.client_id.into()
+        };
+        let max_packet_size = connect.maximum_packet_size.map_or(MAX_PACKET_SIZE, |size| size.get());
+        let terms = Terms {
+            version,
+            client_id,
+            limits: PeerLimits { max_packet_size, problem_information: connect.request_problem_information },
+            keep_alive: match config.max_keep_alive_s {
+                0 => connect.keep_alive,
+                max if connect.keep_alive == 0 || connect.keep_alive > max => max,
+                _ => connect.keep_alive,
+            },
+            session_expiry: asked_expiry.min(config.session_expiry_max_s),
+        };
+        Opening {
+            mailbox: Mailbox::new(broker.next_connection(), version, max_packet_size, config.outbox_max_bytes),
+            receive_maximum: connect.receive_maximum.map_or(DEFAULT_RECEIVE_MAXIMUM, |maximum| maximum.get()),
+            asked_expiry,
+            asked_keep_alive: connect.keep_alive,
+            assigned_client_id,
+            terms,
+        }
+    }
+
+    /// Waits until the session is open and makes the connection, with its CONNACK in `out`.
+    pub(super) async fn finish(self, broker: &Arc<Broker>) -> Result<Connection, Refusal> {
+        let mut contents = Contents::default();
+        std::future::poll_fn(|context| {
+            self.mailbox.register(context.waker());
+            if self.mailbox.is_filled() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+        })
+        .await;
+        self.mailbox.take(&mut contents);
+        let mut items = contents.items.into_iter();
+        match items.next() {
+            Some(Item::Reply(OPENING, Reply::Opened { session, present, .. })) => {
+                let mut connection = Connection::new(
+                    broker.clone(),
+                    self.mailbox.clone(),
+                    self.terms.clone(),
+                    session,
+                    self.receive_maximum,
+                );
+                self.accept(broker, present, &mut connection);
+                // Whatever else arrived meanwhile is for the connection.
+                for item in items {
+                    self.mailbox.push_item(item);
+                }
+                Ok(connection)
+            }
+            _ => {
+                broker.router.unregister(self.mailbox.connection);
+                let text = "this node is not in touch with the cluster's majority";
+                Err(refuse(Some(self.terms.version), ReasonCode::ServerUnavailable, text))
+            }
+        }
+    }
+
+    fn accept(&self, broker: &Broker, session_present: bool, connection: &mut Connection) {
+        let config = &broker.config;
+        let terms = &self.terms;
+        let properties = ConnAckProperties {
+            session_expiry: (terms.session_expiry != self.asked_expiry).then_some(terms.session_expiry),
+            receive_maximum: std::num::NonZeroU16::new(config.receive_maximum),
+            retain_available: Some(false),
+            maximum_packet_size: std::num::NonZeroU32::new(config.max_packet_size_bytes),
+            assigned_client_id: self.assigned_client_id.then_some(&*terms.client_id),
+            topic_alias_maximum: Some(config.topic_alias_maximum),
+            shared_subscription_available: Some(false),
+            server_keep_alive: (terms.keep_alive != self.asked_keep_alive).then_some(terms.keep_alive),
+            ..ConnAckProperties::default()
+        };
+        let connack = ConnAck { properties, ..ConnAck::accepted(session_present) };
+        let written = encode::connack(&mut connection.out, terms.version, &connack, terms.limits);
+        if written.is_err() {
+            // The client's maximum packet size is too small for a CONNACK: it gets nothing larger either.
+            tracing::debug!(client_id = &*terms.client_id, "CONNACK does not fit the client's maximum packet size");
+        }
+    }
+}

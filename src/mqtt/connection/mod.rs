@@ -1,0 +1,254 @@
+//! One client's connection after its CONNECT was accepted: packets in, packets and commands out.
+//!
+//! [`Connection`] has no socket: [`task`] feeds it what arrives and writes what it leaves in `out`. What must survive
+//! the connection is in the replicated machine, reached through the broker's proposer; here is only what ends with it.
+
+mod connect;
+mod end;
+mod outbound;
+mod publish;
+mod requests;
+mod store_request;
+mod subscribe;
+pub mod task;
+
+use std::sync::Arc;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::ids::SessionId;
+use crate::machine::effect::Reply;
+use crate::mqtt::broker::Broker;
+use crate::mqtt::codec::{self, Ack, Disconnect, Packet, PacketId, PeerLimits, ReasonCode, Version, encode, frame};
+use crate::proto::command;
+use crate::replica::proposer::Waiter;
+use crate::router::Route;
+use crate::router::mailbox::{Contents, Item, Mailbox, Ticket, WakeList};
+use crate::telemetry::labels::{DisconnectReason, DropReason};
+use end::Ended;
+use outbound::{AfterPubRec, Outbound};
+use requests::{Request, Requests};
+
+/// What a packet leads to.
+#[derive(Debug, PartialEq, Eq)]
+enum Flow {
+    /// Go on with the next packet.
+    Continue,
+    /// The packet can't be taken now: offer it again later.
+    Stall,
+}
+
+/// What was negotiated when the client connected.
+#[derive(Clone, Debug)]
+struct Terms {
+    version: Version,
+    client_id: Arc<str>,
+    limits: PeerLimits,
+    /// Seconds; 0 turns it off.
+    keep_alive: u16,
+    session_expiry: u32,
+}
+
+/// A connection.
+struct Connection {
+    broker: Arc<Broker>,
+    mailbox: Arc<Mailbox>,
+    terms: Terms,
+    session: SessionId,
+    outbound: Outbound,
+    requests: Requests,
+    /// QoS 2 packet ids whose PUBREL has not come yet.
+    received: FxHashSet<PacketId>,
+    /// Topics behind the client's aliases `[MQTT-3.3.2-12]`.
+    aliases: FxHashMap<u16, Arc<str>>,
+    routes: FxHashMap<Box<str>, Route>,
+    response_routes: FxHashMap<Box<str>, Route>,
+    /// Bytes for the client.
+    out: Vec<u8>,
+    /// Acknowledgements that must not go before what is in the mailbox.
+    acks: Vec<u8>,
+    /// Others to wake when the burst of packets is through.
+    wake: WakeList,
+}
+
+impl Connection {
+    fn new(broker: Arc<Broker>, mailbox: Arc<Mailbox>, terms: Terms, session: SessionId, receive_maximum: u16) -> Self {
+        let outbound = Outbound::new(receive_maximum, broker.config.outbox_max_bytes);
+        Connection {
+            broker,
+            mailbox,
+            terms,
+            session,
+            outbound,
+            requests: Requests::default(),
+            received: FxHashSet::default(),
+            aliases: FxHashMap::default(),
+            routes: FxHashMap::default(),
+            response_routes: FxHashMap::default(),
+            out: Vec::new(),
+            acks: Vec::new(),
+            wake: WakeList::default(),
+        }
+    }
+
+    /// Handles the packets at the start of `bytes` and returns how many bytes they took, and whether the next one must
+    /// wait.
+    fn handle_bytes(&mut self, bytes: &[u8]) -> (usize, Result<Flow, Ended>) {
+        let mut taken = 0;
+        loop {
+            let found = match frame::next(&bytes[taken..], self.broker.config.max_packet_size_bytes) {
+                Ok(Some(found)) => found,
+                Ok(None) => return (taken, Ok(Flow::Continue)),
+                Err(error) => return (taken, Err(error.into())),
+            };
+            match self.handle_frame(found) {
+                Ok(Flow::Continue) => taken += found.length,
+                other => return (taken, other),
+            }
+        }
+    }
+
+    fn handle_frame(&mut self, found: frame::Frame<'_>) -> Result<Flow, Ended> {
+        match codec::decode(self.terms.version, found)? {
+            Packet::Publish(publish) => return self.handle_publish(&publish),
+            Packet::PubAck(ack) => {
+                self.outbound.acknowledged(ack.packet_id, &mut self.out);
+            }
+            Packet::PubRec(ack) => self.handle_pubrec(&ack),
+            Packet::PubRel(ack) => self.handle_pubrel(&ack),
+            Packet::PubComp(ack) => {
+                self.outbound.completed(ack.packet_id, &mut self.out);
+            }
+            Packet::Subscribe(subscribe) => return self.handle_subscribe(&subscribe),
+            Packet::Unsubscribe(unsubscribe) => return self.handle_unsubscribe(&unsubscribe),
+            // [MQTT-3.12.4-1]
+            Packet::PingReq => {
+                encode::pingresp(&mut self.acks);
+            }
+            Packet::Disconnect(disconnect) => return Err(self.handle_disconnect(&disconnect)),
+            // No extended authentication was agreed on [MQTT-4.12.0-7].
+            Packet::Auth(_) => return Err(Ended::protocol("AUTH without an authentication method")),
+        }
+        Ok(Flow::Continue)
+    }
+
+    fn handle_pubrec(&mut self, ack: &Ack<'_>) {
+        let refused = ack.reason as u8 >= 0x80;
+        let reason = match self.outbound.received(ack.packet_id, refused, &mut self.out) {
+            AfterPubRec::Release => ReasonCode::Success,
+            AfterPubRec::NotFound => ReasonCode::PacketIdentifierNotFound,
+            AfterPubRec::Ended => return,
+        };
+        let ack = Ack::with_reason(ack.packet_id, reason);
+        // An acknowledgement without extras always fits.
+        let _ = encode::pubrel(&mut self.acks, self.terms.version, &ack, self.terms.limits);
+    }
+
+    fn handle_pubrel(&mut self, ack: &Ack<'_>) {
+        let known = self.received.remove(&ack.packet_id);
+        let reason = if known { ReasonCode::Success } else { ReasonCode::PacketIdentifierNotFound };
+        let ack = Ack::with_reason(ack.packet_id, reason);
+        let _ = encode::pubcomp(&mut self.acks, self.terms.version, &ack, self.terms.limits);
+    }
+
+    fn handle_disconnect(&mut self, disconnect: &Disconnect<'_>) -> Ended {
+        if let Some(expiry) = disconnect.session_expiry {
+            // MQTT 5.0 §3.14.2.2.2: an interval of 0 can't be changed.
+            if self.terms.session_expiry == 0 && expiry != 0 {
+                return Ended::protocol("DISCONNECT raised a session expiry interval of 0");
+            }
+            self.terms.session_expiry = expiry.min(self.broker.config.session_expiry_max_s);
+        }
+        let discard_will = disconnect.reason == ReasonCode::Success;
+        Ended { discard_will, ..Ended::silent(DisconnectReason::Client, "the client disconnected") }
+    }
+
+    /// Takes what is in the mailbox, until it is empty.
+    fn drain_mailbox(&mut self, contents: &mut Contents) -> Result<(), Ended> {
+        while self.mailbox.is_filled() {
+            self.mailbox.take(contents);
+            for item in std::mem::take(&mut contents.items) {
+                self.handle_item(item)?;
+            }
+            if !contents.packets.is_empty() {
+                let held_over = self.outbound.send(contents, &mut self.out);
+                if held_over > 0 {
+                    self.broker.metrics.messages_dropped.of(DropReason::OutboxFull).add(held_over.into());
+                }
+            }
+        }
+        // Answers go before the acknowledgements of their requests.
+        if self.out.is_empty() {
+            std::mem::swap(&mut self.out, &mut self.acks);
+        } else {
+            self.out.append(&mut self.acks);
+        }
+        let dropped = self.mailbox.take_dropped();
+        if dropped > 0 {
+            self.broker.metrics.messages_dropped.of(DropReason::OutboxFull).add(dropped);
+        }
+        Ok(())
+    }
+
+    fn handle_item(&mut self, item: Item) -> Result<(), Ended> {
+        match item {
+            Item::Reply(ticket, reply) => self.handle_reply(ticket, reply),
+            Item::Read(ticket, reply) => self.answer_store_request(ticket, &reply),
+            Item::Forwarded(ticket) => self.handle_forwarded(ticket),
+            Item::SubscriptionEverywhere(ticket) => self.acknowledge_subscribe(ticket),
+            Item::Notify { key, change } => self.notify(&key, &change)?,
+            Item::End(end) => return Err(end.into()),
+        }
+        Ok(())
+    }
+
+    fn handle_reply(&mut self, ticket: Ticket, reply: Reply) {
+        match reply {
+            Reply::Store(reply) => self.answer_store_request(ticket, &reply),
+            Reply::Subscribed(_) => self.subscribed(ticket),
+            Reply::Unsubscribed(removed) => self.acknowledge_unsubscribe(ticket, &removed),
+            // The session has a new owner; this connection is about to be told.
+            Reply::NotOwner | Reply::Done | Reply::Opened { .. } => {
+                self.requests.remove(ticket);
+            }
+        }
+    }
+
+    /// Proposes a command whose reply answers `request`; gives the request back when the node is overloaded.
+    fn propose(&mut self, kind: command::command::Kind, request: Request) -> Flow {
+        let ticket = self.requests.insert(request);
+        match self.broker.proposer.submit(kind, Waiter::Connection(self.mailbox.clone(), ticket)) {
+            Ok(()) => Flow::Continue,
+            Err(_) => {
+                self.requests.remove(ticket);
+                Flow::Stall
+            }
+        }
+    }
+
+    /// Whether another request may be started: a client that sends faster than the cluster commits is read more slowly.
+    fn is_busy(&self) -> bool {
+        self.requests.len() >= usize::from(self.broker.config.receive_maximum)
+    }
+
+    /// DISCONNECT, where the version has one.
+    fn say_goodbye(&mut self, ended: &Ended) {
+        let Some(reason) = ended.tell else { return };
+        let mut packet = Disconnect::new(reason);
+        packet.reason_string = Some(ended.text);
+        // Before 5.0 there is no such packet: the socket is closed.
+        let _ = encode::disconnect(&mut self.out, self.terms.version, &packet, self.terms.limits);
+    }
+
+    /// Tells the machine that the connection has ended.
+    fn close(&mut self, ended: &Ended) {
+        self.broker.router.unregister(self.mailbox.connection);
+        let close = command::CloseSession {
+            client_id: self.terms.client_id.to_string(),
+            connection: self.mailbox.connection.0,
+            expiry_interval_s: Some(self.terms.session_expiry),
+            discard_will: ended.discard_will,
+        };
+        self.broker.proposer.submit_always(command::command::Kind::CloseSession(close), Waiter::Nobody);
+    }
+}

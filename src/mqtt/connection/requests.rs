@@ -1,0 +1,99 @@
+//! What a connection has asked the node for and not got yet, by ticket.
+
+use bytes::Bytes;
+
+use crate::mqtt::codec::{PacketId, ReasonCode};
+use crate::router::mailbox::Ticket;
+use crate::telemetry::labels::Verb;
+
+/// A state-store request's way back.
+#[derive(Debug)]
+pub struct StoreRequest {
+    /// To be acknowledged after the answer.
+    pub packet_id: PacketId,
+    /// Where the answer goes.
+    pub response_topic: Box<str>,
+    /// What it repeats.
+    pub correlation_data: Bytes,
+    /// What was asked.
+    pub verb: Verb,
+}
+
+/// A request under way.
+#[derive(Debug)]
+pub enum Request {
+    /// A PUBLISH that other nodes must confirm.
+    Publish {
+        /// To be acknowledged.
+        packet_id: PacketId,
+        /// PUBREC instead of PUBACK.
+        exactly_once: bool,
+        /// Nodes that have not confirmed yet.
+        unconfirmed: u32,
+    },
+    /// SUBSCRIBE: the reason codes, of which the successes count once the subscription is everywhere.
+    Subscribe {
+        /// To be acknowledged.
+        packet_id: PacketId,
+        /// One per filter.
+        reasons: Box<[ReasonCode]>,
+    },
+    /// UNSUBSCRIBE.
+    Unsubscribe {
+        /// To be acknowledged.
+        packet_id: PacketId,
+    },
+    /// A request to the state store.
+    Store(Box<StoreRequest>),
+}
+
+/// The requests of a connection. Tickets are reused once their request is answered.
+#[derive(Debug, Default)]
+pub struct Requests {
+    slots: Vec<Option<Request>>,
+    free: Vec<Ticket>,
+    count: usize,
+}
+
+impl Requests {
+    /// Slots that an idle connection keeps.
+    const KEPT_SLOTS: usize = 4;
+
+    /// Adds a request.
+    pub fn insert(&mut self, request: Request) -> Ticket {
+        self.count += 1;
+        match self.free.pop() {
+            Some(ticket) => {
+                self.slots[ticket as usize] = Some(request);
+                ticket
+            }
+            None => {
+                self.slots.push(Some(request));
+                // A connection's requests are bounded far below 2^32.
+                (self.slots.len() - 1) as Ticket
+            }
+        }
+    }
+
+    /// The request of a ticket.
+    pub fn get_mut(&mut self, ticket: Ticket) -> Option<&mut Request> {
+        self.slots.get_mut(ticket as usize)?.as_mut()
+    }
+
+    /// Takes a request out.
+    pub fn remove(&mut self, ticket: Ticket) -> Option<Request> {
+        let request = self.slots.get_mut(ticket as usize)?.take()?;
+        self.count -= 1;
+        if self.count == 0 && self.slots.len() > Self::KEPT_SLOTS {
+            *self = Requests::default();
+        } else {
+            self.free.push(ticket);
+        }
+        Some(request)
+    }
+
+    /// Number of requests under way.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+}

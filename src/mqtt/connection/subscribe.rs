@@ -1,0 +1,118 @@
+//! SUBSCRIBE and UNSUBSCRIBE.
+
+use super::end::Ended;
+use super::requests::Request;
+use super::{Connection, Flow};
+use crate::ids::NodeId;
+use crate::mqtt::codec::{QoS, ReasonCode, SubAck, Subscribe, UnsubAck, Unsubscribe, encode};
+use crate::proto::command;
+use crate::router::mailbox::Ticket;
+use crate::topic::Filter;
+
+impl Connection {
+    pub(super) fn handle_subscribe(&mut self, subscribe: &Subscribe<'_>) -> Result<Flow, Ended> {
+        if self.is_busy() {
+            return Ok(Flow::Stall);
+        }
+        let mut reasons = Vec::new();
+        let mut subscriptions = Vec::new();
+        for request in subscribe.filters.iter() {
+            let reason = match Filter::parse(request.filter) {
+                Err(_) => ReasonCode::TopicFilterInvalid,
+                Ok(Filter { share: Some(_), .. }) => ReasonCode::SharedSubscriptionsNotSupported,
+                Ok(_) => match request.options.qos {
+                    QoS::AtMostOnce => ReasonCode::Success,
+                    QoS::AtLeastOnce => ReasonCode::GrantedQos1,
+                    QoS::ExactlyOnce => ReasonCode::GrantedQos2,
+                },
+            };
+            if (reason as u8) < 0x80 {
+                subscriptions.push(command::Subscription {
+                    filter: request.filter.to_owned(),
+                    qos: request.options.qos as u32,
+                    no_local: request.options.no_local,
+                    retain_as_published: request.options.retain_as_published,
+                    retain_handling: request.options.retain_handling as u32,
+                    identifier: subscribe.subscription_id.map_or(0, |id| id.get()),
+                });
+            }
+            reasons.push(reason);
+        }
+        let packet_id = subscribe.packet_id;
+        if subscriptions.is_empty() {
+            let _ = encode::suback(
+                &mut self.acks,
+                self.terms.version,
+                &SubAck::new(packet_id, &reasons),
+                self.terms.limits,
+            );
+            return Ok(Flow::Continue);
+        }
+        let command = command::Subscribe {
+            client_id: self.terms.client_id.to_string(),
+            connection: self.mailbox.connection.0,
+            subscriptions,
+        };
+        let request = Request::Subscribe { packet_id, reasons: reasons.into() };
+        Ok(self.propose(command::command::Kind::Subscribe(command), request))
+    }
+
+    /// The subscription is committed and effective here; it must be so on every live node before the SUBACK, so that
+    /// no message that is accepted after it passes the subscriber by (P6).
+    pub(super) fn subscribed(&mut self, ticket: Ticket) {
+        let others: Vec<NodeId> = self
+            .broker
+            .view
+            .live_nodes()
+            .into_iter()
+            .map(|(node, _)| node)
+            .filter(|node| *node != self.broker.node)
+            .collect();
+        if others.is_empty() {
+            self.acknowledge_subscribe(ticket);
+        } else {
+            let index = self.broker.view.applied().0;
+            self.broker.router.remote().barrier(&others, index, &self.mailbox, ticket);
+        }
+    }
+
+    pub(super) fn acknowledge_subscribe(&mut self, ticket: Ticket) {
+        if let Some(Request::Subscribe { packet_id, reasons }) = self.requests.remove(ticket) {
+            // One reason code per filter always fits where the request did.
+            let _ = encode::suback(
+                &mut self.acks,
+                self.terms.version,
+                &SubAck::new(packet_id, &reasons),
+                self.terms.limits,
+            );
+        }
+    }
+
+    pub(super) fn handle_unsubscribe(&mut self, unsubscribe: &Unsubscribe<'_>) -> Result<Flow, Ended> {
+        if self.is_busy() {
+            return Ok(Flow::Stall);
+        }
+        let command = command::Unsubscribe {
+            client_id: self.terms.client_id.to_string(),
+            connection: self.mailbox.connection.0,
+            filters: unsubscribe.filters.iter().map(str::to_owned).collect(),
+        };
+        let request = Request::Unsubscribe { packet_id: unsubscribe.packet_id };
+        Ok(self.propose(command::command::Kind::Unsubscribe(command), request))
+    }
+
+    pub(super) fn acknowledge_unsubscribe(&mut self, ticket: Ticket, removed: &[bool]) {
+        if let Some(Request::Unsubscribe { packet_id }) = self.requests.remove(ticket) {
+            let reasons: Vec<_> = removed
+                .iter()
+                .map(|removed| if *removed { ReasonCode::Success } else { ReasonCode::NoSubscriptionExisted })
+                .collect();
+            let _ = encode::unsuback(
+                &mut self.acks,
+                self.terms.version,
+                &UnsubAck::new(packet_id, &reasons),
+                self.terms.limits,
+            );
+        }
+    }
+}

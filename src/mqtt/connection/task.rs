@@ -1,0 +1,335 @@
+//! A connection's task: the socket, the mailbox and the clock, around [`Connection`].
+//!
+//! One buffer per thread takes what is read; only the beginning of an unfinished packet is kept per connection. So an
+//! idle connection holds no buffer.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::Connection;
+use super::connect::{Opening, Refusal};
+use super::end::Ended;
+use super::Flow;
+use crate::limits;
+use crate::mqtt::broker::Broker;
+use crate::mqtt::codec::frame;
+use crate::router::mailbox::Contents;
+use crate::telemetry::labels::DisconnectReason;
+
+/// How long a goodbye may take to leave.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// Before a packet that could not be taken is offered again.
+const STALL: Duration = Duration::from_millis(5);
+
+thread_local! {
+    /// What is read from any socket of this thread.
+    static READ_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; limits::READ_BUFFER_BYTES]);
+    /// What is taken from any mailbox of this thread.
+    static CONTENTS: RefCell<Contents> = RefCell::default();
+}
+
+/// What a connection waits for.
+enum Event {
+    Readable,
+    Writable,
+    Mailbox,
+    Timer,
+}
+
+/// Serves one client until its connection ends.
+pub async fn serve(broker: &Arc<Broker>, stream: TcpStream, address: SocketAddr) {
+    let mut unfinished = Vec::new();
+    let timeout = Duration::from_secs(broker.config.connect_timeout_s.into());
+    let opening = match tokio::time::timeout(timeout, read_connect(broker, &stream, &mut unfinished)).await {
+        Ok(opening) => opening,
+        Err(_) => Err(Refusal {
+            packet: Vec::new(),
+            ended: Ended::silent(DisconnectReason::ConnectTimeout, "no CONNECT came in time"),
+        }),
+    };
+    let connection = match opening {
+        Ok(opening) => Box::pin(opening.finish(broker)).await,
+        Err(refusal) => Err(refusal),
+    };
+    match connection {
+        Ok(connection) => {
+            let mut task = Box::new(Task { connection, stream, unfinished, written: 0 });
+            task.run(address).await;
+        }
+        Err(refusal) => {
+            send_last(&stream, &refusal.packet).await;
+            ended(broker, &refusal.ended, address, "");
+        }
+    }
+}
+
+fn ended(broker: &Broker, ended: &Ended, address: SocketAddr, client_id: &str) {
+    broker.metrics.disconnects.of(ended.cause).increment();
+    tracing::debug!(client_id, %address, cause = ?ended.cause, reason = ended.text, "connection closed");
+}
+
+async fn read_connect(broker: &Arc<Broker>, stream: &TcpStream, unfinished: &mut Vec<u8>) -> Result<Opening, Refusal> {
+    let fail = |ended| Refusal { packet: Vec::new(), ended };
+    loop {
+        stream.readable().await.map_err(|_| fail(network()))?;
+        let read = READ_BUFFER.with_borrow_mut(|buffer| {
+            let read = stream.try_read(buffer)?;
+            unfinished.extend_from_slice(&buffer[..read]);
+            Ok(read)
+        });
+        match read {
+            Ok(0) => return Err(fail(network())),
+            Ok(_) => {}
+            Err(error) if is_transient(&error) => continue,
+            Err(_) => return Err(fail(network())),
+        }
+        match frame::next(unfinished, broker.config.max_packet_size_bytes) {
+            Ok(Some(found)) => {
+                let length = found.length;
+                let opening = Opening::begin(broker, found);
+                unfinished.drain(..length);
+                return opening;
+            }
+            Ok(None) => {}
+            Err(error) => return Err(fail(Ended { tell: None, ..Ended::from(error) })),
+        }
+    }
+}
+
+const fn network() -> Ended {
+    Ended::silent(DisconnectReason::Network, "the client or the network closed the connection")
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+/// Sends what is left to say, within a bound of time; the connection ends whether it arrives or not.
+async fn send_last(stream: &TcpStream, mut bytes: &[u8]) {
+    let send = async {
+        while !bytes.is_empty() {
+            if stream.writable().await.is_err() {
+                return;
+            }
+            match stream.try_write(bytes) {
+                Ok(written) => bytes = &bytes[written..],
+                Err(error) if is_transient(&error) => {}
+                Err(_) => return,
+            }
+        }
+    };
+    // A client that does not read its goodbye loses it.
+    let _ = tokio::time::timeout(GOODBYE, send).await;
+    let _ = socket2::SockRef::from(stream).shutdown(std::net::Shutdown::Write);
+}
+
+struct Task {
+    connection: Connection,
+    stream: TcpStream,
+    /// The beginning of a packet that has not arrived whole, or packets that wait because the node is overloaded.
+    unfinished: Vec<u8>,
+    /// How much of the connection's `out` is sent.
+    written: usize,
+}
+
+impl Task {
+    async fn run(&mut self, address: SocketAddr) {
+        let end = self.serve().await;
+        let client_id = self.connection.terms.client_id.clone();
+        // What was left in the mailbox may hold acknowledgements of what is done.
+        if end.tell.is_some() {
+            self.connection.out.append(&mut self.connection.acks);
+            self.connection.say_goodbye(&end);
+            send_last(&self.stream, &self.connection.out[self.written..]).await;
+        }
+        self.connection.close(&end);
+        ended(&self.connection.broker, &end, address, &client_id);
+    }
+
+    async fn serve(&mut self) -> Ended {
+        let keep_alive = Duration::from_millis(u64::from(self.connection.terms.keep_alive) * 1500);
+        let mut last_packet = Instant::now();
+        let mut timer: Option<Pin<Box<Sleep>>> =
+            (!keep_alive.is_zero()).then(|| Box::pin(sleep_until(last_packet + keep_alive)));
+        // Packets may have come with the CONNECT.
+        let mut stalled = !self.unfinished.is_empty();
+        loop {
+            if stalled {
+                stalled = match self.retry() {
+                    Ok(stalled) => stalled,
+                    Err(end) => return end,
+                };
+            }
+            if let Err(end) = self.exchange() {
+                return end;
+            }
+            let stall = async {
+                if stalled {
+                    tokio::time::sleep(STALL).await;
+                } else {
+                    std::future::pending().await
+                }
+            };
+            let event = tokio::select! {
+                biased;
+                event = self.next_event(stalled, timer.as_mut()) => event,
+                () = stall => continue,
+            };
+            match event {
+                Ok(Event::Readable) => match self.read() {
+                    Ok(true) => {
+                        // [MQTT-3.1.2-22]: only what arrives counts.
+                        last_packet = Instant::now();
+                    }
+                    Ok(false) => {}
+                    Err(end) => return end,
+                },
+                Ok(Event::Timer) => {
+                    let deadline = last_packet + keep_alive;
+                    if Instant::now() >= deadline {
+                        return Ended::told(
+                            DisconnectReason::KeepAlive,
+                            crate::mqtt::codec::ReasonCode::KeepAliveTimeout,
+                            "nothing arrived for one and a half times the keep-alive",
+                        );
+                    }
+                    if let Some(timer) = &mut timer {
+                        timer.as_mut().reset(deadline);
+                    }
+                }
+                Ok(Event::Mailbox | Event::Writable) => {}
+                Err(_) => return network(),
+            }
+            stalled |= self.connection_stalled();
+        }
+    }
+
+    fn connection_stalled(&self) -> bool {
+        // Set by `read` when a packet was not taken: whole packets are left over then.
+        matches!(frame::header(&self.unfinished, u32::MAX), Ok(Some(header)) if self.unfinished.len() >= header.total())
+    }
+
+    /// Waits for the socket, the mailbox or the timer.
+    async fn next_event(&self, stalled: bool, mut timer: Option<&mut Pin<Box<Sleep>>>) -> io::Result<Event> {
+        let unsent = self.written < self.connection.out.len();
+        // A client that does not take its answers is not read either.
+        let read = !stalled && self.connection.out.len() - self.written < self.connection.broker.config.outbox_max_bytes;
+        poll_fn(|context| {
+            self.connection.mailbox.register(context.waker());
+            if self.connection.mailbox.is_filled() && !unsent {
+                return Poll::Ready(Ok(Event::Mailbox));
+            }
+            if unsent && let Poll::Ready(ready) = self.stream.poll_write_ready(context) {
+                return Poll::Ready(ready.map(|()| Event::Writable));
+            }
+            if read && let Poll::Ready(ready) = self.stream.poll_read_ready(context) {
+                return Poll::Ready(ready.map(|()| Event::Readable));
+            }
+            if let Some(timer) = &mut timer
+                && timer.as_mut().poll(context).is_ready()
+            {
+                return Poll::Ready(Ok(Event::Timer));
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Offers packets again that could not be taken; tells whether some are still left.
+    fn retry(&mut self) -> Result<bool, Ended> {
+        let bytes = std::mem::take(&mut self.unfinished);
+        let (taken, flow) = self.connection.handle_bytes(&bytes);
+        self.unfinished.extend_from_slice(&bytes[taken..]);
+        self.connection.wake.wake();
+        Ok(flow? == Flow::Stall)
+    }
+
+    /// Reads once and handles the packets; tells whether anything was read.
+    fn read(&mut self) -> Result<bool, Ended> {
+        READ_BUFFER.with_borrow_mut(|buffer| {
+            let read = if self.unfinished.is_empty() {
+                match self.stream.try_read(buffer) {
+                    Ok(read) => read,
+                    Err(error) if is_transient(&error) => return Ok(false),
+                    Err(_) => return Err(network()),
+                }
+            } else {
+                return self.read_more(buffer);
+            };
+            if read == 0 {
+                return Err(network());
+            }
+            self.connection.broker.metrics.bytes_received.add(read as u64);
+            let bytes = &buffer[..read];
+            let (taken, flow) = self.connection.handle_bytes(bytes);
+            self.unfinished.extend_from_slice(&bytes[taken..]);
+            self.connection.wake.wake();
+            flow.map(|_| true)
+        })
+    }
+
+    /// Reads on where the beginning of a packet is kept already.
+    fn read_more(&mut self, buffer: &mut [u8]) -> Result<bool, Ended> {
+        let read = match self.stream.try_read(buffer) {
+            Ok(0) => return Err(network()),
+            Ok(read) => read,
+            Err(error) if is_transient(&error) => return Ok(false),
+            Err(_) => return Err(network()),
+        };
+        self.connection.broker.metrics.bytes_received.add(read as u64);
+        self.unfinished.extend_from_slice(&buffer[..read]);
+        let bytes = std::mem::take(&mut self.unfinished);
+        let (taken, flow) = self.connection.handle_bytes(&bytes);
+        self.unfinished = if taken == 0 { bytes } else { bytes[taken..].to_vec() };
+        self.connection.wake.wake();
+        flow.map(|_| true)
+    }
+
+    /// Takes what is in the mailbox and sends what the socket takes.
+    fn exchange(&mut self) -> Result<(), Ended> {
+        loop {
+            if self.written == self.connection.out.len() {
+                self.written = 0;
+                self.connection.out.clear();
+                CONTENTS.with_borrow_mut(|contents| self.connection.drain_mailbox(contents))?;
+                self.connection.wake.wake();
+                if self.connection.out.is_empty() {
+                    self.release_buffers();
+                    return Ok(());
+                }
+            }
+            match self.stream.try_write(&self.connection.out[self.written..]) {
+                Ok(written) => {
+                    self.connection.broker.metrics.bytes_sent.add(written as u64);
+                    self.written += written;
+                }
+                Err(error) if is_transient(&error) => return Ok(()),
+                Err(_) => return Err(network()),
+            }
+        }
+    }
+
+    /// An idle connection keeps small buffers only.
+    fn release_buffers(&mut self) {
+        const KEPT: usize = 1024;
+        if self.connection.out.capacity() > KEPT {
+            self.connection.out = Vec::new();
+        }
+        if self.connection.acks.capacity() > KEPT {
+            self.connection.acks = Vec::new();
+        }
+        if self.unfinished.is_empty() && self.unfinished.capacity() > KEPT {
+            self.unfinished = Vec::new();
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! The gRPC service the other nodes call: their proposals when this node leads, their messages for its connections.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures::Stream;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::ids::{Incarnation, LogIndex, NodeId};
+use crate::proto::cluster::cluster_server::Cluster;
+use crate::proto::cluster::{DeliverRequest, DeliverResponse, ProposeRequest, ProposeResponse};
+use crate::raft::Leadership;
+use crate::replica::peers::ClusterId;
+use crate::replica::proposer::Numbered;
+use crate::replica::sequencer::Sequencer;
+use crate::router::Router;
+use crate::router::mailbox::WakeList;
+
+/// When each node was last heard of, kept by the leader.
+#[derive(Default)]
+pub struct Heard(Mutex<FxHashMap<NodeId, (Incarnation, Instant)>>);
+
+impl Heard {
+    fn note(&self, node: NodeId, incarnation: Incarnation) {
+        self.0.lock().insert(node, (incarnation, Instant::now()));
+    }
+
+    /// When `incarnation` of `node` was last heard of; now, if this is the first time it is asked for.
+    pub fn last(&self, node: NodeId, incarnation: Incarnation) -> Instant {
+        let mut heard = self.0.lock();
+        let entry = heard.entry(node).or_insert((incarnation, Instant::now()));
+        if entry.0 < incarnation {
+            *entry = (incarnation, Instant::now());
+        }
+        entry.1
+    }
+
+    /// Starts all leases anew: a new leader gives every node its full lease.
+    pub fn forget(&self) {
+        self.0.lock().clear();
+    }
+}
+
+/// The service.
+pub struct ClusterService {
+    /// Checked on every call.
+    pub cluster: ClusterId,
+    /// Where proposals go.
+    pub sequencer: Sequencer,
+    /// Whether this node leads.
+    pub leadership: watch::Receiver<Leadership>,
+    /// How far the log is applied here.
+    pub applied: watch::Receiver<LogIndex>,
+    /// This node's connections.
+    pub router: Arc<Router>,
+    /// Signs of life.
+    pub heard: Arc<Heard>,
+    /// Bursts handled already, by sending node.
+    pub handled: Arc<Handled>,
+}
+
+/// The last burst of messages that was handed over, by sending node and life.
+#[derive(Default)]
+pub struct Handled(Mutex<FxHashMap<NodeId, (Incarnation, u64)>>);
+
+impl Handled {
+    /// Whether this burst is new; it counts as handled from now on.
+    fn is_new(&self, node: NodeId, incarnation: Incarnation, sequence: u64) -> bool {
+        let mut handled = self.0.lock();
+        let last = handled.entry(node).or_insert((incarnation, 0));
+        if last.0 < incarnation {
+            *last = (incarnation, 0);
+        }
+        let new = last.0 == incarnation && last.1 < sequence;
+        if new {
+            last.1 = sequence;
+        }
+        new
+    }
+}
+
+impl ClusterService {
+    async fn take_proposals(&self, mut stream: Streaming<ProposeRequest>) -> Result<(), Status> {
+        let mut leadership = self.leadership.clone();
+        let not_leader = || Status::failed_precondition("this node does not lead");
+        loop {
+            if !leadership.borrow_and_update().is_leader {
+                return Err(not_leader());
+            }
+            let message = tokio::select! {
+                message = stream.message() => message?,
+                changed = leadership.changed() => {
+                    changed.map_err(|_| Status::unavailable("this node is stopping"))?;
+                    continue;
+                }
+            };
+            let Some(message) = message else { return Ok(()) };
+            let (node, incarnation) = (NodeId(message.node), Incarnation(message.incarnation));
+            self.heard.note(node, incarnation);
+            if message.sequence != 0 {
+                let proposal = Numbered { incarnation, sequence: message.sequence, commands: message.commands };
+                self.sequencer.submit(node, proposal).await;
+            }
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Cluster for ClusterService {
+    async fn propose(&self, request: Request<Streaming<ProposeRequest>>) -> Result<Response<ProposeResponse>, Status> {
+        self.cluster.check(&request)?;
+        self.take_proposals(request.into_inner()).await?;
+        Ok(Response::new(ProposeResponse {}))
+    }
+
+    type DeliverStream = Pin<Box<dyn Stream<Item = Result<DeliverResponse, Status>> + Send>>;
+
+    async fn deliver(
+        &self,
+        request: Request<Streaming<DeliverRequest>>,
+    ) -> Result<Response<Self::DeliverStream>, Status> {
+        self.cluster.check(&request)?;
+        let (answers, receiver) = mpsc::channel(32);
+        let receiving = Receiving {
+            applied: self.applied.clone(),
+            router: self.router.clone(),
+            handled: self.handled.clone(),
+            answers,
+            sequence: 0,
+            wanted: 0,
+        };
+        tokio::spawn(receiving.run(request.into_inner()));
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+}
+
+/// One incoming stream of messages.
+struct Receiving {
+    applied: watch::Receiver<LogIndex>,
+    router: Arc<Router>,
+    handled: Arc<Handled>,
+    answers: mpsc::Sender<Result<DeliverResponse, Status>>,
+    sequence: u64,
+    /// The log index the other node waits for, 0 when none.
+    wanted: u64,
+}
+
+impl Receiving {
+    async fn run(mut self, mut stream: Streaming<DeliverRequest>) {
+        loop {
+            let applied = self.applied.borrow_and_update().0;
+            if self.wanted != 0 && applied >= self.wanted {
+                self.wanted = 0;
+                if self.answer(applied).await.is_err() {
+                    return;
+                }
+            }
+            tokio::select! {
+                message = stream.message() => match message {
+                    Ok(Some(message)) => {
+                        if self.handle(message, applied).await.is_err() {
+                            return;
+                        }
+                    }
+                    _ => return,
+                },
+                changed = self.applied.changed(), if self.wanted != 0 => {
+                    if changed.is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn handle(&mut self, message: DeliverRequest, applied: u64) -> Result<(), ()> {
+        let (node, incarnation) = (NodeId(message.node), Incarnation(message.incarnation));
+        if self.handled.is_new(node, incarnation, message.sequence) {
+            let mut wake = WakeList::default();
+            if self.router.deliver_forwarded(&message.messages, &mut wake).is_none() {
+                tracing::error!(from = message.node, "a node forwarded messages that can't be read");
+            }
+        }
+        self.sequence = message.sequence;
+        self.wanted = self.wanted.max(message.applied);
+        self.answer(applied).await
+    }
+
+    async fn answer(&self, applied: u64) -> Result<(), ()> {
+        let answer = DeliverResponse { sequence: self.sequence, applied };
+        self.answers.send(Ok(answer)).await.map_err(|_| ())
+    }
+}

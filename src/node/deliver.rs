@@ -1,0 +1,96 @@
+//! The streams on which messages leave for other nodes; one per node, opened again whenever it breaks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustc_hash::FxHashMap;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::ReceiverStream;
+
+use crate::ids::NodeId;
+use crate::proto::cluster::DeliverRequest;
+use crate::raft::Raft;
+use crate::replica::peers::Peers;
+use crate::replica::proposer::Proposer;
+use crate::router::Router;
+use crate::router::remote::Outbox;
+
+/// How often the membership is looked at.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Before a broken stream is opened again.
+const RETRY: Duration = Duration::from_millis(50);
+
+/// What the streams need.
+pub struct Deliver {
+    /// This node.
+    pub local: NodeId,
+    /// For the membership.
+    pub raft: Raft,
+    /// The way to other nodes.
+    pub peers: Arc<Peers>,
+    /// For this node's life.
+    pub proposer: Arc<Proposer>,
+    /// Whose outboxes are emptied.
+    pub router: Arc<Router>,
+}
+
+impl Deliver {
+    /// Keeps one stream to each member until the node stops.
+    pub async fn run(self: Arc<Self>) {
+        let mut streams: FxHashMap<NodeId, JoinHandle<()>> = FxHashMap::default();
+        loop {
+            let members: Vec<NodeId> = self.raft.status().members.iter().map(|member| NodeId(member.node)).collect();
+            for node in members.iter().copied().filter(|node| *node != self.local) {
+                streams.entry(node).or_insert_with(|| tokio::spawn(self.clone().feed(node)));
+            }
+            streams.retain(|node, stream| {
+                let member = members.contains(node);
+                if !member {
+                    stream.abort();
+                }
+                member
+            });
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    async fn feed(self: Arc<Self>, node: NodeId) {
+        let outbox = self.router.remote().outbox(node);
+        loop {
+            if let Err(status) = self.feed_stream(node, &outbox).await {
+                tracing::debug!(node = node.0, %status, "the stream of messages ended");
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    async fn feed_stream(&self, node: NodeId, outbox: &Outbox) -> Result<(), tonic::Status> {
+        let Some(mut client) = self.peers.client(node) else { return Ok(()) };
+        let (sender, receiver) = mpsc::channel(Outbox::BURSTS_IN_FLIGHT);
+        let mut answers = client.deliver(ReceiverStream::new(receiver)).await?.into_inner();
+        let mut sent = 0;
+        loop {
+            while let Ok(permit) = sender.try_reserve()
+                && let Some(burst) = outbox.next_after(sent)
+            {
+                sent = burst.sequence;
+                permit.send(DeliverRequest {
+                    node: self.local.0,
+                    incarnation: self.proposer.incarnation().0,
+                    sequence: burst.sequence,
+                    messages: burst.messages,
+                    applied: burst.applied,
+                });
+            }
+            tokio::select! {
+                answer = answers.message() => match answer? {
+                    Some(answer) => outbox.confirmed(answer.sequence, answer.applied),
+                    None => return Ok(()),
+                },
+                () = outbox.changed() => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Runs committed batches through the machine and hands its outputs to this node's connections.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+
+use crate::ids::{Incarnation, LogIndex, NodeId};
+use crate::machine::Machine;
+use crate::machine::effect::Output;
+use crate::machine::tables::{Backing, Tables};
+use crate::raft::Apply;
+use crate::replica::proposer::Proposer;
+use crate::replica::sequencer::Due;
+use crate::router::Router;
+use crate::router::mailbox::{End, Item, WakeList};
+use crate::storage::fatal;
+
+/// What the rest of the node needs to know of the machine, kept current by apply.
+#[derive(Default)]
+pub struct View {
+    live: Mutex<Vec<(NodeId, Incarnation)>>,
+    applied: AtomicU64,
+    store_keys: AtomicU64,
+    store_bytes: AtomicU64,
+    /// The newest incarnation of this node that was ever registered.
+    known_incarnation: AtomicU64,
+}
+
+impl View {
+    /// Nodes whose connections may be live.
+    pub fn live_nodes(&self) -> Vec<(NodeId, Incarnation)> {
+        self.live.lock().clone()
+    }
+
+    /// An index that is applied and holds whatever a connection has got the reply to.
+    pub fn applied(&self) -> LogIndex {
+        LogIndex(self.applied.load(Ordering::Acquire))
+    }
+
+    /// Keys of the state store and their bytes.
+    pub fn store_usage(&self) -> (u64, u64) {
+        (self.store_keys.load(Ordering::Relaxed), self.store_bytes.load(Ordering::Relaxed))
+    }
+
+    /// The newest life of this node that was ever registered.
+    pub fn known_incarnation(&self) -> Incarnation {
+        Incarnation(self.known_incarnation.load(Ordering::Acquire))
+    }
+}
+
+/// Something that ends this node's present life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LifeEvent {
+    /// The incarnation was declared dead or refused, or its replies were lost with a snapshot: a new one must begin.
+    Ended(Incarnation),
+    /// The incarnation is registered.
+    Registered(Incarnation),
+}
+
+/// The replicated machine of this node as Raft drives it.
+pub struct Applier {
+    local: NodeId,
+    machine: Machine,
+    proposer: Arc<Proposer>,
+    router: Arc<Router>,
+    due: Arc<Due>,
+    view: Arc<View>,
+    life: mpsc::UnboundedSender<LifeEvent>,
+}
+
+impl Applier {
+    /// An applier of an empty machine; Raft restores it before the first batch. Events of this node's life are rare
+    /// (a handful per restart), so their channel needs no bound.
+    pub fn new(
+        local: NodeId,
+        machine: Machine,
+        proposer: Arc<Proposer>,
+        router: Arc<Router>,
+        due: Arc<Due>,
+    ) -> (Applier, Arc<View>, mpsc::UnboundedReceiver<LifeEvent>) {
+        let (life, events) = mpsc::unbounded_channel();
+        let view = Arc::new(View::default());
+        let applier = Applier { local, machine, proposer, router, due, view: view.clone(), life };
+        (applier, view, events)
+    }
+
+    fn publish(&self) {
+        self.due.set(self.machine.next_due());
+        let (keys, bytes) = self.machine.store_usage();
+        self.view.store_keys.store(keys, Ordering::Relaxed);
+        self.view.store_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    fn publish_nodes(&self) {
+        *self.view.live.lock() = self.machine.live_nodes().collect();
+        self.view.known_incarnation.store(self.machine.incarnation(self.local).0, Ordering::Release);
+    }
+
+    fn tell(&self, event: LifeEvent) {
+        // The receiver is gone only when the node stops.
+        let _ = self.life.send(event);
+    }
+
+    fn perform(&self, output: Output, wake: &mut WakeList) {
+        match output {
+            Output::Reply { incarnation, reply } => {
+                if incarnation == self.proposer.incarnation() {
+                    self.proposer.replied(reply, wake);
+                }
+            }
+            Output::ProposalApplied { incarnation, sequence } => {
+                self.proposer.applied(incarnation, sequence);
+                if sequence == 1 {
+                    self.publish_nodes();
+                    self.tell(LifeEvent::Registered(incarnation));
+                }
+            }
+            Output::ProposalGap { incarnation, .. } => {
+                if incarnation == self.proposer.incarnation() {
+                    self.proposer.resend();
+                }
+            }
+            Output::IncarnationRefused { refused, .. } => {
+                self.publish_nodes();
+                self.tell(LifeEvent::Ended(refused));
+            }
+            Output::NodesChanged => self.publish_nodes(),
+            Output::NodeEnded { node, incarnation } => {
+                self.publish_nodes();
+                if node == self.local {
+                    self.tell(LifeEvent::Ended(incarnation));
+                }
+            }
+            Output::End { connection, reason } => {
+                self.router.post(connection, Item::End(End::Machine(reason)), wake);
+            }
+            Output::Notify { connection, key, change } => {
+                self.router.post(connection, Item::Notify { key, change }, wake);
+            }
+        }
+    }
+}
+
+impl Apply for Applier {
+    fn apply(&mut self, index: LogIndex, batch: Bytes, tables: &mut Tables<'_>) {
+        if let Err(error) = self.machine.apply(index, batch, tables) {
+            fatal("applying the log", &error);
+        }
+    }
+
+    fn committed(&mut self, last: LogIndex) {
+        self.view.applied.store(last.0, Ordering::Release);
+        let mut wake = WakeList::default();
+        for output in self.machine.take_outputs() {
+            self.perform(output, &mut wake);
+        }
+        self.publish();
+    }
+
+    fn restored(&mut self, backing: &dyn Backing, last: LogIndex) {
+        self.view.applied.store(last.0, Ordering::Release);
+        self.machine.restore(backing);
+        self.publish_nodes();
+        self.publish();
+        // Replies to what was on its way may have been applied inside the snapshot: they are lost, so is this life.
+        let incarnation = self.proposer.incarnation();
+        if incarnation != Incarnation::default() {
+            self.tell(LifeEvent::Ended(incarnation));
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! What this node proposes: collected from its connections into numbered proposals, kept until they are applied.
+//!
+//! Connections append encoded commands to the batch that is gathering. At most [`limits::PROPOSALS_IN_FLIGHT`]
+//! proposals are on their way; while they are, the next one gathers, so batches grow with load and nothing waits
+//! when idle. A proposal stays here until this node's own apply reports it, and is sent again whenever it may have
+//! been lost: the machine applies each sequence once.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
+use prost::Message as _;
+use tokio::sync::{Notify, oneshot};
+
+use crate::ids::Incarnation;
+use crate::limits;
+use crate::machine::effect::Reply;
+use crate::proto::command;
+use crate::router::mailbox::{Item, Mailbox, Ticket, WakeList};
+
+/// Who gets the reply to a command.
+pub enum Waiter {
+    /// A connection.
+    Connection(Arc<Mailbox>, Ticket),
+    /// Another task of this node; it may have gone away.
+    Task(oneshot::Sender<Reply>),
+    /// Nobody.
+    Nobody,
+}
+
+impl Waiter {
+    fn complete(self, reply: Reply, wake: &mut WakeList) {
+        match self {
+            Waiter::Connection(mailbox, ticket) => {
+                if mailbox.push_item(Item::Reply(ticket, reply)) {
+                    wake.add(&mailbox);
+                }
+            }
+            // The receiver may have given up waiting; the command was applied all the same.
+            Waiter::Task(sender) => drop(sender.send(reply)),
+            Waiter::Nobody => {}
+        }
+    }
+}
+
+/// A proposal on its way.
+#[derive(Clone)]
+pub struct Numbered {
+    /// The life of this node it belongs to.
+    pub incarnation: Incarnation,
+    /// Its number within that life.
+    pub sequence: u64,
+    /// Length-delimited commands.
+    pub commands: Bytes,
+}
+
+struct InFlight {
+    numbered: Numbered,
+    waiters: VecDeque<Waiter>,
+    since: Instant,
+}
+
+/// How far a link has sent what is on its way.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cursor {
+    incarnation: Incarnation,
+    sent: u64,
+    resend: u64,
+}
+
+#[derive(Default)]
+struct State {
+    incarnation: Incarnation,
+    resend: u64,
+    next_sequence: u64,
+    commands: BytesMut,
+    waiters: VecDeque<Waiter>,
+    in_flight: VecDeque<InFlight>,
+}
+
+/// A command was not taken: too much is waiting to be proposed already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("too many commands are waiting to be proposed")]
+pub struct Overloaded;
+
+/// The node's proposals. Shared by its connections, the link to the leader, and apply.
+#[derive(Default)]
+pub struct Proposer {
+    state: Mutex<State>,
+    ready: Notify,
+}
+
+impl Proposer {
+    /// Adds a command to the proposal that is gathering.
+    ///
+    /// # Errors
+    /// When too much is waiting already; nothing was added.
+    pub fn submit(&self, kind: command::command::Kind, waiter: Waiter) -> Result<(), Overloaded> {
+        self.gather(kind, waiter, limits::PROPOSAL_GATHERING_BYTES)
+    }
+
+    /// Adds a command that ends something: there are at most as many as there are connections, so it is never refused.
+    pub fn submit_always(&self, kind: command::command::Kind, waiter: Waiter) {
+        let taken = self.gather(kind, waiter, usize::MAX);
+        debug_assert!(taken.is_ok(), "there is no bound");
+    }
+
+    fn gather(&self, kind: command::command::Kind, waiter: Waiter, bound: usize) -> Result<(), Overloaded> {
+        let command = command::Command { kind: Some(kind) };
+        let mut state = self.state.lock();
+        if state.commands.len() >= bound {
+            return Err(Overloaded);
+        }
+        command.encode_length_delimited(&mut state.commands).expect("a BytesMut grows");
+        state.waiters.push_back(waiter);
+        let may_send = state.in_flight.len() < limits::PROPOSALS_IN_FLIGHT;
+        drop(state);
+        if may_send {
+            self.ready.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Proposes a command and waits until it is applied here; `None` when the node's life ended before.
+    pub async fn propose(&self, kind: command::command::Kind) -> Option<Reply> {
+        let (sender, receiver) = oneshot::channel();
+        self.submit(kind, Waiter::Task(sender)).ok()?;
+        receiver.await.ok()
+    }
+
+    /// Bytes of commands that are gathering or on their way.
+    pub fn backlog_bytes(&self) -> usize {
+        let state = self.state.lock();
+        state.commands.len() + state.in_flight.iter().map(|proposal| proposal.numbered.commands.len()).sum::<usize>()
+    }
+
+    /// How long the oldest proposal has been on its way.
+    pub fn oldest(&self) -> Option<Instant> {
+        self.state.lock().in_flight.front().map(|proposal| proposal.since)
+    }
+
+    /// Begins a new life: what was under way is forgotten (its connections are ended by the caller), and the first
+    /// proposal, which registers the incarnation, is made.
+    pub fn begin(&self, incarnation: Incarnation) {
+        let mut state = self.state.lock();
+        *state = State { incarnation, next_sequence: 1, ..State::default() };
+        Self::number(&mut state);
+        drop(state);
+        self.ready.notify_one();
+    }
+
+    /// This node's present life.
+    pub fn incarnation(&self) -> Incarnation {
+        self.state.lock().incarnation
+    }
+
+    fn number(state: &mut State) {
+        let numbered = Numbered {
+            incarnation: state.incarnation,
+            sequence: state.next_sequence,
+            commands: state.commands.split().freeze(),
+        };
+        state.next_sequence += 1;
+        let waiters = std::mem::take(&mut state.waiters);
+        state.in_flight.push_back(InFlight { numbered, waiters, since: Instant::now() });
+    }
+
+    /// Waits until [`Proposer::next`] may have something new.
+    pub async fn changed(&self) {
+        self.ready.notified().await;
+    }
+
+    /// The next proposal that a link at `cursor` has not sent, numbering what has gathered when there is room. A link
+    /// begins with a default cursor, so a new link sends everything that is not applied yet.
+    pub fn next(&self, cursor: &mut Cursor) -> Option<Numbered> {
+        let mut state = self.state.lock();
+        if cursor.incarnation != state.incarnation || cursor.resend != state.resend {
+            *cursor = Cursor { incarnation: state.incarnation, sent: 0, resend: state.resend };
+        }
+        // The newest is looked at first: usually everything older has been sent.
+        if state.in_flight.back().is_none_or(|newest| newest.numbered.sequence <= cursor.sent) {
+            if state.commands.is_empty() || state.in_flight.len() >= limits::PROPOSALS_IN_FLIGHT {
+                return None;
+            }
+            Self::number(&mut state);
+        }
+        let found = state.in_flight.iter().find(|proposal| proposal.numbered.sequence > cursor.sent)?;
+        cursor.sent = found.numbered.sequence;
+        Some(found.numbered.clone())
+    }
+
+    /// Something on its way may have been lost: links send everything again.
+    pub fn resend(&self) {
+        self.state.lock().resend += 1;
+        self.ready.notify_one();
+    }
+
+    /// Apply has the reply to the next command of the oldest proposal.
+    pub fn replied(&self, reply: Reply, wake: &mut WakeList) {
+        let waiter = self.state.lock().in_flight.front_mut().and_then(|proposal| proposal.waiters.pop_front());
+        if let Some(waiter) = waiter {
+            waiter.complete(reply, wake);
+        }
+    }
+
+    /// Apply is through with a proposal; returns how long it was on its way.
+    pub fn applied(&self, incarnation: Incarnation, sequence: u64) -> Option<std::time::Duration> {
+        let mut state = self.state.lock();
+        if state.incarnation != incarnation {
+            return None;
+        }
+        let mut since = None;
+        while let Some(proposal) = state.in_flight.front()
+            && proposal.numbered.sequence <= sequence
+        {
+            debug_assert!(proposal.numbered.sequence < sequence || proposal.waiters.is_empty());
+            since = Some(proposal.since.elapsed());
+            state.in_flight.pop_front();
+        }
+        drop(state);
+        self.ready.notify_one();
+        since
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use command::command::Kind;
+
+    fn kind() -> Kind {
+        Kind::NodeDown(command::NodeDown { node: 1, incarnation: 1 })
+    }
+
+    #[test]
+    fn a_life_begins_with_an_empty_proposal_numbered_one() {
+        let proposer = Proposer::default();
+        proposer.begin(Incarnation(7));
+        let mut cursor = Cursor::default();
+        let first = proposer.next(&mut cursor).expect("the registration");
+        assert_eq!((first.incarnation, first.sequence, first.commands.len()), (Incarnation(7), 1, 0));
+        assert!(proposer.next(&mut cursor).is_none());
+    }
+
+    #[test]
+    fn commands_gather_while_as_many_proposals_as_allowed_are_on_their_way() {
+        let proposer = Proposer::default();
+        proposer.begin(Incarnation(7));
+        let mut cursor = Cursor::default();
+        proposer.next(&mut cursor).expect("the registration");
+        for _ in 1..limits::PROPOSALS_IN_FLIGHT {
+            proposer.submit(kind(), Waiter::Nobody).expect("room");
+            proposer.next(&mut cursor).expect("room");
+        }
+        proposer.submit(kind(), Waiter::Nobody).expect("room");
+        proposer.submit(kind(), Waiter::Nobody).expect("room");
+        assert!(proposer.next(&mut cursor).is_none());
+        proposer.applied(Incarnation(7), 1);
+        let next = proposer.next(&mut cursor).expect("what gathered");
+        assert_eq!(next.sequence, limits::PROPOSALS_IN_FLIGHT as u64 + 1);
+        assert!(next.commands.len() > 8, "both commands are in one proposal");
+    }
+
+    #[test]
+    fn what_is_not_applied_is_sent_again() {
+        let proposer = Proposer::default();
+        proposer.begin(Incarnation(7));
+        let mut cursor = Cursor::default();
+        assert_eq!(proposer.next(&mut cursor).map(|found| found.sequence), Some(1));
+        assert!(proposer.next(&mut cursor).is_none());
+        proposer.resend();
+        assert_eq!(proposer.next(&mut cursor).map(|found| found.sequence), Some(1));
+        assert_eq!(proposer.next(&mut Cursor::default()).map(|found| found.sequence), Some(1));
+        proposer.applied(Incarnation(7), 1);
+        assert!(proposer.next(&mut Cursor::default()).is_none());
+    }
+
+    #[tokio::test]
+    async fn replies_reach_the_waiters_in_order() {
+        let proposer = Proposer::default();
+        proposer.begin(Incarnation(7));
+        proposer.applied(Incarnation(7), 1);
+        let (first, first_reply) = oneshot::channel();
+        let (second, second_reply) = oneshot::channel();
+        proposer.submit(kind(), Waiter::Task(first)).expect("room");
+        proposer.submit(kind(), Waiter::Task(second)).expect("room");
+        proposer.next(&mut Cursor::default()).expect("both");
+        let mut wake = WakeList::default();
+        proposer.replied(Reply::Done, &mut wake);
+        proposer.replied(Reply::NotOwner, &mut wake);
+        proposer.applied(Incarnation(7), 2);
+        assert!(matches!(first_reply.await, Ok(Reply::Done)));
+        assert!(matches!(second_reply.await, Ok(Reply::NotOwner)));
+    }
+}

@@ -1,0 +1,115 @@
+//! Linearizable reads on this node: all that wait share one ReadIndex round, then read the local state.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::machine::read;
+use crate::machine::tables::Backing;
+use crate::proto::command;
+use crate::raft::Raft;
+use crate::replica::proposer::Proposer;
+use crate::router::mailbox::{Item, Mailbox, Ticket, WakeList};
+use crate::store::Reply;
+use crate::store::scan::PageBudget;
+use crate::time::wall_now;
+
+/// What is to be read.
+#[derive(Clone, Debug)]
+pub enum Query {
+    /// GET of a key.
+    Get(bytes::Bytes),
+    /// SCAN: a pattern, where the previous page ended, and what a page may cost.
+    Scan(bytes::Bytes, Option<bytes::Bytes>, PageBudget),
+}
+
+struct Waiting {
+    query: Query,
+    mailbox: Arc<Mailbox>,
+    ticket: Ticket,
+}
+
+/// The reads of this node.
+#[derive(Default)]
+pub struct Reader {
+    waiting: Mutex<Vec<Waiting>>,
+    arrived: Notify,
+}
+
+impl Reader {
+    /// Hands a read in; the answer goes to the mailbox. When no majority can be reached there is no answer: the node
+    /// ends its connections if that lasts, and the client asks again elsewhere.
+    pub fn submit(&self, query: Query, mailbox: &Arc<Mailbox>, ticket: Ticket) {
+        let mut waiting = self.waiting.lock();
+        waiting.push(Waiting { query, mailbox: mailbox.clone(), ticket });
+        let first = waiting.len() == 1;
+        drop(waiting);
+        if first {
+            self.arrived.notify_one();
+        }
+    }
+
+    /// Answers reads until the node stops.
+    pub async fn run(self: Arc<Self>, raft: Raft, proposer: Arc<Proposer>) {
+        loop {
+            let round = std::mem::take(&mut *self.waiting.lock());
+            if round.is_empty() {
+                self.arrived.notified().await;
+                continue;
+            }
+            while let Err(error) = raft.read_barrier().await {
+                tracing::debug!(%error, reads = round.len(), "reads wait for a leader");
+                if matches!(error, crate::raft::ReadError::Stopped) {
+                    return;
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+            let backing = raft.backing();
+            let mut wake = WakeList::default();
+            let mut due = Vec::new();
+            for read in round {
+                match answer(&*backing, &read.query) {
+                    Some(reply) => deliver(&read, reply, &mut wake),
+                    None => due.push(read),
+                }
+            }
+            drop(wake);
+            if !due.is_empty() {
+                tokio::spawn(answer_after_tick(due, backing, proposer.clone()));
+            }
+        }
+    }
+}
+
+fn deliver(read: &Waiting, reply: Reply, wake: &mut WakeList) {
+    if read.mailbox.push_item(Item::Read(read.ticket, reply)) {
+        wake.add(&read.mailbox);
+    }
+}
+
+/// `None` when the key's expiry is over by this node's clock but not yet in the log.
+fn answer(backing: &dyn Backing, query: &Query) -> Option<Reply> {
+    match query {
+        Query::Get(key) => {
+            let found = read::get(backing, key);
+            let over = found.expires_at.is_some_and(|deadline| deadline <= wall_now());
+            (!over).then_some(found.reply)
+        }
+        Query::Scan(pattern, token, page) => Some(read::scan(backing, pattern, token.as_deref(), *page)),
+    }
+}
+
+/// An expiry that a read would observe is committed first: whether it is over is the leader's clock to say.
+async fn answer_after_tick(reads: Vec<Waiting>, backing: Arc<dyn Backing>, proposer: Arc<Proposer>) {
+    let tick = command::command::Kind::Nothing(command::Nothing {});
+    if proposer.propose(tick).await.is_none() {
+        return;
+    }
+    let mut wake = WakeList::default();
+    for read in &reads {
+        if let Query::Get(key) = &read.query {
+            deliver(read, read::get(&*backing, key).reply, &mut wake);
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! What others leave for a connection: encoded PUBLISH packets and replies.
+//!
+//! A publisher's task writes packets straight into the mailbox of each subscriber's connection: one lock, one copy,
+//! no allocation once the buffer has grown. The connection's task takes everything at once, patches packet ids in
+//! place, and hands the same buffer to the socket. Nothing here reads or writes a socket.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bytes::Bytes;
+use futures::task::AtomicWaker;
+use parking_lot::Mutex;
+
+use crate::ids::ConnectionId;
+use crate::machine::effect::{Change, EndReason, Reply};
+use crate::mqtt::codec::{QoS, Version};
+use crate::store::Reply as StoreReply;
+
+/// Identifies a connection's own outstanding request.
+pub type Ticket = u32;
+
+/// Something other than a packet.
+#[derive(Debug)]
+pub enum Item {
+    /// A proposed command was applied.
+    Reply(Ticket, Reply),
+    /// A linearizable read was carried out.
+    Read(Ticket, StoreReply),
+    /// Another node has handed a forwarded message to its connections.
+    Forwarded(Ticket),
+    /// Every live node has applied a subscription.
+    SubscriptionEverywhere(Ticket),
+    /// A watched key changed.
+    Notify {
+        /// The state store's key.
+        key: Bytes,
+        /// What happened to it.
+        change: Change,
+    },
+    /// End the connection.
+    End(End),
+}
+
+/// Why the node ends a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The replicated state says so.
+    Machine(EndReason),
+    /// The node has lost touch with the cluster.
+    Unavailable,
+    /// The node is shutting down.
+    ShuttingDown,
+}
+
+/// A packet with a packet id still to be filled in.
+#[derive(Clone, Copy, Debug)]
+pub struct Unnumbered {
+    /// Where the packet begins in the buffer.
+    pub at: u32,
+    /// Its length.
+    pub length: u32,
+    /// Where its packet id is, from the beginning of the buffer.
+    pub packet_id_at: u32,
+    /// 1 or 2.
+    pub qos: QoS,
+}
+
+/// What a connection takes out of its mailbox.
+#[derive(Debug, Default)]
+pub struct Contents {
+    /// Encoded PUBLISH packets.
+    pub packets: Vec<u8>,
+    /// Those of them that need a packet id, in order.
+    pub unnumbered: Vec<Unnumbered>,
+    /// Everything else, in order.
+    pub items: Vec<Item>,
+}
+
+impl Contents {
+    /// Nothing is there.
+    pub fn is_empty(&self) -> bool {
+        self.packets.is_empty() && self.items.is_empty()
+    }
+}
+
+/// A connection's mailbox.
+#[derive(Debug)]
+pub struct Mailbox {
+    /// The connection.
+    pub connection: ConnectionId,
+    /// The version its packets are encoded for.
+    pub version: Version,
+    /// Larger packets are not sent to this client `[MQTT-3.1.2-24]`.
+    pub max_packet_size: u32,
+    /// Bytes of packets it holds before further ones are dropped.
+    bound: usize,
+    contents: Mutex<Contents>,
+    filled: AtomicBool,
+    dropped: AtomicU64,
+    waker: AtomicWaker,
+}
+
+/// A packet was not put into a mailbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The connection does not read fast enough.
+    Full,
+    /// The packet is larger than the client accepts `[MQTT-3.1.2-25]`.
+    TooLarge,
+}
+
+impl Mailbox {
+    /// An empty mailbox that holds at most `bound` bytes of packets.
+    pub fn new(connection: ConnectionId, version: Version, max_packet_size: u32, bound: usize) -> Arc<Mailbox> {
+        Arc::new(Mailbox {
+            connection,
+            version,
+            max_packet_size,
+            bound,
+            contents: Mutex::new(Contents::default()),
+            filled: AtomicBool::new(false),
+            dropped: AtomicU64::new(0),
+            waker: AtomicWaker::new(),
+        })
+    }
+
+    /// Puts one packet in: `encode` appends it to the buffer and returns where its packet id is, if it has one.
+    ///
+    /// Tells whether the connection must be woken with [`Mailbox::wake`].
+    ///
+    /// # Errors
+    /// When the packet was dropped; it is counted.
+    pub fn push_packet(
+        &self,
+        qos: QoS,
+        encode: impl FnOnce(&mut Vec<u8>) -> Result<Option<usize>, Refused>,
+    ) -> Result<bool, Refused> {
+        let mut contents = self.contents.lock();
+        if contents.packets.len() >= self.bound {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return Err(Refused::Full);
+        }
+        let at = contents.packets.len();
+        match encode(&mut contents.packets) {
+            Ok(Some(packet_id_at)) if qos != QoS::AtMostOnce => {
+                let length = (contents.packets.len() - at) as u32;
+                let (at, packet_id_at) = (at as u32, packet_id_at as u32);
+                contents.unnumbered.push(Unnumbered { at, length, packet_id_at, qos });
+            }
+            Ok(_) => {}
+            Err(refused) => {
+                contents.packets.truncate(at);
+                self.dropped.fetch_add(1, Ordering::Relaxed);
+                return Err(refused);
+            }
+        }
+        drop(contents);
+        Ok(!self.filled.swap(true, Ordering::AcqRel))
+    }
+
+    /// Puts an item in; tells whether the connection must be woken. Items answer the connection's own requests, which
+    /// are bounded, or end it, so there is no bound here.
+    pub fn push_item(&self, item: Item) -> bool {
+        self.contents.lock().items.push(item);
+        !self.filled.swap(true, Ordering::AcqRel)
+    }
+
+    /// Wakes the connection's task.
+    pub fn wake(&self) {
+        self.waker.wake();
+    }
+
+    /// The task to wake when something arrives. Called before [`Mailbox::take`] finds nothing.
+    pub fn register(&self, waker: &std::task::Waker) {
+        self.waker.register(waker);
+    }
+
+    /// Something may be there.
+    pub fn is_filled(&self) -> bool {
+        self.filled.load(Ordering::Acquire)
+    }
+
+    /// Exchanges what is there for the empty buffers in `into`.
+    pub fn take(&self, into: &mut Contents) {
+        debug_assert!(into.is_empty());
+        self.filled.store(false, Ordering::Release);
+        std::mem::swap(&mut *self.contents.lock(), into);
+    }
+
+    /// Packets dropped since the last call.
+    pub fn take_dropped(&self) -> u64 {
+        if self.dropped.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        self.dropped.swap(0, Ordering::Relaxed)
+    }
+}
+
+/// Mailboxes to wake once a burst of work is done, each once.
+#[derive(Default)]
+pub struct WakeList(Vec<Arc<Mailbox>>);
+
+impl WakeList {
+    /// Adds a mailbox.
+    pub fn add(&mut self, mailbox: &Arc<Mailbox>) {
+        self.0.push(mailbox.clone());
+    }
+
+    /// Wakes them all.
+    pub fn wake(&mut self) {
+        for mailbox in self.0.drain(..) {
+            mailbox.wake();
+        }
+    }
+}
+
+impl Drop for WakeList {
+    fn drop(&mut self) {
+        self.wake();
+    }
+}

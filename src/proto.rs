@@ -11,3 +11,9 @@ pub mod command {
 pub mod state {
     tonic::include_proto!("quorumq.state.v1");
 }
+
+/// `proto/raft.proto`: what replicas say to each other.
+#[allow(missing_docs, clippy::all)]
+pub mod raft {
+    tonic::include_proto!("quorumq.raft.v1");
+}

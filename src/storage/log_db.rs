@@ -6,6 +6,7 @@
 //!
 //! It knows nothing of Raft's rules: votes and marks are opaque bytes.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -206,7 +207,10 @@ impl GroupLog {
 
     /// Appends consecutive entries. They are readable on return; `durable` is called from the flush thread once
     /// they are synced, in the order of the appends.
-    pub async fn append(&self, records: Vec<Record>, durable: Durable) {
+    ///
+    /// # Errors
+    /// When the log is closed; nothing was queued then.
+    pub async fn append(&self, records: Vec<Record>, durable: Durable) -> io::Result<()> {
         {
             let mut tail = self.tail.lock();
             if tail.last_term.is_none()
@@ -227,21 +231,24 @@ impl GroupLog {
             tail: Arc::clone(&self.tail),
             durable,
         })
-        .await;
+        .await
     }
 
     /// Saves the vote; durable on return.
-    pub async fn save_vote(&self, vote: Bytes) {
+    ///
+    /// # Errors
+    /// When the log is closed.
+    pub async fn save_vote(&self, vote: Bytes) -> io::Result<()> {
         let (done, finished) = oneshot::channel();
         self.send(Job::Vote {
             group: self.group,
             vote: vote.clone(),
             done,
         })
-        .await;
-        if finished.await.is_ok() {
-            self.tail.lock().vote = Some(vote);
-        }
+        .await?;
+        finished.await.map_err(|_| closed())?;
+        self.tail.lock().vote = Some(vote);
+        Ok(())
     }
 
     /// Notes how far entries are known to be committed. Written with the next entries, or by
@@ -253,18 +260,25 @@ impl GroupLog {
     }
 
     /// Writes the commit mark if it changed since it was last written.
-    pub async fn write_committed(&self) {
-        if self.tail.lock().committed_dirty {
-            self.send(Job::Committed {
-                group: self.group,
-                tail: Arc::clone(&self.tail),
-            })
-            .await;
+    ///
+    /// # Errors
+    /// When the log is closed.
+    pub async fn write_committed(&self) -> io::Result<()> {
+        if !self.tail.lock().committed_dirty {
+            return Ok(());
         }
+        self.send(Job::Committed {
+            group: self.group,
+            tail: Arc::clone(&self.tail),
+        })
+        .await
     }
 
     /// Removes every entry from `from` on. Gone for readers on return; durable before anything appended later.
-    pub async fn truncate(&self, from: u64) {
+    ///
+    /// # Errors
+    /// When the log is closed.
+    pub async fn truncate(&self, from: u64) -> io::Result<()> {
         let last = from.checked_sub(1);
         let last_term = match last {
             Some(last) => self
@@ -279,12 +293,15 @@ impl GroupLog {
             group: self.group,
             from,
         })
-        .await;
+        .await
     }
 
     /// Removes every entry up to and including `upto`, and keeps `mark` in their place. Gone for readers on
     /// return; the files go later.
-    pub async fn purge(&self, upto: u64, mark: Bytes) {
+    ///
+    /// # Errors
+    /// When the log is closed.
+    pub async fn purge(&self, upto: u64, mark: Bytes) -> io::Result<()> {
         let from = {
             let mut tail = self.tail.lock();
             let from = tail.start;
@@ -298,7 +315,7 @@ impl GroupLog {
             upto,
             mark,
         })
-        .await;
+        .await
     }
 
     /// Tells that everything up to `index` is applied and need not be kept in memory for that.
@@ -354,11 +371,13 @@ impl GroupLog {
         }
     }
 
-    async fn send(&self, job: Job) {
-        // The flush thread ends only by ending the process or when the log is closed, after which nothing
-        // may be acknowledged: dropping the job drops its callback.
-        let _ = self.jobs.send(job).await;
+    async fn send(&self, job: Job) -> io::Result<()> {
+        self.jobs.send(job).await.map_err(|_| closed())
     }
+}
+
+fn closed() -> io::Error {
+    io::Error::new(io::ErrorKind::BrokenPipe, "the log is closed")
 }
 
 /// Entries `[start, end)` from disk and whether all of them fitted into `max_bytes`.

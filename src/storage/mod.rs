@@ -10,6 +10,7 @@ mod log_flush;
 pub mod metrics;
 mod options;
 mod record;
+pub mod snapshots;
 pub mod state_db;
 mod tail;
 
@@ -17,4 +18,5 @@ pub use data_dir::{DataDir, OpenError};
 pub use fatal::{EXIT_IO, fatal};
 pub use log_db::{GroupLog, LogDb};
 pub use record::Record;
+pub use snapshots::{Snapshot, SnapshotFile, Snapshots};
 pub use state_db::State;

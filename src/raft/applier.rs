@@ -48,13 +48,6 @@ pub(super) enum Job {
     },
 }
 
-/// How far this replica has applied: index and term of the last entry.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Applied {
-    pub index: LogIndex,
-    pub term: u64,
-}
-
 /// What the state says it holds.
 pub(super) fn stored(state: &State) -> Result<(Option<LogId>, StoredMembership), wire::Malformed> {
     let applied = state

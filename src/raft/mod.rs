@@ -113,7 +113,12 @@ fn core_config(config: &RaftConfig) -> Result<openraft::Config, StartError> {
         // The state is not synced when applied and the commit mark lags: a restarted leader must be elected.
         enable_leader_restore: Some(false),
         allow_log_reversion: Some(false),
-        quorum_loss_probe_interval: Some(timing.election_max_ms.saturating_mul(4)),
+        // Acknowledged entries are signs of life too.
+        heartbeat_min_interval: Some(timing.heartbeat_ms),
+        // A leader that hears nobody falls silent now and then, so that those who still hear it may elect another.
+        quorum_loss_probe_interval: Some(
+            timing.election_max_ms.saturating_mul(2).saturating_add(200),
+        ),
         // Snapshots and purges are `retention`'s business.
         snapshot_policy: openraft::SnapshotPolicy::Never,
         max_in_snapshot_log_to_keep: u64::MAX,
@@ -216,7 +221,7 @@ impl Raft {
             Arc::clone(&stores.metrics),
             config.retention,
         );
-        let patience = Duration::from_millis(config.timing.election_max_ms * 4);
+        let patience = Duration::from_millis(config.timing.election_max_ms.saturating_mul(8));
         let reads = Reads::start(
             core.clone(),
             GROUP_ZERO,

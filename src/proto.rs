@@ -17,3 +17,9 @@ pub mod state {
 pub mod cluster {
     tonic::include_proto!("quorumq.cluster.v1");
 }
+
+/// `proto/raft.proto`: what replicas say to each other.
+#[allow(missing_docs, clippy::all)]
+pub mod raft {
+    tonic::include_proto!("quorumq.raft.v1");
+}

@@ -49,9 +49,7 @@ pub fn scan(backing: &dyn Backing, pattern: &[u8], token: Option<&[u8]>, budget:
     let mut page = Page::new(&glob, budget);
     backing.scan(&from, &to, &mut |row_key, row| {
         let Some(store_key) = key::record::decode(row_key) else { return true };
-        let row = decode_row(bytes::Bytes::copy_from_slice(row));
-        let there = row.record().is_some_and(|record| !record.is_expired(clock));
-        page.visit(store_key, there)
+        page.visit(store_key, store::record::is_there(row, clock).expect("this machine wrote the row"))
     });
     page.finish()
 }

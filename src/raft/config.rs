@@ -4,22 +4,26 @@ use crate::ids::NodeId;
 use crate::raft::StartError;
 
 /// Timings of elections, in milliseconds.
+///
+/// A follower stands for election after `election_max_ms` (the leader's lease) plus its own draw between
+/// `election_min_ms` and `election_max_ms` without a sign of life: with the defaults after 450 to 600 ms. A slow disk
+/// does not count as silence: signs of life are answered before anything is synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// Interval between a leader's heartbeats.
     pub heartbeat_ms: u64,
-    /// Shortest time without a leader's sign of life before a follower stands for election.
+    /// Least a follower waits beyond the lease before it stands for election.
     pub election_min_ms: u64,
-    /// Longest such time; each replica draws between the two.
+    /// Most it waits; each replica draws between the two. Also the leader's lease.
     pub election_max_ms: u64,
 }
 
 impl Default for Timing {
     fn default() -> Self {
         Timing {
-            heartbeat_ms: 60,
-            election_min_ms: 300,
-            election_max_ms: 500,
+            heartbeat_ms: 50,
+            election_min_ms: 150,
+            election_max_ms: 300,
         }
     }
 }

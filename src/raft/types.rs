@@ -153,6 +153,11 @@ pub struct Status {
     pub joint: bool,
     /// On the leader: milliseconds since a majority last confirmed it.
     pub majority_ms: Option<u64>,
+    /// The data directory the cluster knows this node's id with, when it is another than this node has: its disk
+    /// was wiped or replaced, peers refuse it, and it has to leave and join under a new id.
+    pub disowned: Option<String>,
+    /// Why Raft has stopped, when it has.
+    pub stopped: Option<String>,
 }
 
 impl Status {

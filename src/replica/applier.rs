@@ -12,6 +12,7 @@ use crate::machine::Machine;
 use crate::machine::effect::Output;
 use crate::machine::tables::{Backing, Tables};
 use crate::raft::Apply;
+use crate::replica::clock::Clock;
 use crate::replica::proposer::Proposer;
 use crate::replica::sequencer::Due;
 use crate::router::Router;
@@ -67,6 +68,7 @@ pub struct Applier {
     proposer: Arc<Proposer>,
     router: Arc<Router>,
     due: Arc<Due>,
+    clock: Arc<Clock>,
     view: Arc<View>,
     life: mpsc::UnboundedSender<LifeEvent>,
 }
@@ -80,15 +82,17 @@ impl Applier {
         proposer: Arc<Proposer>,
         router: Arc<Router>,
         due: Arc<Due>,
+        clock: Arc<Clock>,
     ) -> (Applier, Arc<View>, mpsc::UnboundedReceiver<LifeEvent>) {
         let (life, events) = mpsc::unbounded_channel();
         let view = Arc::new(View::default());
-        let applier = Applier { local, machine, proposer, router, due, view: view.clone(), life };
+        let applier = Applier { local, machine, proposer, router, due, clock, view: view.clone(), life };
         (applier, view, events)
     }
 
     fn publish(&self) {
         self.due.set(self.machine.next_due());
+        self.clock.observe(self.machine.clock());
         let (keys, bytes) = self.machine.store_usage();
         self.view.store_keys.store(keys, Ordering::Relaxed);
         self.view.store_bytes.store(bytes, Ordering::Relaxed);
@@ -115,6 +119,7 @@ impl Applier {
                 self.proposer.applied(incarnation, sequence);
                 if sequence == 1 {
                     self.publish_nodes();
+                    self.clock.is_live();
                     self.tell(LifeEvent::Registered(incarnation));
                 }
             }
@@ -132,6 +137,8 @@ impl Applier {
                 self.publish_nodes();
                 if node == self.local {
                     self.tell(LifeEvent::Ended(incarnation));
+                } else {
+                    self.router.remote().node_ended(node);
                 }
             }
             Output::End { connection, reason } => {

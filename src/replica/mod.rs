@@ -4,6 +4,7 @@
 //! their mailboxes. It knows neither packets nor sockets of clients.
 
 pub mod applier;
+pub mod clock;
 pub mod link;
 pub mod peers;
 pub mod proposer;

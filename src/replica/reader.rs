@@ -9,11 +9,12 @@ use crate::machine::read;
 use crate::machine::tables::Backing;
 use crate::proto::command;
 use crate::raft::Raft;
+use crate::replica::clock::Clock;
 use crate::replica::proposer::Proposer;
 use crate::router::mailbox::{Item, Mailbox, Ticket, WakeList};
 use crate::store::Reply;
 use crate::store::scan::PageBudget;
-use crate::time::wall_now;
+use crate::time::Millis;
 
 /// What is to be read.
 #[derive(Clone, Debug)]
@@ -51,7 +52,7 @@ impl Reader {
     }
 
     /// Answers reads until the node stops.
-    pub async fn run(self: Arc<Self>, raft: Raft, proposer: Arc<Proposer>) {
+    pub async fn run(self: Arc<Self>, raft: Raft, proposer: Arc<Proposer>, clock: Arc<Clock>) {
         loop {
             let round = std::mem::take(&mut *self.waiting.lock());
             if round.is_empty() {
@@ -69,7 +70,7 @@ impl Reader {
             let mut wake = WakeList::default();
             let mut due = Vec::new();
             for read in round {
-                match answer(&*backing, &read.query) {
+                match answer(&*backing, &read.query, clock.now()) {
                     Some(reply) => deliver(&read, reply, &mut wake),
                     None => due.push(read),
                 }
@@ -89,11 +90,11 @@ fn deliver(read: &Waiting, reply: Reply, wake: &mut WakeList) {
 }
 
 /// `None` when the key's expiry is over by this node's clock but not yet in the log.
-fn answer(backing: &dyn Backing, query: &Query) -> Option<Reply> {
+fn answer(backing: &dyn Backing, query: &Query, now: Millis) -> Option<Reply> {
     match query {
         Query::Get(key) => {
             let found = read::get(backing, key);
-            let over = found.expires_at.is_some_and(|deadline| deadline <= wall_now());
+            let over = found.expires_at.is_some_and(|deadline| deadline <= now);
             (!over).then_some(found.reply)
         }
         Query::Scan(pattern, token, page) => Some(read::scan(backing, pattern, token.as_deref(), *page)),

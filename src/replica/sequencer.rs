@@ -14,8 +14,9 @@ use crate::ids::NodeId;
 use crate::limits;
 use crate::proto::command;
 use crate::raft::Raft;
+use crate::replica::clock::Clock;
 use crate::replica::proposer::Numbered;
-use crate::time::{Millis, wall_now};
+use crate::time::Millis;
 
 /// How long a tick is given to be applied before another one is proposed.
 const TICK_AGAIN: Duration = Duration::from_millis(100);
@@ -54,9 +55,9 @@ pub struct Sequencer {
 
 impl Sequencer {
     /// The handle, and the loop to be spawned.
-    pub fn new(raft: Raft, due: Arc<Due>) -> (Sequencer, impl Future<Output = ()> + Send) {
+    pub fn new(raft: Raft, due: Arc<Due>, clock: Arc<Clock>) -> (Sequencer, impl Future<Output = ()> + Send) {
         let (sender, receiver) = mpsc::channel(limits::SEQUENCER_QUEUE);
-        (Sequencer { sender }, Loop { receiver, raft, due, bytes: 0, unchecked: 0 }.run())
+        (Sequencer { sender }, Loop { receiver, raft, due, clock, bytes: 0, unchecked: 0 }.run())
     }
 
     /// Hands a proposal in; waits while too many are waiting.
@@ -70,6 +71,7 @@ struct Loop {
     receiver: mpsc::Receiver<(NodeId, Numbered)>,
     raft: Raft,
     due: Arc<Due>,
+    clock: Arc<Clock>,
     bytes: usize,
     /// Entries appended since apply was last looked at.
     unchecked: u64,
@@ -85,7 +87,7 @@ impl Loop {
                 if due == u64::MAX {
                     return std::future::pending().await;
                 }
-                tokio::time::sleep(Duration::from_millis(due.saturating_sub(wall_now().0))).await;
+                tokio::time::sleep(Duration::from_millis(due.saturating_sub(self.clock.now().0))).await;
                 if let Some(at) = ticked_at {
                     tokio::time::sleep_until(at + TICK_AGAIN).await;
                 }
@@ -133,7 +135,7 @@ impl Loop {
             return;
         }
         self.wait_for_apply().await;
-        let batch = command::Batch { stamp_ms: wall_now().0, proposals };
+        let batch = command::Batch { stamp_ms: self.clock.now().0, proposals };
         // Not the leader any more: the proposing nodes see the new one and send again.
         let _ = self.raft.propose(batch.encode_to_vec().into()).await;
     }

@@ -4,7 +4,7 @@
 //! DIR/LOCK        held by the process that uses the directory
 //! DIR/meta        format, data-directory UUID, node id, cluster id
 //! DIR/log/        the Raft log and vote (RocksDB, synced)
-//! DIR/state/      what `state.current` names is the applied state (RocksDB, without a WAL)
+//! DIR/state/      the applied state (RocksDB, without a WAL); `state.current` says which of several
 //! DIR/snapshots/  checkpoints of the state, complete ones only
 //! DIR/incoming/   a snapshot being received
 //! ```
@@ -96,7 +96,14 @@ impl OpenError {
         }
     }
 
-    fn damaged(path: &Path, reason: impl Into<String>) -> Self {
+    pub(crate) fn database(path: &Path, error: &dyn std::fmt::Display) -> Self {
+        OpenError::Database {
+            path: path.to_owned(),
+            reason: error.to_string(),
+        }
+    }
+
+    pub(crate) fn damaged(path: &Path, reason: impl Into<String>) -> Self {
         OpenError::Damaged {
             path: path.to_owned(),
             reason: reason.into(),

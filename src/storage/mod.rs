@@ -5,7 +5,18 @@
 
 pub mod data_dir;
 mod fatal;
+pub mod log_db;
+mod log_flush;
 pub mod metrics;
+mod options;
+mod record;
+pub mod snapshots;
+pub mod state_db;
+mod tail;
 
 pub use data_dir::{DataDir, OpenError};
-pub use fatal::fatal;
+pub use fatal::{EXIT_IO, fatal};
+pub use log_db::{GroupLog, LogDb};
+pub use record::Record;
+pub use snapshots::{Snapshot, SnapshotFile, Snapshots};
+pub use state_db::State;

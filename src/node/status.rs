@@ -1,0 +1,105 @@
+//! What the node tells operators and probes, and what they may ask of it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::config::Config;
+use crate::http::{
+    Admin, AdminError, AdminFuture, Check, ClusterStatus, JoinRequest, LeaveRequest, MemberStatus, Readiness,
+    TransferRequest,
+};
+use crate::ids::NodeId;
+use crate::mqtt::broker::Broker;
+use crate::raft::{ChangeError, Peer, Raft, Role};
+
+/// Entries a replica may be behind and still count as caught up.
+const CAUGHT_UP: u64 = 1_000;
+
+/// Answers probes and administration requests.
+pub struct NodeStatus {
+    /// For names.
+    pub config: Arc<Config>,
+    /// The replica.
+    pub raft: Raft,
+    /// The front end.
+    pub broker: Arc<Broker>,
+}
+
+impl Readiness for NodeStatus {
+    fn checks(&self) -> Vec<Check> {
+        let status = self.raft.status();
+        let check = |holds: bool, why: &str| if holds { Ok(()) } else { Err(why.to_owned()) };
+        let joined = status.member(NodeId(status.node)).is_some();
+        let lag = status.apply_lag();
+        vec![
+            ("joined", check(joined, "this node is not a member of the cluster yet")),
+            ("has_leader", check(status.leader.is_some(), "no leader is known")),
+            ("caught_up", if lag <= CAUGHT_UP { Ok(()) } else { Err(format!("{lag} entries are not applied yet")) }),
+            (
+                "serving",
+                check(
+                    self.broker.serving.load(Ordering::Acquire),
+                    "not registered with, or out of touch with, the cluster's majority",
+                ),
+            ),
+            ("not_draining", check(!self.broker.draining.load(Ordering::Acquire), "the node is shutting down")),
+        ]
+    }
+}
+
+impl From<ChangeError> for AdminError {
+    fn from(error: ChangeError) -> AdminError {
+        let text = error.to_string();
+        match error {
+            ChangeError::NotLeader(_) => AdminError::NoLeader(text),
+            ChangeError::UnknownNode(_) => AdminError::Invalid(text),
+            ChangeError::Stopped => AdminError::Internal(text),
+            _ => AdminError::Conflict(text),
+        }
+    }
+}
+
+impl Admin for NodeStatus {
+    fn status(&self) -> AdminFuture<'_, ClusterStatus> {
+        let status = self.raft.status();
+        let members = status
+            .members
+            .iter()
+            .map(|member| MemberStatus {
+                id: member.node,
+                address: member.address.clone(),
+                voter: member.role == Role::Voter,
+                matched_index: member.matched,
+                last_seen_ms: member.silent_ms,
+            })
+            .collect();
+        let answer = ClusterStatus {
+            name: self.config.cluster.name.as_str().to_owned(),
+            cluster_id: self.config.cluster.identity().to_string(),
+            node: status.node,
+            leader: status.leader,
+            term: status.term,
+            last_log_index: status.last_log,
+            committed_index: status.committed,
+            applied_index: status.applied,
+            members,
+        };
+        Box::pin(std::future::ready(Ok(answer)))
+    }
+
+    fn join(&self, request: JoinRequest) -> AdminFuture<'_, ()> {
+        Box::pin(async move {
+            let peer = Peer { node: NodeId(request.id), address: request.address };
+            self.raft.add(peer).await?;
+            Ok(())
+        })
+    }
+
+    fn leave(&self, request: LeaveRequest) -> AdminFuture<'_, ()> {
+        Box::pin(async move { Ok(self.raft.remove(NodeId(request.id)).await?) })
+    }
+
+    fn transfer(&self, request: TransferRequest) -> AdminFuture<'_, u64> {
+        Box::pin(async move { Ok(self.raft.transfer_leader(request.to.map(NodeId)).await?.0) })
+    }
+}

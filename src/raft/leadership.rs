@@ -1,0 +1,62 @@
+//! Who leads, for the layers above.
+//!
+//! A leader counts as one only once the blank entry of its term is applied: an applied entry of its term proves
+//! that, because the blank one comes first and a term has one leader.
+
+use std::sync::Arc;
+
+use openraft::ServerState;
+use openraft::async_runtime::WatchReceiver;
+use tokio::sync::watch;
+
+use super::metrics::{self, Metrics};
+use super::type_config::CoreRaft;
+use super::types::Leadership;
+use crate::ids::NodeId;
+
+/// Keeps `leadership` in step with Raft until Raft ends. `term` is the term of the last applied entry.
+pub(super) fn watch_leader(
+    core: &CoreRaft,
+    mut term: watch::Receiver<u64>,
+    leadership: watch::Sender<Leadership>,
+    counters: Arc<Metrics>,
+) {
+    let mut server = core.server_metrics();
+    tokio::spawn(async move {
+        loop {
+            let now = {
+                let server = server.borrow_and_update();
+                let current = server.vote.leader_id.term;
+                Leadership {
+                    term: current,
+                    leader: server.current_leader.map(NodeId),
+                    is_leader: server.state == ServerState::Leader
+                        && server.current_leader == Some(server.id)
+                        && *term.borrow_and_update() == current,
+                }
+            };
+            let changed = leadership.send_if_modified(|known| {
+                let changed = *known != now;
+                *known = now;
+                changed
+            });
+            if changed {
+                metrics::add(&counters.leader_changes, 1);
+                tracing::info!(
+                    term = now.term,
+                    leader = now.leader.map(|leader| leader.0),
+                    leads = now.is_leader,
+                    "leadership"
+                );
+            }
+            tokio::select! {
+                changed = server.changed() => if changed.is_err() { break },
+                changed = term.changed() => if changed.is_err() { break },
+            }
+        }
+        leadership.send_modify(|known| {
+            known.leader = None;
+            known.is_leader = false;
+        });
+    });
+}

@@ -1,0 +1,277 @@
+//! The one thread that writes the log database.
+//!
+//! It takes what has gathered in the queue, writes it in queue order as one batch, syncs once when the batch
+//! holds entries or a vote, then calls back in order. There is no timer: the next batch gathers while this one
+//! syncs. It never goes on after a failed write.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use rocksdb::{ColumnFamily, DB, WriteBatch, WriteOptions};
+use tokio::sync::{mpsc, oneshot};
+
+use super::fatal::fatal;
+use super::log_db::{Durable, MARK_COMMITTED, MARK_PURGED, MARK_VOTE, META, meta_key};
+use super::metrics::LogMetrics;
+use super::record::{self, Record};
+use super::tail::Tail;
+use crate::ids::GroupId;
+
+/// Jobs and bytes written by one sync at most.
+const MAX_JOBS: usize = 4096;
+const MAX_BYTES: usize = 4 << 20;
+
+pub(super) enum Job {
+    Append {
+        group: GroupId,
+        records: Vec<Record>,
+        tail: Arc<Mutex<Tail>>,
+        durable: Durable,
+    },
+    Vote {
+        group: GroupId,
+        vote: Bytes,
+        done: oneshot::Sender<()>,
+    },
+    Truncate {
+        group: GroupId,
+        from: u64,
+    },
+    Purge {
+        group: GroupId,
+        from: u64,
+        upto: u64,
+        mark: Bytes,
+    },
+    Committed {
+        group: GroupId,
+        tail: Arc<Mutex<Tail>>,
+    },
+    Stop {
+        done: oneshot::Sender<()>,
+    },
+}
+
+enum After {
+    Durable {
+        tail: Arc<Mutex<Tail>>,
+        last: u64,
+        term: u64,
+        durable: Durable,
+    },
+    Tell(oneshot::Sender<()>),
+    DeleteFiles {
+        group: GroupId,
+        upto: u64,
+    },
+}
+
+pub(super) struct Flusher {
+    db: Arc<DB>,
+    queue: mpsc::Receiver<Job>,
+    metrics: Arc<LogMetrics>,
+}
+
+/// One batch being put together.
+struct Gathered {
+    batch: WriteBatch,
+    after: Vec<After>,
+    value: Vec<u8>,
+    entries: u64,
+    bytes: usize,
+    sync: bool,
+    stop: Option<oneshot::Sender<()>>,
+}
+
+impl Flusher {
+    pub fn new(db: Arc<DB>, queue: mpsc::Receiver<Job>, metrics: Arc<LogMetrics>) -> Self {
+        Flusher { db, queue, metrics }
+    }
+
+    pub fn run(mut self) {
+        let mut value = Vec::new();
+        while let Some(first) = self.queue.blocking_recv() {
+            let mut gathered = Gathered {
+                batch: WriteBatch::default(),
+                after: Vec::new(),
+                value,
+                entries: 0,
+                bytes: 0,
+                sync: false,
+                stop: None,
+            };
+            let db = Arc::clone(&self.db);
+            let Some(meta) = db.cf_handle(META) else {
+                fatal("opening the log", &"the meta family is missing");
+            };
+            gathered.add(meta, first);
+            let mut jobs = 1;
+            while gathered.stop.is_none() && jobs < MAX_JOBS && gathered.bytes < MAX_BYTES {
+                let Ok(job) = self.queue.try_recv() else {
+                    break;
+                };
+                gathered.add(meta, job);
+                jobs += 1;
+            }
+            self.write(&mut gathered);
+            for after in gathered.after.drain(..) {
+                self.finish(after);
+            }
+            if let Some(done) = gathered.stop {
+                self.queue.close();
+                if let Err(error) = self.db.flush_wal(true) {
+                    fatal("syncing the log", &error);
+                }
+                // Nobody waits any more when this fails.
+                let _ = done.send(());
+                return;
+            }
+            value = gathered.value;
+        }
+    }
+
+    fn write(&self, gathered: &mut Gathered) {
+        if gathered.batch.is_empty() {
+            return;
+        }
+        let batch = std::mem::take(&mut gathered.batch);
+        let mut options = WriteOptions::default();
+        options.set_sync(gathered.sync);
+        let started = Instant::now();
+        if let Err(error) = self.db.write_opt(batch, &options) {
+            fatal("writing the log", &error);
+        }
+        if gathered.sync {
+            self.metrics.fsync_us.observe_latency(started.elapsed());
+        }
+        if gathered.entries > 0 {
+            self.metrics.append_entries.observe(gathered.entries);
+            self.metrics
+                .append_bytes
+                .fetch_add(gathered.bytes as u64, Relaxed);
+        }
+    }
+
+    fn finish(&self, after: After) {
+        match after {
+            After::Durable {
+                tail,
+                last,
+                term,
+                durable,
+            } => {
+                {
+                    let mut tail = tail.lock();
+                    // Entries truncated while they were queued are not the log's any more.
+                    if tail.term_of(last) == Some(term) {
+                        tail.flushed = tail.flushed.max(last);
+                        tail.evict();
+                    }
+                }
+                durable();
+            }
+            After::Tell(done) => {
+                // The caller may have been cancelled; what it asked for is done all the same.
+                let _ = done.send(());
+            }
+            After::DeleteFiles { group, upto } => {
+                // Only gives space back early; the range tombstone written before is what removes.
+                if let Err(error) = self
+                    .db
+                    .delete_file_in_range(record::key(group, 0), record::key(group, upto))
+                {
+                    tracing::warn!(%error, "files of the purged log were not removed early");
+                }
+            }
+        }
+    }
+}
+
+impl Gathered {
+    fn add(&mut self, meta: &ColumnFamily, job: Job) {
+        match job {
+            Job::Append {
+                group,
+                records,
+                tail,
+                durable,
+            } => {
+                self.put_records(group, &records);
+                self.put_committed(meta, group, &tail);
+                self.sync = true;
+                match records.last() {
+                    Some(last) => self.after.push(After::Durable {
+                        tail,
+                        last: last.index,
+                        term: last.term,
+                        durable,
+                    }),
+                    None => self.after.push(After::Durable {
+                        tail,
+                        last: 0,
+                        term: 0,
+                        durable,
+                    }),
+                }
+            }
+            Job::Vote { group, vote, done } => {
+                self.batch.put_cf(meta, meta_key(group, MARK_VOTE), &vote);
+                self.sync = true;
+                self.after.push(After::Tell(done));
+            }
+            Job::Truncate { group, from } => {
+                self.batch.delete_range(
+                    record::key(group, from).as_slice(),
+                    record::key(group, u64::MAX).as_slice(),
+                );
+            }
+            Job::Purge {
+                group,
+                from,
+                upto,
+                mark,
+            } => {
+                let mut value = upto.to_be_bytes().to_vec();
+                value.extend_from_slice(&mark);
+                self.batch
+                    .put_cf(meta, meta_key(group, MARK_PURGED), &value);
+                if from <= upto {
+                    self.batch.delete_range(
+                        record::key(group, from).as_slice(),
+                        record::key(group, upto + 1).as_slice(),
+                    );
+                    self.after.push(After::DeleteFiles { group, upto });
+                }
+            }
+            Job::Committed { group, tail } => self.put_committed(meta, group, &tail),
+            Job::Stop { done } => self.stop = Some(done),
+        }
+    }
+
+    fn put_records(&mut self, group: GroupId, records: &[Record]) {
+        for record in records {
+            record.encode_into(&mut self.value);
+            self.batch
+                .put(record::key(group, record.index), &self.value);
+            self.bytes += self.value.len();
+            self.entries += 1;
+        }
+    }
+
+    fn put_committed(&mut self, meta: &ColumnFamily, group: GroupId, tail: &Mutex<Tail>) {
+        let committed = {
+            let mut tail = tail.lock();
+            if !std::mem::take(&mut tail.committed_dirty) {
+                return;
+            }
+            tail.committed.clone()
+        };
+        if let Some(committed) = committed {
+            self.batch
+                .put_cf(meta, meta_key(group, MARK_COMMITTED), &committed);
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! RocksDB's settings, each with its reason.
+
+use rocksdb::{BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, LogLevel, Options};
+
+/// Memory of blocks of `state/`, bytes.
+const STATE_CACHE: usize = 128 << 20;
+
+fn common() -> Options {
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.create_missing_column_families(true);
+    options.set_paranoid_checks(true);
+    // RocksDB's own LOG is for its developers; ours names what matters.
+    options.set_log_level(LogLevel::Warn);
+    options.set_keep_log_file_num(2);
+    options.set_max_background_jobs(2);
+    options
+}
+
+/// The log: synced WAL, short-lived entries.
+pub(super) fn log() -> Options {
+    let mut options = common();
+    // A torn tail is what a crash leaves and was never acknowledged; damage before it must stop the node.
+    options.set_wal_recovery_mode(DBRecoveryMode::TolerateCorruptedTailRecords);
+    // A recycled WAL would make old records look like a torn tail.
+    options.set_recycle_log_file_num(0);
+    options.set_track_and_verify_wals_in_manifest(true);
+    options.set_max_total_wal_size(256 << 20);
+    options
+}
+
+/// Entries of the log.
+pub(super) fn log_entries() -> Options {
+    let mut options = Options::default();
+    options.set_write_buffer_size(64 << 20);
+    options.set_max_write_buffer_number(4);
+    options.set_target_file_size_base(64 << 20);
+    options.set_compression_type(DBCompressionType::Lz4);
+    options
+}
+
+/// The applied state: no WAL, many small rows, point reads and short scans.
+pub(super) fn state() -> Options {
+    let mut options = common();
+    let mut table = BlockBasedOptions::default();
+    table.set_block_cache(&Cache::new_lru_cache(STATE_CACHE));
+    table.set_bloom_filter(10.0, false);
+    table.set_cache_index_and_filter_blocks(true);
+    table.set_pin_l0_filter_and_index_blocks_in_cache(true);
+    options.set_block_based_table_factory(&table);
+    options.set_write_buffer_size(64 << 20);
+    options.set_max_write_buffer_number(4);
+    options.set_level_compaction_dynamic_level_bytes(true);
+    options.set_compression_type(DBCompressionType::Lz4);
+    // Queues are written and deleted from the front: files full of tombstones slow every scan down.
+    options.add_compact_on_deletion_collector_factory(4096, 1024, 0.5);
+    options
+}

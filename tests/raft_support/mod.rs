@@ -1,0 +1,278 @@
+//! A cluster of replicas in one process over real gRPC on loopback, with a toy state machine.
+
+#![allow(dead_code)]
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use quorumq::ids::{LogIndex, NodeId};
+use quorumq::machine::tables::{Backing, Tables};
+use quorumq::raft::{Apply, Peer, Raft, RaftConfig, Timing};
+use quorumq::storage::DataDir;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+pub const CLUSTER: &str = "7d3a5a0e-55a3-4d3f-9d6b-4a4f2a0f3c11";
+
+/// What one replica's machine saw.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// Batches whose outputs were released, in order.
+    pub released: Vec<(u64, Bytes)>,
+    pub restored: Vec<u64>,
+}
+
+/// Applies `key=value` batches: writes the row and counts how often each key was written.
+pub struct Rows {
+    pub seen: Arc<Mutex<Seen>>,
+    pending: Vec<(u64, Bytes)>,
+    pub delay: Option<Duration>,
+}
+
+impl Apply for Rows {
+    fn apply(&mut self, index: LogIndex, batch: Bytes, tables: &mut Tables<'_>) {
+        if let Some(delay) = self.delay {
+            std::thread::sleep(delay);
+        }
+        let at = batch
+            .iter()
+            .position(|byte| *byte == b'=')
+            .unwrap_or(batch.len());
+        let mut key = b"k".to_vec();
+        key.extend_from_slice(&batch[..at]);
+        let value = batch.slice((at + 1).min(batch.len())..);
+        let mut counter = key.clone();
+        counter[0] = b'n';
+        let count = tables
+            .get(&counter)
+            .and_then(|bytes| Some(u64::from_be_bytes(bytes[..].try_into().ok()?)))
+            .unwrap_or(0);
+        tables.put(counter, (count + 1).to_be_bytes().to_vec());
+        tables.put(key, value);
+        self.pending.push((index.0, batch));
+    }
+
+    fn committed(&mut self, _last: LogIndex) {
+        self.seen.lock().released.append(&mut self.pending);
+    }
+
+    fn restored(&mut self, _backing: &dyn Backing, last: LogIndex) {
+        self.pending.clear();
+        self.seen.lock().restored.push(last.0);
+    }
+}
+
+pub fn row(backing: &dyn Backing, key: &str) -> Option<Bytes> {
+    backing.get(format!("k{key}").as_bytes())
+}
+
+pub fn times_written(backing: &dyn Backing, key: &str) -> u64 {
+    let count = backing.get(format!("n{key}").as_bytes());
+    count.map_or(0, |bytes| u64::from_be_bytes(bytes[..].try_into().unwrap()))
+}
+
+/// A running replica and its server.
+pub struct Node {
+    pub id: NodeId,
+    pub address: SocketAddr,
+    pub raft: Raft,
+    pub seen: Arc<Mutex<Seen>>,
+    stop: Option<oneshot::Sender<()>>,
+    server: tokio::task::JoinHandle<()>,
+}
+
+pub fn timing() -> Timing {
+    Timing::default()
+}
+
+pub fn config(id: u64, address: SocketAddr) -> RaftConfig {
+    let mut config = RaftConfig::new(NodeId(id), CLUSTER.into(), address.to_string());
+    config.timing = timing();
+    config
+}
+
+impl Node {
+    pub async fn start(id: u64, dir: &Path, listener: TcpListener) -> Node {
+        let address = listener.local_addr().unwrap();
+        Node::start_with(config(id, address), dir, listener).await
+    }
+
+    pub async fn start_with(config: RaftConfig, dir: &Path, listener: TcpListener) -> Node {
+        let address = listener.local_addr().unwrap();
+        let id = config.node;
+        let data = DataDir::open(dir, id, &config.cluster).unwrap();
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let rows = Rows {
+            seen: Arc::clone(&seen),
+            pending: Vec::new(),
+            delay: None,
+        };
+        let raft = Raft::start(config, data, Box::new(rows)).await.unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let service = raft.service();
+        let incoming =
+            tonic::transport::server::TcpIncoming::from(listener).with_nodelay(Some(true));
+        let server = tokio::spawn(async move {
+            let serve = tonic::transport::Server::builder()
+                .add_service(service)
+                .serve_with_incoming(incoming);
+            tokio::select! {
+                served = serve => served.unwrap(),
+                _ = stopped => {}
+            }
+        });
+        Node {
+            id,
+            address,
+            raft,
+            seen,
+            stop: Some(stop),
+            server,
+        }
+    }
+
+    /// Cuts the node off at once, like a crash of its network, then ends it.
+    pub async fn kill(mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+        self.server.abort();
+        self.raft.abort().await;
+    }
+
+    pub async fn shutdown(mut self) {
+        self.raft.shutdown().await;
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+        let _ = self.server.await;
+    }
+
+    pub fn leads(&self) -> bool {
+        self.raft.leadership().borrow().is_leader
+    }
+}
+
+/// Nodes by id, each with its directory and address, running or not.
+pub struct Cluster {
+    pub root: tempfile::TempDir,
+    pub nodes: BTreeMap<u64, Node>,
+    pub addresses: BTreeMap<u64, SocketAddr>,
+}
+
+pub async fn listen(address: Option<SocketAddr>) -> TcpListener {
+    let address = address.unwrap_or_else(|| "127.0.0.1:0".parse().unwrap());
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        match TcpListener::bind(address).await {
+            Ok(listener) => return listener,
+            Err(error) if Instant::now() > deadline => panic!("{address}: {error}"),
+            Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+        }
+    }
+}
+
+impl Cluster {
+    /// `size` nodes, bootstrapped, with a leader.
+    pub async fn start(size: u64) -> Cluster {
+        let mut cluster = Cluster {
+            root: tempfile::tempdir().unwrap(),
+            nodes: BTreeMap::new(),
+            addresses: BTreeMap::new(),
+        };
+        for id in 1..=size {
+            cluster.run(id).await;
+        }
+        let members = cluster.peers();
+        cluster.nodes[&1].raft.bootstrap(members).await.unwrap();
+        cluster.leader().await;
+        cluster
+    }
+
+    pub fn peers(&self) -> Vec<Peer> {
+        let peers = self.addresses.iter().map(|(id, address)| Peer {
+            node: NodeId(*id),
+            address: address.to_string(),
+        });
+        peers.collect()
+    }
+
+    pub fn dir(&self, id: u64) -> PathBuf {
+        self.root.path().join(id.to_string())
+    }
+
+    /// Starts node `id`, at its former address when it had one.
+    pub async fn run(&mut self, id: u64) {
+        let listener = listen(self.addresses.get(&id).copied()).await;
+        self.addresses.insert(id, listener.local_addr().unwrap());
+        let node = Node::start(id, &self.dir(id), listener).await;
+        self.nodes.insert(id, node);
+    }
+
+    pub async fn kill(&mut self, id: u64) {
+        self.nodes.remove(&id).unwrap().kill().await;
+    }
+
+    /// The id of the node that leads with a term's blank entry applied.
+    pub async fn leader(&self) -> u64 {
+        let leads = || {
+            self.nodes
+                .values()
+                .find(|node| node.leads())
+                .map(|node| node.id.0)
+        };
+        eventually("a leader", leads).await
+    }
+
+    /// Proposes until accepted somewhere and applied by that leader; may write twice across a leader change.
+    pub async fn write(&self, key: &str, value: &str) -> u64 {
+        let batch = Bytes::from(format!("{key}={value}"));
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < deadline {
+            let leader = self.leader().await;
+            let node = &self.nodes[&leader];
+            let mut applied = node.raft.applied();
+            if node.raft.propose(batch.clone()).await.is_err() {
+                continue;
+            }
+            let written = async {
+                while row(&*node.raft.backing(), key).as_deref() != Some(value.as_bytes()) {
+                    if applied.changed().await.is_err() {
+                        break;
+                    }
+                }
+            };
+            if tokio::time::timeout(Duration::from_secs(2), written)
+                .await
+                .is_ok()
+            {
+                return leader;
+            }
+        }
+        panic!("{key} was not written in time");
+    }
+
+    pub async fn everywhere(&self, key: &str, value: &str) {
+        for node in self.nodes.values() {
+            let there = || (row(&*node.raft.backing(), key)? == value).then_some(());
+            eventually(&format!("{key}={value} on node {}", node.id), there).await;
+        }
+    }
+}
+
+/// Waits for a condition, for at most 30 s.
+pub async fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}

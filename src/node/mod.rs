@@ -1,0 +1,363 @@
+//! A node: every layer put together, from the data directory to the listeners, and taken apart again in order.
+
+mod cluster_service;
+mod deliver;
+mod life;
+mod metrics;
+mod status;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::TcpListenerStream;
+
+use crate::config::{Address, Config};
+use crate::http;
+use crate::ids::NodeId;
+use crate::machine::subscriptions::SubscriptionIndex;
+use crate::machine::{Machine, Quota};
+use crate::mqtt::broker::Broker;
+use crate::mqtt::listener;
+use crate::proto::cluster::cluster_server::ClusterServer;
+use crate::raft::{self, Peer, Raft};
+use crate::replica::applier::{Applier, LifeEvent, View};
+use crate::replica::clock::Clock;
+use crate::replica::link::Link;
+use crate::replica::peers::{ClusterId, Peers};
+use crate::replica::proposer::Proposer;
+use crate::replica::reader::Reader;
+use crate::replica::sequencer::{Due, Sequencer};
+use crate::router::Router;
+use crate::router::mailbox::{End, Item};
+use crate::storage::{DataDir, OpenError};
+use crate::store::scan::PageBudget;
+use crate::telemetry::metrics::Metrics;
+use cluster_service::{ClusterService, Handled, Heard};
+use status::NodeStatus;
+
+/// Why a node could not run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The runtime's threads could not be started.
+    #[error("the threads could not be started: {0}")]
+    Runtime(std::io::Error),
+    /// The data directory can't be used.
+    #[error("{0}")]
+    Storage(#[from] OpenError),
+    /// The replica could not start.
+    #[error("{0}")]
+    Raft(#[from] raft::StartError),
+    /// A listener could not be opened.
+    #[error("{what} can't listen on {address}: {error}")]
+    Listen {
+        /// The configuration key.
+        what: &'static str,
+        /// The address it names.
+        address: String,
+        /// What the system says.
+        error: std::io::Error,
+    },
+    /// The cluster's id can't be sent.
+    #[error("the cluster's id is not usable: {0}")]
+    ClusterId(String),
+}
+
+/// Runs a node until SIGTERM or Ctrl-C, then takes it down in order.
+///
+/// # Errors
+/// When it can't start.
+pub fn run(config: Config) -> Result<(), RunError> {
+    raise_descriptor_limit();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(config.runtime.threads())
+        .thread_name("quorumq")
+        .enable_all()
+        .build()
+        .map_err(RunError::Runtime)?;
+    let ended = runtime.block_on(async {
+        let node = Node::start(config).await?;
+        signalled().await;
+        node.shutdown().await;
+        Ok(())
+    });
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    ended
+}
+
+/// Every connection is a descriptor; the soft limit is often 1,024.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, "the limit of open files could not be raised");
+    }
+}
+
+async fn signalled() {
+    use tokio::signal::unix::{SignalKind, signal};
+    match signal(SignalKind::terminate()) {
+        Ok(mut terminate) => {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = tokio::signal::ctrl_c() => {}
+            }
+        }
+        Err(error) => {
+            tracing::warn!(%error, "SIGTERM can't be caught");
+            let _ = tokio::signal::ctrl_c().await;
+        }
+    }
+}
+
+async fn bind(what: &'static str, address: &Address) -> Result<TcpListener, RunError> {
+    let text = address.to_string();
+    let fail = |error| RunError::Listen { what, address: text.clone(), error };
+    let mut last = None;
+    for resolved in tokio::net::lookup_host(&text).await.map_err(fail)? {
+        match listen(resolved) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => last = Some(error),
+        }
+    }
+    Err(fail(last.unwrap_or_else(|| std::io::Error::other("the name has no address"))))
+}
+
+fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    use socket2::{Domain, Protocol, Socket, Type};
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    // Reconnecting fleets arrive all at once; the kernel caps this at net.core.somaxconn.
+    socket.listen(16_384)?;
+    socket.set_nonblocking(true)?;
+    TcpListener::from_std(socket.into())
+}
+
+struct Node {
+    broker: Arc<Broker>,
+    raft: Raft,
+    drain: Duration,
+    stop_http: Option<oneshot::Sender<()>>,
+}
+
+/// The replica with what drives it.
+struct Replica {
+    raft: Raft,
+    proposer: Arc<Proposer>,
+    router: Arc<Router>,
+    view: Arc<View>,
+    due: Arc<Due>,
+    clock: Arc<Clock>,
+    life: mpsc::UnboundedReceiver<LifeEvent>,
+}
+
+async fn start_replica(config: &Config) -> Result<Replica, RunError> {
+    let local = NodeId(config.node.id);
+    let cluster = config.cluster.identity().to_string();
+    let data = DataDir::open(&config.node.data_dir, local, &cluster)?;
+    let subscriptions = Arc::new(SubscriptionIndex::default());
+    let quota = Quota { max_keys: config.store.max_keys, max_bytes: config.store.max_bytes };
+    let machine = Machine::new(local, quota, subscriptions.clone());
+    let proposer = Arc::new(Proposer::default());
+    let router = Router::new(local, subscriptions);
+    let due = Arc::new(Due::default());
+    let clock = Arc::new(Clock::default());
+    let (applier, view, life) =
+        Applier::new(local, machine, proposer.clone(), router.clone(), due.clone(), clock.clone());
+    let mut settings = raft::RaftConfig::new(local, cluster, config.advertised().to_string());
+    settings.timing = raft::Timing {
+        heartbeat_ms: config.cluster.heartbeat_ms,
+        election_min_ms: config.cluster.election_min_ms,
+        election_max_ms: config.cluster.election_max_ms,
+    };
+    settings.retention.snapshot_bytes = config.raft.snapshot_log_bytes;
+    settings.retention.keep_ms = config.raft.keep_log_s * 1000;
+    let raft = Raft::start(settings, data, Box::new(applier)).await?;
+    Ok(Replica { raft, proposer, router, view, due, clock, life })
+}
+
+impl Node {
+    async fn start(config: Config) -> Result<Node, RunError> {
+        let config = Arc::new(config);
+        let cluster = ClusterId::new(&config.cluster.identity().to_string())
+            .map_err(|error| RunError::ClusterId(error.to_string()))?;
+        // Listeners first: a port in use is found before anything is written.
+        let cluster_listener = bind("cluster.listen", &config.cluster.listen).await?;
+        let mut mqtt_listeners = Vec::new();
+        for address in &config.mqtt.listen {
+            mqtt_listeners.push(bind("mqtt.listen", address).await?);
+        }
+        let http_listener = match &config.http.listen {
+            Some(address) => Some(bind("http.listen", address).await?),
+            None => None,
+        };
+        let replica = start_replica(&config).await?;
+        let raft = replica.raft.clone();
+        let reader = Arc::new(Reader::default());
+        let scan_page = PageBudget { max_keys: config.store.scan_page_keys, ..PageBudget::default() };
+        let broker = Broker::new(
+            NodeId(config.node.id),
+            config.mqtt.clone(),
+            scan_page,
+            replica.router.clone(),
+            replica.proposer.clone(),
+            reader.clone(),
+            replica.view.clone(),
+            Arc::new(Metrics::default()),
+        );
+        tokio::spawn(reader.run(raft.clone(), replica.proposer.clone(), replica.clock.clone()));
+        serve_cluster(cluster_listener, cluster, replica, &broker, &config);
+        bootstrap(raft.clone(), &config);
+        tokio::spawn(metrics::run(broker.clone(), raft.clone()));
+        let status = Arc::new(NodeStatus { config: config.clone(), raft: raft.clone(), broker: broker.clone() });
+        let stop_http = http_listener.map(|listener| serve_http(listener, status, &broker));
+        for mqtt_listener in mqtt_listeners {
+            tokio::spawn(listener::run(mqtt_listener, broker.clone()));
+        }
+        announce(&config);
+        Ok(Node { broker, raft, drain: Duration::from_secs(config.shutdown.drain_s), stop_http })
+    }
+
+    /// Hands leadership over, then disconnects the clients, waits until that is committed, and closes the files.
+    async fn shutdown(mut self) {
+        tracing::info!("shutting down");
+        let deadline = Instant::now() + self.drain;
+        self.broker.draining.store(true, Ordering::Release);
+        if self.raft.leadership().borrow().is_leader && self.raft.status().members.len() > 1 {
+            let transfer = self.raft.transfer_leader(None);
+            match tokio::time::timeout(self.drain, transfer).await {
+                Ok(Ok(leader)) => tracing::info!(leader = leader.0, "leadership is handed over"),
+                Ok(Err(error)) => tracing::warn!(%error, "leadership was not handed over"),
+                Err(_) => tracing::warn!("leadership was not handed over in time"),
+            }
+        }
+        self.broker.router.post_to_all(|| Item::End(End::ShuttingDown));
+        let quiet = |broker: &Broker| broker.router.connections() == 0 && broker.proposer.backlog_bytes() == 0;
+        while !quiet(&self.broker) && Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        if let Some(stop) = self.stop_http.take() {
+            let _ = stop.send(());
+        }
+        self.raft.shutdown().await;
+        tracing::info!("stopped");
+    }
+}
+
+/// The cluster listener, and everything that talks to other nodes.
+fn serve_cluster(listener: TcpListener, cluster: ClusterId, replica: Replica, broker: &Arc<Broker>, config: &Config) {
+    let raft = replica.raft;
+    let local = NodeId(config.node.id);
+    let (sequencer, sequence) = Sequencer::new(raft.clone(), replica.due, replica.clock);
+    tokio::spawn(sequence);
+    let peers = Arc::new(Peers::new(raft.clone(), cluster.clone()));
+    let link = Link {
+        local,
+        proposer: replica.proposer.clone(),
+        sequencer: sequencer.clone(),
+        peers: peers.clone(),
+        leadership: raft.leadership(),
+    };
+    tokio::spawn(link.run());
+    let deliver = deliver::Deliver {
+        local,
+        raft: raft.clone(),
+        peers,
+        proposer: replica.proposer,
+        router: replica.router.clone(),
+    };
+    tokio::spawn(Arc::new(deliver).run());
+    let heard = Arc::new(Heard::default());
+    let lease = Duration::from_millis(config.cluster.node_lease_ms);
+    tokio::spawn(life::watch_leases(broker.clone(), raft.clone(), heard.clone(), lease));
+    let life = life::Life {
+        broker: broker.clone(),
+        raft: raft.clone(),
+        events: replica.life,
+        give_up: Duration::from_millis(config.cluster.give_up_ms),
+    };
+    tokio::spawn(life.run());
+    let service = ClusterService {
+        cluster,
+        sequencer,
+        leadership: raft.leadership(),
+        applied: raft.applied(),
+        router: replica.router,
+        heard,
+        handled: Arc::new(Handled::default()),
+    };
+    let server = tonic::transport::Server::builder()
+        .tcp_nodelay(true)
+        .http2_keepalive_interval(Some(Duration::from_secs(2)))
+        .http2_keepalive_timeout(Some(Duration::from_secs(4)))
+        .initial_stream_window_size(8 << 20)
+        .initial_connection_window_size(16 << 20)
+        .add_service(raft.service())
+        .add_service(
+            ClusterServer::new(service)
+                .max_decoding_message_size(crate::limits::CLUSTER_MESSAGE_BYTES)
+                .max_encoding_message_size(crate::limits::CLUSTER_MESSAGE_BYTES),
+        );
+    tokio::spawn(async move {
+        if let Err(error) = server.serve_with_incoming(TcpListenerStream::new(listener)).await {
+            tracing::error!(%error, "the cluster listener has ended");
+        }
+    });
+}
+
+/// Makes the cluster once, from the node with the lowest id.
+fn bootstrap(raft: Raft, config: &Config) {
+    let local = NodeId(config.node.id);
+    let own = Peer { node: local, address: config.advertised().to_string() };
+    let mut members: Vec<Peer> = config
+        .cluster
+        .members
+        .iter()
+        .map(|member| Peer { node: NodeId(member.id), address: member.address.to_string() })
+        .collect();
+    if members.is_empty() {
+        members.push(own);
+    }
+    if members.iter().map(|member| member.node).min() != Some(local) {
+        return;
+    }
+    tokio::spawn(async move {
+        if let Err(error) = raft.bootstrap(members).await {
+            tracing::error!(%error, "the cluster was not made");
+        }
+    });
+}
+
+fn serve_http(listener: TcpListener, status: Arc<NodeStatus>, broker: &Arc<Broker>) -> oneshot::Sender<()> {
+    let (stop, stopped) = oneshot::channel::<()>();
+    let endpoints =
+        http::Endpoints { readiness: status.clone(), admin: status, metrics: broker.metrics.clone() };
+    tokio::spawn(async move {
+        let stopped = async {
+            let _ = stopped.await;
+        };
+        if let Err(error) = http::serve(listener, endpoints, stopped).await {
+            tracing::error!(%error, "the HTTP listener has ended");
+        }
+    });
+    stop
+}
+
+/// One line that says what listens where.
+fn announce(config: &Config) {
+    let mqtt: Vec<String> = config.mqtt.listen.iter().map(ToString::to_string).collect();
+    let http = config.http.listen.as_ref().map_or_else(|| "off".to_owned(), ToString::to_string);
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        mqtt = mqtt.join(","),
+        cluster = %config.cluster.listen,
+        http,
+        data = %config.node.data_dir.display(),
+        "listening"
+    );
+}

@@ -4,6 +4,7 @@
 //!
 //! `ids, limits, time, hlc` < `topic` < `store` < `machine` < `storage` < `raft` < `router` < `mqtt, http` < `node, cli`
 
+pub mod cli;
 pub mod config;
 pub mod hlc;
 pub mod http;

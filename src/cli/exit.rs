@@ -12,6 +12,8 @@ use crate::config::Problems;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
+    /// Nothing went wrong, but there is no more to do: whoever read our output has closed it.
+    Done = 0,
     /// It failed, or the key is absent.
     Failed = 1,
     /// No server could be reached.
@@ -65,8 +67,7 @@ pub fn finish(outcome: Outcome) -> ExitCode {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
         if error.kind() == io::ErrorKind::BrokenPipe {
-            // The reader of our output has seen enough: not worth a word.
-            return Failure::new(Exit::Failed, "");
+            return Failure::new(Exit::Done, "");
         }
         Failure::failed(error)
     }

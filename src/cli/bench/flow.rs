@@ -61,6 +61,7 @@ struct Publisher {
     published: u64,
     acknowledged: u64,
     delivered: u64,
+    last_delivery: Instant,
 }
 
 /// The workload. Subscribers are the first links, publishers follow.
@@ -71,7 +72,6 @@ pub struct Flow {
     copies: u64,
     payload: Vec<u8>,
     epoch: Instant,
-    last_delivery: Instant,
     /// Publish to delivery, since the last reset.
     pub latency: Histogram,
     /// Deliveries since the last reset.
@@ -108,7 +108,6 @@ impl Flow {
             publishers: Vec::new(),
             copies,
             epoch: Instant::now(),
-            last_delivery: Instant::now(),
             latency: Histogram::default(),
             delivered: 0,
             published: 0,
@@ -137,6 +136,7 @@ impl Flow {
                 published: 0,
                 acknowledged: 0,
                 delivered: 0,
+                last_delivery: Instant::now(),
             });
         }
     }
@@ -166,8 +166,12 @@ impl Flow {
             if credit == 0 || link.backlog() >= BACKLOG_BYTES {
                 continue;
             }
-            let now = self.epoch.elapsed().as_nanos() as u64;
-            self.payload[..8].copy_from_slice(&now.to_be_bytes());
+            let now = Instant::now();
+            if ahead == 0 {
+                publisher.last_delivery = now;
+            }
+            let sent_ns = now.saturating_duration_since(self.epoch).as_nanos() as u64;
+            self.payload[..8].copy_from_slice(&sent_ns.to_be_bytes());
             self.payload[8..16].copy_from_slice(&(index as u64).to_be_bytes());
             let output = link.output();
             let mut sent = 0;
@@ -192,16 +196,17 @@ impl Flow {
         Ok(more)
     }
 
-    /// Writes off what did not arrive for a while, so that a lossy server does not stop the run.
+    /// Writes off what did not arrive for a while, so that a lossy server does not stop a publisher for good.
     fn write_off(&mut self, now: Instant) {
-        if now.saturating_duration_since(self.last_delivery) < LOST_AFTER {
-            return;
-        }
-        self.last_delivery = now;
         for publisher in &mut self.publishers {
             let expected = publisher.published * self.copies;
-            self.missing += expected - publisher.delivered;
-            publisher.delivered = expected;
+            let silent = now.saturating_duration_since(publisher.last_delivery) >= LOST_AFTER;
+            if silent && publisher.delivered < expected {
+                self.missing += expected - publisher.delivered;
+                publisher.delivered = expected;
+                publisher.acknowledged = publisher.published;
+                publisher.last_delivery = now;
+            }
         }
     }
 
@@ -231,7 +236,7 @@ impl Flow {
         };
         publisher.delivered = (publisher.delivered + 1).min(publisher.published * self.copies);
         self.delivered += 1;
-        self.last_delivery = now;
+        publisher.last_delivery = now;
         let at = now.saturating_duration_since(self.epoch);
         self.latency
             .record(at.saturating_sub(Duration::from_nanos(sent_ns)));

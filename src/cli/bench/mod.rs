@@ -3,6 +3,7 @@
 //!
 //! It speaks plain MQTT and therefore drives other brokers as well (`mqtt`, `connect`, `idle`).
 
+mod arguments;
 mod connect;
 mod engine;
 mod flow;
@@ -15,192 +16,20 @@ mod report;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 use uuid::Uuid;
 
+pub use self::arguments::Bench;
+use self::arguments::{KvArgs, Mode, MqttArgs, Protocol};
 use self::engine::Engine;
-use self::flow::{Flow, SMALLEST_PAYLOAD, Topology};
+use self::flow::{Flow, SMALLEST_PAYLOAD};
 use self::kv::{Kind, KvLoad};
 use self::link::Identity;
 use self::report::{Report, round};
 use super::exit::{Exit, Failure, Outcome};
 use super::output::Format;
 use crate::config::Address;
-use crate::mqtt::codec::{QoS, Version};
-
-/// Generate load and measure it.
-#[derive(Args)]
-pub struct Bench {
-    /// MQTT servers, comma separated or repeated; clients are spread over them.
-    #[arg(
-        global = true,
-        short,
-        long = "server",
-        value_name = "HOST:PORT",
-        value_delimiter = ',',
-        env = "QUORUMQ_SERVER",
-        default_value = "127.0.0.1:1883"
-    )]
-    servers: Vec<Address>,
-
-    /// Measured time of each run, in seconds.
-    #[arg(
-        global = true,
-        short,
-        long,
-        value_name = "SECONDS",
-        default_value_t = 5.0
-    )]
-    duration: f64,
-
-    /// Time before it in which nothing is measured, in seconds.
-    #[arg(
-        global = true,
-        short,
-        long,
-        value_name = "SECONDS",
-        default_value_t = 1.0
-    )]
-    warmup: f64,
-
-    /// Process ids of the servers, to report their CPU time and memory. Repeatable.
-    #[arg(global = true, long, value_name = "PID", value_delimiter = ',')]
-    pid: Vec<u32>,
-
-    #[command(subcommand)]
-    mode: Mode,
-}
-
-#[derive(Args, Clone)]
-struct KvArgs {
-    /// Numbers of clients, each a run of its own.
-    #[arg(
-        short = 'C',
-        long,
-        value_delimiter = ',',
-        default_value = "1,16,64,256"
-    )]
-    clients: Vec<usize>,
-
-    /// Bytes of a value.
-    #[arg(long, default_value_t = 256)]
-    value_bytes: usize,
-
-    /// Keys of each client.
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
-    keys: u32,
-
-    /// QoS at which answers are subscribed to; real clients use 1.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
-    response_qos: u8,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Protocol {
-    /// MQTT 3.1.1
-    #[value(name = "3.1.1")]
-    V311,
-    /// MQTT 5
-    #[value(name = "5")]
-    V5,
-}
-
-impl Protocol {
-    fn version(self) -> Version {
-        match self {
-            Protocol::V311 => Version::V311,
-            Protocol::V5 => Version::V5,
-        }
-    }
-}
-
-#[derive(Args, Clone)]
-struct MqttArgs {
-    /// Publishers.
-    #[arg(short = 'P', long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
-    publishers: u32,
-
-    /// Subscribers.
-    #[arg(short = 'S', long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
-    subscribers: u32,
-
-    /// Quality of service; several make a run each.
-    #[arg(short, long, value_delimiter = ',', default_value = "0,1", value_parser = clap::value_parser!(u8).range(0..=2))]
-    qos: Vec<u8>,
-
-    /// Unacknowledged messages of one publisher (QoS 1 and 2).
-    #[arg(short = 'W', long, default_value_t = 16)]
-    window: u64,
-
-    /// Messages of one publisher that its subscribers have not got yet.
-    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
-    lag: u64,
-
-    /// Bytes of a payload.
-    #[arg(short, long, default_value_t = 64)]
-    payload_bytes: usize,
-
-    /// Who publishes to whom.
-    #[arg(short, long, value_enum, default_value = "one-to-one")]
-    topology: Topology,
-
-    /// Protocol version.
-    #[arg(long, value_enum, default_value = "5")]
-    protocol: Protocol,
-
-    /// Give the subscribers durable sessions.
-    #[arg(long)]
-    durable: bool,
-}
-
-#[derive(Subcommand)]
-enum Mode {
-    /// SET from C clients, one request each under way.
-    KvSet(KvArgs),
-    /// GET of existing keys.
-    KvGet(KvArgs),
-    /// SET and GET in turn.
-    KvMixed(KvArgs),
-    /// Publishers to subscribers.
-    Mqtt(MqttArgs),
-    /// Connect and disconnect, C at a time.
-    Connect {
-        /// Connections that are being made at the same time.
-        #[arg(short = 'C', long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
-        clients: u32,
-        /// Protocol version.
-        #[arg(long, value_enum, default_value = "5")]
-        protocol: Protocol,
-    },
-    /// Open idle connections and report what each costs the servers named by --pid.
-    Idle {
-        /// Connections.
-        #[arg(short = 'N', long, default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..))]
-        connections: u32,
-        /// Subscribe each to a topic of its own.
-        #[arg(long)]
-        subscribe: bool,
-        /// Seconds to wait before the memory is read.
-        #[arg(long, default_value_t = 2.0)]
-        settle: f64,
-        /// Protocol version.
-        #[arg(long, value_enum, default_value = "5")]
-        protocol: Protocol,
-    },
-    /// SET without pause from clients that survive lost servers; reports the longest time without an acknowledgement.
-    Failover {
-        /// Clients.
-        #[arg(short = 'C', long, default_value_t = 16)]
-        clients: usize,
-        /// Bytes of a value.
-        #[arg(long, default_value_t = 256)]
-        value_bytes: usize,
-        /// Milliseconds without an answer after which a client tries the next server.
-        #[arg(long, default_value_t = 2000)]
-        silence_ms: u64,
-    },
-}
+use crate::mqtt::codec::QoS;
 
 struct Run {
     servers: Vec<SocketAddr>,

@@ -13,3 +13,6 @@ pub use error::ClientError;
 pub use message::{Message, Outgoing};
 pub use session::{Client, Options};
 pub use state_store::{Answer, INVOKE, Notification, StateStore, response_topic};
+
+#[cfg(test)]
+mod tests;

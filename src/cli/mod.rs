@@ -13,6 +13,7 @@ mod kv;
 mod output;
 mod publish;
 mod reference;
+mod serve;
 mod servers;
 mod settings;
 mod subscribe;
@@ -45,6 +46,8 @@ pub struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Run a node.
+    Serve(serve::Serve),
     /// Check a configuration and report every problem with its line.
     Check(check::Check),
     /// Use the replicated state store.
@@ -82,6 +85,7 @@ pub fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Outcome {
     match cli.command {
+        Command::Serve(serve) => serve::run(serve),
         Command::Check(check) => check::run(check, cli.output),
         Command::Kv(kv) => block_on(kv::run(kv, cli.output)),
         Command::Cluster(cluster) => block_on(cluster::run(cluster, cli.output)),

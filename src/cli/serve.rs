@@ -1,0 +1,23 @@
+//! `quorumq serve`: runs a node in the foreground until SIGTERM or Ctrl-C.
+
+use clap::Args;
+
+use super::exit::{Exit, Failure, Outcome};
+use super::settings::Settings;
+use crate::node;
+use crate::telemetry::log;
+
+/// Run a node. Without arguments: a cluster of one on 127.0.0.1:1883 that keeps its data in ./data.
+#[derive(Args)]
+pub struct Serve {
+    #[command(flatten)]
+    settings: Settings,
+}
+
+/// Runs the command.
+pub fn run(serve: Serve) -> Outcome {
+    let loaded = serve.settings.load()?;
+    log::start(loaded.config.node.id, &loaded.config.log).map_err(Failure::failed)?;
+    loaded.log_effective();
+    node::run(loaded.config).map_err(|error| Failure::new(Exit::Failed, error.to_string()))
+}

@@ -68,6 +68,9 @@ pub(super) fn keep(core: CoreRaft, log: GroupLog, metrics: Arc<Metrics>, retenti
 impl Keeper {
     /// `None` when Raft or the log has ended.
     async fn tick(&mut self) -> Option<()> {
+        if self.log.is_closed() {
+            return None;
+        }
         self.log.write_committed().await.ok()?;
         let now = Mark {
             at: Instant::now(),

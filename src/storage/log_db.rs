@@ -195,6 +195,11 @@ impl GroupLog {
         self.tail.lock().bytes()
     }
 
+    /// Nothing is written any more.
+    pub fn is_closed(&self) -> bool {
+        self.jobs.is_closed()
+    }
+
     /// The vote last saved.
     pub fn vote(&self) -> Option<Bytes> {
         self.tail.lock().vote.clone()

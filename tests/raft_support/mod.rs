@@ -12,8 +12,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use quorumq::ids::{LogIndex, NodeId};
 use quorumq::machine::tables::{Backing, Tables};
-use quorumq::raft::{Apply, Peer, Raft, RaftConfig, Timing};
-use quorumq::storage::DataDir;
+use quorumq::raft::{Apply, Peer, Raft, RaftConfig, StartError, Timing};
+use quorumq::storage::{DataDir, OpenError};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
@@ -105,14 +105,27 @@ impl Node {
     pub async fn start_with(config: RaftConfig, dir: &Path, listener: TcpListener) -> Node {
         let address = listener.local_addr().unwrap();
         let id = config.node;
-        let data = DataDir::open(dir, id, &config.cluster).unwrap();
         let seen = Arc::new(Mutex::new(Seen::default()));
-        let rows = Rows {
-            seen: Arc::clone(&seen),
-            pending: Vec::new(),
-            delay: None,
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let raft = loop {
+            let data = DataDir::open(dir, id, &config.cluster).unwrap();
+            let rows = Rows {
+                seen: Arc::clone(&seen),
+                pending: Vec::new(),
+                delay: None,
+            };
+            match Raft::start(config.clone(), data, Box::new(rows)).await {
+                Ok(raft) => break raft,
+                // A killed node's last task may still hold its database: one process plays many.
+                Err(StartError::Storage(OpenError::Database { reason, .. }))
+                    if reason.contains("lock hold by current process") =>
+                {
+                    assert!(Instant::now() < deadline, "{reason}");
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                Err(error) => panic!("node {id}: {error}"),
+            }
         };
-        let raft = Raft::start(config, data, Box::new(rows)).await.unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let service = raft.service();
         let incoming =

@@ -65,7 +65,11 @@ async fn what_was_written_survives_the_leader() {
     cluster.everywhere("a", "1").await;
     cluster.everywhere("b", "2").await;
     for node in cluster.nodes.values() {
-        assert_eq!(times_written(&*node.raft.backing(), "a"), written, "applied once per entry");
+        assert_eq!(
+            times_written(&*node.raft.backing(), "a"),
+            written,
+            "applied once per entry"
+        );
     }
 }
 

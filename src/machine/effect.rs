@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::hlc::Hlc;
 use crate::ids::{ConnectionId, Incarnation, NodeId, SessionId};
 use crate::machine::subscriptions::Subscriber;
-use crate::hlc::Hlc;
 use crate::store::Reply as StoreReply;
 
 /// The answer to one command, for whoever proposed it.

@@ -57,7 +57,11 @@ pub(crate) struct Context<'a, 't> {
 impl Context<'_, '_> {
     /// A connection of the proposing node.
     fn owner(&self, connection: u64) -> Owner {
-        Owner { node: self.node, incarnation: self.incarnation, connection: ConnectionId(connection) }
+        Owner {
+            node: self.node,
+            incarnation: self.incarnation,
+            connection: ConnectionId(connection),
+        }
     }
 }
 
@@ -104,7 +108,10 @@ impl Machine {
         let (from, to) = key::node::all();
         backing.scan(&from, &to, &mut |row_key, row| {
             let node = key::node::decode(row_key).expect("this machine wrote the key");
-            self.nodes.insert(node, state::Node::decode(row).expect("this machine wrote the row"));
+            self.nodes.insert(
+                node,
+                state::Node::decode(row).expect("this machine wrote the row"),
+            );
             true
         });
         self.restore_sessions(backing);
@@ -124,12 +131,14 @@ impl Machine {
             if let Some(owner) = owner {
                 self.connections.insert(owner, client_id.into());
             }
-            self.subscriptions.open(SessionId(row.session_id), client_id, owner);
+            self.subscriptions
+                .open(SessionId(row.session_id), client_id, owner);
             true
         });
         let (from, to) = key::subscription::all();
         backing.scan(&from, &to, &mut |row_key, row| {
-            let (session, filter) = key::subscription::decode(row_key).expect("this machine wrote the key");
+            let (session, filter) =
+                key::subscription::decode(row_key).expect("this machine wrote the key");
             let row = state::Subscription::decode(row).expect("this machine wrote the row");
             self.subscriptions.subscribe(session, filter, &row);
             true
@@ -140,12 +149,23 @@ impl Machine {
     ///
     /// # Errors
     /// When the entry cannot be understood; the replica must stop.
-    pub fn apply(&mut self, index: LogIndex, entry: Bytes, tables: &mut Tables<'_>) -> Result<(), ApplyError> {
-        let batch = command::Batch::decode(entry).map_err(|error| ApplyError::Malformed(index, error))?;
+    pub fn apply(
+        &mut self,
+        index: LogIndex,
+        entry: Bytes,
+        tables: &mut Tables<'_>,
+    ) -> Result<(), ApplyError> {
+        let batch =
+            command::Batch::decode(entry).map_err(|error| ApplyError::Malformed(index, error))?;
         self.meta.clock_ms = self.meta.clock_ms.max(batch.stamp_ms);
         let now = Millis(self.meta.clock_ms);
-        let mut context =
-            Context { tables, index, now, node: NodeId::default(), incarnation: Incarnation::default() };
+        let mut context = Context {
+            tables,
+            index,
+            now,
+            node: NodeId::default(),
+            incarnation: Incarnation::default(),
+        };
         self.fire_timers(&mut context);
         for proposal in batch.proposals {
             context.node = NodeId(proposal.node);
@@ -153,19 +173,32 @@ impl Machine {
             self.apply_proposal(&mut context, proposal)?;
         }
         self.store_replies(&mut context);
-        context.tables.put(key::meta::encode(), self.meta.encode_to_vec());
+        context
+            .tables
+            .put(key::meta::encode(), self.meta.encode_to_vec());
         Ok(())
     }
 
-    fn apply_proposal(&mut self, context: &mut Context<'_, '_>, proposal: command::Proposal) -> Result<(), ApplyError> {
-        if !self.admit(context, context.node, context.incarnation, proposal.sequence) {
+    fn apply_proposal(
+        &mut self,
+        context: &mut Context<'_, '_>,
+        proposal: command::Proposal,
+    ) -> Result<(), ApplyError> {
+        if !self.admit(
+            context,
+            context.node,
+            context.incarnation,
+            proposal.sequence,
+        ) {
             return Ok(());
         }
         let mut commands = proposal.commands;
         while commands.has_remaining() {
             let command = command::Command::decode_length_delimited(&mut commands)
                 .map_err(|error| ApplyError::Malformed(context.index, error))?;
-            let kind = command.kind.ok_or(ApplyError::UnknownCommand(context.index))?;
+            let kind = command
+                .kind
+                .ok_or(ApplyError::UnknownCommand(context.index))?;
             let reply = self.run(context, kind)?;
             if context.node == self.local {
                 let incarnation = context.incarnation;
@@ -174,12 +207,19 @@ impl Machine {
         }
         if context.node == self.local {
             let (incarnation, sequence) = (context.incarnation, proposal.sequence);
-            self.outputs.push(Output::ProposalApplied { incarnation, sequence });
+            self.outputs.push(Output::ProposalApplied {
+                incarnation,
+                sequence,
+            });
         }
         Ok(())
     }
 
-    fn run(&mut self, context: &mut Context<'_, '_>, kind: command::command::Kind) -> Result<Reply, ApplyError> {
+    fn run(
+        &mut self,
+        context: &mut Context<'_, '_>,
+        kind: command::command::Kind,
+    ) -> Result<Reply, ApplyError> {
         use command::command::Kind;
         Ok(match kind {
             Kind::Nothing(_) => Reply::Done,

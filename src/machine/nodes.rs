@@ -34,7 +34,11 @@ impl Machine {
             if known.incarnation != 0 && !known.down {
                 self.end_incarnation(context, node, Incarnation(known.incarnation));
             }
-            row = state::Node { incarnation: incarnation.0, sequence: 0, down: false };
+            row = state::Node {
+                incarnation: incarnation.0,
+                sequence: 0,
+                down: false,
+            };
             self.outputs.push(Output::NodesChanged);
         }
         if sequence != row.sequence + 1 {
@@ -44,24 +48,36 @@ impl Machine {
             return false;
         }
         row.sequence = sequence;
-        context.tables.put(key::node::encode(node), row.encode_to_vec());
+        context
+            .tables
+            .put(key::node::encode(node), row.encode_to_vec());
         self.nodes.insert(node, row);
         true
     }
 
     fn refuse(&mut self, node: NodeId, refused: Incarnation, known: u64) {
         if node == self.local {
-            self.outputs.push(Output::IncarnationRefused { refused, known: Incarnation(known) });
+            self.outputs.push(Output::IncarnationRefused {
+                refused,
+                known: Incarnation(known),
+            });
         }
     }
 
     fn gap(&mut self, node: NodeId, incarnation: Incarnation, expected: u64) {
         if node == self.local {
-            self.outputs.push(Output::ProposalGap { incarnation, expected });
+            self.outputs.push(Output::ProposalGap {
+                incarnation,
+                expected,
+            });
         }
     }
 
-    pub(super) fn node_down(&mut self, context: &mut Context<'_, '_>, command: command::NodeDown) -> Reply {
+    pub(super) fn node_down(
+        &mut self,
+        context: &mut Context<'_, '_>,
+        command: command::NodeDown,
+    ) -> Reply {
         let node = NodeId(command.node);
         let Some(row) = self.nodes.get_mut(&node) else {
             return Reply::Done;

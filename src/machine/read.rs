@@ -24,18 +24,33 @@ pub struct Found {
 /// GET.
 pub fn get(backing: &dyn Backing, store_key: &[u8]) -> Found {
     let row = backing.get(&key::record::encode(store_key)).map(decode_row);
-    let expires_at = row.as_ref().and_then(KeyRow::record).and_then(|record| record.expires_at);
-    Found { reply: store::apply::get(row.as_ref()), expires_at }
+    let expires_at = row
+        .as_ref()
+        .and_then(KeyRow::record)
+        .and_then(|record| record.expires_at);
+    Found {
+        reply: store::apply::get(row.as_ref()),
+        expires_at,
+    }
 }
 
 /// Log time of the state.
 pub fn clock(backing: &dyn Backing) -> Millis {
     let row = backing.get(&key::meta::encode());
-    Millis(row.map_or(0, |row| state::Meta::decode(row).expect("this machine wrote the row").clock_ms))
+    Millis(row.map_or(0, |row| {
+        state::Meta::decode(row)
+            .expect("this machine wrote the row")
+            .clock_ms
+    }))
 }
 
 /// SCAN: one page of keys that match `pattern`, from `token` on.
-pub fn scan(backing: &dyn Backing, pattern: &[u8], token: Option<&[u8]>, budget: PageBudget) -> Reply {
+pub fn scan(
+    backing: &dyn Backing,
+    pattern: &[u8],
+    token: Option<&[u8]>,
+    budget: PageBudget,
+) -> Reply {
     let Ok(glob) = Glob::new(pattern) else {
         return Reply::Error(StoreError::Syntax);
     };
@@ -48,8 +63,13 @@ pub fn scan(backing: &dyn Backing, pattern: &[u8], token: Option<&[u8]>, budget:
     let to = range.to.map_or(whole, |to| key::record::encode(&to));
     let mut page = Page::new(&glob, budget);
     backing.scan(&from, &to, &mut |row_key, row| {
-        let Some(store_key) = key::record::decode(row_key) else { return true };
-        page.visit(store_key, store::record::is_there(row, clock).expect("this machine wrote the row"))
+        let Some(store_key) = key::record::decode(row_key) else {
+            return true;
+        };
+        page.visit(
+            store_key,
+            store::record::is_there(row, clock).expect("this machine wrote the row"),
+        )
     });
     page.finish()
 }

@@ -40,7 +40,8 @@ impl Memory {
 
     fn index_row(&mut self, index: LogIndex, row: &state::Replies) {
         for reply in &row.replies {
-            let fingerprint = fingerprint(&reply.client_id, &reply.correlation_data, reply.fingerprint);
+            let fingerprint =
+                fingerprint(&reply.client_id, &reply.correlation_data, reply.fingerprint);
             self.entries.insert(fingerprint, index);
         }
     }
@@ -60,26 +61,49 @@ impl Memory {
 
 impl Machine {
     /// The reply that was given to the same request before.
-    pub(super) fn remembered(&self, context: &Context<'_, '_>, command: &command::StoreWrite) -> Option<StoreReply> {
+    pub(super) fn remembered(
+        &self,
+        context: &Context<'_, '_>,
+        command: &command::StoreWrite,
+    ) -> Option<StoreReply> {
         let memory = &self.replies;
-        let found =
-            memory.entries.get(&fingerprint(&command.client_id, &command.correlation_data, command.fingerprint))?;
+        let found = memory.entries.get(&fingerprint(
+            &command.client_id,
+            &command.correlation_data,
+            command.fingerprint,
+        ))?;
         let same = |reply: &&state::RememberedReply| {
             reply.fingerprint == command.fingerprint
                 && reply.client_id == command.client_id
                 && reply.correlation_data == command.correlation_data
         };
         if *found == context.index {
-            return memory.pending.iter().find(same).and_then(|reply| StoreReply::decode(reply.reply.clone()).ok());
+            return memory
+                .pending
+                .iter()
+                .find(same)
+                .and_then(|reply| StoreReply::decode(reply.reply.clone()).ok());
         }
         let row = context.tables.get(&key::replies::encode(*found))?;
         let row = state::Replies::decode(row).expect("this machine wrote the row");
-        row.replies.iter().find(same).and_then(|reply| StoreReply::decode(reply.reply.clone()).ok())
+        row.replies
+            .iter()
+            .find(same)
+            .and_then(|reply| StoreReply::decode(reply.reply.clone()).ok())
     }
 
     /// Remembers a reply until the request's message expiry.
-    pub(super) fn remember(&mut self, context: &Context<'_, '_>, command: command::StoreWrite, reply: &StoreReply) {
-        let fingerprint = fingerprint(&command.client_id, &command.correlation_data, command.fingerprint);
+    pub(super) fn remember(
+        &mut self,
+        context: &Context<'_, '_>,
+        command: command::StoreWrite,
+        reply: &StoreReply,
+    ) {
+        let fingerprint = fingerprint(
+            &command.client_id,
+            &command.correlation_data,
+            command.fingerprint,
+        );
         self.replies.entries.insert(fingerprint, context.index);
         self.replies.pending_s = self.replies.pending_s.max(command.remember_s);
         let mut bytes = Vec::with_capacity(32);
@@ -97,21 +121,33 @@ impl Machine {
         if self.replies.pending.is_empty() {
             return;
         }
-        let row = state::Replies { replies: std::mem::take(&mut self.replies.pending) };
+        let row = state::Replies {
+            replies: std::mem::take(&mut self.replies.pending),
+        };
         let seconds = std::mem::take(&mut self.replies.pending_s);
-        context.tables.put(key::replies::encode(context.index), row.encode_to_vec());
+        context
+            .tables
+            .put(key::replies::encode(context.index), row.encode_to_vec());
         let deadline = context.now.plus(u64::from(seconds) * 1000);
-        self.set_timer(context, deadline, Kind::Replies, &context.index.0.to_be_bytes());
+        self.set_timer(
+            context,
+            deadline,
+            Kind::Replies,
+            &context.index.0.to_be_bytes(),
+        );
     }
 
     pub(super) fn forget_replies(&mut self, context: &mut Context<'_, '_>, subject: &[u8]) {
-        let Ok(index) = subject.try_into() else { return };
+        let Ok(index) = subject.try_into() else {
+            return;
+        };
         let index = LogIndex(u64::from_be_bytes(index));
         let row_key = key::replies::encode(index);
         if let Some(row) = context.tables.get(&row_key) {
             let row = state::Replies::decode(row).expect("this machine wrote the row");
             for reply in row.replies {
-                let fingerprint = fingerprint(&reply.client_id, &reply.correlation_data, reply.fingerprint);
+                let fingerprint =
+                    fingerprint(&reply.client_id, &reply.correlation_data, reply.fingerprint);
                 if self.replies.entries.get(&fingerprint) == Some(&index) {
                     self.replies.entries.remove(&fingerprint);
                 }

@@ -35,7 +35,9 @@ impl Machine {
     }
 
     fn put_session(&self, context: &mut Context<'_, '_>, client_id: &str, row: &state::Session) {
-        context.tables.put(key::session::encode(client_id), row.encode_to_vec());
+        context
+            .tables
+            .put(key::session::encode(client_id), row.encode_to_vec());
     }
 
     /// The session of `client_id`, if `connection` of the proposing node owns it.
@@ -50,7 +52,11 @@ impl Machine {
         (owner_of(&row) == Some(owner)).then_some((row, owner))
     }
 
-    pub(super) fn open_session(&mut self, context: &mut Context<'_, '_>, command: command::OpenSession) -> Reply {
+    pub(super) fn open_session(
+        &mut self,
+        context: &mut Context<'_, '_>,
+        command: command::OpenSession,
+    ) -> Reply {
         let owner = context.owner(command.connection);
         let mut found = self.session(context, &command.client_id);
         if let Some(row) = &found
@@ -58,7 +64,10 @@ impl Machine {
         {
             self.end_connection(context, &command.client_id, former);
             if former.node == self.local {
-                self.outputs.push(Output::End { connection: former.connection, reason: EndReason::TakenOver });
+                self.outputs.push(Output::End {
+                    connection: former.connection,
+                    reason: EndReason::TakenOver,
+                });
             }
             // A session whose expiry interval is 0 ends with its connection, taken over or not.
             if row.expiry_interval_s == 0 {
@@ -72,21 +81,36 @@ impl Machine {
         let present = found.is_some();
         let mut row = found.unwrap_or_else(|| {
             self.meta.next_session_id += 1;
-            state::Session { session_id: self.meta.next_session_id, ..Default::default() }
+            state::Session {
+                session_id: self.meta.next_session_id,
+                ..Default::default()
+            }
         });
         self.cancel_session_expiry(context, &command.client_id, &mut row);
         set_owner(&mut row, Some(owner));
         row.expiry_interval_s = command.expiry_interval_s;
         row.protocol_level = command.protocol_level;
         self.put_session(context, &command.client_id, &row);
-        self.connections.insert(owner, command.client_id.as_str().into());
+        self.connections
+            .insert(owner, command.client_id.as_str().into());
         let session = SessionId(row.session_id);
-        let subscriber = self.subscriptions.open(session, &command.client_id, Some(owner));
-        Reply::Opened { session, present, subscriber }
+        let subscriber = self
+            .subscriptions
+            .open(session, &command.client_id, Some(owner));
+        Reply::Opened {
+            session,
+            present,
+            subscriber,
+        }
     }
 
-    pub(super) fn close_session(&mut self, context: &mut Context<'_, '_>, command: command::CloseSession) -> Reply {
-        let Some((mut row, owner)) = self.owned(context, &command.client_id, command.connection) else {
+    pub(super) fn close_session(
+        &mut self,
+        context: &mut Context<'_, '_>,
+        command: command::CloseSession,
+    ) -> Reply {
+        let Some((mut row, owner)) = self.owned(context, &command.client_id, command.connection)
+        else {
             return Reply::NotOwner;
         };
         // `[MQTT-3.14.2.2.2]`: DISCONNECT may change the interval, but not away from 0.
@@ -111,8 +135,10 @@ impl Machine {
         if let Some(owner) = owner_of(&row) {
             self.end_connection(context, &command.client_id, owner);
             if owner.node == self.local {
-                self.outputs
-                    .push(Output::End { connection: owner.connection, reason: EndReason::Administrative });
+                self.outputs.push(Output::End {
+                    connection: owner.connection,
+                    reason: EndReason::Administrative,
+                });
             }
         }
         self.delete_session(context, &command.client_id, row);
@@ -127,7 +153,12 @@ impl Machine {
     }
 
     /// The session has lost its connection: it ends now, or later.
-    fn release_session(&mut self, context: &mut Context<'_, '_>, client_id: &str, mut row: state::Session) {
+    fn release_session(
+        &mut self,
+        context: &mut Context<'_, '_>,
+        client_id: &str,
+        mut row: state::Session,
+    ) {
         if row.expiry_interval_s == 0 {
             self.delete_session(context, client_id, row);
             return;
@@ -142,14 +173,29 @@ impl Machine {
         self.subscriptions.close(SessionId(row.session_id));
     }
 
-    fn cancel_session_expiry(&mut self, context: &mut Context<'_, '_>, client_id: &str, row: &mut state::Session) {
+    fn cancel_session_expiry(
+        &mut self,
+        context: &mut Context<'_, '_>,
+        client_id: &str,
+        row: &mut state::Session,
+    ) {
         if row.expires_at_ms != 0 {
-            self.clear_timer(context, Millis(row.expires_at_ms), Kind::SessionExpiry, client_id.as_bytes());
+            self.clear_timer(
+                context,
+                Millis(row.expires_at_ms),
+                Kind::SessionExpiry,
+                client_id.as_bytes(),
+            );
             row.expires_at_ms = 0;
         }
     }
 
-    fn delete_session(&mut self, context: &mut Context<'_, '_>, client_id: &str, mut row: state::Session) {
+    fn delete_session(
+        &mut self,
+        context: &mut Context<'_, '_>,
+        client_id: &str,
+        mut row: state::Session,
+    ) {
         self.cancel_session_expiry(context, client_id, &mut row);
         let session = SessionId(row.session_id);
         let (from, to) = key::subscription::of_session(session);
@@ -168,8 +214,15 @@ impl Machine {
         context.tables.delete(key::session::encode(client_id));
     }
 
-    pub(super) fn expire_session(&mut self, context: &mut Context<'_, '_>, client_id: &[u8], deadline: Millis) {
-        let Ok(client_id) = std::str::from_utf8(client_id) else { return };
+    pub(super) fn expire_session(
+        &mut self,
+        context: &mut Context<'_, '_>,
+        client_id: &[u8],
+        deadline: Millis,
+    ) {
+        let Ok(client_id) = std::str::from_utf8(client_id) else {
+            return;
+        };
         if let Some(row) = self.session(context, client_id)
             && row.expires_at_ms == deadline.0
             && owner_of(&row).is_none()
@@ -178,7 +231,11 @@ impl Machine {
         }
     }
 
-    pub(super) fn subscribe(&mut self, context: &mut Context<'_, '_>, command: command::Subscribe) -> Reply {
+    pub(super) fn subscribe(
+        &mut self,
+        context: &mut Context<'_, '_>,
+        command: command::Subscribe,
+    ) -> Reply {
         let Some((session, _)) = self.owned(context, &command.client_id, command.connection) else {
             return Reply::NotOwner;
         };
@@ -192,13 +249,23 @@ impl Machine {
                 retain_handling: subscription.retain_handling,
                 identifier: subscription.identifier,
             };
-            new.push(self.subscriptions.subscribe(session, &subscription.filter, &row));
-            context.tables.put(key::subscription::encode(session, &subscription.filter), row.encode_to_vec());
+            new.push(
+                self.subscriptions
+                    .subscribe(session, &subscription.filter, &row),
+            );
+            context.tables.put(
+                key::subscription::encode(session, &subscription.filter),
+                row.encode_to_vec(),
+            );
         }
         Reply::Subscribed(new)
     }
 
-    pub(super) fn unsubscribe(&mut self, context: &mut Context<'_, '_>, command: command::Unsubscribe) -> Reply {
+    pub(super) fn unsubscribe(
+        &mut self,
+        context: &mut Context<'_, '_>,
+        command: command::Unsubscribe,
+    ) -> Reply {
         let Some((session, _)) = self.owned(context, &command.client_id, command.connection) else {
             return Reply::NotOwner;
         };
@@ -207,7 +274,9 @@ impl Machine {
         for filter in command.filters {
             let there = self.subscriptions.unsubscribe(session, &filter);
             if there {
-                context.tables.delete(key::subscription::encode(session, &filter));
+                context
+                    .tables
+                    .delete(key::subscription::encode(session, &filter));
             }
             removed.push(there);
         }
@@ -215,10 +284,27 @@ impl Machine {
     }
 
     /// Ends every connection of one life of a node.
-    pub(super) fn end_incarnation(&mut self, context: &mut Context<'_, '_>, node: NodeId, incarnation: Incarnation) {
-        let from = Owner { node, incarnation, connection: ConnectionId(0) };
-        let to = Owner { node, incarnation, connection: ConnectionId(u64::MAX) };
-        let ended: Vec<_> = self.connections.range(from..=to).map(|(owner, id)| (*owner, id.clone())).collect();
+    pub(super) fn end_incarnation(
+        &mut self,
+        context: &mut Context<'_, '_>,
+        node: NodeId,
+        incarnation: Incarnation,
+    ) {
+        let from = Owner {
+            node,
+            incarnation,
+            connection: ConnectionId(0),
+        };
+        let to = Owner {
+            node,
+            incarnation,
+            connection: ConnectionId(u64::MAX),
+        };
+        let ended: Vec<_> = self
+            .connections
+            .range(from..=to)
+            .map(|(owner, id)| (*owner, id.clone()))
+            .collect();
         for (owner, client_id) in ended {
             self.end_connection(context, &client_id, owner);
             if let Some(row) = self.session(context, &client_id)

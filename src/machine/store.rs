@@ -14,7 +14,8 @@ use crate::hlc::{Hlc, NodeName};
 use crate::ids::Owner;
 use crate::proto::command;
 use crate::store::{
-    self, Condition, KeyRow, Reply as StoreReply, RowChange, StoreError, Tombstone, Usage, Write, WriteAction,
+    self, Condition, KeyRow, Reply as StoreReply, RowChange, StoreError, Tombstone, Usage, Write,
+    WriteAction,
 };
 use crate::time::Millis;
 
@@ -28,7 +29,8 @@ impl Watchers {
         self.0.clear();
         let (from, to) = key::watch::all();
         backing.scan(&from, &to, &mut |row_key, _| {
-            let (owner, store_key) = key::watch::decode(row_key).expect("this machine wrote the key");
+            let (owner, store_key) =
+                key::watch::decode(row_key).expect("this machine wrote the key");
             self.add(store_key, owner);
             true
         });
@@ -38,14 +40,17 @@ impl Watchers {
         match self.0.get_mut(store_key) {
             Some(owners) => owners.insert(owner),
             None => {
-                self.0.insert(Bytes::copy_from_slice(store_key), BTreeSet::from([owner]));
+                self.0
+                    .insert(Bytes::copy_from_slice(store_key), BTreeSet::from([owner]));
                 true
             }
         }
     }
 
     fn remove(&mut self, store_key: &[u8], owner: Owner) -> bool {
-        let Some(owners) = self.0.get_mut(store_key) else { return false };
+        let Some(owners) = self.0.get_mut(store_key) else {
+            return false;
+        };
         let removed = owners.remove(&owner);
         if owners.is_empty() {
             self.0.remove(store_key);
@@ -65,13 +70,21 @@ impl Watchers {
 
 impl From<&Hlc> for command::Hlc {
     fn from(hlc: &Hlc) -> Self {
-        command::Hlc { wall_ms: hlc.wall_ms, counter: hlc.counter, node: hlc.node.as_str().to_owned() }
+        command::Hlc {
+            wall_ms: hlc.wall_ms,
+            counter: hlc.counter,
+            node: hlc.node.as_str().to_owned(),
+        }
     }
 }
 
 fn hlc(hlc: &command::Hlc) -> Result<Hlc, StoreError> {
     let node = NodeName::new(&hlc.node).map_err(|_| StoreError::MalformedTimestamp)?;
-    Ok(Hlc { wall_ms: hlc.wall_ms, counter: hlc.counter, node })
+    Ok(Hlc {
+        wall_ms: hlc.wall_ms,
+        counter: hlc.counter,
+        node,
+    })
 }
 
 /// The verbs of `command.StoreWrite`.
@@ -82,7 +95,11 @@ mod verb {
 }
 
 /// A request as the log holds it.
-pub fn to_command(write: &Write<'_>, client_id: &str, request: &RequestIdentity<'_>) -> command::StoreWrite {
+pub fn to_command(
+    write: &Write<'_>,
+    client_id: &str,
+    request: &RequestIdentity<'_>,
+) -> command::StoreWrite {
     let mut command = command::StoreWrite {
         client_id: client_id.to_owned(),
         correlation_data: Bytes::copy_from_slice(request.correlation_data),
@@ -94,7 +111,11 @@ pub fn to_command(write: &Write<'_>, client_id: &str, request: &RequestIdentity<
         ..Default::default()
     };
     match write.action {
-        WriteAction::Set { value, condition, expire_ms } => {
+        WriteAction::Set {
+            value,
+            condition,
+            expire_ms,
+        } => {
             command.verb = verb::SET;
             command.value = Bytes::copy_from_slice(value);
             command.condition = match condition {
@@ -136,7 +157,9 @@ fn from_command(command: &command::StoreWrite) -> Result<Write<'_>, StoreError> 
             expire_ms: (command.expire_ms != 0).then_some(command.expire_ms),
         },
         (verb::DEL, _) => WriteAction::Del,
-        (verb::VDEL, _) => WriteAction::VDel { value: &command.value },
+        (verb::VDEL, _) => WriteAction::VDel {
+            value: &command.value,
+        },
         _ => return Err(StoreError::UnknownCommand),
     };
     Ok(Write {
@@ -149,7 +172,10 @@ fn from_command(command: &command::StoreWrite) -> Result<Write<'_>, StoreError> 
 
 impl Machine {
     fn usage(&self) -> Usage {
-        Usage { keys: self.meta.store_keys, bytes: self.meta.store_bytes }
+        Usage {
+            keys: self.meta.store_keys,
+            bytes: self.meta.store_bytes,
+        }
     }
 
     fn set_usage(&mut self, usage: Usage) {
@@ -157,7 +183,11 @@ impl Machine {
         self.meta.store_bytes = usage.bytes;
     }
 
-    pub(super) fn store_write(&mut self, context: &mut Context<'_, '_>, command: command::StoreWrite) -> StoreReply {
+    pub(super) fn store_write(
+        &mut self,
+        context: &mut Context<'_, '_>,
+        command: command::StoreWrite,
+    ) -> StoreReply {
         if let Some(reply) = self.remembered(context, &command) {
             return reply;
         }
@@ -172,7 +202,13 @@ impl Machine {
     fn write_key(&mut self, context: &mut Context<'_, '_>, write: &Write<'_>) -> StoreReply {
         let row_key = key::record::encode(write.key);
         let current = context.tables.get(&row_key).map(decode_row);
-        let outcome = store::apply(write, current.as_ref(), context.now, self.usage(), &self.quota);
+        let outcome = store::apply(
+            write,
+            current.as_ref(),
+            context.now,
+            self.usage(),
+            &self.quota,
+        );
         if !matches!(outcome.row, RowChange::Unchanged) {
             self.clear_row_timer(context, write.key, current.as_ref());
         }
@@ -196,16 +232,29 @@ impl Machine {
         outcome.reply
     }
 
-    fn bury(&mut self, context: &mut Context<'_, '_>, row_key: Vec<u8>, store_key: &[u8], tombstone: Tombstone) {
+    fn bury(
+        &mut self,
+        context: &mut Context<'_, '_>,
+        row_key: Vec<u8>,
+        store_key: &[u8],
+        tombstone: Tombstone,
+    ) {
         self.set_timer(context, tombstone.purge_at(), Kind::Tombstone, store_key);
-        self.notify(store_key, || Change::Delete { version: tombstone.version.clone() });
+        self.notify(store_key, || Change::Delete {
+            version: tombstone.version.clone(),
+        });
         let mut row = Vec::with_capacity(24);
         KeyRow::<&[u8]>::Tombstone(tombstone).encode(&mut row);
         context.tables.put(row_key, row);
     }
 
     /// Takes back the timer of a row that is about to be replaced.
-    fn clear_row_timer(&mut self, context: &mut Context<'_, '_>, store_key: &[u8], row: Option<&KeyRow>) {
+    fn clear_row_timer(
+        &mut self,
+        context: &mut Context<'_, '_>,
+        store_key: &[u8],
+        row: Option<&KeyRow>,
+    ) {
         match row {
             Some(KeyRow::Value(record)) => {
                 if let Some(deadline) = record.expires_at {
@@ -222,14 +271,20 @@ impl Machine {
     pub(super) fn expire_key(&mut self, context: &mut Context<'_, '_>, store_key: &[u8]) {
         let row_key = key::record::encode(store_key);
         if let Some(row) = context.tables.get(&row_key).map(decode_row)
-            && let Some((tombstone, usage)) = store::expire(store_key, &row, context.now, self.usage())
+            && let Some((tombstone, usage)) =
+                store::expire(store_key, &row, context.now, self.usage())
         {
             self.set_usage(usage);
             self.bury(context, row_key, store_key, tombstone);
         }
     }
 
-    pub(super) fn drop_tombstone(&mut self, context: &mut Context<'_, '_>, store_key: &[u8], deadline: Millis) {
+    pub(super) fn drop_tombstone(
+        &mut self,
+        context: &mut Context<'_, '_>,
+        store_key: &[u8],
+        deadline: Millis,
+    ) {
         let row_key = key::record::encode(store_key);
         if let Some(KeyRow::Tombstone(tombstone)) = context.tables.get(&row_key).map(decode_row)
             && tombstone.purge_at() == deadline
@@ -251,7 +306,11 @@ impl Machine {
         }
     }
 
-    pub(super) fn key_notify(&mut self, context: &mut Context<'_, '_>, command: command::KeyNotify) -> Reply {
+    pub(super) fn key_notify(
+        &mut self,
+        context: &mut Context<'_, '_>,
+        command: command::KeyNotify,
+    ) -> Reply {
         let Some((_, owner)) = self.owned(context, &command.client_id, command.connection) else {
             return Reply::NotOwner;
         };

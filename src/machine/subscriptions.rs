@@ -73,11 +73,17 @@ impl SubscriptionIndex {
     }
 
     /// Visits every subscription whose filter matches `topic`, with its share name if it is shared.
-    pub fn for_each_match(&self, topic: &str, mut visit: impl FnMut(Option<&Arc<str>>, &Subscription)) {
+    pub fn for_each_match(
+        &self,
+        topic: &str,
+        mut visit: impl FnMut(Option<&Arc<str>>, &Subscription),
+    ) {
         self.inner
             .read()
             .trie
-            .for_each_match(topic, |(_, share), subscription| visit(share.as_ref(), subscription));
+            .for_each_match(topic, |(_, share), subscription| {
+                visit(share.as_ref(), subscription)
+            });
     }
 
     /// Number of sessions and of subscriptions.
@@ -87,14 +93,23 @@ impl SubscriptionIndex {
     }
 
     /// Makes `owner` the owner of a session, which is added when it is new.
-    pub(super) fn open(&self, session: SessionId, client_id: &str, owner: Option<Owner>) -> Arc<Subscriber> {
+    pub(super) fn open(
+        &self,
+        session: SessionId,
+        client_id: &str,
+        owner: Option<Owner>,
+    ) -> Arc<Subscriber> {
         let subscriber = self
             .inner
             .write()
             .subscribers
             .entry(session)
             .or_insert_with(|| {
-                Arc::new(Subscriber { session, client_id: client_id.into(), owner: Mutex::new(None) })
+                Arc::new(Subscriber {
+                    session,
+                    client_id: client_id.into(),
+                    owner: Mutex::new(None),
+                })
             })
             .clone();
         *subscriber.owner.lock() = owner;
@@ -111,7 +126,12 @@ impl SubscriptionIndex {
     }
 
     /// Adds or replaces a subscription; tells whether it is new.
-    pub(super) fn subscribe(&self, session: SessionId, filter: &str, row: &state::Subscription) -> bool {
+    pub(super) fn subscribe(
+        &self,
+        session: SessionId,
+        filter: &str,
+        row: &state::Subscription,
+    ) -> bool {
         let mut inner = self.inner.write();
         let Some(subscriber) = inner.subscribers.get(&session).cloned() else {
             return false;
@@ -124,7 +144,10 @@ impl SubscriptionIndex {
             identifier: row.identifier,
         };
         let (share, inner_filter) = split(filter);
-        let new = inner.trie.insert(inner_filter, (session, share), subscription).is_none();
+        let new = inner
+            .trie
+            .insert(inner_filter, (session, share), subscription)
+            .is_none();
         drop(inner);
         self.advance();
         new
@@ -133,7 +156,12 @@ impl SubscriptionIndex {
     /// Removes a subscription; tells whether there was one.
     pub(super) fn unsubscribe(&self, session: SessionId, filter: &str) -> bool {
         let (share, inner_filter) = split(filter);
-        let removed = self.inner.write().trie.remove(inner_filter, &(session, share)).is_some();
+        let removed = self
+            .inner
+            .write()
+            .trie
+            .remove(inner_filter, &(session, share))
+            .is_some();
         self.advance();
         removed
     }
@@ -154,7 +182,11 @@ impl SubscriptionIndex {
 /// Share name and inner filter.
 fn split(filter: &str) -> (Option<Arc<str>>, &str) {
     match Filter::parse(filter) {
-        Ok(Filter { share: Some(share), inner, .. }) => (Some(share.into()), inner),
+        Ok(Filter {
+            share: Some(share),
+            inner,
+            ..
+        }) => (Some(share.into()), inner),
         _ => (None, filter),
     }
 }

@@ -5,13 +5,29 @@ use super::{Context, Machine};
 use crate::time::Millis;
 
 impl Machine {
-    pub(super) fn set_timer(&mut self, context: &mut Context<'_, '_>, deadline: Millis, kind: Kind, subject: &[u8]) {
-        context.tables.put(timer::encode(deadline, kind, subject), Vec::new());
+    pub(super) fn set_timer(
+        &mut self,
+        context: &mut Context<'_, '_>,
+        deadline: Millis,
+        kind: Kind,
+        subject: &[u8],
+    ) {
+        context
+            .tables
+            .put(timer::encode(deadline, kind, subject), Vec::new());
         self.next_due = self.next_due.min(deadline);
     }
 
-    pub(super) fn clear_timer(&mut self, context: &mut Context<'_, '_>, deadline: Millis, kind: Kind, subject: &[u8]) {
-        context.tables.delete(timer::encode(deadline, kind, subject));
+    pub(super) fn clear_timer(
+        &mut self,
+        context: &mut Context<'_, '_>,
+        deadline: Millis,
+        kind: Kind,
+        subject: &[u8],
+    ) {
+        context
+            .tables
+            .delete(timer::encode(deadline, kind, subject));
     }
 
     /// Fires what is due at the batch's log time, the earliest first.
@@ -24,7 +40,9 @@ impl Machine {
         let mut next = Millis::NEVER;
         let now = context.now;
         context.tables.scan(&from, &to, |row, _| {
-            let Some((deadline, ..)) = timer::decode(row) else { return true };
+            let Some((deadline, ..)) = timer::decode(row) else {
+                return true;
+            };
             if deadline > now {
                 next = deadline;
                 return false;

@@ -39,7 +39,10 @@ pub struct Broker {
 
 impl Broker {
     /// Shared state of a node that does not serve yet.
-    #[expect(clippy::too_many_arguments, reason = "called once, where the node is put together")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "called once, where the node is put together"
+    )]
     pub fn new(
         node: NodeId,
         config: MqttConfig,

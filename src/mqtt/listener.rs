@@ -30,9 +30,13 @@ fn accept(broker: &Arc<Broker>, stream: TcpStream, address: std::net::SocketAddr
     let metrics = &broker.metrics;
     metrics.connections_opened.increment();
     let open = metrics.connections.get();
-    if open >= i64::try_from(broker.config.max_connections).unwrap_or(i64::MAX) || broker.draining.load(Ordering::Acquire)
+    if open >= i64::try_from(broker.config.max_connections).unwrap_or(i64::MAX)
+        || broker.draining.load(Ordering::Acquire)
     {
-        metrics.disconnects.of(DisconnectReason::TooMany).increment();
+        metrics
+            .disconnects
+            .of(DisconnectReason::TooMany)
+            .increment();
         tracing::debug!(%address, open, "refused: too many connections, or shutting down");
         return;
     }

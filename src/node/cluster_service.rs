@@ -99,11 +99,17 @@ impl ClusterService {
                     continue;
                 }
             };
-            let Some(message) = message else { return Ok(()) };
+            let Some(message) = message else {
+                return Ok(());
+            };
             let (node, incarnation) = (NodeId(message.node), Incarnation(message.incarnation));
             self.heard.note(node, incarnation);
             if message.sequence != 0 {
-                let proposal = Numbered { incarnation, sequence: message.sequence, commands: message.commands };
+                let proposal = Numbered {
+                    incarnation,
+                    sequence: message.sequence,
+                    commands: message.commands,
+                };
                 self.sequencer.submit(node, proposal).await;
             }
         }
@@ -112,7 +118,10 @@ impl ClusterService {
 
 #[tonic::async_trait]
 impl Cluster for ClusterService {
-    async fn propose(&self, request: Request<Streaming<ProposeRequest>>) -> Result<Response<ProposeResponse>, Status> {
+    async fn propose(
+        &self,
+        request: Request<Streaming<ProposeRequest>>,
+    ) -> Result<Response<ProposeResponse>, Status> {
         self.cluster.check(&request)?;
         self.take_proposals(request.into_inner()).await?;
         Ok(Response::new(ProposeResponse {}))
@@ -182,8 +191,15 @@ impl Receiving {
         let (node, incarnation) = (NodeId(message.node), Incarnation(message.incarnation));
         if self.handled.is_new(node, incarnation, message.sequence) {
             let mut wake = WakeList::default();
-            if self.router.deliver_forwarded(&message.messages, &mut wake).is_none() {
-                tracing::error!(from = message.node, "a node forwarded messages that can't be read");
+            if self
+                .router
+                .deliver_forwarded(&message.messages, &mut wake)
+                .is_none()
+            {
+                tracing::error!(
+                    from = message.node,
+                    "a node forwarded messages that can't be read"
+                );
             }
         }
         self.sequence = message.sequence;
@@ -192,7 +208,10 @@ impl Receiving {
     }
 
     async fn answer(&self, applied: u64) -> Result<(), ()> {
-        let answer = DeliverResponse { sequence: self.sequence, applied };
+        let answer = DeliverResponse {
+            sequence: self.sequence,
+            applied,
+        };
         self.answers.send(Ok(answer)).await.map_err(|_| ())
     }
 }

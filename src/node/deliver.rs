@@ -41,9 +41,17 @@ impl Deliver {
     pub async fn run(self: Arc<Self>) {
         let mut streams: FxHashMap<NodeId, JoinHandle<()>> = FxHashMap::default();
         loop {
-            let members: Vec<NodeId> = self.raft.status().members.iter().map(|member| NodeId(member.node)).collect();
+            let members: Vec<NodeId> = self
+                .raft
+                .status()
+                .members
+                .iter()
+                .map(|member| NodeId(member.node))
+                .collect();
             for node in members.iter().copied().filter(|node| *node != self.local) {
-                streams.entry(node).or_insert_with(|| tokio::spawn(self.clone().feed(node)));
+                streams
+                    .entry(node)
+                    .or_insert_with(|| tokio::spawn(self.clone().feed(node)));
             }
             streams.retain(|node, stream| {
                 let member = members.contains(node);
@@ -67,9 +75,14 @@ impl Deliver {
     }
 
     async fn feed_stream(&self, node: NodeId, outbox: &Outbox) -> Result<(), tonic::Status> {
-        let Some(mut client) = self.peers.client(node) else { return Ok(()) };
+        let Some(mut client) = self.peers.client(node) else {
+            return Ok(());
+        };
         let (sender, receiver) = mpsc::channel(Outbox::BURSTS_IN_FLIGHT);
-        let mut answers = client.deliver(ReceiverStream::new(receiver)).await?.into_inner();
+        let mut answers = client
+            .deliver(ReceiverStream::new(receiver))
+            .await?
+            .into_inner();
         let mut sent = 0;
         loop {
             while let Ok(permit) = sender.try_reserve()

@@ -70,19 +70,32 @@ impl Life {
             }
             let serving = registered && in_touch.is_some();
             if serving != self.broker.serving.swap(serving, Ordering::AcqRel) {
-                tracing::info!(serving, incarnation = self.broker.proposer.incarnation().0, "serving clients");
+                tracing::info!(
+                    serving,
+                    incarnation = self.broker.proposer.incarnation().0,
+                    "serving clients"
+                );
             }
         }
     }
 
     fn begin(&self) {
-        let after = self.broker.view.known_incarnation().0.max(self.broker.proposer.incarnation().0);
-        self.broker.proposer.begin(Incarnation(wall_now().0.max(after + 1)));
+        let after = self
+            .broker
+            .view
+            .known_incarnation()
+            .0
+            .max(self.broker.proposer.incarnation().0);
+        self.broker
+            .proposer
+            .begin(Incarnation(wall_now().0.max(after + 1)));
     }
 
     fn stop_serving(&self) {
         self.broker.serving.store(false, Ordering::Release);
-        self.broker.router.post_to_all(|| Item::End(End::Unavailable));
+        self.broker
+            .router
+            .post_to_all(|| Item::End(End::Unavailable));
     }
 }
 
@@ -109,7 +122,12 @@ pub async fn watch_leases(broker: Arc<Broker>, raft: Raft, heard: Arc<Heard>, le
 
 fn declare_dead(broker: &Broker, node: NodeId, incarnation: Incarnation) {
     tracing::warn!(node = node.0, %incarnation, "not heard from within the lease: its clients' connections are ended");
-    let command = command::NodeDown { node: node.0, incarnation: incarnation.0 };
+    let command = command::NodeDown {
+        node: node.0,
+        incarnation: incarnation.0,
+    };
     // When too much is waiting, the next check proposes it again.
-    let _ = broker.proposer.submit(command::command::Kind::NodeDown(command), Waiter::Nobody);
+    let _ = broker
+        .proposer
+        .submit(command::command::Kind::NodeDown(command), Waiter::Nobody);
 }

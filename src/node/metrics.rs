@@ -35,8 +35,14 @@ pub async fn run(broker: Arc<Broker>, raft: Raft) {
         let (keys, bytes) = broker.view.store_usage();
         metrics.store_keys.set(keys);
         metrics.store_bytes.set(bytes);
-        metrics.queue_depth.of(Queue::Proposals).set(broker.proposer.backlog_bytes() as u64);
-        metrics.queue_depth.of(Queue::Unapplied).set(status.apply_lag());
+        metrics
+            .queue_depth
+            .of(Queue::Proposals)
+            .set(broker.proposer.backlog_bytes() as u64);
+        metrics
+            .queue_depth
+            .of(Queue::Unapplied)
+            .set(status.apply_lag());
         tokio::time::sleep(INTERVAL).await;
     }
 }

@@ -116,7 +116,11 @@ async fn signalled() {
 
 async fn bind(what: &'static str, address: &Address) -> Result<TcpListener, RunError> {
     let text = address.to_string();
-    let fail = |error| RunError::Listen { what, address: text.clone(), error };
+    let fail = |error| RunError::Listen {
+        what,
+        address: text.clone(),
+        error,
+    };
     let mut last = None;
     for resolved in tokio::net::lookup_host(&text).await.map_err(fail)? {
         match listen(resolved) {
@@ -124,12 +128,18 @@ async fn bind(what: &'static str, address: &Address) -> Result<TcpListener, RunE
             Err(error) => last = Some(error),
         }
     }
-    Err(fail(last.unwrap_or_else(|| std::io::Error::other("the name has no address"))))
+    Err(fail(last.unwrap_or_else(|| {
+        std::io::Error::other("the name has no address")
+    })))
 }
 
 fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     use socket2::{Domain, Protocol, Socket, Type};
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
     // Reconnecting fleets arrive all at once; the kernel caps this at net.core.somaxconn.
@@ -161,14 +171,23 @@ async fn start_replica(config: &Config) -> Result<Replica, RunError> {
     let cluster = config.cluster.identity().to_string();
     let data = DataDir::open(&config.node.data_dir, local, &cluster)?;
     let subscriptions = Arc::new(SubscriptionIndex::default());
-    let quota = Quota { max_keys: config.store.max_keys, max_bytes: config.store.max_bytes };
+    let quota = Quota {
+        max_keys: config.store.max_keys,
+        max_bytes: config.store.max_bytes,
+    };
     let machine = Machine::new(local, quota, subscriptions.clone());
     let proposer = Arc::new(Proposer::default());
     let router = Router::new(local, subscriptions);
     let due = Arc::new(Due::default());
     let clock = Arc::new(Clock::default());
-    let (applier, view, life) =
-        Applier::new(local, machine, proposer.clone(), router.clone(), due.clone(), clock.clone());
+    let (applier, view, life) = Applier::new(
+        local,
+        machine,
+        proposer.clone(),
+        router.clone(),
+        due.clone(),
+        clock.clone(),
+    );
     let mut settings = raft::RaftConfig::new(local, cluster, config.advertised().to_string());
     settings.timing = raft::Timing {
         heartbeat_ms: config.cluster.heartbeat_ms,
@@ -178,7 +197,15 @@ async fn start_replica(config: &Config) -> Result<Replica, RunError> {
     settings.retention.snapshot_bytes = config.raft.snapshot_log_bytes;
     settings.retention.keep_ms = config.raft.keep_log_s * 1000;
     let raft = Raft::start(settings, data, Box::new(applier)).await?;
-    Ok(Replica { raft, proposer, router, view, due, clock, life })
+    Ok(Replica {
+        raft,
+        proposer,
+        router,
+        view,
+        due,
+        clock,
+        life,
+    })
 }
 
 impl Node {
@@ -199,7 +226,10 @@ impl Node {
         let replica = start_replica(&config).await?;
         let raft = replica.raft.clone();
         let reader = Arc::new(Reader::default());
-        let scan_page = PageBudget { max_keys: config.store.scan_page_keys, ..PageBudget::default() };
+        let scan_page = PageBudget {
+            max_keys: config.store.scan_page_keys,
+            ..PageBudget::default()
+        };
         let broker = Broker::new(
             NodeId(config.node.id),
             config.mqtt.clone(),
@@ -210,17 +240,30 @@ impl Node {
             replica.view.clone(),
             Arc::new(Metrics::default()),
         );
-        tokio::spawn(reader.run(raft.clone(), replica.proposer.clone(), replica.clock.clone()));
+        tokio::spawn(reader.run(
+            raft.clone(),
+            replica.proposer.clone(),
+            replica.clock.clone(),
+        ));
         serve_cluster(cluster_listener, cluster, replica, &broker, &config);
         bootstrap(raft.clone(), &config);
         tokio::spawn(metrics::run(broker.clone(), raft.clone()));
-        let status = Arc::new(NodeStatus { config: config.clone(), raft: raft.clone(), broker: broker.clone() });
+        let status = Arc::new(NodeStatus {
+            config: config.clone(),
+            raft: raft.clone(),
+            broker: broker.clone(),
+        });
         let stop_http = http_listener.map(|listener| serve_http(listener, status, &broker));
         for mqtt_listener in mqtt_listeners {
             tokio::spawn(listener::run(mqtt_listener, broker.clone()));
         }
         announce(&config);
-        Ok(Node { broker, raft, drain: Duration::from_secs(config.shutdown.drain_s), stop_http })
+        Ok(Node {
+            broker,
+            raft,
+            drain: Duration::from_secs(config.shutdown.drain_s),
+            stop_http,
+        })
     }
 
     /// Hands leadership over, then disconnects the clients, waits until that is committed, and closes the files.
@@ -236,8 +279,12 @@ impl Node {
                 Err(_) => tracing::warn!("leadership was not handed over in time"),
             }
         }
-        self.broker.router.post_to_all(|| Item::End(End::ShuttingDown));
-        let quiet = |broker: &Broker| broker.router.connections() == 0 && broker.proposer.backlog_bytes() == 0;
+        self.broker
+            .router
+            .post_to_all(|| Item::End(End::ShuttingDown));
+        let quiet = |broker: &Broker| {
+            broker.router.connections() == 0 && broker.proposer.backlog_bytes() == 0
+        };
         while !quiet(&self.broker) && Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -250,7 +297,13 @@ impl Node {
 }
 
 /// The cluster listener, and everything that talks to other nodes.
-fn serve_cluster(listener: TcpListener, cluster: ClusterId, replica: Replica, broker: &Arc<Broker>, config: &Config) {
+fn serve_cluster(
+    listener: TcpListener,
+    cluster: ClusterId,
+    replica: Replica,
+    broker: &Arc<Broker>,
+    config: &Config,
+) {
     let raft = replica.raft;
     let local = NodeId(config.node.id);
     let (sequencer, sequence) = Sequencer::new(raft.clone(), replica.due, replica.clock);
@@ -274,7 +327,12 @@ fn serve_cluster(listener: TcpListener, cluster: ClusterId, replica: Replica, br
     tokio::spawn(Arc::new(deliver).run());
     let heard = Arc::new(Heard::default());
     let lease = Duration::from_millis(config.cluster.node_lease_ms);
-    tokio::spawn(life::watch_leases(broker.clone(), raft.clone(), heard.clone(), lease));
+    tokio::spawn(life::watch_leases(
+        broker.clone(),
+        raft.clone(),
+        heard.clone(),
+        lease,
+    ));
     let life = life::Life {
         broker: broker.clone(),
         raft: raft.clone(),
@@ -304,7 +362,10 @@ fn serve_cluster(listener: TcpListener, cluster: ClusterId, replica: Replica, br
                 .max_encoding_message_size(crate::limits::CLUSTER_MESSAGE_BYTES),
         );
     tokio::spawn(async move {
-        if let Err(error) = server.serve_with_incoming(TcpListenerStream::new(listener)).await {
+        if let Err(error) = server
+            .serve_with_incoming(TcpListenerStream::new(listener))
+            .await
+        {
             tracing::error!(%error, "the cluster listener has ended");
         }
     });
@@ -313,12 +374,18 @@ fn serve_cluster(listener: TcpListener, cluster: ClusterId, replica: Replica, br
 /// Makes the cluster once, from the node with the lowest id.
 fn bootstrap(raft: Raft, config: &Config) {
     let local = NodeId(config.node.id);
-    let own = Peer { node: local, address: config.advertised().to_string() };
+    let own = Peer {
+        node: local,
+        address: config.advertised().to_string(),
+    };
     let mut members: Vec<Peer> = config
         .cluster
         .members
         .iter()
-        .map(|member| Peer { node: NodeId(member.id), address: member.address.to_string() })
+        .map(|member| Peer {
+            node: NodeId(member.id),
+            address: member.address.to_string(),
+        })
         .collect();
     if members.is_empty() {
         members.push(own);
@@ -333,10 +400,17 @@ fn bootstrap(raft: Raft, config: &Config) {
     });
 }
 
-fn serve_http(listener: TcpListener, status: Arc<NodeStatus>, broker: &Arc<Broker>) -> oneshot::Sender<()> {
+fn serve_http(
+    listener: TcpListener,
+    status: Arc<NodeStatus>,
+    broker: &Arc<Broker>,
+) -> oneshot::Sender<()> {
     let (stop, stopped) = oneshot::channel::<()>();
-    let endpoints =
-        http::Endpoints { readiness: status.clone(), admin: status, metrics: broker.metrics.clone() };
+    let endpoints = http::Endpoints {
+        readiness: status.clone(),
+        admin: status,
+        metrics: broker.metrics.clone(),
+    };
     tokio::spawn(async move {
         let stopped = async {
             let _ = stopped.await;
@@ -351,7 +425,11 @@ fn serve_http(listener: TcpListener, status: Arc<NodeStatus>, broker: &Arc<Broke
 /// One line that says what listens where.
 fn announce(config: &Config) {
     let mqtt: Vec<String> = config.mqtt.listen.iter().map(ToString::to_string).collect();
-    let http = config.http.listen.as_ref().map_or_else(|| "off".to_owned(), ToString::to_string);
+    let http = config
+        .http
+        .listen
+        .as_ref()
+        .map_or_else(|| "off".to_owned(), ToString::to_string);
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         mqtt = mqtt.join(","),

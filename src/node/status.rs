@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use crate::config::Config;
 use crate::http::{
-    Admin, AdminError, AdminFuture, Check, ClusterStatus, JoinRequest, LeaveRequest, MemberStatus, Readiness,
-    TransferRequest,
+    Admin, AdminError, AdminFuture, Check, ClusterStatus, JoinRequest, LeaveRequest, MemberStatus,
+    Readiness, TransferRequest,
 };
 use crate::ids::NodeId;
 use crate::mqtt::broker::Broker;
@@ -32,9 +32,22 @@ impl Readiness for NodeStatus {
         let joined = status.member(NodeId(status.node)).is_some();
         let lag = status.apply_lag();
         vec![
-            ("joined", check(joined, "this node is not a member of the cluster yet")),
-            ("has_leader", check(status.leader.is_some(), "no leader is known")),
-            ("caught_up", if lag <= CAUGHT_UP { Ok(()) } else { Err(format!("{lag} entries are not applied yet")) }),
+            (
+                "joined",
+                check(joined, "this node is not a member of the cluster yet"),
+            ),
+            (
+                "has_leader",
+                check(status.leader.is_some(), "no leader is known"),
+            ),
+            (
+                "caught_up",
+                if lag <= CAUGHT_UP {
+                    Ok(())
+                } else {
+                    Err(format!("{lag} entries are not applied yet"))
+                },
+            ),
             (
                 "serving",
                 check(
@@ -42,7 +55,13 @@ impl Readiness for NodeStatus {
                     "not registered with, or out of touch with, the cluster's majority",
                 ),
             ),
-            ("not_draining", check(!self.broker.draining.load(Ordering::Acquire), "the node is shutting down")),
+            (
+                "not_draining",
+                check(
+                    !self.broker.draining.load(Ordering::Acquire),
+                    "the node is shutting down",
+                ),
+            ),
         ]
     }
 }
@@ -89,7 +108,10 @@ impl Admin for NodeStatus {
 
     fn join(&self, request: JoinRequest) -> AdminFuture<'_, ()> {
         Box::pin(async move {
-            let peer = Peer { node: NodeId(request.id), address: request.address };
+            let peer = Peer {
+                node: NodeId(request.id),
+                address: request.address,
+            };
             self.raft.add(peer).await?;
             Ok(())
         })

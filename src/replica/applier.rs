@@ -43,7 +43,10 @@ impl View {
 
     /// Keys of the state store and their bytes.
     pub fn store_usage(&self) -> (u64, u64) {
-        (self.store_keys.load(Ordering::Relaxed), self.store_bytes.load(Ordering::Relaxed))
+        (
+            self.store_keys.load(Ordering::Relaxed),
+            self.store_bytes.load(Ordering::Relaxed),
+        )
     }
 
     /// The newest life of this node that was ever registered.
@@ -86,7 +89,16 @@ impl Applier {
     ) -> (Applier, Arc<View>, mpsc::UnboundedReceiver<LifeEvent>) {
         let (life, events) = mpsc::unbounded_channel();
         let view = Arc::new(View::default());
-        let applier = Applier { local, machine, proposer, router, due, clock, view: view.clone(), life };
+        let applier = Applier {
+            local,
+            machine,
+            proposer,
+            router,
+            due,
+            clock,
+            view: view.clone(),
+            life,
+        };
         (applier, view, events)
     }
 
@@ -100,7 +112,9 @@ impl Applier {
 
     fn publish_nodes(&self) {
         *self.view.live.lock() = self.machine.live_nodes().collect();
-        self.view.known_incarnation.store(self.machine.incarnation(self.local).0, Ordering::Release);
+        self.view
+            .known_incarnation
+            .store(self.machine.incarnation(self.local).0, Ordering::Release);
     }
 
     fn tell(&self, event: LifeEvent) {
@@ -115,7 +129,10 @@ impl Applier {
                     self.proposer.replied(reply, wake);
                 }
             }
-            Output::ProposalApplied { incarnation, sequence } => {
+            Output::ProposalApplied {
+                incarnation,
+                sequence,
+            } => {
                 self.proposer.applied(incarnation, sequence);
                 if sequence == 1 {
                     self.publish_nodes();
@@ -142,10 +159,16 @@ impl Applier {
                 }
             }
             Output::End { connection, reason } => {
-                self.router.post(connection, Item::End(End::Machine(reason)), wake);
+                self.router
+                    .post(connection, Item::End(End::Machine(reason)), wake);
             }
-            Output::Notify { connection, key, change } => {
-                self.router.post(connection, Item::Notify { key, change }, wake);
+            Output::Notify {
+                connection,
+                key,
+                change,
+            } => {
+                self.router
+                    .post(connection, Item::Notify { key, change }, wake);
             }
         }
     }

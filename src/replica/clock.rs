@@ -97,7 +97,10 @@ mod tests {
 
     #[test]
     fn a_first_leader_believes_its_wall_clock() {
-        assert_eq!(Clock::default().now_at(Instant::now(), Millis(5_000)), Millis(5_000));
+        assert_eq!(
+            Clock::default().now_at(Instant::now(), Millis(5_000)),
+            Millis(5_000)
+        );
     }
 
     #[test]
@@ -114,7 +117,11 @@ mod tests {
         clock.observe_at(Millis(10_000), start);
         clock.is_live();
         let later = start + Duration::from_secs(100);
-        assert_eq!(clock.now_at(later, Millis(3_710_000)), Millis(110_010), "10 ms in 100 s is all it gives way");
+        assert_eq!(
+            clock.now_at(later, Millis(3_710_000)),
+            Millis(110_010),
+            "10 ms in 100 s is all it gives way"
+        );
     }
 
     #[test]

@@ -68,7 +68,11 @@ impl Link {
     }
 
     fn resend_if_stalled(&self) {
-        if self.proposer.oldest().is_some_and(|since| since.elapsed() > STALLED) {
+        if self
+            .proposer
+            .oldest()
+            .is_some_and(|since| since.elapsed() > STALLED)
+        {
             self.proposer.resend();
         }
     }

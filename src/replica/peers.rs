@@ -32,14 +32,18 @@ impl ClusterId {
     pub fn check<T>(&self, request: &Request<T>) -> Result<(), Status> {
         match request.metadata().get(CLUSTER_METADATA) {
             Some(id) if id == self.0 => Ok(()),
-            _ => Err(Status::permission_denied("this node belongs to another cluster")),
+            _ => Err(Status::permission_denied(
+                "this node belongs to another cluster",
+            )),
         }
     }
 }
 
 impl Interceptor for ClusterId {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        request.metadata_mut().insert(CLUSTER_METADATA, self.0.clone());
+        request
+            .metadata_mut()
+            .insert(CLUSTER_METADATA, self.0.clone());
         Ok(request)
     }
 }
@@ -57,7 +61,11 @@ pub struct Peers {
 impl Peers {
     /// No channels yet; each is opened at its first use.
     pub fn new(raft: Raft, cluster: ClusterId) -> Peers {
-        Peers { raft, cluster, channels: Mutex::default() }
+        Peers {
+            raft,
+            cluster,
+            channels: Mutex::default(),
+        }
     }
 
     /// A client of `node`, when it is a member with a usable address.

@@ -107,13 +107,20 @@ impl Proposer {
         debug_assert!(taken.is_ok(), "there is no bound");
     }
 
-    fn gather(&self, kind: command::command::Kind, waiter: Waiter, bound: usize) -> Result<(), Overloaded> {
+    fn gather(
+        &self,
+        kind: command::command::Kind,
+        waiter: Waiter,
+        bound: usize,
+    ) -> Result<(), Overloaded> {
         let command = command::Command { kind: Some(kind) };
         let mut state = self.state.lock();
         if state.commands.len() >= bound {
             return Err(Overloaded);
         }
-        command.encode_length_delimited(&mut state.commands).expect("a BytesMut grows");
+        command
+            .encode_length_delimited(&mut state.commands)
+            .expect("a BytesMut grows");
         state.waiters.push_back(waiter);
         let may_send = state.in_flight.len() < limits::PROPOSALS_IN_FLIGHT;
         drop(state);
@@ -133,19 +140,32 @@ impl Proposer {
     /// Bytes of commands that are gathering or on their way.
     pub fn backlog_bytes(&self) -> usize {
         let state = self.state.lock();
-        state.commands.len() + state.in_flight.iter().map(|proposal| proposal.numbered.commands.len()).sum::<usize>()
+        state.commands.len()
+            + state
+                .in_flight
+                .iter()
+                .map(|proposal| proposal.numbered.commands.len())
+                .sum::<usize>()
     }
 
     /// How long the oldest proposal has been on its way.
     pub fn oldest(&self) -> Option<Instant> {
-        self.state.lock().in_flight.front().map(|proposal| proposal.since)
+        self.state
+            .lock()
+            .in_flight
+            .front()
+            .map(|proposal| proposal.since)
     }
 
     /// Begins a new life: what was under way is forgotten (its connections are ended by the caller), and the first
     /// proposal, which registers the incarnation, is made.
     pub fn begin(&self, incarnation: Incarnation) {
         let mut state = self.state.lock();
-        *state = State { incarnation, next_sequence: 1, ..State::default() };
+        *state = State {
+            incarnation,
+            next_sequence: 1,
+            ..State::default()
+        };
         Self::number(&mut state);
         drop(state);
         self.ready.notify_one();
@@ -164,7 +184,11 @@ impl Proposer {
         };
         state.next_sequence += 1;
         let waiters = std::mem::take(&mut state.waiters);
-        state.in_flight.push_back(InFlight { numbered, waiters, since: Instant::now() });
+        state.in_flight.push_back(InFlight {
+            numbered,
+            waiters,
+            since: Instant::now(),
+        });
     }
 
     /// Waits until [`Proposer::next`] may have something new.
@@ -177,16 +201,27 @@ impl Proposer {
     pub fn next(&self, cursor: &mut Cursor) -> Option<Numbered> {
         let mut state = self.state.lock();
         if cursor.incarnation != state.incarnation || cursor.resend != state.resend {
-            *cursor = Cursor { incarnation: state.incarnation, sent: 0, resend: state.resend };
+            *cursor = Cursor {
+                incarnation: state.incarnation,
+                sent: 0,
+                resend: state.resend,
+            };
         }
         // The newest is looked at first: usually everything older has been sent.
-        if state.in_flight.back().is_none_or(|newest| newest.numbered.sequence <= cursor.sent) {
+        if state
+            .in_flight
+            .back()
+            .is_none_or(|newest| newest.numbered.sequence <= cursor.sent)
+        {
             if state.commands.is_empty() || state.in_flight.len() >= limits::PROPOSALS_IN_FLIGHT {
                 return None;
             }
             Self::number(&mut state);
         }
-        let found = state.in_flight.iter().find(|proposal| proposal.numbered.sequence > cursor.sent)?;
+        let found = state
+            .in_flight
+            .iter()
+            .find(|proposal| proposal.numbered.sequence > cursor.sent)?;
         cursor.sent = found.numbered.sequence;
         Some(found.numbered.clone())
     }
@@ -199,7 +234,12 @@ impl Proposer {
 
     /// Apply has the reply to the next command of the oldest proposal.
     pub fn replied(&self, reply: Reply, wake: &mut WakeList) {
-        let waiter = self.state.lock().in_flight.front_mut().and_then(|proposal| proposal.waiters.pop_front());
+        let waiter = self
+            .state
+            .lock()
+            .in_flight
+            .front_mut()
+            .and_then(|proposal| proposal.waiters.pop_front());
         if let Some(waiter) = waiter {
             waiter.complete(reply, wake);
         }
@@ -231,7 +271,10 @@ mod tests {
     use command::command::Kind;
 
     fn kind() -> Kind {
-        Kind::NodeDown(command::NodeDown { node: 1, incarnation: 1 })
+        Kind::NodeDown(command::NodeDown {
+            node: 1,
+            incarnation: 1,
+        })
     }
 
     #[test]
@@ -240,7 +283,10 @@ mod tests {
         proposer.begin(Incarnation(7));
         let mut cursor = Cursor::default();
         let first = proposer.next(&mut cursor).expect("the registration");
-        assert_eq!((first.incarnation, first.sequence, first.commands.len()), (Incarnation(7), 1, 0));
+        assert_eq!(
+            (first.incarnation, first.sequence, first.commands.len()),
+            (Incarnation(7), 1, 0)
+        );
         assert!(proposer.next(&mut cursor).is_none());
     }
 
@@ -268,11 +314,22 @@ mod tests {
         let proposer = Proposer::default();
         proposer.begin(Incarnation(7));
         let mut cursor = Cursor::default();
-        assert_eq!(proposer.next(&mut cursor).map(|found| found.sequence), Some(1));
+        assert_eq!(
+            proposer.next(&mut cursor).map(|found| found.sequence),
+            Some(1)
+        );
         assert!(proposer.next(&mut cursor).is_none());
         proposer.resend();
-        assert_eq!(proposer.next(&mut cursor).map(|found| found.sequence), Some(1));
-        assert_eq!(proposer.next(&mut Cursor::default()).map(|found| found.sequence), Some(1));
+        assert_eq!(
+            proposer.next(&mut cursor).map(|found| found.sequence),
+            Some(1)
+        );
+        assert_eq!(
+            proposer
+                .next(&mut Cursor::default())
+                .map(|found| found.sequence),
+            Some(1)
+        );
         proposer.applied(Incarnation(7), 1);
         assert!(proposer.next(&mut Cursor::default()).is_none());
     }

@@ -43,7 +43,11 @@ impl Reader {
     /// ends its connections if that lasts, and the client asks again elsewhere.
     pub fn submit(&self, query: Query, mailbox: &Arc<Mailbox>, ticket: Ticket) {
         let mut waiting = self.waiting.lock();
-        waiting.push(Waiting { query, mailbox: mailbox.clone(), ticket });
+        waiting.push(Waiting {
+            query,
+            mailbox: mailbox.clone(),
+            ticket,
+        });
         let first = waiting.len() == 1;
         drop(waiting);
         if first {
@@ -97,12 +101,18 @@ fn answer(backing: &dyn Backing, query: &Query, now: Millis) -> Option<Reply> {
             let over = found.expires_at.is_some_and(|deadline| deadline <= now);
             (!over).then_some(found.reply)
         }
-        Query::Scan(pattern, token, page) => Some(read::scan(backing, pattern, token.as_deref(), *page)),
+        Query::Scan(pattern, token, page) => {
+            Some(read::scan(backing, pattern, token.as_deref(), *page))
+        }
     }
 }
 
 /// An expiry that a read would observe is committed first: whether it is over is the leader's clock to say.
-async fn answer_after_tick(reads: Vec<Waiting>, backing: Arc<dyn Backing>, proposer: Arc<Proposer>) {
+async fn answer_after_tick(
+    reads: Vec<Waiting>,
+    backing: Arc<dyn Backing>,
+    proposer: Arc<Proposer>,
+) {
     let tick = command::command::Kind::Nothing(command::Nothing {});
     if proposer.propose(tick).await.is_none() {
         return;

@@ -30,7 +30,10 @@ pub struct Due {
 
 impl Default for Due {
     fn default() -> Self {
-        Due { deadline_ms: AtomicU64::new(u64::MAX), changed: Notify::new() }
+        Due {
+            deadline_ms: AtomicU64::new(u64::MAX),
+            changed: Notify::new(),
+        }
     }
 }
 
@@ -55,9 +58,24 @@ pub struct Sequencer {
 
 impl Sequencer {
     /// The handle, and the loop to be spawned.
-    pub fn new(raft: Raft, due: Arc<Due>, clock: Arc<Clock>) -> (Sequencer, impl Future<Output = ()> + Send) {
+    pub fn new(
+        raft: Raft,
+        due: Arc<Due>,
+        clock: Arc<Clock>,
+    ) -> (Sequencer, impl Future<Output = ()> + Send) {
         let (sender, receiver) = mpsc::channel(limits::SEQUENCER_QUEUE);
-        (Sequencer { sender }, Loop { receiver, raft, due, clock, bytes: 0, unchecked: 0 }.run())
+        (
+            Sequencer { sender },
+            Loop {
+                receiver,
+                raft,
+                due,
+                clock,
+                bytes: 0,
+                unchecked: 0,
+            }
+            .run(),
+        )
     }
 
     /// Hands a proposal in; waits while too many are waiting.
@@ -87,7 +105,10 @@ impl Loop {
                 if due == u64::MAX {
                     return std::future::pending().await;
                 }
-                tokio::time::sleep(Duration::from_millis(due.saturating_sub(self.clock.now().0))).await;
+                tokio::time::sleep(Duration::from_millis(
+                    due.saturating_sub(self.clock.now().0),
+                ))
+                .await;
                 if let Some(at) = ticked_at {
                     tokio::time::sleep_until(at + TICK_AGAIN).await;
                 }
@@ -135,7 +156,10 @@ impl Loop {
             return;
         }
         self.wait_for_apply().await;
-        let batch = command::Batch { stamp_ms: self.clock.now().0, proposals };
+        let batch = command::Batch {
+            stamp_ms: self.clock.now().0,
+            proposals,
+        };
         // Not the leader any more: the proposing nodes see the new one and send again.
         let _ = self.raft.propose(batch.encode_to_vec().into()).await;
     }
@@ -149,14 +173,22 @@ impl Loop {
         self.unchecked = 0;
         let mut applied = self.raft.applied();
         loop {
-            let ahead = self.raft.status().last_log.saturating_sub(applied.borrow_and_update().0);
-            if ahead < limits::ENTRIES_AHEAD_OF_APPLY / 2 || !self.raft.leadership().borrow().is_leader {
+            let ahead = self
+                .raft
+                .status()
+                .last_log
+                .saturating_sub(applied.borrow_and_update().0);
+            if ahead < limits::ENTRIES_AHEAD_OF_APPLY / 2
+                || !self.raft.leadership().borrow().is_leader
+            {
                 return;
             }
-            if tokio::time::timeout(Duration::from_millis(50), applied.changed()).await.is_ok_and(|ended| ended.is_err()) {
+            if tokio::time::timeout(Duration::from_millis(50), applied.changed())
+                .await
+                .is_ok_and(|ended| ended.is_err())
+            {
                 return;
             }
         }
     }
 }
-

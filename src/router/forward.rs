@@ -43,7 +43,8 @@ impl<'a> Message<'a> {
     /// Appends the message.
     pub fn encode(&self, out: &mut BytesMut) {
         let expiry = if self.expiry.is_some() { 4 } else { 0 };
-        let length = 8 + 1 + expiry + 2 + self.topic.len() + 4 + self.properties.len() + self.payload.len();
+        let length =
+            8 + 1 + expiry + 2 + self.topic.len() + 4 + self.properties.len() + self.payload.len();
         out.reserve(4 + length);
         // An MQTT packet is below 2^28 bytes, and a topic below 2^16.
         out.put_u32(length as u32);
@@ -68,7 +69,11 @@ impl<'a> Message<'a> {
         let body = &mut body;
         let publisher = u64::from_be_bytes(take(body)?);
         let [flags] = take(body)?;
-        let expiry = if flags & EXPIRY != 0 { Some(u32::from_be_bytes(take(body)?)) } else { None };
+        let expiry = if flags & EXPIRY != 0 {
+            Some(u32::from_be_bytes(take(body)?))
+        } else {
+            None
+        };
         let topic_length = u16::from_be_bytes(take(body)?).into();
         let topic = std::str::from_utf8(take_slice(body, topic_length)?).ok()?;
         let properties_length = u32::from_be_bytes(take(body)?) as usize;

@@ -111,7 +111,12 @@ pub enum Refused {
 
 impl Mailbox {
     /// An empty mailbox that holds at most `bound` bytes of packets.
-    pub fn new(connection: ConnectionId, version: Version, max_packet_size: u32, bound: usize) -> Arc<Mailbox> {
+    pub fn new(
+        connection: ConnectionId,
+        version: Version,
+        max_packet_size: u32,
+        bound: usize,
+    ) -> Arc<Mailbox> {
         Arc::new(Mailbox {
             connection,
             version,
@@ -145,7 +150,12 @@ impl Mailbox {
             Ok(Some(packet_id_at)) if qos != QoS::AtMostOnce => {
                 let length = (contents.packets.len() - at) as u32;
                 let (at, packet_id_at) = (at as u32, packet_id_at as u32);
-                contents.unnumbered.push(Unnumbered { at, length, packet_id_at, qos });
+                contents.unnumbered.push(Unnumbered {
+                    at,
+                    length,
+                    packet_id_at,
+                    qos,
+                });
             }
             Ok(_) => {}
             Err(refused) => {

@@ -66,7 +66,12 @@ pub struct Router {
 impl Router {
     /// A router of `local` over its replica's subscription index.
     pub fn new(local: NodeId, subscriptions: Arc<SubscriptionIndex>) -> Arc<Router> {
-        Arc::new(Router { local, subscriptions, connections: RwLock::default(), remote: Remote::default() })
+        Arc::new(Router {
+            local,
+            subscriptions,
+            connections: RwLock::default(),
+            remote: Remote::default(),
+        })
     }
 
     /// The way to other nodes.
@@ -123,41 +128,55 @@ impl Router {
     /// Looks up where messages of `publisher` to `topic` go.
     pub fn route(&self, topic: &str, publisher: Option<SessionId>) -> Route {
         // Read first: what changes during the look-up makes the route outdated.
-        let mut route = Route { generation: self.subscriptions.generation(), ..Route::default() };
+        let mut route = Route {
+            generation: self.subscriptions.generation(),
+            ..Route::default()
+        };
         let connections = self.connections.read();
-        self.subscriptions.for_each_match(topic, |_share, subscription| {
-            let subscriber = &subscription.subscriber;
-            if subscription.no_local && publisher == Some(subscriber.session) {
-                return;
-            }
-            let Some(owner) = subscriber.owner() else { return };
-            if owner.node != self.local {
-                if !route.remote.contains(&owner.node) {
-                    route.remote.push(owner.node);
+        self.subscriptions
+            .for_each_match(topic, |_share, subscription| {
+                let subscriber = &subscription.subscriber;
+                if subscription.no_local && publisher == Some(subscriber.session) {
+                    return;
                 }
-                return;
-            }
-            let Some(mailbox) = connections.get(&owner.connection) else { return };
-            let qos = QoS::from_bits(subscription.qos).unwrap_or(QoS::ExactlyOnce);
-            let target = match route.local.iter().position(|target| target.session == subscriber.session) {
-                Some(found) => &mut route.local[found],
-                None => {
-                    route.local.push(Target {
-                        session: subscriber.session,
-                        mailbox: mailbox.clone(),
-                        qos,
-                        retain_as_published: false,
-                        identifiers: SmallVec::new(),
-                    });
-                    route.local.last_mut().expect("just pushed")
+                let Some(owner) = subscriber.owner() else {
+                    return;
+                };
+                if owner.node != self.local {
+                    if !route.remote.contains(&owner.node) {
+                        route.remote.push(owner.node);
+                    }
+                    return;
                 }
-            };
-            target.qos = target.qos.max(qos);
-            target.retain_as_published |= subscription.retain_as_published;
-            if subscription.identifier != 0 && !target.identifiers.contains(&subscription.identifier) {
-                target.identifiers.push(subscription.identifier);
-            }
-        });
+                let Some(mailbox) = connections.get(&owner.connection) else {
+                    return;
+                };
+                let qos = QoS::from_bits(subscription.qos).unwrap_or(QoS::ExactlyOnce);
+                let target = match route
+                    .local
+                    .iter()
+                    .position(|target| target.session == subscriber.session)
+                {
+                    Some(found) => &mut route.local[found],
+                    None => {
+                        route.local.push(Target {
+                            session: subscriber.session,
+                            mailbox: mailbox.clone(),
+                            qos,
+                            retain_as_published: false,
+                            identifiers: SmallVec::new(),
+                        });
+                        route.local.last_mut().expect("just pushed")
+                    }
+                };
+                target.qos = target.qos.max(qos);
+                target.retain_as_published |= subscription.retain_as_published;
+                if subscription.identifier != 0
+                    && !target.identifiers.contains(&subscription.identifier)
+                {
+                    target.identifiers.push(subscription.identifier);
+                }
+            });
         route
     }
 
@@ -170,7 +189,10 @@ impl Router {
         publisher: Option<(&Arc<Mailbox>, Ticket)>,
         wake: &mut WakeList,
     ) -> Delivered {
-        let mut delivered = Delivered { dropped: deliver_here(route, message, wake), ..Delivered::default() };
+        let mut delivered = Delivered {
+            dropped: deliver_here(route, message, wake),
+            ..Delivered::default()
+        };
         for node in &route.remote {
             let confirm = publisher.filter(|_| message.qos != QoS::AtMostOnce);
             if self.remote.send(*node, message, confirm) {
@@ -191,7 +213,10 @@ impl Router {
             retain_as_published: false,
             identifiers: SmallVec::new(),
         };
-        let route = Route { local: vec![target], ..Route::default() };
+        let route = Route {
+            local: vec![target],
+            ..Route::default()
+        };
         deliver_here(&route, message, &mut WakeList::default()) == 0
     }
 
@@ -206,7 +231,11 @@ impl Router {
                 *topic == message.topic && *publisher == message.publisher && self.is_current(route)
             });
             let (.., route) = last.insert(known.unwrap_or_else(|| {
-                (message.topic, message.publisher, self.route(message.topic, message.publisher))
+                (
+                    message.topic,
+                    message.publisher,
+                    self.route(message.topic, message.publisher),
+                )
             }));
             dropped += deliver_here(route, &message, wake);
         }
@@ -243,12 +272,25 @@ fn deliver_here(route: &Route, message: &Message<'_>, wake: &mut WakeList) -> u3
 }
 
 /// Appends the packet; returns where its packet id is.
-fn encode(out: &mut Vec<u8>, message: &Message<'_>, delivery: &Delivery<'_>) -> Result<Option<usize>, Refused> {
+fn encode(
+    out: &mut Vec<u8>,
+    message: &Message<'_>,
+    delivery: &Delivery<'_>,
+) -> Result<Option<usize>, Refused> {
     let at = out.len();
-    match encode_publish(out, message.topic, message.properties, message.payload, delivery) {
+    match encode_publish(
+        out,
+        message.topic,
+        message.properties,
+        message.payload,
+        delivery,
+    ) {
         Ok(_) if delivery.qos == QoS::AtMostOnce => Ok(None),
         Ok(_) => {
-            let header = frame::header(&out[at..], u32::MAX).ok().flatten().expect("just encoded");
+            let header = frame::header(&out[at..], u32::MAX)
+                .ok()
+                .flatten()
+                .expect("just encoded");
             Ok(Some(at + header.length + 2 + message.topic.len()))
         }
         Err(EncodeError::TooLarge { .. }) => Err(Refused::TooLarge),

@@ -33,7 +33,11 @@ impl Countdown {
     fn one_less(&self, wake: &mut WakeList) {
         let mut missing = self.missing.lock();
         *missing -= 1;
-        if *missing == 0 && self.mailbox.push_item(Item::SubscriptionEverywhere(self.ticket)) {
+        if *missing == 0
+            && self
+                .mailbox
+                .push_item(Item::SubscriptionEverywhere(self.ticket))
+        {
             wake.add(&self.mailbox);
         }
     }
@@ -79,7 +83,11 @@ impl Outbox {
     /// The next burst after number `sent`, numbering what has gathered.
     pub fn next_after(&self, sent: u64) -> Option<Burst> {
         let mut gathering = self.gathering.lock();
-        if let Some(found) = gathering.sent.iter().find(|entry| entry.burst.sequence > sent) {
+        if let Some(found) = gathering
+            .sent
+            .iter()
+            .find(|entry| entry.burst.sequence > sent)
+        {
             return Some(found.burst.clone());
         }
         let nothing = gathering.messages.is_empty() && gathering.applied == 0;
@@ -93,7 +101,10 @@ impl Outbox {
             applied: std::mem::take(&mut gathering.applied),
         };
         let confirm = std::mem::take(&mut gathering.confirm);
-        gathering.sent.push_back(Sent { burst: burst.clone(), confirm });
+        gathering.sent.push_back(Sent {
+            burst: burst.clone(),
+            confirm,
+        });
         Some(burst)
     }
 
@@ -128,7 +139,13 @@ impl Outbox {
         let mut wake = WakeList::default();
         let mut gathering = self.gathering.lock();
         let last_sequence = gathering.last_sequence;
-        let old = std::mem::replace(&mut *gathering, Gathering { last_sequence, ..Gathering::default() });
+        let old = std::mem::replace(
+            &mut *gathering,
+            Gathering {
+                last_sequence,
+                ..Gathering::default()
+            },
+        );
         drop(gathering);
         confirm(old.confirm, &mut wake);
         for entry in old.sent {
@@ -166,7 +183,12 @@ impl Remote {
 
     /// Adds a message; tells whether it was taken. QoS 0 is dropped when too much is waiting; what is confirmed to its
     /// publisher is not, because publishers stop at their receive maximum.
-    pub(super) fn send(&self, node: NodeId, message: &Message<'_>, publisher: Option<(&Arc<Mailbox>, Ticket)>) -> bool {
+    pub(super) fn send(
+        &self,
+        node: NodeId,
+        message: &Message<'_>,
+        publisher: Option<(&Arc<Mailbox>, Ticket)>,
+    ) -> bool {
         let outbox = self.outbox(node);
         let mut gathering = outbox.gathering.lock();
         if message.qos == QoS::AtMostOnce && gathering.messages.len() >= limits::PEER_OUTBOX_BYTES {
@@ -187,8 +209,11 @@ impl Remote {
     /// Asks `nodes` to report when they have applied the log up to `index`; the mailbox gets
     /// [`Item::SubscriptionEverywhere`] once all have (or have ended).
     pub fn barrier(&self, nodes: &[NodeId], index: u64, mailbox: &Arc<Mailbox>, ticket: Ticket) {
-        let countdown =
-            Arc::new(Countdown { mailbox: mailbox.clone(), ticket, missing: Mutex::new(nodes.len()) });
+        let countdown = Arc::new(Countdown {
+            mailbox: mailbox.clone(),
+            ticket,
+            missing: Mutex::new(nodes.len()),
+        });
         for node in nodes {
             let outbox = self.outbox(*node);
             let mut gathering = outbox.gathering.lock();

@@ -21,6 +21,9 @@ pub fn from(store_key: &[u8]) -> (Vec<u8>, Vec<u8>) {
 mod tests {
     #[test]
     fn a_key_decodes_to_what_it_was_made_of() {
-        assert_eq!(super::decode(&super::encode(b"\x00\xff")), Some(&b"\x00\xff"[..]));
+        assert_eq!(
+            super::decode(&super::encode(b"\x00\xff")),
+            Some(&b"\x00\xff"[..])
+        );
     }
 }

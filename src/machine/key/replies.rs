@@ -27,6 +27,9 @@ mod tests {
 
     #[test]
     fn a_key_decodes_to_what_it_was_made_of() {
-        assert_eq!(super::decode(&super::encode(LogIndex(9))), Some(LogIndex(9)));
+        assert_eq!(
+            super::decode(&super::encode(LogIndex(9))),
+            Some(LogIndex(9))
+        );
     }
 }

@@ -5,7 +5,10 @@ use crate::ids::SessionId;
 
 /// The row of one subscription.
 pub fn encode(session: SessionId, filter: &str) -> Vec<u8> {
-    key(ordinal::SUBSCRIPTION, &[&session.0.to_be_bytes(), filter.as_bytes()])
+    key(
+        ordinal::SUBSCRIPTION,
+        &[&session.0.to_be_bytes(), filter.as_bytes()],
+    )
 }
 
 /// Session and filter of a key of this table.
@@ -42,7 +45,10 @@ mod tests {
     #[test]
     fn the_rows_of_a_session_are_one_range() {
         let (from, to) = super::of_session(SessionId(7));
-        assert!(from <= super::encode(SessionId(7), "a") && super::encode(SessionId(7), "\u{10FFFF}") < to);
+        assert!(
+            from <= super::encode(SessionId(7), "a")
+                && super::encode(SessionId(7), "\u{10FFFF}") < to
+        );
         assert!(to <= super::encode(SessionId(8), "a"));
         assert!(super::of_session(SessionId(u64::MAX)).1 > super::encode(SessionId(u64::MAX), "z"));
     }

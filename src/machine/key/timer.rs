@@ -19,15 +19,23 @@ pub enum Kind {
 
 impl Kind {
     fn from_u8(number: u8) -> Option<Kind> {
-        [Kind::KeyExpiry, Kind::Tombstone, Kind::Replies, Kind::SessionExpiry]
-            .into_iter()
-            .find(|kind| *kind as u8 == number)
+        [
+            Kind::KeyExpiry,
+            Kind::Tombstone,
+            Kind::Replies,
+            Kind::SessionExpiry,
+        ]
+        .into_iter()
+        .find(|kind| *kind as u8 == number)
     }
 }
 
 /// The row of a timer.
 pub fn encode(deadline: Millis, kind: Kind, subject: &[u8]) -> Vec<u8> {
-    key(ordinal::TIMER, &[&deadline.0.to_be_bytes(), &[kind as u8], subject])
+    key(
+        ordinal::TIMER,
+        &[&deadline.0.to_be_bytes(), &[kind as u8], subject],
+    )
 }
 
 /// Deadline, kind and subject of a key of this table.
@@ -39,7 +47,10 @@ pub fn decode(key: &[u8]) -> Option<(Millis, Kind, &[u8])> {
 
 /// All rows due from `from` on, the earliest first.
 pub fn since(from: Millis) -> (Vec<u8>, Vec<u8>) {
-    (key(ordinal::TIMER, &[&from.0.to_be_bytes()]), whole(ordinal::TIMER).1)
+    (
+        key(ordinal::TIMER, &[&from.0.to_be_bytes()]),
+        whole(ordinal::TIMER).1,
+    )
 }
 
 #[cfg(test)]
@@ -48,7 +59,12 @@ mod tests {
 
     #[test]
     fn a_key_decodes_to_what_it_was_made_of() {
-        for kind in [Kind::KeyExpiry, Kind::Tombstone, Kind::Replies, Kind::SessionExpiry] {
+        for kind in [
+            Kind::KeyExpiry,
+            Kind::Tombstone,
+            Kind::Replies,
+            Kind::SessionExpiry,
+        ] {
             let key = encode(Millis(5), kind, b"x");
             assert_eq!(decode(&key), Some((Millis(5), kind, &b"x"[..])));
         }
@@ -56,6 +72,9 @@ mod tests {
 
     #[test]
     fn the_earliest_deadline_sorts_first() {
-        assert!(encode(Millis(255), Kind::SessionExpiry, b"z") < encode(Millis(256), Kind::KeyExpiry, b""));
+        assert!(
+            encode(Millis(255), Kind::SessionExpiry, b"z")
+                < encode(Millis(256), Kind::KeyExpiry, b"")
+        );
     }
 }

@@ -33,7 +33,10 @@ pub fn decode(key: &[u8]) -> Option<(Owner, &[u8])> {
 
 /// All rows of one connection.
 pub fn of_connection(owner: Owner) -> (Vec<u8>, Vec<u8>) {
-    let next = Owner { connection: ConnectionId(owner.connection.0 + 1), ..owner };
+    let next = Owner {
+        connection: ConnectionId(owner.connection.0 + 1),
+        ..owner
+    };
     (encode(owner, &[]), encode(next, &[]))
 }
 
@@ -48,7 +51,14 @@ mod tests {
 
     #[test]
     fn a_key_decodes_to_what_it_was_made_of() {
-        let owner = Owner { node: NodeId(1), incarnation: Incarnation(2), connection: ConnectionId(3) };
-        assert_eq!(super::decode(&super::encode(owner, b"k")), Some((owner, &b"k"[..])));
+        let owner = Owner {
+            node: NodeId(1),
+            incarnation: Incarnation(2),
+            connection: ConnectionId(3),
+        };
+        assert_eq!(
+            super::decode(&super::encode(owner, b"k")),
+            Some((owner, &b"k"[..]))
+        );
     }
 }

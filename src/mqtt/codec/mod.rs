@@ -41,7 +41,9 @@ pub use encode::PeerLimits;
 pub use error::{DecodeError, EncodeError};
 pub use frame::{Frame, Header};
 pub use property::{PayloadFormat, Property, PropertyId, UserProperties, UserPropertyIter};
-pub use publish::{Publish, PublishProperties, PublishPropertiesBuf, decode_publish};
+pub use publish::{
+    Publish, PublishProperties, PublishPropertiesBuf, decode_publish, refused_publish,
+};
 pub use reason::ReasonCode;
 pub use subscribe::{
     FilterRequest, Filters, SubAck, Subscribe, UnsubAck, Unsubscribe, UnsubscribeFilters,

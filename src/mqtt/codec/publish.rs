@@ -331,6 +331,14 @@ impl PublishPropertiesBuf {
     }
 }
 
+/// Topic and packet id of a PUBLISH whose properties were refused, so that it can be acknowledged before the connection
+/// is closed.
+pub fn refused_publish(frame: Frame<'_>) -> Option<(&str, PacketId)> {
+    let mut body = Reader::new(frame.body);
+    let topic = check::topic_name_field(body.binary().ok()?).ok()?;
+    Some((topic, body.packet_id().ok()?))
+}
+
 /// Decodes a PUBLISH that a client sent.
 #[inline]
 pub fn decode_publish<'a>(version: Version, frame: Frame<'a>) -> Result<Publish<'a>, DecodeError> {

@@ -7,8 +7,8 @@ use super::{Connection, Terms};
 use crate::machine::effect::Reply;
 use crate::mqtt::broker::Broker;
 use crate::mqtt::codec::{
-    ConnAck, ConnAckProperties, Connect, DecodeError, MAX_PACKET_SIZE, PeerLimits, ReasonCode, Version, decode_connect,
-    encode, frame, sniff_version,
+    ConnAck, ConnAckProperties, Connect, DecodeError, MAX_PACKET_SIZE, PeerLimits, ReasonCode,
+    Version, decode_connect, encode, frame, sniff_version,
 };
 use crate::proto::command;
 use crate::replica::proposer::Waiter;
@@ -41,20 +41,35 @@ fn refuse(version: Option<Version>, reason: ReasonCode, text: &'static str) -> R
     let mut packet = Vec::new();
     // A protocol that is not ours gets the answer of the oldest version that has one `[MQTT-3.1.2-2]`.
     let version = version.unwrap_or(Version::V311);
-    let properties = ConnAckProperties { reason_string: Some(text), ..ConnAckProperties::default() };
-    let connack = ConnAck { properties, ..ConnAck::refused(reason) };
+    let properties = ConnAckProperties {
+        reason_string: Some(text),
+        ..ConnAckProperties::default()
+    };
+    let connack = ConnAck {
+        properties,
+        ..ConnAck::refused(reason)
+    };
     // Some reasons have no MQTT 3 return code: the socket is closed without an answer.
     let _ = encode::connack(&mut packet, version, &connack, PeerLimits::NONE);
-    Refusal { packet, ended: Ended::silent(DisconnectReason::Refused, text) }
+    Refusal {
+        packet,
+        ended: Ended::silent(DisconnectReason::Refused, text),
+    }
 }
 
 fn refuse_malformed(found: frame::Frame<'_>, error: DecodeError) -> Refusal {
     if error == DecodeError::FirstPacketNotConnect {
         // [MQTT-3.1.0-1]: no answer, this may not be MQTT at all.
-        return Refusal { packet: Vec::new(), ended: Ended::silent(DisconnectReason::Protocol, error.text()) };
+        return Refusal {
+            packet: Vec::new(),
+            ended: Ended::silent(DisconnectReason::Protocol, error.text()),
+        };
     }
     let refusal = refuse(sniff_version(found), error.reason(), error.text());
-    Refusal { ended: Ended::from(error), ..refusal }
+    Refusal {
+        ended: Ended::from(error),
+        ..refusal
+    }
 }
 
 impl Opening {
@@ -68,7 +83,11 @@ impl Opening {
         }
         if connect.authentication_method.is_some() {
             let text = "extended authentication is not supported";
-            return Err(refuse(Some(version), ReasonCode::BadAuthenticationMethod, text));
+            return Err(refuse(
+                Some(version),
+                ReasonCode::BadAuthenticationMethod,
+                text,
+            ));
         }
         let opening = Opening::of(broker, &connect);
         let command = command::OpenSession {
@@ -82,9 +101,17 @@ impl Opening {
         // Registered first, so that a take-over that follows at once finds the connection.
         broker.router.register(opening.mailbox.clone());
         let waiter = Waiter::Connection(opening.mailbox.clone(), OPENING);
-        if broker.proposer.submit(command::command::Kind::OpenSession(command), waiter).is_err() {
+        if broker
+            .proposer
+            .submit(command::command::Kind::OpenSession(command), waiter)
+            .is_err()
+        {
             broker.router.unregister(opening.mailbox.connection);
-            return Err(refuse(Some(version), ReasonCode::ServerBusy, "too much is waiting to be committed"));
+            return Err(refuse(
+                Some(version),
+                ReasonCode::ServerBusy,
+                "too much is waiting to be committed",
+            ));
         }
         Ok(opening)
     }
@@ -104,11 +131,16 @@ impl Opening {
         } else {
             connect.client_id.into()
         };
-        let max_packet_size = connect.maximum_packet_size.map_or(MAX_PACKET_SIZE, |size| size.get());
+        let max_packet_size = connect
+            .maximum_packet_size
+            .map_or(MAX_PACKET_SIZE, |size| size.get());
         let terms = Terms {
             version,
             client_id,
-            limits: PeerLimits { max_packet_size, problem_information: connect.request_problem_information },
+            limits: PeerLimits {
+                max_packet_size,
+                problem_information: connect.request_problem_information,
+            },
             keep_alive: match config.max_keep_alive_s {
                 0 => connect.keep_alive,
                 max if connect.keep_alive == 0 || connect.keep_alive > max => max,
@@ -117,8 +149,15 @@ impl Opening {
             session_expiry: asked_expiry.min(config.session_expiry_max_s),
         };
         Opening {
-            mailbox: Mailbox::new(broker.next_connection(), version, max_packet_size, config.outbox_max_bytes),
-            receive_maximum: connect.receive_maximum.map_or(DEFAULT_RECEIVE_MAXIMUM, |maximum| maximum.get()),
+            mailbox: Mailbox::new(
+                broker.next_connection(),
+                version,
+                max_packet_size,
+                config.outbox_max_bytes,
+            ),
+            receive_maximum: connect
+                .receive_maximum
+                .map_or(DEFAULT_RECEIVE_MAXIMUM, |maximum| maximum.get()),
             asked_expiry,
             asked_keep_alive: connect.keep_alive,
             assigned_client_id,
@@ -131,13 +170,22 @@ impl Opening {
         let mut contents = Contents::default();
         std::future::poll_fn(|context| {
             self.mailbox.register(context.waker());
-            if self.mailbox.is_filled() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+            if self.mailbox.is_filled() {
+                std::task::Poll::Ready(())
+            } else {
+                std::task::Poll::Pending
+            }
         })
         .await;
         self.mailbox.take(&mut contents);
         let mut items = contents.items.into_iter();
         match items.next() {
-            Some(Item::Reply(OPENING, Reply::Opened { session, present, .. })) => {
+            Some(Item::Reply(
+                OPENING,
+                Reply::Opened {
+                    session, present, ..
+                },
+            )) => {
                 let mut connection = Connection::new(
                     broker.clone(),
                     self.mailbox.clone(),
@@ -155,7 +203,11 @@ impl Opening {
             _ => {
                 broker.router.unregister(self.mailbox.connection);
                 let text = "this node is not in touch with the cluster's majority";
-                Err(refuse(Some(self.terms.version), ReasonCode::ServerUnavailable, text))
+                Err(refuse(
+                    Some(self.terms.version),
+                    ReasonCode::ServerUnavailable,
+                    text,
+                ))
             }
         }
     }
@@ -164,21 +216,29 @@ impl Opening {
         let config = &broker.config;
         let terms = &self.terms;
         let properties = ConnAckProperties {
-            session_expiry: (terms.session_expiry != self.asked_expiry).then_some(terms.session_expiry),
+            session_expiry: (terms.session_expiry != self.asked_expiry)
+                .then_some(terms.session_expiry),
             receive_maximum: std::num::NonZeroU16::new(config.receive_maximum),
             retain_available: Some(false),
             maximum_packet_size: std::num::NonZeroU32::new(config.max_packet_size_bytes),
             assigned_client_id: self.assigned_client_id.then_some(&*terms.client_id),
             topic_alias_maximum: Some(config.topic_alias_maximum),
             shared_subscription_available: Some(false),
-            server_keep_alive: (terms.keep_alive != self.asked_keep_alive).then_some(terms.keep_alive),
+            server_keep_alive: (terms.keep_alive != self.asked_keep_alive)
+                .then_some(terms.keep_alive),
             ..ConnAckProperties::default()
         };
-        let connack = ConnAck { properties, ..ConnAck::accepted(session_present) };
+        let connack = ConnAck {
+            properties,
+            ..ConnAck::accepted(session_present)
+        };
         let written = encode::connack(&mut connection.out, terms.version, &connack, terms.limits);
         if written.is_err() {
             // The client's maximum packet size is too small for a CONNACK: it gets nothing larger either.
-            tracing::debug!(client_id = &*terms.client_id, "CONNACK does not fit the client's maximum packet size");
+            tracing::debug!(
+                client_id = &*terms.client_id,
+                "CONNACK does not fit the client's maximum packet size"
+            );
         }
     }
 }

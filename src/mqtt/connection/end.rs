@@ -21,12 +21,22 @@ pub struct Ended {
 impl Ended {
     /// The server ends it and tells the client why.
     pub const fn told(cause: DisconnectReason, reason: ReasonCode, text: &'static str) -> Ended {
-        Ended { cause, tell: Some(reason), text, discard_will: false }
+        Ended {
+            cause,
+            tell: Some(reason),
+            text,
+            discard_will: false,
+        }
     }
 
     /// The client or the network ended it.
     pub const fn silent(cause: DisconnectReason, text: &'static str) -> Ended {
-        Ended { cause, tell: None, text, discard_will: false }
+        Ended {
+            cause,
+            tell: None,
+            text,
+            discard_will: false,
+        }
     }
 
     /// A protocol error of the client.
@@ -65,9 +75,11 @@ impl From<End> for Ended {
                 ReasonCode::ServerUnavailable,
                 "this node has lost touch with the cluster's majority",
             ),
-            End::ShuttingDown => {
-                Ended::told(Cause::Shutdown, ReasonCode::ServerShuttingDown, "this node is shutting down")
-            }
+            End::ShuttingDown => Ended::told(
+                Cause::Shutdown,
+                ReasonCode::ServerShuttingDown,
+                "this node is shutting down",
+            ),
         }
     }
 }

@@ -19,11 +19,15 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::ids::SessionId;
 use crate::machine::effect::Reply;
 use crate::mqtt::broker::Broker;
-use crate::mqtt::codec::{self, Ack, Disconnect, Packet, PacketId, PeerLimits, ReasonCode, Version, encode, frame};
+use crate::mqtt::codec::{
+    self, Ack, DecodeError, Disconnect, Packet, PacketId, PeerLimits, ReasonCode, Version, encode,
+    frame,
+};
 use crate::proto::command;
 use crate::replica::proposer::Waiter;
 use crate::router::Route;
 use crate::router::mailbox::{Contents, Item, Mailbox, Ticket, WakeList};
+use crate::store::topics::INVOKE;
 use crate::telemetry::labels::{DisconnectReason, DropReason};
 use end::Ended;
 use outbound::{AfterPubRec, Outbound};
@@ -57,6 +61,8 @@ struct Connection {
     session: SessionId,
     outbound: Outbound,
     requests: Requests,
+    /// SUBSCRIBEs that are not effective here yet: what is published after them must wait to be matched.
+    subscribing: u32,
     /// QoS 2 packet ids whose PUBREL has not come yet.
     received: FxHashSet<PacketId>,
     /// Topics behind the client's aliases `[MQTT-3.3.2-12]`.
@@ -72,7 +78,13 @@ struct Connection {
 }
 
 impl Connection {
-    fn new(broker: Arc<Broker>, mailbox: Arc<Mailbox>, terms: Terms, session: SessionId, receive_maximum: u16) -> Self {
+    fn new(
+        broker: Arc<Broker>,
+        mailbox: Arc<Mailbox>,
+        terms: Terms,
+        session: SessionId,
+        receive_maximum: u16,
+    ) -> Self {
         let outbound = Outbound::new(receive_maximum, broker.config.outbox_max_bytes);
         Connection {
             broker,
@@ -81,6 +93,7 @@ impl Connection {
             session,
             outbound,
             requests: Requests::default(),
+            subscribing: 0,
             received: FxHashSet::default(),
             aliases: FxHashMap::default(),
             routes: FxHashMap::default(),
@@ -96,7 +109,8 @@ impl Connection {
     fn handle_bytes(&mut self, bytes: &[u8]) -> (usize, Result<Flow, Ended>) {
         let mut taken = 0;
         loop {
-            let found = match frame::next(&bytes[taken..], self.broker.config.max_packet_size_bytes) {
+            let found = match frame::next(&bytes[taken..], self.broker.config.max_packet_size_bytes)
+            {
                 Ok(Some(found)) => found,
                 Ok(None) => return (taken, Ok(Flow::Continue)),
                 Err(error) => return (taken, Err(error.into())),
@@ -109,7 +123,9 @@ impl Connection {
     }
 
     fn handle_frame(&mut self, found: frame::Frame<'_>) -> Result<Flow, Ended> {
-        match codec::decode(self.terms.version, found)? {
+        let packet =
+            codec::decode(self.terms.version, found).map_err(|error| self.refuse(found, error))?;
+        match packet {
             Packet::Publish(publish) => return self.handle_publish(&publish),
             Packet::PubAck(ack) => {
                 self.outbound.acknowledged(ack.packet_id, &mut self.out);
@@ -127,14 +143,29 @@ impl Connection {
             }
             Packet::Disconnect(disconnect) => return Err(self.handle_disconnect(&disconnect)),
             // No extended authentication was agreed on [MQTT-4.12.0-7].
-            Packet::Auth(_) => return Err(Ended::protocol("AUTH without an authentication method")),
+            Packet::Auth(_) => {
+                return Err(Ended::protocol("AUTH without an authentication method"));
+            }
         }
         Ok(Flow::Continue)
     }
 
+    /// A packet that can't be decoded ends the connection `[MQTT-4.13.1-1]`.
+    fn refuse(&mut self, found: frame::Frame<'_>, error: DecodeError) -> Ended {
+        if error == DecodeError::ResponseTopicInvalid
+            && let Some((INVOKE, packet_id)) = codec::refused_publish(found)
+        {
+            return self.refuse_response_topic(packet_id);
+        }
+        error.into()
+    }
+
     fn handle_pubrec(&mut self, ack: &Ack<'_>) {
         let refused = ack.reason as u8 >= 0x80;
-        let reason = match self.outbound.received(ack.packet_id, refused, &mut self.out) {
+        let reason = match self
+            .outbound
+            .received(ack.packet_id, refused, &mut self.out)
+        {
             AfterPubRec::Release => ReasonCode::Success,
             AfterPubRec::NotFound => ReasonCode::PacketIdentifierNotFound,
             AfterPubRec::Ended => return,
@@ -146,7 +177,11 @@ impl Connection {
 
     fn handle_pubrel(&mut self, ack: &Ack<'_>) {
         let known = self.received.remove(&ack.packet_id);
-        let reason = if known { ReasonCode::Success } else { ReasonCode::PacketIdentifierNotFound };
+        let reason = if known {
+            ReasonCode::Success
+        } else {
+            ReasonCode::PacketIdentifierNotFound
+        };
         let ack = Ack::with_reason(ack.packet_id, reason);
         let _ = encode::pubcomp(&mut self.acks, self.terms.version, &ack, self.terms.limits);
     }
@@ -160,7 +195,10 @@ impl Connection {
             self.terms.session_expiry = expiry.min(self.broker.config.session_expiry_max_s);
         }
         let discard_will = disconnect.reason == ReasonCode::Success;
-        Ended { discard_will, ..Ended::silent(DisconnectReason::Client, "the client disconnected") }
+        Ended {
+            discard_will,
+            ..Ended::silent(DisconnectReason::Client, "the client disconnected")
+        }
     }
 
     /// Takes what is in the mailbox, until it is empty.
@@ -173,7 +211,11 @@ impl Connection {
             if !contents.packets.is_empty() {
                 let held_over = self.outbound.send(contents, &mut self.out);
                 if held_over > 0 {
-                    self.broker.metrics.messages_dropped.of(DropReason::OutboxFull).add(held_over.into());
+                    self.broker
+                        .metrics
+                        .messages_dropped
+                        .of(DropReason::OutboxFull)
+                        .add(held_over.into());
                 }
             }
         }
@@ -185,7 +227,11 @@ impl Connection {
         }
         let dropped = self.mailbox.take_dropped();
         if dropped > 0 {
-            self.broker.metrics.messages_dropped.of(DropReason::OutboxFull).add(dropped);
+            self.broker
+                .metrics
+                .messages_dropped
+                .of(DropReason::OutboxFull)
+                .add(dropped);
         }
         Ok(())
     }
@@ -209,7 +255,9 @@ impl Connection {
             Reply::Unsubscribed(removed) => self.acknowledge_unsubscribe(ticket, &removed),
             // The session has a new owner; this connection is about to be told.
             Reply::NotOwner | Reply::Done | Reply::Opened { .. } => {
-                self.requests.remove(ticket);
+                if let Some(Request::Subscribe { .. }) = self.requests.remove(ticket) {
+                    self.subscribing -= 1;
+                }
             }
         }
     }
@@ -217,7 +265,11 @@ impl Connection {
     /// Proposes a command whose reply answers `request`; gives the request back when the node is overloaded.
     fn propose(&mut self, kind: command::command::Kind, request: Request) -> Flow {
         let ticket = self.requests.insert(request);
-        match self.broker.proposer.submit(kind, Waiter::Connection(self.mailbox.clone(), ticket)) {
+        match self
+            .broker
+            .proposer
+            .submit(kind, Waiter::Connection(self.mailbox.clone(), ticket))
+        {
             Ok(()) => Flow::Continue,
             Err(_) => {
                 self.requests.remove(ticket);
@@ -237,7 +289,12 @@ impl Connection {
         let mut packet = Disconnect::new(reason);
         packet.reason_string = Some(ended.text);
         // Before 5.0 there is no such packet: the socket is closed.
-        let _ = encode::disconnect(&mut self.out, self.terms.version, &packet, self.terms.limits);
+        let _ = encode::disconnect(
+            &mut self.out,
+            self.terms.version,
+            &packet,
+            self.terms.limits,
+        );
     }
 
     /// Tells the machine that the connection has ended.
@@ -249,6 +306,8 @@ impl Connection {
             expiry_interval_s: Some(self.terms.session_expiry),
             discard_will: ended.discard_will,
         };
-        self.broker.proposer.submit_always(command::command::Kind::CloseSession(close), Waiter::Nobody);
+        self.broker
+            .proposer
+            .submit_always(command::command::Kind::CloseSession(close), Waiter::Nobody);
     }
 }

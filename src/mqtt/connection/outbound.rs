@@ -74,7 +74,11 @@ impl Outbound {
                 break;
             }
         }
-        let stage = if qos == QoS::ExactlyOnce { Stage::AwaitPubRec } else { Stage::AwaitPubAck };
+        let stage = if qos == QoS::ExactlyOnce {
+            Stage::AwaitPubRec
+        } else {
+            Stage::AwaitPubAck
+        };
         self.under_way.insert(self.last_id, stage);
         self.last_id
     }
@@ -103,7 +107,11 @@ impl Outbound {
             }
             self.held_bytes += end - at;
             let packet = packets[at..end].into();
-            self.held.push_back(Held { packet, packet_id_at: packet_id_at - at, qos: entry.qos });
+            self.held.push_back(Held {
+                packet,
+                packet_id_at: packet_id_at - at,
+                qos: entry.qos,
+            });
         }
         if kept_whole && out.is_empty() {
             std::mem::swap(out, packets);
@@ -121,7 +129,8 @@ impl Outbound {
         {
             let id = self.number(held.qos);
             self.held_bytes -= held.packet.len();
-            held.packet[held.packet_id_at..held.packet_id_at + 2].copy_from_slice(&id.to_be_bytes());
+            held.packet[held.packet_id_at..held.packet_id_at + 2]
+                .copy_from_slice(&id.to_be_bytes());
             out.extend_from_slice(&held.packet);
         }
         if self.held.is_empty() {
@@ -212,7 +221,10 @@ mod tests {
         out.clear();
         assert!(outbound.acknowledged(id(2), &mut out));
         assert_eq!(out, b"c\0\x03");
-        assert!(!outbound.acknowledged(id(2), &mut out), "acknowledged twice");
+        assert!(
+            !outbound.acknowledged(id(2), &mut out),
+            "acknowledged twice"
+        );
         assert!(outbound.acknowledged(id(1), &mut out));
         assert_eq!(out, b"c\0\x03d\0\x04");
     }
@@ -242,9 +254,18 @@ mod tests {
         let mut outbound = Outbound::new(1, 100);
         let mut out = Vec::new();
         outbound.number(QoS::ExactlyOnce);
-        assert_eq!(outbound.received(id(1), false, &mut out), AfterPubRec::Release);
-        assert_eq!(outbound.received(id(1), false, &mut out), AfterPubRec::Release);
-        assert_eq!(outbound.received(id(9), false, &mut out), AfterPubRec::NotFound);
+        assert_eq!(
+            outbound.received(id(1), false, &mut out),
+            AfterPubRec::Release
+        );
+        assert_eq!(
+            outbound.received(id(1), false, &mut out),
+            AfterPubRec::Release
+        );
+        assert_eq!(
+            outbound.received(id(9), false, &mut out),
+            AfterPubRec::NotFound
+        );
         assert!(!outbound.acknowledged(id(1), &mut out));
         assert!(outbound.completed(id(1), &mut out));
         outbound.number(QoS::ExactlyOnce);

@@ -18,6 +18,9 @@ const SYS_PREFIX: &str = "$SYS/";
 
 impl Connection {
     pub(super) fn handle_publish(&mut self, publish: &Publish<'_>) -> Result<Flow, Ended> {
+        if self.subscribing > 0 {
+            return Ok(Flow::Stall);
+        }
         self.count_received(publish.qos);
         if publish.retain && self.terms.version.is_v5() {
             // [MQTT-3.2.2-14]
@@ -63,23 +66,42 @@ impl Connection {
         }
         let exactly_once = publish.qos == QoS::ExactlyOnce;
         if topic.starts_with(SYS_PREFIX) {
-            self.acknowledge(packet_id, exactly_once, ReasonCode::NotAuthorized, Some("$SYS is the broker's own"));
+            self.acknowledge(
+                packet_id,
+                exactly_once,
+                ReasonCode::NotAuthorized,
+                Some("$SYS is the broker's own"),
+            );
             return Ok(Flow::Continue);
         }
         self.deliver_acknowledged(topic, publish, packet_id, exactly_once);
         Ok(Flow::Continue)
     }
 
-    fn deliver_acknowledged(&mut self, topic: &str, publish: &Publish<'_>, packet_id: PacketId, exactly_once: bool) {
+    fn deliver_acknowledged(
+        &mut self,
+        topic: &str,
+        publish: &Publish<'_>,
+        packet_id: PacketId,
+        exactly_once: bool,
+    ) {
         if exactly_once {
             self.received.insert(packet_id);
         }
-        let ticket = self.requests.insert(Request::Publish { packet_id, exactly_once, unconfirmed: 0 });
+        let ticket = self.requests.insert(Request::Publish {
+            packet_id,
+            exactly_once,
+            unconfirmed: 0,
+        });
         let mailbox = self.mailbox.clone();
         let (delivered, matched) = self.route(topic, publish, Some((&mailbox, ticket)));
         if delivered.unconfirmed == 0 {
             self.requests.remove(ticket);
-            let reason = if matched { ReasonCode::Success } else { ReasonCode::NoMatchingSubscribers };
+            let reason = if matched {
+                ReasonCode::Success
+            } else {
+                ReasonCode::NoMatchingSubscribers
+            };
             self.acknowledge(packet_id, exactly_once, reason, None);
         } else if let Some(Request::Publish { unconfirmed, .. }) = self.requests.get_mut(ticket) {
             *unconfirmed = delivered.unconfirmed;
@@ -104,7 +126,11 @@ impl Connection {
             payload: publish.payload,
         };
         let router = &self.broker.router;
-        if self.routes.get(topic).is_none_or(|route| !router.is_current(route)) {
+        if self
+            .routes
+            .get(topic)
+            .is_none_or(|route| !router.is_current(route))
+        {
             let route = router.route(topic, Some(self.session));
             remember(&mut self.routes, topic, route);
         }
@@ -112,14 +138,22 @@ impl Connection {
         let delivered = router.deliver(route, &message, publisher, &mut self.wake);
         if delivered.dropped > 0 {
             let metrics = &self.broker.metrics;
-            metrics.messages_dropped.of(DropReason::PeerQueueFull).add(delivered.dropped.into());
+            metrics
+                .messages_dropped
+                .of(DropReason::PeerQueueFull)
+                .add(delivered.dropped.into());
         }
         (delivered, !route.is_empty())
     }
 
     /// A node has handed the message to its connections.
     pub(super) fn handle_forwarded(&mut self, ticket: Ticket) {
-        if let Some(Request::Publish { packet_id, exactly_once, unconfirmed }) = self.requests.get_mut(ticket) {
+        if let Some(Request::Publish {
+            packet_id,
+            exactly_once,
+            unconfirmed,
+        }) = self.requests.get_mut(ticket)
+        {
             *unconfirmed -= 1;
             if *unconfirmed == 0 {
                 let (packet_id, exactly_once) = (*packet_id, *exactly_once);
@@ -137,7 +171,10 @@ impl Connection {
         reason: ReasonCode,
         text: Option<&str>,
     ) {
-        let ack = Ack { reason_string: text, ..Ack::with_reason(packet_id, reason) };
+        let ack = Ack {
+            reason_string: text,
+            ..Ack::with_reason(packet_id, reason)
+        };
         let (version, limits) = (self.terms.version, self.terms.limits);
         // What does not fit is left out, and the rest of an acknowledgement always fits.
         let _ = if exactly_once {
@@ -161,7 +198,11 @@ impl Connection {
             ));
         }
         if topic.is_empty() {
-            return self.aliases.get(&alias).cloned().ok_or(Ended::protocol("the topic alias was never set"));
+            return self
+                .aliases
+                .get(&alias)
+                .cloned()
+                .ok_or(Ended::protocol("the topic alias was never set"));
         }
         let topic: Arc<str> = topic.into();
         self.aliases.insert(alias, topic.clone());
@@ -179,7 +220,11 @@ impl Connection {
 }
 
 /// Keeps a route for the next message, within bounds.
-pub(super) fn remember(routes: &mut rustc_hash::FxHashMap<Box<str>, Route>, topic: &str, route: Route) {
+pub(super) fn remember(
+    routes: &mut rustc_hash::FxHashMap<Box<str>, Route>,
+    topic: &str,
+    route: Route,
+) {
     if let Some(known) = routes.get_mut(topic) {
         *known = route;
         return;

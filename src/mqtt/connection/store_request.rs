@@ -14,7 +14,7 @@ use super::{Connection, Flow};
 use crate::hlc::Hlc;
 use crate::machine::effect::Change;
 use crate::machine::store::{RequestIdentity, to_command};
-use crate::mqtt::codec::{Property, Publish, PublishPropertiesBuf, QoS, ReasonCode};
+use crate::mqtt::codec::{PacketId, Property, Publish, PublishPropertiesBuf, QoS, ReasonCode};
 use crate::proto::command::{KeyNotify, command::Kind};
 use crate::replica::reader::Query;
 use crate::router::forward::Message;
@@ -32,27 +32,44 @@ impl Connection {
     pub(super) fn handle_store_request(&mut self, publish: &Publish<'_>) -> Result<Flow, Ended> {
         let refusal = "a state store request needs QoS 1, a response topic and correlation data";
         let Some(packet_id) = publish.packet_id else {
-            self.broker.metrics.messages_dropped.of(DropReason::Unanswerable).increment();
+            self.broker
+                .metrics
+                .messages_dropped
+                .of(DropReason::Unanswerable)
+                .increment();
             return Ok(Flow::Continue);
         };
         if !self.terms.version.is_v5() {
             // No properties, so nowhere to answer to (state store §1).
-            self.broker.metrics.messages_dropped.of(DropReason::Unanswerable).increment();
-            self.acknowledge(packet_id, publish.qos == QoS::ExactlyOnce, ReasonCode::Success, None);
+            self.broker
+                .metrics
+                .messages_dropped
+                .of(DropReason::Unanswerable)
+                .increment();
+            self.acknowledge(
+                packet_id,
+                publish.qos == QoS::ExactlyOnce,
+                ReasonCode::Success,
+                None,
+            );
             return Ok(Flow::Continue);
         }
-        let (Some(response_topic), Some(correlation_data), QoS::AtLeastOnce) =
-            (publish.properties.response_topic(), publish.properties.correlation_data(), publish.qos)
-        else {
+        let (Some(response_topic), Some(correlation_data), QoS::AtLeastOnce) = (
+            publish.properties.response_topic(),
+            publish.properties.correlation_data(),
+            publish.qos,
+        ) else {
             let exactly_once = publish.qos == QoS::ExactlyOnce;
-            self.acknowledge(packet_id, exactly_once, ReasonCode::ImplementationSpecificError, Some(refusal));
+            self.acknowledge(
+                packet_id,
+                exactly_once,
+                ReasonCode::ImplementationSpecificError,
+                Some(refusal),
+            );
             return Ok(Flow::Continue);
         };
         if topics::check_response_topic(response_topic).is_err() {
-            let text = "the response topic of a state store request is not allowed";
-            // The PUBACK first, or the client sends the request again for ever.
-            self.acknowledge(packet_id, false, ReasonCode::TopicNameInvalid, Some(text));
-            return Err(Ended::told(DisconnectReason::Protocol, ReasonCode::TopicNameInvalid, text));
+            return Err(self.refuse_response_topic(packet_id));
         }
         if self.is_busy() {
             return Err(Ended::told(
@@ -68,6 +85,17 @@ impl Connection {
             verb: Verb::Unknown,
         };
         Ok(self.start(publish, request))
+    }
+
+    /// The PUBACK first, or the client sends the request again for ever (state store §1).
+    pub(super) fn refuse_response_topic(&mut self, packet_id: PacketId) -> Ended {
+        let text = "the response topic of a state store request is not allowed";
+        self.acknowledge(packet_id, false, ReasonCode::TopicNameInvalid, Some(text));
+        Ended::told(
+            DisconnectReason::Protocol,
+            ReasonCode::TopicNameInvalid,
+            text,
+        )
     }
 
     /// Proposes or reads what the request asks for, or answers at once when it is wrong.
@@ -89,7 +117,11 @@ impl Connection {
                 };
                 let identity = RequestIdentity {
                     correlation_data: &request.correlation_data,
-                    remember_s: publish.properties.message_expiry().unwrap_or(REMEMBER_S).min(REMEMBER_AT_MOST_S),
+                    remember_s: publish
+                        .properties
+                        .message_expiry()
+                        .unwrap_or(REMEMBER_S)
+                        .min(REMEMBER_AT_MOST_S),
                     fingerprint: fingerprint(publish.payload, &properties),
                 };
                 let command = to_command(&write, &self.terms.client_id, &identity);
@@ -117,7 +149,11 @@ impl Connection {
             store::Request::Scan { pattern, token } => {
                 request.verb = Verb::Scan;
                 let token = token.map(Bytes::copy_from_slice);
-                let query = Query::Scan(Bytes::copy_from_slice(pattern), token, self.broker.scan_page);
+                let query = Query::Scan(
+                    Bytes::copy_from_slice(pattern),
+                    token,
+                    self.broker.scan_page,
+                );
                 self.read(query, request)
             }
         }
@@ -144,11 +180,18 @@ impl Connection {
             Reply::NotSet { .. } | Reply::ValueDiffers => Outcome::Refused,
             _ => Outcome::Ok,
         };
-        self.broker.metrics.store_commands.of(request.verb).of(outcome).increment();
+        self.broker
+            .metrics
+            .store_commands
+            .of(request.verb)
+            .of(outcome)
+            .increment();
         let mut payload = Vec::with_capacity(64);
         reply.write_payload(&mut payload);
         let status = Some(reply::STATUS);
-        if let Some(properties) = properties(Some(&request.correlation_data), status, reply.timestamp()) {
+        if let Some(properties) =
+            properties(Some(&request.correlation_data), status, reply.timestamp())
+        {
             self.publish_answer(&request.response_topic, properties.raw(), &payload);
         }
         self.acknowledge(request.packet_id, false, ReasonCode::Success, None);
@@ -166,7 +209,11 @@ impl Connection {
             payload,
         };
         let router = &self.broker.router;
-        if self.response_routes.get(topic).is_none_or(|route| !router.is_current(route)) {
+        if self
+            .response_routes
+            .get(topic)
+            .is_none_or(|route| !router.is_current(route))
+        {
             let route = router.route(topic, None);
             remember(&mut self.response_routes, topic, route);
         }
@@ -176,7 +223,9 @@ impl Connection {
     /// A key this connection watches has changed. Sent directly: no subscription is needed, none gets it twice.
     /// An observer that reads too slowly is disconnected, so that it knows that it has missed something.
     pub(super) fn notify(&mut self, key: &[u8], change: &Change) -> Result<(), Ended> {
-        let Some(topic) = notify::topic(&self.terms.client_id, key) else { return Ok(()) };
+        let Some(topic) = notify::topic(&self.terms.client_id, key) else {
+            return Ok(());
+        };
         let mut payload = Vec::with_capacity(64);
         let version = match change {
             Change::Set { value, version } => {
@@ -188,7 +237,9 @@ impl Connection {
                 version
             }
         };
-        let Some(properties) = properties(None, None, Some(version)) else { return Ok(()) };
+        let Some(properties) = properties(None, None, Some(version)) else {
+            return Ok(());
+        };
         let message = Message {
             publisher: None,
             qos: QoS::AtLeastOnce,
@@ -227,14 +278,18 @@ fn properties(
     version: Option<&Hlc>,
 ) -> Option<PublishPropertiesBuf> {
     let mut properties = PublishPropertiesBuf::new();
-    properties.push(Property::ContentType(reply::CONTENT_TYPE)).ok()?;
+    properties
+        .push(Property::ContentType(reply::CONTENT_TYPE))
+        .ok()?;
     if let Some(data) = correlation_data {
         properties.push(Property::CorrelationData(data)).ok()?;
     }
     if let Some(status) = status {
         properties.push_user("__stat", status).ok()?;
     }
-    properties.push_user("__protVer", reply::PROTOCOL_VERSION).ok()?;
+    properties
+        .push_user("__protVer", reply::PROTOCOL_VERSION)
+        .ok()?;
     if let Some(version) = version {
         properties.push_user("__ts", &version.to_string()).ok()?;
     }

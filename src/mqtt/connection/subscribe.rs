@@ -53,13 +53,19 @@ impl Connection {
             connection: self.mailbox.connection.0,
             subscriptions,
         };
-        let request = Request::Subscribe { packet_id, reasons: reasons.into() };
-        Ok(self.propose(command::command::Kind::Subscribe(command), request))
+        let request = Request::Subscribe {
+            packet_id,
+            reasons: reasons.into(),
+        };
+        let flow = self.propose(command::command::Kind::Subscribe(command), request);
+        self.subscribing += u32::from(flow == Flow::Continue);
+        Ok(flow)
     }
 
     /// The subscription is committed and effective here; it must be so on every live node before the SUBACK, so that
     /// no message that is accepted after it passes the subscriber by (P6).
     pub(super) fn subscribed(&mut self, ticket: Ticket) {
+        self.subscribing -= 1;
         let others: Vec<NodeId> = self
             .broker
             .view
@@ -72,7 +78,10 @@ impl Connection {
             self.acknowledge_subscribe(ticket);
         } else {
             let index = self.broker.view.applied().0;
-            self.broker.router.remote().barrier(&others, index, &self.mailbox, ticket);
+            self.broker
+                .router
+                .remote()
+                .barrier(&others, index, &self.mailbox, ticket);
         }
     }
 
@@ -88,7 +97,10 @@ impl Connection {
         }
     }
 
-    pub(super) fn handle_unsubscribe(&mut self, unsubscribe: &Unsubscribe<'_>) -> Result<Flow, Ended> {
+    pub(super) fn handle_unsubscribe(
+        &mut self,
+        unsubscribe: &Unsubscribe<'_>,
+    ) -> Result<Flow, Ended> {
         if self.is_busy() {
             return Ok(Flow::Stall);
         }
@@ -97,7 +109,9 @@ impl Connection {
             connection: self.mailbox.connection.0,
             filters: unsubscribe.filters.iter().map(str::to_owned).collect(),
         };
-        let request = Request::Unsubscribe { packet_id: unsubscribe.packet_id };
+        let request = Request::Unsubscribe {
+            packet_id: unsubscribe.packet_id,
+        };
         Ok(self.propose(command::command::Kind::Unsubscribe(command), request))
     }
 
@@ -105,7 +119,13 @@ impl Connection {
         if let Some(Request::Unsubscribe { packet_id }) = self.requests.remove(ticket) {
             let reasons: Vec<_> = removed
                 .iter()
-                .map(|removed| if *removed { ReasonCode::Success } else { ReasonCode::NoSubscriptionExisted })
+                .map(|removed| {
+                    if *removed {
+                        ReasonCode::Success
+                    } else {
+                        ReasonCode::NoSubscriptionExisted
+                    }
+                })
                 .collect();
             let _ = encode::unsuback(
                 &mut self.acks,

@@ -16,9 +16,9 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::Connection;
+use super::Flow;
 use super::connect::{Opening, Refusal};
 use super::end::Ended;
-use super::Flow;
 use crate::limits;
 use crate::mqtt::broker::Broker;
 use crate::mqtt::codec::frame;
@@ -50,20 +50,26 @@ enum Event {
 pub async fn serve(broker: &Arc<Broker>, stream: TcpStream, address: SocketAddr) {
     let mut unfinished = Vec::new();
     let timeout = Duration::from_secs(broker.config.connect_timeout_s.into());
-    let opening = match tokio::time::timeout(timeout, read_connect(broker, &stream, &mut unfinished)).await {
-        Ok(opening) => opening,
-        Err(_) => Err(Refusal {
-            packet: Vec::new(),
-            ended: Ended::silent(DisconnectReason::ConnectTimeout, "no CONNECT came in time"),
-        }),
-    };
+    let opening =
+        match tokio::time::timeout(timeout, read_connect(broker, &stream, &mut unfinished)).await {
+            Ok(opening) => opening,
+            Err(_) => Err(Refusal {
+                packet: Vec::new(),
+                ended: Ended::silent(DisconnectReason::ConnectTimeout, "no CONNECT came in time"),
+            }),
+        };
     let connection = match opening {
         Ok(opening) => Box::pin(opening.finish(broker)).await,
         Err(refusal) => Err(refusal),
     };
     match connection {
         Ok(connection) => {
-            let mut task = Box::new(Task { connection, stream, unfinished, written: 0 });
+            let mut task = Box::new(Task {
+                connection,
+                stream,
+                unfinished,
+                written: 0,
+            });
             task.run(address).await;
         }
         Err(refusal) => {
@@ -78,8 +84,15 @@ fn ended(broker: &Broker, ended: &Ended, address: SocketAddr, client_id: &str) {
     tracing::debug!(client_id, %address, cause = ?ended.cause, reason = ended.text, "connection closed");
 }
 
-async fn read_connect(broker: &Arc<Broker>, stream: &TcpStream, unfinished: &mut Vec<u8>) -> Result<Opening, Refusal> {
-    let fail = |ended| Refusal { packet: Vec::new(), ended };
+async fn read_connect(
+    broker: &Arc<Broker>,
+    stream: &TcpStream,
+    unfinished: &mut Vec<u8>,
+) -> Result<Opening, Refusal> {
+    let fail = |ended| Refusal {
+        packet: Vec::new(),
+        ended,
+    };
     loop {
         stream.readable().await.map_err(|_| fail(network()))?;
         let read = READ_BUFFER.with_borrow_mut(|buffer| {
@@ -101,17 +114,28 @@ async fn read_connect(broker: &Arc<Broker>, stream: &TcpStream, unfinished: &mut
                 return opening;
             }
             Ok(None) => {}
-            Err(error) => return Err(fail(Ended { tell: None, ..Ended::from(error) })),
+            Err(error) => {
+                return Err(fail(Ended {
+                    tell: None,
+                    ..Ended::from(error)
+                }));
+            }
         }
     }
 }
 
 const fn network() -> Ended {
-    Ended::silent(DisconnectReason::Network, "the client or the network closed the connection")
+    Ended::silent(
+        DisconnectReason::Network,
+        "the client or the network closed the connection",
+    )
 }
 
 fn is_transient(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
 }
 
 /// Sends what is left to say, within a bound of time; the connection ends whether it arrives or not.
@@ -164,14 +188,17 @@ impl Task {
         // Packets may have come with the CONNECT.
         let mut stalled = !self.unfinished.is_empty();
         loop {
+            if let Err(end) = self.exchange() {
+                return end;
+            }
             if stalled {
                 stalled = match self.retry() {
                     Ok(stalled) => stalled,
                     Err(end) => return end,
                 };
-            }
-            if let Err(end) = self.exchange() {
-                return end;
+                if let Err(end) = self.exchange() {
+                    return end;
+                }
             }
             let stall = async {
                 if stalled {
@@ -220,10 +247,16 @@ impl Task {
     }
 
     /// Waits for the socket, the mailbox or the timer.
-    async fn next_event(&self, stalled: bool, mut timer: Option<&mut Pin<Box<Sleep>>>) -> io::Result<Event> {
+    async fn next_event(
+        &self,
+        stalled: bool,
+        mut timer: Option<&mut Pin<Box<Sleep>>>,
+    ) -> io::Result<Event> {
         let unsent = self.written < self.connection.out.len();
         // A client that does not take its answers is not read either.
-        let read = !stalled && self.connection.out.len() - self.written < self.connection.broker.config.outbox_max_bytes;
+        let read = !stalled
+            && self.connection.out.len() - self.written
+                < self.connection.broker.config.outbox_max_bytes;
         poll_fn(|context| {
             self.connection.mailbox.register(context.waker());
             if self.connection.mailbox.is_filled() && !unsent {
@@ -269,7 +302,11 @@ impl Task {
             if read == 0 {
                 return Err(network());
             }
-            self.connection.broker.metrics.bytes_received.add(read as u64);
+            self.connection
+                .broker
+                .metrics
+                .bytes_received
+                .add(read as u64);
             let bytes = &buffer[..read];
             let (taken, flow) = self.connection.handle_bytes(bytes);
             self.unfinished.extend_from_slice(&bytes[taken..]);
@@ -286,11 +323,19 @@ impl Task {
             Err(error) if is_transient(&error) => return Ok(false),
             Err(_) => return Err(network()),
         };
-        self.connection.broker.metrics.bytes_received.add(read as u64);
+        self.connection
+            .broker
+            .metrics
+            .bytes_received
+            .add(read as u64);
         self.unfinished.extend_from_slice(&buffer[..read]);
         let bytes = std::mem::take(&mut self.unfinished);
         let (taken, flow) = self.connection.handle_bytes(&bytes);
-        self.unfinished = if taken == 0 { bytes } else { bytes[taken..].to_vec() };
+        self.unfinished = if taken == 0 {
+            bytes
+        } else {
+            bytes[taken..].to_vec()
+        };
         self.connection.wake.wake();
         flow.map(|_| true)
     }
@@ -310,7 +355,11 @@ impl Task {
             }
             match self.stream.try_write(&self.connection.out[self.written..]) {
                 Ok(written) => {
-                    self.connection.broker.metrics.bytes_sent.add(written as u64);
+                    self.connection
+                        .broker
+                        .metrics
+                        .bytes_sent
+                        .add(written as u64);
                     self.written += written;
                 }
                 Err(error) if is_transient(&error) => return Ok(()),

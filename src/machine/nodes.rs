@@ -24,7 +24,7 @@ impl Machine {
             self.refuse(node, incarnation, known.incarnation);
             return false;
         }
-        let mut row = known.clone();
+        let mut row = known;
         if incarnation.0 > known.incarnation {
             if sequence != 1 {
                 // A new life begins with its first proposal, which is on its way again.

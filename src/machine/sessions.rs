@@ -71,7 +71,7 @@ impl Machine {
             }
             // A session whose expiry interval is 0 ends with its connection, taken over or not.
             if row.expiry_interval_s == 0 {
-                self.delete_session(context, &command.client_id, row.clone());
+                self.delete_session(context, &command.client_id, *row);
                 found = None;
             }
         }

@@ -7,15 +7,15 @@ use rustc_hash::FxHashMap;
 use crate::mqtt::codec::{PacketId, QoS};
 use crate::router::mailbox::Contents;
 
-/// How far a delivery has come.
+/// What a delivery waits for from the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum Awaited {
     /// PUBLISH of QoS 1 is sent.
-    AwaitPubAck,
+    Acknowledgement,
     /// PUBLISH of QoS 2 is sent.
-    AwaitPubRec,
+    Receipt,
     /// PUBREL is sent.
-    AwaitPubComp,
+    Completion,
 }
 
 /// A packet that waits for room in the client's receive maximum.
@@ -42,7 +42,7 @@ pub enum AfterPubRec {
 pub struct Outbound {
     receive_maximum: u16,
     last_id: u16,
-    under_way: FxHashMap<u16, Stage>,
+    under_way: FxHashMap<u16, Awaited>,
     held: VecDeque<Held>,
     held_bytes: usize,
     /// Bytes that may be held.
@@ -75,9 +75,9 @@ impl Outbound {
             }
         }
         let stage = if qos == QoS::ExactlyOnce {
-            Stage::AwaitPubRec
+            Awaited::Receipt
         } else {
-            Stage::AwaitPubAck
+            Awaited::Acknowledgement
         };
         self.under_way.insert(self.last_id, stage);
         self.last_id
@@ -140,15 +140,15 @@ impl Outbound {
 
     /// PUBACK; tells whether the id was under way.
     pub fn acknowledged(&mut self, id: PacketId, out: &mut Vec<u8>) -> bool {
-        self.ended(id, Stage::AwaitPubAck, out)
+        self.ended(id, Awaited::Acknowledgement, out)
     }
 
     /// PUBCOMP; tells whether the id was under way.
     pub fn completed(&mut self, id: PacketId, out: &mut Vec<u8>) -> bool {
-        self.ended(id, Stage::AwaitPubComp, out)
+        self.ended(id, Awaited::Completion, out)
     }
 
-    fn ended(&mut self, id: PacketId, stage: Stage, out: &mut Vec<u8>) -> bool {
+    fn ended(&mut self, id: PacketId, stage: Awaited, out: &mut Vec<u8>) -> bool {
         match self.under_way.get(&id.get()) {
             Some(found) if *found == stage => {
                 self.under_way.remove(&id.get());
@@ -164,12 +164,12 @@ impl Outbound {
     /// PUBREC.
     pub fn received(&mut self, id: PacketId, refused: bool, out: &mut Vec<u8>) -> AfterPubRec {
         match self.under_way.get_mut(&id.get()) {
-            Some(Stage::AwaitPubRec) if refused => {
-                self.ended(id, Stage::AwaitPubRec, out);
+            Some(Awaited::Receipt) if refused => {
+                self.ended(id, Awaited::Receipt, out);
                 AfterPubRec::Ended
             }
-            Some(stage @ (Stage::AwaitPubRec | Stage::AwaitPubComp)) => {
-                *stage = Stage::AwaitPubComp;
+            Some(stage @ (Awaited::Receipt | Awaited::Completion)) => {
+                *stage = Awaited::Completion;
                 AfterPubRec::Release
             }
             _ if refused => AfterPubRec::Ended,
@@ -244,7 +244,7 @@ mod tests {
     fn packet_ids_in_use_are_passed_over() {
         let mut outbound = Outbound::new(u16::MAX, 100);
         outbound.last_id = u16::MAX - 1;
-        outbound.under_way.insert(1, Stage::AwaitPubAck);
+        outbound.under_way.insert(1, Awaited::Acknowledgement);
         assert_eq!(outbound.number(QoS::AtLeastOnce), u16::MAX);
         assert_eq!(outbound.number(QoS::AtLeastOnce), 2);
     }

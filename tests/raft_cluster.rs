@@ -2,9 +2,11 @@
 
 mod raft_support;
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use bytes::Bytes;
 use quorumq::ids::NodeId;
-use quorumq::raft::ChangeError;
+use quorumq::raft::{ChangeError, Role};
 use raft_support::{Cluster, eventually, row, times_written};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -161,4 +163,143 @@ async fn only_the_lowest_id_bootstraps_and_only_once() {
         refused,
         Err(ChangeError::NotTheLowest { lowest: NodeId(1) })
     );
+}
+
+/// Takes a snapshot on every running node and purges its log.
+async fn purge_everywhere(cluster: &Cluster) {
+    for node in cluster.nodes.values() {
+        let upto = node.raft.snapshot().await.unwrap();
+        node.raft.purge(upto).await.unwrap();
+        let purged = || (node.raft.status().purged? >= upto.0).then_some(());
+        eventually("the purge", purged).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_behind_the_log_gets_a_snapshot_and_nothing_old_shines_through() {
+    let mut cluster = Cluster::start(3).await;
+    let leader = cluster.write("gone", "1").await;
+    cluster.everywhere("gone", "1").await;
+    let lagging = cluster
+        .nodes
+        .keys()
+        .copied()
+        .find(|id| *id != leader)
+        .unwrap();
+    cluster.kill(lagging).await;
+    cluster.write("gone", "").await;
+    for number in 0..50 {
+        cluster.write(&format!("key{number}"), "x").await;
+    }
+    purge_everywhere(&cluster).await;
+    cluster.write("after", "2").await;
+    cluster.run(lagging).await;
+    cluster.everywhere("after", "2").await;
+    let node = &cluster.nodes[&lagging];
+    assert_eq!(node.raft.metrics().snapshots_installed.load(Relaxed), 1);
+    assert_eq!(row(&*node.raft.backing(), "gone"), None);
+    assert_eq!(row(&*node.raft.backing(), "key49").unwrap(), "x");
+    assert_eq!(
+        node.seen.lock().restored.len(),
+        2,
+        "at the start and after the snapshot"
+    );
+    // What it received it can pass on.
+    cluster.kill(leader).await;
+    cluster.write("later", "3").await;
+    cluster.run(leader).await;
+    cluster.everywhere("later", "3").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wiped_node_is_refused_until_it_leaves_and_joins_under_a_new_id() {
+    let mut cluster = Cluster::start(3).await;
+    cluster.write("a", "1").await;
+    cluster.everywhere("a", "1").await;
+    cluster.kill(1).await;
+    cluster.write("b", "2").await;
+    cluster.run_wiped(1).await;
+    let node = &cluster.nodes[&1];
+    eventually("the refusal", || node.raft.status().disowned).await;
+    assert_eq!(node.raft.applied().borrow().0, 0, "it was given nothing");
+    let again = node.raft.bootstrap(cluster.peers()).await;
+    assert!(
+        matches!(
+            again,
+            Err(ChangeError::OtherDataDirectory {
+                node: NodeId(1),
+                ..
+            })
+        ),
+        "no second cluster: {again:?}"
+    );
+    let via = cluster.addresses[&2].to_string();
+    let joined = node.raft.join(&via).await;
+    assert!(
+        matches!(joined, Err(ChangeError::OtherDataDirectory { .. })),
+        "{joined:?}"
+    );
+    cluster.kill(1).await;
+
+    cluster.write("c", "3").await;
+    cluster.nodes[&2].raft.remove(NodeId(1)).await.unwrap();
+    cluster.run(4).await;
+    cluster.nodes[&4].raft.join(&via).await.unwrap();
+    cluster.everywhere("c", "3").await;
+    let status = cluster.nodes[&2].raft.status();
+    let members: Vec<(u64, Role)> = status.members.iter().map(|m| (m.node, m.role)).collect();
+    assert_eq!(
+        members,
+        [(2, Role::Voter), (3, Role::Voter), (4, Role::Voter)]
+    );
+    assert!(!status.joint);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_removed_leader_hands_over_and_the_rest_goes_on() {
+    let mut cluster = Cluster::start(3).await;
+    let leader = cluster.write("a", "1").await;
+    let other = cluster
+        .nodes
+        .keys()
+        .copied()
+        .find(|id| *id != leader)
+        .unwrap();
+    cluster.nodes[&other]
+        .raft
+        .remove(NodeId(leader))
+        .await
+        .unwrap();
+    let gone = cluster.nodes.remove(&leader).unwrap();
+    let now = cluster.write("b", "2").await;
+    assert_ne!(now, leader);
+    assert_eq!(cluster.nodes[&now].raft.status().members.len(), 2);
+    gone.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_shuts_down_hands_over_first() {
+    let mut cluster = Cluster::start(3).await;
+    let leader = cluster.write("a", "1").await;
+    let term = cluster.nodes[&leader].raft.status().term;
+    cluster.nodes.remove(&leader).unwrap().shutdown().await;
+    let next = cluster.leader().await;
+    assert_eq!(
+        cluster.nodes[&next].raft.status().term,
+        term + 1,
+        "one election, no timeout"
+    );
+    cluster.run(leader).await;
+    cluster.everywhere("a", "1").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_single_node_is_a_cluster() {
+    let mut cluster = Cluster::start(1).await;
+    cluster.write("a", "1").await;
+    cluster.nodes[&1].raft.read_barrier().await.unwrap();
+    cluster.kill(1).await;
+    cluster.run(1).await;
+    cluster.leader().await;
+    assert_eq!(row(&*cluster.nodes[&1].raft.backing(), "a").unwrap(), "1");
 }

@@ -2,6 +2,7 @@
 
 use crate::ids::NodeId;
 use crate::raft::StartError;
+use crate::storage::log_db::BeforeSync;
 
 /// Timings of elections, in milliseconds.
 ///
@@ -59,7 +60,7 @@ impl Default for Retention {
 }
 
 /// What a replica needs to be told.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct RaftConfig {
     /// This node.
     pub node: NodeId,
@@ -75,6 +76,8 @@ pub struct RaftConfig {
     pub apply_bytes: usize,
     /// The in-memory tail of the log, in bytes; entries neither durable nor applied are kept beyond it.
     pub cache_bytes: usize,
+    /// Fault injection of a slow disk; see [`BeforeSync`].
+    pub before_sync: Option<BeforeSync>,
 }
 
 impl RaftConfig {
@@ -88,6 +91,7 @@ impl RaftConfig {
             retention: Retention::default(),
             apply_bytes: 4 << 20,
             cache_bytes: 64 << 20,
+            before_sync: None,
         }
     }
 

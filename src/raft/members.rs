@@ -194,7 +194,9 @@ impl Members {
 
     /// See [`super::Raft::add`].
     pub async fn add_node(&self, member: Peer) -> Result<(), ChangeError> {
-        let directory = self.wait_for(&member).await?;
+        let answer = tokio::time::timeout(CHANGE_PATIENCE, self.wait_for(&member));
+        let silent = || ChangeError::Failed(format!("{} does not answer", member.address));
+        let directory = answer.await.map_err(|_| silent())??;
         let node = pb::Node {
             id: member.node.0,
             address: member.address,

@@ -22,6 +22,8 @@ mod snapshot_receive;
 mod snapshot_send;
 mod state_machine;
 mod status;
+#[cfg(test)]
+mod suite_tests;
 mod type_config;
 mod types;
 mod wire;
@@ -145,7 +147,11 @@ struct Stores {
 
 fn open_stores(config: &RaftConfig, data: &DataDir) -> Result<Stores, OpenError> {
     let counters = Arc::new(metrics::LogMetrics::default());
-    let log_db = LogDb::open(&data.path().join("log"), Arc::clone(&counters))?;
+    let log_db = LogDb::open(
+        &data.path().join("log"),
+        Arc::clone(&counters),
+        config.before_sync.clone(),
+    )?;
     let log = log_db.group(GROUP_ZERO, config.cache_bytes)?;
     let state = Arc::new(State::open(data.path())?);
     let snapshots = Arc::new(Snapshots::open(data.path())?);

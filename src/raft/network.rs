@@ -5,6 +5,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use futures::{Stream, StreamExt};
 use openraft::OptionalSend;
@@ -177,9 +178,24 @@ impl NetStreamAppend<TypeConfig> for Peer {
                 let result = append_result(reply.into_inner());
                 return Ok(futures::stream::once(async { result }).boxed());
             }
-            let requests = input.map(move |request| append_to(group, request));
+            // Raft takes a stream that ends for one that is finished, and would wait for what it never answered.
+            let unanswered = Arc::new(AtomicU64::new(0));
+            let asked = Arc::clone(&unanswered);
+            let requests = input.map(move |request| {
+                asked.fetch_add(1, Relaxed);
+                append_to(group, request)
+            });
             let replies = client.append(requests).await.map_err(failed)?.into_inner();
-            let results = replies.map(|reply| reply.map_err(failed).and_then(append_result));
+            let answered = Arc::clone(&unanswered);
+            let results = replies.map(move |reply| {
+                answered.fetch_sub(1, Relaxed);
+                reply.map_err(failed).and_then(append_result)
+            });
+            let end = futures::stream::once(async move {
+                let ended_early = unanswered.load(Relaxed) > 0;
+                ended_early.then(|| Err(unreachable("the peer ended the stream early")))
+            });
+            let results = results.chain(end.filter_map(futures::future::ready));
             Ok(results.boxed())
         })
     }
@@ -254,7 +270,7 @@ impl NetSnapshot<TypeConfig> for Peer {
         tokio::select! {
             sent = send => match sent {
                 Ok(ballot) => {
-                    self.metrics.snapshots_sent.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    self.metrics.snapshots_sent.fetch_add(1, Relaxed);
                     Ok(SnapshotResponse::new(wire::vote_from(&ballot)))
                 }
                 Err(error) => {

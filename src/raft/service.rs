@@ -70,7 +70,8 @@ impl Inner {
         checked
     }
 
-    fn check(&self, metadata: &MetadataMap) -> Result<u64, Status> {
+    /// A caller of this cluster that speaks our language, and its node id.
+    fn check_cluster(&self, metadata: &MetadataMap) -> Result<u64, Status> {
         let refuse = |text: String| Err(Status::failed_precondition(text));
         let own = &self.identity;
         let format = text(metadata, FORMAT_KEY);
@@ -87,9 +88,16 @@ impl Inner {
                 own.node, own.cluster
             ));
         }
-        let Ok(from) = text(metadata, FROM_KEY).parse::<u64>() else {
-            return refuse("the caller does not say which node it is".to_owned());
-        };
+        match text(metadata, FROM_KEY).parse() {
+            Ok(from) => Ok(from),
+            Err(_) => refuse("the caller does not say which node it is".to_owned()),
+        }
+    }
+
+    fn check(&self, metadata: &MetadataMap) -> Result<u64, Status> {
+        let refuse = |text: String| Err(Status::failed_precondition(text));
+        let own = &self.identity;
+        let from = self.check_cluster(metadata)?;
         let to = text(metadata, TO_KEY);
         if !to.is_empty() && to.parse() != Ok(own.node.0) {
             return refuse(format!(
@@ -307,13 +315,9 @@ impl raft_server::Raft for Service {
         &self,
         request: Request<pb::HelloRequest>,
     ) -> Result<Response<pb::HelloReply>, Status> {
-        let metadata = request.metadata();
-        let from = text(metadata, FROM_KEY).parse().unwrap_or_default();
+        // A known node under another data directory is not refused: it learns just that from the answer.
+        let from = self.inner.check_cluster(request.metadata())?;
         let known_as = self.inner.members.directory_of(from).unwrap_or_default();
-        if known_as.is_empty() {
-            // A known node under another data directory learns just that from the answer.
-            self.inner.admit(metadata)?;
-        }
         self.inner.group(request.get_ref().group)?;
         let initialised = self.inner.core.is_initialized().await.map_err(stopped)?;
         let leader = self.inner.members.leader();

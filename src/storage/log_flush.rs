@@ -14,7 +14,7 @@ use rocksdb::{ColumnFamily, DB, WriteBatch, WriteOptions};
 use tokio::sync::{mpsc, oneshot};
 
 use super::fatal::fatal;
-use super::log_db::{Durable, MARK_COMMITTED, MARK_PURGED, MARK_VOTE, META, meta_key};
+use super::log_db::{BeforeSync, Durable, MARK_COMMITTED, MARK_PURGED, MARK_VOTE, META, meta_key};
 use super::metrics::LogMetrics;
 use super::record::{self, Record};
 use super::tail::Tail;
@@ -70,9 +70,10 @@ enum After {
 }
 
 pub(super) struct Flusher {
-    db: Arc<DB>,
-    queue: mpsc::Receiver<Job>,
-    metrics: Arc<LogMetrics>,
+    pub db: Arc<DB>,
+    pub queue: mpsc::Receiver<Job>,
+    pub metrics: Arc<LogMetrics>,
+    pub before_sync: Option<BeforeSync>,
 }
 
 /// One batch being put together.
@@ -87,10 +88,6 @@ struct Gathered {
 }
 
 impl Flusher {
-    pub fn new(db: Arc<DB>, queue: mpsc::Receiver<Job>, metrics: Arc<LogMetrics>) -> Self {
-        Flusher { db, queue, metrics }
-    }
-
     pub fn run(mut self) {
         let mut value = Vec::new();
         while let Some(first) = self.queue.blocking_recv() {
@@ -141,6 +138,11 @@ impl Flusher {
         let mut options = WriteOptions::default();
         options.set_sync(gathered.sync);
         let started = Instant::now();
+        if gathered.sync
+            && let Some(before_sync) = &self.before_sync
+        {
+            before_sync();
+        }
         if let Err(error) = self.db.write_opt(batch, &options) {
             fatal("writing the log", &error);
         }

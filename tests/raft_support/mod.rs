@@ -53,7 +53,11 @@ impl Apply for Rows {
             .and_then(|bytes| Some(u64::from_be_bytes(bytes[..].try_into().ok()?)))
             .unwrap_or(0);
         tables.put(counter, (count + 1).to_be_bytes().to_vec());
-        tables.put(key, value);
+        if value.is_empty() {
+            tables.delete(key);
+        } else {
+            tables.put(key, value);
+        }
         self.pending.push((index.0, batch));
     }
 
@@ -193,6 +197,10 @@ pub async fn listen(address: Option<SocketAddr>) -> TcpListener {
 impl Cluster {
     /// `size` nodes, bootstrapped, with a leader.
     pub async fn start(size: u64) -> Cluster {
+        // A second test of the same process finds the subscriber set.
+        let _ = tracing_subscriber::fmt()
+            .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+            .try_init();
         let mut cluster = Cluster {
             root: tempfile::tempdir().unwrap(),
             nodes: BTreeMap::new(),
@@ -227,6 +235,12 @@ impl Cluster {
         self.nodes.insert(id, node);
     }
 
+    /// Starts node `id` anew on an empty directory.
+    pub async fn run_wiped(&mut self, id: u64) {
+        std::fs::remove_dir_all(self.dir(id)).unwrap();
+        self.run(id).await;
+    }
+
     pub async fn kill(&mut self, id: u64) {
         self.nodes.remove(&id).unwrap().kill().await;
     }
@@ -254,7 +268,8 @@ impl Cluster {
                 continue;
             }
             let written = async {
-                while row(&*node.raft.backing(), key).as_deref() != Some(value.as_bytes()) {
+                let wanted = (!value.is_empty()).then_some(value.as_bytes());
+                while row(&*node.raft.backing(), key).as_deref() != wanted {
                     if applied.changed().await.is_err() {
                         break;
                     }

@@ -1,0 +1,116 @@
+//! How long writes stand still when the leader dies, and whether slow disks alone end a leadership.
+//!
+//! Measurements of this machine, not rules: run them with
+//! `cargo test --release --test raft_failover -- --ignored --nocapture --test-threads 1`.
+
+mod raft_support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use quorumq::raft::Raft;
+use raft_support::{Cluster, Node, config, listen, row};
+
+const KILLS: usize = 20;
+
+/// Writes one after the other to whoever leads until told to stop; returns the longest pause between two writes.
+async fn longest_pause(replicas: Vec<Raft>, stop: Arc<AtomicBool>) -> Duration {
+    let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
+    for number in 0u64.. {
+        if stop.load(Relaxed) {
+            break;
+        }
+        let value = number.to_string();
+        let batch = Bytes::from(format!("w={value}"));
+        let leader = replicas.iter().find(|raft| raft.leadership().borrow().is_leader);
+        let Some(leader) = leader else {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            continue;
+        };
+        let mut applied = leader.applied();
+        if leader.propose(batch).await.is_err() {
+            continue;
+        }
+        let written = async {
+            while row(&*leader.backing(), "w").as_deref() != Some(value.as_bytes()) {
+                if applied.changed().await.is_err() {
+                    break;
+                }
+            }
+        };
+        if tokio::time::timeout(Duration::from_millis(200), written).await.is_ok() {
+            longest = longest.max(last.elapsed());
+            last = Instant::now();
+        }
+    }
+    longest
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[ignore = "a measurement"]
+async fn pause_of_writes_when_the_leader_dies() {
+    let mut cluster = Cluster::start(3).await;
+    let mut pauses = Vec::new();
+    for _ in 0..KILLS {
+        let leader = cluster.write("a", "1").await;
+        cluster.everywhere("a", "1").await;
+        let stop = Arc::new(AtomicBool::new(false));
+        let replicas = cluster.nodes.values().map(|node| node.raft.clone()).collect();
+        let writer = tokio::spawn(longest_pause(replicas, Arc::clone(&stop)));
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        cluster.kill(leader).await;
+        tokio::time::sleep(Duration::from_millis(1_700)).await;
+        stop.store(true, Relaxed);
+        pauses.push(writer.await.unwrap());
+        cluster.run(leader).await;
+    }
+    pauses.sort();
+    println!(
+        "longest pause of writes over {KILLS} kills: median {:?}, max {:?}",
+        pauses[KILLS / 2],
+        pauses[KILLS - 1]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[ignore = "a measurement"]
+async fn slow_syncs_alone_end_no_leadership() {
+    let root = tempfile::tempdir().unwrap();
+    let mut nodes = std::collections::BTreeMap::new();
+    let mut addresses = std::collections::BTreeMap::new();
+    let syncs = Arc::new(AtomicU64::new(0));
+    for id in 1..=3 {
+        let listener = listen(None).await;
+        let address = listener.local_addr().unwrap();
+        addresses.insert(id, address);
+        let mut config = config(id, address);
+        let syncs = Arc::clone(&syncs);
+        // Every fifth sync takes 8 to 100 ms.
+        config.before_sync = Some(Arc::new(move || {
+            let number = syncs.fetch_add(1, Relaxed);
+            if number % 5 == 0 {
+                std::thread::sleep(Duration::from_millis(8 + (number * 37) % 93));
+            }
+        }));
+        nodes.insert(id, Node::start_with(config, &root.path().join(id.to_string()), listener).await);
+    }
+    let cluster = Cluster {
+        root,
+        nodes,
+        addresses,
+    };
+    cluster.nodes[&1].raft.bootstrap(cluster.peers()).await.unwrap();
+    let leader = cluster.write("a", "1").await;
+    let term = cluster.nodes[&leader].raft.status().term;
+    let stop = Arc::new(AtomicBool::new(false));
+    let replicas = cluster.nodes.values().map(|node| node.raft.clone()).collect();
+    let writer = tokio::spawn(longest_pause(replicas, Arc::clone(&stop)));
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    stop.store(true, Relaxed);
+    let pause = writer.await.unwrap();
+    let now = cluster.nodes[&leader].raft.status().term;
+    println!("{} syncs, longest pause {pause:?}, terms {term} to {now}", syncs.load(Relaxed));
+    assert_eq!(term, now, "no election");
+}

@@ -1,0 +1,298 @@
+//! The log database: what it promises across restarts, kills, damage and a full disk.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use quorumq::ids::GROUP_ZERO;
+use quorumq::storage::log_db::{BeforeSync, Bounds};
+use quorumq::storage::metrics::LogMetrics;
+use quorumq::storage::{EXIT_IO, GroupLog, LogDb, Record};
+use tokio::sync::oneshot;
+
+/// Names the directory for a test that runs as a child of another.
+const CHILD: &str = "QUORUMQ_TEST_LOG_CHILD";
+
+fn record(index: u64, term: u64, size: usize) -> Record {
+    let text = format!("{index}/{term}/");
+    let mut payload = text.into_bytes();
+    payload.resize(payload.len().max(size), b'.');
+    Record {
+        index,
+        term,
+        kind: 1,
+        payload: payload.into(),
+    }
+}
+
+fn open_with(path: &Path, cache: usize, before_sync: Option<BeforeSync>) -> (LogDb, GroupLog) {
+    let db = LogDb::open(path, Arc::new(LogMetrics::default()), before_sync).unwrap();
+    let log = db.group(GROUP_ZERO, cache).unwrap();
+    (db, log)
+}
+
+fn open(path: &Path) -> (LogDb, GroupLog) {
+    open_with(path, 1 << 20, None)
+}
+
+async fn append(log: &GroupLog, records: Vec<Record>) {
+    let (done, durable) = oneshot::channel();
+    let tell = Box::new(move || drop(done.send(())));
+    log.append(records, tell).await.unwrap();
+    durable.await.unwrap();
+}
+
+async fn read_all(log: &GroupLog) -> Vec<Record> {
+    log.read(0, u64::MAX, usize::MAX).await
+}
+
+#[tokio::test]
+async fn everything_comes_back_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let (db, log) = open(dir.path());
+    append(&log, (0..10).map(|index| record(index, 1, 0)).collect()).await;
+    append(&log, (10..20).map(|index| record(index, 2, 0)).collect()).await;
+    log.save_vote(Bytes::from_static(b"vote")).await.unwrap();
+    log.save_committed(Some(Bytes::from_static(b"committed")));
+    log.write_committed().await.unwrap();
+    log.purge(4, Bytes::from_static(b"purged")).await.unwrap();
+    let wanted = read_all(&log).await;
+    db.close().await;
+    drop((db, log));
+
+    let (_db, log) = open(dir.path());
+    let bounds = Bounds {
+        start: 5,
+        purged: Some(Bytes::from_static(b"purged")),
+        last: Some((2, 19)),
+    };
+    assert_eq!(log.bounds(), bounds);
+    assert_eq!(log.vote().unwrap(), "vote");
+    assert_eq!(log.committed().unwrap(), "committed");
+    assert_eq!(read_all(&log).await, wanted);
+    assert_eq!(wanted.len(), 15);
+}
+
+#[tokio::test]
+async fn a_truncated_tail_stays_gone_however_jobs_queue_up() {
+    let dir = tempfile::tempdir().unwrap();
+    // The first sync waits until everything else is queued behind it.
+    let (open_gate, gate) = std::sync::mpsc::channel::<()>();
+    let gate = Mutex::new(gate);
+    let hold: BeforeSync = Arc::new(move || drop(gate.lock().recv()));
+    let (db, log) = open_with(dir.path(), 1 << 20, Some(hold));
+    let nothing = || -> Box<dyn FnOnce() + Send> { Box::new(|| ()) };
+    log.append(
+        (0..10).map(|index| record(index, 1, 0)).collect(),
+        nothing(),
+    )
+    .await
+    .unwrap();
+    log.truncate(5).await.unwrap();
+    assert_eq!(log.bounds().last, Some((1, 4)), "gone at once for readers");
+    log.append((5..7).map(|index| record(index, 2, 0)).collect(), nothing())
+        .await
+        .unwrap();
+    log.truncate(6).await.unwrap();
+    log.append(vec![record(6, 3, 0)], nothing()).await.unwrap();
+    let wanted: Vec<Record> = (0..5)
+        .map(|index| record(index, 1, 0))
+        .chain([record(5, 2, 0), record(6, 3, 0)])
+        .collect();
+    assert_eq!(read_all(&log).await, wanted, "before anything is written");
+    drop(open_gate);
+    db.close().await;
+    drop((db, log));
+    let (_db, log) = open(dir.path());
+    assert_eq!(read_all(&log).await, wanted, "after a restart");
+}
+
+#[tokio::test]
+async fn callbacks_come_in_the_order_of_the_appends() {
+    let dir = tempfile::tempdir().unwrap();
+    let (db, log) = open(dir.path());
+    let order = Arc::new(Mutex::new(Vec::new()));
+    for index in 0..500 {
+        let order = Arc::clone(&order);
+        let durable = Box::new(move || order.lock().push(index));
+        log.append(vec![record(index, 1, 0)], durable)
+            .await
+            .unwrap();
+    }
+    db.close().await;
+    assert_eq!(*order.lock(), (0..500).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn nothing_leaves_memory_before_it_is_durable_and_applied() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_db, log) = open_with(dir.path(), 10_000, None);
+    append(
+        &log,
+        (0..100).map(|index| record(index, 1, 1_000)).collect(),
+    )
+    .await;
+    assert!(log.bytes_in_memory() > 100_000, "nothing is applied");
+    log.applied(49);
+    assert!(
+        (50_000..60_000).contains(&log.bytes_in_memory()),
+        "the rest is not applied"
+    );
+    log.applied(99);
+    assert!(log.bytes_in_memory() <= 10_000);
+    // From disk, from memory, and across the border.
+    for range in [0..20, 95..100, 0..100, 30..31] {
+        let records = log.read(range.start, range.end, usize::MAX).await;
+        let wanted: Vec<Record> = range.map(|index| record(index, 1, 1_000)).collect();
+        assert_eq!(records, wanted);
+    }
+    let limited = log.read(0, 100, 5_000).await;
+    assert_eq!(limited.len(), 5, "stops at the limit");
+    assert_eq!(
+        log.read(10, 100, 1).await.len(),
+        1,
+        "but never before the first"
+    );
+}
+
+#[tokio::test]
+async fn an_empty_log_may_begin_anywhere_after_a_snapshot() {
+    let dir = tempfile::tempdir().unwrap();
+    let (db, log) = open(dir.path());
+    append(&log, (0..5).map(|index| record(index, 1, 0)).collect()).await;
+    log.purge(99, Bytes::from_static(b"far")).await.unwrap();
+    assert_eq!(log.bounds().last, None);
+    assert_eq!(read_all(&log).await, []);
+    append(&log, vec![record(100, 7, 0)]).await;
+    db.close().await;
+    drop((db, log));
+    let (_db, log) = open(dir.path());
+    assert_eq!(log.bounds().last, Some((7, 100)));
+    assert_eq!(read_all(&log).await, [record(100, 7, 0)]);
+}
+
+fn newest_wal(dir: &Path) -> PathBuf {
+    let mut logs: Vec<PathBuf> = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "log"))
+        .filter(|path| path.metadata().unwrap().len() > 0)
+        .collect();
+    logs.sort();
+    logs.pop().unwrap()
+}
+
+#[tokio::test]
+async fn a_torn_tail_loses_only_what_was_being_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let (db, log) = open(dir.path());
+    append(&log, (0..10).map(|index| record(index, 1, 500)).collect()).await;
+    append(&log, vec![record(10, 1, 500)]).await;
+    db.close().await;
+    drop((db, log));
+    let wal = newest_wal(dir.path());
+    let length = wal.metadata().unwrap().len();
+    let file = std::fs::File::options().write(true).open(&wal).unwrap();
+    file.set_len(length - 100).unwrap();
+    let (_db, log) = open(dir.path());
+    let wanted: Vec<Record> = (0..10).map(|index| record(index, 1, 500)).collect();
+    assert_eq!(read_all(&log).await, wanted);
+}
+
+#[tokio::test]
+async fn damage_before_the_tail_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (db, log) = open(dir.path());
+    for index in 0..200 {
+        append(&log, vec![record(index, 1, 1_000)]).await;
+    }
+    db.close().await;
+    drop((db, log));
+    let wal = newest_wal(dir.path());
+    let mut bytes = std::fs::read(&wal).unwrap();
+    let middle = bytes.len() / 2;
+    for byte in &mut bytes[middle..middle + 64] {
+        *byte ^= 0xff;
+    }
+    std::fs::write(&wal, bytes).unwrap();
+    assert!(LogDb::open(dir.path(), Arc::new(LogMetrics::default()), None).is_err());
+}
+
+/// Appends for ever, printing each index once it is durable. Only as a child.
+#[tokio::test]
+async fn child_appends_for_ever() {
+    let Some(dir) = std::env::var_os(CHILD) else {
+        return;
+    };
+    let (_db, log) = open(Path::new(&dir));
+    for index in 0.. {
+        append(&log, vec![record(index, 1, 3_000)]).await;
+        let mut out = std::io::stdout();
+        writeln!(out, "durable {index}").unwrap();
+        out.flush().unwrap();
+    }
+}
+
+fn child(shell: &str, dir: &Path) -> Command {
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", &format!("{shell} exec \"$0\" \"$@\"")])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "child_appends_for_ever", "--nocapture"])
+        .env(CHILD, dir)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+fn durable(line: &str) -> Option<u64> {
+    line.strip_prefix("durable ")?.parse().ok()
+}
+
+async fn check_all_there(dir: &Path, last: u64) {
+    let (_db, log) = open(dir);
+    let records = log.read(0, last + 1, usize::MAX).await;
+    let wanted: Vec<Record> = (0..=last).map(|index| record(index, 1, 3_000)).collect();
+    assert!(
+        records == wanted,
+        "what was durable up to {last} is there, {} read",
+        records.len()
+    );
+}
+
+#[tokio::test]
+async fn kill_9_loses_nothing_that_was_durable() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = child("", dir.path()).spawn().unwrap();
+    let out = BufReader::new(child.stdout.take().unwrap());
+    let mut last = None;
+    for line in out.lines().map_while(Result::ok) {
+        last = durable(&line).or(last);
+        if last == Some(100) {
+            child.kill().unwrap();
+        }
+    }
+    child.wait().unwrap();
+    check_all_there(dir.path(), last.unwrap()).await;
+}
+
+#[tokio::test]
+async fn a_failed_write_stops_the_process_and_loses_nothing_that_was_durable() {
+    let dir = tempfile::tempdir().unwrap();
+    // No file may grow beyond 512 KiB: writing the WAL fails then.
+    let output = child("trap '' XFSZ; ulimit -f 1024;", dir.path())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(EXIT_IO));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        stderr.contains("storage failed while writing the log"),
+        "{stderr}"
+    );
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let last = stdout.lines().filter_map(durable).next_back().unwrap();
+    check_all_there(dir.path(), last).await;
+}

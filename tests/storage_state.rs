@@ -1,0 +1,282 @@
+//! The applied state, snapshots and the data directory: what they promise at every step of a replacement.
+
+use std::fs;
+use std::path::Path;
+
+use bytes::Bytes;
+use quorumq::ids::NodeId;
+use quorumq::machine::tables::{Backing, Changes};
+use quorumq::storage::data_dir::FORMAT;
+use quorumq::storage::{DataDir, OpenError, SnapshotFile, Snapshots, State};
+
+fn changes(rows: &[(&str, Option<&str>)]) -> Changes {
+    rows.iter()
+        .map(|(key, value)| {
+            let value = value.map(|value| Bytes::copy_from_slice(value.as_bytes()));
+            (key.as_bytes().to_vec(), value)
+        })
+        .collect()
+}
+
+fn rows(state: &State) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    state.scan(b"a", b"z", &mut |key, value| {
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        found.push((text(key), text(value)));
+        true
+    });
+    found
+}
+
+fn pair(key: &str, value: &str) -> (String, String) {
+    (key.to_owned(), value.to_owned())
+}
+
+/// A directory with an old state, and beside it a database with a new one.
+fn old_and_new(data: &Path) -> std::path::PathBuf {
+    let state = State::open(data).unwrap();
+    state.write(
+        &changes(&[("a", Some("new")), ("b", Some("new"))]),
+        &[(b"applied", b"2")],
+    );
+    let replacement = data.join("incoming-database");
+    state.checkpoint(&replacement).unwrap();
+    state.write(
+        &changes(&[("a", Some("old")), ("b", None), ("c", Some("old"))]),
+        &[(b"applied", b"1")],
+    );
+    state.flush();
+    replacement
+}
+
+fn assert_old(state: &State) {
+    assert_eq!(rows(state), [pair("a", "old"), pair("c", "old")]);
+    assert_eq!(state.mark(b"applied").unwrap(), "1");
+}
+
+fn assert_new(state: &State) {
+    assert_eq!(rows(state), [pair("a", "new"), pair("b", "new")]);
+    assert_eq!(state.mark(b"applied").unwrap(), "2");
+}
+
+#[test]
+fn a_replacement_shows_nothing_of_the_old_state_now_and_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let replacement = old_and_new(dir.path());
+    let state = State::open(dir.path()).unwrap();
+    assert_old(&state);
+    state.replace(&replacement).unwrap();
+    assert_new(&state);
+    state.write(&changes(&[("d", Some("later"))]), &[]);
+    state.flush();
+    drop(state);
+    let state = State::open(dir.path()).unwrap();
+    assert_eq!(rows(&state).last(), Some(&pair("d", "later")));
+    assert_eq!(fs::read_dir(dir.path().join("state")).unwrap().count(), 1);
+}
+
+#[test]
+fn a_crash_after_moving_the_replacement_leaves_the_old_state() {
+    let dir = tempfile::tempdir().unwrap();
+    let replacement = old_and_new(dir.path());
+    fs::rename(&replacement, dir.path().join("state/2")).unwrap();
+    assert_old(&State::open(dir.path()).unwrap());
+    assert!(
+        !dir.path().join("state/2").exists(),
+        "what was left is removed"
+    );
+}
+
+#[test]
+fn a_crash_while_the_switch_is_written_leaves_the_old_state() {
+    let dir = tempfile::tempdir().unwrap();
+    let replacement = old_and_new(dir.path());
+    fs::rename(&replacement, dir.path().join("state/2")).unwrap();
+    fs::write(dir.path().join("state.partial"), "2").unwrap();
+    assert_old(&State::open(dir.path()).unwrap());
+}
+
+#[test]
+fn a_crash_after_the_switch_leaves_the_new_state() {
+    let dir = tempfile::tempdir().unwrap();
+    let replacement = old_and_new(dir.path());
+    fs::rename(&replacement, dir.path().join("state/2")).unwrap();
+    fs::write(dir.path().join("state.current"), "2\n").unwrap();
+    assert_new(&State::open(dir.path()).unwrap());
+    assert!(
+        !dir.path().join("state/1").exists(),
+        "the old one is removed"
+    );
+}
+
+#[test]
+fn a_replacement_that_is_no_database_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    old_and_new(dir.path());
+    let broken = dir.path().join("broken");
+    fs::create_dir(&broken).unwrap();
+    fs::write(broken.join("CURRENT"), "MANIFEST-000042\n").unwrap();
+    let state = State::open(dir.path()).unwrap();
+    assert!(state.replace(&broken).is_err());
+    assert_old(&state);
+    drop(state);
+    assert_old(&State::open(dir.path()).unwrap());
+}
+
+#[test]
+fn a_reader_keeps_what_it_reads_while_the_state_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let replacement = old_and_new(dir.path());
+    let state = State::open(dir.path()).unwrap();
+    let mut found = Vec::new();
+    state.scan(b"a", b"z", &mut |key, _| {
+        if found.is_empty() {
+            state.replace(&replacement).unwrap();
+        }
+        found.push(key.to_vec());
+        true
+    });
+    assert_eq!(found, [b"a", b"c"], "one state, not a mixture");
+    assert_new(&state);
+}
+
+fn file(name: &str, bytes: u64) -> SnapshotFile {
+    SnapshotFile {
+        name: name.to_owned(),
+        bytes,
+    }
+}
+
+#[test]
+fn an_interrupted_transfer_goes_on_with_the_files_that_are_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let snapshots = Snapshots::open(dir.path()).unwrap();
+    let files = vec![file("one", 4), file("two", 4), file("empty", 0)];
+    let mut incoming = snapshots.receive("id", files.clone()).unwrap();
+    assert_eq!(incoming.have(), Vec::<u32>::new());
+    incoming
+        .chunk(0, 0, b"1111", crc32c::crc32c(b"1111"))
+        .unwrap();
+    incoming.end_file(0, crc32c::crc32c(b"1111")).unwrap();
+    incoming.chunk(1, 0, b"22", crc32c::crc32c(b"22")).unwrap();
+    drop(incoming);
+
+    let snapshots = Snapshots::open(dir.path()).unwrap();
+    let mut incoming = snapshots.receive("id", files.clone()).unwrap();
+    assert_eq!(incoming.have(), [0], "half a file is no file");
+    incoming.chunk(1, 0, b"22", crc32c::crc32c(b"22")).unwrap();
+    incoming.chunk(1, 2, b"22", crc32c::crc32c(b"22")).unwrap();
+    incoming.end_file(1, crc32c::crc32c(b"2222")).unwrap();
+    incoming.end_file(2, 0).unwrap();
+    let path = incoming.done().unwrap();
+    assert_eq!(fs::read(path.join("two")).unwrap(), b"2222");
+
+    let incoming = snapshots.receive("another", files).unwrap();
+    assert_eq!(
+        incoming.have(),
+        Vec::<u32>::new(),
+        "another snapshot's files don't count"
+    );
+}
+
+#[test]
+fn damaged_or_misplaced_parts_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let snapshots = Snapshots::open(dir.path()).unwrap();
+    let receive = || snapshots.receive("id", vec![file("one", 4)]).unwrap();
+    let good = crc32c::crc32c(b"11");
+    assert!(receive().chunk(0, 0, b"11", good ^ 1).is_err(), "checksum");
+    assert!(receive().chunk(0, 2, b"11", good).is_err(), "gap");
+    assert!(receive().chunk(1, 0, b"11", good).is_err(), "no such file");
+    assert!(receive().end_file(0, 0).is_err(), "never begun");
+    assert!(receive().done().is_err(), "missing");
+    let mut incoming = receive();
+    incoming.chunk(0, 0, b"11", good).unwrap();
+    assert!(incoming.end_file(0, good).is_err(), "too short");
+    let mut incoming = receive();
+    incoming.chunk(0, 0, b"11", good).unwrap();
+    assert!(
+        incoming
+            .chunk(0, 2, b"111", crc32c::crc32c(b"111"))
+            .is_err(),
+        "too long"
+    );
+    for name in ["", "..", "a/b", "../x", "x.part", "ünïcode"] {
+        assert!(
+            snapshots.receive("id", vec![file(name, 1)]).is_err(),
+            "{name:?}"
+        );
+        assert!(snapshots.receive(name, Vec::new()).is_err(), "{name:?}");
+    }
+}
+
+#[test]
+fn only_complete_snapshots_count_and_only_the_newest() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = State::open(dir.path()).unwrap();
+    state.write(&changes(&[("a", Some("1"))]), &[]);
+    let snapshots = Snapshots::open(dir.path()).unwrap();
+    let take = |id: &str| {
+        state.checkpoint(&snapshots.prepare(id).unwrap()).unwrap();
+        snapshots
+            .finish(id, Bytes::copy_from_slice(id.as_bytes()))
+            .unwrap()
+    };
+    let first = take("01");
+    let second = take("02");
+    assert!(
+        !first.files().unwrap().is_empty(),
+        "a reader keeps its files"
+    );
+    drop(first);
+    assert!(!dir.path().join("snapshots/01").exists());
+    drop(second);
+    // A crash before the third is finished.
+    state.checkpoint(&snapshots.prepare("03").unwrap()).unwrap();
+    let snapshots = Snapshots::open(dir.path()).unwrap();
+    let current = snapshots.current().unwrap();
+    assert_eq!((current.id.as_str(), &current.meta[..]), ("02", &b"02"[..]));
+    assert!(!dir.path().join("snapshots/03").exists());
+}
+
+#[test]
+fn a_data_directory_belongs_to_one_process_node_and_cluster() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data");
+    let open = |node, cluster| DataDir::open(&path, NodeId(node), cluster);
+    let first = open(1, "cluster").unwrap();
+    let uuid = first.uuid().to_owned();
+    match open(1, "cluster") {
+        Err(OpenError::InUse { pid, .. }) => assert_eq!(pid, Some(std::process::id().to_string())),
+        other => panic!("{other:?}"),
+    }
+    drop(first);
+    assert!(matches!(
+        open(2, "cluster"),
+        Err(OpenError::OtherNode {
+            stored: 1,
+            given: 2,
+            ..
+        })
+    ));
+    assert!(matches!(
+        open(1, "other"),
+        Err(OpenError::OtherCluster { .. })
+    ));
+    assert_eq!(open(1, "cluster").unwrap().uuid(), uuid, "made once");
+    let meta = fs::read_to_string(path.join("meta")).unwrap();
+    let newer = meta.replace(&format!("format = {FORMAT}"), "format = 99");
+    fs::write(path.join("meta"), newer).unwrap();
+    assert!(matches!(
+        open(1, "cluster"),
+        Err(OpenError::Format { stored: 99, .. })
+    ));
+    fs::write(path.join("meta"), "nonsense").unwrap();
+    assert!(matches!(open(1, "cluster"), Err(OpenError::Damaged { .. })));
+    fs::remove_file(path.join("meta")).unwrap();
+    fs::create_dir(path.join("log")).unwrap();
+    assert!(
+        matches!(open(1, "cluster"), Err(OpenError::Damaged { .. })),
+        "data without its meta"
+    );
+}

@@ -24,7 +24,9 @@ async fn longest_pause(replicas: Vec<Raft>, stop: Arc<AtomicBool>) -> Duration {
         }
         let value = number.to_string();
         let batch = Bytes::from(format!("w={value}"));
-        let leader = replicas.iter().find(|raft| raft.leadership().borrow().is_leader);
+        let leader = replicas
+            .iter()
+            .find(|raft| raft.leadership().borrow().is_leader);
         let Some(leader) = leader else {
             tokio::time::sleep(Duration::from_millis(1)).await;
             continue;
@@ -40,7 +42,10 @@ async fn longest_pause(replicas: Vec<Raft>, stop: Arc<AtomicBool>) -> Duration {
                 }
             }
         };
-        if tokio::time::timeout(Duration::from_millis(200), written).await.is_ok() {
+        if tokio::time::timeout(Duration::from_millis(200), written)
+            .await
+            .is_ok()
+        {
             longest = longest.max(last.elapsed());
             last = Instant::now();
         }
@@ -57,7 +62,11 @@ async fn pause_of_writes_when_the_leader_dies() {
         let leader = cluster.write("a", "1").await;
         cluster.everywhere("a", "1").await;
         let stop = Arc::new(AtomicBool::new(false));
-        let replicas = cluster.nodes.values().map(|node| node.raft.clone()).collect();
+        let replicas = cluster
+            .nodes
+            .values()
+            .map(|node| node.raft.clone())
+            .collect();
         let writer = tokio::spawn(longest_pause(replicas, Arc::clone(&stop)));
         tokio::time::sleep(Duration::from_millis(300)).await;
         cluster.kill(leader).await;
@@ -94,23 +103,37 @@ async fn slow_syncs_alone_end_no_leadership() {
                 std::thread::sleep(Duration::from_millis(8 + (number * 37) % 93));
             }
         }));
-        nodes.insert(id, Node::start_with(config, &root.path().join(id.to_string()), listener).await);
+        nodes.insert(
+            id,
+            Node::start_with(config, &root.path().join(id.to_string()), listener).await,
+        );
     }
     let cluster = Cluster {
         root,
         nodes,
         addresses,
     };
-    cluster.nodes[&1].raft.bootstrap(cluster.peers()).await.unwrap();
+    cluster.nodes[&1]
+        .raft
+        .bootstrap(cluster.peers())
+        .await
+        .unwrap();
     let leader = cluster.write("a", "1").await;
     let term = cluster.nodes[&leader].raft.status().term;
     let stop = Arc::new(AtomicBool::new(false));
-    let replicas = cluster.nodes.values().map(|node| node.raft.clone()).collect();
+    let replicas = cluster
+        .nodes
+        .values()
+        .map(|node| node.raft.clone())
+        .collect();
     let writer = tokio::spawn(longest_pause(replicas, Arc::clone(&stop)));
     tokio::time::sleep(Duration::from_secs(20)).await;
     stop.store(true, Relaxed);
     let pause = writer.await.unwrap();
     let now = cluster.nodes[&leader].raft.status().term;
-    println!("{} syncs, longest pause {pause:?}, terms {term} to {now}", syncs.load(Relaxed));
+    println!(
+        "{} syncs, longest pause {pause:?}, terms {term} to {now}",
+        syncs.load(Relaxed)
+    );
     assert_eq!(term, now, "no election");
 }

@@ -31,6 +31,9 @@ use super::wire;
 use crate::ids::GroupId;
 use crate::proto::raft as pb;
 
+/// Before a stream of entries to a peer that can't be reached is opened again.
+const REOPEN: std::time::Duration = std::time::Duration::from_millis(100);
+
 type RpcError = RPCError<TypeConfig>;
 type AppendResults<'s> = BoxStream<'s, Result<StreamAppendResult<TypeConfig>, RpcError>>;
 
@@ -185,7 +188,14 @@ impl NetStreamAppend<TypeConfig> for Peer {
                 asked.fetch_add(1, Relaxed);
                 append_to(group, request)
             });
-            let replies = client.append(requests).await.map_err(failed)?.into_inner();
+            let replies = match client.append(requests).await {
+                Ok(replies) => replies.into_inner(),
+                Err(status) => {
+                    // Raft backs off between the requests of a stream, not between streams that could not be opened.
+                    tokio::time::sleep(REOPEN).await;
+                    return Err(failed(status));
+                }
+            };
             let answered = Arc::clone(&unanswered);
             let results = replies.map(move |reply| {
                 answered.fetch_sub(1, Relaxed);

@@ -22,6 +22,9 @@ use crate::config::{LogConfig, LogFormat};
 /// Environment variable with a filter that overrides `log.level`.
 pub const FILTER_VARIABLE: &str = "QUORUMQ_LOG";
 
+/// Libraries that would say the same thing over and over while a peer is away; this node's own lines say it once.
+const QUIETER: &str = "openraft=error,h2=warn,hyper=warn,hyper_util=warn,tonic=warn,tower=warn";
+
 /// Starts logging for the whole process.
 ///
 /// # Errors
@@ -31,7 +34,7 @@ pub fn start(node: u64, config: &LogConfig) -> Result<(), TryInitError> {
         .ok()
         .filter(|filter| !filter.is_empty())
         .map_or_else(
-            || EnvFilter::new(config.level.as_str()),
+            || EnvFilter::new(format!("{},{QUIETER}", config.level.as_str())),
             EnvFilter::new::<String>,
         );
     Registry::default()

@@ -177,7 +177,7 @@ fn changed(answer: Answer, version: Option<String>, format: Format) -> Outcome {
         Answer::Ok => (true, "ok"),
         Answer::Number(1) => (true, "deleted"),
         Answer::Number(0) => (false, "absent"),
-        Answer::Number(-1) => (false, "refused: the value is another one"),
+        Answer::Number(-1) => (false, "refused: the key exists, or has another value"),
         _ => return Err(unexpected(answer)),
     };
     match format {

@@ -316,6 +316,24 @@ impl Connection {
         }
     }
 
+    /// A CONNECT of no known version is refused: closed, with or without a CONNACK of any version before.
+    #[track_caller]
+    pub fn expect_refusal(&mut self, codes: &[u8]) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self.fill(deadline) {
+                Ok(()) => {}
+                Err(Fault::Closed) => break,
+                Err(fault) => panic!("instead of the end: {fault:?}"),
+            }
+        }
+        match self.inbox.as_slice() {
+            [] => {}
+            [0x20, _, 0, code, ..] if codes.contains(code) => {}
+            other => panic!("instead of a refusal: {other:02x?}"),
+        }
+    }
+
     /// DISCONNECT 0x00, then close.
     pub fn disconnect(mut self) {
         let _ = self.try_send(&wire::disconnect(self.level, 0, &Properties::new()));

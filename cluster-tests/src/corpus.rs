@@ -12,6 +12,7 @@
 //! < 90 [ 0001 00 02 ]          a packet with exactly these bytes
 //! < E0 81 82                   a DISCONNECT (v5) with one of these reasons
 //! < END 81 82                  closed, at most one refusing CONNACK or DISCONNECT with one of these codes before
+//! < REFUSED 84 01              closed, with or without a CONNACK of any version that has one of these codes
 //! < CLOSE                      closed without another packet
 //! < SILENCE                    nothing waits: a PINGREQ is answered at once
 //! ```
@@ -132,6 +133,7 @@ impl Conversation<'_> {
         match words.as_slice() {
             ["CLOSE"] => connection.expect_closed(),
             ["END", rest @ ..] => connection.expect_end(&codes(rest)),
+            ["REFUSED", rest @ ..] => connection.expect_refusal(&codes(rest)),
             ["SILENCE"] => connection.expect_nothing(),
             ["20", present @ ("PRESENT" | "NEW")] => match connection.expect() {
                 Packet::Connack(connack) => {

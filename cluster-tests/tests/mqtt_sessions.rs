@@ -159,9 +159,9 @@ fn keep_alive_is_fed_by_inbound_packets_only(cluster: &Cluster) {
     let address = cluster.mqtt(1);
     let (mut fed, _) = Connection::connect(address, &Connect::v5("fed").keep_alive(1));
     let (mut starved, _) = Connection::connect(address, &Connect::v5("starved").keep_alive(1));
-    starved.subscribe(&[("feeding", 0)]);
     let mut publisher = Connection::v5(address, "feeder");
     let began = Instant::now();
+    starved.subscribe(&[("feeding", 0)]);
     let mut ended = None;
     while began.elapsed() < Duration::from_millis(5000) && ended.is_none() {
         fed.send(&wire::PINGREQ);

@@ -102,8 +102,12 @@ impl Cluster {
     /// Directories and configuration files, and nothing started.
     pub fn prepare(plan: Plan) -> Self {
         let machine = lock_machine();
-        let directory =
+        let mut directory =
             TempDir::with_prefix("quorumq-cluster-").expect("a temporary directory can be made");
+        if std::env::var_os("QUORUMQ_KEEP").is_some() {
+            directory.disable_cleanup(true);
+            eprintln!("kept: {}", directory.path().display());
+        }
         let ports = ports::free(plan.size * 4);
         let (inside, outside) = (&ports[..plan.size], &ports[3 * plan.size..]);
         let network = plan.network.then(|| Network::start(outside, inside));

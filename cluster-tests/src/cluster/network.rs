@@ -180,3 +180,83 @@ fn holds(process: u32, inode: &str) -> bool {
             .any(|file| std::fs::read_link(file.path()).is_ok_and(|target| target == wanted))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    /// A server that sends back what it gets, behind the proxy of node 1; the caller is node 0.
+    fn echo() -> (Network, SocketAddr) {
+        let server = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let inside = server.local_addr().expect("it is bound");
+        std::thread::spawn(move || {
+            for stream in server.incoming().filter_map(Result::ok) {
+                std::thread::spawn(move || {
+                    let (mut stream, mut chunk) = (stream, [0; 1024]);
+                    while let Ok(read @ 1..) = stream.read(&mut chunk) {
+                        if stream.write_all(&chunk[..read]).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        let free = || {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+            listener.local_addr().expect("it is bound")
+        };
+        let outside = [free(), free()];
+        let network = Network::start(&outside, &[inside, inside]);
+        network.is(0, Some(std::process::id()));
+        (network, outside[1])
+    }
+
+    fn ask(stream: &mut TcpStream, within: Duration) -> bool {
+        stream
+            .set_read_timeout(Some(within))
+            .expect("a socket can be told");
+        stream.write_all(b"x").expect("the proxy takes it");
+        stream.read_exact(&mut [0; 1]).is_ok()
+    }
+
+    #[test]
+    fn bytes_pass_quickly_until_the_link_is_cut_and_again_when_it_is_healed() {
+        let (network, address) = echo();
+        let mut stream = TcpStream::connect(address).expect("the proxy listens");
+        stream.set_nodelay(true).expect("a socket can be told");
+        assert!(ask(&mut stream, Duration::from_secs(5)));
+        let began = Instant::now();
+        for _ in 0..200 {
+            assert!(ask(&mut stream, Duration::from_secs(5)));
+        }
+        let each = began.elapsed() / 200;
+        assert!(each < Duration::from_millis(5), "{each:?} for a round trip");
+        for (from, to) in [(0, 1), (1, 0)] {
+            network.cut(from, to);
+            std::thread::sleep(POLL * 3);
+            assert!(!ask(&mut stream, Duration::from_millis(200)));
+            network.heal();
+            stream
+                .set_read_timeout(Some(Duration::from_secs(5)))
+                .expect("a socket can be told");
+            stream.read_exact(&mut [0; 1]).expect("what was held comes");
+            assert!(ask(&mut stream, Duration::from_secs(5)));
+        }
+    }
+
+    #[test]
+    fn a_new_connection_is_quick() {
+        let (_network, address) = echo();
+        for _ in 0..10 {
+            let began = Instant::now();
+            let mut stream = TcpStream::connect(address).expect("the proxy listens");
+            assert!(ask(&mut stream, Duration::from_secs(5)));
+            assert!(
+                began.elapsed() < Duration::from_millis(500),
+                "{:?}",
+                began.elapsed()
+            );
+        }
+    }
+}

@@ -3,6 +3,7 @@
 use cluster_tests::cluster::{Cluster, Plan};
 use cluster_tests::store::{Request, StoreClient, blob};
 use cluster_tests::trial::{self, RECOVERY};
+use cluster_tests::wait;
 use cluster_tests::workload::Load;
 use std::time::Duration;
 
@@ -185,8 +186,11 @@ fn a_lagging_node_is_sent_a_snapshot() {
     writer.expect(&Request::set("lag/last", "1"), "+OK\r\n");
     cluster.start_node(follower);
     cluster.wait_ready();
-    let installed = cluster.nodes[follower].metric("quorumq_raft_snapshots_installed_total");
-    assert!(installed.unwrap_or(0.0) >= 1.0, "{installed:?}");
+    // Metrics are copied twice a second.
+    wait::until("the snapshot to be counted", Duration::from_secs(5), || {
+        let installed = cluster.nodes[follower].metric("quorumq_raft_snapshots_installed_total")?;
+        (installed >= 1.0).then_some(())
+    });
     let mut reader = StoreClient::connected("reader", cluster.mqtt(follower));
     reader.expect(&Request::get("lag/last"), blob(b"1"));
     for key in 0..97 {

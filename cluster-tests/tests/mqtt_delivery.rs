@@ -397,10 +397,9 @@ fn a_slow_consumer_does_not_stop_others(cluster: &Cluster) {
         "memory grew by {} bytes",
         after - before
     );
-    let dropped = cluster.nodes[0]
-        .metric("quorumq_messages_dropped_total")
-        .unwrap_or(0.0);
-    assert!(dropped > 0.0, "what was dropped was counted");
+    cluster_tests::wait::until("what was dropped to be counted", PATIENCE, || {
+        (cluster.nodes[0].metric("quorumq_messages_dropped_total")? > 0.0).then_some(())
+    });
     // It may have been disconnected; if not, it is alive.
     loop {
         match slow.receive(Duration::from_millis(500)) {

@@ -43,6 +43,9 @@ id!(
     LogIndex(u64)
 );
 
+/// The cluster itself as a proposer: what a leader proposes on its own account. No node has this id.
+pub const CLUSTER: NodeId = NodeId(0);
+
 /// The only Raft group there is so far.
 pub const GROUP_ZERO: GroupId = GroupId(0);
 

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use bytes::{Buf, Bytes};
 use prost::Message as _;
 
-use crate::ids::{ConnectionId, Incarnation, LogIndex, NodeId, Owner, SessionId};
+use crate::ids::{CLUSTER, ConnectionId, Incarnation, LogIndex, NodeId, Owner, SessionId};
 use crate::proto::{command, state};
 use crate::time::Millis;
 use effect::{Output, Reply};
@@ -184,12 +184,16 @@ impl Machine {
         context: &mut Context<'_, '_>,
         proposal: command::Proposal,
     ) -> Result<(), ApplyError> {
-        if !self.admit(
-            context,
-            context.node,
-            context.incarnation,
-            proposal.sequence,
-        ) {
+        // What a leader proposes on its own account is lost with its leadership and does nothing when it comes twice.
+        let own_account = context.node == CLUSTER;
+        if !own_account
+            && !self.admit(
+                context,
+                context.node,
+                context.incarnation,
+                proposal.sequence,
+            )
+        {
             return Ok(());
         }
         let mut commands = proposal.commands;
@@ -257,9 +261,9 @@ impl Machine {
         Incarnation(self.nodes.get(&node).map_or(0, |row| row.incarnation))
     }
 
-    /// Keys of the state store that hold a value, and their bytes.
-    pub fn store_usage(&self) -> (u64, u64) {
-        (self.meta.store_keys, self.meta.store_bytes)
+    /// Number of keys that are watched in the whole cluster.
+    pub fn watched_keys(&self) -> usize {
+        self.watchers.len()
     }
 
     /// Number of remembered replies.

@@ -171,7 +171,8 @@ fn from_command(command: &command::StoreWrite) -> Result<Write<'_>, StoreError> 
 }
 
 impl Machine {
-    fn usage(&self) -> Usage {
+    /// Keys of the state store that hold a value, and their bytes.
+    pub fn usage(&self) -> Usage {
         Usage {
             keys: self.meta.store_keys,
             bytes: self.meta.store_bytes,

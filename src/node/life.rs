@@ -7,15 +7,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use prost::Message as _;
+use rustc_hash::FxHashMap;
 use tokio::sync::mpsc;
 
-use crate::ids::{Incarnation, NodeId};
+use crate::ids::{CLUSTER, Incarnation, NodeId};
 use crate::mqtt::broker::Broker;
 use crate::node::cluster_service::Heard;
 use crate::proto::command;
 use crate::raft::Raft;
 use crate::replica::applier::LifeEvent;
-use crate::replica::proposer::Waiter;
+use crate::replica::proposer::Numbered;
+use crate::replica::sequencer::Sequencer;
 use crate::router::mailbox::{End, Item};
 use crate::time::wall_now;
 
@@ -99,35 +102,70 @@ impl Life {
     }
 }
 
+/// How long a declaration is given to be committed before it is proposed again.
+const DECLARED: Duration = Duration::from_secs(2);
+
 /// The leader declares nodes dead that it has not heard from for the lease.
-pub async fn watch_leases(broker: Arc<Broker>, raft: Raft, heard: Arc<Heard>, lease: Duration) {
-    let mut led = false;
-    loop {
-        tokio::time::sleep(CHECK).await;
-        let leads = raft.leadership().borrow().is_leader;
-        if leads && !led {
-            heard.forget();
-        }
-        led = leads;
-        if !leads {
-            continue;
-        }
-        for (node, incarnation) in broker.view.live_nodes() {
-            if node != broker.node && heard.last(node, incarnation).elapsed() > lease {
-                declare_dead(&broker, node, incarnation);
+pub struct Leases {
+    /// For the nodes that are live.
+    pub broker: Arc<Broker>,
+    /// For the leadership.
+    pub raft: Raft,
+    /// When each node was last heard of.
+    pub heard: Arc<Heard>,
+    /// Where the leader proposes on its own account: what it decides is lost with its leadership, as it must be.
+    pub sequencer: Sequencer,
+    /// `cluster.node_lease_ms`.
+    pub lease: Duration,
+}
+
+impl Leases {
+    /// Runs until the node stops.
+    pub async fn run(self) {
+        let mut led = false;
+        let mut declared: FxHashMap<(NodeId, Incarnation), Instant> = FxHashMap::default();
+        loop {
+            tokio::time::sleep(CHECK).await;
+            let leads = self.raft.leadership().borrow().is_leader;
+            if leads != led {
+                self.heard.forget();
+                declared.clear();
+            }
+            led = leads;
+            if !leads {
+                continue;
+            }
+            let live = self.broker.view.live_nodes();
+            declared.retain(|node, _| live.contains(node));
+            for (node, incarnation) in live {
+                let silent = self.heard.last(node, incarnation).elapsed();
+                if node == self.broker.node || silent <= self.lease {
+                    continue;
+                }
+                let last = declared.get(&(node, incarnation)).copied();
+                if last.is_none() {
+                    tracing::warn!(node = node.0, %incarnation, "not heard from within the lease: its clients' connections are ended");
+                }
+                if last.is_none_or(|last| last.elapsed() > DECLARED) {
+                    declared.insert((node, incarnation), Instant::now());
+                    self.declare_dead(node, incarnation).await;
+                }
             }
         }
     }
-}
 
-fn declare_dead(broker: &Broker, node: NodeId, incarnation: Incarnation) {
-    tracing::warn!(node = node.0, %incarnation, "not heard from within the lease: its clients' connections are ended");
-    let command = command::NodeDown {
-        node: node.0,
-        incarnation: incarnation.0,
-    };
-    // When too much is waiting, the next check proposes it again.
-    let _ = broker
-        .proposer
-        .submit(command::command::Kind::NodeDown(command), Waiter::Nobody);
+    async fn declare_dead(&self, node: NodeId, incarnation: Incarnation) {
+        let command = command::Command {
+            kind: Some(command::command::Kind::NodeDown(command::NodeDown {
+                node: node.0,
+                incarnation: incarnation.0,
+            })),
+        };
+        let proposal = Numbered {
+            incarnation: Incarnation::default(),
+            sequence: 0,
+            commands: command.encode_length_delimited_to_vec().into(),
+        };
+        self.sequencer.submit(CLUSTER, proposal).await;
+    }
 }

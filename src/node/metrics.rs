@@ -1,48 +1,133 @@
 //! Copies what the layers count on their own into the node's metrics.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use crate::mqtt::broker::Broker;
 use crate::raft::Raft;
+use crate::raft::metrics::Histogram;
+use crate::telemetry::cells::Latency;
 use crate::telemetry::labels::Queue;
+use crate::telemetry::metrics::Metrics;
 
-/// How old a gauge may be.
+/// How old a copied value may be.
 const INTERVAL: Duration = Duration::from_millis(500);
+
+/// Carries new observations of a layer's histogram over, each at the upper bound of the bucket it was counted in.
+#[derive(Default)]
+struct Carried {
+    seen: Vec<u64>,
+}
+
+impl Carried {
+    fn carry(&mut self, from: &Histogram, to: &Latency) {
+        let mut longest = 0;
+        for (index, (bound, count)) in from.buckets().enumerate() {
+            if self.seen.len() <= index {
+                self.seen.push(0);
+            }
+            longest = if bound == u64::MAX { longest } else { bound };
+            let new = count.saturating_sub(std::mem::replace(&mut self.seen[index], count));
+            if new > 0 {
+                to.observe_many(Duration::from_micros(longest), new);
+            }
+        }
+    }
+}
+
+/// Counters that were copied so far.
+#[derive(Default)]
+struct Copied {
+    leader: Option<u64>,
+    fsync: Carried,
+    apply: Carried,
+    log_bytes: u64,
+    log_entries: u64,
+    snapshots_built: u64,
+    snapshots_installed: u64,
+}
+
+/// What a counter has grown by since `seen`, which is brought up to date.
+fn growth(now: u64, seen: &mut u64) -> u64 {
+    now.saturating_sub(std::mem::replace(seen, now))
+}
 
 /// Runs until the node stops.
 pub async fn run(broker: Arc<Broker>, raft: Raft) {
-    let metrics = &broker.metrics;
-    let mut leader = None;
+    let mut copied = Copied::default();
     loop {
+        copied.raft(&raft, &broker.metrics);
+        node(&broker, &broker.metrics);
+        tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+impl Copied {
+    fn raft(&mut self, raft: &Raft, metrics: &Metrics) {
         let status = raft.status();
-        let leadership = *raft.leadership().borrow();
         metrics.raft_leader.set(status.leader.unwrap_or(0));
-        metrics.raft_is_leader.set(u64::from(leadership.is_leader));
+        metrics
+            .raft_is_leader
+            .set(u64::from(raft.leadership().borrow().is_leader));
         metrics.raft_term.set(status.term);
-        if status.leader.is_some() && status.leader != leader {
-            metrics.raft_leader_changes.add(u64::from(leader.is_some()));
-            leader = status.leader;
+        if status.leader.is_some() && status.leader != self.leader {
+            metrics
+                .raft_leader_changes
+                .add(u64::from(self.leader.is_some()));
+            self.leader = status.leader;
         }
         metrics.raft_last_log_index.set(status.last_log);
         metrics.raft_committed_index.set(status.committed);
         metrics.raft_applied_index.set(status.applied);
         metrics.raft_purged_index.set(status.purged.unwrap_or(0));
         metrics.raft_voters.set(status.members.len() as u64);
-        let (sessions, subscriptions) = broker.router.subscriptions().counts();
-        metrics.sessions.set(sessions as u64);
-        metrics.subscriptions.set(subscriptions as u64);
-        let (keys, bytes) = broker.view.store_usage();
-        metrics.store_keys.set(keys);
-        metrics.store_bytes.set(bytes);
+        metrics.queue_depth.of(Queue::Apply).set(status.apply_lag());
+        let counted = raft.metrics();
+        self.apply
+            .carry(&counted.apply_us, &metrics.raft_apply_seconds);
+        self.fsync
+            .carry(&counted.log.fsync_us, &metrics.log_fsync_seconds);
+        let bytes = counted.log.append_bytes.load(Relaxed);
+        metrics.log_bytes.add(growth(bytes, &mut self.log_bytes));
+        let entries = counted.log.append_entries.sum();
         metrics
-            .queue_depth
-            .of(Queue::Proposals)
-            .set(broker.proposer.backlog_bytes() as u64);
+            .log_entries
+            .add(growth(entries, &mut self.log_entries));
+        let built = counted.snapshots_built.load(Relaxed);
         metrics
-            .queue_depth
-            .of(Queue::Unapplied)
-            .set(status.apply_lag());
-        tokio::time::sleep(INTERVAL).await;
+            .raft_snapshots_built
+            .add(growth(built, &mut self.snapshots_built));
+        let installed = counted.snapshots_installed.load(Relaxed);
+        metrics
+            .raft_snapshots_installed
+            .add(growth(installed, &mut self.snapshots_installed));
     }
+}
+
+fn node(broker: &Broker, metrics: &Metrics) {
+    let (sessions, subscriptions) = broker.router.subscriptions().counts();
+    metrics.sessions.set(sessions as u64);
+    metrics.subscriptions.set(subscriptions as u64);
+    let usage = broker.view.store_usage();
+    metrics.store_keys.set(usage.keys);
+    metrics.store_bytes.set(usage.bytes);
+    metrics.store_watches.set(broker.view.watches());
+    let proposer = broker.proposer.depth();
+    metrics
+        .queue_depth
+        .of(Queue::Proposals)
+        .set(proposer.gathering as u64);
+    metrics
+        .queue_depth
+        .of(Queue::Unapplied)
+        .set(proposer.in_flight as u64);
+    metrics
+        .queue_depth
+        .of(Queue::Reads)
+        .set(broker.reader.depth() as u64);
+    metrics
+        .queue_depth
+        .of(Queue::Peers)
+        .set(broker.router.remote().depth_bytes() as u64);
 }

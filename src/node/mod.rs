@@ -166,7 +166,7 @@ struct Replica {
     life: mpsc::UnboundedReceiver<LifeEvent>,
 }
 
-async fn start_replica(config: &Config) -> Result<Replica, RunError> {
+async fn start_replica(config: &Config, metrics: Arc<Metrics>) -> Result<Replica, RunError> {
     let local = NodeId(config.node.id);
     let cluster = config.cluster.identity().to_string();
     let data = DataDir::open(&config.node.data_dir, local, &cluster)?;
@@ -187,6 +187,7 @@ async fn start_replica(config: &Config) -> Result<Replica, RunError> {
         router.clone(),
         due.clone(),
         clock.clone(),
+        metrics,
     );
     let mut settings = raft::RaftConfig::new(local, cluster, config.advertised().to_string());
     settings.timing = raft::Timing {
@@ -223,7 +224,8 @@ impl Node {
             Some(address) => Some(bind("http.listen", address).await?),
             None => None,
         };
-        let replica = start_replica(&config).await?;
+        let metrics = Arc::new(Metrics::default());
+        let replica = start_replica(&config, metrics.clone()).await?;
         let raft = replica.raft.clone();
         let reader = Arc::new(Reader::default());
         let scan_page = PageBudget {
@@ -238,7 +240,7 @@ impl Node {
             replica.proposer.clone(),
             reader.clone(),
             replica.view.clone(),
-            Arc::new(Metrics::default()),
+            metrics,
         );
         tokio::spawn(reader.run(
             raft.clone(),
@@ -283,7 +285,8 @@ impl Node {
             .router
             .post_to_all(|| Item::End(End::ShuttingDown));
         let quiet = |broker: &Broker| {
-            broker.router.connections() == 0 && broker.proposer.backlog_bytes() == 0
+            let depth = broker.proposer.depth();
+            broker.router.connections() == 0 && depth.gathering + depth.in_flight == 0
         };
         while !quiet(&self.broker) && Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -327,12 +330,14 @@ fn serve_cluster(
     tokio::spawn(Arc::new(deliver).run());
     let heard = Arc::new(Heard::default());
     let lease = Duration::from_millis(config.cluster.node_lease_ms);
-    tokio::spawn(life::watch_leases(
-        broker.clone(),
-        raft.clone(),
-        heard.clone(),
+    let leases = life::Leases {
+        broker: broker.clone(),
+        raft: raft.clone(),
+        heard: heard.clone(),
+        sequencer: sequencer.clone(),
         lease,
-    ));
+    };
+    tokio::spawn(leases.run());
     let life = life::Life {
         broker: broker.clone(),
         raft: raft.clone(),
@@ -351,6 +356,8 @@ fn serve_cluster(
     };
     let server = tonic::transport::Server::builder()
         .tcp_nodelay(true)
+        // A peer whose calls time out on a starved machine resets streams; that is no attack.
+        .http2_max_pending_accept_reset_streams(Some(4096))
         .http2_keepalive_interval(Some(Duration::from_secs(2)))
         .http2_keepalive_timeout(Some(Duration::from_secs(4)))
         .initial_stream_window_size(8 << 20)

@@ -18,14 +18,16 @@ use crate::replica::sequencer::Due;
 use crate::router::Router;
 use crate::router::mailbox::{End, Item, WakeList};
 use crate::storage::fatal;
+use crate::store::Usage;
+use crate::telemetry::metrics::Metrics;
 
 /// What the rest of the node needs to know of the machine, kept current by apply.
 #[derive(Default)]
 pub struct View {
     live: Mutex<Vec<(NodeId, Incarnation)>>,
     applied: AtomicU64,
-    store_keys: AtomicU64,
-    store_bytes: AtomicU64,
+    usage: Mutex<Usage>,
+    watches: AtomicU64,
     /// The newest incarnation of this node that was ever registered.
     known_incarnation: AtomicU64,
 }
@@ -42,11 +44,13 @@ impl View {
     }
 
     /// Keys of the state store and their bytes.
-    pub fn store_usage(&self) -> (u64, u64) {
-        (
-            self.store_keys.load(Ordering::Relaxed),
-            self.store_bytes.load(Ordering::Relaxed),
-        )
+    pub fn store_usage(&self) -> Usage {
+        *self.usage.lock()
+    }
+
+    /// Watched keys of the whole cluster.
+    pub fn watches(&self) -> u64 {
+        self.watches.load(Ordering::Relaxed)
     }
 
     /// The newest life of this node that was ever registered.
@@ -73,6 +77,7 @@ pub struct Applier {
     due: Arc<Due>,
     clock: Arc<Clock>,
     view: Arc<View>,
+    metrics: Arc<Metrics>,
     life: mpsc::UnboundedSender<LifeEvent>,
 }
 
@@ -86,6 +91,7 @@ impl Applier {
         router: Arc<Router>,
         due: Arc<Due>,
         clock: Arc<Clock>,
+        metrics: Arc<Metrics>,
     ) -> (Applier, Arc<View>, mpsc::UnboundedReceiver<LifeEvent>) {
         let (life, events) = mpsc::unbounded_channel();
         let view = Arc::new(View::default());
@@ -97,6 +103,7 @@ impl Applier {
             due,
             clock,
             view: view.clone(),
+            metrics,
             life,
         };
         (applier, view, events)
@@ -105,9 +112,9 @@ impl Applier {
     fn publish(&self) {
         self.due.set(self.machine.next_due());
         self.clock.observe(self.machine.clock());
-        let (keys, bytes) = self.machine.store_usage();
-        self.view.store_keys.store(keys, Ordering::Relaxed);
-        self.view.store_bytes.store(bytes, Ordering::Relaxed);
+        *self.view.usage.lock() = self.machine.usage();
+        let watches = self.machine.watched_keys() as u64;
+        self.view.watches.store(watches, Ordering::Relaxed);
     }
 
     fn publish_nodes(&self) {
@@ -125,6 +132,7 @@ impl Applier {
     fn perform(&self, output: Output, wake: &mut WakeList) {
         match output {
             Output::Reply { incarnation, reply } => {
+                self.metrics.raft_proposals.increment();
                 if incarnation == self.proposer.incarnation() {
                     self.proposer.replied(reply, wake);
                 }
@@ -133,7 +141,9 @@ impl Applier {
                 incarnation,
                 sequence,
             } => {
-                self.proposer.applied(incarnation, sequence);
+                if let Some(taken) = self.proposer.applied(incarnation, sequence) {
+                    self.metrics.raft_commit_seconds.observe(taken);
+                }
                 if sequence == 1 {
                     self.publish_nodes();
                     self.clock.is_live();

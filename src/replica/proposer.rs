@@ -85,6 +85,15 @@ struct State {
 #[error("too many commands are waiting to be proposed")]
 pub struct Overloaded;
 
+/// Commands that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Depth {
+    /// For the next proposal.
+    pub gathering: usize,
+    /// To be applied here.
+    pub in_flight: usize,
+}
+
 /// The node's proposals. Shared by its connections, the link to the leader, and apply.
 #[derive(Default)]
 pub struct Proposer {
@@ -137,15 +146,17 @@ impl Proposer {
         receiver.await.ok()
     }
 
-    /// Bytes of commands that are gathering or on their way.
-    pub fn backlog_bytes(&self) -> usize {
+    /// How much is waiting.
+    pub fn depth(&self) -> Depth {
         let state = self.state.lock();
-        state.commands.len()
-            + state
+        Depth {
+            gathering: state.waiters.len(),
+            in_flight: state
                 .in_flight
                 .iter()
-                .map(|proposal| proposal.numbered.commands.len())
-                .sum::<usize>()
+                .map(|proposal| proposal.waiters.len())
+                .sum(),
+        }
     }
 
     /// How long the oldest proposal has been on its way.

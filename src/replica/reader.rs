@@ -55,6 +55,11 @@ impl Reader {
         }
     }
 
+    /// Reads that wait for a round.
+    pub fn depth(&self) -> usize {
+        self.waiting.lock().len()
+    }
+
     /// Answers reads until the node stops.
     pub async fn run(self: Arc<Self>, raft: Raft, proposer: Arc<Proposer>, clock: Arc<Clock>) {
         loop {

@@ -72,6 +72,8 @@ pub struct Contents {
     pub packets: Vec<u8>,
     /// Those of them that need a packet id, in order.
     pub unnumbered: Vec<Unnumbered>,
+    /// How many packets of each QoS there are.
+    pub counts: [u32; 3],
     /// Everything else, in order.
     pub items: Vec<Item>,
 }
@@ -164,6 +166,7 @@ impl Mailbox {
                 return Err(refused);
             }
         }
+        contents.counts[qos as usize] += 1;
         drop(contents);
         Ok(!self.filled.swap(true, Ordering::AcqRel))
     }

@@ -53,6 +53,8 @@ pub struct Delivered {
     pub unconfirmed: u32,
     /// Packets that were dropped because a subscriber, or the way to its node, is full.
     pub dropped: u32,
+    /// Nodes the message was handed to.
+    pub forwarded: u32,
 }
 
 /// The router of a node.
@@ -196,6 +198,7 @@ impl Router {
         for node in &route.remote {
             let confirm = publisher.filter(|_| message.qos != QoS::AtMostOnce);
             if self.remote.send(*node, message, confirm) {
+                delivered.forwarded += 1;
                 delivered.unconfirmed += u32::from(confirm.is_some());
             } else {
                 delivered.dropped += 1;

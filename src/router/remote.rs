@@ -224,6 +224,15 @@ impl Remote {
         }
     }
 
+    /// Bytes that wait to be sent to other nodes.
+    pub fn depth_bytes(&self) -> usize {
+        let outboxes = self.outboxes.read();
+        outboxes
+            .values()
+            .map(|outbox| outbox.gathering.lock().messages.len())
+            .sum()
+    }
+
     /// The life of `node` has ended.
     pub fn node_ended(&self, node: NodeId) {
         let outbox = self.outboxes.read().get(&node).cloned();

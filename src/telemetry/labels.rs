@@ -77,14 +77,12 @@ labels! {
         Proposals = "proposals",
         /// Commands proposed and not yet applied here.
         Unapplied = "unapplied",
-        /// Committed batches waiting to be applied.
+        /// Committed log entries waiting to be applied.
         Apply = "apply",
         /// Reads waiting for a ReadIndex.
         Reads = "reads",
-        /// Bytes waiting for clients' sockets.
-        Outbox = "outbox_bytes",
-        /// Messages waiting to be sent to other nodes.
-        Peers = "peers",
+        /// Bytes of messages waiting to be sent to other nodes.
+        Peers = "peer_bytes",
     }
 
     /// Why a message was not delivered.
@@ -139,15 +137,5 @@ labels! {
         Administrative = "administrative",
         /// More connections than allowed.
         TooMany = "too_many",
-    }
-
-    /// Why a proposal did not go through at the first try.
-    ProposalFault = "fault" {
-        /// Sent again after the leader changed or the stream to it broke.
-        Resent = "resent",
-        /// Refused: there was no leader in time.
-        NoLeader = "no_leader",
-        /// Refused: too many were waiting.
-        Overload = "overload",
     }
 }

@@ -9,8 +9,8 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-use super::cells::{By, Cell, Counter, Gauge, Grouped, Labels, Latency, Sizes};
-use super::labels::{DisconnectReason, DropReason, Outcome, ProposalFault, Qos, Queue, Verb};
+use super::cells::{By, Cell, Counter, Gauge, Grouped, Labels, Latency};
+use super::labels::{DisconnectReason, DropReason, Outcome, Qos, Queue, Verb};
 
 /// Media type of [`Metrics::render`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -91,18 +91,12 @@ metrics! {
     raft_purged_index: Grouped<Gauge>;
     /// Voters of the cluster, from the applied membership.
     raft_voters: Grouped<Gauge>;
-    /// Commands this node proposed.
+    /// Commands of this node that were applied.
     raft_proposals: Grouped<Counter>;
-    /// Proposals that did not go through at the first try. `no_leader` and `overload` were refused to clients.
-    raft_proposal_faults: Grouped<By<ProposalFault, Counter>>;
-    /// Commands in one entry of the log: rises with load, which is what keeps the cost per command low.
-    raft_batch_commands: Grouped<Sizes>;
     /// From the proposal of a command here to its application here.
     raft_commit_seconds: Grouped<Latency>;
     /// Applying one run of entries, with the write to the state's tables.
     raft_apply_seconds: Grouped<Latency>;
-    /// One ReadIndex round, shared by all reads that waited for it.
-    raft_read_index_seconds: Grouped<Latency>;
     /// Snapshots built here.
     raft_snapshots_built: Grouped<Counter>;
     /// Snapshots received from the leader and installed here.
@@ -141,9 +135,7 @@ metrics! {
     store_keys: Gauge;
     /// Bytes of keys and values in the state store; `store.max_bytes` bounds it.
     store_bytes: Gauge;
-    /// Keys that expired.
-    store_expired: Counter;
-    /// Keys watched by clients of this node (KEYNOTIFY).
+    /// Keys watched in the whole cluster (KEYNOTIFY).
     store_watches: Gauge;
     /// Notifications sent to clients of this node.
     store_notifications: Counter;

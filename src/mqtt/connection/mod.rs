@@ -28,7 +28,7 @@ use crate::replica::proposer::Waiter;
 use crate::router::Route;
 use crate::router::mailbox::{Contents, Item, Mailbox, Ticket, WakeList};
 use crate::store::topics::INVOKE;
-use crate::telemetry::labels::{DisconnectReason, DropReason};
+use crate::telemetry::labels::{DisconnectReason, DropReason, Qos};
 use end::Ended;
 use outbound::{AfterPubRec, Outbound};
 use requests::{Request, Requests};
@@ -208,6 +208,7 @@ impl Connection {
             for item in std::mem::take(&mut contents.items) {
                 self.handle_item(item)?;
             }
+            self.count_sent(std::mem::take(&mut contents.counts));
             if !contents.packets.is_empty() {
                 let held_over = self.outbound.send(contents, &mut self.out);
                 if held_over > 0 {
@@ -234,6 +235,17 @@ impl Connection {
                 .add(dropped);
         }
         Ok(())
+    }
+
+    fn count_sent(&self, counts: [u32; 3]) {
+        for (qos, count) in [Qos::AtMostOnce, Qos::AtLeastOnce, Qos::ExactlyOnce]
+            .into_iter()
+            .zip(counts)
+        {
+            if count > 0 {
+                self.broker.metrics.messages_sent.of(qos).add(count.into());
+            }
+        }
     }
 
     fn handle_item(&mut self, item: Item) -> Result<(), Ended> {

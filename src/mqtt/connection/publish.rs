@@ -136,6 +136,12 @@ impl Connection {
         }
         let route = &self.routes[topic];
         let delivered = router.deliver(route, &message, publisher, &mut self.wake);
+        if delivered.forwarded > 0 {
+            self.broker
+                .metrics
+                .messages_forwarded
+                .add(delivered.forwarded.into());
+        }
         if delivered.dropped > 0 {
             let metrics = &self.broker.metrics;
             metrics

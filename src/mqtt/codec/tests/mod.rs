@@ -5,6 +5,7 @@ mod encoded;
 mod hostile;
 mod refused;
 mod round_trip;
+mod speed;
 mod strategies;
 
 use super::{DecodeError, Frame, MAX_PACKET_SIZE, PacketId, Version, frame};

@@ -1,0 +1,158 @@
+//! What the fuzz targets check: no panic, nothing read beyond a packet, and whatever is accepted can be written and is
+//! read back as the same.
+
+#[path = "../../../src/mqtt/codec/mod.rs"]
+pub mod codec;
+
+use codec::{
+    Connect, DecodeError, EncodeError, Frame, MAX_PACKET_SIZE, Packet, PeerLimits, Publish,
+    PublishProperties, PublishTemplate, Version, client, decode, decode_connect, encode, frame,
+};
+
+const VERSIONS: [Version; 3] = [Version::V31, Version::V311, Version::V5];
+
+/// Packets larger than this are not tried.
+const MAX_SIZE: u32 = 1 << 16;
+
+/// Each packet of a stream, until it ends, is incomplete or is refused.
+fn packets(mut stream: &[u8], mut check: impl FnMut(Frame<'_>)) {
+    while let Ok(Some(frame)) = frame::next(stream, MAX_SIZE) {
+        assert!(frame.length <= stream.len() && frame.length <= MAX_SIZE as usize);
+        check(frame);
+        stream = &stream[frame.length..];
+    }
+}
+
+fn only_frame(bytes: &[u8]) -> Frame<'_> {
+    let frame = frame::next(bytes, MAX_PACKET_SIZE)
+        .expect("written well")
+        .expect("whole");
+    assert_eq!(frame.length, bytes.len());
+    frame
+}
+
+/// CONNECT: read, written, read again.
+pub fn connect(stream: &[u8]) {
+    packets(stream, |frame| {
+        let Ok(connect) = decode_connect(frame) else {
+            return;
+        };
+        assert_eq!(codec::sniff_version(frame), Some(connect.version));
+        let mut bytes = Vec::new();
+        client::connect(&mut bytes, &connect).expect("what was read can be written");
+        let again: Result<Connect<'_>, DecodeError> = decode_connect(only_frame(&bytes));
+        assert_eq!(again, Ok(connect));
+    });
+}
+
+fn check_publish(publish: &Publish<'_>) {
+    let forwardable = publish.properties.forwardable();
+    let forwarded = PublishProperties::parse(&forwardable).expect("what is forwarded is legal");
+    assert_eq!(
+        forwarded.user_properties(),
+        publish.properties.user_properties()
+    );
+    assert_eq!(
+        forwarded.response_topic(),
+        publish.properties.response_topic()
+    );
+    assert_eq!(
+        forwarded.correlation_data(),
+        publish.properties.correlation_data()
+    );
+    assert_eq!(
+        (forwarded.topic_alias(), forwarded.message_expiry()),
+        (None, None)
+    );
+    let template = PublishTemplate::from_publish(publish, "t").expect("fits");
+    assert_eq!(
+        (template.topic(), template.forwardable()),
+        ("t", &*forwardable)
+    );
+    assert_eq!(template.payload(), publish.payload);
+}
+
+fn write_client_packet(
+    out: &mut Vec<u8>,
+    version: Version,
+    packet: &Packet<'_>,
+) -> Result<usize, EncodeError> {
+    let limits = PeerLimits::NONE;
+    match packet {
+        Packet::Publish(publish) => client::publish(out, version, publish),
+        Packet::PubAck(ack) => encode::puback(out, version, ack, limits),
+        Packet::PubRec(ack) => encode::pubrec(out, version, ack, limits),
+        Packet::PubRel(ack) => encode::pubrel(out, version, ack, limits),
+        Packet::PubComp(ack) => encode::pubcomp(out, version, ack, limits),
+        Packet::Subscribe(subscribe) => client::subscribe(out, version, subscribe),
+        Packet::Unsubscribe(unsubscribe) => client::unsubscribe(out, version, unsubscribe),
+        Packet::PingReq => Ok(client::pingreq(out)),
+        Packet::Disconnect(disconnect) => client::disconnect(out, version, disconnect, limits),
+        Packet::Auth(auth) => client::auth(out, version, auth, limits),
+    }
+}
+
+/// What a client sends after CONNECT, in every version: read, written, read again.
+pub fn from_client(stream: &[u8]) {
+    packets(stream, |frame| {
+        for version in VERSIONS {
+            let Ok(packet) = decode(version, frame) else {
+                continue;
+            };
+            match &packet {
+                // 3.1 has a DUP flag that is not written with QoS 0.
+                Packet::Publish(publish) if publish.dup && publish.packet_id.is_none() => continue,
+                Packet::Publish(publish) => check_publish(publish),
+                Packet::Subscribe(subscribe) => {
+                    assert!(
+                        subscribe
+                            .filters
+                            .iter()
+                            .filter(|request| request.topic_filter().is_ok())
+                            .count()
+                            < MAX_SIZE as usize
+                    );
+                }
+                _ => {}
+            }
+            let mut bytes = Vec::new();
+            write_client_packet(&mut bytes, version, &packet)
+                .expect("what was read can be written");
+            assert_eq!(decode(version, only_frame(&bytes)), Ok(packet));
+        }
+    });
+}
+
+/// What a server sends, in every version: read, and written again where the server's encoders know the packet.
+pub fn from_server(stream: &[u8]) {
+    packets(stream, |frame| {
+        for version in VERSIONS {
+            let Ok(packet) = client::decode(version, frame) else {
+                continue;
+            };
+            let (mut bytes, limits) = (Vec::new(), PeerLimits::NONE);
+            let written = match &packet {
+                client::Packet::ConnAck(connack) => {
+                    encode::connack(&mut bytes, version, connack, limits)
+                }
+                client::Packet::SubAck(suback) => {
+                    encode::suback(&mut bytes, version, suback, limits)
+                }
+                client::Packet::UnsubAck(unsuback) => {
+                    encode::unsuback(&mut bytes, version, unsuback, limits)
+                }
+                client::Packet::Disconnect(bye) => {
+                    encode::disconnect(&mut bytes, version, bye, limits)
+                }
+                client::Packet::Auth(auth) => encode::auth(&mut bytes, version, auth, limits),
+                client::Packet::Publish(publish) => {
+                    check_publish(publish);
+                    continue;
+                }
+                _ => continue,
+            };
+            written.expect("what was read can be written");
+            assert_eq!(client::decode(version, only_frame(&bytes)), Ok(packet));
+        }
+    });
+}

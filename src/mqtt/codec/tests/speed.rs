@@ -8,18 +8,19 @@ use std::time::Instant;
 use super::super::*;
 use super::*;
 
-const ROUNDS: u32 = 200_000;
+/// Calls per round: short enough that on a busy machine some rounds are not interrupted.
+const CALLS: u32 = 5_000;
 
-/// Nanoseconds per call: the best of seven rounds, because the others were disturbed.
+/// Nanoseconds per call: the best of many rounds, because the others were disturbed.
 fn measure(mut call: impl FnMut() -> usize) -> f64 {
     let round = |_| {
         let start = Instant::now();
-        for _ in 0..ROUNDS {
+        for _ in 0..CALLS {
             black_box(call());
         }
-        start.elapsed().as_nanos() as f64 / f64::from(ROUNDS)
+        start.elapsed().as_nanos() as f64 / f64::from(CALLS)
     };
-    (0..7).map(round).fold(f64::MAX, f64::min)
+    (0..400).map(round).fold(f64::MAX, f64::min)
 }
 
 fn row(what: &str, call: impl FnMut() -> usize) {

@@ -12,9 +12,11 @@ use super::encode::PeerLimits;
 use super::error::{DecodeError, EncodeError};
 use super::frame::Frame;
 use super::publish::{self, Publish};
-use super::subscribe::{SubAck, Subscribe, UnsubAck, Unsubscribe};
+use super::suback::{SubAck, UnsubAck};
+use super::subscribe::Subscribe;
 use super::template::{Delivery, TopicAlias};
 use super::types::{MAX_PACKET_SIZE, PacketType, Version};
+use super::unsubscribe::Unsubscribe;
 
 /// A packet that a server sends.
 #[derive(Clone, Debug, PartialEq, Eq)]

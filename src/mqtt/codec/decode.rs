@@ -5,8 +5,9 @@ use super::disconnect::{Auth, Disconnect, Sender};
 use super::error::DecodeError;
 use super::frame::Frame;
 use super::publish::{Publish, decode_publish};
-use super::subscribe::{Subscribe, Unsubscribe};
+use super::subscribe::Subscribe;
 use super::types::{PacketType, Version};
+use super::unsubscribe::Unsubscribe;
 
 /// A packet that a client sends after its CONNECT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

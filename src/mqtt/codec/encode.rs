@@ -8,7 +8,7 @@ use super::connack::ConnAck;
 use super::disconnect::{Auth, Disconnect, Sender};
 use super::error::EncodeError;
 use super::property::{Property, UserProperties};
-use super::subscribe::{SubAck, UnsubAck};
+use super::suback::{SubAck, UnsubAck};
 use super::types::{MAX_PACKET_SIZE, PacketType, Version};
 use super::write;
 

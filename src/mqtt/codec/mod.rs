@@ -24,11 +24,13 @@ mod property;
 mod publish;
 mod read;
 mod reason;
+mod suback;
 mod subscribe;
 mod template;
 #[cfg(test)]
 mod tests;
 mod types;
+mod unsubscribe;
 mod write;
 
 pub use ack::Ack;
@@ -45,11 +47,11 @@ pub use publish::{
     Publish, PublishProperties, PublishPropertiesBuf, decode_publish, refused_publish,
 };
 pub use reason::ReasonCode;
-pub use subscribe::{
-    FilterRequest, Filters, SubAck, Subscribe, UnsubAck, Unsubscribe, UnsubscribeFilters,
-};
+pub use suback::{SubAck, UnsubAck};
+pub use subscribe::{FilterRequest, Filters, Subscribe};
 pub use template::{Delivery, PublishTemplate, TopicAlias, encode_publish};
 pub use types::{
     MAX_FIELD_LENGTH, MAX_PACKET_SIZE, MAX_REMAINING_LENGTH, PacketId, PacketType, QoS,
     RetainHandling, SubscriptionOptions, Version,
 };
+pub use unsubscribe::{Unsubscribe, UnsubscribeFilters};

@@ -119,12 +119,24 @@ fn flag(reader: &mut Reader<'_>) -> Result<bool, DecodeError> {
     }
 }
 
+/// Reads the identifier of a property. Before the value: which property it is decides what is wrong with it.
+fn read_id(reader: &mut Reader<'_>) -> Result<PropertyId, DecodeError> {
+    PropertyId::from_u32(reader.variable()?).ok_or(DecodeError::PropertyUnknown)
+}
+
+/// A field that does not fit into the list: the list's length is wrong.
+fn in_list(error: DecodeError) -> DecodeError {
+    match error {
+        DecodeError::BodyTooShort => DecodeError::PropertyLength,
+        other => other,
+    }
+}
+
 impl<'a> Property<'a> {
-    /// Reads one property and checks its value.
-    fn read(reader: &mut Reader<'a>) -> Result<(PropertyId, Self), DecodeError> {
+    /// Reads the value of a property and checks it.
+    fn read(id: PropertyId, reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
         use PropertyId as Id;
-        let id = Id::from_u32(reader.variable()?).ok_or(DecodeError::PropertyUnknown)?;
-        let property = match id {
+        Ok(match id {
             Id::PayloadFormatIndicator => Self::PayloadFormatIndicator(if flag(reader)? {
                 PayloadFormat::Utf8
             } else {
@@ -176,8 +188,7 @@ impl<'a> Property<'a> {
                 Self::SubscriptionIdentifierAvailable(flag(reader)?)
             }
             Id::SharedSubscriptionAvailable => Self::SharedSubscriptionAvailable(flag(reader)?),
-        };
-        Ok((id, property))
+        })
     }
 
     /// The property's identifier.
@@ -321,11 +332,7 @@ impl<'a> PropertyReader<'a> {
         if self.reader.is_empty() {
             return Ok(None);
         }
-        let (id, property) = Property::read(&mut self.reader).map_err(|error| match error {
-            // A field that does not fit into the list: the list's length is wrong.
-            DecodeError::BodyTooShort => DecodeError::PropertyLength,
-            other => other,
-        })?;
+        let id = read_id(&mut self.reader).map_err(in_list)?;
         if !self.allowed.contains(id) {
             return Err(DecodeError::PropertyNotAllowed);
         }
@@ -334,7 +341,9 @@ impl<'a> PropertyReader<'a> {
             return Err(DecodeError::PropertyRepeated);
         }
         self.seen |= bit;
-        Ok(Some(property))
+        Property::read(id, &mut self.reader)
+            .map(Some)
+            .map_err(in_list)
     }
 }
 
@@ -439,7 +448,9 @@ impl<'a> Iterator for UserPropertyIter<'a> {
             Source::List(list) => {
                 let mut reader = Reader::new(list);
                 // The list was checked, so an error does not occur; it would end the iteration.
-                while let Ok((_, property)) = Property::read(&mut reader) {
+                while let Ok(property) =
+                    read_id(&mut reader).and_then(|id| Property::read(id, &mut reader))
+                {
                     if let Property::UserProperty(name, value) = property {
                         *list = reader.take_rest();
                         return Some((name, value));

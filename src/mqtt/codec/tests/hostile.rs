@@ -32,6 +32,27 @@ fn walk(packet: &Packet<'_>) -> usize {
     }
 }
 
+/// Every refusal can be told: as a CONNACK to a CONNECT, else as a DISCONNECT.
+fn tell(error: DecodeError, connecting: bool) {
+    let (mut out, limits) = (Vec::new(), PeerLimits::NONE);
+    let told = if connecting {
+        encode::connack(
+            &mut out,
+            Version::V5,
+            &ConnAck::refused(error.reason()),
+            limits,
+        )
+    } else {
+        encode::disconnect(
+            &mut out,
+            Version::V5,
+            &Disconnect::new(error.reason()),
+            limits,
+        )
+    };
+    assert!(told.is_ok(), "{error:?}: {told:?}");
+}
+
 /// Decodes one packet in every role and version.
 fn decode_all(bytes: &[u8]) {
     let Ok(Some(frame)) = frame::next(bytes, 1 << 20) else {
@@ -46,9 +67,11 @@ fn decode_all(bytes: &[u8]) {
             decode_connect(super::only_frame(&again)).expect("what was written can be read");
         assert_eq!(second, connect);
     }
+    let _ = decode_connect(frame).map_err(|error| tell(error, true));
     for version in VERSIONS {
-        if let Ok(packet) = decode(version, frame) {
-            walk(&packet);
+        match decode(version, frame) {
+            Ok(packet) => drop(walk(&packet)),
+            Err(error) => tell(error, false),
         }
         let _ = client::decode(version, frame).map(|packet| format!("{packet:?}"));
     }

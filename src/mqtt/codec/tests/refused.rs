@@ -310,7 +310,7 @@ const CONNECTS: &[ConnectCase] = &[
         b"MQTT",
         5,
         6,
-        &[0, 0, 0, 0, 0, 3, 0x23, 0, 1, 0, 1, b'w', 0, 0],
+        &[0, 0, 0, 0, 0, 3, 0x23, 0, 0, 0, 1, b'w', 0, 0],
         E::PropertyNotAllowed,
     ),
     (

@@ -450,15 +450,6 @@ impl Raft {
         purged.map_err(|_| ChangeError::Stopped)
     }
 
-    /// Stops taking part at once, as after a crash but for the files being closed: nothing is handed over or flushed.
-    pub async fn abort(&self) {
-        let inner = &self.inner;
-        // It ends badly only by having ended before.
-        let _ = inner.core.shutdown().await;
-        inner.log_db.close().await;
-        inner.data.lock().take();
-    }
-
     /// Hands leadership over if this node leads, stops taking part, flushes the state, and closes the files.
     pub async fn shutdown(&self) {
         let inner = &self.inner;

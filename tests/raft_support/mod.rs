@@ -12,10 +12,11 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use quorumq::ids::{LogIndex, NodeId};
 use quorumq::machine::tables::{Backing, Tables};
-use quorumq::raft::{Apply, Peer, Raft, RaftConfig, StartError, Timing};
+use quorumq::raft::{Apply, Peer, Raft, RaftConfig, StartError};
 use quorumq::storage::{DataDir, OpenError};
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::runtime::Runtime;
+use tonic::transport::server::TcpIncoming;
 
 pub const CLUSTER: &str = "7d3a5a0e-55a3-4d3f-9d6b-4a4f2a0f3c11";
 
@@ -31,14 +32,10 @@ pub struct Seen {
 pub struct Rows {
     pub seen: Arc<Mutex<Seen>>,
     pending: Vec<(u64, Bytes)>,
-    pub delay: Option<Duration>,
 }
 
 impl Apply for Rows {
     fn apply(&mut self, index: LogIndex, batch: Bytes, tables: &mut Tables<'_>) {
-        if let Some(delay) = self.delay {
-            std::thread::sleep(delay);
-        }
         let at = batch
             .iter()
             .position(|byte| *byte == b'=')
@@ -80,24 +77,53 @@ pub fn times_written(backing: &dyn Backing, key: &str) -> u64 {
     count.map_or(0, |bytes| u64::from_be_bytes(bytes[..].try_into().unwrap()))
 }
 
-/// A running replica and its server.
+/// A running replica and its server, on a runtime of their own so that they can be killed as one.
 pub struct Node {
     pub id: NodeId,
     pub address: SocketAddr,
     pub raft: Raft,
     pub seen: Arc<Mutex<Seen>>,
-    stop: Option<oneshot::Sender<()>>,
-    server: tokio::task::JoinHandle<()>,
-}
-
-pub fn timing() -> Timing {
-    Timing::default()
+    runtime: Option<Runtime>,
 }
 
 pub fn config(id: u64, address: SocketAddr) -> RaftConfig {
-    let mut config = RaftConfig::new(NodeId(id), CLUSTER.into(), address.to_string());
-    config.timing = timing();
-    config
+    RaftConfig::new(NodeId(id), CLUSTER.into(), address.to_string())
+}
+
+async fn open(config: RaftConfig, dir: PathBuf, seen: Arc<Mutex<Seen>>) -> Raft {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let data = DataDir::open(&dir, config.node, &config.cluster);
+        let rows = Rows {
+            seen: Arc::clone(&seen),
+            pending: Vec::new(),
+        };
+        let started = match data {
+            Ok(data) => Raft::start(config.clone(), data, Box::new(rows)).await,
+            Err(error) => Err(error.into()),
+        };
+        // A killed node's last thread may still hold its files: one process plays many.
+        let error = match started {
+            Ok(raft) => return raft,
+            Err(StartError::Storage(OpenError::Database { reason, .. }))
+                if reason.contains("lock hold by current process") =>
+            {
+                reason
+            }
+            Err(StartError::Storage(OpenError::InUse { path, .. })) => path.display().to_string(),
+            Err(error) => panic!("node {}: {error}", config.node),
+        };
+        assert!(Instant::now() < deadline, "{error}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 impl Node {
@@ -110,64 +136,36 @@ impl Node {
         let address = listener.local_addr().unwrap();
         let id = config.node;
         let seen = Arc::new(Mutex::new(Seen::default()));
-        let deadline = Instant::now() + Duration::from_secs(10);
-        let raft = loop {
-            let data = DataDir::open(dir, id, &config.cluster).unwrap();
-            let rows = Rows {
-                seen: Arc::clone(&seen),
-                pending: Vec::new(),
-                delay: None,
-            };
-            match Raft::start(config.clone(), data, Box::new(rows)).await {
-                Ok(raft) => break raft,
-                // A killed node's last task may still hold its database: one process plays many.
-                Err(StartError::Storage(OpenError::Database { reason, .. }))
-                    if reason.contains("lock hold by current process") =>
-                {
-                    assert!(Instant::now() < deadline, "{reason}");
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                }
-                Err(error) => panic!("node {id}: {error}"),
-            }
-        };
-        let (stop, stopped) = oneshot::channel::<()>();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let listener = listener.into_std().unwrap();
+        let started = runtime.spawn(open(config, dir.to_owned(), Arc::clone(&seen)));
+        let raft = started.await.unwrap();
         let service = raft.service();
-        let incoming =
-            tonic::transport::server::TcpIncoming::from(listener).with_nodelay(Some(true));
-        let server = tokio::spawn(async move {
-            let serve = tonic::transport::Server::builder()
-                .add_service(service)
-                .serve_with_incoming(incoming);
-            tokio::select! {
-                served = serve => served.unwrap(),
-                _ = stopped => {}
-            }
+        runtime.spawn(async move {
+            let listener = TcpListener::from_std(listener).unwrap();
+            let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+            let server = tonic::transport::Server::builder().add_service(service);
+            server.serve_with_incoming(incoming).await.unwrap();
         });
         Node {
             id,
             address,
             raft,
             seen,
-            stop: Some(stop),
-            server,
+            runtime: Some(runtime),
         }
     }
 
-    /// Cuts the node off at once, like a crash of its network, then ends it.
-    pub async fn kill(mut self) {
-        if let Some(stop) = self.stop.take() {
-            let _ = stop.send(());
-        }
-        self.server.abort();
-        self.raft.abort().await;
-    }
+    /// Ends everything at once: sockets close, nothing is flushed or handed over.
+    pub fn kill(self) {}
 
-    pub async fn shutdown(mut self) {
-        self.raft.shutdown().await;
-        if let Some(stop) = self.stop.take() {
-            let _ = stop.send(());
-        }
-        let _ = self.server.await;
+    pub async fn shutdown(self) {
+        let raft = self.raft.clone();
+        raft.shutdown().await;
     }
 
     pub fn leads(&self) -> bool {
@@ -242,7 +240,7 @@ impl Cluster {
     }
 
     pub async fn kill(&mut self, id: u64) {
-        self.nodes.remove(&id).unwrap().kill().await;
+        self.nodes.remove(&id).unwrap().kill();
     }
 
     /// The id of the node that leads with a term's blank entry applied.

@@ -99,7 +99,7 @@ async fn slow_syncs_alone_end_no_leadership() {
         // Every fifth sync takes 8 to 100 ms.
         config.before_sync = Some(Arc::new(move || {
             let number = syncs.fetch_add(1, Relaxed);
-            if number % 5 == 0 {
+            if number.is_multiple_of(5) {
                 std::thread::sleep(Duration::from_millis(8 + (number * 37) % 93));
             }
         }));

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use openraft::ReadPolicy;
+use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{LinearizableReadError, RaftError};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -138,9 +139,22 @@ impl Rounds {
             group: self.group.0,
         });
         request.set_timeout(self.patience);
-        match client.read_index(request).await {
-            Ok(reply) => Ok(reply.into_inner().index),
-            Err(status) => Err(ReadError::Unconfirmed(status.message().to_owned())),
+        // A paused leader neither answers nor closes: once another one leads, it is asked instead.
+        tokio::select! {
+            reply = client.read_index(request) => match reply {
+                Ok(reply) => Ok(reply.into_inner().index),
+                Err(status) => Err(unconfirmed(status.message().to_owned())),
+            },
+            () = self.leads_no_more(node) => Err(unconfirmed("the leader has changed".to_owned())),
+        }
+    }
+
+    async fn leads_no_more(&self, node: u64) {
+        let mut metrics = self.core.server_metrics();
+        while metrics.borrow_watched().current_leader == Some(node) {
+            if metrics.changed().await.is_err() {
+                return;
+            }
         }
     }
 }

@@ -5,52 +5,69 @@
 
 mod raft_support;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use quorumq::raft::Raft;
 use raft_support::{Cluster, Node, config, listen, row};
 
 const KILLS: usize = 20;
 
-/// Writes one after the other to whoever leads until told to stop; returns the longest pause between two writes.
-async fn longest_pause(replicas: Vec<Raft>, stop: Arc<AtomicBool>) -> Duration {
-    let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
-    for number in 0u64.. {
-        if stop.load(Relaxed) {
-            break;
-        }
-        let value = number.to_string();
-        let batch = Bytes::from(format!("w={value}"));
-        let leader = replicas
-            .iter()
-            .find(|raft| raft.leadership().borrow().is_leader);
-        let Some(leader) = leader else {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            continue;
-        };
-        let mut applied = leader.applied();
-        if leader.propose(batch).await.is_err() {
-            continue;
-        }
-        let written = async {
-            while row(&*leader.backing(), "w").as_deref() != Some(value.as_bytes()) {
-                if applied.changed().await.is_err() {
-                    break;
-                }
+/// Replicas that live.
+type Replicas = Arc<Mutex<BTreeMap<u64, Raft>>>;
+
+fn replicas(cluster: &Cluster) -> Replicas {
+    let replicas = cluster
+        .nodes
+        .iter()
+        .map(|(id, node)| (*id, node.raft.clone()));
+    Arc::new(Mutex::new(replicas.collect()))
+}
+
+/// Writes one value to whoever leads and waits until it is applied there.
+async fn write(replicas: &Replicas, value: &str) -> bool {
+    let leads = |raft: &&Raft| raft.leadership().borrow().is_leader;
+    let Some(leader) = replicas.lock().values().find(leads).cloned() else {
+        return false;
+    };
+    let mut applied = leader.applied();
+    if leader
+        .propose(Bytes::from(format!("w={value}")))
+        .await
+        .is_err()
+    {
+        return false;
+    }
+    let backing = leader.backing();
+    let written = async {
+        while row(&*backing, "w").as_deref() != Some(value.as_bytes()) {
+            if applied.changed().await.is_err() {
+                return false;
             }
-        };
-        if tokio::time::timeout(Duration::from_millis(200), written)
-            .await
-            .is_ok()
-        {
+        }
+        true
+    };
+    let written = tokio::time::timeout(Duration::from_millis(300), written).await;
+    written.unwrap_or(false)
+}
+
+/// Writes one after the other until told to stop; returns the longest pause between two writes.
+async fn longest_pause(replicas: Replicas, stop: Arc<AtomicBool>) -> Duration {
+    let (mut last, mut longest, mut number) = (Instant::now(), Duration::ZERO, 0u64);
+    while !stop.load(Relaxed) {
+        number += 1;
+        if write(&replicas, &number.to_string()).await {
             longest = longest.max(last.elapsed());
             last = Instant::now();
+        } else {
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
-    longest
+    longest.max(last.elapsed())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -62,17 +79,16 @@ async fn pause_of_writes_when_the_leader_dies() {
         let leader = cluster.write("a", "1").await;
         cluster.everywhere("a", "1").await;
         let stop = Arc::new(AtomicBool::new(false));
-        let replicas = cluster
-            .nodes
-            .values()
-            .map(|node| node.raft.clone())
-            .collect();
-        let writer = tokio::spawn(longest_pause(replicas, Arc::clone(&stop)));
+        let replicas = replicas(&cluster);
+        let writer = tokio::spawn(longest_pause(Arc::clone(&replicas), Arc::clone(&stop)));
         tokio::time::sleep(Duration::from_millis(300)).await;
+        replicas.lock().remove(&leader);
         cluster.kill(leader).await;
         tokio::time::sleep(Duration::from_millis(1_700)).await;
         stop.store(true, Relaxed);
         pauses.push(writer.await.unwrap());
+        println!("{:?}", pauses[pauses.len() - 1]);
+        drop(replicas);
         cluster.run(leader).await;
     }
     pauses.sort();
@@ -87,8 +103,8 @@ async fn pause_of_writes_when_the_leader_dies() {
 #[ignore = "a measurement"]
 async fn slow_syncs_alone_end_no_leadership() {
     let root = tempfile::tempdir().unwrap();
-    let mut nodes = std::collections::BTreeMap::new();
-    let mut addresses = std::collections::BTreeMap::new();
+    let mut nodes = BTreeMap::new();
+    let mut addresses = BTreeMap::new();
     let syncs = Arc::new(AtomicU64::new(0));
     for id in 1..=3 {
         let listener = listen(None).await;
@@ -121,12 +137,7 @@ async fn slow_syncs_alone_end_no_leadership() {
     let leader = cluster.write("a", "1").await;
     let term = cluster.nodes[&leader].raft.status().term;
     let stop = Arc::new(AtomicBool::new(false));
-    let replicas = cluster
-        .nodes
-        .values()
-        .map(|node| node.raft.clone())
-        .collect();
-    let writer = tokio::spawn(longest_pause(replicas, Arc::clone(&stop)));
+    let writer = tokio::spawn(longest_pause(replicas(&cluster), Arc::clone(&stop)));
     tokio::time::sleep(Duration::from_secs(20)).await;
     stop.store(true, Relaxed);
     let pause = writer.await.unwrap();

@@ -157,7 +157,7 @@ fn members_are_read_from_toml_and_from_text() {
 fn rules_over_several_values_name_what_to_change() {
     let cases = [
         ("cluster.election_min_ms=100", "cluster.election_min_ms"),
-        ("cluster.election_max_ms=200", "cluster.election_max_ms"),
+        ("cluster.election_max_ms=150", "cluster.election_max_ms"),
         ("cluster.give_up_ms=5000", "cluster.give_up_ms"),
         ("cluster.members=2=a:1", "node.id"),
         ("cluster.members=1=a:1,1=b:1", "cluster.members"),

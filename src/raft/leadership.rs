@@ -7,16 +7,19 @@ use std::sync::Arc;
 
 use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver;
+use openraft::errors::Fatal;
 use tokio::sync::watch;
 
 use super::metrics::{self, Metrics};
 use super::type_config::CoreRaft;
 use super::types::Leadership;
 use crate::ids::NodeId;
+use crate::storage::fatal;
 
-/// Keeps `leadership` in step with Raft until Raft ends. `term` is the term of the last applied entry.
+/// Keeps `leadership` in step with Raft until Raft ends, and ends the process when Raft ends badly: a replica without
+/// it would only look alive. `term` is the term of the last applied entry.
 pub(super) fn watch_leader(
-    core: &CoreRaft,
+    core: CoreRaft,
     mut term: watch::Receiver<u64>,
     leadership: watch::Sender<Leadership>,
     counters: Arc<Metrics>,
@@ -58,5 +61,9 @@ pub(super) fn watch_leader(
             known.leader = None;
             known.is_leader = false;
         });
+        let end = core.metrics().borrow_watched().running_state.clone();
+        if let Err(error @ (Fatal::StorageError(_) | Fatal::Panicked)) = end {
+            fatal("running Raft", &error);
+        }
     });
 }

@@ -220,7 +220,12 @@ impl Raft {
             .map_err(|error| StartError::Core(error.to_string()))?;
 
         let (leadership_tx, leadership) = watch::channel(Leadership::default());
-        leadership::watch_leader(&core, term, leadership_tx, Arc::clone(&stores.metrics));
+        leadership::watch_leader(
+            core.clone(),
+            term,
+            leadership_tx,
+            Arc::clone(&stores.metrics),
+        );
         retention::keep(
             core.clone(),
             stores.log.clone(),

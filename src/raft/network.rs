@@ -163,7 +163,7 @@ impl NetStreamAppend<TypeConfig> for Peer {
     fn stream_append<'s, S>(
         &'s mut self,
         mut input: S,
-        option: RPCOption,
+        _option: RPCOption,
     ) -> BoxFuture<'s, Result<AppendResults<'s>, RpcError>>
     where
         S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
@@ -175,9 +175,11 @@ impl NetStreamAppend<TypeConfig> for Peer {
                 let Some(first) = input.next().await else {
                     return Ok(futures::stream::empty().boxed());
                 };
-                let mut request = Request::new(append_to(group, first));
-                request.set_timeout(option.soft_ttl());
-                let reply = client.heartbeat(request).await.map_err(failed)?;
+                // Raft itself gives up after a heartbeat's interval.
+                let reply = client
+                    .heartbeat(append_to(group, first))
+                    .await
+                    .map_err(failed)?;
                 let result = append_result(reply.into_inner());
                 return Ok(futures::stream::once(async { result }).boxed());
             }

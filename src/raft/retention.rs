@@ -97,8 +97,8 @@ impl Keeper {
         let Some(snapshot) = snapshot else {
             return Some(());
         };
-        let keep_from = self.keep_from(now);
-        let upto = keep_from.saturating_sub(1).min(snapshot.index);
+        let from = keep_from(&mut self.marks, now, &self.retention);
+        let upto = from.saturating_sub(1).min(snapshot.index);
         // Small purges cost as much as large ones.
         if upto < self.purged.saturating_add(1) {
             return Some(());
@@ -107,32 +107,91 @@ impl Keeper {
         self.purged = upto + 1;
         Some(())
     }
+}
 
-    /// The first index that has to stay.
-    fn keep_from(&mut self, now: Mark) -> u64 {
-        let age = Duration::from_millis(self.retention.keep_ms);
-        let removable = |mark: &Mark, retention: &Retention| {
-            let newer = now.bytes.saturating_sub(mark.bytes);
-            let old = now.at.duration_since(mark.at) >= age && newer >= retention.min_log_bytes;
-            old || newer >= retention.max_log_bytes
-        };
-        let mut from = 0;
-        // The newest mark that is removable stays as the oldest, so that the log's size below it is known.
-        while let Some(mark) = self.marks.front() {
-            if !removable(mark, &self.retention) {
-                break;
-            }
-            from = mark.next;
-            if self
-                .marks
-                .get(1)
-                .is_some_and(|next| removable(next, &self.retention))
-            {
-                self.marks.pop_front();
-            } else {
-                break;
-            }
+/// The first index that has to stay. Forgets marks that are not needed any more.
+fn keep_from(marks: &mut VecDeque<Mark>, now: Mark, retention: &Retention) -> u64 {
+    let age = Duration::from_millis(retention.keep_ms);
+    let removable = |mark: &Mark| {
+        let newer = now.bytes.saturating_sub(mark.bytes);
+        let old = now.at.duration_since(mark.at) >= age && newer >= retention.min_log_bytes;
+        old || newer >= retention.max_log_bytes
+    };
+    // The newest removable mark stays as the oldest: it says where the log begins until the next one is removable.
+    while marks.get(1).is_some_and(removable) {
+        marks.pop_front();
+    }
+    match marks.front() {
+        Some(mark) if removable(mark) => mark.next,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RETENTION: Retention = Retention {
+        snapshot_bytes: 0,
+        snapshot_interval_ms: 0,
+        keep_ms: 10_000,
+        min_log_bytes: 100,
+        max_log_bytes: 1_000,
+    };
+
+    /// One entry of ten bytes a second.
+    fn marks(seconds: u64, start: Instant) -> VecDeque<Mark> {
+        (0..=seconds).map(|second| mark(second, start)).collect()
+    }
+
+    fn mark(second: u64, start: Instant) -> Mark {
+        Mark {
+            at: start + Duration::from_secs(second),
+            next: second,
+            bytes: second * 10,
         }
-        from
+    }
+
+    #[test]
+    fn young_entries_stay() {
+        let start = Instant::now();
+        assert_eq!(
+            keep_from(&mut marks(9, start), mark(9, start), &RETENTION),
+            0
+        );
+        assert_eq!(
+            keep_from(&mut marks(30, start), mark(30, start), &RETENTION),
+            20
+        );
+    }
+
+    #[test]
+    fn old_entries_stay_while_the_log_is_small() {
+        let start = Instant::now();
+        let mut idle = mark(5, start);
+        idle.at += Duration::from_secs(3600);
+        assert_eq!(keep_from(&mut marks(5, start), idle, &RETENTION), 0);
+    }
+
+    #[test]
+    fn a_large_log_loses_young_entries_too() {
+        let start = Instant::now();
+        let mut burst = mark(5, start);
+        burst.bytes += 1_000;
+        burst.next = 500;
+        assert_eq!(keep_from(&mut marks(5, start), burst, &RETENTION), 5);
+    }
+
+    #[test]
+    fn marks_that_have_served_go() {
+        let start = Instant::now();
+        let mut kept = marks(30, start);
+        keep_from(&mut kept, mark(30, start), &RETENTION);
+        assert_eq!(kept.len(), 11, "the border and what is younger");
+        assert_eq!(
+            keep_from(&mut kept, mark(30, start), &RETENTION),
+            20,
+            "still known"
+        );
     }
 }

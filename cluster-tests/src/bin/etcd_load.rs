@@ -197,8 +197,8 @@ async fn run(load: Rc<Load>, clients: usize) -> Result<(), Fault> {
         task.await?;
     }
     let mut found = found.borrow_mut();
-    let until = found.until;
-    found.gap(until.max(found.last_acknowledged));
+    let end = found.until.max(found.last_acknowledged);
+    found.gap(end);
     report(&load, clients, &mut found);
     Ok(())
 }

@@ -229,7 +229,7 @@ fn case(seed: u64) -> Option<Case> {
     } else {
         Version::V311
     };
-    let connect = seed % 5 == 0;
+    let connect = seed.is_multiple_of(5);
     let bytes = Generator::new(seed, version.is_v5()).packet(connect);
     let frame = frame::next(&bytes, MAX_PACKET_SIZE)
         .expect("header is written well")

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use crate::hlc::Hlc;
 use crate::ids::{ConnectionId, Incarnation, NodeId, SessionId};
 use crate::machine::subscriptions::Subscriber;
+use crate::proto::state;
 use crate::store::Reply as StoreReply;
 
 /// The answer to one command, for whoever proposed it.
@@ -111,6 +112,8 @@ pub enum Output {
         /// What happened to it.
         change: Change,
     },
+    /// Deliver a message to this node's connections: every node does so for its own.
+    Publish(Arc<state::Will>),
     /// A node was declared dead, or registered a new life: its former connections are gone.
     NodeEnded {
         /// The node.

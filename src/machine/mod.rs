@@ -17,6 +17,7 @@ pub mod store;
 pub mod subscriptions;
 pub mod tables;
 mod timers;
+mod wills;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

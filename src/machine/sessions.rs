@@ -29,12 +29,21 @@ fn set_owner(row: &mut state::Session, owner: Option<Owner>) {
 }
 
 impl Machine {
-    fn session(&self, context: &Context<'_, '_>, client_id: &str) -> Option<state::Session> {
+    pub(super) fn session(
+        &self,
+        context: &Context<'_, '_>,
+        client_id: &str,
+    ) -> Option<state::Session> {
         let value = context.tables.get(&key::session::encode(client_id))?;
         Some(state::Session::decode(value).expect("this machine wrote the row"))
     }
 
-    fn put_session(&self, context: &mut Context<'_, '_>, client_id: &str, row: &state::Session) {
+    pub(super) fn put_session(
+        &self,
+        context: &mut Context<'_, '_>,
+        client_id: &str,
+        row: &state::Session,
+    ) {
         context
             .tables
             .put(key::session::encode(client_id), row.encode_to_vec());
@@ -59,7 +68,7 @@ impl Machine {
     ) -> Reply {
         let owner = context.owner(command.connection);
         let mut found = self.session(context, &command.client_id);
-        if let Some(row) = &found
+        if let Some(row) = &mut found
             && let Some(former) = owner_of(row)
         {
             self.end_connection(context, &command.client_id, former);
@@ -71,8 +80,11 @@ impl Machine {
             }
             // A session whose expiry interval is 0 ends with its connection, taken over or not.
             if row.expiry_interval_s == 0 {
-                self.delete_session(context, &command.client_id, *row);
+                let ended = *row;
+                self.delete_session(context, &command.client_id, ended);
                 found = None;
+            } else if !command.clean_start {
+                self.overtake_will(context, &command.client_id, row);
             }
         }
         if let Some(row) = found.take_if(|_| command.clean_start) {
@@ -87,6 +99,7 @@ impl Machine {
             }
         });
         self.cancel_session_expiry(context, &command.client_id, &mut row);
+        self.keep_will(context, &command.client_id, &mut row, command.will);
         set_owner(&mut row, Some(owner));
         row.expiry_interval_s = command.expiry_interval_s;
         row.protocol_level = command.protocol_level;
@@ -118,6 +131,9 @@ impl Machine {
             && row.expiry_interval_s != 0
         {
             row.expiry_interval_s = interval;
+        }
+        if command.discard_will {
+            self.drop_will(context, &command.client_id, &mut row);
         }
         self.end_connection(context, &command.client_id, owner);
         self.release_session(context, &command.client_id, row);
@@ -164,6 +180,7 @@ impl Machine {
             return;
         }
         set_owner(&mut row, None);
+        self.start_will(context, client_id, &mut row);
         if row.expiry_interval_s != NEVER_EXPIRES {
             let deadline = context.now.plus(u64::from(row.expiry_interval_s) * 1000);
             row.expires_at_ms = deadline.0;
@@ -197,6 +214,8 @@ impl Machine {
         mut row: state::Session,
     ) {
         self.cancel_session_expiry(context, client_id, &mut row);
+        // A will that still waits goes out when its session ends `[MQTT-3.1.2-8]`.
+        self.publish_will(context, client_id, &mut row);
         let session = SessionId(row.session_id);
         let (from, to) = key::subscription::of_session(session);
         let mut rows = Vec::new();

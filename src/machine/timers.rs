@@ -57,6 +57,7 @@ impl Machine {
                     Kind::KeyExpiry => self.expire_key(context, subject),
                     Kind::Tombstone => self.drop_tombstone(context, subject, deadline),
                     Kind::Replies => self.forget_replies(context, subject),
+                    Kind::WillDelay => self.will_due(context, subject, deadline),
                     Kind::SessionExpiry => self.expire_session(context, subject, deadline),
                 }
             }

@@ -159,6 +159,7 @@ impl Applier {
                 self.publish_nodes();
                 self.tell(LifeEvent::Ended(refused));
             }
+            Output::Publish(message) => self.router.deliver_will(&message, wake),
             Output::NodesChanged => self.publish_nodes(),
             Output::NodeEnded { node, incarnation } => {
                 self.publish_nodes();

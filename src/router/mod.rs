@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 use crate::ids::{ConnectionId, NodeId, SessionId};
 use crate::machine::subscriptions::SubscriptionIndex;
 use crate::mqtt::codec::{Delivery, EncodeError, PacketId, QoS, encode_publish, frame};
+use crate::proto::state;
 use forward::Message;
 use mailbox::{Item, Mailbox, Refused, Ticket, WakeList};
 use remote::Remote;
@@ -221,6 +222,23 @@ impl Router {
             ..Route::default()
         };
         deliver_here(&route, message, &mut WakeList::default()) == 0
+    }
+
+    /// Hands a will to this node's connections; every node does so for its own.
+    pub fn deliver_will(&self, will: &state::Will, wake: &mut WakeList) {
+        let message = Message {
+            publisher: None,
+            qos: u8::try_from(will.qos)
+                .ok()
+                .and_then(QoS::from_bits)
+                .unwrap_or(QoS::AtMostOnce),
+            retain: will.retain,
+            topic: &will.topic,
+            properties: &will.properties,
+            expiry: will.expiry_interval_s,
+            payload: &will.payload,
+        };
+        deliver_here(&self.route(&will.topic, None), &message, wake);
     }
 
     /// Hands messages another node forwarded to this node's connections; returns how many were dropped, `None` when the

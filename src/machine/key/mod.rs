@@ -7,6 +7,7 @@
 //! | `0x02` | [`node`] | node id | `state.Node` |
 //! | `0x10` | [`session`] | client id | `state.Session` |
 //! | `0x11` | [`subscription`] | session id, filter | `state.Subscription` |
+//! | `0x12` | [`will`] | client id | `state.Will` |
 //! | `0x20` | [`record`] | state-store key | `store::record` |
 //! | `0x21` | [`watch`] | connection, state-store key | client id |
 //! | `0x22` | [`replies`] | log index | `state.Replies` |
@@ -22,6 +23,7 @@ pub mod session;
 pub mod subscription;
 pub mod timer;
 pub mod watch;
+pub mod will;
 
 /// The first byte of every key.
 pub(crate) mod ordinal {
@@ -29,6 +31,7 @@ pub(crate) mod ordinal {
     pub const NODE: u8 = 0x02;
     pub const SESSION: u8 = 0x10;
     pub const SUBSCRIPTION: u8 = 0x11;
+    pub const WILL: u8 = 0x12;
     pub const RECORD: u8 = 0x20;
     pub const WATCH: u8 = 0x21;
     pub const REPLIES: u8 = 0x22;

@@ -15,6 +15,8 @@ pub enum Kind {
     Replies = 3,
     /// A session without a connection ends; the subject is its client id.
     SessionExpiry = 4,
+    /// A will's delay is over; the subject is the client id.
+    WillDelay = 5,
 }
 
 impl Kind {
@@ -24,6 +26,7 @@ impl Kind {
             Kind::Tombstone,
             Kind::Replies,
             Kind::SessionExpiry,
+            Kind::WillDelay,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == number)

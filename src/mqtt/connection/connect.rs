@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::end::Ended;
 use super::{Connection, Terms};
 use crate::machine::effect::Reply;
 use crate::mqtt::broker::Broker;
 use crate::mqtt::codec::{
     ConnAck, ConnAckProperties, Connect, DecodeError, MAX_PACKET_SIZE, PeerLimits, ReasonCode,
-    Version, decode_connect, encode, frame, sniff_version,
+    Version, Will, decode_connect, encode, frame, sniff_version,
 };
 use crate::proto::command;
 use crate::replica::proposer::Waiter;
@@ -72,6 +74,33 @@ fn refuse_malformed(found: frame::Frame<'_>, error: DecodeError) -> Refusal {
     }
 }
 
+fn check_will(version: Version, will: &Will<'_>) -> Result<(), Refusal> {
+    if will.retain && version.is_v5() {
+        // [MQTT-3.2.2-13]
+        let text = "retained messages are not supported";
+        return Err(refuse(Some(version), ReasonCode::RetainNotSupported, text));
+    }
+    if will.topic.starts_with("$") {
+        let text = "topics that begin with $ are the broker's own";
+        return Err(refuse(Some(version), ReasonCode::NotAuthorized, text));
+    }
+    Ok(())
+}
+
+fn will(will: &Will<'_>) -> command::Will {
+    command::Will {
+        message: Some(command::PublishedMessage {
+            topic: will.topic.to_owned(),
+            qos: will.qos as u32,
+            retain: will.retain,
+            payload: Bytes::copy_from_slice(will.payload),
+            properties: Bytes::copy_from_slice(&will.properties.forwardable()),
+            expiry_interval_s: will.properties.message_expiry(),
+        }),
+        delay_s: will.delay,
+    }
+}
+
 impl Opening {
     /// Checks the CONNECT in `found` and proposes the opening of its session.
     pub(super) fn begin(broker: &Arc<Broker>, found: frame::Frame<'_>) -> Result<Opening, Refusal> {
@@ -89,6 +118,9 @@ impl Opening {
                 text,
             ));
         }
+        if let Some(will) = &connect.will {
+            check_will(version, will)?;
+        }
         let opening = Opening::of(broker, &connect);
         let command = command::OpenSession {
             client_id: opening.terms.client_id.to_string(),
@@ -96,7 +128,7 @@ impl Opening {
             clean_start: connect.clean_start,
             expiry_interval_s: opening.terms.session_expiry,
             protocol_level: version.level().into(),
-            will: None,
+            will: connect.will.as_ref().map(will),
         };
         // Registered first, so that a take-over that follows at once finds the connection.
         broker.router.register(opening.mailbox.clone());

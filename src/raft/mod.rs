@@ -164,6 +164,48 @@ fn open_stores(config: &RaftConfig, data: &DataDir) -> Result<Stores, OpenError>
     })
 }
 
+async fn start_core(
+    config: &RaftConfig,
+    stores: &Stores,
+    applier: &Applier,
+    peers: &Arc<Peers>,
+) -> Result<CoreRaft, StartError> {
+    let network = network::Network {
+        group: GROUP_ZERO,
+        peers: Arc::clone(peers),
+        metrics: Arc::clone(&stores.metrics),
+    };
+    let machine = StateMachine::new(
+        applier.clone(),
+        Arc::clone(&stores.state),
+        Arc::clone(&stores.snapshots),
+        config.apply_bytes,
+    );
+    let log = log_store::LogStore::new(stores.log.clone());
+    let settings = Arc::new(core_config(config)?);
+    let core = CoreRaft::new(config.node.0, settings, network, log, machine).await;
+    core.map_err(|error| StartError::Core(error.to_string()))
+}
+
+fn serve(core: &CoreRaft, members: &Arc<Members>, peers: &Peers, stores: &Stores) -> Service {
+    let receiver = snapshot_receive::Receiver {
+        core: core.clone(),
+        snapshots: Arc::clone(&stores.snapshots),
+        metrics: Arc::clone(&stores.metrics),
+        turn: tokio::sync::Mutex::new(()),
+    };
+    Service {
+        inner: Arc::new(service::Inner {
+            group: GROUP_ZERO,
+            core: core.clone(),
+            identity: peers.identity().clone(),
+            members: Arc::clone(members),
+            receiver: Arc::new(receiver),
+            metrics: Arc::clone(&stores.metrics),
+        }),
+    }
+}
+
 impl Raft {
     /// Opens what `data` holds, replays what was committed but not written, and starts taking part.
     ///
@@ -177,13 +219,6 @@ impl Raft {
         apply: Box<dyn Apply>,
     ) -> Result<Raft, StartError> {
         config.check()?;
-        let core_config = Arc::new(core_config(&config)?);
-        let identity = Identity {
-            node: config.node,
-            cluster: config.cluster.clone(),
-            directory: data.uuid().to_owned(),
-            address: config.address.clone(),
-        };
         let (stores, data, config) = tokio::task::spawn_blocking(move || {
             open_stores(&config, &data).map(|stores| (stores, data, config))
         })
@@ -201,62 +236,37 @@ impl Raft {
             term_tx,
         )
         .map_err(|error| StartError::Core(error.to_string()))?;
-        let peers = Peers::new(identity.clone());
-        let network = network::Network {
-            group: GROUP_ZERO,
-            peers: Arc::clone(&peers),
-            metrics: Arc::clone(&stores.metrics),
-        };
-        let machine = StateMachine::new(
-            applier.clone(),
-            Arc::clone(&stores.state),
-            Arc::clone(&stores.snapshots),
-            config.apply_bytes,
-        );
-        let log_store = log_store::LogStore::new(stores.log.clone());
-        let core = CoreRaft::new(config.node.0, core_config, network, log_store, machine);
-        let core = core
-            .await
-            .map_err(|error| StartError::Core(error.to_string()))?;
-
+        let peers = Peers::new(Identity {
+            node: config.node,
+            cluster: config.cluster.clone(),
+            directory: data.uuid().to_owned(),
+            address: config.address.clone(),
+        });
+        let core = start_core(&config, &stores, &applier, &peers).await?;
         let (leadership_tx, leadership) = watch::channel(Leadership::default());
-        leadership::watch_leader(
-            core.clone(),
-            term,
-            leadership_tx,
-            Arc::clone(&stores.metrics),
-        );
+        let metrics = || Arc::clone(&stores.metrics);
+        leadership::watch_leader(core.clone(), term, leadership_tx, metrics());
         retention::keep(
             core.clone(),
             stores.log.clone(),
-            Arc::clone(&stores.metrics),
+            metrics(),
             config.retention,
         );
-        let patience = Duration::from_millis(config.timing.election_max_ms.saturating_mul(8));
         let reads = Reads::start(
             core.clone(),
             GROUP_ZERO,
             Arc::clone(&peers),
             applied.clone(),
-            Arc::clone(&stores.metrics),
-            patience,
+            metrics(),
+            Duration::from_millis(config.timing.election_max_ms.saturating_mul(8)),
         );
-        let members = Members::new(GROUP_ZERO, core.clone(), peers, leadership.clone());
-        let service = Service {
-            inner: Arc::new(service::Inner {
-                group: GROUP_ZERO,
-                core: core.clone(),
-                identity,
-                members: Arc::clone(&members),
-                receiver: Arc::new(snapshot_receive::Receiver {
-                    core: core.clone(),
-                    snapshots: stores.snapshots,
-                    metrics: Arc::clone(&stores.metrics),
-                    turn: tokio::sync::Mutex::new(()),
-                }),
-                metrics: Arc::clone(&stores.metrics),
-            }),
-        };
+        let members = Members::new(
+            GROUP_ZERO,
+            core.clone(),
+            Arc::clone(&peers),
+            leadership.clone(),
+        );
+        let service = serve(&core, &members, &peers, &stores);
         Ok(Raft {
             inner: Arc::new(Inner {
                 config,

@@ -16,6 +16,8 @@ mod sessions;
 pub mod store;
 pub mod subscriptions;
 pub mod tables;
+#[cfg(test)]
+mod tests;
 mod timers;
 mod wills;
 

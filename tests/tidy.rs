@@ -47,7 +47,6 @@ const WORLD: &[&str] = &[
     "Instant::now",
     "Uuid::new_v4",
     "rand::",
-    "parking_lot",
 ];
 
 /// Longest file, in lines.

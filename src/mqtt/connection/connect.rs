@@ -234,6 +234,16 @@ impl Opening {
             }
             _ => {
                 broker.router.unregister(self.mailbox.connection);
+                // The session may be opened all the same, for a connection that is no more.
+                let close = command::CloseSession {
+                    client_id: self.terms.client_id.to_string(),
+                    connection: self.mailbox.connection.0,
+                    expiry_interval_s: None,
+                    discard_will: true,
+                };
+                broker
+                    .proposer
+                    .submit_always(command::command::Kind::CloseSession(close), Waiter::Nobody);
                 let text = "this node is not in touch with the cluster's majority";
                 Err(refuse(
                     Some(self.terms.version),

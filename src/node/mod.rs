@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
-use tokio_stream::wrappers::TcpListenerStream;
+use tonic::transport::server::TcpIncoming;
 
 use crate::config::{Address, Config};
 use crate::http;
@@ -355,7 +355,6 @@ fn serve_cluster(
         handled: Arc::new(Handled::default()),
     };
     let server = tonic::transport::Server::builder()
-        .tcp_nodelay(true)
         // A peer whose calls time out on a starved machine resets streams; that is no attack.
         .http2_max_pending_accept_reset_streams(Some(4096))
         .http2_keepalive_interval(Some(Duration::from_secs(2)))
@@ -370,7 +369,9 @@ fn serve_cluster(
         );
     tokio::spawn(async move {
         if let Err(error) = server
-            .serve_with_incoming(TcpListenerStream::new(listener))
+            // The server's own setting is for listeners it opens itself: without this, answers wait some 40 ms for
+            // the acknowledgement of the packet before them.
+            .serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)))
             .await
         {
             tracing::error!(%error, "the cluster listener has ended");

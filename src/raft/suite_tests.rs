@@ -69,4 +69,27 @@ fn the_store_passes_the_librarys_suite() {
     runtime
         .block_on(Suite::test_all(Builder))
         .expect("every test of the suite passes");
+    drop(runtime);
+    wait_for_storage_threads();
+}
+
+/// The stores were dropped, but their threads end on their own time; one that outlives the process's static data would
+/// abort it.
+fn wait_for_storage_threads() {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    let running = || {
+        let tasks = std::fs::read_dir("/proc/self/task").expect("Linux");
+        tasks
+            .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok())
+            .filter(|name| ["log-flush", "apply"].contains(&name.trim()))
+            .count()
+    };
+    while running() > 0 {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "{} threads of dropped stores are still running",
+            running()
+        );
+        std::thread::yield_now();
+    }
 }

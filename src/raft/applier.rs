@@ -7,9 +7,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 use openraft::storage::ApplyResponder;
+use parking_lot::Mutex;
 use prost::Message;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -62,6 +64,7 @@ pub(super) fn stored(state: &State) -> Result<(Option<LogId>, StoredMembership),
 #[derive(Clone)]
 pub(super) struct Applier {
     jobs: mpsc::Sender<Job>,
+    thread: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 
 impl Applier {
@@ -88,14 +91,26 @@ impl Applier {
             last,
             membership,
         };
-        std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("apply".into())
             .spawn(move || {
                 let _guard = StopProcessOnPanic;
                 worker.restored();
                 worker.run(queue);
             })?;
-        Ok(Applier { jobs })
+        Ok(Applier {
+            jobs,
+            thread: Arc::new(Mutex::new(Some(thread))),
+        })
+    }
+
+    /// Does what is asked already, flushes the state, and ends the thread.
+    pub async fn stop(&self) {
+        let _ = self.ask(|done| Job::Stop { done }).await;
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread {
+            let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+        }
     }
 
     /// Hands over a job; `None` when the thread has stopped.

@@ -41,7 +41,7 @@ use crate::machine::tables::{Backing, Tables};
 use crate::proto::raft::change_request::Change;
 use crate::proto::raft::raft_server::RaftServer;
 use crate::storage::{DataDir, GroupLog, LogDb, OpenError, Snapshots, State};
-use applier::{Applier, Job};
+use applier::Applier;
 use members::Members;
 use peers::{Identity, Peers};
 use read::Reads;
@@ -477,7 +477,7 @@ impl Raft {
         if let Err(error) = inner.core.shutdown().await {
             tracing::warn!(%error, "the Raft core ended badly");
         }
-        let _ = inner.applier.ask(|done| Job::Stop { done }).await;
+        inner.applier.stop().await;
         let _ = inner.log.write_committed().await;
         inner.log_db.close().await;
         inner.data.lock().take();

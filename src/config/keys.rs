@@ -184,7 +184,7 @@ config! {
         session_expiry_max_s: u32 = u32::MAX, "s";
         /// Connections this node accepts; one more is refused with reason 0x97 (quota exceeded).
         max_connections: usize = 100_000, "connections", 1..=bounds::MOST_CONNECTIONS;
-        /// Bytes that may wait for one slow client in memory; what comes on top is dropped (QoS 0) or waits on disk.
+        /// Bytes that may wait for one slow client in memory; what comes on top is dropped and counted.
         outbox_max_bytes: usize = 1_048_576, "bytes", 4_096..=1_073_741_824;
         /// Time from the TCP connection to its CONNECT.
         connect_timeout_s: u16 = 10, "s", 1..=600;

@@ -8,6 +8,7 @@ mod check;
 pub mod client;
 mod cluster;
 mod exit;
+mod health;
 mod http_client;
 mod kv;
 mod output;
@@ -54,6 +55,8 @@ enum Command {
     Kv(kv::Kv),
     /// Look at the cluster and change its members.
     Cluster(cluster::Cluster),
+    /// Ask a node whether it is ready for clients.
+    Health(health::Health),
     /// Publish messages.
     Pub(publish::Pub),
     /// Subscribe and print what arrives.
@@ -89,6 +92,7 @@ fn run(cli: Cli) -> Outcome {
         Command::Check(check) => check::run(check, cli.output),
         Command::Kv(kv) => block_on(kv::run(kv, cli.output)),
         Command::Cluster(cluster) => block_on(cluster::run(cluster, cli.output)),
+        Command::Health(health) => block_on(health::run(health)),
         Command::Pub(arguments) => block_on(publish::run(arguments)),
         Command::Sub(arguments) => block_on(subscribe::run(arguments, cli.output)),
         Command::Bench(bench) => bench::run(bench, cli.output),

@@ -149,6 +149,9 @@ config! {
         id: Option<Uuid> = None, "";
         /// The voters the cluster starts with; the same list on each of them. Empty: this node alone is the cluster.
         members: Vec<Member> = Vec::new(), "";
+        /// Nodes of a running cluster that this node asks to be added, as long as its data directory is empty. Instead
+        /// of `cluster.members`, which is for the nodes that make the cluster.
+        join: Vec<Address> = Vec::new(), "";
         /// Where this node listens for the other nodes.
         listen: Address = loopback(7883), "";
         /// Where the other nodes reach this node. Empty: its address in `cluster.members`, else `cluster.listen`.
@@ -238,7 +241,7 @@ config! {
 impl Config {
     /// Whether this node is a cluster of its own.
     pub fn is_single_node(&self) -> bool {
-        self.cluster.members.is_empty()
+        self.cluster.members.is_empty() && self.cluster.join.is_empty()
     }
 
     /// Where the other nodes reach this node: `cluster.advertise`, else its own entry in `cluster.members`, else

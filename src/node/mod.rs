@@ -23,7 +23,8 @@ use crate::machine::{Machine, Quota};
 use crate::mqtt::broker::Broker;
 use crate::mqtt::listener;
 use crate::proto::cluster::cluster_server::ClusterServer;
-use crate::raft::{self, Peer, Raft};
+use crate::proto::command;
+use crate::raft::{self, ChangeError, Peer, Raft};
 use crate::replica::applier::{Applier, LifeEvent, View};
 use crate::replica::clock::Clock;
 use crate::replica::link::Link;
@@ -33,11 +34,14 @@ use crate::replica::reader::Reader;
 use crate::replica::sequencer::{Due, Sequencer};
 use crate::router::Router;
 use crate::router::mailbox::{End, Item};
-use crate::storage::{DataDir, OpenError};
+use crate::storage::{self, DataDir, OpenError};
 use crate::store::scan::PageBudget;
 use crate::telemetry::metrics::Metrics;
 use cluster_service::{ClusterService, Handled, Heard};
 use status::NodeStatus;
+
+/// How long the threads that still use a database at the end may take.
+const CLOSED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Why a node could not run.
 #[derive(Debug, thiserror::Error)]
@@ -72,6 +76,7 @@ pub enum RunError {
 /// When it can't start.
 pub fn run(config: Config) -> Result<(), RunError> {
     raise_descriptor_limit();
+    let data_dir = config.node.data_dir.clone();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(config.runtime.threads())
         .thread_name("quorumq")
@@ -85,6 +90,11 @@ pub fn run(config: Config) -> Result<(), RunError> {
         Ok(())
     });
     runtime.shutdown_timeout(Duration::from_secs(1));
+    if !storage::wait_closed(&data_dir, CLOSED_WITHIN) {
+        tracing::warn!(
+            "the databases are still in use; what was acknowledged is on disk all the same"
+        );
+    }
     ended
 }
 
@@ -291,11 +301,28 @@ impl Node {
         while !quiet(&self.broker) && Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
+        self.end_life(deadline).await;
         if let Some(stop) = self.stop_http.take() {
             let _ = stop.send(());
         }
         self.raft.shutdown().await;
         tracing::info!("stopped");
+    }
+}
+
+impl Node {
+    /// Declares this node's life over, so that the others need not wait for its lease: a subscription anywhere counts
+    /// once every live node knows it.
+    async fn end_life(&self, deadline: Instant) {
+        let proposer = &self.broker.proposer;
+        let down = command::command::Kind::NodeDown(command::NodeDown {
+            node: self.broker.node.0,
+            incarnation: proposer.incarnation().0,
+        });
+        let told = tokio::time::timeout_at(deadline.into(), proposer.propose(down));
+        if !matches!(told.await, Ok(Some(_))) {
+            tracing::info!("nobody was told that this node stops: the others find out");
+        }
     }
 }
 
@@ -347,6 +374,7 @@ fn serve_cluster(
     tokio::spawn(life.run());
     let service = ClusterService {
         cluster,
+        raft: raft.clone(),
         sequencer,
         leadership: raft.leadership(),
         applied: raft.applied(),
@@ -379,8 +407,13 @@ fn serve_cluster(
     });
 }
 
-/// Makes the cluster once, from the node with the lowest id.
+/// Makes the cluster once, from the node with the lowest id; or joins one.
 fn bootstrap(raft: Raft, config: &Config) {
+    if !config.cluster.join.is_empty() {
+        let via = config.cluster.join.iter().map(ToString::to_string);
+        tokio::spawn(join(raft, via.collect()));
+        return;
+    }
     let local = NodeId(config.node.id);
     let own = Peer {
         node: local,
@@ -406,6 +439,35 @@ fn bootstrap(raft: Raft, config: &Config) {
             tracing::error!(%error, "the cluster was not made");
         }
     });
+}
+
+/// Between two attempts to join.
+const JOIN_AGAIN: Duration = Duration::from_millis(500);
+
+/// Asks one node after the other to be added, until it is done or can't be.
+async fn join(raft: Raft, via: Vec<String>) {
+    let mut said = String::new();
+    for address in via.iter().cycle() {
+        match raft.join(address).await {
+            Ok(()) => {
+                tracing::info!(address, "this node is a member of the cluster");
+                return;
+            }
+            Err(ChangeError::Stopped) => return,
+            Err(error @ ChangeError::OtherDataDirectory { .. }) => {
+                tracing::error!(address, %error, "the cluster was not joined");
+                return;
+            }
+            Err(error) => {
+                let text = error.to_string();
+                if text != said {
+                    tracing::warn!(address, %error, "the cluster is not joined yet");
+                    said = text;
+                }
+            }
+        }
+        tokio::time::sleep(JOIN_AGAIN).await;
+    }
 }
 
 fn serve_http(

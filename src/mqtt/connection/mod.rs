@@ -24,7 +24,7 @@ use crate::ids::SessionId;
 use crate::machine::effect::Reply;
 use crate::mqtt::broker::Broker;
 use crate::mqtt::codec::{
-    self, DecodeError, Disconnect, Packet, PeerLimits, ReasonCode, Version, encode, frame,
+    self, DecodeError, Disconnect, Packet, PacketId, PeerLimits, ReasonCode, Version, encode, frame,
 };
 use crate::proto::command;
 use crate::replica::proposer::Waiter;
@@ -78,6 +78,8 @@ struct Connection {
     durable: bool,
     outbound: Outbound,
     inbound: Inbound,
+    /// QoS 2 messages that came again before they were answered; each gets an answer of its own `[MQTT-4.3.3-10]`.
+    repeated: Vec<PacketId>,
     /// What the client has acknowledged in the present burst and the log must know.
     acknowledged: command::Acknowledge,
     requests: Requests,
@@ -115,6 +117,7 @@ impl Connection {
             durable: opened.durable,
             outbound,
             inbound: Inbound::new(receive_maximum, received),
+            repeated: Vec::new(),
             acknowledged: command::Acknowledge::default(),
             requests: Requests::default(),
             logging: [0; 3],

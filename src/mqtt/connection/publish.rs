@@ -79,7 +79,12 @@ impl Connection {
                     let reason = ReasonCode::PacketIdentifierInUse;
                     self.refuse_publish(packet_id, reason, text);
                 }
-                Published::New | Published::UnderWay | Published::TooMany => {}
+                // Each is answered, when the first one is.
+                Published::UnderWay if self.repeated.len() >= self.requests.len() => {
+                    return Ok(Flow::Stall);
+                }
+                Published::UnderWay => self.repeated.push(packet_id),
+                Published::New | Published::TooMany => {}
             }
             return Ok(Flow::Continue);
         }
@@ -312,6 +317,13 @@ impl Connection {
             self.inbound.acknowledged_qos_1();
         }
         self.acknowledge(packet_id, exactly_once, reason, text);
+        if exactly_once && !self.repeated.is_empty() {
+            let before = self.repeated.len();
+            self.repeated.retain(|repeated| *repeated != packet_id);
+            for _ in self.repeated.len()..before {
+                self.acknowledge(packet_id, exactly_once, reason, text);
+            }
+        }
     }
 
     /// PUBREC with an error.

@@ -18,6 +18,7 @@ use rocksdb::checkpoint::Checkpoint;
 use rocksdb::{DB, ReadOptions, WriteBatch};
 
 use super::data_dir::{self, OpenError};
+use super::database::Database;
 use super::fatal::fatal;
 use super::options;
 use crate::machine::tables::{Backing, Changes};
@@ -29,7 +30,7 @@ const CURRENT: &str = "state.current";
 
 /// One of the numbered databases.
 struct Generation {
-    db: DB,
+    db: Database,
     path: PathBuf,
     number: u64,
     /// Replaced by a snapshot: the files go with the last reader.
@@ -132,7 +133,7 @@ impl State {
     /// RocksDB's words.
     pub fn checkpoint(&self, path: &Path) -> Result<(), String> {
         let generation = self.current.load_full();
-        Checkpoint::new(&generation.db)
+        Checkpoint::new(&*generation.db)
             .and_then(|checkpoint| checkpoint.create_checkpoint_with_log_size(path, 0))
             .map_err(|error| error.into_string())
     }
@@ -204,8 +205,8 @@ fn generation_path(data: &Path, number: u64) -> PathBuf {
 
 fn open_generation(data: &Path, number: u64) -> Result<Generation, OpenError> {
     let path = generation_path(data, number);
-    let db =
-        DB::open(&options::state(), &path).map_err(|error| OpenError::database(&path, &error))?;
+    let db = Database::open(&path, || DB::open(&options::state(), &path))
+        .map_err(|error| OpenError::database(&path, &error))?;
     Ok(Generation {
         db,
         path,

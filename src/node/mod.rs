@@ -249,6 +249,8 @@ impl Node {
             replica.router.clone(),
             replica.proposer.clone(),
             reader.clone(),
+            raft.backing(),
+            replica.clock.clone(),
             replica.view.clone(),
             metrics,
         );

@@ -10,6 +10,7 @@ pub mod log_db;
 mod log_flush;
 pub mod metrics;
 mod options;
+mod recent;
 mod record;
 pub mod snapshots;
 pub mod state_db;

@@ -1,7 +1,8 @@
 //! The applied state: rows of the machine and, under the reserved prefix `0x00`, how far it is applied.
 //!
-//! Without a WAL: an applied batch and its marks are one `WriteBatch` in one column family, so whatever prefix of
-//! the batches a flush has put on disk is whole, and the log replays the rest. Keys that begin with `0x00` belong
+//! Without a WAL: applied batches and their marks reach RocksDB as one `WriteBatch` in one column family, so whatever
+//! prefix of the batches a flush has put on disk is whole, and the log replays the rest. Until then they wait in
+//! [`super::recent`]. Keys that begin with `0x00` belong
 //! to Raft; the machine's begin with anything else.
 //!
 //! A snapshot replaces the whole database: `state/` holds numbered databases and `state.current` names the one
@@ -11,6 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -21,6 +23,7 @@ use super::data_dir::{self, OpenError};
 use super::database::Database;
 use super::fatal::fatal;
 use super::options;
+use super::recent::{Layer, Recent};
 use crate::machine::tables::{Backing, Changes};
 
 /// First byte of the keys this layer keeps for Raft.
@@ -55,10 +58,27 @@ fn remove_dir(path: &Path) {
     }
 }
 
+/// What the writing thread shares with the state's handle.
+struct Shared {
+    current: ArcSwap<Generation>,
+    recent: Recent,
+}
+
 /// The applied state of this node.
 pub struct State {
-    current: ArcSwap<Generation>,
+    shared: Arc<Shared>,
     data: PathBuf,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        self.shared.recent.end();
+        if let Some(thread) = self.thread.take() {
+            // It panics only where the process ends anyway.
+            let _ = thread.join();
+        }
+    }
 }
 
 impl State {
@@ -83,9 +103,19 @@ impl State {
                 remove_dir(&entry.path());
             }
         }
-        Ok(State {
+        let shared = Arc::new(Shared {
             current: ArcSwap::from_pointee(open_generation(data, number)?),
+            recent: Recent::default(),
+        });
+        let writing = shared.clone();
+        let thread = std::thread::Builder::new()
+            .name("state-write".into())
+            .spawn(move || writing.recent.run(|layer| writing.write(layer)))
+            .map_err(|error| OpenError::io(&root, error))?;
+        Ok(State {
+            shared,
             data: data.to_owned(),
+            thread: Some(thread),
         })
     }
 
@@ -94,33 +124,25 @@ impl State {
         self.get(&reserved(name))
     }
 
-    /// Writes the changes of a batch and `marks` atomically, without syncing.
+    /// Adds the changes of a batch and `marks`: readers see them at once, and RocksDB gets them whole, later.
     ///
     /// A failed write ends the process.
-    pub fn write(&self, changes: &Changes, marks: &[(&[u8], &[u8])]) {
-        let mut batch = WriteBatch::default();
-        for (key, change) in changes {
-            debug_assert_ne!(
-                key.first(),
-                Some(&RESERVED),
-                "the machine keeps out of the reserved prefix"
-            );
-            match change {
-                Some(value) => batch.put(key, value),
-                None => batch.delete(key),
-            }
-        }
-        for (name, value) in marks {
-            batch.put(reserved(name), value);
-        }
-        if let Err(error) = self.current.load().db.write_without_wal(batch) {
-            fatal("writing the state", &error);
-        }
+    pub fn write(&self, changes: Changes, marks: &[(&[u8], &[u8])]) {
+        debug_assert!(
+            changes.keys().all(|key| key.first() != Some(&RESERVED)),
+            "the machine keeps out of the reserved prefix"
+        );
+        let marks = marks
+            .iter()
+            .map(|(name, value)| (reserved(name), Bytes::copy_from_slice(value)))
+            .collect();
+        self.shared.recent.add(changes, marks);
     }
 
     /// Puts everything written so far on disk.
     pub fn flush(&self) {
-        if let Err(error) = self.current.load_full().db.flush() {
+        self.shared.recent.settle();
+        if let Err(error) = self.shared.current.load_full().db.flush() {
             fatal("flushing the state", &error);
         }
     }
@@ -132,7 +154,8 @@ impl State {
     /// # Errors
     /// RocksDB's words.
     pub fn checkpoint(&self, path: &Path) -> Result<(), String> {
-        let generation = self.current.load_full();
+        self.shared.recent.settle();
+        let generation = self.shared.current.load_full();
         Checkpoint::new(&*generation.db)
             .and_then(|checkpoint| checkpoint.create_checkpoint_with_log_size(path, 0))
             .map_err(|error| error.into_string())
@@ -146,7 +169,7 @@ impl State {
     /// When the replacement can't be moved or opened before the switch; the old state stays then. After the
     /// switch failures end the process.
     pub fn replace(&self, replacement: &Path) -> Result<(), OpenError> {
-        let old = self.current.load_full();
+        let old = self.shared.current.load_full();
         let number = old.number + 1;
         let target = generation_path(&self.data, number);
         remove_dir(&target);
@@ -157,24 +180,37 @@ impl State {
         if let Err(error) = write_current(&self.data, number) {
             fatal("switching to a received snapshot", &error);
         }
-        self.current.store(Arc::new(new));
+        // What waits belongs to the old state. Readers may miss it for a moment: whoever installs a snapshot serves nobody.
+        self.shared.recent.clear();
+        self.shared.current.store(Arc::new(new));
         old.doomed.store(true, Relaxed);
         Ok(())
     }
 }
 
-impl Backing for State {
-    fn get(&self, key: &[u8]) -> Option<Bytes> {
+impl Shared {
+    /// The thread's part: one layer becomes one atomic batch.
+    fn write(&self, layer: &Layer) {
+        let mut batch = WriteBatch::default();
+        for (key, change) in &layer.rows {
+            match change.value() {
+                Some(value) => batch.put(key, value),
+                None => batch.delete(key),
+            }
+        }
+        if let Err(error) = self.current.load().db.write_without_wal(batch) {
+            fatal("writing the state", &error);
+        }
+    }
+
+    fn stored(&self, key: &[u8]) -> Option<Bytes> {
         match self.current.load().db.get_pinned(key) {
             Ok(value) => value.map(|value| Bytes::copy_from_slice(&value)),
             Err(error) => fatal("reading the state", &error),
         }
     }
 
-    fn scan(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) {
-        if from >= to {
-            return;
-        }
+    fn scan_stored(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) {
         let generation = self.current.load_full();
         let mut read = ReadOptions::default();
         read.set_iterate_upper_bound(to);
@@ -189,6 +225,27 @@ impl Backing for State {
         if let Err(error) = rows.status() {
             fatal("reading the state", &error);
         }
+    }
+}
+
+impl Backing for State {
+    fn get(&self, key: &[u8]) -> Option<Bytes> {
+        match self.shared.recent.get(key) {
+            Some(change) => change.value().cloned(),
+            None => self.shared.stored(key),
+        }
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) {
+        if from >= to {
+            return;
+        }
+        self.shared.recent.scan(
+            from,
+            to,
+            |show| self.shared.scan_stored(from, to, show),
+            visit,
+        );
     }
 }
 

@@ -4,12 +4,12 @@ mod cluster_service;
 mod deliver;
 mod life;
 mod metrics;
+mod shutdown;
 mod status;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
@@ -23,7 +23,6 @@ use crate::machine::{Machine, Quota};
 use crate::mqtt::broker::Broker;
 use crate::mqtt::listener;
 use crate::proto::cluster::cluster_server::ClusterServer;
-use crate::proto::command;
 use crate::raft::{self, ChangeError, Peer, Raft};
 use crate::replica::applier::{Applier, LifeEvent, View};
 use crate::replica::clock::Clock;
@@ -33,7 +32,6 @@ use crate::replica::proposer::Proposer;
 use crate::replica::reader::Reader;
 use crate::replica::sequencer::{Due, Sequencer};
 use crate::router::Router;
-use crate::router::mailbox::{End, Item};
 use crate::storage::{self, DataDir, OpenError};
 use crate::store::scan::PageBudget;
 use crate::telemetry::metrics::Metrics;
@@ -278,53 +276,6 @@ impl Node {
             drain: Duration::from_secs(config.shutdown.drain_s),
             stop_http,
         })
-    }
-
-    /// Hands leadership over, then disconnects the clients, waits until that is committed, and closes the files.
-    async fn shutdown(mut self) {
-        tracing::info!("shutting down");
-        let deadline = Instant::now() + self.drain;
-        self.broker.draining.store(true, Ordering::Release);
-        if self.raft.leadership().borrow().is_leader && self.raft.status().members.len() > 1 {
-            let transfer = self.raft.transfer_leader(None);
-            match tokio::time::timeout(self.drain, transfer).await {
-                Ok(Ok(leader)) => tracing::info!(leader = leader.0, "leadership is handed over"),
-                Ok(Err(error)) => tracing::warn!(%error, "leadership was not handed over"),
-                Err(_) => tracing::warn!("leadership was not handed over in time"),
-            }
-        }
-        self.broker
-            .router
-            .post_to_all(|| Item::End(End::ShuttingDown));
-        let quiet = |broker: &Broker| {
-            let depth = broker.proposer.depth();
-            broker.router.connections() == 0 && depth.gathering + depth.in_flight == 0
-        };
-        while !quiet(&self.broker) && Instant::now() < deadline {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        self.end_life(deadline).await;
-        if let Some(stop) = self.stop_http.take() {
-            let _ = stop.send(());
-        }
-        self.raft.shutdown().await;
-        tracing::info!("stopped");
-    }
-}
-
-impl Node {
-    /// Declares this node's life over, so that the others need not wait for its lease: a subscription anywhere counts
-    /// once every live node knows it.
-    async fn end_life(&self, deadline: Instant) {
-        let proposer = &self.broker.proposer;
-        let down = command::command::Kind::NodeDown(command::NodeDown {
-            node: self.broker.node.0,
-            incarnation: proposer.incarnation().0,
-        });
-        let told = tokio::time::timeout_at(deadline.into(), proposer.propose(down));
-        if !matches!(told.await, Ok(Some(_))) {
-            tracing::info!("nobody was told that this node stops: the others find out");
-        }
     }
 }
 

@@ -27,8 +27,6 @@ const CATCH_UP_PATIENCE: Duration = Duration::from_secs(120);
 const CAUGHT_UP: u64 = 100;
 /// How often its progress is looked at.
 const CATCH_UP_LOOK: Duration = Duration::from_millis(20);
-/// A node whose last sign of life is older than this is not handed leadership to when another one is there.
-const LIVES: Duration = Duration::from_millis(500);
 /// Longest wait for another node to lead after a transfer was asked for.
 const TRANSFER_PATIENCE: Duration = Duration::from_secs(3);
 /// Pause between rounds of asking members that have not started yet.
@@ -43,6 +41,8 @@ pub(super) struct Members {
     pub core: CoreRaft,
     pub peers: Arc<Peers>,
     pub leadership: watch::Receiver<Leadership>,
+    /// A node whose last sign of life is older than this is not handed leadership to.
+    pub lives: Duration,
     /// Serialises changes: two at once could leave a joint configuration.
     pub changing: tokio::sync::Mutex<()>,
     pub complaints: Mutex<HashMap<String, Instant>>,
@@ -56,12 +56,14 @@ impl Members {
         core: CoreRaft,
         peers: Arc<Peers>,
         leadership: watch::Receiver<Leadership>,
+        lives: Duration,
     ) -> Arc<Members> {
         Arc::new(Members {
             group,
             core,
             peers,
             leadership,
+            lives,
             changing: tokio::sync::Mutex::new(()),
             complaints: Mutex::new(HashMap::new()),
             disowned: Mutex::new(None),
@@ -406,7 +408,7 @@ impl Members {
         Ok(node)
     }
 
-    /// The voter (but this node) whose log reaches furthest, of those that were heard from lately if there are any.
+    /// The voter (but this node) whose log reaches furthest, of those that were heard from lately.
     fn heir(&self) -> Option<u64> {
         let voters = self.voters();
         let metrics = self.core.data_metrics();
@@ -415,13 +417,12 @@ impl Members {
         let heard = metrics.heartbeat.as_ref();
         let lives = |node: &u64| {
             let heard = heard.and_then(|all| all.get(node).copied().flatten());
-            heard.is_some_and(|at| at.elapsed() < LIVES)
+            heard.is_some_and(|at| at.elapsed() < self.lives)
         };
         let others = matched
             .iter()
-            .filter(|(node, _)| **node != self.own().0 && voters.contains(node));
-        let furthest =
-            others.max_by_key(|(node, matched)| (lives(node), matched.map(|id| id.index)));
+            .filter(|(node, _)| **node != self.own().0 && voters.contains(node) && lives(node));
+        let furthest = others.max_by_key(|(_, matched)| matched.map(|id| id.index));
         furthest.map(|(node, _)| *node)
     }
 
@@ -434,8 +435,9 @@ impl Members {
         if to != 0 && !self.voters().contains(&to) {
             return Err(ChangeError::UnknownNode(NodeId(to)));
         }
+        let nobody = || ChangeError::Failed("no other voter answers".to_owned());
         let to = match to {
-            0 => self.heir().ok_or(ChangeError::LastVoter(self.own()))?,
+            0 => self.heir().ok_or_else(nobody)?,
             to => to,
         };
         let mut leadership = self.leadership.clone();

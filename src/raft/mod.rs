@@ -277,6 +277,7 @@ impl Raft {
             core.clone(),
             Arc::clone(&peers),
             leadership.clone(),
+            Duration::from_millis(config.timing.heartbeat_ms.saturating_mul(3).max(500)),
         );
         let service = serve(&config, &core, &members, &peers, &stores);
         Ok(Raft {

@@ -163,8 +163,8 @@ config! {
         /// A follower stands for election after `cluster.election_max_ms` without a sign of the leader plus its own
         /// draw, which is at least this. At least three heartbeats.
         election_min_ms: u64 = 150, "ms", 20..=60_000;
-        /// The leader's lease, and the longest draw beyond it: with the defaults writes pause for 0.5 to 0.7 s when the
-        /// leader dies.
+        /// The leader's lease, and the longest draw beyond it. With the defaults writes pause for some 0.33 s when the
+        /// leader's process dies, which breaks its connections, and for 0.5 to 0.7 s when it only falls silent.
         election_max_ms: u64 = 300, "ms", 21..=120_000;
         /// Silence of a node after which the leader declares it down: its clients' sessions end, their wills are published.
         node_lease_ms: u64 = 5_000, "ms", 500..=600_000;

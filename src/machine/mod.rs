@@ -78,6 +78,17 @@ impl Context<'_, '_> {
     }
 }
 
+/// What waits for clients in the whole cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueUsage {
+    /// Messages in all queues and groups; one that waits in two counts twice.
+    pub messages: u64,
+    /// Their size, bytes.
+    pub bytes: u64,
+    /// Retained messages.
+    pub retained: u64,
+}
+
 /// The session that a connection owns.
 #[derive(Clone)]
 struct Connected {
@@ -320,9 +331,13 @@ impl Machine {
         self.watchers.len()
     }
 
-    /// Number of retained messages.
-    pub fn retained_messages(&self) -> u64 {
-        self.meta.retained
+    /// What waits for clients.
+    pub fn queue_usage(&self) -> QueueUsage {
+        QueueUsage {
+            messages: self.meta.queued_messages,
+            bytes: self.meta.queued_bytes,
+            retained: self.meta.retained,
+        }
     }
 
     /// Number of remembered replies.

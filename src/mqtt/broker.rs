@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::config::MqttConfig;
 use crate::ids::{ConnectionId, NodeId};
 use crate::machine::tables::Backing;
+use crate::mqtt::sys::Sys;
 use crate::replica::applier::View;
 use crate::replica::clock::Clock;
 use crate::replica::proposer::Proposer;
@@ -34,6 +35,8 @@ pub struct Broker {
     pub clock: Arc<Clock>,
     /// What apply knows.
     pub view: Arc<View>,
+    /// Topics below `$SYS/`.
+    pub sys: Sys,
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// Whether this node may serve clients: its life is registered and it is in touch with a majority.
@@ -71,6 +74,7 @@ impl Broker {
             backing,
             clock,
             view,
+            sys: Sys::default(),
             metrics,
             serving: AtomicBool::new(false),
             draining: AtomicBool::new(false),

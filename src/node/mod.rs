@@ -22,7 +22,7 @@ use crate::ids::NodeId;
 use crate::machine::subscriptions::SubscriptionIndex;
 use crate::machine::{Machine, Quota};
 use crate::mqtt::broker::Broker;
-use crate::mqtt::listener;
+use crate::mqtt::{listener, sys};
 use crate::proto::cluster::cluster_server::ClusterServer;
 use crate::raft::{self, Peer, Raft};
 use crate::replica::applier::{Applier, LifeEvent, View};
@@ -253,6 +253,8 @@ impl Node {
         serve_cluster(cluster_listener, cluster, replica, &broker, &config);
         bootstrap(raft.clone(), &config);
         tokio::spawn(metrics::run(broker.clone(), raft.clone()));
+        let status = raft.clone();
+        tokio::spawn(sys::run(broker.clone(), move || cluster_view(&status)));
         let status = Arc::new(NodeStatus {
             config: config.clone(),
             raft: raft.clone(),
@@ -432,6 +434,16 @@ fn serve_http(
         }
     });
     stop
+}
+
+fn cluster_view(raft: &Raft) -> sys::ClusterView {
+    let status = raft.status();
+    sys::ClusterView {
+        leader: status.leader,
+        term: status.term,
+        applied: status.applied,
+        members: status.members.len() as u64,
+    }
 }
 
 /// One line that says what listens where.

@@ -268,6 +268,11 @@ impl Router {
         deliver_here(&route, message, &mut WakeList::default()) == 0
     }
 
+    /// Hands a message of the node's own to its connections, and to no other node.
+    pub fn deliver_own(&self, message: &Message<'_>, wake: &mut WakeList) {
+        deliver_here(&self.route(message.topic, None), message, wake);
+    }
+
     /// Hands a message from the log to this node's connections, as far as it does not go through their sessions' queues;
     /// every node does so for its own. Returns how many dropped it.
     pub fn deliver_logged(

@@ -186,6 +186,19 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Cuts a property list, without its length, into its properties.
+pub fn split_properties(list: &[u8]) -> Result<Vec<&[u8]>> {
+    let mut reader = Reader(list);
+    let mut found = Vec::new();
+    while !reader.0.is_empty() {
+        let before = reader.0;
+        let id = reader.byte()?;
+        reader.value(id)?;
+        found.push(&before[..before.len() - reader.0.len()]);
+    }
+    Ok(found)
+}
+
 /// Which properties each packet may have (MQTT 5, table 2-4).
 fn allowed(kind: u8) -> &'static [u8] {
     match kind {

@@ -10,6 +10,7 @@
 
 pub mod check;
 pub mod cluster;
+pub mod conformance;
 pub mod connection;
 pub mod corpus;
 pub mod history;

@@ -305,7 +305,9 @@ impl What {
             (Self::Exactly(nodes), _) => {
                 pattern::matches(nodes, &wire::packet(header, body), names)
             }
-            (Self::Disconnect(codes), Ok(Packet::Disconnect(came))) => codes.contains(&came.code),
+            (Self::Disconnect { codes, without }, Ok(Packet::Disconnect(came))) => {
+                codes.contains(&came.code) && lacks(&came.properties, without)
+            }
             (
                 Self::Accepted {
                     present,
@@ -319,7 +321,7 @@ impl What {
                 let bytes: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).collect();
                 connack.code == 0
                     && connack.session_present == *present
-                    && !without.iter().any(|id| list.has(*id))
+                    && lacks(list, without)
                     && pattern::holds_all(with, &bytes, names)
             }
             (
@@ -327,6 +329,7 @@ impl What {
                     header: wanted,
                     id,
                     codes,
+                    without,
                 },
                 Ok(
                     Packet::Puback(ack)
@@ -337,6 +340,7 @@ impl What {
             ) => {
                 *wanted == header
                     && codes.contains(&ack.code)
+                    && lacks(&ack.properties, without)
                     && pattern::matches(
                         std::slice::from_ref(id),
                         &ack.packet_id.to_be_bytes(),
@@ -346,6 +350,10 @@ impl What {
             _ => false,
         }
     }
+}
+
+fn lacks(list: &Properties, without: &[u8]) -> bool {
+    !without.iter().any(|id| list.has(*id))
 }
 
 /// A property's bytes.

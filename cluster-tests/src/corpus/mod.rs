@@ -18,6 +18,7 @@
 //! < 90 [ 0001 00 02 ]          a packet with exactly these bytes
 //! < PUBACK 0001                whichever its form, with a code of success; also PUBREC, PUBREL, PUBCOMP
 //! < PUBACK 0001 87 97          ... with one of these codes
+//! < PUBACK 0001 87 WITHOUT 1F 26   ... and none of these properties; E0 may say so too
 //! < E0 81 82                   a DISCONNECT (MQTT 5) with one of these reasons
 //! < END 81 82                  closed, at most one refusing CONNACK or DISCONNECT with one of these codes before
 //! < REFUSED 84 01              the same, and the CONNACK may be of any version

@@ -230,18 +230,20 @@ fn measured(came: &[u8]) -> Option<(usize, &[u8])> {
     None
 }
 
-/// Every property has its group; those with the same identifier come in the order of theirs.
+/// Every property has its group; user properties come in the order of theirs.
 fn any_order(groups: &[Vec<Node>], list: &[u8], names: &mut Names) -> bool {
     let Ok(mut came) = wire::split_properties(list) else {
         return false;
     };
+    let is_user = |one: &&[u8]| one.first() == Some(&wire::id::USER_PROPERTY);
     groups.iter().all(|group| {
-        let wanted = match group.first() {
-            Some(Node::Bytes(bytes)) => bytes.first(),
-            _ => None,
+        let position = came.iter().position(|one| matches(group, one, &mut names.clone()));
+        let Some(position) = position else {
+            return false;
         };
-        let position = came.iter().position(|one| one.first() == wanted);
-        position.is_some_and(|position| matches(group, came.remove(position), names))
+        let one = came.remove(position);
+        let in_order = !is_user(&one) || !came[..position].iter().any(is_user);
+        in_order && matches(group, one, names)
     }) && came.is_empty()
 }
 

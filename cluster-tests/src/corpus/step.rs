@@ -51,8 +51,13 @@ pub enum What {
         header: u8,
         id: Node,
         codes: Vec<u8>,
+        /// Properties it has not.
+        without: Vec<u8>,
     },
-    Disconnect(Vec<u8>),
+    Disconnect {
+        codes: Vec<u8>,
+        without: Vec<u8>,
+    },
     Exactly(Vec<Node>),
 }
 
@@ -113,8 +118,15 @@ fn codes(words: &[&str]) -> Result<Vec<u8>, String> {
 }
 
 fn expectation(wanted: &str, word: &str) -> Result<What, String> {
+    let (wanted, without) = match wanted.split_once(" WITHOUT ") {
+        Some((wanted, without)) => {
+            let ids: Vec<&str> = without.split_whitespace().collect();
+            (wanted, codes(&ids)?)
+        }
+        None => (wanted, Vec::new()),
+    };
     let words: Vec<&str> = wanted.split_whitespace().collect();
-    Ok(match words.as_slice() {
+    let what = match words.as_slice() {
         ["CLOSE"] => What::Closed,
         ["END", rest @ ..] => What::End(codes(rest)?),
         ["REFUSED", rest @ ..] => What::Refused(codes(rest)?),
@@ -124,13 +136,7 @@ fn expectation(wanted: &str, word: &str) -> Result<What, String> {
             What::Open(Duration::from_millis(millis))
         }
         ["20", present @ ("PRESENT" | "NEW"), ..] => {
-            let (with, without) = match wanted.split_once(" WITHOUT ") {
-                Some((with, without)) => {
-                    (with, codes(&without.split_whitespace().collect::<Vec<_>>())?)
-                }
-                None => (wanted, Vec::new()),
-            };
-            let with = with.split_once(present).map_or("", |(_, with)| with);
+            let with = wanted.split_once(present).map_or("", |(_, with)| with);
             let with = match pattern::parse(with, word)?.as_slice() {
                 [] => Vec::new(),
                 [Node::Properties(groups)] => groups.clone(),
@@ -158,9 +164,15 @@ fn expectation(wanted: &str, word: &str) -> Result<What, String> {
                     [] => success.into(),
                     rest => codes(rest)?,
                 },
+                without,
             }
         }
-        ["E0", rest @ ..] if !wanted.contains('[') => What::Disconnect(codes(rest)?),
+        ["E0", rest @ ..] if !wanted.contains('[') => What::Disconnect {
+            codes: codes(rest)?,
+            without,
+        },
+        _ if !without.is_empty() => return Err("WITHOUT is for NEW, PRESENT, PUBACK, E0".into()),
         _ => What::Exactly(pattern::parse(wanted, word)?),
-    })
+    };
+    Ok(what)
 }

@@ -7,7 +7,10 @@ fn the_page_is_current() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/conformance.md");
     let text = std::fs::read_to_string(path).expect("docs/conformance.md can be read");
     let made = page(&Conformance::read());
-    let differs = made.lines().zip(text.lines()).find(|(made, text)| made != text);
+    let differs = made
+        .lines()
+        .zip(text.lines())
+        .find(|(made, text)| made != text);
     assert!(
         text == made,
         "docs/conformance.md is not current, run make conformance; {differs:?}"

@@ -1,15 +1,29 @@
-//! Conversations of `corpus/` with the nodes of a running cluster. `RULE=part of a name` picks some by the beginning of
-//! `folder/name`; `QUORUMQ_REWRITE=1` writes what came into the files.
+//! Conversations of `corpus/` with the nodes of a running cluster. `RULE=` the beginning of a `folder/name` picks some;
+//! `QUORUMQ_REWRITE=1` writes what came into the files.
 
-use cluster_tests::cluster::Cluster;
+use cluster_tests::cluster::{Cluster, Plan};
 use cluster_tests::connection::Connection;
 use cluster_tests::corpus;
 
 #[test]
 fn conversations() {
-    let mut cluster = Cluster::start();
     let picked: Vec<String> = std::env::var("RULE").into_iter().collect();
-    let told = corpus::hold_all("quorumq", &picked, &cluster.addresses());
+    hold(Plan::default(), &picked);
+}
+
+#[test]
+fn conversations_with_low_limits() {
+    let plan = Plan {
+        mqtt: corpus::LOW_LIMITS.into(),
+        size: 1,
+        ..Plan::default()
+    };
+    hold(plan, &[corpus::LIMITS.into()]);
+}
+
+fn hold(plan: Plan, picked: &[String]) {
+    let mut cluster = Cluster::start_with(plan);
+    let told = corpus::hold_all("quorumq", picked, &cluster.addresses());
     // P12: whatever was sent, every node lives and serves.
     for index in 0..cluster.nodes.len() {
         assert!(
@@ -20,5 +34,6 @@ fn conversations() {
         Connection::v5(cluster.mqtt(index), "after").expect_nothing();
     }
     eprintln!("{}", told.report());
+    assert!(!told.outcomes.is_empty(), "nothing picked");
     assert!(told.complaints().is_empty(), "{}", told.report());
 }

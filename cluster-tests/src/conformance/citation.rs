@@ -52,12 +52,20 @@ pub fn in_source(text: &str, only_tests: bool) -> Vec<(String, Number)> {
             }
             above.clear();
             if let Some(name) = &test {
-                found.extend(in_text(line).into_iter().map(|number| (name.clone(), number)));
+                found.extend(
+                    in_text(line)
+                        .into_iter()
+                        .map(|number| (name.clone(), number)),
+                );
             }
         } else if code.contains("test") && code.starts_with("#[") {
             marked = true;
         } else if let Some(name) = &test {
-            found.extend(in_text(line).into_iter().map(|number| (name.clone(), number)));
+            found.extend(
+                in_text(line)
+                    .into_iter()
+                    .map(|number| (name.clone(), number)),
+            );
             // The end of a function at the top of its file or module.
             if line == "}" || line == "    }" {
                 test = None;
@@ -154,8 +162,9 @@ fn all() {
             ("mqtt311_4_3_3_10_is_kept", v311("MQTT-4.3.3-10")),
             ("rule", v5("MQTT-1.1.1-4")),
         ];
-        let wanted: Vec<(String, Number)> =
-            wanted.map(|(name, number)| (name.to_owned(), number)).into();
+        let wanted: Vec<(String, Number)> = wanted
+            .map(|(name, number)| (name.to_owned(), number))
+            .into();
         assert_eq!(in_source(source, true), wanted);
         assert_eq!(in_source(source, false), []);
     }

@@ -66,25 +66,35 @@ fn row(conformance: &Conformance, statement: &Statement) -> String {
         (Some(proofs), _) => (list(proofs), result(proofs)),
         (None, Some(why)) => (why.clone(), "not applicable".into()),
         (None, None) if statement.visible => ("**nothing**".into(), "not shown".into()),
-        (None, None) if statement.binds == "client" => ("binds the client alone".into(), "–".into()),
+        (None, None) if statement.binds == "client" => {
+            ("binds the client alone".into(), "–".into())
+        }
         (None, None) => ("not visible from outside".into(), "–".into()),
     };
     let id = &statement.number.1;
     let paraphrase = escaped(&statement.paraphrase);
-    format!("| {id} | {paraphrase} | {} | {} |\n", escaped(&shown), escaped(&result))
+    format!(
+        "| {id} | {paraphrase} | {} | {} |\n",
+        escaped(&shown),
+        escaped(&result)
+    )
 }
 
 fn list(proofs: &[Proof]) -> String {
-    let names = proofs.iter().map(|proof| match proof.name.strip_prefix("corpus/") {
-        Some(name) => format!("`{name}`"),
-        None => format!("test `{}`", proof.name),
-    });
+    let names = proofs
+        .iter()
+        .map(|proof| match proof.name.strip_prefix("corpus/") {
+            Some(name) => format!("`{name}`"),
+            None => format!("test `{}`", proof.name),
+        });
     names.collect::<Vec<_>>().join(", ")
 }
 
 fn result(proofs: &[Proof]) -> String {
-    let deviations: Vec<&str> =
-        proofs.iter().filter_map(|proof| proof.deviates.as_deref()).collect();
+    let deviations: Vec<&str> = proofs
+        .iter()
+        .filter_map(|proof| proof.deviates.as_deref())
+        .collect();
     if deviations.is_empty() {
         "holds".into()
     } else {

@@ -51,6 +51,18 @@ mod step;
 pub use conversation::Broken;
 pub use run::{Outcome, Told, hold_all};
 
+/// The folder of conversations with a node whose limits are low.
+pub const LIMITS: &str = "limits/";
+
+/// The `[mqtt]` section of that node.
+pub const LOW_LIMITS: &str = "\
+receive_maximum = 2
+max_packet_size_bytes = 256
+topic_alias_maximum = 0
+max_keep_alive_s = 2
+session_expiry_max_s = 1
+";
+
 use std::path::{Path, PathBuf};
 
 /// A conversation and its text.
@@ -82,7 +94,7 @@ pub fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")
 }
 
-/// The conversations whose name begins with one of these, by name; all without any.
+/// The conversations whose name begins with one of these, by name; all without any. [`LIMITS`] are among them.
 pub fn files(picked: &[String]) -> Vec<File> {
     let mut found = Vec::new();
     for folder in sorted(&directory()) {

@@ -237,7 +237,9 @@ fn any_order(groups: &[Vec<Node>], list: &[u8], names: &mut Names) -> bool {
     };
     let is_user = |one: &&[u8]| one.first() == Some(&wire::id::USER_PROPERTY);
     groups.iter().all(|group| {
-        let position = came.iter().position(|one| matches(group, one, &mut names.clone()));
+        let position = came
+            .iter()
+            .position(|one| matches(group, one, &mut names.clone()));
         let Some(position) = position else {
             return false;
         };

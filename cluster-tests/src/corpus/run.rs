@@ -1,7 +1,7 @@
 //! Many conversations side by side, and what is told about them.
 
 use super::conversation::{self, Broken};
-use super::{File, files};
+use super::{File, LIMITS, files};
 use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -25,10 +25,13 @@ pub struct Told {
     broker: String,
 }
 
-/// Holds the conversations whose name begins with one of `picked` (all without any) with the nodes of a broker.
+/// Holds the conversations whose name begins with one of `picked` with the nodes of a broker; without any, all but those
+/// that need low limits.
 /// `QUORUMQ_REWRITE=1` rewrites those that go otherwise.
 pub fn hold_all(broker: &str, picked: &[String], nodes: &[SocketAddr]) -> Told {
-    let (alone, beside): (Vec<File>, Vec<File>) = files(picked).into_iter().partition(File::is_alone);
+    let mut all = files(picked);
+    all.retain(|file| !picked.is_empty() || !file.name.starts_with(LIMITS));
+    let (alone, beside): (Vec<File>, Vec<File>) = all.into_iter().partition(File::is_alone);
     let outcomes = Mutex::new(Vec::new());
     for (group, threads) in [(beside, SIDE_BY_SIDE), (alone, 1)] {
         // Those that wait begin first.
@@ -42,7 +45,10 @@ pub fn hold_all(broker: &str, picked: &[String], nodes: &[SocketAddr]) -> Told {
                 let mut turned = nodes.to_vec();
                 turned.rotate_left(index % nodes.len());
                 let outcome = hold(file, &turned);
-                outcomes.lock().expect("no thread panics with it").push(outcome);
+                outcomes
+                    .lock()
+                    .expect("no thread panics with it")
+                    .push(outcome);
             }
         };
         std::thread::scope(|scope| {

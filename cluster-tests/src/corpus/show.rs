@@ -30,10 +30,7 @@ pub fn packet(level: u8, header: u8, body: &[u8], word: &str, names: &mut Names)
             shown = with_properties(shown, level, &publish.properties, word);
             format!("{shown} {}", payload(&publish.payload, word))
         }
-        Packet::Puback(ack)
-        | Packet::Pubrec(ack)
-        | Packet::Pubrel(ack)
-        | Packet::Pubcomp(ack) => {
+        Packet::Puback(ack) | Packet::Pubrec(ack) | Packet::Pubrel(ack) | Packet::Pubcomp(ack) => {
             // Only in a PUBREL the id is one that the broker chose.
             let shown = match header {
                 wire::PUBREL => named(ack.packet_id, names),

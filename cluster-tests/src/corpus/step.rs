@@ -64,14 +64,17 @@ pub enum What {
 /// Reads a line; `None` for comments, empty lines and what only the runner looks at.
 pub fn parse(line: &str, word: &str) -> Result<Option<Step>, String> {
     let line = line.trim();
-    let number =
-        |text: &str| -> Result<u64, String> { text.parse().map_err(|_| format!("no number: {text:?}")) };
+    let number = |text: &str| -> Result<u64, String> {
+        text.parse().map_err(|_| format!("no number: {text:?}"))
+    };
     if line.is_empty() || line.starts_with('#') || line == "alone" || line.starts_with("unlike ") {
         return Ok(None);
     }
     if let Some(level) = line.strip_prefix("level ") {
         let level = number(level)?;
-        let level = u8::try_from(level).ok().filter(|level| (3..=5).contains(level));
+        let level = u8::try_from(level)
+            .ok()
+            .filter(|level| (3..=5).contains(level));
         return Ok(Some(Step::Level(level.ok_or("a level is 3, 4 or 5")?)));
     }
     if let Some(node) = line.strip_prefix("node ") {
@@ -82,7 +85,9 @@ pub fn parse(line: &str, word: &str) -> Result<Option<Step>, String> {
         return Ok(Some(Step::Pause(Duration::from_millis(number(pause)?))));
     }
     if let Some(names) = line.strip_prefix("differ ") {
-        let names = names.split_whitespace().map(|name| name.trim_start_matches('$').to_owned());
+        let names = names
+            .split_whitespace()
+            .map(|name| name.trim_start_matches('$').to_owned());
         return Ok(Some(Step::Differ(names.collect())));
     }
     if line == "close" || line.ends_with(" close") {
@@ -92,7 +97,10 @@ pub fn parse(line: &str, word: &str) -> Result<Option<Step>, String> {
     let at = line.find(['>', '<']).ok_or("neither > nor <")?;
     let (name, rest) = (line[..at].trim(), &line[at + 1..]);
     if line[at..].starts_with('>') {
-        return Ok(Some(Step::Say(name.to_owned(), pattern::parse(rest, word)?)));
+        return Ok(Some(Step::Say(
+            name.to_owned(),
+            pattern::parse(rest, word)?,
+        )));
     }
     let (unordered, rest) = match rest.strip_prefix('~') {
         Some(rest) => (true, rest),
@@ -149,7 +157,11 @@ fn expectation(wanted: &str, word: &str) -> Result<What, String> {
             }
         }
         [first, "*"] => What::First(codes(&first.split('|').collect::<Vec<_>>())?),
-        [name @ ("PUBACK" | "PUBREC" | "PUBREL" | "PUBCOMP"), id, rest @ ..] => {
+        [
+            name @ ("PUBACK" | "PUBREC" | "PUBREL" | "PUBCOMP"),
+            id,
+            rest @ ..,
+        ] => {
             let (header, success) = match *name {
                 "PUBACK" => (wire::PUBACK, &[0, 0x10][..]),
                 "PUBREC" => (wire::PUBREC, &[0, 0x10][..]),

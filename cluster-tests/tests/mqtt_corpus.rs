@@ -8,7 +8,9 @@ use cluster_tests::corpus;
 #[test]
 fn conversations() {
     let picked: Vec<String> = std::env::var("RULE").into_iter().collect();
-    hold(Plan::default(), &picked);
+    if picked.iter().all(|name| !name.starts_with(corpus::LIMITS)) {
+        hold(Plan::default(), &picked);
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ export CACHE CARGO_TARGET_DIR
 WITH := scripts/with-env
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test unit cluster lint fmt bench chaos fuzz image clean
+.PHONY: help build run test unit cluster lint fmt bench chaos fuzz image conformance clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -43,6 +43,10 @@ chaos: ## faults from a seed, for minutes: SEED=7 SECONDS_OF_FAULTS=300
 
 fuzz: ## fuzz the decoders: FUZZ_SECONDS=60
 	@$(WITH) test scripts/fuzz
+
+conformance: ## docs/conformance.md: the MQTT standards' statements and what shows them
+	@$(WITH) run cargo run --quiet --locked --package cluster-tests --bin conformance > docs/conformance.md.new
+	@mv docs/conformance.md.new docs/conformance.md
 
 image: build ## a Docker image of the release binary, quorumq:latest, for docker compose
 	@rm -rf "$(CACHE)/image" && mkdir -p "$(CACHE)/image"

@@ -6,10 +6,12 @@
 //!
 //! * [`cluster`] starts, kills, pauses and restarts nodes.
 //! * [`connection`] is one MQTT connection; [`store`] is a state store client on top of it.
+//! * [`corpus`] holds conversations written as text, byte by byte; [`conformance`] lists what they show of the standards.
 //! * [`history`] records what clients asked and were told; [`check`] judges it; [`workload`] makes it.
 
 pub mod check;
 pub mod cluster;
+pub mod conformance;
 pub mod connection;
 pub mod corpus;
 pub mod history;

@@ -7,11 +7,13 @@
 //! * [`cluster`] starts, kills, pauses and restarts nodes.
 //! * [`connection`] is one MQTT connection; [`store`] is a state store client on top of it.
 //! * [`history`] records what clients asked and were told; [`check`] judges it; [`workload`] makes it.
+//! * [`delivery`] does the same for messages: publishers and durable subscribers that move from node to node.
 
 pub mod check;
 pub mod cluster;
 pub mod connection;
 pub mod corpus;
+pub mod delivery;
 pub mod history;
 pub mod http;
 pub mod random;

@@ -28,7 +28,7 @@ pub struct Shown {
 }
 
 impl Shown {
-    fn of(record: &Record) -> Self {
+    pub fn of(record: &Record) -> Self {
         use super::record::Event;
         let mut shown = Self {
             accepted: record.accepted().count(),
@@ -81,15 +81,20 @@ pub fn with(
     shown
 }
 
+/// D1 to D7, D9, S1 to S3: every violation, one line each.
+pub fn violations(record: &Record) -> Vec<String> {
+    let packets = record.subscribers.iter().flat_map(redelivery::violations);
+    let mut found = delivery::violations(record);
+    found.extend(packets);
+    found
+}
+
 /// Judges what the clients of a load wrote down; panics with every violation.
 #[track_caller]
 pub fn judge(shape: &Shape, record: &Record) -> Shown {
     let shown = Shown::of(record);
     eprintln!("trial {}, seed {}: {shown:?}", shape.name, shape.seed);
-    let mut violations = delivery::violations(record);
-    for subscriber in &record.subscribers {
-        violations.extend(redelivery::violations(subscriber));
-    }
+    let mut violations = violations(record);
     let count = violations.len();
     violations.truncate(SHOWN);
     if count > 0 {

@@ -178,7 +178,8 @@ impl Load {
             .expect("some node is allowed")
     }
 
-    fn record(&self) -> Record {
+    /// What was written down so far.
+    pub fn record(&self) -> Record {
         Record {
             publishers: self
                 .publishers
@@ -196,6 +197,12 @@ impl Load {
     /// Ends the publishers, waits until everything has arrived or nothing more comes, and returns what all wrote down.
     #[track_caller]
     pub fn stop(self) -> Record {
+        self.stop_when(|record| delivery::lost(record).is_empty())
+    }
+
+    /// The same for a load whose messages others publish: `complete` says whether they have arrived.
+    #[track_caller]
+    pub fn stop_when(self, complete: impl Fn(&Record) -> bool) -> Record {
         self.flags.publishers_end.store(true, Ordering::Relaxed);
         // Those that cannot end write down what they wait for.
         let deadline = Instant::now() + DRAINED_WITHIN;
@@ -212,7 +219,7 @@ impl Load {
         for listener in &self.subscribers {
             listener.line.wake.store(true, Ordering::Relaxed);
         }
-        self.wait_drained();
+        self.wait_drained(complete);
         for listener in &self.subscribers {
             listener.line.end.store(true, Ordering::Relaxed);
         }
@@ -239,7 +246,7 @@ impl Load {
 
     /// Everything acknowledged is there and nothing is half done, or half a minute has passed: what is missing then, the
     /// checks name.
-    fn wait_drained(&self) {
+    fn wait_drained(&self, complete: impl Fn(&Record) -> bool) {
         let deadline = Instant::now() + DRAINED_WITHIN;
         while Instant::now() < deadline {
             let record = self.record();
@@ -250,7 +257,7 @@ impl Load {
                 .max()
                 .unwrap_or(0);
             let quiet = Duration::from_millis(self.flags.now() - quiet_since) > QUIET;
-            if quiet && delivery::lost(&record).is_empty() {
+            if quiet && complete(&record) {
                 return;
             }
             std::thread::sleep(Duration::from_millis(100));

@@ -150,6 +150,11 @@ impl Load {
         }
     }
 
+    /// The time that its clients write down.
+    pub fn now(&self) -> At {
+        self.flags.now()
+    }
+
     /// Messages acknowledged so far.
     pub fn accepted(&self) -> usize {
         self.flags.accepted.load(Ordering::Relaxed)

@@ -27,3 +27,13 @@ pub const CACHED_ROUTES: usize = 1024;
 
 /// A read buffer per thread. One read takes at most this much of a socket.
 pub const READ_BUFFER_BYTES: usize = 128 << 10;
+
+/// Messages of one session's queue that are granted in one batch; the rest follows in the next, so that no batch takes
+/// long to apply.
+pub const GRANTS_AT_ONCE: usize = 1024;
+
+/// Rows of an ended session's queue that are removed in one batch.
+pub const PURGED_AT_ONCE: usize = 4096;
+
+/// Topics whose matching sessions apply remembers.
+pub const CACHED_FANS: usize = 4096;

@@ -10,7 +10,7 @@ fn conversations() {
     let mut cluster = Cluster::start();
     let mut count = 0;
     let mut broken = Vec::new();
-    for folder in ["connect", "malformed", "publish", "subscribe"] {
+    for folder in ["connect", "malformed", "publish", "subscribe", "session"] {
         for (index, path) in corpus::files(folder).into_iter().enumerate() {
             let mut nodes = cluster.addresses();
             nodes.rotate_left(index % 3);

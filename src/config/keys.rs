@@ -10,7 +10,9 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::bounds;
-use super::setting::{Address, ClusterName, Input, LogFormat, LogLevel, Member, Setting};
+use super::setting::{
+    Address, ClusterName, Input, LogFormat, LogLevel, Member, QueuePolicy, Setting,
+};
 
 /// One key, as the loader and the reference page see it.
 pub struct Key {
@@ -186,6 +188,21 @@ config! {
         max_connections: usize = 100_000, "connections", 1..=bounds::MOST_CONNECTIONS;
         /// Bytes that may wait for one slow client in memory; what comes on top is dropped and counted.
         outbox_max_bytes: usize = 1_048_576, "bytes", 4_096..=1_073_741_824;
+        /// Messages of a session's queue that may be under way to its client at once, if the client's receive maximum is not
+        /// lower. They are in this node's memory until they are acknowledged.
+        max_inflight: u16 = 256, "messages", 1..=32_767;
+        /// Messages that wait in a session's queue, those under way included; for a shared subscription, those that wait
+        /// for a member.
+        queue_max_messages: u64 = 100_000, "messages", 1..=u64::MAX;
+        /// The same in bytes of topic, payload and properties.
+        queue_max_bytes: u64 = 268_435_456, "bytes", 1..=u64::MAX;
+        /// What gives way when a queue is full. Every drop is counted.
+        queue_full: QueuePolicy = QueuePolicy::DropOldest, "";
+        /// Whether messages with QoS 0 are queued for durable sessions whose client is away.
+        queue_qos_0: bool = false, "";
+        /// Retained messages of the whole cluster; one more topic is refused with reason 0x97 (quota exceeded). Wills are
+        /// not counted in.
+        retained_max: u64 = 1_000_000, "messages", 1..=u64::MAX;
         /// Time from the TCP connection to its CONNECT.
         connect_timeout_s: u16 = 10, "s", 1..=600;
     }

@@ -90,6 +90,23 @@ macro_rules! numbers {
 }
 numbers!(u16, u32, u64, usize);
 
+impl Setting for bool {
+    const KIND: &'static str = "true or false";
+
+    fn read(input: &Input<'_>) -> Result<Self, String> {
+        match input {
+            Input::Toml(DeValue::Boolean(value)) => Ok(*value),
+            Input::Text("true") => Ok(true),
+            Input::Text("false") => Ok(false),
+            other => Err(format!("expected true or false, found {}", found(other))),
+        }
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
 impl Setting for PathBuf {
     const KIND: &'static str = "path";
 
@@ -435,5 +452,17 @@ words!(
         Text = "text",
         /// One JSON object per line.
         Json = "json",
+    }
+);
+
+words!(
+    /// What gives way when a session's queue is full.
+    QueuePolicy, "drop_oldest, drop_newest or end_session", {
+        /// The oldest messages that were not sent yet.
+        DropOldest = "drop_oldest",
+        /// The new message.
+        DropNewest = "drop_newest",
+        /// The session, with its connection.
+        EndSession = "end_session",
     }
 );

@@ -6,12 +6,14 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 use crate::hlc::Hlc;
-use crate::ids::{ConnectionId, Incarnation, NodeId, SessionId};
+use crate::ids::{ConnectionId, Incarnation, LogIndex, NodeId, SessionId};
 use crate::machine::subscriptions::Subscriber;
-use crate::proto::state;
+use crate::session::{QoS, Sequence};
 use crate::store::Reply as StoreReply;
+use crate::time::Millis;
 
 /// The answer to one command, for whoever proposed it.
 #[derive(Clone, Debug)]
@@ -26,13 +28,29 @@ pub enum Reply {
         session: SessionId,
         /// Whether its state was found.
         present: bool,
+        /// Its messages with QoS 1 and 2 go through the log.
+        durable: bool,
+        /// Packet ids of QoS 2 messages that were received from its client and not released.
+        received: Vec<u16>,
         /// The session as routing knows it.
         subscriber: Arc<Subscriber>,
     },
-    /// One entry per filter: whether the filter was new.
-    Subscribed(Vec<bool>),
+    /// Subscriptions are made.
+    Subscribed {
+        /// The log entry that made them.
+        index: LogIndex,
+        /// One entry per filter: whether the filter was new.
+        new: Vec<bool>,
+    },
     /// One entry per filter: whether a subscription was there to be removed.
     Unsubscribed(Vec<bool>),
+    /// A PUBLISH is in the log.
+    Published {
+        /// Whether anything was subscribed to its topic.
+        matched: bool,
+    },
+    /// A PUBLISH was refused: there are as many retained messages as there may be.
+    QuotaExceeded,
     /// The reply of the state store.
     Store(StoreReply),
 }
@@ -44,6 +62,17 @@ pub enum EndReason {
     TakenOver,
     /// An administrator deleted the session.
     Administrative,
+    /// The session's queue was full, and its policy is to end the session.
+    QueueFull,
+}
+
+/// Why a queued message was not delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropReason {
+    /// The queue was full.
+    QueueFull,
+    /// Its message expiry interval was over.
+    Expired,
 }
 
 /// What happened to a watched key.
@@ -61,6 +90,46 @@ pub enum Change {
         /// A version higher than the deleted value's.
         version: Hlc,
     },
+}
+
+/// A message on its way to subscribers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Published {
+    /// Topic name.
+    pub topic: String,
+    /// QoS it was published with.
+    pub qos: QoS,
+    /// RETAIN as published.
+    pub retain: bool,
+    /// The application message.
+    pub payload: Bytes,
+    /// Properties as they are forwarded.
+    pub properties: Bytes,
+    /// The log time after which it is not sent any more.
+    pub expires_at: Option<Millis>,
+    /// The publisher's session, for No Local.
+    pub publisher: Option<SessionId>,
+}
+
+/// A message of a session's queue, to be sent now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// The connection of this node that owns the session.
+    pub connection: ConnectionId,
+    /// Its number in the queue, from which its packet id follows.
+    pub sequence: Sequence,
+    /// QoS of the delivery.
+    pub qos: QoS,
+    /// DUP: it may have been sent before.
+    pub dup: bool,
+    /// RETAIN of the delivery.
+    pub retain: bool,
+    /// Message expiry interval left, seconds.
+    pub expiry_s: Option<u32>,
+    /// Identifiers of the subscriptions it matched.
+    pub identifiers: SmallVec<[u32; 2]>,
+    /// The message.
+    pub message: Arc<Published>,
 }
 
 /// Something for a node to do.
@@ -112,8 +181,43 @@ pub enum Output {
         /// What happened to it.
         change: Change,
     },
-    /// Deliver a message to this node's connections: every node does so for its own.
-    Publish(Arc<state::Will>),
+    /// Deliver a message to this node's connections, as far as it does not go through their sessions' queues: every node
+    /// does so for its own.
+    Publish {
+        /// The message.
+        message: Arc<Published>,
+        /// Message expiry interval left, seconds.
+        expiry_s: Option<u32>,
+    },
+    /// Send a message with QoS 0 to one connection of this node: it was chosen from a group.
+    Send {
+        /// The connection.
+        connection: ConnectionId,
+        /// RETAIN of the delivery.
+        retain: bool,
+        /// Message expiry interval left, seconds.
+        expiry_s: Option<u32>,
+        /// Identifier of the subscription.
+        identifiers: SmallVec<[u32; 2]>,
+        /// The message.
+        message: Arc<Published>,
+    },
+    /// Send a message of a session's queue.
+    Deliver(Box<Granted>),
+    /// Send PUBREL: the session was resumed and owes it, in this order.
+    Release {
+        /// The connection.
+        connection: ConnectionId,
+        /// The message's number in the queue.
+        sequence: Sequence,
+    },
+    /// Messages of a session's queue were dropped or expired.
+    Dropped {
+        /// Why.
+        reason: DropReason,
+        /// How many.
+        count: u64,
+    },
     /// A node was declared dead, or registered a new life: its former connections are gone.
     NodeEnded {
         /// The node.

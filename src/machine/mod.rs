@@ -8,10 +8,17 @@
 //! each proposal run. One file per family of commands.
 
 pub mod effect;
+mod groups;
 pub mod key;
+mod messages;
 mod nodes;
+mod publish;
+#[cfg(test)]
+mod queue_tests;
+mod queues;
 pub mod read;
 mod replies;
+mod retained;
 mod sessions;
 pub mod store;
 pub mod subscriptions;
@@ -21,11 +28,12 @@ mod tests;
 mod timers;
 mod wills;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 use prost::Message as _;
+use rustc_hash::FxHashMap;
 
 use crate::ids::{CLUSTER, ConnectionId, Incarnation, LogIndex, NodeId, Owner, SessionId};
 use crate::proto::{command, state};
@@ -68,6 +76,14 @@ impl Context<'_, '_> {
     }
 }
 
+/// The session that a connection owns.
+#[derive(Clone)]
+struct Connected {
+    client_id: Arc<str>,
+    session: SessionId,
+    durable: bool,
+}
+
 /// The state machine of one replica.
 pub struct Machine {
     /// The node this replica is on; decides which outputs are kept, never what is stored.
@@ -75,8 +91,15 @@ pub struct Machine {
     quota: Quota,
     meta: state::Meta,
     nodes: BTreeMap<NodeId, state::Node>,
-    connections: BTreeMap<Owner, Arc<str>>,
+    connections: BTreeMap<Owner, Connected>,
     subscriptions: Arc<SubscriptionIndex>,
+    fans: publish::Fans,
+    queues: FxHashMap<SessionId, queues::SessionQueue>,
+    groups: groups::Groups,
+    /// Queues that the batch under way has changed, or that may have room for more.
+    touched: BTreeSet<SessionId>,
+    /// Clients whose session ends with the batch, because its queue was full.
+    doomed: Vec<Arc<str>>,
     watchers: store::Watchers,
     replies: replies::Memory,
     next_due: Millis,
@@ -93,6 +116,11 @@ impl Machine {
             nodes: BTreeMap::new(),
             connections: BTreeMap::new(),
             subscriptions,
+            fans: publish::Fans::default(),
+            queues: FxHashMap::default(),
+            groups: groups::Groups::default(),
+            touched: BTreeSet::new(),
+            doomed: Vec::new(),
             watchers: store::Watchers::default(),
             replies: replies::Memory::default(),
             next_due: Millis::NEVER,
@@ -126,16 +154,25 @@ impl Machine {
     fn restore_sessions(&mut self, backing: &dyn Backing) {
         self.connections.clear();
         self.subscriptions.clear();
+        self.fans = publish::Fans::default();
+        self.queues.clear();
+        self.groups.restore(backing);
         let (from, to) = key::session::all();
         backing.scan(&from, &to, &mut |row_key, row| {
             let client_id = key::session::decode(row_key).expect("this machine wrote the key");
             let row = state::Session::decode(row).expect("this machine wrote the row");
             let owner = sessions::owner_of(&row);
             if let Some(owner) = owner {
-                self.connections.insert(owner, client_id.into());
+                let connected = Connected {
+                    client_id: client_id.into(),
+                    session: SessionId(row.session_id),
+                    durable: row.durable,
+                };
+                self.connections.insert(owner, connected);
             }
+            let queueing = sessions::queueing_of(&row);
             self.subscriptions
-                .open(SessionId(row.session_id), client_id, owner);
+                .open(SessionId(row.session_id), client_id, owner, queueing);
             true
         });
         let (from, to) = key::subscription::all();
@@ -144,6 +181,9 @@ impl Machine {
                 key::subscription::decode(row_key).expect("this machine wrote the key");
             let row = state::Subscription::decode(row).expect("this machine wrote the row");
             self.subscriptions.subscribe(session, filter, &row);
+            if let Some(subscriber) = self.subscriptions.subscriber(session) {
+                self.groups.restore_member(filter, subscriber, &row);
+            }
             true
         });
     }
@@ -175,6 +215,7 @@ impl Machine {
             context.incarnation = Incarnation(proposal.incarnation);
             self.apply_proposal(&mut context, proposal)?;
         }
+        self.settle(&mut context);
         self.store_replies(&mut context);
         context
             .tables
@@ -238,10 +279,17 @@ impl Machine {
             Kind::Unsubscribe(command) => self.unsubscribe(context, command),
             Kind::StoreWrite(command) => Reply::Store(self.store_write(context, command)),
             Kind::KeyNotify(command) => self.key_notify(context, command),
-            Kind::Publish(_) | Kind::Acknowledge(_) | Kind::Release(_) => {
-                return Err(ApplyError::UnknownCommand(context.index));
-            }
+            Kind::Publish(command) => self.publish(context, command),
+            Kind::Acknowledge(command) => self.acknowledge(context, command),
         })
+    }
+
+    /// What is done once per batch, after its commands.
+    fn settle(&mut self, context: &mut Context<'_, '_>) {
+        for client_id in std::mem::take(&mut self.doomed) {
+            self.end_session(context, &client_id, effect::EndReason::QueueFull);
+        }
+        self.settle_queues(context);
     }
 
     /// Outputs since the last call, in the order in which they happened.
@@ -267,6 +315,11 @@ impl Machine {
     /// Number of keys that are watched in the whole cluster.
     pub fn watched_keys(&self) -> usize {
         self.watchers.len()
+    }
+
+    /// Number of retained messages.
+    pub fn retained_messages(&self) -> u64 {
+        self.meta.retained
     }
 
     /// Number of remembered replies.

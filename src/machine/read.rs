@@ -10,6 +10,7 @@ use crate::store::glob::Glob;
 use crate::store::scan::{self, Page, PageBudget};
 use crate::store::{self, KeyRow, Reply, StoreError};
 use crate::time::Millis;
+use crate::topic::walk;
 
 /// What a read of a key found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,4 +73,28 @@ pub fn scan(
         )
     });
     page.finish()
+}
+
+/// Visits the retained messages whose topics match the unshared `filter`, in the order of their topics and those from `from`
+/// on, until `visit` returns `false`.
+pub fn retained(
+    backing: &dyn Backing,
+    filter: &str,
+    from: &[u8],
+    mut visit: impl FnMut(&str, state::Retained) -> bool,
+) {
+    walk::for_each_match(
+        filter,
+        from,
+        |from, show| {
+            let (from, to) = key::retained::from(from);
+            backing.scan(&from, &to, &mut |row_key, row| {
+                key::retained::decode(row_key).is_none_or(|topic| show(topic, row))
+            });
+        },
+        |topic, row| {
+            let row = state::Retained::decode(row).expect("this machine wrote the row");
+            visit(topic, row)
+        },
+    );
 }

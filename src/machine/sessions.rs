@@ -1,13 +1,18 @@
 //! Sessions and who owns them: CONNECT, the end of a connection, SUBSCRIBE, UNSUBSCRIBE.
 
+use std::sync::Arc;
+
 use prost::Message as _;
 
 use super::effect::{EndReason, Output, Reply};
 use super::key::timer::Kind;
-use super::{Context, Machine, key};
+use super::subscriptions::{Queueing, Subscriber};
+use super::{Connected, Context, Machine, key};
 use crate::ids::{ConnectionId, Incarnation, NodeId, Owner, SessionId};
 use crate::proto::{command, state};
+use crate::session::{Sequence, delivery};
 use crate::time::Millis;
+use crate::topic::Filter;
 
 /// A session expiry interval that means "never" `[MQTT5 3.1.2.11.2]`.
 const NEVER_EXPIRES: u32 = u32::MAX;
@@ -26,6 +31,22 @@ fn set_owner(row: &mut state::Session, owner: Option<Owner>) {
     row.owner_node = owner.node.0;
     row.owner_incarnation = owner.incarnation.0;
     row.owner_connection = owner.connection.0;
+}
+
+/// Which of the session's messages go through its queue.
+pub(super) fn queueing_of(row: &state::Session) -> Queueing {
+    Queueing {
+        durable: row.durable,
+        qos_0: row.durable && row.queue_qos_0,
+    }
+}
+
+fn set_bounds(row: &mut state::Session, bounds: Option<command::QueueBounds>) {
+    let bounds = bounds.unwrap_or_default();
+    row.max_messages = bounds.max_messages;
+    row.max_bytes = bounds.max_bytes;
+    row.drop_policy = bounds.policy;
+    row.queue_qos_0 = bounds.qos_0;
 }
 
 impl Machine {
@@ -83,8 +104,12 @@ impl Machine {
                 let ended = *row;
                 self.delete_session(context, &command.client_id, ended);
                 found = None;
-            } else if !command.clean_start {
-                self.overtake_will(context, &command.client_id, row);
+            } else {
+                let session = SessionId(row.session_id);
+                self.close_queue(context, session, &command.client_id, None);
+                if !command.clean_start {
+                    self.overtake_will(context, &command.client_id, row);
+                }
             }
         }
         if let Some(row) = found.take_if(|_| command.clean_start) {
@@ -103,16 +128,32 @@ impl Machine {
         set_owner(&mut row, Some(owner));
         row.expiry_interval_s = command.expiry_interval_s;
         row.protocol_level = command.protocol_level;
+        // A session that has a queue keeps it, also when its new connection is its last.
+        row.durable |= command.expiry_interval_s != 0;
+        row.receive_maximum = command.receive_maximum;
+        set_bounds(&mut row, command.bounds);
         self.put_session(context, &command.client_id, &row);
-        self.connections
-            .insert(owner, command.client_id.as_str().into());
         let session = SessionId(row.session_id);
-        let subscriber = self
-            .subscriptions
-            .open(session, &command.client_id, Some(owner));
+        let connected = Connected {
+            client_id: command.client_id.as_str().into(),
+            session,
+            durable: row.durable,
+        };
+        self.connections.insert(owner, connected);
+        let subscriber =
+            self.subscriptions
+                .open(session, &command.client_id, Some(owner), queueing_of(&row));
+        self.open_queue(context, &command.client_id, &row);
+        let received = if present && row.durable {
+            self.received(context, session)
+        } else {
+            Vec::new()
+        };
         Reply::Opened {
             session,
             present,
+            durable: row.durable,
+            received,
             subscriber,
         }
     }
@@ -136,7 +177,8 @@ impl Machine {
             self.drop_will(context, &command.client_id, &mut row);
         }
         self.end_connection(context, &command.client_id, owner);
-        self.release_session(context, &command.client_id, row);
+        let sent_through = Some(Sequence(command.sent_through));
+        self.release_session(context, &command.client_id, row, sent_through);
         Reply::Done
     }
 
@@ -145,26 +187,39 @@ impl Machine {
         context: &mut Context<'_, '_>,
         command: command::DeleteSession,
     ) -> Reply {
-        let Some(row) = self.session(context, &command.client_id) else {
-            return Reply::NotOwner;
+        match self.end_session(context, &command.client_id, EndReason::Administrative) {
+            true => Reply::Done,
+            false => Reply::NotOwner,
+        }
+    }
+
+    /// Ends a session, and the connection that owns it, for a reason of the server's; tells whether it was there.
+    pub(super) fn end_session(
+        &mut self,
+        context: &mut Context<'_, '_>,
+        client_id: &str,
+        reason: EndReason,
+    ) -> bool {
+        let Some(row) = self.session(context, client_id) else {
+            return false;
         };
         if let Some(owner) = owner_of(&row) {
-            self.end_connection(context, &command.client_id, owner);
+            self.end_connection(context, client_id, owner);
             if owner.node == self.local {
                 self.outputs.push(Output::End {
                     connection: owner.connection,
-                    reason: EndReason::Administrative,
+                    reason,
                 });
             }
         }
-        self.delete_session(context, &command.client_id, row);
-        Reply::Done
+        self.delete_session(context, client_id, row);
+        true
     }
 
     /// What ends with a network connection: its KEYNOTIFY registrations and its place in the index.
     fn end_connection(&mut self, context: &mut Context<'_, '_>, client_id: &str, owner: Owner) {
         let known = self.connections.remove(&owner);
-        debug_assert!(known.as_deref().is_none_or(|known| known == client_id));
+        debug_assert!(known.is_none_or(|known| &*known.client_id == client_id));
         self.drop_watches(context, owner);
     }
 
@@ -174,6 +229,7 @@ impl Machine {
         context: &mut Context<'_, '_>,
         client_id: &str,
         mut row: state::Session,
+        sent_through: Option<Sequence>,
     ) {
         if row.expiry_interval_s == 0 {
             self.delete_session(context, client_id, row);
@@ -187,7 +243,10 @@ impl Machine {
             self.set_timer(context, deadline, Kind::SessionExpiry, client_id.as_bytes());
         }
         self.put_session(context, client_id, &row);
-        self.subscriptions.close(SessionId(row.session_id));
+        let session = SessionId(row.session_id);
+        self.subscriptions.close(session);
+        self.close_queue(context, session, client_id, sent_through);
+        self.give_back(context, session, false);
     }
 
     fn cancel_session_expiry(
@@ -217,6 +276,7 @@ impl Machine {
         // A will that still waits goes out when its session ends `[MQTT-3.1.2-8]`.
         self.publish_will(context, client_id, &mut row);
         let session = SessionId(row.session_id);
+        self.give_back(context, session, true);
         let (from, to) = key::subscription::of_session(session);
         let mut rows = Vec::new();
         context.tables.scan(&from, &to, |key, _| {
@@ -226,10 +286,12 @@ impl Machine {
         for row_key in rows {
             if let Some((_, filter)) = key::subscription::decode(&row_key) {
                 self.subscriptions.unsubscribe(session, filter);
+                self.leave_group(context, filter, session);
             }
             context.tables.delete(row_key);
         }
         self.subscriptions.remove(session);
+        self.drop_queue(context, session);
         context.tables.delete(key::session::encode(client_id));
     }
 
@@ -259,25 +321,47 @@ impl Machine {
             return Reply::NotOwner;
         };
         let session = SessionId(session.session_id);
+        let Some(subscriber) = self.subscriptions.subscriber(session) else {
+            return Reply::NotOwner;
+        };
         let mut new = Vec::with_capacity(command.subscriptions.len());
         for subscription in command.subscriptions {
-            let row = state::Subscription {
-                qos: subscription.qos,
-                no_local: subscription.no_local,
-                retain_as_published: subscription.retain_as_published,
-                retain_handling: subscription.retain_handling,
-                identifier: subscription.identifier,
-            };
-            new.push(
-                self.subscriptions
-                    .subscribe(session, &subscription.filter, &row),
-            );
-            context.tables.put(
-                key::subscription::encode(session, &subscription.filter),
-                row.encode_to_vec(),
-            );
+            new.push(self.add_subscription(context, &subscriber, subscription));
         }
-        Reply::Subscribed(new)
+        let index = context.index;
+        Reply::Subscribed { index, new }
+    }
+
+    /// Adds or replaces one subscription, with the retained messages it asks for; tells whether it is new.
+    fn add_subscription(
+        &mut self,
+        context: &mut Context<'_, '_>,
+        subscriber: &Arc<Subscriber>,
+        subscription: command::Subscription,
+    ) -> bool {
+        let session = subscriber.session;
+        let row = state::Subscription {
+            qos: subscription.qos,
+            no_local: subscription.no_local,
+            retain_as_published: subscription.retain_as_published,
+            retain_handling: subscription.retain_handling,
+            identifier: subscription.identifier,
+        };
+        let filter = subscription.filter;
+        let new = self.subscriptions.subscribe(session, &filter, &row);
+        context.tables.put(
+            key::subscription::encode(session, &filter),
+            row.encode_to_vec(),
+        );
+        let is_shared = Filter::parse(&filter).is_ok_and(|filter| filter.share.is_some());
+        if is_shared {
+            self.join_group(context, &filter, subscriber.clone(), &row);
+        }
+        // Three values, two bits on the wire.
+        if delivery::sends_retained(row.retain_handling as u8, new, is_shared) {
+            self.queue_retained(context, subscriber, &filter, &row);
+        }
+        new
     }
 
     pub(super) fn unsubscribe(
@@ -296,6 +380,7 @@ impl Machine {
                 context
                     .tables
                     .delete(key::subscription::encode(session, &filter));
+                self.leave_group(context, &filter, session);
             }
             removed.push(there);
         }
@@ -322,14 +407,14 @@ impl Machine {
         let ended: Vec<_> = self
             .connections
             .range(from..=to)
-            .map(|(owner, id)| (*owner, id.clone()))
+            .map(|(owner, connected)| (*owner, connected.client_id.clone()))
             .collect();
         for (owner, client_id) in ended {
             self.end_connection(context, &client_id, owner);
             if let Some(row) = self.session(context, &client_id)
                 && owner_of(&row) == Some(owner)
             {
-                self.release_session(context, &client_id, row);
+                self.release_session(context, &client_id, row, None);
             }
         }
         self.outputs.push(Output::NodeEnded { node, incarnation });

@@ -4,13 +4,14 @@
 //! `apply` changes it. A generation number tells readers when what they looked up may be outdated.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 
 use crate::ids::{Owner, SessionId};
 use crate::proto::state;
+use crate::session::QoS;
 use crate::topic::{Filter, Trie};
 
 /// A session as routing knows it.
@@ -21,9 +22,37 @@ pub struct Subscriber {
     /// Its client.
     pub client_id: Arc<str>,
     owner: Mutex<Option<Owner>>,
+    queueing: AtomicU8,
 }
 
+/// Which messages for a session go through its queue in the log, and not straight to its connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Queueing {
+    /// Those with QoS 1 and 2.
+    pub durable: bool,
+    /// Those with QoS 0, while it has no connection.
+    pub qos_0: bool,
+}
+
+const DURABLE: u8 = 1;
+const QOS_0: u8 = 2;
+
 impl Subscriber {
+    /// Whether a message that the session gets with this QoS goes through its queue.
+    pub fn queues(&self, qos: QoS) -> bool {
+        let bits = self.queueing.load(Ordering::Relaxed);
+        match qos {
+            QoS::AtMostOnce => bits & QOS_0 != 0 && self.owner().is_none(),
+            QoS::AtLeastOnce | QoS::ExactlyOnce => bits & DURABLE != 0,
+        }
+    }
+
+    fn set_queueing(&self, queueing: Queueing) {
+        let bits =
+            if queueing.durable { DURABLE } else { 0 } | if queueing.qos_0 { QOS_0 } else { 0 };
+        self.queueing.store(bits, Ordering::Relaxed);
+    }
+
     /// The connection that owns the session, if any.
     pub fn owner(&self) -> Option<Owner> {
         *self.owner.lock()
@@ -36,7 +65,7 @@ pub struct Subscription {
     /// The session it belongs to.
     pub subscriber: Arc<Subscriber>,
     /// Maximum QoS, as granted.
-    pub qos: u8,
+    pub qos: QoS,
     /// `[MQTT-3.8.3-3]`: the client's own messages do not come back to it.
     pub no_local: bool,
     /// `[MQTT-3.3.1-13]`: RETAIN is passed on as received.
@@ -45,7 +74,8 @@ pub struct Subscription {
     pub identifier: u32,
 }
 
-/// What tells subscriptions of one filter apart: a session may hold a filter plainly and shared.
+/// What tells subscriptions of one filter apart: a session may hold a filter plainly and shared. A shared one is named
+/// by its whole filter, `$share/{name}/{filter}`: that is its group.
 type Key = (SessionId, Option<Arc<str>>);
 
 #[derive(Default)]
@@ -72,7 +102,7 @@ impl SubscriptionIndex {
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Visits every subscription whose filter matches `topic`, with its share name if it is shared.
+    /// Visits every subscription whose filter matches `topic`, with its group if it is shared.
     pub fn for_each_match(
         &self,
         topic: &str,
@@ -81,8 +111,8 @@ impl SubscriptionIndex {
         self.inner
             .read()
             .trie
-            .for_each_match(topic, |(_, share), subscription| {
-                visit(share.as_ref(), subscription)
+            .for_each_match(topic, |(_, group), subscription| {
+                visit(group.as_ref(), subscription)
             });
     }
 
@@ -98,6 +128,7 @@ impl SubscriptionIndex {
         session: SessionId,
         client_id: &str,
         owner: Option<Owner>,
+        queueing: Queueing,
     ) -> Arc<Subscriber> {
         let subscriber = self
             .inner
@@ -109,12 +140,19 @@ impl SubscriptionIndex {
                     session,
                     client_id: client_id.into(),
                     owner: Mutex::new(None),
+                    queueing: AtomicU8::new(0),
                 })
             })
             .clone();
         *subscriber.owner.lock() = owner;
+        subscriber.set_queueing(queueing);
         self.advance();
         subscriber
+    }
+
+    /// A session.
+    pub(super) fn subscriber(&self, session: SessionId) -> Option<Arc<Subscriber>> {
+        self.inner.read().subscribers.get(&session).cloned()
     }
 
     /// The session has no connection any more.
@@ -138,15 +176,15 @@ impl SubscriptionIndex {
         };
         let subscription = Subscription {
             subscriber,
-            qos: row.qos as u8,
+            qos: QoS::from_number(row.qos),
             no_local: row.no_local,
             retain_as_published: row.retain_as_published,
             identifier: row.identifier,
         };
-        let (share, inner_filter) = split(filter);
+        let (group, inner_filter) = split(filter);
         let new = inner
             .trie
-            .insert(inner_filter, (session, share), subscription)
+            .insert(inner_filter, (session, group), subscription)
             .is_none();
         drop(inner);
         self.advance();
@@ -155,12 +193,12 @@ impl SubscriptionIndex {
 
     /// Removes a subscription; tells whether there was one.
     pub(super) fn unsubscribe(&self, session: SessionId, filter: &str) -> bool {
-        let (share, inner_filter) = split(filter);
+        let (group, inner_filter) = split(filter);
         let removed = self
             .inner
             .write()
             .trie
-            .remove(inner_filter, &(session, share))
+            .remove(inner_filter, &(session, group))
             .is_some();
         self.advance();
         removed
@@ -179,14 +217,14 @@ impl SubscriptionIndex {
     }
 }
 
-/// Share name and inner filter.
+/// The group, if the filter is shared, and what topic names are matched with.
 fn split(filter: &str) -> (Option<Arc<str>>, &str) {
     match Filter::parse(filter) {
         Ok(Filter {
-            share: Some(share),
+            share: Some(_),
             inner,
             ..
-        }) => (Some(share.into()), inner),
+        }) => (Some(filter.into()), inner),
         _ => (None, filter),
     }
 }

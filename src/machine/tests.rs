@@ -11,19 +11,19 @@ use crate::hlc::{Hlc, NodeName};
 use crate::proto::command::command::Kind;
 use crate::store::{Condition, Reply as StoreReply, Write, WriteAction};
 
-const NODE: NodeId = NodeId(1);
-const LIFE: Incarnation = Incarnation(7);
+pub(super) const NODE: NodeId = NodeId(1);
+pub(super) const LIFE: Incarnation = Incarnation(7);
 
-struct Replica {
-    machine: Machine,
-    stored: BTreeMap<Vec<u8>, Vec<u8>>,
+pub(super) struct Replica {
+    pub(super) machine: Machine,
+    pub(super) stored: BTreeMap<Vec<u8>, Vec<u8>>,
     index: u64,
     sequence: u64,
     now: u64,
 }
 
 impl Replica {
-    fn new() -> Replica {
+    pub(super) fn new() -> Replica {
         let machine = Machine::new(NODE, Quota::UNLIMITED, Arc::default());
         let mut replica = Replica {
             machine,
@@ -37,7 +37,7 @@ impl Replica {
     }
 
     /// Applies a batch as it is, and writes its changes.
-    fn apply(&mut self, proposals: Vec<command::Proposal>) -> Vec<Output> {
+    pub(super) fn apply(&mut self, proposals: Vec<command::Proposal>) -> Vec<Output> {
         self.index += 1;
         let entry = command::Batch {
             stamp_ms: self.now,
@@ -58,12 +58,12 @@ impl Replica {
     }
 
     /// Applies commands as this node's next proposal.
-    fn run(&mut self, kinds: Vec<Kind>) -> Vec<Output> {
+    pub(super) fn run(&mut self, kinds: Vec<Kind>) -> Vec<Output> {
         self.sequence += 1;
         self.apply(vec![proposal(NODE, LIFE, self.sequence, kinds)])
     }
 
-    fn reply(&mut self, kind: Kind) -> Reply {
+    pub(super) fn reply(&mut self, kind: Kind) -> Reply {
         let outputs = self.run(vec![kind]);
         let reply = outputs.into_iter().find_map(|output| match output {
             Output::Reply { reply, .. } => Some(reply),
@@ -79,7 +79,7 @@ impl Replica {
         }
     }
 
-    fn present(&mut self, command: command::OpenSession) -> bool {
+    pub(super) fn present(&mut self, command: command::OpenSession) -> bool {
         match self.reply(Kind::OpenSession(command)) {
             Reply::Opened { present, .. } => present,
             other => panic!("{other:?}"),
@@ -87,19 +87,42 @@ impl Replica {
     }
 
     /// Time passes, and the leader notices what is due.
-    fn pass(&mut self, ms: u64) -> Vec<Output> {
+    pub(super) fn pass(&mut self, ms: u64) -> Vec<Output> {
         self.now += ms;
         self.apply(Vec::new())
     }
 
+    /// A client of another node that is sent every will.
+    fn watch_wills(&mut self) {
+        let watcher = command::OpenSession {
+            expiry_interval_s: 0,
+            ..open("watcher", 1)
+        };
+        let subscribe = command::Subscribe {
+            client_id: "watcher".to_owned(),
+            connection: 1,
+            subscriptions: vec![command::Subscription {
+                filter: "will".to_owned(),
+                ..Default::default()
+            }],
+        };
+        let kinds = vec![Kind::OpenSession(watcher), Kind::Subscribe(subscribe)];
+        self.apply(vec![proposal(NodeId(2), LIFE, 1, kinds)]);
+    }
+
     /// Everything in memory is thrown away and derived from what is stored.
-    fn restart(&mut self) {
+    pub(super) fn restart(&mut self) {
         self.machine = Machine::new(NODE, Quota::UNLIMITED, Arc::default());
         self.machine.restore(&self.stored);
     }
 }
 
-fn proposal(node: NodeId, life: Incarnation, sequence: u64, kinds: Vec<Kind>) -> command::Proposal {
+pub(super) fn proposal(
+    node: NodeId,
+    life: Incarnation,
+    sequence: u64,
+    kinds: Vec<Kind>,
+) -> command::Proposal {
     let mut commands = Vec::new();
     for kind in kinds {
         let command = command::Command { kind: Some(kind) };
@@ -115,7 +138,7 @@ fn proposal(node: NodeId, life: Incarnation, sequence: u64, kinds: Vec<Kind>) ->
     }
 }
 
-fn open(client_id: &str, connection: u64) -> command::OpenSession {
+pub(super) fn open(client_id: &str, connection: u64) -> command::OpenSession {
     command::OpenSession {
         client_id: client_id.to_owned(),
         connection,
@@ -125,7 +148,7 @@ fn open(client_id: &str, connection: u64) -> command::OpenSession {
     }
 }
 
-fn close(client_id: &str, connection: u64) -> Kind {
+pub(super) fn close(client_id: &str, connection: u64) -> Kind {
     Kind::CloseSession(command::CloseSession {
         client_id: client_id.to_owned(),
         connection,
@@ -178,7 +201,7 @@ fn set(
 fn wills(outputs: &[Output]) -> usize {
     outputs
         .iter()
-        .filter(|output| matches!(output, Output::Publish(_)))
+        .filter(|output| matches!(output, Output::Publish { .. }))
         .count()
 }
 
@@ -303,8 +326,12 @@ fn subscriptions_outlive_memory_and_end_with_their_session() {
             subscriptions: vec![subscription.clone()],
         })
     };
-    assert!(matches!(&replica.reply(subscribe(1)), Reply::Subscribed(new) if new == &[true]));
-    assert!(matches!(&replica.reply(subscribe(1)), Reply::Subscribed(new) if new == &[false]));
+    assert!(
+        matches!(&replica.reply(subscribe(1)), Reply::Subscribed { new, .. } if new == &[true])
+    );
+    assert!(
+        matches!(&replica.reply(subscribe(1)), Reply::Subscribed { new, .. } if new == &[false])
+    );
     assert!(matches!(replica.reply(subscribe(9)), Reply::NotOwner));
     replica.restart();
     let matches = |replica: &Replica| {
@@ -462,6 +489,7 @@ fn a_node_that_is_declared_dead_loses_its_connections_and_its_life() {
 #[test]
 fn a_will_goes_out_once_after_an_abnormal_end() {
     let mut replica = Replica::new();
+    replica.watch_wills();
     replica.present(with_will(open("a", 1), 0));
     assert_eq!(wills(&replica.run(vec![close("a", 1)])), 1);
     assert_eq!(wills(&replica.pass(200_000)), 0);
@@ -483,6 +511,7 @@ fn a_will_goes_out_once_after_an_abnormal_end() {
 #[test]
 fn a_delayed_will_waits_and_is_cancelled_by_a_resume() {
     let mut replica = Replica::new();
+    replica.watch_wills();
     replica.present(with_will(open("a", 1), 10));
     assert_eq!(wills(&replica.run(vec![close("a", 1)])), 0);
     replica.restart();
@@ -499,6 +528,7 @@ fn a_delayed_will_waits_and_is_cancelled_by_a_resume() {
 #[test]
 fn a_delayed_will_goes_out_when_its_session_ends_first() {
     let mut replica = Replica::new();
+    replica.watch_wills();
     replica.present(with_will(open("a", 1), 1_000));
     replica.run(vec![close("a", 1)]);
     assert_eq!(

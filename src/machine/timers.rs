@@ -59,6 +59,10 @@ impl Machine {
                     Kind::Replies => self.forget_replies(context, subject),
                     Kind::WillDelay => self.will_due(context, subject, deadline),
                     Kind::SessionExpiry => self.expire_session(context, subject, deadline),
+                    Kind::RetainedExpiry => self.expire_retained(context, subject, deadline),
+                    Kind::PurgeSession => self.purge_session_later(context, subject),
+                    Kind::PurgeGroup => self.purge_group_later(context, subject),
+                    Kind::Grant => self.go_on_granting(subject),
                 }
             }
             context.tables.delete(row);

@@ -1,15 +1,13 @@
 //! Wills: kept when a connection is made, published once when it ends without DISCONNECT 0x00, after their delay.
 //!
-//! Publishing is an output of apply: every node hands the message to its own connections, so it reaches each subscriber
-//! once, also when the client's node has died.
-
-use std::sync::Arc;
+//! A will is published by apply like any other message in the log, so it reaches each subscriber once, also when the
+//! client's node has died.
 
 use prost::Message as _;
 
-use super::effect::Output;
 use super::key::timer::Kind;
 use super::{Context, Machine, key};
+use crate::ids::SessionId;
 use crate::proto::{command, state};
 use crate::time::Millis;
 
@@ -122,7 +120,16 @@ impl Machine {
         row: &mut state::Session,
     ) {
         if let Some(will) = self.will(context, client_id, row) {
-            self.outputs.push(Output::Publish(Arc::new(will)));
+            self.drop_will(context, client_id, row);
+            let message = command::PublishedMessage {
+                topic: will.topic,
+                qos: will.qos,
+                retain: will.retain,
+                payload: will.payload,
+                properties: will.properties,
+                expiry_interval_s: will.expiry_interval_s,
+            };
+            self.publish_message(context, Some(SessionId(row.session_id)), message);
         }
         self.drop_will(context, client_id, row);
     }

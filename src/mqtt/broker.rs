@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::config::MqttConfig;
 use crate::ids::{ConnectionId, NodeId};
+use crate::machine::tables::Backing;
 use crate::replica::applier::View;
+use crate::replica::clock::Clock;
 use crate::replica::proposer::Proposer;
 use crate::replica::reader::Reader;
 use crate::router::Router;
@@ -26,6 +28,10 @@ pub struct Broker {
     pub proposer: Arc<Proposer>,
     /// Linearizable reads.
     pub reader: Arc<Reader>,
+    /// The applied state.
+    pub backing: Arc<dyn Backing>,
+    /// Log time.
+    pub clock: Arc<Clock>,
     /// What apply knows.
     pub view: Arc<View>,
     /// Counters.
@@ -50,6 +56,8 @@ impl Broker {
         router: Arc<Router>,
         proposer: Arc<Proposer>,
         reader: Arc<Reader>,
+        backing: Arc<dyn Backing>,
+        clock: Arc<Clock>,
         view: Arc<View>,
         metrics: Arc<Metrics>,
     ) -> Arc<Broker> {
@@ -60,6 +68,8 @@ impl Broker {
             router,
             proposer,
             reader,
+            backing,
+            clock,
             view,
             metrics,
             serving: AtomicBool::new(false),

@@ -239,6 +239,8 @@ impl Node {
             replica.router.clone(),
             replica.proposer.clone(),
             reader.clone(),
+            raft.backing(),
+            replica.clock.clone(),
             replica.view.clone(),
             metrics,
         );

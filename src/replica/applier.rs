@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use crate::ids::{Incarnation, LogIndex, NodeId};
 use crate::machine::Machine;
-use crate::machine::effect::Output;
+use crate::machine::effect::{DropReason, Output};
 use crate::machine::tables::{Backing, Tables};
 use crate::raft::Apply;
 use crate::replica::clock::Clock;
@@ -19,6 +19,7 @@ use crate::router::Router;
 use crate::router::mailbox::{End, Item, WakeList};
 use crate::storage::fatal;
 use crate::store::Usage;
+use crate::telemetry::labels::DropReason as Dropped;
 use crate::telemetry::metrics::Metrics;
 
 /// What the rest of the node needs to know of the machine, kept current by apply.
@@ -129,6 +130,12 @@ impl Applier {
         let _ = self.life.send(event);
     }
 
+    fn count_dropped(&self, reason: Dropped, count: u64) {
+        if count > 0 {
+            self.metrics.messages_dropped.of(reason).add(count);
+        }
+    }
+
     fn perform(&self, output: Output, wake: &mut WakeList) {
         match output {
             Output::Reply { incarnation, reply } => {
@@ -159,7 +166,39 @@ impl Applier {
                 self.publish_nodes();
                 self.tell(LifeEvent::Ended(refused));
             }
-            Output::Publish(message) => self.router.deliver_will(&message, wake),
+            Output::Publish { message, expiry_s } => {
+                let dropped = self.router.deliver_logged(&message, expiry_s, wake);
+                self.count_dropped(Dropped::OutboxFull, dropped.into());
+            }
+            Output::Send {
+                connection,
+                retain,
+                expiry_s,
+                identifiers,
+                message,
+            } => {
+                let taken = self.router.deliver_chosen(
+                    connection,
+                    &message,
+                    retain,
+                    expiry_s,
+                    identifiers,
+                    wake,
+                );
+                self.count_dropped(Dropped::OutboxFull, u64::from(!taken));
+            }
+            Output::Deliver(granted) => self.router.deliver_granted(&granted, wake),
+            Output::Release {
+                connection,
+                sequence,
+            } => self.router.post(connection, Item::Release(sequence), wake),
+            Output::Dropped { reason, count } => {
+                let reason = match reason {
+                    DropReason::QueueFull => Dropped::QueueFull,
+                    DropReason::Expired => Dropped::Expired,
+                };
+                self.count_dropped(reason, count);
+            }
             Output::NodesChanged => self.publish_nodes(),
             Output::NodeEnded { node, incarnation } => {
                 self.publish_nodes();

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | length of what follows | u32 |
 //! | session of the publisher, 0 when there is none | u64 |
-//! | flags: QoS (bits 0 and 1), retain (2), message expiry present (3) | u8 |
+//! | flags: QoS (bits 0 and 1), retain (2), message expiry present (3), direct (4) | u8 |
 //! | message expiry interval, seconds | u32, if present |
 //! | topic | u16 length, bytes |
 //! | properties as they are forwarded | u32 length, bytes |
@@ -32,12 +32,15 @@ pub struct Message<'a> {
     pub properties: &'a [u8],
     /// Message expiry interval left, seconds.
     pub expiry: Option<u32>,
+    /// It never goes through the log: sessions whose messages otherwise do get it straight too, while they are connected.
+    pub direct: bool,
     /// The application message.
     pub payload: &'a [u8],
 }
 
 const RETAIN: u8 = 1 << 2;
 const EXPIRY: u8 = 1 << 3;
+const DIRECT: u8 = 1 << 4;
 
 impl<'a> Message<'a> {
     /// Appends the message.
@@ -49,8 +52,13 @@ impl<'a> Message<'a> {
         // An MQTT packet is below 2^28 bytes, and a topic below 2^16.
         out.put_u32(length as u32);
         out.put_u64(self.publisher.map_or(0, |session| session.0));
-        let retain = if self.retain { RETAIN } else { 0 };
-        out.put_u8(self.qos as u8 | retain | if self.expiry.is_some() { EXPIRY } else { 0 });
+        let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+        out.put_u8(
+            self.qos as u8
+                | flag(self.retain, RETAIN)
+                | flag(self.expiry.is_some(), EXPIRY)
+                | flag(self.direct, DIRECT),
+        );
         if let Some(seconds) = self.expiry {
             out.put_u32(seconds);
         }
@@ -85,6 +93,7 @@ impl<'a> Message<'a> {
             topic,
             properties,
             expiry,
+            direct: flags & DIRECT != 0,
             payload: body,
         })
     }
@@ -110,14 +119,14 @@ mod tests {
     proptest! {
         #[test]
         fn messages_decode_to_what_they_were(
-            publisher in 0u64..3, qos in 0u8..3, retain: bool, topic in "\\PC{0,20}",
+            publisher in 0u64..3, qos in 0u8..3, retain: bool, direct: bool, topic in "\\PC{0,20}",
             properties in prop::collection::vec(any::<u8>(), 0..20), expiry: Option<u32>,
             payload in prop::collection::vec(any::<u8>(), 0..50), copies in 1usize..4,
         ) {
             let message = Message {
                 publisher: (publisher != 0).then_some(SessionId(publisher)),
                 qos: QoS::from_bits(qos).expect("below 3"), retain, topic: &topic,
-                properties: &properties, expiry, payload: &payload,
+                properties: &properties, expiry, direct, payload: &payload,
             };
             let mut bytes = BytesMut::new();
             for _ in 0..copies {

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use crate::ids::ConnectionId;
 use crate::machine::effect::{Change, EndReason, Reply};
 use crate::mqtt::codec::{QoS, Version};
+use crate::session::Sequence;
 use crate::store::Reply as StoreReply;
 
 /// Identifies a connection's own outstanding request.
@@ -37,6 +38,10 @@ pub enum Item {
         /// What happened to it.
         change: Change,
     },
+    /// A message of the session's queue is larger than the client accepts: it counts as delivered `[MQTT-3.1.2-25]`.
+    Undeliverable(Sequence),
+    /// PUBREL for a message of the session's queue is owed.
+    Release(Sequence),
     /// End the connection.
     End(End),
 }
@@ -52,9 +57,9 @@ pub enum End {
     ShuttingDown,
 }
 
-/// A packet with a packet id still to be filled in.
+/// A packet that the client acknowledges.
 #[derive(Clone, Copy, Debug)]
-pub struct Unnumbered {
+pub struct Tracked {
     /// Where the packet begins in the buffer.
     pub at: u32,
     /// Its length.
@@ -63,6 +68,8 @@ pub struct Unnumbered {
     pub packet_id_at: u32,
     /// 1 or 2.
     pub qos: QoS,
+    /// Its number in the session's queue, and its packet id is there already; `None`: it is to be filled in.
+    pub sequence: Option<Sequence>,
 }
 
 /// What a connection takes out of its mailbox.
@@ -70,8 +77,8 @@ pub struct Unnumbered {
 pub struct Contents {
     /// Encoded PUBLISH packets.
     pub packets: Vec<u8>,
-    /// Those of them that need a packet id, in order.
-    pub unnumbered: Vec<Unnumbered>,
+    /// Those of them that are acknowledged, in order.
+    pub tracked: Vec<Tracked>,
     /// How many packets of each QoS there are.
     pub counts: [u32; 3],
     /// Everything else, in order.
@@ -147,27 +154,26 @@ impl Mailbox {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return Err(Refused::Full);
         }
-        let at = contents.packets.len();
-        match encode(&mut contents.packets) {
-            Ok(Some(packet_id_at)) if qos != QoS::AtMostOnce => {
-                let length = (contents.packets.len() - at) as u32;
-                let (at, packet_id_at) = (at as u32, packet_id_at as u32);
-                contents.unnumbered.push(Unnumbered {
-                    at,
-                    length,
-                    packet_id_at,
-                    qos,
-                });
-            }
-            Ok(_) => {}
-            Err(refused) => {
-                contents.packets.truncate(at);
-                self.dropped.fetch_add(1, Ordering::Relaxed);
-                return Err(refused);
-            }
+        if let Err(refused) = append(&mut contents, qos, None, encode) {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return Err(refused);
         }
-        contents.counts[qos as usize] += 1;
         drop(contents);
+        Ok(!self.filled.swap(true, Ordering::AcqRel))
+    }
+
+    /// Puts a packet of the session's queue in; there are at most as many as the client's receive maximum allows, so they
+    /// have no other bound.
+    ///
+    /// # Errors
+    /// When it is larger than the client accepts.
+    pub fn push_granted(
+        &self,
+        qos: QoS,
+        sequence: Sequence,
+        encode: impl FnOnce(&mut Vec<u8>) -> Result<Option<usize>, Refused>,
+    ) -> Result<bool, Refused> {
+        append(&mut self.contents.lock(), qos, Some(sequence), encode)?;
         Ok(!self.filled.swap(true, Ordering::AcqRel))
     }
 
@@ -200,6 +206,12 @@ impl Mailbox {
         std::mem::swap(&mut *self.contents.lock(), into);
     }
 
+    /// Takes the first item alone.
+    pub fn take_first_item(&self) -> Option<Item> {
+        let mut contents = self.contents.lock();
+        (!contents.items.is_empty()).then(|| contents.items.remove(0))
+    }
+
     /// Packets dropped since the last call.
     pub fn take_dropped(&self) -> u64 {
         if self.dropped.load(Ordering::Relaxed) == 0 {
@@ -207,6 +219,35 @@ impl Mailbox {
         }
         self.dropped.swap(0, Ordering::Relaxed)
     }
+}
+
+fn append(
+    contents: &mut Contents,
+    qos: QoS,
+    sequence: Option<Sequence>,
+    encode: impl FnOnce(&mut Vec<u8>) -> Result<Option<usize>, Refused>,
+) -> Result<(), Refused> {
+    let at = contents.packets.len();
+    match encode(&mut contents.packets) {
+        Ok(Some(packet_id_at)) if qos != QoS::AtMostOnce => {
+            let length = (contents.packets.len() - at) as u32;
+            let (at, packet_id_at) = (at as u32, packet_id_at as u32);
+            contents.tracked.push(Tracked {
+                at,
+                length,
+                packet_id_at,
+                qos,
+                sequence,
+            });
+        }
+        Ok(_) => {}
+        Err(refused) => {
+            contents.packets.truncate(at);
+            return Err(refused);
+        }
+    }
+    contents.counts[qos as usize] += 1;
+    Ok(())
 }
 
 /// Mailboxes to wake once a burst of work is done, each once.

@@ -9,14 +9,15 @@ pub mod remote;
 
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::ids::{ConnectionId, NodeId, SessionId};
-use crate::machine::subscriptions::SubscriptionIndex;
+use crate::limits;
+use crate::machine::effect::{Granted, Published};
+use crate::machine::subscriptions::{Subscription, SubscriptionIndex};
 use crate::mqtt::codec::{Delivery, EncodeError, PacketId, QoS, encode_publish, frame};
-use crate::proto::state;
 use forward::Message;
 use mailbox::{Item, Mailbox, Refused, Ticket, WakeList};
 use remote::Remote;
@@ -28,6 +29,8 @@ pub struct Target {
     session: SessionId,
     mailbox: Arc<Mailbox>,
     qos: QoS,
+    /// Its messages with QoS 1 and 2 go through its session's queue.
+    durable: bool,
     retain_as_published: bool,
     identifiers: SmallVec<[u32; 2]>,
 }
@@ -38,12 +41,26 @@ pub struct Route {
     generation: u64,
     local: Vec<Target>,
     remote: SmallVec<[NodeId; 4]>,
+    /// Some match is served from the log: a durable session or a group.
+    logged: bool,
+    /// The same for messages with QoS 0.
+    logged_qos_0: bool,
+    /// Whether it depends on who publishes: some match has No Local.
+    for_one_publisher: bool,
 }
 
 impl Route {
     /// Nobody is subscribed.
     pub fn is_empty(&self) -> bool {
         self.local.is_empty() && self.remote.is_empty()
+    }
+
+    /// Whether a message with this QoS must go through the log.
+    pub fn is_logged(&self, qos: QoS) -> bool {
+        match qos {
+            QoS::AtMostOnce => self.logged_qos_0,
+            QoS::AtLeastOnce | QoS::ExactlyOnce => self.logged,
+        }
     }
 }
 
@@ -64,6 +81,8 @@ pub struct Router {
     subscriptions: Arc<SubscriptionIndex>,
     connections: RwLock<FxHashMap<ConnectionId, Arc<Mailbox>>>,
     remote: Remote,
+    /// Routes of recent messages from the log, which only apply delivers.
+    logged_routes: Mutex<FxHashMap<Box<str>, Route>>,
 }
 
 impl Router {
@@ -74,6 +93,7 @@ impl Router {
             subscriptions,
             connections: RwLock::default(),
             remote: Remote::default(),
+            logged_routes: Mutex::default(),
         })
     }
 
@@ -137,50 +157,68 @@ impl Router {
         };
         let connections = self.connections.read();
         self.subscriptions
-            .for_each_match(topic, |_share, subscription| {
-                let subscriber = &subscription.subscriber;
-                if subscription.no_local && publisher == Some(subscriber.session) {
+            .for_each_match(topic, |group, subscription| {
+                if group.is_some() {
+                    // Members of groups are chosen in apply.
+                    route.logged = true;
+                    route.logged_qos_0 = true;
                     return;
                 }
-                let Some(owner) = subscriber.owner() else {
-                    return;
-                };
-                if owner.node != self.local {
-                    if !route.remote.contains(&owner.node) {
-                        route.remote.push(owner.node);
-                    }
+                route.for_one_publisher |= subscription.no_local;
+                if subscription.no_local && publisher == Some(subscription.subscriber.session) {
                     return;
                 }
-                let Some(mailbox) = connections.get(&owner.connection) else {
-                    return;
-                };
-                let qos = QoS::from_bits(subscription.qos).unwrap_or(QoS::ExactlyOnce);
-                let target = match route
-                    .local
-                    .iter()
-                    .position(|target| target.session == subscriber.session)
-                {
-                    Some(found) => &mut route.local[found],
-                    None => {
-                        route.local.push(Target {
-                            session: subscriber.session,
-                            mailbox: mailbox.clone(),
-                            qos,
-                            retain_as_published: false,
-                            identifiers: SmallVec::new(),
-                        });
-                        route.local.last_mut().expect("just pushed")
-                    }
-                };
-                target.qos = target.qos.max(qos);
-                target.retain_as_published |= subscription.retain_as_published;
-                if subscription.identifier != 0
-                    && !target.identifiers.contains(&subscription.identifier)
-                {
-                    target.identifiers.push(subscription.identifier);
-                }
+                self.add_match(&mut route, &connections, subscription);
             });
         route
+    }
+
+    fn add_match(
+        &self,
+        route: &mut Route,
+        connections: &FxHashMap<ConnectionId, Arc<Mailbox>>,
+        subscription: &Subscription,
+    ) {
+        let subscriber = &subscription.subscriber;
+        let durable = subscriber.queues(QoS::AtLeastOnce);
+        route.logged |= durable && subscription.qos != QoS::AtMostOnce;
+        route.logged_qos_0 |= subscriber.queues(QoS::AtMostOnce);
+        let Some(owner) = subscriber.owner() else {
+            return;
+        };
+        if owner.node != self.local {
+            if !route.remote.contains(&owner.node) {
+                route.remote.push(owner.node);
+            }
+            return;
+        }
+        let Some(mailbox) = connections.get(&owner.connection) else {
+            return;
+        };
+        let qos = subscription.qos;
+        let found = route
+            .local
+            .iter()
+            .position(|target| target.session == subscriber.session);
+        let target = match found {
+            Some(found) => &mut route.local[found],
+            None => {
+                route.local.push(Target {
+                    session: subscriber.session,
+                    mailbox: mailbox.clone(),
+                    qos,
+                    durable,
+                    retain_as_published: false,
+                    identifiers: SmallVec::new(),
+                });
+                route.local.last_mut().expect("just pushed")
+            }
+        };
+        target.qos = target.qos.max(qos);
+        target.retain_as_published |= subscription.retain_as_published;
+        if subscription.identifier != 0 && !target.identifiers.contains(&subscription.identifier) {
+            target.identifiers.push(subscription.identifier);
+        }
     }
 
     /// Hands a message to this node's connections and to the other nodes of the route. With QoS 1 or 2 every other node
@@ -209,13 +247,19 @@ impl Router {
     }
 
     /// Hands a message to one connection of this node, whatever it has subscribed to; tells whether it was taken.
-    pub fn deliver_to(&self, mailbox: &Arc<Mailbox>, message: &Message<'_>) -> bool {
+    pub fn deliver_to(
+        &self,
+        mailbox: &Arc<Mailbox>,
+        message: &Message<'_>,
+        identifier: Option<u32>,
+    ) -> bool {
         let target = Target {
             session: SessionId::default(),
             mailbox: mailbox.clone(),
             qos: QoS::ExactlyOnce,
-            retain_as_published: false,
-            identifiers: SmallVec::new(),
+            durable: false,
+            retain_as_published: true,
+            identifiers: identifier.into_iter().collect(),
         };
         let route = Route {
             local: vec![target],
@@ -224,21 +268,89 @@ impl Router {
         deliver_here(&route, message, &mut WakeList::default()) == 0
     }
 
-    /// Hands a will to this node's connections; every node does so for its own.
-    pub fn deliver_will(&self, will: &state::Will, wake: &mut WakeList) {
-        let message = Message {
-            publisher: None,
-            qos: u8::try_from(will.qos)
-                .ok()
-                .and_then(QoS::from_bits)
-                .unwrap_or(QoS::AtMostOnce),
-            retain: will.retain,
-            topic: &will.topic,
-            properties: &will.properties,
-            expiry: will.expiry_interval_s,
-            payload: &will.payload,
+    /// Hands a message from the log to this node's connections, as far as it does not go through their sessions' queues;
+    /// every node does so for its own. Returns how many dropped it.
+    pub fn deliver_logged(
+        &self,
+        published: &Published,
+        expiry_s: Option<u32>,
+        wake: &mut WakeList,
+    ) -> u32 {
+        let message = logged_message(published, expiry_s);
+        let mut routes = self.logged_routes.lock();
+        if let Some(route) = routes.get(message.topic)
+            && self.is_current(route)
+        {
+            return deliver_here(route, &message, wake);
+        }
+        let route = self.route(message.topic, message.publisher);
+        let dropped = deliver_here(&route, &message, wake);
+        if !route.for_one_publisher {
+            if routes.len() >= limits::CACHED_ROUTES {
+                routes.clear();
+            }
+            routes.insert(message.topic.into(), route);
+        }
+        dropped
+    }
+
+    /// Sends a message that was chosen for one connection of this node, with QoS 0; tells whether it was taken.
+    pub fn deliver_chosen(
+        &self,
+        connection: ConnectionId,
+        published: &Published,
+        retain: bool,
+        expiry_s: Option<u32>,
+        identifiers: SmallVec<[u32; 2]>,
+        wake: &mut WakeList,
+    ) -> bool {
+        let Some(mailbox) = self.connections.read().get(&connection).cloned() else {
+            return false;
         };
-        deliver_here(&self.route(&will.topic, None), &message, wake);
+        let target = Target {
+            session: SessionId::default(),
+            mailbox,
+            qos: QoS::AtMostOnce,
+            durable: false,
+            retain_as_published: retain,
+            identifiers,
+        };
+        let route = Route {
+            local: vec![target],
+            ..Route::default()
+        };
+        deliver_here(&route, &logged_message(published, expiry_s), wake) == 0
+    }
+
+    /// Sends a message of a session's queue to the connection that owns the session; nothing happens when it is gone.
+    pub fn deliver_granted(&self, granted: &Granted, wake: &mut WakeList) {
+        let Some(mailbox) = self.connections.read().get(&granted.connection).cloned() else {
+            return;
+        };
+        let qos = granted.qos;
+        let delivery = Delivery {
+            version: mailbox.version,
+            qos,
+            dup: granted.dup,
+            retain: granted.retain,
+            packet_id: (qos != QoS::AtMostOnce).then(|| granted.sequence.packet_id()),
+            subscription_ids: &granted.identifiers,
+            remaining_expiry: granted.expiry_s,
+            topic_alias: None,
+            max_packet_size: mailbox.max_packet_size,
+        };
+        let message = logged_message(&granted.message, granted.expiry_s);
+        let pushed = mailbox.push_granted(qos, granted.sequence, |out| {
+            encode(out, &message, &delivery)
+        });
+        let first = match pushed {
+            Ok(first) => first,
+            Err(_) if qos == QoS::AtMostOnce => false,
+            Err(_) => mailbox.push_item(Item::Undeliverable(granted.sequence)),
+        };
+        if first {
+            wake.add(&mailbox);
+        }
     }
 
     /// Hands messages another node forwarded to this node's connections; returns how many were dropped, `None` when the
@@ -264,12 +376,28 @@ impl Router {
     }
 }
 
+fn logged_message(published: &Published, expiry_s: Option<u32>) -> Message<'_> {
+    Message {
+        publisher: published.publisher,
+        qos: published.qos,
+        retain: published.retain,
+        topic: &published.topic,
+        properties: &published.properties,
+        expiry: expiry_s,
+        direct: false,
+        payload: &published.payload,
+    }
+}
+
 /// Writes the packet into the mailbox of every target of this node; returns how many dropped it.
 fn deliver_here(route: &Route, message: &Message<'_>, wake: &mut WakeList) -> u32 {
     let mut dropped = 0;
     for target in &route.local {
         let mailbox = &target.mailbox;
         let qos = message.qos.min(target.qos);
+        if target.durable && qos != QoS::AtMostOnce && !message.direct {
+            continue;
+        }
         let delivery = Delivery {
             version: mailbox.version,
             qos,

@@ -6,14 +6,14 @@
 
 use smallvec::SmallVec;
 
-use super::Qos;
+use super::QoS;
 use crate::time::Millis;
 
 /// What a matching subscription asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Match {
     /// Maximum QoS, as granted.
-    pub qos: Qos,
+    pub qos: QoS,
     /// No Local, when the publisher is the subscriber itself `[MQTT-3.8.3-3]`.
     pub is_own: bool,
     /// Retain As Published.
@@ -26,7 +26,7 @@ pub struct Match {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
     /// The lower of the message's QoS and the highest one granted.
-    pub qos: Qos,
+    pub qos: QoS,
     /// RETAIN, as far as a subscription wants it passed on `[MQTT-3.3.1-12]`, `[MQTT-3.3.1-13]`.
     pub retain: bool,
     /// Identifiers of the subscriptions that matched, in the order in which they did, none twice.
@@ -36,14 +36,14 @@ pub struct Delivery {
 impl Delivery {
     /// Merges the matches of one session; `None` when the message is not for it. `qos` and `retain` are those of the
     /// PUBLISH.
-    pub fn merge(qos: Qos, retain: bool, matches: impl IntoIterator<Item = Match>) -> Option<Self> {
+    pub fn merge(qos: QoS, retain: bool, matches: impl IntoIterator<Item = Match>) -> Option<Self> {
         let mut merged: Option<Delivery> = None;
         for found in matches {
             if found.is_own {
                 continue;
             }
             let delivery = merged.get_or_insert_with(|| Delivery {
-                qos: Qos::AtMostOnce,
+                qos: QoS::AtMostOnce,
                 retain: false,
                 identifiers: SmallVec::new(),
             });
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     const PLAIN: Match = Match {
-        qos: Qos::ExactlyOnce,
+        qos: QoS::ExactlyOnce,
         is_own: false,
         retain_as_published: false,
         identifier: None,
@@ -97,10 +97,10 @@ mod tests {
     #[test]
     fn the_qos_of_a_delivery_is_the_lower_one() {
         for (published, granted, delivered) in [
-            (Qos::AtMostOnce, Qos::ExactlyOnce, Qos::AtMostOnce),
-            (Qos::ExactlyOnce, Qos::AtLeastOnce, Qos::AtLeastOnce),
-            (Qos::AtLeastOnce, Qos::AtMostOnce, Qos::AtMostOnce),
-            (Qos::ExactlyOnce, Qos::ExactlyOnce, Qos::ExactlyOnce),
+            (QoS::AtMostOnce, QoS::ExactlyOnce, QoS::AtMostOnce),
+            (QoS::ExactlyOnce, QoS::AtLeastOnce, QoS::AtLeastOnce),
+            (QoS::AtLeastOnce, QoS::AtMostOnce, QoS::AtMostOnce),
+            (QoS::ExactlyOnce, QoS::ExactlyOnce, QoS::ExactlyOnce),
         ] {
             let found = Match {
                 qos: granted,
@@ -119,17 +119,17 @@ mod tests {
             ..PLAIN
         };
         let delivery = Delivery::merge(
-            Qos::AtLeastOnce,
+            QoS::AtLeastOnce,
             false,
             [
-                with(Qos::AtMostOnce, Some(7)),
-                with(Qos::ExactlyOnce, None),
-                with(Qos::AtMostOnce, Some(3)),
-                with(Qos::AtMostOnce, Some(7)),
+                with(QoS::AtMostOnce, Some(7)),
+                with(QoS::ExactlyOnce, None),
+                with(QoS::AtMostOnce, Some(3)),
+                with(QoS::AtMostOnce, Some(7)),
             ],
         )
         .unwrap();
-        assert_eq!(delivery.qos, Qos::AtLeastOnce);
+        assert_eq!(delivery.qos, QoS::AtLeastOnce);
         assert_eq!(delivery.identifiers.as_slice(), [7, 3]);
     }
 
@@ -140,14 +140,14 @@ mod tests {
             identifier: Some(1),
             ..PLAIN
         };
-        assert_eq!(Delivery::merge(Qos::AtLeastOnce, false, [own]), None);
+        assert_eq!(Delivery::merge(QoS::AtLeastOnce, false, [own]), None);
         let other = Match {
-            qos: Qos::AtMostOnce,
+            qos: QoS::AtMostOnce,
             identifier: Some(2),
             ..PLAIN
         };
-        let delivery = Delivery::merge(Qos::AtLeastOnce, false, [own, other]).unwrap();
-        assert_eq!(delivery.qos, Qos::AtMostOnce);
+        let delivery = Delivery::merge(QoS::AtLeastOnce, false, [own, other]).unwrap();
+        assert_eq!(delivery.qos, QoS::AtMostOnce);
         assert_eq!(delivery.identifiers.as_slice(), [2]);
     }
 
@@ -158,7 +158,7 @@ mod tests {
             ..PLAIN
         };
         let retain = |retain, found| {
-            Delivery::merge(Qos::AtMostOnce, retain, [found])
+            Delivery::merge(QoS::AtMostOnce, retain, [found])
                 .unwrap()
                 .retain
         };

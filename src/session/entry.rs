@@ -1,21 +1,25 @@
 //! The stored row of one message in one session's queue: a reference to the message, and how it is delivered.
 //!
 //! ```text
-//! head:u8 message:u64 [identifier:varint ..]        queued
-//! head:u8 order:u64                                 released
+//! head:u8 message:u64 size:varint [expires:u64] [group:varint] [identifier:varint ..]    queued
+//! head:u8 order:u64                                                                      released
 //! ```
-//! The low four bits of `head` are the format, which is for ever: 1 queued, 2 released. The others of a queued
-//! entry are QoS (two bits) and RETAIN. A queued entry without subscription identifier takes 9 bytes; the
+//! The low three bits of `head` are the format, which is for ever: 1 queued, 2 released. The others of a queued entry are
+//! QoS (two bits), RETAIN, and whether it expires and came through a group. A queued entry usually takes 11 bytes; the
 //! message itself is stored once, however many sessions wait for it.
 
 use smallvec::SmallVec;
 
-use super::Qos;
+use super::QoS;
+use crate::time::Millis;
 
+const FORMAT: u8 = 0b111;
 const FORMAT_QUEUED: u8 = 1;
 const FORMAT_RELEASED: u8 = 2;
-const QOS_SHIFT: u32 = 4;
-const FLAG_RETAIN: u8 = 1 << 6;
+const QOS_SHIFT: u32 = 3;
+const FLAG_RETAIN: u8 = 1 << 5;
+const FLAG_EXPIRES: u8 = 1 << 6;
+const FLAG_GROUP: u8 = 1 << 7;
 
 /// The largest subscription identifier (MQTT 5, 3.8.2.1.2).
 pub const MAX_IDENTIFIER: u32 = 268_435_455;
@@ -41,9 +45,15 @@ pub struct Queued {
     /// The message.
     pub message: MessageId,
     /// QoS of this delivery.
-    pub qos: Qos,
+    pub qos: QoS,
     /// RETAIN of this delivery `[MQTT-3.3.1-12]`, `[MQTT-3.3.1-13]`.
     pub retain: bool,
+    /// What it counts for in the queue's bounds, bytes.
+    pub size: u32,
+    /// The log time after which it is not sent any more.
+    pub expires_at: Option<Millis>,
+    /// The group of a shared subscription that it goes back to when its session can't take it.
+    pub group: Option<u64>,
     /// Identifiers of the subscriptions it matched, each from 1 to [`MAX_IDENTIFIER`].
     pub identifiers: SmallVec<[u32; 2]>,
 }
@@ -66,15 +76,28 @@ impl Entry {
         match self {
             Entry::Queued(queued) => {
                 let qos = match queued.qos {
-                    Qos::AtMostOnce => 0,
-                    Qos::AtLeastOnce => 1,
-                    Qos::ExactlyOnce => 2,
+                    QoS::AtMostOnce => 0,
+                    QoS::AtLeastOnce => 1,
+                    QoS::ExactlyOnce => 2,
                 };
-                let retain = if queued.retain { FLAG_RETAIN } else { 0 };
-                out.push(FORMAT_QUEUED | qos << QOS_SHIFT | retain);
+                let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+                out.push(
+                    FORMAT_QUEUED
+                        | qos << QOS_SHIFT
+                        | flag(queued.retain, FLAG_RETAIN)
+                        | flag(queued.expires_at.is_some(), FLAG_EXPIRES)
+                        | flag(queued.group.is_some(), FLAG_GROUP),
+                );
                 out.extend_from_slice(&queued.message.0.to_be_bytes());
+                push_varint(out, queued.size.into());
+                if let Some(expires_at) = queued.expires_at {
+                    out.extend_from_slice(&expires_at.0.to_be_bytes());
+                }
+                if let Some(group) = queued.group {
+                    push_varint(out, group);
+                }
                 for identifier in &queued.identifiers {
-                    push_varint(out, *identifier);
+                    push_varint(out, (*identifier).into());
                 }
             }
             Entry::Released { order } => {
@@ -89,36 +112,66 @@ impl Entry {
     /// # Errors
     /// The row is damaged or newer than this program; whoever reads it must stop rather than guess.
     pub fn decode(row: &[u8]) -> Result<Self, EntryError> {
-        let (&head, rest) = row.split_first().ok_or(EntryError::Damaged)?;
-        let (number, rest) = rest.split_first_chunk().ok_or(EntryError::Damaged)?;
-        let number = u64::from_be_bytes(*number);
-        match head & 0x0f {
-            FORMAT_QUEUED => {
-                let qos = match head >> QOS_SHIFT & 3 {
-                    0 => Qos::AtMostOnce,
-                    1 => Qos::AtLeastOnce,
-                    2 => Qos::ExactlyOnce,
-                    _ => return Err(EntryError::Damaged),
-                };
-                if head >> 7 != 0 {
-                    return Err(EntryError::UnknownFormat(head));
-                }
-                Ok(Entry::Queued(Queued {
-                    message: MessageId(number),
-                    qos,
-                    retain: head & FLAG_RETAIN != 0,
-                    identifiers: identifiers(rest)?,
-                }))
-            }
+        let (&head, mut rest) = row.split_first().ok_or(EntryError::Damaged)?;
+        match head & FORMAT {
+            FORMAT_QUEUED => queued(head, rest).map(Entry::Queued),
             FORMAT_RELEASED if head != FORMAT_RELEASED => Err(EntryError::UnknownFormat(head)),
-            FORMAT_RELEASED if rest.is_empty() => Ok(Entry::Released { order: number }),
-            FORMAT_RELEASED => Err(EntryError::Damaged),
+            FORMAT_RELEASED => {
+                let order = take_u64(&mut rest)?;
+                if rest.is_empty() {
+                    Ok(Entry::Released { order })
+                } else {
+                    Err(EntryError::Damaged)
+                }
+            }
             _ => Err(EntryError::UnknownFormat(head)),
         }
     }
 }
 
-fn push_varint(out: &mut Vec<u8>, mut value: u32) {
+fn queued(head: u8, mut rest: &[u8]) -> Result<Queued, EntryError> {
+    let rest = &mut rest;
+    let qos = match head >> QOS_SHIFT & 3 {
+        0 => QoS::AtMostOnce,
+        1 => QoS::AtLeastOnce,
+        2 => QoS::ExactlyOnce,
+        _ => return Err(EntryError::Damaged),
+    };
+    let message = MessageId(take_u64(rest)?);
+    let size = u32::try_from(take_varint(rest)?).map_err(|_| EntryError::Damaged)?;
+    let expires_at = match head & FLAG_EXPIRES {
+        0 => None,
+        _ => Some(Millis(take_u64(rest)?)),
+    };
+    let group = match head & FLAG_GROUP {
+        0 => None,
+        _ => Some(take_varint(rest)?),
+    };
+    let mut identifiers = SmallVec::new();
+    while !rest.is_empty() {
+        match u32::try_from(take_varint(rest)?) {
+            Ok(identifier @ 1..=MAX_IDENTIFIER) => identifiers.push(identifier),
+            _ => return Err(EntryError::Damaged),
+        }
+    }
+    Ok(Queued {
+        message,
+        qos,
+        retain: head & FLAG_RETAIN != 0,
+        size,
+        expires_at,
+        group,
+        identifiers,
+    })
+}
+
+fn take_u64(rest: &mut &[u8]) -> Result<u64, EntryError> {
+    let (number, after) = rest.split_first_chunk().ok_or(EntryError::Damaged)?;
+    *rest = after;
+    Ok(u64::from_be_bytes(*number))
+}
+
+fn push_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         // The low seven bits, and a mark that more follow.
         out.push(value as u8 | 0x80);
@@ -127,29 +180,17 @@ fn push_varint(out: &mut Vec<u8>, mut value: u32) {
     out.push(value as u8);
 }
 
-fn identifiers(mut rest: &[u8]) -> Result<SmallVec<[u32; 2]>, EntryError> {
-    let mut identifiers = SmallVec::new();
-    while !rest.is_empty() {
-        let mut value = 0u32;
-        let mut shift = 0;
-        loop {
-            let (byte, after) = rest.split_first().ok_or(EntryError::Damaged)?;
-            rest = after;
-            value |= u32::from(byte & 0x7f) << shift;
-            if byte & 0x80 == 0 {
-                break;
-            }
-            shift += 7;
-            if shift > 21 {
-                return Err(EntryError::Damaged);
-            }
+fn take_varint(rest: &mut &[u8]) -> Result<u64, EntryError> {
+    let mut value = 0u64;
+    for shift in (0..63).step_by(7) {
+        let (byte, after) = rest.split_first().ok_or(EntryError::Damaged)?;
+        *rest = after;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Ok(value);
         }
-        if value == 0 {
-            return Err(EntryError::Damaged);
-        }
-        identifiers.push(value);
     }
-    Ok(identifiers)
+    Err(EntryError::Damaged)
 }
 
 #[cfg(test)]
@@ -159,22 +200,30 @@ mod tests {
     use super::*;
 
     fn any_entry() -> impl Strategy<Value = Entry> {
-        let qos = prop::sample::select(vec![Qos::AtMostOnce, Qos::AtLeastOnce, Qos::ExactlyOnce]);
+        let qos = prop::sample::select(vec![QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce]);
         let identifier = prop_oneof![1u32..300, 1..=MAX_IDENTIFIER];
         let queued = (
             any::<u64>(),
             qos,
             any::<bool>(),
+            any::<u32>(),
+            prop::option::of(any::<u64>()),
+            prop::option::of(0..1u64 << 50),
             prop::collection::vec(identifier, 0..4),
         )
-            .prop_map(|(message, qos, retain, identifiers)| {
-                Entry::Queued(Queued {
-                    message: MessageId(message),
-                    qos,
-                    retain,
-                    identifiers: identifiers.into(),
-                })
-            });
+            .prop_map(
+                |(message, qos, retain, size, expires, group, identifiers)| {
+                    Entry::Queued(Queued {
+                        message: MessageId(message),
+                        qos,
+                        retain,
+                        size,
+                        expires_at: expires.map(Millis),
+                        group,
+                        identifiers: identifiers.into(),
+                    })
+                },
+            );
         prop_oneof![
             queued,
             any::<u64>().prop_map(|order| Entry::Released { order })
@@ -199,14 +248,31 @@ mod tests {
     #[test]
     fn the_bytes_are_for_ever() {
         let mut out = Vec::new();
-        Entry::Queued(Queued {
+        let queued = Queued {
             message: MessageId(0x0102),
-            qos: Qos::ExactlyOnce,
+            qos: QoS::ExactlyOnce,
             retain: true,
+            size: 200,
+            expires_at: None,
+            group: None,
             identifiers: SmallVec::from_slice(&[5, 300]),
+        };
+        Entry::Queued(queued.clone()).encode(&mut out);
+        assert_eq!(out, [0x31, 0, 0, 0, 0, 0, 0, 1, 2, 0xc8, 1, 5, 0xac, 2]);
+        out.clear();
+        Entry::Queued(Queued {
+            expires_at: Some(Millis(7)),
+            group: Some(3),
+            identifiers: SmallVec::new(),
+            ..queued
         })
         .encode(&mut out);
-        assert_eq!(out, [0x61, 0, 0, 0, 0, 0, 0, 1, 2, 5, 0xac, 2]);
+        assert_eq!(
+            out,
+            [
+                0xf1, 0, 0, 0, 0, 0, 0, 1, 2, 0xc8, 1, 0, 0, 0, 0, 0, 0, 0, 7, 3
+            ]
+        );
         out.clear();
         Entry::Released { order: 7 }.encode(&mut out);
         assert_eq!(out, [2, 0, 0, 0, 0, 0, 0, 0, 7]);
@@ -215,30 +281,26 @@ mod tests {
     #[test]
     fn newer_and_damaged_rows_are_told_apart() {
         let row = |head: u8, tail: &[u8]| [&[head, 0, 0, 0, 0, 0, 0, 0, 1], tail].concat();
-        assert_eq!(
-            Entry::decode(&row(3, &[])),
-            Err(EntryError::UnknownFormat(3))
-        );
-        assert_eq!(
-            Entry::decode(&row(0x81, &[])),
-            Err(EntryError::UnknownFormat(0x81))
-        );
-        assert_eq!(
-            Entry::decode(&row(0x12, &[])),
-            Err(EntryError::UnknownFormat(0x12))
-        );
+        for head in [3, 0x82, 0x12] {
+            assert_eq!(
+                Entry::decode(&row(head, &[])),
+                Err(EntryError::UnknownFormat(head))
+            );
+        }
         for damaged in [
-            row(0x31, &[]),
-            row(1, &[0]),
-            row(1, &[0x80]),
+            row(0x19, &[1]),
+            row(1, &[]),
+            row(1, &[1, 0]),
+            row(1, &[1, 0x80]),
+            row(0x41, &[1, 0]),
             row(2, &[1]),
             vec![1, 0],
+            row(
+                1,
+                &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1],
+            ),
         ] {
             assert_eq!(Entry::decode(&damaged), Err(EntryError::Damaged));
         }
-        assert_eq!(
-            Entry::decode(&row(1, &[0xff, 0xff, 0xff, 0xff, 1])),
-            Err(EntryError::Damaged)
-        );
     }
 }

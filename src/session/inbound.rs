@@ -141,7 +141,13 @@ impl Inbound {
         }
     }
 
-    fn is_full(&self) -> bool {
+    /// Whether an exchange with this packet id is under way.
+    pub fn knows(&self, packet_id: NonZeroU16) -> bool {
+        self.search(packet_id).is_ok()
+    }
+
+    /// Whether the client may not begin another exchange.
+    pub fn is_full(&self) -> bool {
         self.unacknowledged() >= usize::from(self.receive_maximum.get())
     }
 

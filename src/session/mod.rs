@@ -5,8 +5,7 @@
 //! * [`queue`] is what a session's replicated row knows of its queue: bounds, and what may be sent now;
 //! * [`window`] is what the connection that owns the session knows of messages under way;
 //! * [`inbound`] is the receiving half of QoS 2;
-//! * [`delivery`] is what one session gets of one message, [`share`] which member of a group gets it;
-//! * [`will`] is what becomes of a will.
+//! * [`delivery`] is what one session gets of one message.
 //!
 //! The machine owns all rows. It *grants* entries to the owning connection in order, as far as the client's receive
 //! maximum allows, while it applies; so every replica knows which messages may have reached the client, and a
@@ -17,8 +16,6 @@ pub mod entry;
 pub mod inbound;
 pub mod queue;
 pub mod sequence;
-pub mod share;
-pub mod will;
 pub mod window;
 
 pub use entry::{Entry, EntryError, MessageId, Queued};
@@ -26,13 +23,4 @@ pub use queue::{Admission, Bounds, DropPolicy, Grant, Queue};
 pub use sequence::Sequence;
 pub use window::{Acknowledged, Received, Window};
 
-/// The quality of service of one delivery: the lower of the message's and the subscription's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Qos {
-    /// QoS 0.
-    AtMostOnce,
-    /// QoS 1.
-    AtLeastOnce,
-    /// QoS 2.
-    ExactlyOnce,
-}
+pub use crate::mqtt::codec::QoS;

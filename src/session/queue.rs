@@ -8,7 +8,7 @@
 use std::num::NonZeroU16;
 
 use super::entry::{Entry, Queued};
-use super::{Qos, Sequence};
+use super::{QoS, Sequence};
 
 /// What a queue may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,7 +166,7 @@ impl Queue {
                 return Grant::Passed;
             }
         };
-        if queued.qos == Qos::AtMostOnce {
+        if queued.qos == QoS::AtMostOnce {
             self.granted_through = sequence;
             return Grant::Publish {
                 packet_id: None,
@@ -208,6 +208,8 @@ impl Queue {
 
     /// PUBREC of a QoS 2 entry: the entry to store in its place. The message of `bytes` bytes is no longer needed.
     pub fn receive(&mut self, sequence: Sequence, bytes: u64) -> Entry {
+        // It was sent, and so was what was granted before it.
+        self.sent_through = self.sent_through.max(sequence);
         let order = self.receptions;
         self.receptions += 1;
         self.released += 1;
@@ -229,7 +231,7 @@ impl Queue {
             }
             Entry::Queued(Queued { qos, .. }) => {
                 self.forget_message(bytes);
-                *qos != Qos::AtMostOnce && sequence <= self.granted_through
+                *qos != QoS::AtMostOnce && sequence <= self.granted_through
             }
         };
         if counted {

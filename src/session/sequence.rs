@@ -7,8 +7,8 @@
 use std::fmt;
 use std::num::NonZeroU16;
 
-/// How many packet ids there are: 1 to 65,535.
-pub const PACKET_IDS: u64 = 65_535;
+/// How many packet ids queues use: 1 to 32,767. The others are the connection's own, for what is stored nowhere.
+pub const PACKET_IDS: u64 = 32_767;
 
 /// The number of a message in a session's queue: 1 for the first, rising by one, never reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,7 +26,7 @@ impl Sequence {
     /// The packet id this message is always sent under `[MQTT-2.2.1-4]`.
     pub fn packet_id(self) -> NonZeroU16 {
         let id = (self.0.wrapping_sub(1) % PACKET_IDS) as u16;
-        // A remainder of 65,535 is at most 65,534.
+        // The remainder is below 32,767.
         NonZeroU16::MIN.saturating_add(id)
     }
 
@@ -64,11 +64,11 @@ mod tests {
         for (sequence, id) in [
             (1, 1),
             (2, 2),
-            (65_534, 65_534),
-            (65_535, 65_535),
-            (65_536, 1),
-            (131_070, 65_535),
-            (131_071, 1),
+            (32_766, 32_766),
+            (32_767, 32_767),
+            (32_768, 1),
+            (65_534, 32_767),
+            (65_535, 1),
         ] {
             assert_eq!(Sequence(sequence).packet_id().get(), id);
         }

@@ -82,17 +82,19 @@ impl<'f> Walk<'f> {
     }
 }
 
-/// Visits the rows whose names match the valid, unshared `filter`, in byte order, until `visit` returns `false`.
+/// Visits the rows whose names match the valid, unshared `filter`, in byte order from the name `from` on (which may be
+/// empty), until `visit` returns `false`.
 ///
 /// `scan` shows rows (name and value) in byte order from a position on, until it is told to stop by `false`; names that
 /// aren't UTF-8 are passed over. It is called once more for every jump.
 pub fn for_each_match(
     filter: &str,
+    from: &[u8],
     mut scan: impl FnMut(&[u8], &mut dyn FnMut(&[u8], &[u8]) -> bool),
     mut visit: impl FnMut(&str, &[u8]) -> bool,
 ) {
     let walk = Walk::new(filter);
-    let mut position = walk.start().as_bytes().to_vec();
+    let mut position = walk.start().as_bytes().max(from).to_vec();
     let mut seek = Vec::new();
     let mut jumps = true;
     while jumps {
@@ -179,6 +181,7 @@ mod tests {
         let mut looked = 0;
         for_each_match(
             filter,
+            b"",
             |from, show| {
                 for name in names.iter().skip_while(|name| name.as_bytes() < from) {
                     looked += 1;
@@ -200,6 +203,7 @@ mod tests {
         let mut left = 3;
         for_each_match(
             "d/+/3",
+            b"",
             |from, show| {
                 for name in names(50).iter().skip_while(|name| name.as_bytes() < from) {
                     if !show(name.as_bytes(), b"") {
@@ -213,6 +217,28 @@ mod tests {
             },
         );
         assert_eq!(left, 0);
+    }
+
+    #[test]
+    fn a_visit_goes_on_where_an_earlier_one_ended() {
+        let names = names(3);
+        let mut found = Vec::new();
+        for_each_match(
+            "d/+/3",
+            b"d/1/3\0",
+            |from, show| {
+                for name in names.iter().skip_while(|name| name.as_bytes() < from) {
+                    if !show(name.as_bytes(), b"") {
+                        return;
+                    }
+                }
+            },
+            |name, _| {
+                found.push(name.to_owned());
+                true
+            },
+        );
+        assert_eq!(found, ["d/2/3"]);
     }
 
     #[test]

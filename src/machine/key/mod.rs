@@ -8,6 +8,14 @@
 //! | `0x10` | [`session`] | client id | `state.Session` |
 //! | `0x11` | [`subscription`] | session id, filter | `state.Subscription` |
 //! | `0x12` | [`will`] | client id | `state.Will` |
+//! | `0x13` | [`queue`] | session id | `state.Queue` |
+//! | `0x14` | [`entry`] | session id, sequence | `session::Entry` |
+//! | `0x15` | [`message`] | message id | `state.Message` |
+//! | `0x16` | [`references`] | message id | number |
+//! | `0x17` | [`received`] | session id, packet id | |
+//! | `0x18` | [`retained`] | topic | `state.Retained` |
+//! | `0x19` | [`group`] | shared filter | `state.Group` |
+//! | `0x1a` | [`waiting`] | group id, number | `session::Entry` |
 //! | `0x20` | [`record`] | state-store key | `store::record` |
 //! | `0x21` | [`watch`] | connection, state-store key | client id |
 //! | `0x22` | [`replies`] | log index | `state.Replies` |
@@ -15,13 +23,21 @@
 //!
 //! Ordinals are for ever: one is never given to another table.
 
+pub mod entry;
+pub mod group;
+pub mod message;
 pub mod meta;
 pub mod node;
+pub mod queue;
+pub mod received;
 pub mod record;
+pub mod references;
 pub mod replies;
+pub mod retained;
 pub mod session;
 pub mod subscription;
 pub mod timer;
+pub mod waiting;
 pub mod watch;
 pub mod will;
 
@@ -32,6 +48,14 @@ pub(crate) mod ordinal {
     pub const SESSION: u8 = 0x10;
     pub const SUBSCRIPTION: u8 = 0x11;
     pub const WILL: u8 = 0x12;
+    pub const QUEUE: u8 = 0x13;
+    pub const ENTRY: u8 = 0x14;
+    pub const MESSAGE: u8 = 0x15;
+    pub const REFERENCES: u8 = 0x16;
+    pub const RECEIVED: u8 = 0x17;
+    pub const RETAINED: u8 = 0x18;
+    pub const GROUP: u8 = 0x19;
+    pub const WAITING: u8 = 0x1a;
     pub const RECORD: u8 = 0x20;
     pub const WATCH: u8 = 0x21;
     pub const REPLIES: u8 = 0x22;
@@ -52,6 +76,16 @@ fn key(ordinal: u8, parts: &[&[u8]]) -> Vec<u8> {
 /// The key range `[from, to)` of a whole table.
 fn whole(ordinal: u8) -> (Vec<u8>, Vec<u8>) {
     (vec![ordinal], vec![ordinal + 1])
+}
+
+/// The key range `[from, to)` of the rows of one number, which comes first in the key.
+fn range_of(ordinal: u8, number: u64) -> (Vec<u8>, Vec<u8>) {
+    let from = key(ordinal, &[&number.to_be_bytes()]);
+    let to = match number.checked_add(1) {
+        Some(next) => key(ordinal, &[&next.to_be_bytes()]),
+        None => whole(ordinal).1,
+    };
+    (from, to)
 }
 
 /// Splits eight bytes off the front as a number.

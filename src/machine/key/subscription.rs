@@ -1,6 +1,6 @@
 //! `0x11 | session u64 | filter` → `state.Subscription`. The filter is stored as it was sent, `$share/…` included.
 
-use super::{key, ordinal, take_u64, whole};
+use super::{key, ordinal, range_of, take_u64, whole};
 use crate::ids::SessionId;
 
 /// The row of one subscription.
@@ -19,12 +19,7 @@ pub fn decode(key: &[u8]) -> Option<(SessionId, &str)> {
 
 /// All rows of one session.
 pub fn of_session(session: SessionId) -> (Vec<u8>, Vec<u8>) {
-    let from = key(ordinal::SUBSCRIPTION, &[&session.0.to_be_bytes()]);
-    let to = match session.0.checked_add(1) {
-        Some(next) => key(ordinal::SUBSCRIPTION, &[&next.to_be_bytes()]),
-        None => whole(ordinal::SUBSCRIPTION).1,
-    };
-    (from, to)
+    range_of(ordinal::SUBSCRIPTION, session.0)
 }
 
 /// All rows.

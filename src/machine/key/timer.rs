@@ -17,6 +17,14 @@ pub enum Kind {
     SessionExpiry = 4,
     /// A will's delay is over; the subject is the client id.
     WillDelay = 5,
+    /// A retained message expires; the subject is its topic.
+    RetainedExpiry = 6,
+    /// More rows of an ended session's queue are to go; the subject is the session, big-endian.
+    PurgeSession = 7,
+    /// More rows of an ended group are to go; the subject is the group, big-endian.
+    PurgeGroup = 8,
+    /// A session's queue holds more than was handed out at once; the subject is the session, big-endian.
+    Grant = 9,
 }
 
 impl Kind {
@@ -27,6 +35,10 @@ impl Kind {
             Kind::Replies,
             Kind::SessionExpiry,
             Kind::WillDelay,
+            Kind::RetainedExpiry,
+            Kind::PurgeSession,
+            Kind::PurgeGroup,
+            Kind::Grant,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == number)

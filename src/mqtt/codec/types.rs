@@ -72,6 +72,15 @@ pub enum QoS {
 }
 
 impl QoS {
+    /// The QoS that was stored under this number; what is above 2 counts as 2.
+    pub const fn from_number(number: u32) -> Self {
+        match number {
+            0 => Self::AtMostOnce,
+            1 => Self::AtLeastOnce,
+            _ => Self::ExactlyOnce,
+        }
+    }
+
     /// The QoS with this number; `None` for 3, which no packet may carry `[MQTT-3.3.1-4]`, and above.
     pub const fn from_bits(bits: u8) -> Option<Self> {
         match bits {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::end::Ended;
-use super::{Connection, Terms};
+use super::{Connection, Opened, Terms};
+use crate::config::{MqttConfig, QueuePolicy};
 use crate::machine::effect::Reply;
 use crate::mqtt::broker::Broker;
 use crate::mqtt::codec::{
@@ -14,7 +15,7 @@ use crate::mqtt::codec::{
 };
 use crate::proto::command;
 use crate::replica::proposer::Waiter;
-use crate::router::mailbox::{Contents, Item, Mailbox, Ticket};
+use crate::router::mailbox::{Item, Mailbox, Ticket};
 use crate::telemetry::labels::DisconnectReason;
 
 /// The receive maximum of a client that names none `[MQTT5 3.1.2.11.3]`; also what MQTT 3 clients get.
@@ -75,16 +76,25 @@ fn refuse_malformed(found: frame::Frame<'_>, error: DecodeError) -> Refusal {
 }
 
 fn check_will(version: Version, will: &Will<'_>) -> Result<(), Refusal> {
-    if will.retain && version.is_v5() {
-        // [MQTT-3.2.2-13]
-        let text = "retained messages are not supported";
-        return Err(refuse(Some(version), ReasonCode::RetainNotSupported, text));
-    }
     if will.topic.starts_with("$") {
         let text = "topics that begin with $ are the broker's own";
         return Err(refuse(Some(version), ReasonCode::NotAuthorized, text));
     }
     Ok(())
+}
+
+/// What the session's queue may hold, as this node is configured.
+fn bounds(config: &MqttConfig) -> command::QueueBounds {
+    command::QueueBounds {
+        max_messages: config.queue_max_messages,
+        max_bytes: config.queue_max_bytes,
+        policy: match config.queue_full {
+            QueuePolicy::DropOldest => 0,
+            QueuePolicy::DropNewest => 1,
+            QueuePolicy::EndSession => 2,
+        },
+        qos_0: config.queue_qos_0,
+    }
 }
 
 fn will(will: &Will<'_>) -> command::Will {
@@ -129,6 +139,11 @@ impl Opening {
             expiry_interval_s: opening.terms.session_expiry,
             protocol_level: version.level().into(),
             will: connect.will.as_ref().map(will),
+            receive_maximum: opening
+                .receive_maximum
+                .min(broker.config.max_inflight)
+                .into(),
+            bounds: Some(bounds(&broker.config)),
         };
         // Registered first, so that a take-over that follows at once finds the connection.
         broker.router.register(opening.mailbox.clone());
@@ -199,7 +214,6 @@ impl Opening {
 
     /// Waits until the session is open and makes the connection, with its CONNACK in `out`.
     pub(super) async fn finish(self, broker: &Arc<Broker>) -> Result<Connection, Refusal> {
-        let mut contents = Contents::default();
         std::future::poll_fn(|context| {
             self.mailbox.register(context.waker());
             if self.mailbox.is_filled() {
@@ -209,27 +223,31 @@ impl Opening {
             }
         })
         .await;
-        self.mailbox.take(&mut contents);
-        let mut items = contents.items.into_iter();
-        match items.next() {
+        // Whatever else arrived meanwhile is for the connection.
+        match self.mailbox.take_first_item() {
             Some(Item::Reply(
                 OPENING,
                 Reply::Opened {
-                    session, present, ..
+                    session,
+                    present,
+                    durable,
+                    received,
+                    ..
                 },
             )) => {
+                let opened = Opened {
+                    session,
+                    durable,
+                    receive_maximum: self.receive_maximum,
+                    received,
+                };
                 let mut connection = Connection::new(
                     broker.clone(),
                     self.mailbox.clone(),
                     self.terms.clone(),
-                    session,
-                    self.receive_maximum,
+                    opened,
                 );
                 self.accept(broker, present, &mut connection);
-                // Whatever else arrived meanwhile is for the connection.
-                for item in items {
-                    self.mailbox.push_item(item);
-                }
                 Ok(connection)
             }
             _ => {
@@ -240,6 +258,7 @@ impl Opening {
                     connection: self.mailbox.connection.0,
                     expiry_interval_s: None,
                     discard_will: true,
+                    sent_through: 0,
                 };
                 broker
                     .proposer
@@ -261,11 +280,9 @@ impl Opening {
             session_expiry: (terms.session_expiry != self.asked_expiry)
                 .then_some(terms.session_expiry),
             receive_maximum: std::num::NonZeroU16::new(config.receive_maximum),
-            retain_available: Some(false),
             maximum_packet_size: std::num::NonZeroU32::new(config.max_packet_size_bytes),
             assigned_client_id: self.assigned_client_id.then_some(&*terms.client_id),
             topic_alias_maximum: Some(config.topic_alias_maximum),
-            shared_subscription_available: Some(false),
             server_keep_alive: (terms.keep_alive != self.asked_keep_alive)
                 .then_some(terms.keep_alive),
             ..ConnAckProperties::default()

@@ -70,6 +70,11 @@ impl From<End> for Ended {
                 ReasonCode::AdministrativeAction,
                 "an operator ended the session",
             ),
+            End::Machine(EndReason::QueueFull) => Ended::told(
+                Cause::SlowConsumer,
+                ReasonCode::QuotaExceeded,
+                "the session's queue was full, and its policy is to end the session",
+            ),
             End::Unavailable => Ended::told(
                 Cause::NoLeader,
                 ReasonCode::ServerUnavailable,

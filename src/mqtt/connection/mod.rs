@@ -3,35 +3,40 @@
 //! [`Connection`] has no socket: [`task`] feeds it what arrives and writes what it leaves in `out`. What must survive
 //! the connection is in the replicated machine, reached through the broker's proposer; here is only what ends with it.
 
+mod acknowledge;
 mod connect;
 mod end;
 mod outbound;
 mod publish;
 mod requests;
+mod retained;
 mod store_request;
 mod subscribe;
 pub mod task;
 
+use std::collections::VecDeque;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use crate::ids::SessionId;
 use crate::machine::effect::Reply;
 use crate::mqtt::broker::Broker;
 use crate::mqtt::codec::{
-    self, Ack, DecodeError, Disconnect, Packet, PacketId, PeerLimits, ReasonCode, Version, encode,
-    frame,
+    self, DecodeError, Disconnect, Packet, PacketId, PeerLimits, ReasonCode, Version, encode, frame,
 };
 use crate::proto::command;
 use crate::replica::proposer::Waiter;
 use crate::router::Route;
 use crate::router::mailbox::{Contents, Item, Mailbox, Ticket, WakeList};
+use crate::session::inbound::Inbound;
 use crate::store::topics::INVOKE;
 use crate::telemetry::labels::{DisconnectReason, DropReason, Qos};
 use end::Ended;
-use outbound::{AfterPubRec, Outbound};
+use outbound::Outbound;
 use requests::{Request, Requests};
+use retained::Feed;
 
 /// What a packet leads to.
 #[derive(Debug, PartialEq, Eq)]
@@ -53,18 +58,39 @@ struct Terms {
     session_expiry: u32,
 }
 
+/// What the machine says of the session.
+struct Opened {
+    session: SessionId,
+    /// Its messages with QoS 1 and 2 go through the log.
+    durable: bool,
+    /// The client's receive maximum.
+    receive_maximum: u16,
+    /// QoS 2 packet ids whose PUBREL has not come yet.
+    received: Vec<u16>,
+}
+
 /// A connection.
 struct Connection {
     broker: Arc<Broker>,
     mailbox: Arc<Mailbox>,
     terms: Terms,
     session: SessionId,
+    durable: bool,
     outbound: Outbound,
+    inbound: Inbound,
+    /// QoS 2 messages that came again before they were answered; each gets an answer of its own `[MQTT-4.3.3-10]`.
+    repeated: Vec<PacketId>,
+    /// What the client has acknowledged in the present burst and the log must know.
+    acknowledged: command::Acknowledge,
     requests: Requests,
+    /// Messages on their way through the log, by QoS.
+    logging: [u32; 3],
+    /// Messages with QoS 1 and 2 that other nodes must confirm.
+    unconfirmed: u32,
+    /// Subscriptions whose retained messages are still to be sent.
+    feeds: VecDeque<Feed>,
     /// SUBSCRIBEs that are not effective here yet: what is published after them must wait to be matched.
     subscribing: u32,
-    /// QoS 2 packet ids whose PUBREL has not come yet.
-    received: FxHashSet<PacketId>,
     /// Topics behind the client's aliases `[MQTT-3.3.2-12]`.
     aliases: FxHashMap<u16, Arc<str>>,
     routes: FxHashMap<Box<str>, Route>,
@@ -78,23 +104,26 @@ struct Connection {
 }
 
 impl Connection {
-    fn new(
-        broker: Arc<Broker>,
-        mailbox: Arc<Mailbox>,
-        terms: Terms,
-        session: SessionId,
-        receive_maximum: u16,
-    ) -> Self {
-        let outbound = Outbound::new(receive_maximum, broker.config.outbox_max_bytes);
+    fn new(broker: Arc<Broker>, mailbox: Arc<Mailbox>, terms: Terms, opened: Opened) -> Self {
+        let outbound = Outbound::new(opened.receive_maximum, broker.config.outbox_max_bytes);
+        let receive_maximum =
+            NonZeroU16::new(broker.config.receive_maximum).unwrap_or(NonZeroU16::MAX);
+        let received = opened.received.into_iter().filter_map(NonZeroU16::new);
         Connection {
             broker,
             mailbox,
             terms,
-            session,
+            session: opened.session,
+            durable: opened.durable,
             outbound,
+            inbound: Inbound::new(receive_maximum, received),
+            repeated: Vec::new(),
+            acknowledged: command::Acknowledge::default(),
             requests: Requests::default(),
+            logging: [0; 3],
+            unconfirmed: 0,
+            feeds: VecDeque::new(),
             subscribing: 0,
-            received: FxHashSet::default(),
             aliases: FxHashMap::default(),
             routes: FxHashMap::default(),
             response_routes: FxHashMap::default(),
@@ -107,6 +136,12 @@ impl Connection {
     /// Handles the packets at the start of `bytes` and returns how many bytes they took, and whether the next one must
     /// wait.
     fn handle_bytes(&mut self, bytes: &[u8]) -> (usize, Result<Flow, Ended>) {
+        let handled = self.handle_packets(bytes);
+        self.propose_acknowledged();
+        handled
+    }
+
+    fn handle_packets(&mut self, bytes: &[u8]) -> (usize, Result<Flow, Ended>) {
         let mut taken = 0;
         loop {
             let found = match frame::next(&bytes[taken..], self.broker.config.max_packet_size_bytes)
@@ -127,14 +162,10 @@ impl Connection {
             codec::decode(self.terms.version, found).map_err(|error| self.refuse(found, error))?;
         match packet {
             Packet::Publish(publish) => return self.handle_publish(&publish),
-            Packet::PubAck(ack) => {
-                self.outbound.acknowledged(ack.packet_id, &mut self.out);
-            }
-            Packet::PubRec(ack) => self.handle_pubrec(&ack),
+            Packet::PubAck(ack) => self.handle_puback(&ack)?,
+            Packet::PubRec(ack) => self.handle_pubrec(&ack)?,
             Packet::PubRel(ack) => self.handle_pubrel(&ack),
-            Packet::PubComp(ack) => {
-                self.outbound.completed(ack.packet_id, &mut self.out);
-            }
+            Packet::PubComp(ack) => self.handle_pubcomp(&ack)?,
             Packet::Subscribe(subscribe) => return self.handle_subscribe(&subscribe),
             Packet::Unsubscribe(unsubscribe) => return self.handle_unsubscribe(&unsubscribe),
             // [MQTT-3.12.4-1]
@@ -160,32 +191,6 @@ impl Connection {
         error.into()
     }
 
-    fn handle_pubrec(&mut self, ack: &Ack<'_>) {
-        let refused = ack.reason as u8 >= 0x80;
-        let reason = match self
-            .outbound
-            .received(ack.packet_id, refused, &mut self.out)
-        {
-            AfterPubRec::Release => ReasonCode::Success,
-            AfterPubRec::NotFound => ReasonCode::PacketIdentifierNotFound,
-            AfterPubRec::Ended => return,
-        };
-        let ack = Ack::with_reason(ack.packet_id, reason);
-        // An acknowledgement without extras always fits.
-        let _ = encode::pubrel(&mut self.acks, self.terms.version, &ack, self.terms.limits);
-    }
-
-    fn handle_pubrel(&mut self, ack: &Ack<'_>) {
-        let known = self.received.remove(&ack.packet_id);
-        let reason = if known {
-            ReasonCode::Success
-        } else {
-            ReasonCode::PacketIdentifierNotFound
-        };
-        let ack = Ack::with_reason(ack.packet_id, reason);
-        let _ = encode::pubcomp(&mut self.acks, self.terms.version, &ack, self.terms.limits);
-    }
-
     fn handle_disconnect(&mut self, disconnect: &Disconnect<'_>) -> Ended {
         if let Some(expiry) = disconnect.session_expiry {
             // MQTT 5.0 §3.14.2.2.2: an interval of 0 can't be changed.
@@ -203,7 +208,7 @@ impl Connection {
 
     /// Takes what is in the mailbox, until it is empty.
     fn drain_mailbox(&mut self, contents: &mut Contents) -> Result<(), Ended> {
-        while self.mailbox.is_filled() {
+        while self.mailbox.is_filled() || self.is_fed() {
             self.mailbox.take(contents);
             for item in std::mem::take(&mut contents.items) {
                 self.handle_item(item)?;
@@ -220,6 +225,7 @@ impl Connection {
                 }
             }
         }
+        self.propose_acknowledged();
         // Answers go before the acknowledgements of their requests.
         if self.out.is_empty() {
             std::mem::swap(&mut self.out, &mut self.acks);
@@ -235,6 +241,15 @@ impl Connection {
                 .add(dropped);
         }
         Ok(())
+    }
+
+    /// Whether retained messages were put into the mailbox: only when there is nothing else to send.
+    fn is_fed(&mut self) -> bool {
+        !self.feeds.is_empty()
+            && self.out.is_empty()
+            && self.acks.is_empty()
+            && self.outbound.is_free()
+            && self.feed_retained()
     }
 
     fn count_sent(&self, counts: [u32; 3]) {
@@ -255,6 +270,8 @@ impl Connection {
             Item::Forwarded(ticket) => self.handle_forwarded(ticket),
             Item::SubscriptionEverywhere(ticket) => self.acknowledge_subscribe(ticket),
             Item::Notify { key, change } => self.notify(&key, &change)?,
+            Item::Undeliverable(sequence) => self.give_up(sequence),
+            Item::Release(sequence) => self.release(sequence),
             Item::End(end) => return Err(end.into()),
         }
         Ok(())
@@ -263,10 +280,22 @@ impl Connection {
     fn handle_reply(&mut self, ticket: Ticket, reply: Reply) {
         match reply {
             Reply::Store(reply) => self.answer_store_request(ticket, &reply),
-            Reply::Subscribed(_) => self.subscribed(ticket),
+            Reply::Subscribed { index, new } => self.subscribed(ticket, index, &new),
+            Reply::Published { matched: true } => self.logged(ticket, ReasonCode::Success),
+            Reply::Published { matched: false } => {
+                self.logged(ticket, ReasonCode::NoMatchingSubscribers);
+            }
+            Reply::QuotaExceeded => self.logged(ticket, ReasonCode::QuotaExceeded),
+            Reply::Done => {
+                if let Some(Request::Acknowledge { received, released }) =
+                    self.requests.remove(ticket)
+                {
+                    self.acknowledged_in_log(&received, &released);
+                }
+            }
             Reply::Unsubscribed(removed) => self.acknowledge_unsubscribe(ticket, &removed),
             // The session has a new owner; this connection is about to be told.
-            Reply::NotOwner | Reply::Done | Reply::Opened { .. } => {
+            Reply::NotOwner | Reply::Opened { .. } => {
                 if let Some(Request::Subscribe { .. }) = self.requests.remove(ticket) {
                     self.subscribing -= 1;
                 }
@@ -317,6 +346,7 @@ impl Connection {
             connection: self.mailbox.connection.0,
             expiry_interval_s: Some(self.terms.session_expiry),
             discard_will: ended.discard_will,
+            sent_through: self.outbound.sent_through().0,
         };
         self.broker
             .proposer

@@ -6,6 +6,11 @@ use rustc_hash::FxHashMap;
 
 use crate::mqtt::codec::{PacketId, QoS};
 use crate::router::mailbox::Contents;
+use crate::session::sequence::PACKET_IDS;
+use crate::session::{Acknowledged, Received, Sequence, Window};
+
+/// Packet ids above this are the connection's own; those up to it follow from the numbers of the session's queue.
+const QUEUE_IDS: u16 = PACKET_IDS as u16;
 
 /// What a delivery waits for from the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,17 +29,24 @@ struct Held {
     packet: Box<[u8]>,
     packet_id_at: usize,
     qos: QoS,
+    sequence: Option<Sequence>,
 }
 
-/// What to answer to the client's PUBREC.
+/// What follows from the client's PUBACK, PUBREC or PUBCOMP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AfterPubRec {
+pub enum After {
+    /// Nothing more.
+    Nothing,
     /// PUBREL, also for an id that is past its PUBREC already.
     Release,
     /// The id is not under way: PUBREL with reason 0x92.
     NotFound,
-    /// The client refused the message; its id is free again `[MQTT-4.4.0-2]`.
-    Ended,
+    /// The delivery of this message of the queue is complete: the log must know.
+    Completed(Sequence),
+    /// This message of the queue was received: PUBREL follows when the log knows.
+    Received(Sequence),
+    /// The packet does not belong to the message's QoS.
+    WrongQos,
 }
 
 /// Deliveries of QoS 1 and 2 on one connection.
@@ -42,7 +54,12 @@ pub enum AfterPubRec {
 pub struct Outbound {
     receive_maximum: u16,
     last_id: u16,
+    /// The connection's own.
     under_way: FxHashMap<u16, Awaited>,
+    /// The session queue's.
+    window: Window,
+    /// The last message of the queue that was sent.
+    sent_through: Sequence,
     held: VecDeque<Held>,
     held_bytes: usize,
     /// Bytes that may be held.
@@ -54,8 +71,10 @@ impl Outbound {
     pub fn new(receive_maximum: u16, bound: usize) -> Outbound {
         Outbound {
             receive_maximum,
-            last_id: 0,
+            last_id: QUEUE_IDS,
             under_way: FxHashMap::default(),
+            window: Window::default(),
+            sent_through: Sequence::NONE,
             held: VecDeque::new(),
             held_bytes: 0,
             bound,
@@ -63,13 +82,23 @@ impl Outbound {
     }
 
     fn has_room(&self) -> bool {
-        self.under_way.len() < usize::from(self.receive_maximum)
+        self.under_way.len() + self.window.len() < usize::from(self.receive_maximum)
+    }
+
+    /// Whether nothing waits for room.
+    pub fn is_free(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// The last message of the session's queue that was sent on this connection.
+    pub fn sent_through(&self) -> Sequence {
+        self.sent_through
     }
 
     /// A free packet id `[MQTT-2.2.1-4]`, now in use. Only called with room, so there is one.
     fn number(&mut self, qos: QoS) -> u16 {
         loop {
-            self.last_id = self.last_id.checked_add(1).unwrap_or(1);
+            self.last_id = self.last_id.checked_add(1).unwrap_or(QUEUE_IDS + 1);
             if !self.under_way.contains_key(&self.last_id) {
                 break;
             }
@@ -83,6 +112,17 @@ impl Outbound {
         self.last_id
     }
 
+    /// Fills in the packet id, unless it is there, and keeps account of it.
+    fn send_one(&mut self, packet_id: &mut [u8], qos: QoS, sequence: Option<Sequence>) {
+        match sequence {
+            Some(sequence) => {
+                self.window.publish(sequence, qos);
+                self.sent_through = self.sent_through.max(sequence);
+            }
+            None => packet_id.copy_from_slice(&self.number(qos).to_be_bytes()),
+        }
+    }
+
     /// Numbers the packets taken from the mailbox and appends what may be sent now to `out`. Returns how many had to be
     /// dropped because too much is held already.
     pub fn send(&mut self, contents: &mut Contents, out: &mut Vec<u8>) -> u32 {
@@ -90,18 +130,18 @@ impl Outbound {
         let mut dropped = 0;
         let packets = &mut contents.packets;
         let mut kept_whole = true;
-        for entry in contents.unnumbered.drain(..) {
+        for entry in contents.tracked.drain(..) {
             let (at, end) = (entry.at as usize, (entry.at + entry.length) as usize);
             let packet_id_at = entry.packet_id_at as usize;
             if self.held.is_empty() && self.has_room() {
-                let id = self.number(entry.qos);
-                packets[packet_id_at..packet_id_at + 2].copy_from_slice(&id.to_be_bytes());
+                let packet_id = &mut packets[packet_id_at..packet_id_at + 2];
+                self.send_one(packet_id, entry.qos, entry.sequence);
                 continue;
             }
             kept_whole = false;
             out.extend_from_slice(&packets[sent_to..at]);
             sent_to = end;
-            if self.held_bytes + (end - at) > self.bound {
+            if entry.sequence.is_none() && self.held_bytes + (end - at) > self.bound {
                 dropped += 1;
                 continue;
             }
@@ -111,6 +151,7 @@ impl Outbound {
                 packet,
                 packet_id_at: packet_id_at - at,
                 qos: entry.qos,
+                sequence: entry.sequence,
             });
         }
         if kept_whole && out.is_empty() {
@@ -127,10 +168,9 @@ impl Outbound {
         while self.has_room()
             && let Some(mut held) = self.held.pop_front()
         {
-            let id = self.number(held.qos);
             self.held_bytes -= held.packet.len();
-            held.packet[held.packet_id_at..held.packet_id_at + 2]
-                .copy_from_slice(&id.to_be_bytes());
+            let packet_id = &mut held.packet[held.packet_id_at..held.packet_id_at + 2];
+            self.send_one(packet_id, held.qos, held.sequence);
             out.extend_from_slice(&held.packet);
         }
         if self.held.is_empty() {
@@ -138,50 +178,93 @@ impl Outbound {
         }
     }
 
-    /// PUBACK; tells whether the id was under way.
-    pub fn acknowledged(&mut self, id: PacketId, out: &mut Vec<u8>) -> bool {
-        self.ended(id, Awaited::Acknowledgement, out)
+    /// PUBACK.
+    pub fn acknowledged(&mut self, id: PacketId, out: &mut Vec<u8>) -> After {
+        if id.get() > QUEUE_IDS {
+            return self.ended(id, Awaited::Acknowledgement, out);
+        }
+        let found = self.window.handle_puback(id);
+        self.completed_in_queue(found, out)
     }
 
-    /// PUBCOMP; tells whether the id was under way.
-    pub fn completed(&mut self, id: PacketId, out: &mut Vec<u8>) -> bool {
-        self.ended(id, Awaited::Completion, out)
+    /// PUBCOMP.
+    pub fn completed(&mut self, id: PacketId, out: &mut Vec<u8>) -> After {
+        if id.get() > QUEUE_IDS {
+            return self.ended(id, Awaited::Completion, out);
+        }
+        let found = self.window.handle_pubcomp(id);
+        self.completed_in_queue(found, out)
     }
 
-    fn ended(&mut self, id: PacketId, stage: Awaited, out: &mut Vec<u8>) -> bool {
+    fn completed_in_queue(&mut self, found: Acknowledged, out: &mut Vec<u8>) -> After {
+        match found {
+            Acknowledged::Finished(sequence) => {
+                self.room_made(out);
+                After::Completed(sequence)
+            }
+            Acknowledged::Unknown => After::Nothing,
+            Acknowledged::WrongQos => After::WrongQos,
+        }
+    }
+
+    fn ended(&mut self, id: PacketId, stage: Awaited, out: &mut Vec<u8>) -> After {
         match self.under_way.get(&id.get()) {
             Some(found) if *found == stage => {
                 self.under_way.remove(&id.get());
-                if !self.held.is_empty() {
-                    self.send_held(out);
-                }
-                true
+                self.room_made(out);
+                After::Nothing
             }
-            _ => false,
+            Some(Awaited::Acknowledgement) => After::WrongQos,
+            Some(_) if stage == Awaited::Acknowledgement => After::WrongQos,
+            _ => After::Nothing,
+        }
+    }
+
+    fn room_made(&mut self, out: &mut Vec<u8>) {
+        if !self.held.is_empty() {
+            self.send_held(out);
         }
     }
 
     /// PUBREC.
-    pub fn received(&mut self, id: PacketId, refused: bool, out: &mut Vec<u8>) -> AfterPubRec {
-        match self.under_way.get_mut(&id.get()) {
-            Some(Awaited::Receipt) if refused => {
-                self.ended(id, Awaited::Receipt, out);
-                AfterPubRec::Ended
-            }
-            Some(stage @ (Awaited::Receipt | Awaited::Completion)) => {
-                *stage = Awaited::Completion;
-                AfterPubRec::Release
-            }
-            _ if refused => AfterPubRec::Ended,
-            _ => AfterPubRec::NotFound,
+    pub fn received(&mut self, id: PacketId, refused: bool, out: &mut Vec<u8>) -> After {
+        if id.get() <= QUEUE_IDS {
+            return match self.window.handle_pubrec(id, refused) {
+                Received::Propose(sequence) => After::Received(sequence),
+                Received::UnderWay => After::Nothing,
+                Received::Again => After::Release,
+                Received::Refused(sequence) => {
+                    self.room_made(out);
+                    After::Completed(sequence)
+                }
+                Received::Unknown if refused => After::Nothing,
+                Received::Unknown => After::NotFound,
+                Received::WrongQos => After::WrongQos,
+            };
         }
+        match self.under_way.get_mut(&id.get()) {
+            Some(Awaited::Acknowledgement) => After::WrongQos,
+            Some(Awaited::Receipt) if refused => self.ended(id, Awaited::Receipt, out),
+            Some(stage) => {
+                *stage = Awaited::Completion;
+                After::Release
+            }
+            None if refused => After::Nothing,
+            None => After::NotFound,
+        }
+    }
+
+    /// The log knows that a message of the queue was received, or the session was resumed after that: the packet id to
+    /// send PUBREL with.
+    pub fn release(&mut self, sequence: Sequence) -> PacketId {
+        self.window.release(sequence)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::router::mailbox::Unnumbered;
+    use crate::router::mailbox::Tracked;
 
     fn contents(packets: &[(&[u8], Option<usize>)]) -> Contents {
         let mut contents = Contents::default();
@@ -189,19 +272,21 @@ mod tests {
             let at = contents.packets.len();
             contents.packets.extend_from_slice(packet);
             if let Some(id_at) = id_at {
-                contents.unnumbered.push(Unnumbered {
+                contents.tracked.push(Tracked {
                     at: at as u32,
                     length: packet.len() as u32,
                     packet_id_at: (at + id_at) as u32,
                     qos: QoS::AtLeastOnce,
+                    sequence: None,
                 });
             }
         }
         contents
     }
 
+    /// One of the connection's own ids, which begin above those of the queue.
     fn id(id: u16) -> PacketId {
-        PacketId::new(id).expect("not zero")
+        PacketId::new(QUEUE_IDS + id).expect("not zero")
     }
 
     #[test]
@@ -217,16 +302,14 @@ mod tests {
             (b"d__", Some(1)),
         ]);
         assert_eq!(outbound.send(&mut four, &mut out), 0);
-        assert_eq!(out, b"a\0\x01zerob\0\x020");
+        assert_eq!(out, b"a\x80\0zerob\x80\x010");
         out.clear();
-        assert!(outbound.acknowledged(id(2), &mut out));
-        assert_eq!(out, b"c\0\x03");
-        assert!(
-            !outbound.acknowledged(id(2), &mut out),
-            "acknowledged twice"
-        );
-        assert!(outbound.acknowledged(id(1), &mut out));
-        assert_eq!(out, b"c\0\x03d\0\x04");
+        assert_eq!(outbound.acknowledged(id(2), &mut out), After::Nothing);
+        assert_eq!(out, b"c\x80\x02");
+        outbound.acknowledged(id(2), &mut out);
+        assert_eq!(out, b"c\x80\x02", "acknowledged twice");
+        outbound.acknowledged(id(1), &mut out);
+        assert_eq!(out, b"c\x80\x02d\x80\x03");
     }
 
     #[test]
@@ -237,16 +320,18 @@ mod tests {
         assert_eq!(outbound.send(&mut three, &mut out), 1);
         outbound.acknowledged(id(1), &mut out);
         outbound.acknowledged(id(2), &mut out);
-        assert_eq!(out, b"a\0\x01b\0\x02");
+        assert_eq!(out, b"a\x80\0b\x80\x01");
     }
 
     #[test]
     fn packet_ids_in_use_are_passed_over() {
         let mut outbound = Outbound::new(u16::MAX, 100);
         outbound.last_id = u16::MAX - 1;
-        outbound.under_way.insert(1, Awaited::Acknowledgement);
+        outbound
+            .under_way
+            .insert(id(1).get(), Awaited::Acknowledgement);
         assert_eq!(outbound.number(QoS::AtLeastOnce), u16::MAX);
-        assert_eq!(outbound.number(QoS::AtLeastOnce), 2);
+        assert_eq!(outbound.number(QoS::AtLeastOnce), id(2).get());
     }
 
     #[test]
@@ -254,22 +339,37 @@ mod tests {
         let mut outbound = Outbound::new(1, 100);
         let mut out = Vec::new();
         outbound.number(QoS::ExactlyOnce);
-        assert_eq!(
-            outbound.received(id(1), false, &mut out),
-            AfterPubRec::Release
-        );
-        assert_eq!(
-            outbound.received(id(1), false, &mut out),
-            AfterPubRec::Release
-        );
-        assert_eq!(
-            outbound.received(id(9), false, &mut out),
-            AfterPubRec::NotFound
-        );
-        assert!(!outbound.acknowledged(id(1), &mut out));
-        assert!(outbound.completed(id(1), &mut out));
+        assert_eq!(outbound.received(id(1), false, &mut out), After::Release);
+        assert_eq!(outbound.received(id(1), false, &mut out), After::Release);
+        assert_eq!(outbound.received(id(9), false, &mut out), After::NotFound);
+        assert_eq!(outbound.acknowledged(id(1), &mut out), After::WrongQos);
+        assert_eq!(outbound.completed(id(1), &mut out), After::Nothing);
         outbound.number(QoS::ExactlyOnce);
-        assert_eq!(outbound.received(id(2), true, &mut out), AfterPubRec::Ended);
+        assert_eq!(outbound.received(id(2), true, &mut out), After::Nothing);
         assert!(outbound.has_room());
+    }
+
+    #[test]
+    fn messages_of_the_queue_keep_their_ids_and_count_against_the_same_maximum() {
+        let mut outbound = Outbound::new(2, 100);
+        let mut out = Vec::new();
+        let mut three = contents(&[
+            (b"q\0\x07", Some(1)),
+            (b"a__", Some(1)),
+            (b"r\0\x08", Some(1)),
+        ]);
+        three.tracked[0].sequence = Some(Sequence(7));
+        three.tracked[2].sequence = Some(Sequence(8));
+        outbound.send(&mut three, &mut out);
+        assert_eq!(out, b"q\0\x07a\x80\0");
+        assert_eq!(outbound.sent_through(), Sequence(7));
+        out.clear();
+        let seven = PacketId::new(7).expect("not zero");
+        assert_eq!(
+            outbound.acknowledged(seven, &mut out),
+            After::Completed(Sequence(7))
+        );
+        assert_eq!(out, b"r\0\x08");
+        assert_eq!(outbound.acknowledged(seven, &mut out), After::Nothing);
     }
 }

@@ -2,14 +2,18 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::end::Ended;
 use super::requests::Request;
 use super::{Connection, Flow};
 use crate::limits;
 use crate::mqtt::codec::{Ack, PacketId, Publish, QoS, ReasonCode, encode};
+use crate::proto::command::{self, command::Kind};
 use crate::router::forward::Message;
 use crate::router::mailbox::{Mailbox, Ticket};
 use crate::router::{Delivered, Route};
+use crate::session::inbound::Published;
 use crate::store::topics::INVOKE;
 use crate::telemetry::labels::{DisconnectReason, DropReason, Qos};
 
@@ -21,15 +25,6 @@ impl Connection {
         if self.subscribing > 0 {
             return Ok(Flow::Stall);
         }
-        self.count_received(publish.qos);
-        if publish.retain && self.terms.version.is_v5() {
-            // [MQTT-3.2.2-14]
-            return Err(Ended::told(
-                DisconnectReason::Protocol,
-                ReasonCode::RetainNotSupported,
-                "retained messages are not supported",
-            ));
-        }
         let named;
         let topic = match publish.properties.topic_alias() {
             None => publish.topic,
@@ -38,21 +33,62 @@ impl Connection {
                 &*named
             }
         };
-        if topic == INVOKE {
-            return self.handle_store_request(publish);
+        let flow = if topic == INVOKE {
+            self.handle_store_request(publish)?
+        } else {
+            match publish.packet_id {
+                None => self.handle_qos_0(topic, publish),
+                Some(packet_id) => self.handle_acknowledged(topic, publish, packet_id)?,
+            }
+        };
+        if flow == Flow::Continue {
+            self.count_received(publish.qos);
         }
-        let Some(packet_id) = publish.packet_id else {
-            if !topic.starts_with(SYS_PREFIX) {
-                self.route(topic, publish, None);
+        Ok(flow)
+    }
+
+    fn handle_qos_0(&mut self, topic: &str, publish: &Publish<'_>) -> Flow {
+        if topic.starts_with(SYS_PREFIX) {
+            return Flow::Continue;
+        }
+        if self.is_logged(topic, publish) {
+            // Nothing else slows a client down that publishes with QoS 0.
+            if self.is_busy() {
+                return Flow::Stall;
+            }
+            return self.propose_publish(topic, publish);
+        }
+        self.route(topic, publish, None);
+        Flow::Continue
+    }
+
+    /// QoS 1 and 2.
+    fn handle_acknowledged(
+        &mut self,
+        topic: &str,
+        publish: &Publish<'_>,
+        packet_id: PacketId,
+    ) -> Result<Flow, Ended> {
+        let exactly_once = publish.qos == QoS::ExactlyOnce;
+        if exactly_once && self.inbound.knows(packet_id) {
+            // [MQTT-4.3.3-10]
+            match self.inbound.handle_qos_2(packet_id) {
+                Published::Again => self.acknowledge(packet_id, true, ReasonCode::Success, None),
+                Published::InUse => {
+                    let text = "the packet id is in use until its PUBCOMP";
+                    let reason = ReasonCode::PacketIdentifierInUse;
+                    self.refuse_publish(packet_id, reason, text);
+                }
+                // Each is answered, when the first one is.
+                Published::UnderWay if self.repeated.len() >= self.requests.len() => {
+                    return Ok(Flow::Stall);
+                }
+                Published::UnderWay => self.repeated.push(packet_id),
+                Published::New | Published::TooMany => {}
             }
             return Ok(Flow::Continue);
-        };
-        if publish.qos == QoS::ExactlyOnce && self.received.contains(&packet_id) {
-            // [MQTT-4.3.3-10]
-            self.acknowledge(packet_id, true, ReasonCode::Success, None);
-            return Ok(Flow::Continue);
         }
-        if self.is_busy() {
+        if self.is_busy() || self.inbound.is_full() {
             return if self.terms.version.is_v5() {
                 // [MQTT-3.3.4-7]
                 Err(Ended::told(
@@ -64,18 +100,107 @@ impl Connection {
                 Ok(Flow::Stall)
             };
         }
-        let exactly_once = publish.qos == QoS::ExactlyOnce;
         if topic.starts_with(SYS_PREFIX) {
-            self.acknowledge(
-                packet_id,
-                exactly_once,
-                ReasonCode::NotAuthorized,
-                Some("$SYS is the broker's own"),
-            );
+            let text = Some("$SYS is the broker's own");
+            self.acknowledge(packet_id, exactly_once, ReasonCode::NotAuthorized, text);
             return Ok(Flow::Continue);
         }
+        // What a durable session was received with QoS 2 must be known wherever it connects next.
+        if self.is_logged(topic, publish) || (exactly_once && self.durable) {
+            if self.unconfirmed > 0 {
+                // Earlier messages are on their way to other nodes beside the log: they must not be overtaken.
+                return Ok(Flow::Stall);
+            }
+            let flow = self.propose_publish(topic, publish);
+            if flow == Flow::Continue {
+                self.begin_inbound(packet_id, exactly_once);
+            }
+            return Ok(flow);
+        }
+        self.begin_inbound(packet_id, exactly_once);
         self.deliver_acknowledged(topic, publish, packet_id, exactly_once);
         Ok(Flow::Continue)
+    }
+
+    fn begin_inbound(&mut self, packet_id: PacketId, exactly_once: bool) {
+        let begun = if exactly_once {
+            self.inbound.handle_qos_2(packet_id)
+        } else {
+            self.inbound.handle_qos_1()
+        };
+        debug_assert_eq!(begun, Published::New);
+    }
+
+    /// Whether the message must go through the log: somebody waits for it there, or an earlier one of this publisher's is
+    /// still in it (P5).
+    fn is_logged(&mut self, topic: &str, publish: &Publish<'_>) -> bool {
+        publish.retain
+            || self.logging[publish.qos as usize] > 0
+            || self.route_of(topic).is_logged(publish.qos)
+    }
+
+    fn propose_publish(&mut self, topic: &str, publish: &Publish<'_>) -> Flow {
+        let command = command::Publish {
+            connection: self.mailbox.connection.0,
+            packet_id: match (publish.packet_id, publish.qos) {
+                (Some(packet_id), QoS::ExactlyOnce) => packet_id.get().into(),
+                _ => 0,
+            },
+            message: Some(command::PublishedMessage {
+                topic: topic.to_owned(),
+                qos: publish.qos as u32,
+                retain: publish.retain,
+                payload: Bytes::copy_from_slice(publish.payload),
+                properties: Bytes::copy_from_slice(&publish.properties.forwardable()),
+                expiry_interval_s: publish.properties.message_expiry(),
+            }),
+            max_retained: if publish.retain {
+                self.broker.config.retained_max
+            } else {
+                0
+            },
+        };
+        let request = Request::Logged {
+            packet_id: publish.packet_id,
+            qos: publish.qos,
+            retain: publish.retain,
+        };
+        let flow = self.propose(Kind::Publish(command), request);
+        if flow == Flow::Continue {
+            self.logging[publish.qos as usize] += 1;
+        }
+        flow
+    }
+
+    /// A message is in the log, or was refused there.
+    pub(super) fn logged(&mut self, ticket: Ticket, reason: ReasonCode) {
+        let Some(Request::Logged {
+            packet_id,
+            qos,
+            retain,
+        }) = self.requests.remove(ticket)
+        else {
+            return;
+        };
+        self.logging[qos as usize] -= 1;
+        let Some(packet_id) = packet_id else {
+            if reason == ReasonCode::QuotaExceeded {
+                self.broker
+                    .metrics
+                    .messages_dropped
+                    .of(DropReason::QueueFull)
+                    .increment();
+            }
+            return;
+        };
+        let reason = match reason {
+            // Retaining it is a use, too.
+            ReasonCode::NoMatchingSubscribers if retain => ReasonCode::Success,
+            reason => reason,
+        };
+        let text = (reason == ReasonCode::QuotaExceeded)
+            .then_some("there are as many retained messages as there may be");
+        self.acknowledge_inbound(packet_id, qos == QoS::ExactlyOnce, reason, text);
     }
 
     fn deliver_acknowledged(
@@ -85,9 +210,6 @@ impl Connection {
         packet_id: PacketId,
         exactly_once: bool,
     ) {
-        if exactly_once {
-            self.received.insert(packet_id);
-        }
         let ticket = self.requests.insert(Request::Publish {
             packet_id,
             exactly_once,
@@ -102,10 +224,25 @@ impl Connection {
             } else {
                 ReasonCode::NoMatchingSubscribers
             };
-            self.acknowledge(packet_id, exactly_once, reason, None);
+            self.acknowledge_inbound(packet_id, exactly_once, reason, None);
         } else if let Some(Request::Publish { unconfirmed, .. }) = self.requests.get_mut(ticket) {
             *unconfirmed = delivered.unconfirmed;
+            self.unconfirmed += 1;
         }
+    }
+
+    /// Where messages with this topic go.
+    fn route_of(&mut self, topic: &str) -> &Route {
+        let router = &self.broker.router;
+        if self
+            .routes
+            .get(topic)
+            .is_none_or(|route| !router.is_current(route))
+        {
+            let route = router.route(topic, Some(self.session));
+            remember(&mut self.routes, topic, route);
+        }
+        &self.routes[topic]
     }
 
     /// Hands a message to whoever is subscribed; tells what became of it and whether anybody was.
@@ -123,18 +260,12 @@ impl Connection {
             topic,
             properties: &properties,
             expiry: publish.properties.message_expiry(),
+            direct: false,
             payload: publish.payload,
         };
-        let router = &self.broker.router;
-        if self
-            .routes
-            .get(topic)
-            .is_none_or(|route| !router.is_current(route))
-        {
-            let route = router.route(topic, Some(self.session));
-            remember(&mut self.routes, topic, route);
-        }
+        self.route_of(topic);
         let route = &self.routes[topic];
+        let router = &self.broker.router;
         let delivered = router.deliver(route, &message, publisher, &mut self.wake);
         if delivered.forwarded > 0 {
             self.broker
@@ -164,9 +295,40 @@ impl Connection {
             if *unconfirmed == 0 {
                 let (packet_id, exactly_once) = (*packet_id, *exactly_once);
                 self.requests.remove(ticket);
-                self.acknowledge(packet_id, exactly_once, ReasonCode::Success, None);
+                self.unconfirmed -= 1;
+                self.acknowledge_inbound(packet_id, exactly_once, ReasonCode::Success, None);
             }
         }
+    }
+
+    /// PUBACK or PUBREC of a message that was taken in.
+    fn acknowledge_inbound(
+        &mut self,
+        packet_id: PacketId,
+        exactly_once: bool,
+        reason: ReasonCode,
+        text: Option<&str>,
+    ) {
+        if exactly_once {
+            // [MQTT-4.3.3-9]
+            let refused = reason as u8 >= 0x80;
+            self.inbound.received_qos_2(packet_id, refused);
+        } else {
+            self.inbound.acknowledged_qos_1();
+        }
+        self.acknowledge(packet_id, exactly_once, reason, text);
+        if exactly_once && !self.repeated.is_empty() {
+            let before = self.repeated.len();
+            self.repeated.retain(|repeated| *repeated != packet_id);
+            for _ in self.repeated.len()..before {
+                self.acknowledge(packet_id, exactly_once, reason, text);
+            }
+        }
+    }
+
+    /// PUBREC with an error.
+    fn refuse_publish(&mut self, packet_id: PacketId, reason: ReasonCode, text: &'static str) {
+        self.acknowledge(packet_id, true, reason, Some(text));
     }
 
     /// PUBACK or PUBREC.
@@ -184,10 +346,6 @@ impl Connection {
         let (version, limits) = (self.terms.version, self.terms.limits);
         // What does not fit is left out, and the rest of an acknowledgement always fits.
         let _ = if exactly_once {
-            if reason as u8 >= 0x80 {
-                // [MQTT-4.3.3-9]
-                self.received.remove(&packet_id);
-            }
             encode::pubrec(&mut self.acks, version, &ack, limits)
         } else {
             encode::puback(&mut self.acks, version, &ack, limits)

@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 
-use crate::mqtt::codec::{PacketId, ReasonCode};
+use super::retained::Feed;
+use crate::mqtt::codec::{PacketId, QoS, ReasonCode};
 use crate::router::mailbox::Ticket;
 use crate::telemetry::labels::Verb;
 
@@ -31,12 +32,30 @@ pub enum Request {
         /// Nodes that have not confirmed yet.
         unconfirmed: u32,
     },
+    /// A PUBLISH on its way through the log.
+    Logged {
+        /// To be acknowledged; `None` with QoS 0.
+        packet_id: Option<PacketId>,
+        /// Its QoS.
+        qos: QoS,
+        /// It was to be retained.
+        retain: bool,
+    },
+    /// Acknowledgements of the client's on their way through the log.
+    Acknowledge {
+        /// Messages of its session's queue whose PUBREC came: PUBREL follows.
+        received: Vec<u64>,
+        /// Its own publishes whose PUBREL came: PUBCOMP follows.
+        released: Vec<u32>,
+    },
     /// SUBSCRIBE: the reason codes, of which the successes count once the subscription is everywhere.
     Subscribe {
         /// To be acknowledged.
         packet_id: PacketId,
         /// One per filter.
         reasons: Box<[ReasonCode]>,
+        /// The subscriptions that were asked for, for their retained messages.
+        feeds: Vec<Feed>,
     },
     /// UNSUBSCRIBE.
     Unsubscribe {

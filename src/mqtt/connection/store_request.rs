@@ -206,6 +206,7 @@ impl Connection {
             topic,
             properties,
             expiry: None,
+            direct: true,
             payload,
         };
         let router = &self.broker.router;
@@ -247,9 +248,10 @@ impl Connection {
             topic: &topic,
             properties: properties.raw(),
             expiry: None,
+            direct: true,
             payload: &payload,
         };
-        if !self.broker.router.deliver_to(&self.mailbox, &message) {
+        if !self.broker.router.deliver_to(&self.mailbox, &message, None) {
             return Err(Ended::told(
                 DisconnectReason::SlowConsumer,
                 ReasonCode::QuotaExceeded,

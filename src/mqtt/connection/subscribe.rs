@@ -2,11 +2,13 @@
 
 use super::end::Ended;
 use super::requests::Request;
+use super::retained::Feed;
 use super::{Connection, Flow};
-use crate::ids::NodeId;
+use crate::ids::{LogIndex, NodeId};
 use crate::mqtt::codec::{QoS, ReasonCode, SubAck, Subscribe, UnsubAck, Unsubscribe, encode};
 use crate::proto::command;
 use crate::router::mailbox::Ticket;
+use crate::session::delivery;
 use crate::topic::Filter;
 
 impl Connection {
@@ -16,10 +18,10 @@ impl Connection {
         }
         let mut reasons = Vec::new();
         let mut subscriptions = Vec::new();
+        let mut feeds = Vec::new();
         for request in subscribe.filters.iter() {
             let reason = match Filter::parse(request.filter) {
                 Err(_) => ReasonCode::TopicFilterInvalid,
-                Ok(Filter { share: Some(_), .. }) => ReasonCode::SharedSubscriptionsNotSupported,
                 Ok(_) => match request.options.qos {
                     QoS::AtMostOnce => ReasonCode::Success,
                     QoS::AtLeastOnce => ReasonCode::GrantedQos1,
@@ -27,6 +29,15 @@ impl Connection {
                 },
             };
             if (reason as u8) < 0x80 {
+                feeds.push(Feed {
+                    filter: request.filter.into(),
+                    qos: request.options.qos,
+                    no_local: request.options.no_local,
+                    retain_handling: request.options.retain_handling as u8,
+                    identifier: subscribe.subscription_id.map_or(0, |id| id.get()),
+                    index: 0,
+                    from: Vec::new(),
+                });
                 subscriptions.push(command::Subscription {
                     filter: request.filter.to_owned(),
                     qos: request.options.qos as u32,
@@ -56,6 +67,7 @@ impl Connection {
         let request = Request::Subscribe {
             packet_id,
             reasons: reasons.into(),
+            feeds,
         };
         let flow = self.propose(command::command::Kind::Subscribe(command), request);
         self.subscribing += u32::from(flow == Flow::Continue);
@@ -64,8 +76,18 @@ impl Connection {
 
     /// The subscription is committed and effective here; it must be so on every live node before the SUBACK, so that
     /// no message that is accepted after it passes the subscriber by (P6).
-    pub(super) fn subscribed(&mut self, ticket: Ticket) {
+    pub(super) fn subscribed(&mut self, ticket: Ticket, index: LogIndex, new: &[bool]) {
         self.subscribing -= 1;
+        if let Some(Request::Subscribe { feeds, .. }) = self.requests.get_mut(ticket) {
+            let mut new = new.iter();
+            feeds.retain_mut(|feed| {
+                feed.index = index.0;
+                let is_new = new.next().is_some_and(|new| *new);
+                let is_shared =
+                    Filter::parse(&feed.filter).is_ok_and(|filter| filter.share.is_some());
+                delivery::sends_retained(feed.retain_handling, is_new, is_shared)
+            });
+        }
         let others: Vec<NodeId> = self
             .broker
             .view
@@ -86,7 +108,13 @@ impl Connection {
     }
 
     pub(super) fn acknowledge_subscribe(&mut self, ticket: Ticket) {
-        if let Some(Request::Subscribe { packet_id, reasons }) = self.requests.remove(ticket) {
+        if let Some(Request::Subscribe {
+            packet_id,
+            reasons,
+            feeds,
+        }) = self.requests.remove(ticket)
+        {
+            self.feeds.extend(feeds);
             // One reason code per filter always fits where the request did.
             let _ = encode::suback(
                 &mut self.acks,

@@ -1,0 +1,195 @@
+//! PUBLISH: which sessions a message is for, and what becomes of it for each.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::effect::{Output, Published, Reply};
+use super::messages::Storing;
+use super::subscriptions::{Subscriber, SubscriptionIndex};
+use super::{Context, Machine, key};
+use crate::ids::SessionId;
+use crate::limits;
+use crate::proto::command;
+use crate::session::QoS;
+use crate::session::delivery::{Delivery, Match, expires_at, remaining_s};
+
+/// The matching subscriptions of one session.
+struct Target {
+    subscriber: Arc<Subscriber>,
+    /// Each with No Local.
+    matches: SmallVec<[(Match, bool); 1]>,
+}
+
+impl Target {
+    /// What the session gets of the message, if anything.
+    fn delivery(&self, message: &Published) -> Option<Delivery> {
+        let is_own = message.publisher == Some(self.subscriber.session);
+        let matches = self.matches.iter().map(|(found, no_local)| Match {
+            is_own: is_own && *no_local,
+            ..*found
+        });
+        Delivery::merge(message.qos, message.retain, matches)
+    }
+}
+
+/// Who gets messages with one topic.
+#[derive(Default)]
+pub(super) struct Fan {
+    generation: u64,
+    sessions: Vec<Target>,
+    groups: Vec<Arc<str>>,
+}
+
+impl Fan {
+    fn find(index: &SubscriptionIndex, topic: &str) -> Fan {
+        let mut fan = Fan {
+            generation: index.generation(),
+            ..Fan::default()
+        };
+        // In the order of sessions, so that all replicas number messages alike.
+        let mut sessions: BTreeMap<SessionId, Target> = BTreeMap::new();
+        index.for_each_match(topic, |group, subscription| {
+            if let Some(group) = group {
+                if !fan.groups.contains(group) {
+                    fan.groups.push(group.clone());
+                }
+                return;
+            }
+            let found = Match {
+                qos: subscription.qos,
+                is_own: false,
+                retain_as_published: subscription.retain_as_published,
+                identifier: (subscription.identifier != 0).then_some(subscription.identifier),
+            };
+            sessions
+                .entry(subscription.subscriber.session)
+                .or_insert_with(|| Target {
+                    subscriber: subscription.subscriber.clone(),
+                    matches: SmallVec::new(),
+                })
+                .matches
+                .push((found, subscription.no_local));
+        });
+        for target in sessions.values_mut() {
+            // The trie's order is not the same on all replicas.
+            target
+                .matches
+                .sort_unstable_by_key(|(found, no_local)| (found.identifier, found.qos, *no_local));
+        }
+        fan.sessions = sessions.into_values().collect();
+        fan.groups.sort_unstable();
+        fan
+    }
+}
+
+/// Fans of recent topics.
+#[derive(Default)]
+pub(super) struct Fans(FxHashMap<Box<str>, Arc<Fan>>);
+
+impl Fans {
+    fn of(&mut self, index: &SubscriptionIndex, topic: &str) -> Arc<Fan> {
+        if let Some(fan) = self.0.get(topic)
+            && fan.generation == index.generation()
+        {
+            return fan.clone();
+        }
+        let fan = Arc::new(Fan::find(index, topic));
+        if self.0.len() >= limits::CACHED_FANS {
+            self.0.clear();
+        }
+        self.0.insert(topic.into(), fan.clone());
+        fan
+    }
+}
+
+impl Machine {
+    pub(super) fn publish(
+        &mut self,
+        context: &mut Context<'_, '_>,
+        command: command::Publish,
+    ) -> Reply {
+        let Some(message) = command.message else {
+            return Reply::Done;
+        };
+        let mut publisher = None;
+        if command.connection != 0 {
+            let owner = context.owner(command.connection);
+            let Some(connected) = self.connections.get(&owner) else {
+                return Reply::NotOwner;
+            };
+            publisher = Some(connected.session);
+            if command.packet_id != 0 && connected.durable {
+                // A packet id is two bytes.
+                let packet_id = command.packet_id as u16;
+                let row = key::received::encode(connected.session, packet_id);
+                if context.tables.get(&row).is_some() {
+                    // [MQTT-4.3.3-10]
+                    return Reply::Published { matched: true };
+                }
+                if self.exceeds_retained(context, &message, command.max_retained) {
+                    return Reply::QuotaExceeded;
+                }
+                context.tables.put(row, Vec::new());
+            }
+        }
+        if self.exceeds_retained(context, &message, command.max_retained) {
+            return Reply::QuotaExceeded;
+        }
+        let matched = self.publish_message(context, publisher, message);
+        Reply::Published { matched }
+    }
+
+    /// Retains a message as far as it asks for it, and hands it to whoever is subscribed; tells whether anybody is.
+    pub(super) fn publish_message(
+        &mut self,
+        context: &mut Context<'_, '_>,
+        publisher: Option<SessionId>,
+        message: command::PublishedMessage,
+    ) -> bool {
+        let expires_at = message
+            .expiry_interval_s
+            .map(|seconds| expires_at(context.now, seconds));
+        let message = Arc::new(Published {
+            topic: message.topic,
+            qos: QoS::from_number(message.qos),
+            retain: message.retain,
+            payload: message.payload,
+            properties: message.properties,
+            expires_at,
+            publisher,
+        });
+        if message.retain {
+            self.retain(context, &message);
+        }
+        let index = self.subscriptions.clone();
+        let fan = self.fans.of(&index, &message.topic);
+        let mut storing = Storing::new(message.clone());
+        let mut live = false;
+        let mut matched = !fan.groups.is_empty();
+        for target in &fan.sessions {
+            let Some(delivery) = target.delivery(&message) else {
+                continue;
+            };
+            matched = true;
+            let subscriber = &target.subscriber;
+            if subscriber.queues(delivery.qos) {
+                let (session, client_id) = (subscriber.session, &subscriber.client_id);
+                self.enqueue(context, session, client_id, delivery, None, &mut storing);
+            } else {
+                live = true;
+            }
+        }
+        for group in &fan.groups {
+            self.publish_to_group(context, group, &mut storing);
+        }
+        self.store_message(context, &storing);
+        if live {
+            let expiry_s = expires_at.and_then(|at| remaining_s(at, context.now));
+            self.outputs.push(Output::Publish { message, expiry_s });
+        }
+        matched
+    }
+}

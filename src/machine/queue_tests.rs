@@ -1,0 +1,820 @@
+//! Queues of sessions, groups and retained messages over a map: what is delivered to whom, what is left on disk, and that
+//! memory is only derived.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::effect::{Granted, Output, Reply};
+use super::key::ordinal;
+use super::tests::{LIFE, NODE, Replica, close, open, proposal};
+use super::*;
+use crate::proto::command::command::Kind;
+use crate::session::{QoS, Sequence};
+
+const BOUNDS: command::QueueBounds = command::QueueBounds {
+    max_messages: 1_000,
+    max_bytes: 1_000_000,
+    policy: 0,
+    qos_0: false,
+};
+
+fn durable(client_id: &str, connection: u64, receive_maximum: u32) -> command::OpenSession {
+    command::OpenSession {
+        receive_maximum,
+        bounds: Some(BOUNDS),
+        ..open(client_id, connection)
+    }
+}
+
+fn subscribe(client_id: &str, connection: u64, filter: &str, qos: u32) -> Kind {
+    Kind::Subscribe(command::Subscribe {
+        client_id: client_id.to_owned(),
+        connection,
+        subscriptions: vec![command::Subscription {
+            filter: filter.to_owned(),
+            qos,
+            ..Default::default()
+        }],
+    })
+}
+
+fn message(topic: &str, qos: u32, payload: &str) -> command::PublishedMessage {
+    command::PublishedMessage {
+        topic: topic.to_owned(),
+        qos,
+        payload: payload.to_owned().into(),
+        ..Default::default()
+    }
+}
+
+/// Published by the node itself.
+fn publish(topic: &str, qos: u32, payload: &str) -> Kind {
+    Kind::Publish(command::Publish {
+        message: Some(message(topic, qos, payload)),
+        ..Default::default()
+    })
+}
+
+fn retain(topic: &str, qos: u32, payload: &str) -> Kind {
+    let retained = command::PublishedMessage {
+        retain: true,
+        ..message(topic, qos, payload)
+    };
+    Kind::Publish(command::Publish {
+        message: Some(retained),
+        max_retained: 3,
+        ..Default::default()
+    })
+}
+
+fn acknowledge(connection: u64, completed: &[u64], received: &[u64]) -> Kind {
+    Kind::Acknowledge(command::Acknowledge {
+        connection,
+        completed: completed.to_vec(),
+        received: received.to_vec(),
+        released: Vec::new(),
+    })
+}
+
+fn granted(outputs: &[Output]) -> Vec<&Granted> {
+    let granted = |output| match output {
+        &Output::Deliver(ref granted) => Some(&**granted),
+        _ => None,
+    };
+    outputs.iter().filter_map(granted).collect()
+}
+
+/// Sequence, DUP and payload of what is sent.
+fn sent(outputs: &[Output]) -> Vec<(u64, bool, String)> {
+    granted(outputs)
+        .into_iter()
+        .map(|granted| {
+            let payload = String::from_utf8_lossy(&granted.message.payload).into_owned();
+            (granted.sequence.0, granted.dup, payload)
+        })
+        .collect()
+}
+
+fn first(sequence: u64, payload: &str) -> (u64, bool, String) {
+    (sequence, false, payload.to_owned())
+}
+
+fn again(sequence: u64, payload: &str) -> (u64, bool, String) {
+    (sequence, true, payload.to_owned())
+}
+
+fn rows(replica: &Replica, table: u8) -> usize {
+    replica.stored.keys().filter(|key| key[0] == table).count()
+}
+
+/// Nothing of any queue is left.
+fn assert_empty(replica: &Replica) {
+    for table in [
+        ordinal::ENTRY,
+        ordinal::MESSAGE,
+        ordinal::REFERENCES,
+        ordinal::WAITING,
+    ] {
+        assert_eq!(rows(replica, table), 0, "table {table:#x}");
+    }
+}
+
+#[test]
+fn messages_are_granted_up_to_the_receive_maximum_and_wait_for_the_others() {
+    let mut replica = Replica::new();
+    replica.present(durable("a", 1, 2));
+    replica.run(vec![subscribe("a", 1, "t/+", 1)]);
+    let outputs = replica.run(vec![
+        publish("t/1", 1, "one"),
+        publish("t/1", 2, "two"),
+        publish("t/1", 1, "three"),
+        publish("other", 1, "nobody's"),
+    ]);
+    assert_eq!(sent(&outputs), [first(1, "one"), first(2, "two")]);
+    assert_eq!(granted(&outputs)[1].qos, QoS::AtLeastOnce, "the lower one");
+    let outputs = replica.run(vec![acknowledge(1, &[2], &[])]);
+    assert_eq!(sent(&outputs), [first(3, "three")]);
+    replica.run(vec![acknowledge(1, &[1, 3, 3, 99], &[])]);
+    assert_empty(&replica);
+}
+
+#[test]
+fn a_resumed_session_is_sent_again_what_it_has_not_acknowledged() {
+    let mut replica = Replica::new();
+    replica.present(durable("a", 1, 10));
+    replica.run(vec![subscribe("a", 1, "t", 2)]);
+    replica.run(vec![
+        publish("t", 1, "one"),
+        publish("t", 2, "two"),
+        publish("t", 2, "three"),
+        publish("t", 2, "four"),
+    ]);
+    replica.run(vec![acknowledge(1, &[1], &[3, 2])]);
+    replica.restart();
+    replica.run(vec![Kind::CloseSession(command::CloseSession {
+        client_id: "a".to_owned(),
+        connection: 1,
+        sent_through: 3,
+        ..Default::default()
+    })]);
+    replica.run(vec![publish("t", 1, "while away")]);
+    let outputs = replica.run(vec![Kind::OpenSession(durable("a", 2, 10))]);
+    let releases: Vec<_> = outputs
+        .iter()
+        .filter_map(|output| match output {
+            Output::Release { sequence, .. } => Some(sequence.0),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(releases, [3, 2], "in the order of their PUBRECs");
+    assert_eq!(
+        sent(&outputs),
+        [first(4, "four"), first(5, "while away")],
+        "close said that the fourth was not sent"
+    );
+    replica.run(vec![Kind::CloseSession(command::CloseSession {
+        client_id: "a".to_owned(),
+        connection: 2,
+        sent_through: 4,
+        ..Default::default()
+    })]);
+    let outputs = replica.run(vec![Kind::OpenSession(durable("a", 3, 10))]);
+    assert_eq!(sent(&outputs), [again(4, "four"), first(5, "while away")]);
+    replica.run(vec![acknowledge(3, &[2, 3, 5], &[4])]);
+    assert_eq!(
+        rows(&replica, ordinal::MESSAGE),
+        0,
+        "a released message is not needed any more"
+    );
+    replica.run(vec![acknowledge(3, &[4], &[])]);
+    assert_empty(&replica);
+}
+
+#[test]
+fn a_message_is_stored_once_however_many_sessions_wait_for_it() {
+    let mut replica = Replica::new();
+    let clients = ["a", "b", "c"];
+    for (client, connection) in clients.iter().zip(1..) {
+        replica.present(durable(client, connection, 10));
+        replica.run(vec![subscribe(client, connection, "t", 1)]);
+    }
+    replica.run(vec![close("c", 3)]);
+    replica.run(vec![publish("t", 1, "one")]);
+    assert_eq!(rows(&replica, ordinal::MESSAGE), 1);
+    assert_eq!(rows(&replica, ordinal::ENTRY), 3);
+    replica.restart();
+    replica.run(vec![acknowledge(1, &[1], &[]), acknowledge(2, &[1], &[])]);
+    assert_eq!(rows(&replica, ordinal::MESSAGE), 1);
+    replica.pass(100_000);
+    assert_empty(&replica);
+    assert_eq!(
+        rows(&replica, ordinal::QUEUE),
+        2,
+        "the third session has expired"
+    );
+}
+
+#[test]
+fn a_session_that_starts_clean_or_ends_leaves_nothing() {
+    let mut replica = Replica::new();
+    replica.present(durable("a", 1, 1));
+    replica.run(vec![
+        subscribe("a", 1, "t", 2),
+        publish("t", 2, "one"),
+        publish("t", 2, "two"),
+    ]);
+    replica.run(vec![Kind::Publish(command::Publish {
+        connection: 1,
+        packet_id: 7,
+        message: Some(message("t", 2, "own")),
+        max_retained: 0,
+    })]);
+    assert_eq!(rows(&replica, ordinal::RECEIVED), 1);
+    let clean = command::OpenSession {
+        clean_start: true,
+        ..durable("a", 2, 1)
+    };
+    assert!(!replica.present(clean));
+    assert_empty(&replica);
+    assert_eq!(
+        rows(&replica, ordinal::RECEIVED) + rows(&replica, ordinal::QUEUE),
+        0
+    );
+}
+
+#[test]
+fn a_long_queue_of_an_ended_session_goes_portion_by_portion() {
+    let mut replica = Replica::new();
+    let bounds = command::QueueBounds {
+        max_messages: u64::MAX,
+        ..BOUNDS
+    };
+    replica.present(command::OpenSession {
+        bounds: Some(bounds),
+        ..durable("a", 1, 1)
+    });
+    replica.run(vec![subscribe("a", 1, "t", 1), close("a", 1)]);
+    let count = crate::limits::PURGED_AT_ONCE + 10;
+    replica.run((0..count).map(|_| publish("t", 1, "x")).collect());
+    assert_eq!(rows(&replica, ordinal::ENTRY), count);
+    replica.pass(100_000);
+    assert_eq!(rows(&replica, ordinal::ENTRY), 10);
+    replica.restart();
+    replica.pass(1);
+    assert_empty(&replica);
+}
+
+#[test]
+fn qos_2_of_a_durable_publisher_is_taken_once_until_its_pubrel() {
+    let mut replica = Replica::new();
+    replica.present(durable("p", 1, 10));
+    replica.present(durable("s", 2, 10));
+    replica.run(vec![subscribe("s", 2, "t", 2)]);
+    let publish = |connection| {
+        Kind::Publish(command::Publish {
+            connection,
+            packet_id: 7,
+            message: Some(message("t", 2, "once")),
+            max_retained: 0,
+        })
+    };
+    assert_eq!(sent(&replica.run(vec![publish(1)])).len(), 1);
+    assert_eq!(
+        sent(&replica.run(vec![publish(1)])).len(),
+        0,
+        "[MQTT-4.3.3-10]"
+    );
+    replica.restart();
+    let reply = replica.reply(Kind::OpenSession(durable("p", 3, 10)));
+    assert!(
+        matches!(&reply, Reply::Opened { received, present: true, .. } if received == &[7]),
+        "{reply:?}"
+    );
+    assert!(
+        matches!(replica.reply(publish(1)), Reply::NotOwner),
+        "taken over"
+    );
+    assert_eq!(sent(&replica.run(vec![publish(3)])).len(), 0);
+    replica.run(vec![Kind::Acknowledge(command::Acknowledge {
+        connection: 3,
+        released: vec![7],
+        ..Default::default()
+    })]);
+    assert_eq!(
+        sent(&replica.run(vec![publish(3)])).len(),
+        1,
+        "a new message"
+    );
+}
+
+#[test]
+fn what_expires_is_not_sent_but_what_was_sent_stays() {
+    let mut replica = Replica::new();
+    replica.present(durable("a", 1, 1));
+    replica.run(vec![subscribe("a", 1, "t", 1)]);
+    let expiring = |payload: &str| {
+        Kind::Publish(command::Publish {
+            message: Some(command::PublishedMessage {
+                expiry_interval_s: Some(10),
+                ..message("t", 1, payload)
+            }),
+            ..Default::default()
+        })
+    };
+    let outputs = replica.run(vec![
+        expiring("sent"),
+        expiring("waits"),
+        publish("t", 1, "stays"),
+    ]);
+    assert_eq!(granted(&outputs)[0].expiry_s, Some(10));
+    replica.pass(4_500);
+    replica.run(vec![Kind::CloseSession(command::CloseSession {
+        client_id: "a".to_owned(),
+        connection: 1,
+        sent_through: 1,
+        ..Default::default()
+    })]);
+    let outputs = replica.run(vec![Kind::OpenSession(durable("a", 2, 1))]);
+    assert_eq!(granted(&outputs)[0].expiry_s, Some(6), "[MQTT-3.3.2-6]");
+    replica.pass(10_000);
+    let outputs = replica.run(vec![acknowledge(2, &[1], &[])]);
+    assert_eq!(sent(&outputs), [first(3, "stays")], "[MQTT-3.3.2-5]");
+    replica.run(vec![acknowledge(2, &[3], &[])]);
+    assert_empty(&replica);
+}
+
+#[test]
+fn a_full_queue_gives_way_as_its_policy_says() {
+    for (policy, left) in [(0, vec!["2", "3"]), (1, vec!["1", "2"]), (2, vec![])] {
+        let mut replica = Replica::new();
+        let bounds = command::QueueBounds {
+            max_messages: 2,
+            policy,
+            ..BOUNDS
+        };
+        let connect = |connection| command::OpenSession {
+            bounds: Some(bounds),
+            ..durable("a", connection, 10)
+        };
+        replica.present(connect(1));
+        replica.run(vec![subscribe("a", 1, "t", 1), close("a", 1)]);
+        let outputs = replica.run(vec![
+            publish("t", 1, "1"),
+            publish("t", 1, "2"),
+            publish("t", 1, "3"),
+        ]);
+        let dropped: u64 = outputs
+            .iter()
+            .map(|output| match output {
+                Output::Dropped { count, .. } => *count,
+                _ => 0,
+            })
+            .sum();
+        assert_eq!(
+            dropped,
+            3 - left.len() as u64,
+            "every drop is told: {outputs:?}"
+        );
+        let outputs = replica.run(vec![Kind::OpenSession(connect(2))]);
+        let got: Vec<_> = sent(&outputs)
+            .into_iter()
+            .map(|(_, _, payload)| payload)
+            .collect();
+        assert_eq!(got, left, "policy {policy}");
+    }
+}
+
+#[test]
+fn messages_with_qos_0_wait_only_where_they_were_asked_to() {
+    for qos_0 in [false, true] {
+        let mut replica = Replica::new();
+        let bounds = command::QueueBounds { qos_0, ..BOUNDS };
+        let connect = |connection| command::OpenSession {
+            bounds: Some(bounds),
+            ..durable("a", connection, 10)
+        };
+        replica.present(connect(1));
+        replica.run(vec![subscribe("a", 1, "t", 1), close("a", 1)]);
+        replica.run(vec![publish("t", 0, "zero")]);
+        let outputs = replica.run(vec![Kind::OpenSession(connect(2))]);
+        assert_eq!(sent(&outputs).len(), usize::from(qos_0));
+        assert_empty(&replica);
+        let outputs = replica.run(vec![publish("t", 0, "zero")]);
+        assert!(
+            outputs
+                .iter()
+                .any(|output| matches!(output, Output::Publish { .. })),
+            "straight to a client that is there: {outputs:?}"
+        );
+    }
+}
+
+#[test]
+fn the_retained_message_is_the_last_one_of_its_topic() {
+    let mut replica = Replica::new();
+    replica.run(vec![
+        retain("r/1", 1, "old"),
+        retain("r/2", 1, "b"),
+        retain("r/1", 1, "new"),
+    ]);
+    assert_eq!(replica.machine.retained_messages(), 2);
+    replica.restart();
+    replica.present(durable("a", 1, 10));
+    let outputs = replica.run(vec![subscribe("a", 1, "r/#", 1)]);
+    assert_eq!(sent(&outputs), [first(1, "new"), first(2, "b")]);
+    assert!(granted(&outputs).iter().all(|granted| granted.retain));
+    replica.run(vec![acknowledge(1, &[1, 2], &[])]);
+    assert_empty(&replica);
+    assert!(matches!(
+        replica.reply(retain("r/3", 1, "c")),
+        Reply::Published { .. }
+    ));
+    assert!(
+        matches!(replica.reply(retain("r/4", 1, "d")), Reply::QuotaExceeded),
+        "three are allowed"
+    );
+    assert!(matches!(
+        replica.reply(retain("r/3", 1, "")),
+        Reply::Published { .. }
+    ));
+    assert!(matches!(
+        replica.reply(retain("r/4", 1, "d")),
+        Reply::Published { .. }
+    ));
+    assert_eq!(rows(&replica, ordinal::RETAINED), 3);
+}
+
+#[test]
+fn a_retained_message_goes_when_it_expires_unless_it_was_replaced() {
+    let mut replica = Replica::new();
+    let expiring = |seconds| {
+        Kind::Publish(command::Publish {
+            message: Some(command::PublishedMessage {
+                retain: true,
+                expiry_interval_s: Some(seconds),
+                ..message("r", 1, "x")
+            }),
+            ..Default::default()
+        })
+    };
+    replica.run(vec![expiring(10)]);
+    replica.run(vec![expiring(20)]);
+    replica.pass(15_000);
+    assert_eq!(rows(&replica, ordinal::RETAINED), 1);
+    replica.restart();
+    replica.pass(5_001);
+    assert_eq!(rows(&replica, ordinal::RETAINED), 0);
+    assert_eq!(replica.machine.retained_messages(), 0);
+}
+
+/// Which connection was sent what.
+fn shares(outputs: &[Output]) -> BTreeMap<u64, Vec<String>> {
+    let mut shares: BTreeMap<u64, Vec<String>> = BTreeMap::new();
+    for granted in granted(outputs) {
+        let payload = String::from_utf8_lossy(&granted.message.payload).into_owned();
+        shares
+            .entry(granted.connection.0)
+            .or_default()
+            .push(payload);
+    }
+    shares
+}
+
+fn share(connection: u64, payloads: &[&str]) -> (u64, Vec<String>) {
+    (
+        connection,
+        payloads.iter().map(|&payload| payload.to_owned()).collect(),
+    )
+}
+
+/// Two members, the first of which may have one message under way.
+fn group() -> Replica {
+    let mut replica = Replica::new();
+    replica.present(durable("a", 1, 1));
+    let transient = command::OpenSession {
+        expiry_interval_s: 0,
+        ..durable("b", 2, 2)
+    };
+    replica.present(transient);
+    replica.run(vec![
+        subscribe("a", 1, "$share/g/t", 1),
+        subscribe("b", 2, "$share/g/t", 1),
+    ]);
+    replica
+}
+
+#[test]
+fn members_take_turns_and_what_none_can_take_waits() {
+    let mut replica = group();
+    let outputs = replica.run(
+        ["1", "2", "3", "4", "5"]
+            .map(|n| publish("t", 1, n))
+            .to_vec(),
+    );
+    let expected = BTreeMap::from([share(1, &["1"]), share(2, &["2", "3"])]);
+    assert_eq!(shares(&outputs), expected);
+    assert_eq!(rows(&replica, ordinal::WAITING), 2);
+    replica.restart();
+    let outputs = replica.run(vec![acknowledge(2, &[1], &[])]);
+    assert_eq!(shares(&outputs), BTreeMap::from([share(2, &["4"])]));
+    let outputs = replica.run(vec![acknowledge(1, &[1], &[])]);
+    assert_eq!(shares(&outputs), BTreeMap::from([share(1, &["5"])]));
+    replica.run(vec![
+        acknowledge(1, &[2], &[]),
+        acknowledge(2, &[2, 3], &[]),
+    ]);
+    assert_empty(&replica);
+}
+
+#[test]
+fn what_a_lost_member_was_sent_goes_to_the_others_first() {
+    let mut replica = group();
+    replica.run(["1", "2", "3", "4"].map(|n| publish("t", 1, n)).to_vec());
+    replica.run(vec![close("b", 2)]);
+    let outputs = replica.run(vec![acknowledge(1, &[1], &[])]);
+    assert_eq!(shares(&outputs), BTreeMap::from([share(1, &["2"])]));
+    let outputs = replica.run(vec![acknowledge(1, &[2], &[])]);
+    assert_eq!(shares(&outputs), BTreeMap::from([share(1, &["3"])]));
+    replica.run(vec![close("a", 1)]);
+    let outputs = replica.run(vec![Kind::OpenSession(durable("a", 3, 5))]);
+    assert_eq!(
+        sent(&outputs).len(),
+        2,
+        "a durable member's group goes on collecting"
+    );
+    replica.pass(0);
+    replica.run(vec![close("a", 3)]);
+    replica.pass(200_000);
+    assert_empty(&replica);
+    assert_eq!(rows(&replica, ordinal::GROUP), 0);
+}
+
+#[test]
+fn a_group_is_its_name_and_its_filter() {
+    let mut replica = group();
+    replica.present(durable("c", 3, 9));
+    replica.run(vec![
+        subscribe("c", 3, "$share/g/+", 1),
+        subscribe("c", 3, "$share/h/t", 1),
+        subscribe("c", 3, "t", 1),
+    ]);
+    let outputs = replica.run(vec![publish("t", 1, "x")]);
+    let expected = BTreeMap::from([share(1, &["x"]), share(3, &["x", "x", "x"])]);
+    assert_eq!(shares(&outputs), expected);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Open {
+        client: u8,
+        clean: bool,
+        transient: bool,
+        receive_maximum: u32,
+    },
+    Close {
+        client: u8,
+        sent: u64,
+    },
+    Subscribe {
+        client: u8,
+        filter: usize,
+        qos: u32,
+    },
+    Unsubscribe {
+        client: u8,
+        filter: usize,
+    },
+    Publish {
+        client: Option<u8>,
+        topic: usize,
+        qos: u32,
+        retain: bool,
+        expiry: Option<u32>,
+    },
+    Acknowledge {
+        client: u8,
+        from: u64,
+        count: u64,
+        received: bool,
+    },
+    Pass(u64),
+    NodeDown,
+}
+
+const FILTERS: [&str; 5] = ["t/0", "t/+", "#", "$share/g/t/+", "$share/h/#"];
+const TOPICS: [&str; 3] = ["t/0", "t/1", "u"];
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let client = 0u8..4;
+    let step = prop_oneof![
+        3 => (client.clone(), prop::bool::weighted(0.2), prop::bool::weighted(0.3), 1u32..4).prop_map(
+            |(client, clean, transient, receive_maximum)| Step::Open { client, clean, transient, receive_maximum }
+        ),
+        1 => (client.clone(), 0u64..6).prop_map(|(client, sent)| Step::Close { client, sent }),
+        3 => (client.clone(), 0..FILTERS.len(), 0u32..3)
+            .prop_map(|(client, filter, qos)| Step::Subscribe { client, filter, qos }),
+        1 => (client.clone(), 0..FILTERS.len())
+            .prop_map(|(client, filter)| Step::Unsubscribe { client, filter }),
+        8 => (
+            prop::option::of(client.clone()),
+            0..TOPICS.len(),
+            0u32..3,
+            prop::bool::weighted(0.2),
+            prop::option::weighted(0.2, 0u32..3),
+        )
+            .prop_map(|(client, topic, qos, retain, expiry)| Step::Publish { client, topic, qos, retain, expiry }),
+        6 => (client, 1u64..20, 1u64..4, any::<bool>())
+            .prop_map(|(client, from, count, received)| Step::Acknowledge { client, from, count, received }),
+        1 => (0u64..3_000).prop_map(Step::Pass),
+        1 => Just(Step::NodeDown),
+    ];
+    prop::collection::vec(step, 0..80)
+}
+
+/// Carries steps out, with memory thrown away before some of them.
+struct Run {
+    replica: Replica,
+    life: u64,
+    sequence: u64,
+    next_connection: u64,
+    connections: BTreeMap<u8, u64>,
+}
+
+impl Run {
+    fn new() -> Run {
+        Run {
+            replica: Replica::new(),
+            life: LIFE.0 + 1,
+            sequence: 0,
+            next_connection: 0,
+            connections: BTreeMap::new(),
+        }
+    }
+
+    fn commands(&mut self, kinds: Vec<Kind>) -> Vec<Output> {
+        self.sequence += 1;
+        let batch = proposal(NODE, Incarnation(self.life), self.sequence, kinds);
+        self.replica.apply(vec![batch])
+    }
+
+    fn step(&mut self, step: &Step) -> Vec<Output> {
+        let bounds = command::QueueBounds {
+            max_messages: 6,
+            qos_0: true,
+            ..BOUNDS
+        };
+        let connection = |run: &Run, client| run.connections.get(client).copied().unwrap_or(999);
+        let kind = match step {
+            Step::Open {
+                client,
+                clean,
+                transient,
+                receive_maximum,
+            } => {
+                self.next_connection += 1;
+                self.connections.insert(*client, self.next_connection);
+                Kind::OpenSession(command::OpenSession {
+                    clean_start: *clean,
+                    expiry_interval_s: if *transient { 0 } else { 5 },
+                    bounds: Some(bounds),
+                    ..durable(&client.to_string(), self.next_connection, *receive_maximum)
+                })
+            }
+            Step::Close { client, sent } => Kind::CloseSession(command::CloseSession {
+                client_id: client.to_string(),
+                connection: connection(self, client),
+                sent_through: *sent,
+                ..Default::default()
+            }),
+            Step::Subscribe {
+                client,
+                filter,
+                qos,
+            } => subscribe(
+                &client.to_string(),
+                connection(self, client),
+                FILTERS[*filter],
+                *qos,
+            ),
+            Step::Unsubscribe { client, filter } => Kind::Unsubscribe(command::Unsubscribe {
+                client_id: client.to_string(),
+                connection: connection(self, client),
+                filters: vec![FILTERS[*filter].to_owned()],
+            }),
+            Step::Publish {
+                client,
+                topic,
+                qos,
+                retain,
+                expiry,
+            } => Kind::Publish(command::Publish {
+                connection: client.as_ref().map_or(0, |client| connection(self, client)),
+                packet_id: if *qos == 2 { 1 } else { 0 },
+                message: Some(command::PublishedMessage {
+                    retain: *retain,
+                    expiry_interval_s: *expiry,
+                    ..message(TOPICS[*topic], *qos, "payload")
+                }),
+                max_retained: 2,
+            }),
+            Step::Acknowledge {
+                client,
+                from,
+                count,
+                received,
+            } => {
+                let sequences: Vec<u64> = (*from..from + count).collect();
+                let connection = connection(self, client);
+                if *received {
+                    acknowledge(connection, &[], &sequences)
+                } else {
+                    Kind::Acknowledge(command::Acknowledge {
+                        released: vec![1],
+                        connection,
+                        completed: sequences,
+                        received: Vec::new(),
+                    })
+                }
+            }
+            Step::Pass(ms) => return self.replica.pass(*ms),
+            Step::NodeDown => {
+                self.life += 1;
+                self.sequence = 0;
+                return self.commands(Vec::new());
+            }
+        };
+        self.commands(vec![kind])
+    }
+}
+
+/// Every message row is referred to, as often as it says, and no row refers to nothing.
+fn check_references(replica: &Replica) {
+    use prost::Message as _;
+    let mut references: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
+    for (key, row) in &replica.stored {
+        if [ordinal::ENTRY, ordinal::WAITING].contains(&key[0])
+            && let crate::session::Entry::Queued(queued) =
+                crate::session::Entry::decode(row).expect("a row")
+        {
+            *references
+                .entry(key::message::encode(queued.message))
+                .or_default() += 1;
+        }
+    }
+    for (key, count) in &references {
+        assert!(replica.stored.contains_key(key), "a message is missing");
+        let mut row = key.clone();
+        row[0] = ordinal::REFERENCES;
+        let known = replica.stored.get(&row).map_or(1, |row| {
+            u32::from_be_bytes(row[..].try_into().expect("four bytes"))
+        });
+        assert_eq!(known, *count, "references of {key:?}");
+    }
+    assert_eq!(
+        rows(replica, ordinal::MESSAGE),
+        references.len(),
+        "a message is left"
+    );
+    for (key, row) in &replica.stored {
+        if key[0] == ordinal::QUEUE {
+            let row = state::Queue::decode(&row[..]).expect("a row");
+            let session = SessionId(u64::from_be_bytes(
+                key[1..].try_into().expect("eight bytes"),
+            ));
+            let (from, to) = key::entry::from(session, Sequence::NONE);
+            let entries = replica.stored.range(from..to).count() as u64;
+            assert_eq!(row.messages + u64::from(row.released), entries, "{row:?}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn replicas_agree_whatever_was_in_memory_and_leave_nothing_behind(
+        steps in steps(), restarts in prop::collection::btree_set(0usize..80, 0..10),
+    ) {
+        let mut whole = Run::new();
+        let mut restarted = Run::new();
+        for (number, step) in steps.iter().enumerate() {
+            if restarts.contains(&number) {
+                restarted.replica.restart();
+            }
+            let outputs = whole.step(step);
+            let others = restarted.step(step);
+            prop_assert_eq!(format!("{:?}", sent(&outputs)), format!("{:?}", sent(&others)));
+            prop_assert_eq!(&whole.replica.stored, &restarted.replica.stored, "after step {} {:?}", number, step);
+            check_references(&whole.replica);
+        }
+        // All sessions end.
+        whole.step(&Step::NodeDown);
+        whole.replica.pass(10_000);
+        whole.replica.pass(10_000);
+        assert_empty(&whole.replica);
+        for table in [ordinal::QUEUE, ordinal::RECEIVED, ordinal::GROUP, ordinal::SESSION, ordinal::SUBSCRIPTION] {
+            prop_assert_eq!(rows(&whole.replica, table), 0, "table {:#x}", table);
+        }
+    }
+}

@@ -14,12 +14,12 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const WRITERS: usize = 3;
 const TOPICS_EACH: usize = 5;
 
-/// After the answer to a ping, nothing more has come for this long: the retained messages of a SUBSCRIBE are all there.
+/// After the answer to a ping, no retained message has come for this long: those of a SUBSCRIBE are all there.
 const SILENCE: Duration = Duration::from_millis(300);
 
 /// What one topic's only writer did, in its order; it goes on when a change is acknowledged, and not before.
@@ -31,23 +31,40 @@ struct Changes {
 }
 
 impl Changes {
-    /// Violations by a reader that asked when `acknowledged` changes were, and heard all when `begun` had been begun.
-    fn judge(&self, acknowledged: usize, begun: usize, heard: Option<u32>) -> Option<String> {
+    /// Violations by a reader that asked when `acknowledged` changes were. What was changed while it was answered may
+    /// come live instead; nothing older may come after it.
+    fn judge(&self, acknowledged: usize, heard: &[Heard]) -> Vec<String> {
+        let mut found = Vec::new();
+        let retained = heard.iter().filter(|heard| heard.retained).count();
+        if retained > 1 {
+            found.push(format!("R1: {retained} retained messages"));
+        }
+        found.extend(self.judge_first(acknowledged, heard.first().and_then(|first| first.value)));
+        // Values of a topic rise; one that was published twice comes twice.
+        let values: Vec<u32> = heard.iter().filter_map(|heard| heard.value).collect();
+        if !values.is_sorted_by(|one, next| one <= next) {
+            found.push("R2: an older value after a newer one".into());
+        }
+        found
+    }
+
+    fn judge_first(&self, acknowledged: usize, first: Option<u32>) -> Option<String> {
         let allowed: Vec<Option<u32>> = match acknowledged.checked_sub(1) {
-            Some(last) => self.begun[last..begun].to_vec(),
-            None => [&[None], &self.begun[..begun]].concat(),
+            Some(last) => self.begun[last..].to_vec(),
+            None => [&[None], &self.begun[..]].concat(),
         };
-        if allowed.contains(&heard) {
+        if allowed.contains(&first) {
             return None;
         }
-        let older = self.begun[..begun].contains(&heard);
-        Some(match (heard, older) {
-            (Some(value), true) if allowed == [None] => {
+        Some(match first {
+            Some(value) if !self.begun.contains(&first) => {
+                format!("R2: {value} is there, and was never set")
+            }
+            Some(value) if allowed == [None] => {
                 format!("R3: {value} is there again, and was deleted")
             }
-            (Some(value), true) => format!("R2: {value} is there, {allowed:?} may be"),
-            (Some(value), false) => format!("R2: {value} is there, and was never set"),
-            (None, _) => format!("R2: nothing is there, {allowed:?} may be"),
+            Some(value) => format!("R2: {value} is there, {allowed:?} may be"),
+            None => format!("R2: nothing is there, {allowed:?} may be"),
         })
     }
 }
@@ -129,8 +146,22 @@ fn acknowledged(connection: &mut Connection, message: &Message) -> bool {
     }
 }
 
-/// What a new subscriber of a node is sent, per topic; none when the node does not serve now.
-fn heard(world: &World, node: SocketAddr, client_id: &str) -> Option<BTreeMap<String, Vec<u32>>> {
+/// A message of a topic at a reader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Heard {
+    /// With RETAIN 1; others came live.
+    retained: bool,
+    /// None: the value was deleted.
+    value: Option<u32>,
+}
+
+/// What a new subscriber of a node is sent, per topic and in order, until the retained messages have ended; none when the
+/// node does not serve now.
+fn listen(
+    world: &World,
+    node: SocketAddr,
+    client_id: &str,
+) -> Option<BTreeMap<String, Vec<Heard>>> {
     let connect = Connect::v5(client_id);
     let patience = Duration::from_millis(2500);
     let (mut connection, connack) =
@@ -143,25 +174,29 @@ fn heard(world: &World, node: SocketAddr, client_id: &str) -> Option<BTreeMap<St
     let subscribe = wire::subscribe(V5, 1, &Properties::new(), &[(&filter, 0)]);
     connection.try_send(&subscribe).ok()?;
     connection.try_send(&wire::PINGREQ).ok()?;
-    let mut found: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+    let mut found: BTreeMap<String, Vec<Heard>> = BTreeMap::new();
     let (mut granted, mut answered) = (false, false);
+    let mut last = Instant::now();
     loop {
         let wait = if answered { SILENCE } else { patience };
-        match connection.receive(wait) {
+        match connection.receive(wait.saturating_sub(last.elapsed())) {
             Ok(Packet::Suback(suback)) => {
                 assert_eq!(suback.codes, [0]);
                 granted = true;
             }
-            Ok(Packet::Pingresp) => answered = true,
-            Ok(Packet::Publish(publish)) if publish.retain => {
+            Ok(Packet::Pingresp) => (answered, last) = (true, Instant::now()),
+            Ok(Packet::Publish(publish)) => {
+                let retained = publish.retain;
+                if retained {
+                    last = Instant::now();
+                }
                 let text = String::from_utf8_lossy(&publish.payload).into_owned();
-                let value = text.parse().unwrap_or_else(|_| {
-                    panic!("R2: {:?} holds {text:?}", publish.topic);
-                });
-                found.entry(publish.topic).or_default().push(value);
+                let value = text.parse().ok();
+                let is_right = value.is_some() || (text.is_empty() && !retained);
+                assert!(is_right, "R2: {:?} holds {text:?}", publish.topic);
+                let heard = Heard { retained, value };
+                found.entry(publish.topic).or_default().push(heard);
             }
-            // Live, and not judged here.
-            Ok(Packet::Publish(_)) => {}
             Err(Fault::Timeout) if answered && granted => return Some(found),
             Ok(Packet::Disconnect(_)) | Err(Fault::Closed | Fault::Timeout) => return None,
             other => panic!("{other:?}"),
@@ -174,21 +209,18 @@ fn read(world: &World, node: SocketAddr, client_id: &str) -> bool {
     let before: Vec<usize> = (0..world.topics.len())
         .map(|topic| world.changes(topic).acknowledged)
         .collect();
-    let Some(heard) = heard(world, node, client_id) else {
+    let Some(heard) = listen(world, node, client_id) else {
         return false;
     };
     let mut found = Vec::new();
     for (topic, acknowledged) in before.into_iter().enumerate() {
         let name = world.topic(topic);
-        let values = heard.get(&name).map_or(&[][..], Vec::as_slice);
-        if values.len() > 1 {
-            found.push(format!("R1: {name} has {values:?}"));
-        }
-        let changes = world.changes(topic);
-        let value = values.first().copied();
-        if let Some(why) = changes.judge(acknowledged, changes.begun.len(), value) {
-            found.push(format!("{why}: {name}, through {node}"));
-        }
+        let heard = heard.get(&name).map_or(&[][..], Vec::as_slice);
+        let whys = world.changes(topic).judge(acknowledged, heard);
+        found.extend(
+            whys.iter()
+                .map(|why| format!("{why}: {name}, through {node}: {heard:?}")),
+        );
     }
     world.reads.fetch_add(1, Ordering::Relaxed);
     let mut violations = world
@@ -241,10 +273,11 @@ impl Load {
     fn wait_progress(&self) {
         let counted = |count: &AtomicUsize| count.load(Ordering::Relaxed);
         let (changes, reads) = (counted(&self.world.changes), counted(&self.world.reads));
-        wait::until("retained messages to be changed and read", RECOVERY, || {
-            let more = counted(&self.world.changes) >= changes + 150
-                && counted(&self.world.reads) >= reads + 5;
-            more.then_some(())
+        wait::until("150 changes of retained messages", RECOVERY, || {
+            (counted(&self.world.changes) >= changes + 150).then_some(())
+        });
+        wait::until("5 reads of them", RECOVERY, || {
+            (counted(&self.world.reads) >= reads + 5).then_some(())
         });
     }
 
@@ -328,22 +361,38 @@ fn retained_messages_are_not_set_back_by_a_leader_that_slept() {
 
 #[test]
 fn stale_lost_and_resurrected_values_are_found() {
-    let changes = Changes {
-        begun: vec![Some(1), Some(2), None, Some(4)],
-        acknowledged: 3,
+    let judge = |begun: &[Option<u32>], acknowledged, heard: &[(bool, Option<u32>)]| {
+        let changes = Changes {
+            begun: begun.to_vec(),
+            acknowledged,
+        };
+        let heard: Vec<Heard> = heard
+            .iter()
+            .map(|(retained, value)| Heard {
+                retained: *retained,
+                value: *value,
+            })
+            .collect();
+        let found = changes.judge(acknowledged, &heard);
+        found
+            .iter()
+            .map(|why| why[..2].to_owned())
+            .collect::<Vec<_>>()
     };
-    let judge = |acknowledged, begun, heard| {
-        let why = changes.judge(acknowledged, begun, heard)?;
-        Some(why[..2].to_owned())
-    };
-    assert_eq!(judge(0, 1, None), None);
-    assert_eq!(judge(0, 1, Some(1)), None);
-    assert_eq!(judge(1, 2, Some(2)), None);
-    assert_eq!(judge(2, 2, Some(1)), Some("R2".into()));
-    assert_eq!(judge(2, 2, None), Some("R2".into()));
-    assert_eq!(judge(2, 3, None), None);
-    assert_eq!(judge(3, 3, Some(2)), Some("R3".into()));
-    assert_eq!(judge(3, 4, Some(4)), None);
-    assert_eq!(judge(3, 4, Some(2)), Some("R2".into()));
-    assert_eq!(judge(0, 2, Some(9)), Some("R2".into()));
+    let good = Vec::<String>::new();
+    let (one, two, four) = (Some(1), Some(2), Some(4));
+    assert_eq!(judge(&[one], 0, &[]), good);
+    assert_eq!(judge(&[one], 0, &[(true, one)]), good);
+    assert_eq!(judge(&[one, two], 1, &[(true, two)]), good);
+    assert_eq!(judge(&[one, two], 1, &[(true, one), (false, two)]), good);
+    assert_eq!(judge(&[one, two], 1, &[(false, two)]), good);
+    assert_eq!(judge(&[one, two, None], 2, &[]), good);
+    assert_eq!(judge(&[one, two, None, four], 3, &[(true, four)]), good);
+    assert_eq!(judge(&[one, two], 2, &[(true, one)]), ["R2"]);
+    assert_eq!(judge(&[one, two], 2, &[]), ["R2"]);
+    assert_eq!(judge(&[one, two, None], 3, &[(true, two)]), ["R3"]);
+    assert_eq!(judge(&[one, two, None, four], 3, &[(true, two)]), ["R2"]);
+    assert_eq!(judge(&[one, two], 0, &[(true, Some(9))]), ["R2"]);
+    assert_eq!(judge(&[one, two], 1, &[(true, one), (true, two)]), ["R1"]);
+    assert_eq!(judge(&[one, two], 1, &[(false, two), (true, one)]), ["R2"]);
 }

@@ -96,6 +96,9 @@ pub fn judge(shape: &Shape, record: &Record) -> Shown {
     eprintln!("trial {}, seed {}: {shown:?}", shape.name, shape.seed);
     let mut violations = violations(record);
     let count = violations.len();
+    if count > 0 && std::env::var_os("QUORUMQ_KEEP").is_some() {
+        keep(shape, record);
+    }
     violations.truncate(SHOWN);
     if count > 0 {
         violations.insert(
@@ -105,4 +108,25 @@ pub fn judge(shape: &Shape, record: &Record) -> Shown {
     }
     assert_none(&violations);
     shown
+}
+
+/// Writes everything that was written down to a file, one line each, for whoever looks into a violation.
+fn keep(shape: &Shape, record: &Record) {
+    use std::fmt::Write as _;
+    let mut text = String::new();
+    for publisher in &record.publishers {
+        for sent in &publisher.messages {
+            let _ = writeln!(text, "{}: {sent:?}", publisher.client_id);
+        }
+    }
+    for subscriber in &record.subscribers {
+        for (at, event) in &subscriber.events {
+            let _ = writeln!(text, "{} {at} ms: {event:?}", subscriber.shape.client_id);
+        }
+    }
+    let path = std::env::temp_dir().join(format!("quorumq-record-{}.txt", shape.name));
+    match std::fs::write(&path, text) {
+        Ok(()) => eprintln!("kept: {}", path.display()),
+        Err(error) => eprintln!("{}: {error}", path.display()),
+    }
 }

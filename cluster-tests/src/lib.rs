@@ -8,6 +8,7 @@
 //! * [`connection`] is one MQTT connection; [`store`] is a state store client on top of it.
 //! * [`history`] records what clients asked and were told; [`check`] judges it; [`workload`] makes it.
 //! * [`delivery`] does the same for messages: publishers and durable subscribers that move from node to node.
+//! * [`script`] runs programs that use other people's clients.
 
 pub mod check;
 pub mod cluster;
@@ -18,6 +19,7 @@ pub mod history;
 pub mod http;
 pub mod random;
 pub mod rules;
+pub mod script;
 pub mod store;
 pub mod trial;
 pub mod wait;

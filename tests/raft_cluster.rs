@@ -1,5 +1,6 @@
 //! Three replicas over real gRPC: what the layers above may rely on.
 
+mod directory;
 mod raft_support;
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -7,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use bytes::Bytes;
 use quorumq::ids::NodeId;
 use quorumq::raft::{ChangeError, Role};
-use raft_support::{Cluster, eventually, row, times_written};
+use raft_support::{Cluster, eventually, insist, row, times_written};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_batch_reaches_every_replica_in_the_order_of_its_proposal() {
@@ -82,7 +83,7 @@ async fn a_read_barrier_on_any_replica_shows_every_write_acknowledged_before() {
         let value = number.to_string();
         cluster.write("a", &value).await;
         for node in cluster.nodes.values() {
-            node.raft.read_barrier().await.unwrap();
+            insist("a read", || node.raft.read_barrier()).await;
             assert_eq!(
                 row(&*node.raft.backing(), "a").unwrap(),
                 value,
@@ -134,11 +135,9 @@ async fn leadership_is_handed_over_when_asked() {
         .find(|id| *id != leader && *id != to)
         .unwrap();
     // Asked of a node that does not lead, which passes it on.
-    let now = cluster.nodes[&other]
-        .raft
-        .transfer_leader(Some(NodeId(to)))
-        .await;
-    assert_eq!(now, Ok(NodeId(to)));
+    let asked = &cluster.nodes[&other].raft;
+    let now = insist("a transfer", || asked.transfer_leader(Some(NodeId(to)))).await;
+    assert_eq!(now, NodeId(to));
     cluster.write("a", "1").await;
     assert_eq!(cluster.leader().await, to);
 }
@@ -242,9 +241,10 @@ async fn a_wiped_node_is_refused_until_it_leaves_and_joins_under_a_new_id() {
     cluster.kill(1).await;
 
     cluster.write("c", "3").await;
-    cluster.nodes[&2].raft.remove(NodeId(1)).await.unwrap();
+    let asked = &cluster.nodes[&2].raft;
+    insist("a removal", || asked.remove(NodeId(1))).await;
     cluster.run(4).await;
-    cluster.nodes[&4].raft.join(&via).await.unwrap();
+    insist("a join", || cluster.nodes[&4].raft.join(&via)).await;
     cluster.everywhere("c", "3").await;
     let status = cluster.nodes[&2].raft.status();
     let members: Vec<(u64, Role)> = status.members.iter().map(|m| (m.node, m.role)).collect();
@@ -265,11 +265,8 @@ async fn a_removed_leader_hands_over_and_the_rest_goes_on() {
         .copied()
         .find(|id| *id != leader)
         .unwrap();
-    cluster.nodes[&other]
-        .raft
-        .remove(NodeId(leader))
-        .await
-        .unwrap();
+    let asked = &cluster.nodes[&other].raft;
+    insist("a removal", || asked.remove(NodeId(leader))).await;
     let gone = cluster.nodes.remove(&leader).unwrap();
     let now = cluster.write("b", "2").await;
     assert_ne!(now, leader);
@@ -297,7 +294,7 @@ async fn a_leader_that_shuts_down_hands_over_first() {
 async fn a_single_node_is_a_cluster() {
     let mut cluster = Cluster::start(1).await;
     cluster.write("a", "1").await;
-    cluster.nodes[&1].raft.read_barrier().await.unwrap();
+    insist("a read", || cluster.nodes[&1].raft.read_barrier()).await;
     cluster.kill(1).await;
     cluster.run(1).await;
     cluster.leader().await;

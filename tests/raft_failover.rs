@@ -3,6 +3,7 @@
 //! Measurements of this machine, not rules: run them with
 //! `cargo test --release --test raft_failover -- --ignored --nocapture --test-threads 1`.
 
+mod directory;
 mod raft_support;
 
 use std::collections::BTreeMap;
@@ -11,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use directory::Directory;
 use parking_lot::Mutex;
 use quorumq::raft::Raft;
 use raft_support::{Cluster, Node, config, listen, row};
@@ -102,7 +104,7 @@ async fn pause_of_writes_when_the_leader_dies() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 #[ignore = "a measurement"]
 async fn slow_syncs_alone_end_no_leadership() {
-    let root = tempfile::tempdir().unwrap();
+    let root = Directory::new();
     let mut nodes = BTreeMap::new();
     let mut addresses = BTreeMap::new();
     let syncs = Arc::new(AtomicU64::new(0));

@@ -1,5 +1,6 @@
 //! A replica killed with SIGKILL again and again: what it acknowledged is there, and nothing is applied twice.
 
+mod directory;
 mod raft_support;
 
 use std::io::{BufRead, BufReader, Write};
@@ -7,9 +8,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use bytes::Bytes;
+use directory::Directory;
 use quorumq::ids::NodeId;
 use quorumq::raft::Peer;
-use raft_support::{Node, eventually, listen, row, times_written};
+use raft_support::{Node, eventually, insist, listen, row, times_written};
 
 /// Names the directory for the test that runs as a child of the other.
 const CHILD: &str = "QUORUMQ_TEST_RAFT_CHILD";
@@ -54,7 +56,7 @@ async fn child_writes_for_ever() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kill_9_loses_nothing_acknowledged_and_applies_nothing_twice() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = Directory::new();
     let mut last = 0;
     for life in 1..=LIVES {
         let mut child = Command::new(std::env::current_exe().unwrap())
@@ -78,7 +80,7 @@ async fn kill_9_loses_nothing_acknowledged_and_applies_nothing_twice() {
     }
     assert!(last >= LIVES * 90);
     let node = single(dir.path()).await;
-    node.raft.read_barrier().await.unwrap();
+    insist("a read", || node.raft.read_barrier()).await;
     let backing = node.raft.backing();
     for number in 0..=last {
         let key = number.to_string();

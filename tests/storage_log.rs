@@ -1,11 +1,14 @@
 //! The log database: what it promises across restarts, kills, damage and a full disk.
 
+mod directory;
+
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use directory::Directory;
 use parking_lot::Mutex;
 use quorumq::ids::GROUP_ZERO;
 use quorumq::storage::log_db::{BeforeSync, Bounds};
@@ -51,7 +54,7 @@ async fn read_all(log: &GroupLog) -> Vec<Record> {
 
 #[tokio::test]
 async fn everything_comes_back_after_a_restart() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = Directory::new();
     let (db, log) = open(dir.path());
     append(&log, (0..10).map(|index| record(index, 1, 0)).collect()).await;
     append(&log, (10..20).map(|index| record(index, 2, 0)).collect()).await;
@@ -78,7 +81,7 @@ async fn everything_comes_back_after_a_restart() {
 
 #[tokio::test]
 async fn a_truncated_tail_stays_gone_however_jobs_queue_up() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = Directory::new();
     // The first sync waits until everything else is queued behind it.
     let (open_gate, gate) = std::sync::mpsc::channel::<()>();
     let gate = Mutex::new(gate);
@@ -115,7 +118,7 @@ async fn a_truncated_tail_stays_gone_however_jobs_queue_up() {
 
 #[tokio::test]
 async fn callbacks_come_in_the_order_of_the_appends() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = Directory::new();
     let (db, log) = open(dir.path());
     let order = Arc::new(Mutex::new(Vec::new()));
     for index in 0..500 {
@@ -131,7 +134,7 @@ async fn callbacks_come_in_the_order_of_the_appends() {
 
 #[tokio::test]
 async fn nothing_leaves_memory_before_it_is_durable_and_applied() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = Directory::new();
     let (_db, log) = open_with(dir.path(), 10_000, None);
     append(
         &log,
@@ -163,7 +166,7 @@ async fn nothing_leaves_memory_before_it_is_durable_and_applied() {
 
 #[tokio::test]
 async fn an_empty_log_may_begin_anywhere_after_a_snapshot() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = Directory::new();
     let (db, log) = open(dir.path());
     append(&log, (0..5).map(|index| record(index, 1, 0)).collect()).await;
     log.purge(99, Bytes::from_static(b"far")).await.unwrap();
@@ -190,7 +193,7 @@ fn newest_wal(dir: &Path) -> PathBuf {
 
 #[tokio::test]
 async fn a_torn_tail_loses_only_what_was_being_written() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = Directory::new();
     let (db, log) = open(dir.path());
     append(&log, (0..10).map(|index| record(index, 1, 500)).collect()).await;
     append(&log, vec![record(10, 1, 500)]).await;
@@ -207,7 +210,7 @@ async fn a_torn_tail_loses_only_what_was_being_written() {
 
 #[tokio::test]
 async fn damage_before_the_tail_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = Directory::new();
     let (db, log) = open(dir.path());
     for index in 0..200 {
         append(&log, vec![record(index, 1, 1_000)]).await;
@@ -268,7 +271,7 @@ async fn check_all_there(dir: &Path, last: u64) {
 
 #[tokio::test]
 async fn kill_9_loses_nothing_that_was_durable() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = Directory::new();
     let mut child = child("", dir.path()).spawn().unwrap();
     let out = BufReader::new(child.stdout.take().unwrap());
     let mut last = None;
@@ -284,7 +287,7 @@ async fn kill_9_loses_nothing_that_was_durable() {
 
 #[tokio::test]
 async fn a_failed_write_stops_the_process_and_loses_nothing_that_was_durable() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = Directory::new();
     // No file may grow beyond 512 KiB: writing the WAL fails then.
     let output = child("trap '' XFSZ; ulimit -f 1024;", dir.path())
         .output()

@@ -5,15 +5,17 @@ use std::path::Path;
 
 use bytes::Bytes;
 use quorumq::ids::NodeId;
-use quorumq::machine::tables::{Backing, Changes};
+use quorumq::machine::tables::{Backing, Change, Changes};
 use quorumq::storage::data_dir::FORMAT;
 use quorumq::storage::{DataDir, OpenError, SnapshotFile, Snapshots, State};
 
 fn changes(rows: &[(&str, Option<&str>)]) -> Changes {
     rows.iter()
         .map(|(key, value)| {
-            let value = value.map(|value| Bytes::copy_from_slice(value.as_bytes()));
-            (key.as_bytes().to_vec(), value)
+            let change = value.map_or(Change::Delete, |value| {
+                Change::Put(Bytes::copy_from_slice(value.as_bytes()))
+            });
+            (key.as_bytes().to_vec(), change)
         })
         .collect()
 }
@@ -36,13 +38,13 @@ fn pair(key: &str, value: &str) -> (String, String) {
 fn old_and_new(data: &Path) -> std::path::PathBuf {
     let state = State::open(data).unwrap();
     state.write(
-        &changes(&[("a", Some("new")), ("b", Some("new"))]),
+        changes(&[("a", Some("new")), ("b", Some("new"))]),
         &[(b"applied", b"2")],
     );
     let replacement = data.join("incoming-database");
     state.checkpoint(&replacement).unwrap();
     state.write(
-        &changes(&[("a", Some("old")), ("b", None), ("c", Some("old"))]),
+        changes(&[("a", Some("old")), ("b", None), ("c", Some("old"))]),
         &[(b"applied", b"1")],
     );
     state.flush();
@@ -67,7 +69,7 @@ fn a_replacement_shows_nothing_of_the_old_state_now_and_after_a_restart() {
     assert_old(&state);
     state.replace(&replacement).unwrap();
     assert_new(&state);
-    state.write(&changes(&[("d", Some("later"))]), &[]);
+    state.write(changes(&[("d", Some("later"))]), &[]);
     state.flush();
     drop(state);
     let state = State::open(dir.path()).unwrap();
@@ -214,7 +216,7 @@ fn damaged_or_misplaced_parts_are_refused() {
 fn only_complete_snapshots_count_and_only_the_newest() {
     let dir = tempfile::tempdir().unwrap();
     let state = State::open(dir.path()).unwrap();
-    state.write(&changes(&[("a", Some("1"))]), &[]);
+    state.write(changes(&[("a", Some("1"))]), &[]);
     let snapshots = Snapshots::open(dir.path()).unwrap();
     let take = |id: &str| {
         state.checkpoint(&snapshots.prepare(id).unwrap()).unwrap();

@@ -426,6 +426,9 @@ impl Machine {
                 if !waits {
                     break;
                 }
+                if let Some(group) = self.groups.by_filter.get_mut(&filter) {
+                    group.row.turn = session.0;
+                }
                 let taken = self.take_waiting(context, &filter, room as usize);
                 if taken.is_empty() {
                     break;
@@ -448,7 +451,6 @@ impl Machine {
             return;
         };
         let id = group.id();
-        group.row.turn = session.0;
         let Some(member) = group.members.get(&session) else {
             return;
         };

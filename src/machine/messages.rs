@@ -64,7 +64,7 @@ impl Machine {
         };
         context
             .tables
-            .put(key::message::encode(id), row.encode_to_vec());
+            .put_new(key::message::encode(id), row.encode_to_vec());
         if storing.references > 1 {
             context.tables.put(
                 key::references::encode(id),

@@ -7,6 +7,8 @@
 //! A batch is applied in this order: the log time moves on, timers due at it fire, then the commands of
 //! each proposal run. One file per family of commands.
 
+#[cfg(test)]
+mod agreement_tests;
 pub mod effect;
 mod groups;
 pub mod key;
@@ -275,6 +277,7 @@ impl Machine {
             Kind::OpenSession(command) => self.open_session(context, command),
             Kind::CloseSession(command) => self.close_session(context, command),
             Kind::DeleteSession(command) => self.delete_session_command(context, command),
+            Kind::Disconnect(command) => self.disconnect(context, command),
             Kind::Subscribe(command) => self.subscribe(context, command),
             Kind::Unsubscribe(command) => self.unsubscribe(context, command),
             Kind::StoreWrite(command) => Reply::Store(self.store_write(context, command)),

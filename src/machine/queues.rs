@@ -304,7 +304,7 @@ impl Machine {
         entry.encode(&mut row);
         context
             .tables
-            .put(key::entry::encode(session, sequence), row);
+            .put_new(key::entry::encode(session, sequence), row);
         if at_once {
             // Whatever can't be granted now is found again when there is room.
             self.grant(context, session, sequence, &entry, message);

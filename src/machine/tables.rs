@@ -5,6 +5,7 @@
 //! it: the storage layer takes [`Tables::into_changes`] and writes them in one atomic batch.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use bytes::Bytes;
 
@@ -40,8 +41,29 @@ impl Backing for BTreeMap<Vec<u8>, Vec<u8>> {
     }
 }
 
-/// The changes of a batch: `None` deletes the key.
-pub type Changes = BTreeMap<Vec<u8>, Option<Bytes>>;
+/// What a batch does to a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It gets a value.
+    Put(Bytes),
+    /// The same, and it has none in the stored state: nothing remains to be done when it is deleted before it was stored.
+    New(Bytes),
+    /// It goes.
+    Delete,
+}
+
+impl Change {
+    /// The key's value after the change.
+    pub fn value(&self) -> Option<&Bytes> {
+        match self {
+            Change::Put(value) | Change::New(value) => Some(value),
+            Change::Delete => None,
+        }
+    }
+}
+
+/// The changes of a batch.
+pub type Changes = BTreeMap<Vec<u8>, Change>;
 
 /// Stored state plus the changes of the batch under way.
 pub struct Tables<'a> {
@@ -61,19 +83,32 @@ impl<'a> Tables<'a> {
     /// The value under `key` as the next command of the batch must see it.
     pub fn get(&self, key: &[u8]) -> Option<Bytes> {
         match self.changes.get(key) {
-            Some(change) => change.clone(),
+            Some(change) => change.value().cloned(),
             None => self.backing.get(key),
         }
     }
 
     /// Writes `value` under `key`.
     pub fn put(&mut self, key: Vec<u8>, value: impl Into<Bytes>) {
-        self.changes.insert(key, Some(value.into()));
+        self.changes.insert(key, Change::Put(value.into()));
+    }
+
+    /// Writes `value` under a `key` that never had one before.
+    pub fn put_new(&mut self, key: Vec<u8>, value: impl Into<Bytes>) {
+        self.changes.insert(key, Change::New(value.into()));
     }
 
     /// Removes `key`; nothing happens when it is absent.
     pub fn delete(&mut self, key: Vec<u8>) {
-        self.changes.insert(key, None);
+        match self.changes.entry(key) {
+            Entry::Occupied(known) if matches!(known.get(), Change::New(_)) => {
+                known.remove();
+            }
+            Entry::Occupied(mut known) => *known.get_mut() = Change::Delete,
+            Entry::Vacant(vacant) => {
+                vacant.insert(Change::Delete);
+            }
+        }
     }
 
     /// Rows with `from <= key < to` in key order, until `visit` returns `false`.
@@ -93,7 +128,7 @@ impl<'a> Tables<'a> {
             while let Some((changed, change)) =
                 over.next_if(|(changed, _)| changed.as_slice() < key)
             {
-                if let Some(new) = change {
+                if let Some(new) = change.value() {
                     going = visit(changed, new);
                     if !going {
                         return false;
@@ -101,8 +136,7 @@ impl<'a> Tables<'a> {
                 }
             }
             going = match over.next_if(|(changed, _)| changed.as_slice() == key) {
-                Some((_, Some(new))) => visit(key, new),
-                Some((_, None)) => true,
+                Some((_, change)) => change.value().is_none_or(|new| visit(key, new)),
                 None => visit(key, value),
             };
             going
@@ -111,7 +145,7 @@ impl<'a> Tables<'a> {
             return;
         }
         for (changed, change) in over {
-            if let Some(new) = change
+            if let Some(new) = change.value()
                 && !visit(changed, new)
             {
                 return;

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use prost::Message as _;
 
-use super::effect::{Change, EndReason};
+use super::effect::{self, EndReason};
 use super::store::{RequestIdentity, to_command};
+use super::tables::Change;
 use super::*;
 use crate::hlc::{Hlc, NodeName};
 use crate::proto::command::command::Kind;
@@ -49,7 +50,10 @@ impl Replica {
             .apply(LogIndex(self.index), entry.into(), &mut tables)
             .expect("a batch");
         for (key, change) in tables.into_changes() {
-            match change {
+            if matches!(change, Change::New(_)) {
+                assert!(!self.stored.contains_key(&key), "{key:?} is not new");
+            }
+            match change.value() {
                 Some(value) => self.stored.insert(key, value.to_vec()),
                 None => self.stored.remove(&key),
             };
@@ -371,7 +375,7 @@ fn a_key_expires_when_its_time_is_over_and_watchers_are_told() {
             &outputs[..],
             [Output::Notify {
                 connection: ConnectionId(1),
-                change: Change::Delete { .. },
+                change: effect::Change::Delete { .. },
                 ..
             }]
         ),

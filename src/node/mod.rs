@@ -4,6 +4,7 @@ mod cluster_service;
 mod deliver;
 mod life;
 mod metrics;
+mod sessions;
 mod status;
 
 use std::net::SocketAddr;
@@ -418,7 +419,8 @@ fn serve_http(
     let (stop, stopped) = oneshot::channel::<()>();
     let endpoints = http::Endpoints {
         readiness: status.clone(),
-        admin: status,
+        admin: status.clone(),
+        sessions: status,
         metrics: broker.metrics.clone(),
     };
     tokio::spawn(async move {

@@ -209,7 +209,7 @@ impl Worker {
             membership = wire::stored_to(&self.membership).encode_to_vec();
             marks.push((MEMBERSHIP, &membership));
         }
-        self.state.write(&tables.into_changes(), &marks);
+        self.state.write(tables.into_changes(), &marks);
         self.apply.committed(LogIndex(last.index));
         self.publish(last);
         for responder in responders {

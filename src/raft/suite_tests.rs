@@ -1,11 +1,12 @@
 //! The Raft library's own tests of a log store and state machine.
 
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use openraft::StorageError;
 use openraft::testing::log::{StoreBuilder, Suite};
-use tempfile::TempDir;
 use tokio::sync::watch;
 
 use super::applier::Applier;
@@ -16,7 +17,7 @@ use super::type_config::TypeConfig;
 use super::{Apply, NOTHING};
 use crate::ids::{GROUP_ZERO, LogIndex};
 use crate::machine::tables::{Backing, Tables};
-use crate::storage::{LogDb, Snapshots, State};
+use crate::storage::{LogDb, Snapshots, State, wait_closed};
 
 struct Nothing;
 
@@ -28,20 +29,20 @@ impl Apply for Nothing {
     fn restored(&mut self, _backing: &dyn Backing, _last: LogIndex) {}
 }
 
-struct Builder;
+/// Makes each store in a directory of its own below this one.
+struct Builder(PathBuf);
 
-impl StoreBuilder<TypeConfig, LogStore, StateMachine, (TempDir, LogDb)> for Builder {
-    async fn build(
-        &self,
-    ) -> Result<((TempDir, LogDb), LogStore, StateMachine), StorageError<TypeConfig>> {
-        let dir = tempfile::tempdir().expect("a temporary directory");
+impl StoreBuilder<TypeConfig, LogStore, StateMachine, LogDb> for Builder {
+    async fn build(&self) -> Result<(LogDb, LogStore, StateMachine), StorageError<TypeConfig>> {
+        let dir = tempfile::tempdir_in(&self.0).expect("a temporary directory");
+        let dir = dir.keep();
         let counters = Arc::new(LogMetrics::default());
-        let log_db = LogDb::open(&dir.path().join("log"), Arc::clone(&counters), None)
-            .expect("an empty directory");
+        let log_db =
+            LogDb::open(&dir.join("log"), Arc::clone(&counters), None).expect("an empty directory");
         // A cache this small makes nearly every read come from disk.
         let log = log_db.group(GROUP_ZERO, 0).expect("an empty log");
-        let state = Arc::new(State::open(dir.path()).expect("an empty directory"));
-        let snapshots = Arc::new(Snapshots::open(dir.path()).expect("an empty directory"));
+        let state = Arc::new(State::open(&dir).expect("an empty directory"));
+        let snapshots = Arc::new(Snapshots::open(&dir).expect("an empty directory"));
         let (applied, _) = watch::channel(NOTHING);
         let (term, _) = watch::channel(0);
         let applier = Applier::start(
@@ -55,41 +56,24 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine, (TempDir, LogDb)> for Buil
         )
         .expect("a thread");
         let machine = StateMachine::new(applier, state, snapshots, 1 << 20);
-        Ok(((dir, log_db), LogStore::new(log), machine))
+        Ok((log_db, LogStore::new(log), machine))
     }
 }
 
 #[test]
 fn the_store_passes_the_librarys_suite() {
+    let root = tempfile::tempdir().expect("a temporary directory");
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .expect("a runtime");
     runtime
-        .block_on(Suite::test_all(Builder))
+        .block_on(Suite::test_all(Builder(root.path().to_owned())))
         .expect("every test of the suite passes");
     drop(runtime);
-    wait_for_storage_threads();
-}
-
-/// The stores were dropped, but their threads end on their own time; one that outlives the process's static data would
-/// abort it.
-fn wait_for_storage_threads() {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    let running = || {
-        let tasks = std::fs::read_dir("/proc/self/task").expect("Linux");
-        tasks
-            .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok())
-            .filter(|name| ["log-flush", "apply"].contains(&name.trim()))
-            .count()
-    };
-    while running() > 0 {
-        assert!(
-            std::time::Instant::now() < deadline,
-            "{} threads of dropped stores are still running",
-            running()
-        );
-        std::thread::yield_now();
-    }
+    assert!(
+        wait_closed(root.path(), Duration::from_secs(60)),
+        "somebody still holds a store"
+    );
 }

@@ -70,6 +70,8 @@ pub struct Tracked {
     pub qos: QoS,
     /// Its number in the session's queue, and its packet id is there already; `None`: it is to be filled in.
     pub sequence: Option<Sequence>,
+    /// Message expiry interval left when it was put in, seconds.
+    pub expiry_s: Option<u32>,
 }
 
 /// What a connection takes out of its mailbox.
@@ -147,6 +149,7 @@ impl Mailbox {
     pub fn push_packet(
         &self,
         qos: QoS,
+        expiry_s: Option<u32>,
         encode: impl FnOnce(&mut Vec<u8>) -> Result<Option<usize>, Refused>,
     ) -> Result<bool, Refused> {
         let mut contents = self.contents.lock();
@@ -154,7 +157,7 @@ impl Mailbox {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return Err(Refused::Full);
         }
-        if let Err(refused) = append(&mut contents, qos, None, encode) {
+        if let Err(refused) = append(&mut contents, qos, None, expiry_s, encode) {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return Err(refused);
         }
@@ -170,10 +173,13 @@ impl Mailbox {
     pub fn push_granted(
         &self,
         qos: QoS,
+        expiry_s: Option<u32>,
         sequence: Sequence,
         encode: impl FnOnce(&mut Vec<u8>) -> Result<Option<usize>, Refused>,
     ) -> Result<bool, Refused> {
-        append(&mut self.contents.lock(), qos, Some(sequence), encode)?;
+        let mut contents = self.contents.lock();
+        append(&mut contents, qos, Some(sequence), expiry_s, encode)?;
+        drop(contents);
         Ok(!self.filled.swap(true, Ordering::AcqRel))
     }
 
@@ -201,7 +207,10 @@ impl Mailbox {
 
     /// Exchanges what is there for the empty buffers in `into`.
     pub fn take(&self, into: &mut Contents) {
-        debug_assert!(into.is_empty());
+        debug_assert!(into.is_empty(), "another connection's packets");
+        if !into.is_empty() {
+            *into = Contents::default();
+        }
         self.filled.store(false, Ordering::Release);
         std::mem::swap(&mut *self.contents.lock(), into);
     }
@@ -225,6 +234,7 @@ fn append(
     contents: &mut Contents,
     qos: QoS,
     sequence: Option<Sequence>,
+    expiry_s: Option<u32>,
     encode: impl FnOnce(&mut Vec<u8>) -> Result<Option<usize>, Refused>,
 ) -> Result<(), Refused> {
     let at = contents.packets.len();
@@ -238,6 +248,7 @@ fn append(
                 packet_id_at,
                 qos,
                 sequence,
+                expiry_s,
             });
         }
         Ok(_) => {}

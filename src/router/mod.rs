@@ -340,7 +340,7 @@ impl Router {
             max_packet_size: mailbox.max_packet_size,
         };
         let message = logged_message(&granted.message, granted.expiry_s);
-        let pushed = mailbox.push_granted(qos, granted.sequence, |out| {
+        let pushed = mailbox.push_granted(qos, granted.expiry_s, granted.sequence, |out| {
             encode(out, &message, &delivery)
         });
         let first = match pushed {
@@ -410,7 +410,8 @@ fn deliver_here(route: &Route, message: &Message<'_>, wake: &mut WakeList) -> u3
             topic_alias: None,
             max_packet_size: mailbox.max_packet_size,
         };
-        let pushed = mailbox.push_packet(qos, |out| encode(out, message, &delivery));
+        let pushed =
+            mailbox.push_packet(qos, message.expiry, |out| encode(out, message, &delivery));
         match pushed {
             Ok(true) => wake.add(mailbox),
             Ok(false) => {}

@@ -18,6 +18,7 @@ use rocksdb::{DB, Options, ReadOptions};
 use tokio::sync::{mpsc, oneshot};
 
 use super::OpenError;
+use super::database::Database;
 use super::fatal::fatal;
 use super::log_flush::{Flusher, Job};
 use super::metrics::LogMetrics;
@@ -49,7 +50,7 @@ pub type BeforeSync = Arc<dyn Fn() + Send + Sync>;
 
 /// The open log database.
 pub struct LogDb {
-    db: Arc<DB>,
+    db: Arc<Database>,
     jobs: mpsc::Sender<Job>,
     thread: Mutex<Option<JoinHandle<()>>>,
     metrics: Arc<LogMetrics>,
@@ -65,14 +66,13 @@ impl LogDb {
         metrics: Arc<LogMetrics>,
         before_sync: Option<BeforeSync>,
     ) -> Result<LogDb, OpenError> {
-        let db = DB::open_cf_with_opts(
-            &options::log(),
-            path,
-            [
-                ("default", options::log_entries()),
-                (META, Options::default()),
-            ],
-        )
+        let families = [
+            ("default", options::log_entries()),
+            (META, Options::default()),
+        ];
+        let db = Database::open(path, || {
+            DB::open_cf_with_opts(&options::log(), path, families)
+        })
         .map_err(|error| OpenError::database(path, &error))?;
         let db = Arc::new(db);
         let (jobs, queue) = mpsc::channel(QUEUE);
@@ -180,7 +180,7 @@ pub struct Bounds {
 #[derive(Clone)]
 pub struct GroupLog {
     group: GroupId,
-    db: Arc<DB>,
+    db: Arc<Database>,
     jobs: mpsc::Sender<Job>,
     tail: Arc<Mutex<Tail>>,
     metrics: Arc<LogMetrics>,

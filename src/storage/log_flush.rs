@@ -10,9 +10,10 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use rocksdb::{ColumnFamily, DB, WriteBatch, WriteOptions};
+use rocksdb::{ColumnFamily, WriteBatch, WriteOptions};
 use tokio::sync::{mpsc, oneshot};
 
+use super::database::Database;
 use super::fatal::fatal;
 use super::log_db::{BeforeSync, Durable, MARK_COMMITTED, MARK_PURGED, MARK_VOTE, META, meta_key};
 use super::metrics::LogMetrics;
@@ -70,7 +71,7 @@ enum After {
 }
 
 pub(super) struct Flusher {
-    pub db: Arc<DB>,
+    pub db: Arc<Database>,
     pub queue: mpsc::Receiver<Job>,
     pub metrics: Arc<LogMetrics>,
     pub before_sync: Option<BeforeSync>,

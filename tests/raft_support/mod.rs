@@ -13,10 +13,12 @@ use parking_lot::Mutex;
 use quorumq::ids::{LogIndex, NodeId};
 use quorumq::machine::tables::{Backing, Tables};
 use quorumq::raft::{Apply, Peer, Raft, RaftConfig, StartError};
-use quorumq::storage::{DataDir, OpenError};
+use quorumq::storage::{DataDir, OpenError, wait_closed};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tonic::transport::server::TcpIncoming;
+
+use crate::directory::Directory;
 
 pub const CLUSTER: &str = "7d3a5a0e-55a3-4d3f-9d6b-4a4f2a0f3c11";
 
@@ -175,9 +177,10 @@ impl Node {
 
 /// Nodes by id, each with its directory and address, running or not.
 pub struct Cluster {
-    pub root: tempfile::TempDir,
     pub nodes: BTreeMap<u64, Node>,
     pub addresses: BTreeMap<u64, SocketAddr>,
+    /// The last to be dropped.
+    pub root: Directory,
 }
 
 pub async fn listen(address: Option<SocketAddr>) -> TcpListener {
@@ -200,7 +203,7 @@ impl Cluster {
             .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
             .try_init();
         let mut cluster = Cluster {
-            root: tempfile::tempdir().unwrap(),
+            root: Directory::new(),
             nodes: BTreeMap::new(),
             addresses: BTreeMap::new(),
         };
@@ -239,8 +242,12 @@ impl Cluster {
         self.run(id).await;
     }
 
+    /// Returns when nothing of the node is left, as after a SIGKILL.
     pub async fn kill(&mut self, id: u64) {
         self.nodes.remove(&id).unwrap().kill();
+        let dir = self.dir(id);
+        let gone = tokio::task::spawn_blocking(move || wait_closed(&dir, Duration::from_secs(30)));
+        assert!(gone.await.unwrap(), "node {id} still runs");
     }
 
     /// The id of the node that leads with a term's blank entry applied.
@@ -287,6 +294,23 @@ impl Cluster {
         for node in self.nodes.values() {
             let there = || (row(&*node.raft.backing(), key)? == value).then_some(());
             eventually(&format!("{key}={value} on node {}", node.id), there).await;
+        }
+    }
+}
+
+/// Asks again for as long as an answer depends on who leads at the moment, for at most 30 s: an election may come between
+/// on a busy machine.
+pub async fn insist<T, E, F>(what: &str, mut ask: impl FnMut() -> F) -> T
+where
+    E: std::fmt::Debug,
+    F: Future<Output = Result<T, E>>,
+{
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        match ask().await {
+            Ok(value) => return value,
+            Err(error) if Instant::now() > deadline => panic!("{what}: {error:?}"),
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
         }
     }
 }

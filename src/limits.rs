@@ -37,3 +37,6 @@ pub const PURGED_AT_ONCE: usize = 4096;
 
 /// Topics whose matching sessions apply remembers.
 pub const CACHED_FANS: usize = 4096;
+
+/// Topic aliases towards one client, however many it allows: each costs this node memory as long as the connection lasts.
+pub const CLIENT_TOPIC_ALIASES: u16 = 64;

@@ -415,8 +415,17 @@ fn deliver_here(route: &Route, message: &Message<'_>, wake: &mut WakeList) -> u3
             topic_alias: None,
             max_packet_size: mailbox.max_packet_size,
         };
-        let pushed =
-            mailbox.push_packet(qos, message.expiry, |out| encode(out, message, &delivery));
+        let pushed = if qos == QoS::AtMostOnce {
+            mailbox.push_qos_0(message.topic, |out, topic_alias| {
+                let delivery = Delivery {
+                    topic_alias,
+                    ..delivery
+                };
+                encode(out, message, &delivery)
+            })
+        } else {
+            mailbox.push_packet(qos, message.expiry, |out| encode(out, message, &delivery))
+        };
         match pushed {
             Ok(true) => wake.add(mailbox),
             Ok(false) => {}

@@ -204,6 +204,7 @@ impl Opening {
                 broker.next_connection(),
                 version,
                 max_packet_size,
+                connect.topic_alias_maximum,
                 config.outbox_max_bytes,
             ),
             receive_maximum: connect

@@ -44,8 +44,6 @@ use effect::{Output, Reply};
 use subscriptions::SubscriptionIndex;
 use tables::{Backing, Tables};
 
-pub use crate::store::Quota;
-
 /// The log holds something this version cannot apply: the node must stop, skipping it would make
 /// replicas differ.
 #[derive(Debug, thiserror::Error)]
@@ -101,7 +99,6 @@ struct Connected {
 pub struct Machine {
     /// The node this replica is on; decides which outputs are kept, never what is stored.
     local: NodeId,
-    quota: Quota,
     meta: state::Meta,
     nodes: BTreeMap<NodeId, state::Node>,
     connections: BTreeMap<Owner, Connected>,
@@ -121,10 +118,9 @@ pub struct Machine {
 
 impl Machine {
     /// An empty machine; [`Machine::restore`] gives it its state.
-    pub fn new(local: NodeId, quota: Quota, subscriptions: Arc<SubscriptionIndex>) -> Self {
+    pub fn new(local: NodeId, subscriptions: Arc<SubscriptionIndex>) -> Self {
         Machine {
             local,
-            quota,
             meta: state::Meta::default(),
             nodes: BTreeMap::new(),
             connections: BTreeMap::new(),

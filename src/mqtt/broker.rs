@@ -12,6 +12,7 @@ use crate::replica::clock::Clock;
 use crate::replica::proposer::Proposer;
 use crate::replica::reader::Reader;
 use crate::router::Router;
+use crate::store::Quota;
 use crate::store::scan::PageBudget;
 use crate::telemetry::metrics::Metrics;
 
@@ -23,6 +24,8 @@ pub struct Broker {
     pub config: MqttConfig,
     /// What a page of a SCAN may cost.
     pub scan_page: PageBudget,
+    /// What the state store may hold.
+    pub store_quota: Quota,
     /// Where messages go.
     pub router: Arc<Router>,
     /// The way into the log.
@@ -56,6 +59,7 @@ impl Broker {
         node: NodeId,
         config: MqttConfig,
         scan_page: PageBudget,
+        store_quota: Quota,
         router: Arc<Router>,
         proposer: Arc<Proposer>,
         reader: Arc<Reader>,
@@ -68,6 +72,7 @@ impl Broker {
             node,
             config,
             scan_page,
+            store_quota,
             router,
             proposer,
             reader,

@@ -19,8 +19,8 @@ use tonic::transport::server::TcpIncoming;
 use crate::config::{Address, Config};
 use crate::http;
 use crate::ids::NodeId;
+use crate::machine::Machine;
 use crate::machine::subscriptions::SubscriptionIndex;
-use crate::machine::{Machine, Quota};
 use crate::mqtt::broker::Broker;
 use crate::mqtt::{listener, sys};
 use crate::proto::cluster::cluster_server::ClusterServer;
@@ -35,6 +35,7 @@ use crate::replica::sequencer::{Due, Sequencer};
 use crate::router::Router;
 use crate::router::mailbox::{End, Item};
 use crate::storage::{DataDir, OpenError};
+use crate::store::Quota;
 use crate::store::scan::PageBudget;
 use crate::telemetry::metrics::Metrics;
 use cluster_service::{ClusterService, Handled, Heard};
@@ -172,11 +173,7 @@ async fn start_replica(config: &Config, metrics: Arc<Metrics>) -> Result<Replica
     let cluster = config.cluster.identity().to_string();
     let data = DataDir::open(&config.node.data_dir, local, &cluster)?;
     let subscriptions = Arc::new(SubscriptionIndex::default());
-    let quota = Quota {
-        max_keys: config.store.max_keys,
-        max_bytes: config.store.max_bytes,
-    };
-    let machine = Machine::new(local, quota, subscriptions.clone());
+    let machine = Machine::new(local, subscriptions.clone());
     let proposer = Arc::new(Proposer::default());
     let router = Router::new(local, subscriptions);
     let due = Arc::new(Due::default());
@@ -233,10 +230,15 @@ impl Node {
             max_keys: config.store.scan_page_keys,
             ..PageBudget::default()
         };
+        let store_quota = Quota {
+            max_keys: config.store.max_keys,
+            max_bytes: config.store.max_bytes,
+        };
         let broker = Broker::new(
             NodeId(config.node.id),
             config.mqtt.clone(),
             scan_page,
+            store_quota,
             replica.router.clone(),
             replica.proposer.clone(),
             reader.clone(),

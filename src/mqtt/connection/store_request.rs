@@ -124,7 +124,12 @@ impl Connection {
                         .min(REMEMBER_AT_MOST_S),
                     fingerprint: fingerprint(publish.payload, &properties),
                 };
-                let command = to_command(&write, &self.terms.client_id, &identity);
+                let command = to_command(
+                    &write,
+                    &self.terms.client_id,
+                    &identity,
+                    self.broker.store_quota,
+                );
                 self.propose(Kind::StoreWrite(command), Request::Store(Box::new(request)))
             }
             store::Request::KeyNotify { key, stop } => {

@@ -79,11 +79,13 @@ pub(super) fn acknowledge(connection: u64, completed: &[u64], received: &[u64]) 
 }
 
 fn granted(outputs: &[Output]) -> Vec<&Granted> {
-    let granted = |output| match output {
-        &Output::Deliver(ref granted) => Some(&**granted),
-        _ => None,
-    };
-    outputs.iter().filter_map(granted).collect()
+    outputs
+        .iter()
+        .filter_map(|output| match output {
+            Output::Deliver(granted) => Some(&**granted),
+            _ => None,
+        })
+        .collect()
 }
 
 /// Sequence, DUP and payload of what is sent.

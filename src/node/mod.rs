@@ -5,12 +5,12 @@ mod deliver;
 mod life;
 mod metrics;
 mod sessions;
+mod shutdown;
 mod status;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
@@ -24,7 +24,7 @@ use crate::machine::subscriptions::SubscriptionIndex;
 use crate::mqtt::broker::Broker;
 use crate::mqtt::{listener, sys};
 use crate::proto::cluster::cluster_server::ClusterServer;
-use crate::raft::{self, Peer, Raft};
+use crate::raft::{self, ChangeError, Peer, Raft};
 use crate::replica::applier::{Applier, LifeEvent, View};
 use crate::replica::clock::Clock;
 use crate::replica::link::Link;
@@ -33,13 +33,15 @@ use crate::replica::proposer::Proposer;
 use crate::replica::reader::Reader;
 use crate::replica::sequencer::{Due, Sequencer};
 use crate::router::Router;
-use crate::router::mailbox::{End, Item};
-use crate::storage::{DataDir, OpenError};
+use crate::storage::{self, DataDir, OpenError};
 use crate::store::Quota;
 use crate::store::scan::PageBudget;
 use crate::telemetry::metrics::Metrics;
 use cluster_service::{ClusterService, Handled, Heard};
 use status::NodeStatus;
+
+/// How long the threads that still use a database at the end may take.
+const CLOSED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Why a node could not run.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +76,7 @@ pub enum RunError {
 /// When it can't start.
 pub fn run(config: Config) -> Result<(), RunError> {
     raise_descriptor_limit();
+    let data_dir = config.node.data_dir.clone();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(config.runtime.threads())
         .thread_name("quorumq")
@@ -87,6 +90,11 @@ pub fn run(config: Config) -> Result<(), RunError> {
         Ok(())
     });
     runtime.shutdown_timeout(Duration::from_secs(1));
+    if !storage::wait_closed(&data_dir, CLOSED_WITHIN) {
+        tracing::warn!(
+            "the databases are still in use; what was acknowledged is on disk all the same"
+        );
+    }
     ended
 }
 
@@ -274,36 +282,6 @@ impl Node {
             stop_http,
         })
     }
-
-    /// Hands leadership over, then disconnects the clients, waits until that is committed, and closes the files.
-    async fn shutdown(mut self) {
-        tracing::info!("shutting down");
-        let deadline = Instant::now() + self.drain;
-        self.broker.draining.store(true, Ordering::Release);
-        if self.raft.leadership().borrow().is_leader && self.raft.status().members.len() > 1 {
-            let transfer = self.raft.transfer_leader(None);
-            match tokio::time::timeout(self.drain, transfer).await {
-                Ok(Ok(leader)) => tracing::info!(leader = leader.0, "leadership is handed over"),
-                Ok(Err(error)) => tracing::warn!(%error, "leadership was not handed over"),
-                Err(_) => tracing::warn!("leadership was not handed over in time"),
-            }
-        }
-        self.broker
-            .router
-            .post_to_all(|| Item::End(End::ShuttingDown));
-        let quiet = |broker: &Broker| {
-            let depth = broker.proposer.depth();
-            broker.router.connections() == 0 && depth.gathering + depth.in_flight == 0
-        };
-        while !quiet(&self.broker) && Instant::now() < deadline {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        if let Some(stop) = self.stop_http.take() {
-            let _ = stop.send(());
-        }
-        self.raft.shutdown().await;
-        tracing::info!("stopped");
-    }
 }
 
 /// The cluster listener, and everything that talks to other nodes.
@@ -354,6 +332,7 @@ fn serve_cluster(
     tokio::spawn(life.run());
     let service = ClusterService {
         cluster,
+        raft: raft.clone(),
         sequencer,
         leadership: raft.leadership(),
         applied: raft.applied(),
@@ -386,8 +365,13 @@ fn serve_cluster(
     });
 }
 
-/// Makes the cluster once, from the node with the lowest id.
+/// Makes the cluster once, from the node with the lowest id; or joins one.
 fn bootstrap(raft: Raft, config: &Config) {
+    if !config.cluster.join.is_empty() {
+        let via = config.cluster.join.iter().map(ToString::to_string);
+        tokio::spawn(join(raft, via.collect()));
+        return;
+    }
     let local = NodeId(config.node.id);
     let own = Peer {
         node: local,
@@ -413,6 +397,35 @@ fn bootstrap(raft: Raft, config: &Config) {
             tracing::error!(%error, "the cluster was not made");
         }
     });
+}
+
+/// Between two attempts to join.
+const JOIN_AGAIN: Duration = Duration::from_millis(500);
+
+/// Asks one node after the other to be added, until it is done or can't be.
+async fn join(raft: Raft, via: Vec<String>) {
+    let mut said = String::new();
+    for address in via.iter().cycle() {
+        match raft.join(address).await {
+            Ok(()) => {
+                tracing::info!(address, "this node is a member of the cluster");
+                return;
+            }
+            Err(ChangeError::Stopped) => return,
+            Err(error @ ChangeError::OtherDataDirectory { .. }) => {
+                tracing::error!(address, %error, "the cluster was not joined");
+                return;
+            }
+            Err(error) => {
+                let text = error.to_string();
+                if text != said {
+                    tracing::warn!(address, %error, "the cluster is not joined yet");
+                    said = text;
+                }
+            }
+        }
+        tokio::time::sleep(JOIN_AGAIN).await;
+    }
 }
 
 fn serve_http(

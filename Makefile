@@ -9,7 +9,7 @@ export CACHE CARGO_TARGET_DIR
 WITH := scripts/with-env
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test unit cluster lint fmt bench chaos azure fuzz image clean
+.PHONY: help build run test unit cluster lint fmt bench chaos azure fuzz image conformance clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -46,6 +46,10 @@ azure: ## Azure IoT Operations' own state store client against three nodes
 
 fuzz: ## fuzz the decoders: FUZZ_SECONDS=60
 	@$(WITH) test scripts/fuzz
+
+conformance: ## docs/conformance.md: the MQTT standards' statements and what shows them
+	@$(WITH) run cargo run --quiet --locked --package cluster-tests --bin conformance > docs/conformance.md.new
+	@mv docs/conformance.md.new docs/conformance.md
 
 IMAGE ?= quorumq:latest
 BASE ?= debian:bookworm-slim

@@ -112,6 +112,17 @@ impl Connection {
         }
     }
 
+    /// Waits until something has come that nobody has read, and leaves it there.
+    #[track_caller]
+    pub fn wait_for_bytes(&self) {
+        if !self.inbox.is_empty() {
+            return;
+        }
+        let looked = self.stream.set_read_timeout(Some(PATIENCE));
+        let found = looked.and_then(|()| self.stream.peek(&mut [0]));
+        assert!(matches!(found, Ok(1..)), "nothing came: {found:?}");
+    }
+
     /// The next packet, PUBLISHes that were set aside excepted.
     pub fn receive(&mut self, within: Duration) -> Result<Packet, Fault> {
         let deadline = Instant::now() + within;
@@ -148,23 +159,28 @@ impl Connection {
         }
     }
 
-    /// The next packet as its first byte and its body, well formed; panics when none comes.
-    #[track_caller]
-    pub fn expect_frame(&mut self) -> (u8, Vec<u8>) {
-        let deadline = Instant::now() + PATIENCE;
+    /// The next packet as its first byte and its body, well formed.
+    pub fn receive_frame(&mut self, within: Duration) -> Result<(u8, Vec<u8>), Fault> {
+        let deadline = Instant::now() + within;
         loop {
-            match wire::take_frame(&mut self.inbox) {
-                Ok(Some((header, body))) => {
-                    if let Err(why) = wire::decode_packet(self.level, header, &body) {
-                        panic!("{why}; packet {header:#04x} {body:02x?}");
-                    }
-                    return (header, body);
-                }
-                Ok(None) => {}
-                Err(why) => panic!("{why}"),
+            if let Some((header, body)) = wire::take_frame(&mut self.inbox).map_err(Fault::Wrong)? {
+                let decoded = wire::decode_packet(self.level, header, &body);
+                let frame = |why| format!("{why}; packet {header:#04x} {body:02x?}");
+                decoded.map_err(|why| Fault::Wrong(frame(why)))?;
+                return Ok((header, body));
             }
-            if let Err(fault) = self.fill(deadline) {
-                panic!("no packet: {fault:?}");
+            self.fill(deadline)?;
+        }
+    }
+
+    /// Everything that comes before the broker closes.
+    pub fn read_to_end(&mut self, within: Duration) -> Result<Vec<u8>, Fault> {
+        let deadline = Instant::now() + within;
+        loop {
+            match self.fill(deadline) {
+                Ok(()) => {}
+                Err(Fault::Closed) => return Ok(std::mem::take(&mut self.inbox)),
+                Err(fault) => return Err(fault),
             }
         }
     }
@@ -293,45 +309,10 @@ impl Connection {
         }
     }
 
-    /// Closed for whatever reason: at most a DISCONNECT or a refusing CONNACK of one of these codes comes before it.
-    #[track_caller]
-    pub fn expect_end(&mut self, codes: &[u8]) {
-        loop {
-            match self.receive(PATIENCE) {
-                Err(Fault::Closed) => return,
-                Ok(Packet::Disconnect(disconnect)) => {
-                    assert!(
-                        codes.contains(&disconnect.code),
-                        "{disconnect:?} is none of {codes:02x?}"
-                    );
-                }
-                Ok(Packet::Connack(connack)) if connack.code != 0 => {
-                    assert!(
-                        codes.contains(&connack.code),
-                        "{connack:?} is none of {codes:02x?}"
-                    );
-                }
-                other => panic!("instead of the end: {other:?}"),
-            }
-        }
-    }
-
-    /// A CONNECT of no known version is refused: closed, with or without a CONNACK of any version before.
-    #[track_caller]
-    pub fn expect_refusal(&mut self, codes: &[u8]) {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            match self.fill(deadline) {
-                Ok(()) => {}
-                Err(Fault::Closed) => break,
-                Err(fault) => panic!("instead of the end: {fault:?}"),
-            }
-        }
-        match self.inbox.as_slice() {
-            [] => {}
-            [0x20, _, 0, code, ..] if codes.contains(code) => {}
-            other => panic!("instead of a refusal: {other:02x?}"),
-        }
+    /// Closes without a DISCONNECT and waits until the broker has closed too: it knows then.
+    pub fn hang_up(mut self) {
+        let _ = self.stream.shutdown(Shutdown::Write);
+        let _ = self.read_to_end(Duration::from_secs(2));
     }
 
     /// DISCONNECT 0x00, then close.

@@ -1,28 +1,31 @@
-//! Conversations of `corpus/`, each against a node of a running cluster.
+//! Conversations of `corpus/` with the nodes of a running cluster. `RULE=` the beginning of a `folder/name` picks some;
+//! `QUORUMQ_REWRITE=1` writes what came into the files.
 
-use cluster_tests::cluster::Cluster;
+use cluster_tests::cluster::{Cluster, Plan};
 use cluster_tests::connection::Connection;
 use cluster_tests::corpus;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 #[test]
 fn conversations() {
-    let mut cluster = Cluster::start();
-    let mut count = 0;
-    let mut broken = Vec::new();
-    for folder in ["connect", "malformed", "publish", "subscribe", "session"] {
-        for (index, path) in corpus::files(folder).into_iter().enumerate() {
-            let mut nodes = cluster.addresses();
-            nodes.rotate_left(index % 3);
-            count += 1;
-            if catch_unwind(AssertUnwindSafe(|| corpus::hold(&path, &nodes))).is_err() {
-                broken.push(format!(
-                    "{folder}/{}",
-                    path.file_stem().unwrap_or_default().to_string_lossy()
-                ));
-            }
-        }
+    let picked: Vec<String> = std::env::var("RULE").into_iter().collect();
+    if picked.iter().all(|name| !name.starts_with(corpus::LIMITS)) {
+        hold(Plan::default(), &picked);
     }
+}
+
+#[test]
+fn conversations_with_low_limits() {
+    let plan = Plan {
+        mqtt: corpus::LOW_LIMITS.into(),
+        size: 1,
+        ..Plan::default()
+    };
+    hold(plan, &[corpus::LIMITS.into()]);
+}
+
+fn hold(plan: Plan, picked: &[String]) {
+    let mut cluster = Cluster::start_with(plan);
+    let told = corpus::hold_all("quorumq", picked, &cluster.addresses());
     // P12: whatever was sent, every node lives and serves.
     for index in 0..cluster.nodes.len() {
         assert!(
@@ -32,9 +35,7 @@ fn conversations() {
         );
         Connection::v5(cluster.mqtt(index), "after").expect_nothing();
     }
-    assert!(
-        broken.is_empty(),
-        "{} of {count} conversations went otherwise: {broken:#?}",
-        broken.len()
-    );
+    eprintln!("{}", told.report());
+    assert!(!told.outcomes.is_empty(), "nothing picked");
+    assert!(told.complaints().is_empty(), "{}", told.report());
 }

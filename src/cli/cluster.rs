@@ -128,8 +128,8 @@ async fn joined(
             serde_json::from_value::<ClusterStatus>(answer).map_err(Failure::failed)
         });
         let member = status.as_ref().ok().and_then(|status| {
-            let members = status.members.iter();
-            members.filter(|member| member.id == id).next()
+            let mut members = status.members.iter();
+            members.find(|member| member.id == id)
         });
         match (member, refused.take()) {
             (Some(member), Some(_)) if member.voter => return Ok(json!({ "joined": id })),

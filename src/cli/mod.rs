@@ -16,6 +16,7 @@ mod publish;
 mod reference;
 mod serve;
 mod servers;
+mod sessions;
 mod settings;
 mod subscribe;
 
@@ -55,6 +56,12 @@ enum Command {
     Kv(kv::Kv),
     /// Look at the cluster and change its members.
     Cluster(cluster::Cluster),
+    /// Look at connected clients and disconnect them.
+    Client(sessions::ClientCommand),
+    /// Look at sessions and end them.
+    Session(sessions::SessionCommand),
+    /// Look at retained messages, set and delete them.
+    Retained(sessions::RetainedCommand),
     /// Ask a node whether it is ready for clients.
     Health(health::Health),
     /// Publish messages.
@@ -92,6 +99,9 @@ fn run(cli: Cli) -> Outcome {
         Command::Check(check) => check::run(check, cli.output),
         Command::Kv(kv) => block_on(kv::run(kv, cli.output)),
         Command::Cluster(cluster) => block_on(cluster::run(cluster, cli.output)),
+        Command::Client(arguments) => block_on(sessions::client(arguments, cli.output)),
+        Command::Session(arguments) => block_on(sessions::session(arguments, cli.output)),
+        Command::Retained(arguments) => block_on(sessions::retained(arguments, cli.output)),
         Command::Health(health) => block_on(health::run(health)),
         Command::Pub(arguments) => block_on(publish::run(arguments)),
         Command::Sub(arguments) => block_on(subscribe::run(arguments, cli.output)),

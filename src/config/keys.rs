@@ -206,6 +206,8 @@ config! {
         /// Retained messages of the whole cluster; one more topic is refused with reason 0x97 (quota exceeded). Wills are
         /// not counted in.
         retained_max: u64 = 1_000_000, "messages", 1..=u64::MAX;
+        /// Time between two updates of the topics below `$SYS/`; what has not changed is not sent again. 0 turns them off.
+        sys_interval_s: u16 = 10, "s", 0..=65_535;
         /// Time from the TCP connection to its CONNECT.
         connect_timeout_s: u16 = 10, "s", 1..=600;
     }

@@ -85,6 +85,9 @@ pub enum AdminError {
     /// It cannot be done in the present state. 409.
     #[error("{0}")]
     Conflict(String),
+    /// What it names is not there. 404.
+    #[error("{0}")]
+    Absent(String),
     /// It makes no sense. 400.
     #[error("{0}")]
     Invalid(String),
@@ -101,6 +104,7 @@ impl AdminError {
         match self {
             AdminError::NoLeader(_) => StatusCode::SERVICE_UNAVAILABLE,
             AdminError::Conflict(_) => StatusCode::CONFLICT,
+            AdminError::Absent(_) => StatusCode::NOT_FOUND,
             AdminError::Invalid(_) => StatusCode::BAD_REQUEST,
             AdminError::TimedOut => StatusCode::GATEWAY_TIMEOUT,
             AdminError::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
@@ -111,6 +115,7 @@ impl AdminError {
         match self {
             AdminError::NoLeader(_) => "no_leader",
             AdminError::Conflict(_) => "conflict",
+            AdminError::Absent(_) => "absent",
             AdminError::Invalid(_) => "invalid",
             AdminError::TimedOut => "timed_out",
             AdminError::Internal(_) => "internal",
@@ -143,7 +148,7 @@ pub trait Admin: Send + Sync + 'static {
     fn transfer(&self, request: TransferRequest) -> AdminFuture<'_, u64>;
 }
 
-async fn bounded<T>(work: AdminFuture<'_, T>) -> Result<T, AdminError> {
+pub(super) async fn bounded<T>(work: AdminFuture<'_, T>) -> Result<T, AdminError> {
     let limit = Duration::from_secs(ADMIN_REQUEST_TIMEOUT_S);
     tokio::time::timeout(limit, work)
         .await

@@ -6,6 +6,7 @@
 mod admin;
 mod health;
 mod serve;
+mod sessions;
 
 pub use admin::{
     Admin, AdminError, AdminFuture, ClusterStatus, JoinRequest, LeaveRequest, MemberStatus,
@@ -13,6 +14,10 @@ pub use admin::{
 };
 pub use health::{Check, Readiness};
 pub use serve::{Endpoints, router, serve};
+pub use sessions::{
+    LARGEST_PAGE, Listed, Page, RetainedStatus, SessionDetail, SessionStatus, Sessions,
+    SubscriptionStatus,
+};
 
 #[cfg(test)]
 mod tests;

@@ -10,7 +10,7 @@ use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use tokio::net::TcpListener;
 
-use super::{Admin, Readiness, admin, health};
+use super::{Admin, Readiness, Sessions, admin, health, sessions};
 use crate::config::bounds::LARGEST_ADMIN_BODY_BYTES;
 use crate::telemetry::metrics::{CONTENT_TYPE, Metrics};
 
@@ -21,6 +21,8 @@ pub struct Endpoints {
     pub readiness: Arc<dyn Readiness>,
     /// Administration of the cluster.
     pub admin: Arc<dyn Admin>,
+    /// Sessions and retained messages.
+    pub sessions: Arc<dyn Sessions>,
     /// All metrics of the node.
     pub metrics: Arc<Metrics>,
 }
@@ -35,7 +37,8 @@ async fn metrics(State(endpoints): State<Endpoints>) -> impl IntoResponse {
 async fn unknown() -> (StatusCode, &'static str) {
     (
         StatusCode::NOT_FOUND,
-        "there is /livez, /readyz, /metrics, /v1/cluster/status, join, leave, transfer\n",
+        "there is /livez, /readyz, /metrics, /v1/cluster/status, join, leave, transfer, \
+         /v1/sessions, /v1/session, /v1/session/kick, /v1/retained, /v1/retained/message\n",
     )
 }
 
@@ -49,6 +52,11 @@ pub fn router(endpoints: Endpoints) -> Router {
         .route("/v1/cluster/join", post(admin::join))
         .route("/v1/cluster/leave", post(admin::leave))
         .route("/v1/cluster/transfer", post(admin::transfer))
+        .route("/v1/sessions", get(sessions::list))
+        .route("/v1/session", get(sessions::show).delete(sessions::delete))
+        .route("/v1/session/kick", post(sessions::kick))
+        .route("/v1/retained", get(sessions::retained))
+        .route("/v1/retained/message", get(sessions::retained_message))
         .fallback(unknown)
         .layer(DefaultBodyLimit::max(LARGEST_ADMIN_BODY_BYTES))
         .with_state(endpoints)

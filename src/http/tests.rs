@@ -52,6 +52,44 @@ impl Admin for Node {
     }
 }
 
+impl Sessions for Node {
+    fn list(&self, page: Page) -> AdminFuture<'_, Listed<SessionStatus>> {
+        let entry = SessionStatus {
+            client_id: format!("after {} {}", page.after, page.size()),
+            ..SessionStatus::default()
+        };
+        async {
+            Ok(Listed {
+                entries: vec![entry],
+                next: None,
+            })
+        }
+        .boxed()
+    }
+
+    fn show(&self, client_id: String) -> AdminFuture<'_, Option<SessionDetail>> {
+        let mut detail = SessionDetail::default();
+        detail.session.client_id = client_id;
+        async { Ok(Some(detail)) }.boxed()
+    }
+
+    fn delete(&self, client_id: String) -> AdminFuture<'_, bool> {
+        async move { Ok(client_id == "a b") }.boxed()
+    }
+
+    fn kick(&self, client_id: String) -> AdminFuture<'_, bool> {
+        async move { Ok(client_id == "a b") }.boxed()
+    }
+
+    fn retained(&self, _: Page) -> AdminFuture<'_, Listed<RetainedStatus>> {
+        async { Err(AdminError::Invalid("no filter".into())) }.boxed()
+    }
+
+    fn retained_message(&self, _: String) -> AdminFuture<'_, Option<RetainedStatus>> {
+        async { Ok(None) }.boxed()
+    }
+}
+
 /// Status code and body of one request to a fresh server.
 async fn ask(leader: bool, method: &str, path: &str, body: &str) -> (u16, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -61,7 +99,8 @@ async fn ask(leader: bool, method: &str, path: &str, body: &str) -> (u16, String
     let node = Arc::new(Node { leader });
     let endpoints = Endpoints {
         readiness: node.clone(),
-        admin: node,
+        admin: node.clone(),
+        sessions: node,
         metrics: Arc::new(Metrics::default()),
     };
     tokio::spawn(serve(listener, endpoints, std::future::pending()));
@@ -143,5 +182,29 @@ async fn administration_answers_with_a_code_and_a_reason() {
         let (code, body) = ask(true, "POST", path, request).await;
         assert_eq!(code, expected, "{path} {request} {body}");
         assert!(body.contains(part), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn sessions_are_listed_by_page_and_named_by_query() {
+    let (code, body) = ask(true, "GET", "/v1/sessions?after=a%20b&limit=5000", "").await;
+    let listed: Listed<SessionStatus> = serde_json::from_str(&body).expect("a page");
+    assert_eq!(code, 200);
+    assert_eq!(listed.entries[0].client_id, "after a b 1000");
+    let (code, body) = ask(true, "GET", "/v1/session?client_id=%C3%BC%2F%23", "").await;
+    let detail: SessionDetail = serde_json::from_str(&body).expect("a session");
+    assert_eq!((code, detail.session.client_id.as_str()), (200, "ü/#"));
+    for (method, path, expected) in [
+        ("DELETE", "/v1/session?client_id=a+b", 200),
+        ("DELETE", "/v1/session?client_id=c", 404),
+        ("POST", "/v1/session/kick?client_id=a%20b", 200),
+        ("POST", "/v1/session/kick?client_id=c", 404),
+        ("GET", "/v1/session", 400),
+        ("GET", "/v1/sessions?afterr=a", 400),
+        ("GET", "/v1/retained", 400),
+        ("GET", "/v1/retained/message?topic=t", 404),
+    ] {
+        let (code, body) = ask(true, method, path, "").await;
+        assert_eq!(code, expected, "{method} {path} {body}");
     }
 }

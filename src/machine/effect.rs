@@ -60,7 +60,7 @@ pub enum Reply {
 pub enum EndReason {
     /// Another connection took the session over.
     TakenOver,
-    /// An administrator deleted the session.
+    /// An operator ended the connection, or deleted the session.
     Administrative,
     /// The session's queue was full, and its policy is to end the session.
     QueueFull,

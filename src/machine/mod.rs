@@ -7,6 +7,8 @@
 //! A batch is applied in this order: the log time moves on, timers due at it fire, then the commands of
 //! each proposal run. One file per family of commands.
 
+#[cfg(test)]
+mod agreement_tests;
 pub mod effect;
 mod groups;
 pub mod key;
@@ -42,8 +44,6 @@ use effect::{Output, Reply};
 use subscriptions::SubscriptionIndex;
 use tables::{Backing, Tables};
 
-pub use crate::store::Quota;
-
 /// The log holds something this version cannot apply: the node must stop, skipping it would make
 /// replicas differ.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +76,17 @@ impl Context<'_, '_> {
     }
 }
 
+/// What waits for clients in the whole cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueUsage {
+    /// Messages in all queues and groups; one that waits in two counts twice.
+    pub messages: u64,
+    /// Their size, bytes.
+    pub bytes: u64,
+    /// Retained messages.
+    pub retained: u64,
+}
+
 /// The session that a connection owns.
 #[derive(Clone)]
 struct Connected {
@@ -88,7 +99,6 @@ struct Connected {
 pub struct Machine {
     /// The node this replica is on; decides which outputs are kept, never what is stored.
     local: NodeId,
-    quota: Quota,
     meta: state::Meta,
     nodes: BTreeMap<NodeId, state::Node>,
     connections: BTreeMap<Owner, Connected>,
@@ -108,10 +118,9 @@ pub struct Machine {
 
 impl Machine {
     /// An empty machine; [`Machine::restore`] gives it its state.
-    pub fn new(local: NodeId, quota: Quota, subscriptions: Arc<SubscriptionIndex>) -> Self {
+    pub fn new(local: NodeId, subscriptions: Arc<SubscriptionIndex>) -> Self {
         Machine {
             local,
-            quota,
             meta: state::Meta::default(),
             nodes: BTreeMap::new(),
             connections: BTreeMap::new(),
@@ -275,6 +284,7 @@ impl Machine {
             Kind::OpenSession(command) => self.open_session(context, command),
             Kind::CloseSession(command) => self.close_session(context, command),
             Kind::DeleteSession(command) => self.delete_session_command(context, command),
+            Kind::Disconnect(command) => self.disconnect(context, command),
             Kind::Subscribe(command) => self.subscribe(context, command),
             Kind::Unsubscribe(command) => self.unsubscribe(context, command),
             Kind::StoreWrite(command) => Reply::Store(self.store_write(context, command)),
@@ -317,9 +327,13 @@ impl Machine {
         self.watchers.len()
     }
 
-    /// Number of retained messages.
-    pub fn retained_messages(&self) -> u64 {
-        self.meta.retained
+    /// What waits for clients.
+    pub fn queue_usage(&self) -> QueueUsage {
+        QueueUsage {
+            messages: self.meta.queued_messages,
+            bytes: self.meta.queued_bytes,
+            retained: self.meta.retained,
+        }
     }
 
     /// Number of remembered replies.

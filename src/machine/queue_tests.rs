@@ -1,25 +1,26 @@
-//! Queues of sessions, groups and retained messages over a map: what is delivered to whom, what is left on disk, and that
-//! memory is only derived.
+//! Queues of sessions, groups and retained messages over a map: what is delivered to whom, and what is left on disk.
 
 use std::collections::BTreeMap;
 
-use proptest::prelude::*;
-
 use super::effect::{Granted, Output, Reply};
 use super::key::ordinal;
-use super::tests::{LIFE, NODE, Replica, close, open, proposal};
+use super::tests::{Replica, close, open};
 use super::*;
 use crate::proto::command::command::Kind;
-use crate::session::{QoS, Sequence};
+use crate::session::QoS;
 
-const BOUNDS: command::QueueBounds = command::QueueBounds {
+pub(super) const BOUNDS: command::QueueBounds = command::QueueBounds {
     max_messages: 1_000,
     max_bytes: 1_000_000,
     policy: 0,
     qos_0: false,
 };
 
-fn durable(client_id: &str, connection: u64, receive_maximum: u32) -> command::OpenSession {
+pub(super) fn durable(
+    client_id: &str,
+    connection: u64,
+    receive_maximum: u32,
+) -> command::OpenSession {
     command::OpenSession {
         receive_maximum,
         bounds: Some(BOUNDS),
@@ -27,7 +28,7 @@ fn durable(client_id: &str, connection: u64, receive_maximum: u32) -> command::O
     }
 }
 
-fn subscribe(client_id: &str, connection: u64, filter: &str, qos: u32) -> Kind {
+pub(super) fn subscribe(client_id: &str, connection: u64, filter: &str, qos: u32) -> Kind {
     Kind::Subscribe(command::Subscribe {
         client_id: client_id.to_owned(),
         connection,
@@ -39,7 +40,7 @@ fn subscribe(client_id: &str, connection: u64, filter: &str, qos: u32) -> Kind {
     })
 }
 
-fn message(topic: &str, qos: u32, payload: &str) -> command::PublishedMessage {
+pub(super) fn message(topic: &str, qos: u32, payload: &str) -> command::PublishedMessage {
     command::PublishedMessage {
         topic: topic.to_owned(),
         qos,
@@ -68,7 +69,7 @@ fn retain(topic: &str, qos: u32, payload: &str) -> Kind {
     })
 }
 
-fn acknowledge(connection: u64, completed: &[u64], received: &[u64]) -> Kind {
+pub(super) fn acknowledge(connection: u64, completed: &[u64], received: &[u64]) -> Kind {
     Kind::Acknowledge(command::Acknowledge {
         connection,
         completed: completed.to_vec(),
@@ -78,15 +79,17 @@ fn acknowledge(connection: u64, completed: &[u64], received: &[u64]) -> Kind {
 }
 
 fn granted(outputs: &[Output]) -> Vec<&Granted> {
-    let granted = |output| match output {
-        &Output::Deliver(ref granted) => Some(&**granted),
-        _ => None,
-    };
-    outputs.iter().filter_map(granted).collect()
+    outputs
+        .iter()
+        .filter_map(|output| match output {
+            Output::Deliver(granted) => Some(&**granted),
+            _ => None,
+        })
+        .collect()
 }
 
 /// Sequence, DUP and payload of what is sent.
-fn sent(outputs: &[Output]) -> Vec<(u64, bool, String)> {
+pub(super) fn sent(outputs: &[Output]) -> Vec<(u64, bool, String)> {
     granted(outputs)
         .into_iter()
         .map(|granted| {
@@ -104,12 +107,12 @@ fn again(sequence: u64, payload: &str) -> (u64, bool, String) {
     (sequence, true, payload.to_owned())
 }
 
-fn rows(replica: &Replica, table: u8) -> usize {
+pub(super) fn rows(replica: &Replica, table: u8) -> usize {
     replica.stored.keys().filter(|key| key[0] == table).count()
 }
 
 /// Nothing of any queue is left.
-fn assert_empty(replica: &Replica) {
+pub(super) fn assert_empty(replica: &Replica) {
     for table in [
         ordinal::ENTRY,
         ordinal::MESSAGE,
@@ -418,7 +421,7 @@ fn the_retained_message_is_the_last_one_of_its_topic() {
         retain("r/2", 1, "b"),
         retain("r/1", 1, "new"),
     ]);
-    assert_eq!(replica.machine.retained_messages(), 2);
+    assert_eq!(replica.machine.queue_usage().retained, 2);
     replica.restart();
     replica.present(durable("a", 1, 10));
     let outputs = replica.run(vec![subscribe("a", 1, "r/#", 1)]);
@@ -465,7 +468,7 @@ fn a_retained_message_goes_when_it_expires_unless_it_was_replaced() {
     replica.restart();
     replica.pass(5_001);
     assert_eq!(rows(&replica, ordinal::RETAINED), 0);
-    assert_eq!(replica.machine.retained_messages(), 0);
+    assert_eq!(replica.machine.queue_usage().retained, 0);
 }
 
 /// Which connection was sent what.
@@ -562,259 +565,4 @@ fn a_group_is_its_name_and_its_filter() {
     let outputs = replica.run(vec![publish("t", 1, "x")]);
     let expected = BTreeMap::from([share(1, &["x"]), share(3, &["x", "x", "x"])]);
     assert_eq!(shares(&outputs), expected);
-}
-
-#[derive(Clone, Debug)]
-enum Step {
-    Open {
-        client: u8,
-        clean: bool,
-        transient: bool,
-        receive_maximum: u32,
-    },
-    Close {
-        client: u8,
-        sent: u64,
-    },
-    Subscribe {
-        client: u8,
-        filter: usize,
-        qos: u32,
-    },
-    Unsubscribe {
-        client: u8,
-        filter: usize,
-    },
-    Publish {
-        client: Option<u8>,
-        topic: usize,
-        qos: u32,
-        retain: bool,
-        expiry: Option<u32>,
-    },
-    Acknowledge {
-        client: u8,
-        from: u64,
-        count: u64,
-        received: bool,
-    },
-    Pass(u64),
-    NodeDown,
-}
-
-const FILTERS: [&str; 5] = ["t/0", "t/+", "#", "$share/g/t/+", "$share/h/#"];
-const TOPICS: [&str; 3] = ["t/0", "t/1", "u"];
-
-fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let client = 0u8..4;
-    let step = prop_oneof![
-        3 => (client.clone(), prop::bool::weighted(0.2), prop::bool::weighted(0.3), 1u32..4).prop_map(
-            |(client, clean, transient, receive_maximum)| Step::Open { client, clean, transient, receive_maximum }
-        ),
-        1 => (client.clone(), 0u64..6).prop_map(|(client, sent)| Step::Close { client, sent }),
-        3 => (client.clone(), 0..FILTERS.len(), 0u32..3)
-            .prop_map(|(client, filter, qos)| Step::Subscribe { client, filter, qos }),
-        1 => (client.clone(), 0..FILTERS.len())
-            .prop_map(|(client, filter)| Step::Unsubscribe { client, filter }),
-        8 => (
-            prop::option::of(client.clone()),
-            0..TOPICS.len(),
-            0u32..3,
-            prop::bool::weighted(0.2),
-            prop::option::weighted(0.2, 0u32..3),
-        )
-            .prop_map(|(client, topic, qos, retain, expiry)| Step::Publish { client, topic, qos, retain, expiry }),
-        6 => (client, 1u64..20, 1u64..4, any::<bool>())
-            .prop_map(|(client, from, count, received)| Step::Acknowledge { client, from, count, received }),
-        1 => (0u64..3_000).prop_map(Step::Pass),
-        1 => Just(Step::NodeDown),
-    ];
-    prop::collection::vec(step, 0..80)
-}
-
-/// Carries steps out, with memory thrown away before some of them.
-struct Run {
-    replica: Replica,
-    life: u64,
-    sequence: u64,
-    next_connection: u64,
-    connections: BTreeMap<u8, u64>,
-}
-
-impl Run {
-    fn new() -> Run {
-        Run {
-            replica: Replica::new(),
-            life: LIFE.0 + 1,
-            sequence: 0,
-            next_connection: 0,
-            connections: BTreeMap::new(),
-        }
-    }
-
-    fn commands(&mut self, kinds: Vec<Kind>) -> Vec<Output> {
-        self.sequence += 1;
-        let batch = proposal(NODE, Incarnation(self.life), self.sequence, kinds);
-        self.replica.apply(vec![batch])
-    }
-
-    fn step(&mut self, step: &Step) -> Vec<Output> {
-        let bounds = command::QueueBounds {
-            max_messages: 6,
-            qos_0: true,
-            ..BOUNDS
-        };
-        let connection = |run: &Run, client| run.connections.get(client).copied().unwrap_or(999);
-        let kind = match step {
-            Step::Open {
-                client,
-                clean,
-                transient,
-                receive_maximum,
-            } => {
-                self.next_connection += 1;
-                self.connections.insert(*client, self.next_connection);
-                Kind::OpenSession(command::OpenSession {
-                    clean_start: *clean,
-                    expiry_interval_s: if *transient { 0 } else { 5 },
-                    bounds: Some(bounds),
-                    ..durable(&client.to_string(), self.next_connection, *receive_maximum)
-                })
-            }
-            Step::Close { client, sent } => Kind::CloseSession(command::CloseSession {
-                client_id: client.to_string(),
-                connection: connection(self, client),
-                sent_through: *sent,
-                ..Default::default()
-            }),
-            Step::Subscribe {
-                client,
-                filter,
-                qos,
-            } => subscribe(
-                &client.to_string(),
-                connection(self, client),
-                FILTERS[*filter],
-                *qos,
-            ),
-            Step::Unsubscribe { client, filter } => Kind::Unsubscribe(command::Unsubscribe {
-                client_id: client.to_string(),
-                connection: connection(self, client),
-                filters: vec![FILTERS[*filter].to_owned()],
-            }),
-            Step::Publish {
-                client,
-                topic,
-                qos,
-                retain,
-                expiry,
-            } => Kind::Publish(command::Publish {
-                connection: client.as_ref().map_or(0, |client| connection(self, client)),
-                packet_id: if *qos == 2 { 1 } else { 0 },
-                message: Some(command::PublishedMessage {
-                    retain: *retain,
-                    expiry_interval_s: *expiry,
-                    ..message(TOPICS[*topic], *qos, "payload")
-                }),
-                max_retained: 2,
-            }),
-            Step::Acknowledge {
-                client,
-                from,
-                count,
-                received,
-            } => {
-                let sequences: Vec<u64> = (*from..from + count).collect();
-                let connection = connection(self, client);
-                if *received {
-                    acknowledge(connection, &[], &sequences)
-                } else {
-                    Kind::Acknowledge(command::Acknowledge {
-                        released: vec![1],
-                        connection,
-                        completed: sequences,
-                        received: Vec::new(),
-                    })
-                }
-            }
-            Step::Pass(ms) => return self.replica.pass(*ms),
-            Step::NodeDown => {
-                self.life += 1;
-                self.sequence = 0;
-                return self.commands(Vec::new());
-            }
-        };
-        self.commands(vec![kind])
-    }
-}
-
-/// Every message row is referred to, as often as it says, and no row refers to nothing.
-fn check_references(replica: &Replica) {
-    use prost::Message as _;
-    let mut references: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
-    for (key, row) in &replica.stored {
-        if [ordinal::ENTRY, ordinal::WAITING].contains(&key[0])
-            && let crate::session::Entry::Queued(queued) =
-                crate::session::Entry::decode(row).expect("a row")
-        {
-            *references
-                .entry(key::message::encode(queued.message))
-                .or_default() += 1;
-        }
-    }
-    for (key, count) in &references {
-        assert!(replica.stored.contains_key(key), "a message is missing");
-        let mut row = key.clone();
-        row[0] = ordinal::REFERENCES;
-        let known = replica.stored.get(&row).map_or(1, |row| {
-            u32::from_be_bytes(row[..].try_into().expect("four bytes"))
-        });
-        assert_eq!(known, *count, "references of {key:?}");
-    }
-    assert_eq!(
-        rows(replica, ordinal::MESSAGE),
-        references.len(),
-        "a message is left"
-    );
-    for (key, row) in &replica.stored {
-        if key[0] == ordinal::QUEUE {
-            let row = state::Queue::decode(&row[..]).expect("a row");
-            let session = SessionId(u64::from_be_bytes(
-                key[1..].try_into().expect("eight bytes"),
-            ));
-            let (from, to) = key::entry::from(session, Sequence::NONE);
-            let entries = replica.stored.range(from..to).count() as u64;
-            assert_eq!(row.messages + u64::from(row.released), entries, "{row:?}");
-        }
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
-
-    #[test]
-    fn replicas_agree_whatever_was_in_memory_and_leave_nothing_behind(
-        steps in steps(), restarts in prop::collection::btree_set(0usize..80, 0..10),
-    ) {
-        let mut whole = Run::new();
-        let mut restarted = Run::new();
-        for (number, step) in steps.iter().enumerate() {
-            if restarts.contains(&number) {
-                restarted.replica.restart();
-            }
-            let outputs = whole.step(step);
-            let others = restarted.step(step);
-            prop_assert_eq!(format!("{:?}", sent(&outputs)), format!("{:?}", sent(&others)));
-            prop_assert_eq!(&whole.replica.stored, &restarted.replica.stored, "after step {} {:?}", number, step);
-            check_references(&whole.replica);
-        }
-        // All sessions end.
-        whole.step(&Step::NodeDown);
-        whole.replica.pass(10_000);
-        whole.replica.pass(10_000);
-        assert_empty(&whole.replica);
-        for table in [ordinal::QUEUE, ordinal::RECEIVED, ordinal::GROUP, ordinal::SESSION, ordinal::SUBSCRIPTION] {
-            prop_assert_eq!(rows(&whole.replica, table), 0, "table {:#x}", table);
-        }
-    }
 }

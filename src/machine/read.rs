@@ -5,6 +5,7 @@ use prost::Message as _;
 use super::key;
 use super::store::decode_row;
 use super::tables::Backing;
+use crate::ids::SessionId;
 use crate::proto::state;
 use crate::store::glob::Glob;
 use crate::store::scan::{self, Page, PageBudget};
@@ -97,4 +98,58 @@ pub fn retained(
             visit(topic, row)
         },
     );
+}
+
+/// At most `most` sessions in the order of their client ids, after one of them, and whether there are more.
+pub fn sessions(
+    backing: &dyn Backing,
+    after: &str,
+    most: usize,
+    connected: bool,
+) -> (Vec<(String, state::Session)>, bool) {
+    let mut from = key::session::encode(after);
+    if !after.is_empty() {
+        from.push(0);
+    }
+    let (_, to) = key::session::all();
+    let mut found = Vec::new();
+    let mut more = false;
+    backing.scan(&from, &to, &mut |row_key, row| {
+        let client_id = key::session::decode(row_key).expect("this machine wrote the key");
+        let row = state::Session::decode(row).expect("this machine wrote the row");
+        if connected && row.owner_node == 0 {
+            return true;
+        }
+        more = found.len() == most;
+        if !more {
+            found.push((client_id.to_owned(), row));
+        }
+        !more
+    });
+    (found, more)
+}
+
+/// How far the queue of a session has come.
+pub fn queue(backing: &dyn Backing, session: u64) -> state::Queue {
+    backing
+        .get(&key::queue::encode(SessionId(session)))
+        .map(|row| state::Queue::decode(row).expect("this machine wrote the row"))
+        .unwrap_or_default()
+}
+
+/// Visits the subscriptions of a session in the order of their filters.
+pub fn subscriptions(
+    backing: &dyn Backing,
+    session: u64,
+    mut visit: impl FnMut(&str, state::Subscription),
+) {
+    let (from, to) = key::subscription::of_session(SessionId(session));
+    backing.scan(&from, &to, &mut |row_key, row| {
+        let (_, filter) = key::subscription::decode(row_key).expect("this machine wrote the key");
+        visit(
+            filter,
+            state::Subscription::decode(row).expect("this machine wrote the row"),
+        );
+        true
+    });
 }

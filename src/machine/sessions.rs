@@ -193,6 +193,29 @@ impl Machine {
         }
     }
 
+    pub(super) fn disconnect(
+        &mut self,
+        context: &mut Context<'_, '_>,
+        command: command::Disconnect,
+    ) -> Reply {
+        let client_id = &command.client_id;
+        let Some(row) = self.session(context, client_id) else {
+            return Reply::NotOwner;
+        };
+        let Some(owner) = owner_of(&row) else {
+            return Reply::NotOwner;
+        };
+        self.end_connection(context, client_id, owner);
+        if owner.node == self.local {
+            self.outputs.push(Output::End {
+                connection: owner.connection,
+                reason: EndReason::Administrative,
+            });
+        }
+        self.release_session(context, client_id, row, None);
+        Reply::Done
+    }
+
     /// Ends a session, and the connection that owns it, for a reason of the server's; tells whether it was there.
     pub(super) fn end_session(
         &mut self,

@@ -17,7 +17,7 @@ pub trait Backing: Send + Sync {
     /// The value stored under `key`.
     fn get(&self, key: &[u8]) -> Option<Bytes>;
 
-    /// Rows with `from <= key < to`, in key order, until `visit` returns `false`. `visit` must not read the backing itself.
+    /// Rows with `from <= key < to`, in key order, until `visit` returns `false`.
     fn scan(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool);
 }
 

@@ -4,6 +4,7 @@ mod cluster_service;
 mod deliver;
 mod life;
 mod metrics;
+mod sessions;
 mod shutdown;
 mod status;
 
@@ -18,10 +19,10 @@ use tonic::transport::server::TcpIncoming;
 use crate::config::{Address, Config};
 use crate::http;
 use crate::ids::NodeId;
+use crate::machine::Machine;
 use crate::machine::subscriptions::SubscriptionIndex;
-use crate::machine::{Machine, Quota};
 use crate::mqtt::broker::Broker;
-use crate::mqtt::listener;
+use crate::mqtt::{listener, sys};
 use crate::proto::cluster::cluster_server::ClusterServer;
 use crate::raft::{self, ChangeError, Peer, Raft};
 use crate::replica::applier::{Applier, LifeEvent, View};
@@ -33,6 +34,7 @@ use crate::replica::reader::Reader;
 use crate::replica::sequencer::{Due, Sequencer};
 use crate::router::Router;
 use crate::storage::{self, DataDir, OpenError};
+use crate::store::Quota;
 use crate::store::scan::PageBudget;
 use crate::telemetry::metrics::Metrics;
 use cluster_service::{ClusterService, Handled, Heard};
@@ -179,11 +181,7 @@ async fn start_replica(config: &Config, metrics: Arc<Metrics>) -> Result<Replica
     let cluster = config.cluster.identity().to_string();
     let data = DataDir::open(&config.node.data_dir, local, &cluster)?;
     let subscriptions = Arc::new(SubscriptionIndex::default());
-    let quota = Quota {
-        max_keys: config.store.max_keys,
-        max_bytes: config.store.max_bytes,
-    };
-    let machine = Machine::new(local, quota, subscriptions.clone());
+    let machine = Machine::new(local, subscriptions.clone());
     let proposer = Arc::new(Proposer::default());
     let router = Router::new(local, subscriptions);
     let due = Arc::new(Due::default());
@@ -240,10 +238,15 @@ impl Node {
             max_keys: config.store.scan_page_keys,
             ..PageBudget::default()
         };
+        let store_quota = Quota {
+            max_keys: config.store.max_keys,
+            max_bytes: config.store.max_bytes,
+        };
         let broker = Broker::new(
             NodeId(config.node.id),
             config.mqtt.clone(),
             scan_page,
+            store_quota,
             replica.router.clone(),
             replica.proposer.clone(),
             reader.clone(),
@@ -260,6 +263,8 @@ impl Node {
         serve_cluster(cluster_listener, cluster, replica, &broker, &config);
         bootstrap(raft.clone(), &config);
         tokio::spawn(metrics::run(broker.clone(), raft.clone()));
+        let status = raft.clone();
+        tokio::spawn(sys::run(broker.clone(), move || cluster_view(&status)));
         let status = Arc::new(NodeStatus {
             config: config.clone(),
             raft: raft.clone(),
@@ -431,7 +436,8 @@ fn serve_http(
     let (stop, stopped) = oneshot::channel::<()>();
     let endpoints = http::Endpoints {
         readiness: status.clone(),
-        admin: status,
+        admin: status.clone(),
+        sessions: status,
         metrics: broker.metrics.clone(),
     };
     tokio::spawn(async move {
@@ -443,6 +449,16 @@ fn serve_http(
         }
     });
     stop
+}
+
+fn cluster_view(raft: &Raft) -> sys::ClusterView {
+    let status = raft.status();
+    sys::ClusterView {
+        leader: status.leader,
+        term: status.term,
+        applied: status.applied,
+        members: status.members.len() as u64,
+    }
 }
 
 /// One line that says what listens where.

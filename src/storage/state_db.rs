@@ -29,6 +29,12 @@ use crate::machine::tables::{Backing, Changes};
 /// First byte of the keys this layer keeps for Raft.
 pub const RESERVED: u8 = 0;
 
+/// Rows of the first portion of a scan: many scans want no more than one.
+const FIRST_PORTION: usize = 4;
+
+/// Rows of the largest portion.
+const LARGEST_PORTION: usize = 1024;
+
 const CURRENT: &str = "state.current";
 
 /// One of the numbered databases.
@@ -236,16 +242,31 @@ impl Backing for State {
         }
     }
 
+    /// Rows are gathered portion by portion, so that whoever visits them holds nobody up: each is as it was at some moment of
+    /// the scan. Apply, which alone changes them, sees them all as they are.
     fn scan(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) {
-        if from >= to {
-            return;
+        let mut from = from.to_vec();
+        let mut portion = FIRST_PORTION;
+        while from.as_slice() < to {
+            let mut rows: Vec<(Vec<u8>, Bytes)> = Vec::with_capacity(portion);
+            self.shared.recent.scan(
+                &from,
+                to,
+                |show| self.shared.scan_stored(&from, to, show),
+                &mut |key, value| {
+                    rows.push((key.to_vec(), Bytes::copy_from_slice(value)));
+                    rows.len() < portion
+                },
+            );
+            if !rows.iter().all(|(key, value)| visit(key, value)) || rows.len() < portion {
+                return;
+            }
+            if let Some((last, _)) = rows.pop() {
+                from = last;
+                from.push(0);
+            }
+            portion = (portion * 4).min(LARGEST_PORTION);
         }
-        self.shared.recent.scan(
-            from,
-            to,
-            |show| self.shared.scan_stored(from, to, show),
-            visit,
-        );
     }
 }
 

@@ -186,6 +186,19 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Cuts a property list, without its length, into its properties.
+pub fn split_properties(list: &[u8]) -> Result<Vec<&[u8]>> {
+    let mut reader = Reader(list);
+    let mut found = Vec::new();
+    while !reader.0.is_empty() {
+        let before = reader.0;
+        let id = reader.byte()?;
+        reader.value(id)?;
+        found.push(&before[..before.len() - reader.0.len()]);
+    }
+    Ok(found)
+}
+
 /// Which properties each packet may have (MQTT 5, table 2-4).
 fn allowed(kind: u8) -> &'static [u8] {
     match kind {
@@ -231,7 +244,51 @@ pub fn decode_packet(level: u8, header: u8, body: &[u8]) -> Result<Packet> {
     };
     reader.end()?;
     check_properties(kind, &packet)?;
+    check_codes(level, kind, &packet)?;
     Ok(packet)
+}
+
+/// The codes a server may send in each packet of MQTT 5: tables 3-1, 3-4 to 3-10 and 3-11.
+fn listed(kind: u8) -> &'static [u8] {
+    match kind {
+        2 => &[
+            0x00, 0x80, 0x81, 0x82, 0x83, 0x84, 0x85, 0x86, 0x87, 0x88, 0x89, 0x8A, 0x8C, 0x90,
+            0x95, 0x97, 0x99, 0x9A, 0x9B, 0x9C, 0x9D, 0x9F,
+        ],
+        4 | 5 => &[0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99],
+        6 | 7 => &[0x00, 0x92],
+        9 => &[
+            0x00, 0x01, 0x02, 0x80, 0x83, 0x87, 0x8F, 0x91, 0x97, 0x9E, 0xA1, 0xA2,
+        ],
+        11 => &[0x00, 0x11, 0x80, 0x83, 0x87, 0x8F, 0x91],
+        14 => &[
+            0x00, 0x80, 0x81, 0x82, 0x83, 0x87, 0x89, 0x8B, 0x8D, 0x8E, 0x8F, 0x90, 0x93, 0x94,
+            0x95, 0x96, 0x97, 0x98, 0x99, 0x9A, 0x9B, 0x9C, 0x9D, 0x9E, 0x9F, 0xA0, 0xA1, 0xA2,
+        ],
+        _ => &[0x00, 0x18],
+    }
+}
+
+fn check_codes(level: u8, kind: u8, packet: &Packet) -> Result<()> {
+    let codes = match packet {
+        Packet::Connack(p) => vec![p.code],
+        Packet::Puback(p) | Packet::Pubrec(p) | Packet::Pubrel(p) | Packet::Pubcomp(p) => {
+            vec![p.code]
+        }
+        Packet::Suback(p) | Packet::Unsuback(p) => p.codes.clone(),
+        Packet::Disconnect(p) | Packet::Auth(p) => vec![p.code],
+        Packet::Publish(_) | Packet::Pingresp => return Ok(()),
+    };
+    let known = match (level, kind) {
+        (V5, _) => listed(kind),
+        (_, 2) => &[0, 1, 2, 3, 4, 5],
+        (_, 9) => &[0x00, 0x01, 0x02, 0x80],
+        _ => &[0],
+    };
+    match codes.iter().find(|code| !known.contains(code)) {
+        Some(code) => Err(format!("packet type {kind} has no code {code:#04x}")),
+        None => Ok(()),
+    }
 }
 
 fn check_properties(kind: u8, packet: &Packet) -> Result<()> {

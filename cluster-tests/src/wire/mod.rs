@@ -6,7 +6,9 @@
 mod decode;
 mod encode;
 
-pub use decode::{Ack, Connack, Disconnect, Packet, Publish, Suback, decode_packet, take_frame};
+pub use decode::{
+    Ack, Connack, Disconnect, Packet, Publish, Suback, decode_packet, split_properties, take_frame,
+};
 pub use encode::*;
 
 /// Protocol levels as on the wire.

@@ -12,6 +12,7 @@ use crate::mqtt::codec::{Ack, PacketId, ReasonCode, encode};
 use crate::proto::command;
 use crate::replica::proposer::Waiter;
 use crate::session::{Sequence, inbound};
+use crate::telemetry::labels::DropReason;
 
 impl Connection {
     pub(super) fn handle_puback(&mut self, ack: &Ack<'_>) -> Result<(), Ended> {
@@ -77,13 +78,21 @@ impl Connection {
         }
     }
 
-    /// A message of the queue is too large for the client, and counts as delivered `[MQTT-3.1.2-25]`.
+    /// A message of the queue is not sent, and counts as delivered: it is too large for the client `[MQTT-3.1.2-25]`, or its
+    /// time is over.
     pub(super) fn give_up(&mut self, sequence: Sequence) {
         self.acknowledged.completed.push(sequence.0);
     }
 
     /// Proposes what was gathered.
     pub(super) fn propose_acknowledged(&mut self) {
+        if let Some(expired) = self.outbound.take_expired() {
+            let dropped = &self.broker.metrics.messages_dropped;
+            dropped.of(DropReason::Expired).add(expired.count);
+            for sequence in expired.sequences {
+                self.give_up(sequence);
+            }
+        }
         let gathered = &self.acknowledged;
         if gathered.completed.is_empty()
             && gathered.received.is_empty()

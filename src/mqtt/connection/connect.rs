@@ -41,6 +41,16 @@ pub(super) struct Refusal {
 }
 
 fn refuse(version: Option<Version>, reason: ReasonCode, text: &'static str) -> Refusal {
+    refuse_within(PeerLimits::NONE, version, reason, text)
+}
+
+/// `limits` are the client's, where its CONNECT could be read `[MQTT-3.2.2-19]`.
+fn refuse_within(
+    limits: PeerLimits,
+    version: Option<Version>,
+    reason: ReasonCode,
+    text: &'static str,
+) -> Refusal {
     let mut packet = Vec::new();
     // A protocol that is not ours gets the answer of the oldest version that has one `[MQTT-3.1.2-2]`.
     let version = version.unwrap_or(Version::V311);
@@ -53,7 +63,7 @@ fn refuse(version: Option<Version>, reason: ReasonCode, text: &'static str) -> R
         ..ConnAck::refused(reason)
     };
     // Some reasons have no MQTT 3 return code: the socket is closed without an answer.
-    let _ = encode::connack(&mut packet, version, &connack, PeerLimits::NONE);
+    let _ = encode::connack(&mut packet, version, &connack, limits);
     Refusal {
         packet,
         ended: Ended::silent(DisconnectReason::Refused, text),
@@ -73,14 +83,6 @@ fn refuse_malformed(found: frame::Frame<'_>, error: DecodeError) -> Refusal {
         ended: Ended::from(error),
         ..refusal
     }
-}
-
-fn check_will(version: Version, will: &Will<'_>) -> Result<(), Refusal> {
-    if will.topic.starts_with("$") {
-        let text = "topics that begin with $ are the broker's own";
-        return Err(refuse(Some(version), ReasonCode::NotAuthorized, text));
-    }
-    Ok(())
 }
 
 /// What the session's queue may hold, as this node is configured.
@@ -116,22 +118,25 @@ impl Opening {
     pub(super) fn begin(broker: &Arc<Broker>, found: frame::Frame<'_>) -> Result<Opening, Refusal> {
         let connect = decode_connect(found).map_err(|error| refuse_malformed(found, error))?;
         let version = connect.version;
+        let opening = Opening::of(broker, &connect);
+        let limits = opening.terms.limits;
+        let refuse = |reason, text| Err(refuse_within(limits, Some(version), reason, text));
         if !broker.is_serving() {
             let text = "this node is not in touch with the cluster's majority";
-            return Err(refuse(Some(version), ReasonCode::ServerUnavailable, text));
+            return refuse(ReasonCode::ServerUnavailable, text);
         }
         if connect.authentication_method.is_some() {
             let text = "extended authentication is not supported";
-            return Err(refuse(
-                Some(version),
-                ReasonCode::BadAuthenticationMethod,
-                text,
-            ));
+            return refuse(ReasonCode::BadAuthenticationMethod, text);
         }
-        if let Some(will) = &connect.will {
-            check_will(version, will)?;
+        if connect
+            .will
+            .as_ref()
+            .is_some_and(|will| will.topic.starts_with('$'))
+        {
+            let text = "topics that begin with $ are the broker's own";
+            return refuse(ReasonCode::NotAuthorized, text);
         }
-        let opening = Opening::of(broker, &connect);
         let command = command::OpenSession {
             client_id: opening.terms.client_id.to_string(),
             connection: opening.mailbox.connection.0,
@@ -154,11 +159,10 @@ impl Opening {
             .is_err()
         {
             broker.router.unregister(opening.mailbox.connection);
-            return Err(refuse(
-                Some(version),
+            return refuse(
                 ReasonCode::ServerBusy,
                 "too much is waiting to be committed",
-            ));
+            );
         }
         Ok(opening)
     }
@@ -200,6 +204,7 @@ impl Opening {
                 broker.next_connection(),
                 version,
                 max_packet_size,
+                connect.topic_alias_maximum,
                 config.outbox_max_bytes,
             ),
             receive_maximum: connect
@@ -247,33 +252,38 @@ impl Opening {
                     self.terms.clone(),
                     opened,
                 );
-                self.accept(broker, present, &mut connection);
+                self.accept(broker, present, &mut connection)?;
                 Ok(connection)
             }
             _ => {
-                broker.router.unregister(self.mailbox.connection);
-                // The session may be opened all the same, for a connection that is no more.
-                let close = command::CloseSession {
-                    client_id: self.terms.client_id.to_string(),
-                    connection: self.mailbox.connection.0,
-                    expiry_interval_s: None,
-                    discard_will: true,
-                    sent_through: 0,
-                };
-                broker
-                    .proposer
-                    .submit_always(command::command::Kind::CloseSession(close), Waiter::Nobody);
                 let text = "this node is not in touch with the cluster's majority";
-                Err(refuse(
-                    Some(self.terms.version),
-                    ReasonCode::ServerUnavailable,
-                    text,
-                ))
+                Err(self.abandon(broker, ReasonCode::ServerUnavailable, text))
             }
         }
     }
 
-    fn accept(&self, broker: &Broker, session_present: bool, connection: &mut Connection) {
+    /// The session may be open, or be opened yet, for a connection that is no more.
+    fn abandon(&self, broker: &Broker, reason: ReasonCode, text: &'static str) -> Refusal {
+        broker.router.unregister(self.mailbox.connection);
+        let close = command::CloseSession {
+            client_id: self.terms.client_id.to_string(),
+            connection: self.mailbox.connection.0,
+            expiry_interval_s: None,
+            discard_will: true,
+            sent_through: 0,
+        };
+        broker
+            .proposer
+            .submit_always(command::command::Kind::CloseSession(close), Waiter::Nobody);
+        refuse_within(self.terms.limits, Some(self.terms.version), reason, text)
+    }
+
+    fn accept(
+        &self,
+        broker: &Broker,
+        session_present: bool,
+        connection: &mut Connection,
+    ) -> Result<(), Refusal> {
         let config = &broker.config;
         let terms = &self.terms;
         let properties = ConnAckProperties {
@@ -292,12 +302,13 @@ impl Opening {
             ..ConnAck::accepted(session_present)
         };
         let written = encode::connack(&mut connection.out, terms.version, &connack, terms.limits);
-        if written.is_err() {
-            // The client's maximum packet size is too small for a CONNACK: it gets nothing larger either.
-            tracing::debug!(
-                client_id = &*terms.client_id,
-                "CONNACK does not fit the client's maximum packet size"
-            );
+        match written {
+            Ok(_) => Ok(()),
+            // The client's maximum packet size is too small for what it must be told.
+            Err(_) => {
+                let text = "the CONNACK is larger than the client accepts";
+                Err(self.abandon(broker, ReasonCode::PacketTooLarge, text))
+            }
         }
     }
 }

@@ -75,9 +75,10 @@ impl From<End> for Ended {
                 ReasonCode::QuotaExceeded,
                 "the session's queue was full, and its policy is to end the session",
             ),
+            // DISCONNECT has no 0x88 `[MQTT-3.14.2-1]`: that is for the CONNACKs that follow.
             End::Unavailable => Ended::told(
                 Cause::NoLeader,
-                ReasonCode::ServerUnavailable,
+                ReasonCode::UseAnotherServer,
                 "this node has lost touch with the cluster's majority",
             ),
             End::ShuttingDown => Ended::told(
@@ -85,6 +86,30 @@ impl From<End> for Ended {
                 ReasonCode::ServerShuttingDown,
                 "this node is shutting down",
             ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mqtt::codec::{Disconnect, PeerLimits, Version, encode};
+
+    /// [MQTT-3.14.2-1]: what DISCONNECT can't say would not be said at all.
+    #[test]
+    fn every_end_can_be_told() {
+        for end in [
+            End::Machine(EndReason::TakenOver),
+            End::Machine(EndReason::Administrative),
+            End::Machine(EndReason::QueueFull),
+            End::Unavailable,
+            End::ShuttingDown,
+        ] {
+            let reason = Ended::from(end).tell.expect("the client is told");
+            let packet = Disconnect::new(reason);
+            let written =
+                encode::disconnect(&mut Vec::new(), Version::V5, &packet, PeerLimits::NONE);
+            assert!(written.is_ok(), "{end:?}: {written:?}");
         }
     }
 }

@@ -1,10 +1,11 @@
 //! What is under way to the client: packet ids, the receive maximum, and what waits for room.
 
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
-use crate::mqtt::codec::{PacketId, QoS};
+use crate::mqtt::codec::{PacketId, PropertyId, QoS};
 use crate::router::mailbox::Contents;
 use crate::session::sequence::PACKET_IDS;
 use crate::session::{Acknowledged, Received, Sequence, Window};
@@ -30,6 +31,56 @@ struct Held {
     packet_id_at: usize,
     qos: QoS,
     sequence: Option<Sequence>,
+    expiry: Option<Expiry>,
+}
+
+/// When a packet that waits is over, and where it says so.
+#[derive(Debug)]
+struct Expiry {
+    deadline: Instant,
+    /// Position of the interval in the packet; before MQTT 5 there is none.
+    at: Option<usize>,
+}
+
+impl Expiry {
+    fn new(expiry_s: u32, packet: &[u8], packet_id_at: usize) -> Expiry {
+        // Before it there is only the length of the properties.
+        let properties = packet_id_at + 2;
+        let length = packet
+            .iter()
+            .skip(properties)
+            .take_while(|byte| **byte & 0x80 != 0)
+            .count();
+        let at = properties + length + 1;
+        let is_there = packet.get(at) == Some(&(PropertyId::MessageExpiryInterval as u8))
+            && packet.get(at + 1..at + 5) == Some(&expiry_s.to_be_bytes());
+        Expiry {
+            deadline: Instant::now() + Duration::from_secs(expiry_s.into()),
+            at: is_there.then_some(at + 1),
+        }
+    }
+
+    /// Writes what is left of the interval `[MQTT-3.3.2-6]`; `false` when nothing is.
+    fn count_down(&self, packet: &mut [u8]) -> bool {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return false;
+        }
+        let seconds = left.as_millis().div_ceil(1000);
+        if let Some(field) = self.at.and_then(|at| packet.get_mut(at..at + 4)) {
+            field.copy_from_slice(&u32::try_from(seconds).unwrap_or(u32::MAX).to_be_bytes());
+        }
+        true
+    }
+}
+
+/// Messages that expired while they waited for room in the client's receive maximum.
+#[derive(Debug, Default)]
+pub struct Expired {
+    /// How many.
+    pub count: u64,
+    /// Those of them that are in the session's queue.
+    pub sequences: Vec<Sequence>,
 }
 
 /// What follows from the client's PUBACK, PUBREC or PUBCOMP.
@@ -61,6 +112,7 @@ pub struct Outbound {
     /// The last message of the queue that was sent.
     sent_through: Sequence,
     held: VecDeque<Held>,
+    expired: Expired,
     held_bytes: usize,
     /// Bytes that may be held.
     bound: usize,
@@ -76,6 +128,7 @@ impl Outbound {
             window: Window::default(),
             sent_through: Sequence::NONE,
             held: VecDeque::new(),
+            expired: Expired::default(),
             held_bytes: 0,
             bound,
         }
@@ -88,6 +141,11 @@ impl Outbound {
     /// Whether nothing waits for room.
     pub fn is_free(&self) -> bool {
         self.held.is_empty()
+    }
+
+    /// What expired since the last call.
+    pub fn take_expired(&mut self) -> Option<Expired> {
+        (self.expired.count > 0).then(|| std::mem::take(&mut self.expired))
     }
 
     /// The last message of the session's queue that was sent on this connection.
@@ -146,8 +204,11 @@ impl Outbound {
                 continue;
             }
             self.held_bytes += end - at;
-            let packet = packets[at..end].into();
+            let packet: Box<[u8]> = packets[at..end].into();
             self.held.push_back(Held {
+                expiry: entry
+                    .expiry_s
+                    .map(|seconds| Expiry::new(seconds, &packet, packet_id_at - at)),
                 packet,
                 packet_id_at: packet_id_at - at,
                 qos: entry.qos,
@@ -169,6 +230,14 @@ impl Outbound {
             && let Some(mut held) = self.held.pop_front()
         {
             self.held_bytes -= held.packet.len();
+            if let Some(expiry) = &held.expiry
+                && !expiry.count_down(&mut held.packet)
+            {
+                // [MQTT-3.3.2-5]
+                self.expired.count += 1;
+                self.expired.sequences.extend(held.sequence);
+                continue;
+            }
             let packet_id = &mut held.packet[held.packet_id_at..held.packet_id_at + 2];
             self.send_one(packet_id, held.qos, held.sequence);
             out.extend_from_slice(&held.packet);
@@ -278,6 +347,7 @@ mod tests {
                     packet_id_at: (at + id_at) as u32,
                     qos: QoS::AtLeastOnce,
                     sequence: None,
+                    expiry_s: None,
                 });
             }
         }
@@ -371,5 +441,29 @@ mod tests {
         );
         assert_eq!(out, b"r\0\x08");
         assert_eq!(outbound.acknowledged(seven, &mut out), After::Nothing);
+    }
+
+    #[test]
+    fn what_waits_for_room_counts_down_and_expires() {
+        let mut outbound = Outbound::new(1, 1000);
+        let mut out = Vec::new();
+        let packet = b"a__\x05\x02\0\0\0\x09m";
+        let mut three = contents(&[(b"q__", Some(1)), (b"0__\0", Some(1)), (packet, Some(1))]);
+        three.tracked[1].expiry_s = Some(0);
+        three.tracked[2].expiry_s = Some(9);
+        outbound.send(&mut three, &mut out);
+        assert!(outbound.take_expired().is_none());
+        outbound.held[1]
+            .expiry
+            .as_mut()
+            .expect("it expires")
+            .deadline -= Duration::from_secs(5);
+        out.clear();
+        outbound.acknowledged(id(1), &mut out);
+        assert_eq!(out, b"a\x80\x01\x05\x02\0\0\0\x04m");
+        assert_eq!(
+            outbound.take_expired().map(|expired| expired.count),
+            Some(1)
+        );
     }
 }

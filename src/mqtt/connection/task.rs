@@ -9,9 +9,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -21,7 +22,7 @@ use super::connect::{Opening, Refusal};
 use super::end::Ended;
 use crate::limits;
 use crate::mqtt::broker::Broker;
-use crate::mqtt::codec::frame;
+use crate::mqtt::codec::{DecodeError, PacketType, frame};
 use crate::router::mailbox::Contents;
 use crate::telemetry::labels::DisconnectReason;
 
@@ -40,7 +41,7 @@ thread_local! {
 
 /// What a connection waits for.
 enum Event {
-    Readable,
+    Read,
     Writable,
     Mailbox,
     Timer,
@@ -105,6 +106,14 @@ async fn read_connect(
             Ok(_) => {}
             Err(error) if is_transient(&error) => continue,
             Err(_) => return Err(fail(network())),
+        }
+        if unfinished
+            .first()
+            .is_some_and(|first| *first != PacketType::Connect.first_byte())
+        {
+            // [MQTT-3.1.0-1]: no answer, this may not be MQTT at all.
+            let text = DecodeError::FirstPacketNotConnect.text();
+            return Err(fail(Ended::silent(DisconnectReason::Protocol, text)));
         }
         match frame::next(unfinished, broker.config.max_packet_size_bytes) {
             Ok(Some(found)) => {
@@ -213,14 +222,8 @@ impl Task {
                 () = stall => continue,
             };
             match event {
-                Ok(Event::Readable) => match self.read() {
-                    Ok(true) => {
-                        // [MQTT-3.1.2-22]: only what arrives counts.
-                        last_packet = Instant::now();
-                    }
-                    Ok(false) => {}
-                    Err(end) => return end,
-                },
+                // [MQTT-3.1.2-22]: only what arrives counts.
+                Ok(Event::Read) => last_packet = Instant::now(),
                 Ok(Event::Timer) => {
                     let deadline = last_packet + keep_alive;
                     if Instant::now() >= deadline {
@@ -235,7 +238,7 @@ impl Task {
                     }
                 }
                 Ok(Event::Mailbox | Event::Writable) => {}
-                Err(_) => return network(),
+                Err(end) => return end,
             }
             stalled |= self.connection_stalled();
         }
@@ -246,12 +249,12 @@ impl Task {
         matches!(frame::header(&self.unfinished, u32::MAX), Ok(Some(header)) if self.unfinished.len() >= header.total())
     }
 
-    /// Waits for the socket, the mailbox or the timer.
+    /// Waits for the socket, the mailbox or the timer. What arrives is read and handled here.
     async fn next_event(
-        &self,
+        &mut self,
         stalled: bool,
         mut timer: Option<&mut Pin<Box<Sleep>>>,
-    ) -> io::Result<Event> {
+    ) -> Result<Event, Ended> {
         let unsent = self.written < self.connection.out.len();
         // A client that does not take its answers is not read either.
         let read = !stalled
@@ -263,10 +266,10 @@ impl Task {
                 return Poll::Ready(Ok(Event::Mailbox));
             }
             if unsent && let Poll::Ready(ready) = self.stream.poll_write_ready(context) {
-                return Poll::Ready(ready.map(|()| Event::Writable));
+                return Poll::Ready(ready.map(|()| Event::Writable).map_err(|_| network()));
             }
-            if read && let Poll::Ready(ready) = self.stream.poll_read_ready(context) {
-                return Poll::Ready(ready.map(|()| Event::Readable));
+            if read && let Poll::Ready(handled) = self.poll_read(context) {
+                return Poll::Ready(handled.map(|()| Event::Read));
             }
             if let Some(timer) = &mut timer
                 && timer.as_mut().poll(context).is_ready()
@@ -287,57 +290,41 @@ impl Task {
         Ok(flow? == Flow::Stall)
     }
 
-    /// Reads once and handles the packets; tells whether anything was read.
-    fn read(&mut self) -> Result<bool, Ended> {
+    /// Reads once and handles the packets. A read that does not fill the buffer has emptied the socket, which `poll_read`
+    /// takes into account: it does not ask the kernel again before there is more.
+    fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Ended>> {
         READ_BUFFER.with_borrow_mut(|buffer| {
-            let read = if self.unfinished.is_empty() {
-                match self.stream.try_read(buffer) {
-                    Ok(read) => read,
-                    Err(error) if is_transient(&error) => return Ok(false),
-                    Err(_) => return Err(network()),
-                }
-            } else {
-                return self.read_more(buffer);
-            };
-            if read == 0 {
-                return Err(network());
+            let mut buffer = ReadBuf::new(buffer);
+            let read = ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer));
+            let bytes = buffer.filled();
+            if read.is_err() || bytes.is_empty() {
+                return Poll::Ready(Err(network()));
             }
-            self.connection
-                .broker
-                .metrics
-                .bytes_received
-                .add(read as u64);
-            let bytes = &buffer[..read];
-            let (taken, flow) = self.connection.handle_bytes(bytes);
-            self.unfinished.extend_from_slice(&bytes[taken..]);
-            self.connection.wake.wake();
-            flow.map(|_| true)
+            let metrics = &self.connection.broker.metrics;
+            metrics.bytes_received.add(bytes.len() as u64);
+            Poll::Ready(self.handle(bytes))
         })
     }
 
-    /// Reads on where the beginning of a packet is kept already.
-    fn read_more(&mut self, buffer: &mut [u8]) -> Result<bool, Ended> {
-        let read = match self.stream.try_read(buffer) {
-            Ok(0) => return Err(network()),
-            Ok(read) => read,
-            Err(error) if is_transient(&error) => return Ok(false),
-            Err(_) => return Err(network()),
-        };
-        self.connection
-            .broker
-            .metrics
-            .bytes_received
-            .add(read as u64);
-        self.unfinished.extend_from_slice(&buffer[..read]);
-        let bytes = std::mem::take(&mut self.unfinished);
-        let (taken, flow) = self.connection.handle_bytes(&bytes);
-        self.unfinished = if taken == 0 {
-            bytes
+    fn handle(&mut self, bytes: &[u8]) -> Result<(), Ended> {
+        let flow = if self.unfinished.is_empty() {
+            let (taken, flow) = self.connection.handle_bytes(bytes);
+            self.unfinished.extend_from_slice(&bytes[taken..]);
+            flow
         } else {
-            bytes[taken..].to_vec()
+            // The beginning of a packet is kept already.
+            self.unfinished.extend_from_slice(bytes);
+            let bytes = std::mem::take(&mut self.unfinished);
+            let (taken, flow) = self.connection.handle_bytes(&bytes);
+            self.unfinished = if taken == 0 {
+                bytes
+            } else {
+                bytes[taken..].to_vec()
+            };
+            flow
         };
         self.connection.wake.wake();
-        flow.map(|_| true)
+        flow.map(|_| ())
     }
 
     /// Takes what is in the mailbox and sends what the socket takes.
@@ -346,7 +333,14 @@ impl Task {
             if self.written == self.connection.out.len() {
                 self.written = 0;
                 self.connection.out.clear();
-                CONTENTS.with_borrow_mut(|contents| self.connection.drain_mailbox(contents))?;
+                CONTENTS.with_borrow_mut(|contents| {
+                    let drained = self.connection.drain_mailbox(contents);
+                    if drained.is_err() {
+                        // What is left is this client's, and must not reach another.
+                        *contents = Contents::default();
+                    }
+                    drained
+                })?;
                 self.connection.wake.wake();
                 if self.connection.out.is_empty() {
                     self.release_buffers();

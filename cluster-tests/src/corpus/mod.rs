@@ -1,0 +1,155 @@
+//! Conversations as text: what the client sends, byte by byte, and what must come back. One file, one rule.
+//!
+//! The first line of a file is a comment: the statements of the standard that it shows (`[MQTT-4.4.0-1]`; one of MQTT
+//! 3.1.1 has `3.1.1` in front: `3.1.1 [MQTT-4.4.0-1]`) and what they come to. `docs/conformance.md` lists them.
+//!
+//! ```text
+//! level 5                      the protocol level of connections opened from here on: 3, 4 or 5
+//! node 1                       and their node: the second one (of a single one: that)
+//! close                        close the connection without DISCONNECT; the next line opens another one
+//! pause 1200                   let that many milliseconds pass
+//! alone                        nothing else is said to the broker meanwhile: for filters like `#`
+//! unlike quorumq why           that broker is known to answer otherwise
+//!
+//! > 10 [ s"MQTT" 05 02 0000 00 s"@" ]
+//! < 20 PRESENT                 an accepting CONNACK with session present 1; NEW: with 0
+//! < 20 NEW ( 13 003C ) WITHOUT 1A 1C   ... that has, among others, these properties, and has not those
+//! < 20|90 *                    a packet whose first byte is one of these
+//! < 90 [ 0001 00 02 ]          a packet with exactly these bytes
+//! < PUBACK 0001                whichever its form, with a code of success; also PUBREC, PUBREL, PUBCOMP
+//! < PUBACK 0001 87 97          ... with one of these codes
+//! < PUBACK 0001 87 WITHOUT 1F 26   ... and none of these properties; E0 may say so too
+//! < E0 81 82                   a DISCONNECT (MQTT 5) with one of these reasons
+//! < END 81 82                  closed, at most one refusing CONNACK or DISCONNECT with one of these codes before
+//! < REFUSED 84 01              the same, and the CONNACK may be of any version
+//! < CLOSE                      closed without another packet
+//! < CLOSE WITHIN 3000          ... after that many milliseconds at most; any expectation may say so
+//! < SILENCE                    nothing waits: nothing comes for a moment, then a PINGREQ is answered at once
+//! < OPEN 1300                  nothing comes for so long and the connection stays open; no PINGREQ
+//! <~ 40 *                      neighbouring lines with <~ are met in any order
+//! differ $1 $2                 these are different
+//! ```
+//!
+//! A word in front of `>`, `<`, `close` names one of several connections; `a|b <` comes on one of the two.
+//!
+//! Bytes are hexadecimal; `"text"` is its bytes, `s"text"` has two bytes of length in front, `[ … ]` has its remaining
+//! length in front, `( … )` its length as properties do, and `00*70000` repeats a byte. `@` in quotes is a word of eight
+//! letters that no other conversation has: client ids and topics begin with it.
+//!
+//! In what comes, `$name` is a packet id and `s$name` a string that the broker chooses: the first use of a name takes
+//! what came, later ones stand for it. `00|10` is one of these bytes, `00000008-0000000A` a number between these, `..*3`
+//! three bytes of any value. Properties with commas between them come in any order, `( 01 01 , 08 s"a" )`.
+//!
+//! `QUORUMQ_REWRITE=1` writes what came into the files in place of what did not come.
+
+mod conversation;
+mod pattern;
+mod run;
+mod show;
+mod step;
+
+pub use conversation::Broken;
+pub use run::{Outcome, Told, hold_all};
+
+/// The folder of conversations with a node whose limits are low.
+pub const LIMITS: &str = "limits/";
+
+/// The `[mqtt]` section of that node.
+pub const LOW_LIMITS: &str = "\
+receive_maximum = 2
+max_packet_size_bytes = 256
+topic_alias_maximum = 0
+max_keep_alive_s = 2
+session_expiry_max_s = 1
+";
+
+use std::path::{Path, PathBuf};
+
+/// A conversation and its text.
+#[derive(Debug, Clone)]
+pub struct File {
+    /// `folder/name`.
+    pub name: String,
+    pub path: PathBuf,
+    pub text: String,
+}
+
+impl File {
+    /// Whether it wants the broker for itself.
+    pub fn is_alone(&self) -> bool {
+        self.text.lines().any(|line| line.trim() == "alone")
+    }
+
+    /// Why a broker is known to answer otherwise.
+    pub fn unlike(&self, broker: &str) -> Option<&str> {
+        self.text.lines().find_map(|line| {
+            let rest = line.strip_prefix("unlike ")?.strip_prefix(broker)?;
+            rest.strip_prefix(' ')
+        })
+    }
+}
+
+/// Where the conversations are.
+pub fn directory() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")
+}
+
+/// The conversations whose name begins with one of these, by name; all without any. [`LIMITS`] are among them.
+pub fn files(picked: &[String]) -> Vec<File> {
+    let mut found = Vec::new();
+    for folder in sorted(&directory()) {
+        if folder.is_dir() {
+            found.extend(sorted(&folder).into_iter().filter_map(read));
+        }
+    }
+    let is_picked = |file: &File| picked.iter().any(|name| file.name.starts_with(name));
+    found.retain(|file| picked.is_empty() || is_picked(file));
+    found
+}
+
+fn sorted(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory)
+        .unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+    let mut found: Vec<PathBuf> = entries
+        .map(|entry| entry.expect("a directory can be read").path())
+        .collect();
+    found.sort();
+    found
+}
+
+fn read(path: PathBuf) -> Option<File> {
+    if path.extension().is_none_or(|extension| extension != "txt") {
+        return None;
+    }
+    let folder = path.parent()?.file_name()?.to_string_lossy().into_owned();
+    let name = format!("{folder}/{}", path.file_stem()?.to_string_lossy());
+    let text = std::fs::read_to_string(&path).expect("a file of the corpus can be read");
+    Some(File { name, path, text })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use step::Step;
+
+    #[test]
+    fn every_file_is_well_formed() {
+        let mut wrong = Vec::new();
+        for file in files(&[]) {
+            if !file.text.starts_with("# ") {
+                wrong.push(format!("{}: begins with the rule it shows", file.name));
+            }
+            let mut expects = false;
+            for (number, line) in file.text.lines().enumerate() {
+                match step::parse(line, "12345678") {
+                    Ok(step) => expects |= matches!(step, Some(Step::Expect(_))),
+                    Err(why) => wrong.push(format!("{}:{}: {why}", file.name, number + 1)),
+                }
+            }
+            if !expects {
+                wrong.push(format!("{}: expects nothing", file.name));
+            }
+        }
+        assert!(wrong.is_empty(), "{wrong:#?}");
+    }
+}

@@ -1,0 +1,148 @@
+//! Many conversations side by side, and what is told about them.
+
+use super::conversation::{self, Broken};
+use super::{File, LIMITS, files};
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Conversations held at the same time: most of them only wait.
+const SIDE_BY_SIDE: usize = 12;
+
+/// How a conversation went.
+#[derive(Debug)]
+pub struct Outcome {
+    pub file: File,
+    pub broken: Option<Broken>,
+    pub took: Duration,
+}
+
+/// How all of them went.
+#[derive(Debug)]
+pub struct Told {
+    pub outcomes: Vec<Outcome>,
+    pub took: Duration,
+    broker: String,
+}
+
+/// Holds the conversations whose name begins with one of `picked` with the nodes of a broker; without any, all but those
+/// that need low limits.
+/// `QUORUMQ_REWRITE=1` rewrites those that go otherwise, `unlike` ones excepted.
+pub fn hold_all(broker: &str, picked: &[String], nodes: &[SocketAddr]) -> Told {
+    let began = Instant::now();
+    let mut all = files(picked);
+    all.retain(|file| !picked.is_empty() || !file.name.starts_with(LIMITS));
+    let (alone, beside): (Vec<File>, Vec<File>) = all.into_iter().partition(File::is_alone);
+    let outcomes = Mutex::new(Vec::new());
+    for (group, threads) in [(beside, SIDE_BY_SIDE), (alone, 1)] {
+        // Those that wait begin first.
+        let mut group = group;
+        group.sort_by_key(|file| !file.text.contains("\npause "));
+        let next = Mutex::new(group.into_iter().enumerate());
+        let work = || {
+            loop {
+                let taken = next.lock().expect("no thread panics with it").next();
+                let Some((index, file)) = taken else { break };
+                let mut turned = nodes.to_vec();
+                turned.rotate_left(index % nodes.len());
+                let outcome = hold(file, broker, &turned);
+                outcomes
+                    .lock()
+                    .expect("no thread panics with it")
+                    .push(outcome);
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(work);
+            }
+        });
+    }
+    let mut outcomes = outcomes.into_inner().expect("every thread has ended");
+    outcomes.sort_by(|a, b| a.file.name.cmp(&b.file.name));
+    Told {
+        outcomes,
+        took: began.elapsed(),
+        broker: broker.to_owned(),
+    }
+}
+
+fn hold(file: File, broker: &str, nodes: &[SocketAddr]) -> Outcome {
+    let began = Instant::now();
+    let asked = std::env::var("QUORUMQ_REWRITE").is_ok_and(|value| value == "1");
+    // What is known to be wrong is not made the expectation.
+    let rewrite = asked && file.unlike(broker).is_none();
+    let held = conversation::hold(&file.text, &unique_word(), nodes, rewrite);
+    let broken = match held {
+        Ok(text) => {
+            if text != file.text {
+                std::fs::write(&file.path, text).expect("a file of the corpus can be written");
+            }
+            None
+        }
+        Err(broken) => Some(broken),
+    };
+    Outcome {
+        file,
+        broken,
+        took: began.elapsed(),
+    }
+}
+
+/// Eight letters and digits, never the same twice, also not in another run against the same broker.
+fn unique_word() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let tenths = now.map_or(0, |now| now.as_millis() / 100);
+    // Five digits of base 36 go on for 70 days.
+    let mut word = String::from("c");
+    for (mut number, digits) in [(tenths, 5), (u128::from(count), 2)] {
+        for _ in 0..digits {
+            let digit = u32::try_from(number % 36).expect("it is below 36");
+            word.push(char::from_digit(digit, 36).expect("it is below 36"));
+            number /= 36;
+        }
+    }
+    word
+}
+
+impl Told {
+    /// Everything that is not as it should be, one entry each: a conversation that broke, or one that was known to
+    /// break and does not.
+    pub fn complaints(&self) -> Vec<String> {
+        let complaint = |outcome: &Outcome| {
+            let name = &outcome.file.name;
+            let known = outcome.file.unlike(&self.broker);
+            match (&outcome.broken, known) {
+                (Some(broken), None) => Some(format!(
+                    "{name}:{}\n    expected {}\n    came     {}",
+                    broken.line, broken.expected, broken.came
+                )),
+                (None, Some(why)) => Some(format!(
+                    "{name} holds now; remove its line: unlike {} {why}",
+                    self.broker
+                )),
+                _ => None,
+            }
+        };
+        self.outcomes.iter().filter_map(complaint).collect()
+    }
+
+    /// How many held, how many are known to break, the slowest, and the complaints.
+    pub fn report(&self) -> String {
+        let held = self.outcomes.iter().filter(|o| o.broken.is_none()).count();
+        let complaints = self.complaints();
+        let (all, took) = (self.outcomes.len(), self.took.as_millis());
+        let mut report = format!("{held} of {all} conversations held in {took} ms");
+        if let Some(slowest) = self.outcomes.iter().max_by_key(|outcome| outcome.took) {
+            let (name, took) = (&slowest.file.name, slowest.took.as_millis());
+            report += &format!("; the slowest, {name}, took {took} ms");
+        }
+        for complaint in &complaints {
+            report += &format!("\n  {complaint}");
+        }
+        report
+    }
+}

@@ -1,0 +1,219 @@
+//! `/v1/sessions` and `/v1/retained`: what the cluster keeps for its clients, page by page.
+
+use axum::Json;
+use axum::extract::{Query, State};
+use futures::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+
+use super::admin::{AdminError, AdminFuture, bounded};
+use super::serve::Endpoints;
+
+/// Most entries of one page.
+pub const LARGEST_PAGE: usize = 1_000;
+
+/// Which page of a list: `?after=NAME&limit=N`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Page {
+    /// The last name of the page before.
+    pub after: String,
+    /// Entries wanted, at most [`LARGEST_PAGE`]; 0: that many.
+    pub limit: usize,
+    /// Only sessions that have a connection.
+    pub connected: bool,
+    /// Only retained messages whose topic matches this filter.
+    pub filter: String,
+}
+
+impl Page {
+    /// How many entries to give.
+    pub fn size(&self) -> usize {
+        match self.limit {
+            0 => LARGEST_PAGE,
+            limit => limit.min(LARGEST_PAGE),
+        }
+    }
+}
+
+/// Names one client: `?client_id=ID`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClientId {
+    /// The client identifier.
+    pub client_id: String,
+}
+
+/// Names one topic: `?topic=NAME`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Topic {
+    /// The topic name.
+    pub topic: String,
+}
+
+/// One session.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionStatus {
+    /// Its client.
+    pub client_id: String,
+    /// The node its client is connected to.
+    pub node: Option<u64>,
+    /// `5.0`, `3.1.1` or `3.1`.
+    pub protocol: String,
+    /// Seconds it outlives its connection; 4294967295: for ever.
+    pub expiry_interval_s: u32,
+    /// When it ends, milliseconds since the Unix epoch, while it has no connection.
+    pub expires_at_ms: Option<u64>,
+    /// Whether its messages with QoS 1 and 2 go through a replicated queue.
+    pub durable: bool,
+    /// Messages in its queue, those under way included.
+    pub queued_messages: u64,
+    /// Their size, bytes.
+    pub queued_bytes: u64,
+    /// Messages under way to its client.
+    pub in_flight: u32,
+    /// Messages dropped because its queue was full.
+    pub dropped_messages: u64,
+    /// Whether it has a will.
+    pub has_will: bool,
+}
+
+/// One subscription.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubscriptionStatus {
+    /// As it was sent, `$share/…` included.
+    pub filter: String,
+    /// Granted QoS.
+    pub qos: u32,
+    /// No Local.
+    pub no_local: bool,
+    /// Retain As Published.
+    pub retain_as_published: bool,
+    /// Retain Handling.
+    pub retain_handling: u32,
+    /// Subscription identifier.
+    pub identifier: Option<u32>,
+}
+
+/// One session with its subscriptions.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionDetail {
+    /// The session.
+    #[serde(flatten)]
+    pub session: SessionStatus,
+    /// Its subscriptions.
+    pub subscriptions: Vec<SubscriptionStatus>,
+}
+
+/// One retained message.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RetainedStatus {
+    /// Its topic.
+    pub topic: String,
+    /// QoS it was published with.
+    pub qos: u32,
+    /// Size of its payload, bytes.
+    pub payload_bytes: usize,
+    /// When it goes, milliseconds since the Unix epoch.
+    pub expires_at_ms: Option<u64>,
+    /// The payload, if it is text; only when one message is asked for.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub payload: Option<String>,
+    /// The payload in hexadecimal, if it is not text.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub payload_hex: Option<String>,
+}
+
+/// A page of a list.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listed<T> {
+    /// Its entries, in the order of their names.
+    pub entries: Vec<T>,
+    /// Name to go on after, when there is more.
+    pub next: Option<String>,
+}
+
+/// What the node layer can tell of sessions and retained messages. Answers see everything acknowledged before.
+pub trait Sessions: Send + Sync + 'static {
+    /// Sessions in the order of their client ids.
+    fn list(&self, page: Page) -> AdminFuture<'_, Listed<SessionStatus>>;
+
+    /// One session; `None` when there is none.
+    fn show(&self, client_id: String) -> AdminFuture<'_, Option<SessionDetail>>;
+
+    /// Ends a session with its connection; tells whether it was there.
+    fn delete(&self, client_id: String) -> AdminFuture<'_, bool>;
+
+    /// Ends a session's connection; tells whether it had one.
+    fn kick(&self, client_id: String) -> AdminFuture<'_, bool>;
+
+    /// Retained messages in the order of their topics.
+    fn retained(&self, page: Page) -> AdminFuture<'_, Listed<RetainedStatus>>;
+
+    /// The retained message of one topic.
+    fn retained_message(&self, topic: String) -> AdminFuture<'_, Option<RetainedStatus>>;
+}
+
+type Answer<T> = Result<Json<T>, AdminError>;
+
+fn there<T>(found: Option<T>, what: &str) -> Answer<T> {
+    found
+        .map(Json)
+        .ok_or_else(|| AdminError::Absent(format!("there is no {what}")))
+}
+
+async fn done(
+    work: BoxFuture<'_, Result<bool, AdminError>>,
+    what: &str,
+) -> Answer<serde_json::Value> {
+    match bounded(work).await? {
+        true => Ok(Json(serde_json::json!({}))),
+        false => Err(AdminError::Absent(format!("there is no {what}"))),
+    }
+}
+
+pub async fn list(
+    State(endpoints): State<Endpoints>,
+    Query(page): Query<Page>,
+) -> Answer<Listed<SessionStatus>> {
+    bounded(endpoints.sessions.list(page)).await.map(Json)
+}
+
+pub async fn show(
+    State(endpoints): State<Endpoints>,
+    Query(client): Query<ClientId>,
+) -> Answer<SessionDetail> {
+    let found = bounded(endpoints.sessions.show(client.client_id)).await?;
+    there(found, "session of this client")
+}
+
+pub async fn delete(
+    State(endpoints): State<Endpoints>,
+    Query(client): Query<ClientId>,
+) -> Answer<serde_json::Value> {
+    let work = endpoints.sessions.delete(client.client_id);
+    done(work, "session of this client").await
+}
+
+pub async fn kick(
+    State(endpoints): State<Endpoints>,
+    Query(client): Query<ClientId>,
+) -> Answer<serde_json::Value> {
+    let work = endpoints.sessions.kick(client.client_id);
+    done(work, "connection of this client").await
+}
+
+pub async fn retained(
+    State(endpoints): State<Endpoints>,
+    Query(page): Query<Page>,
+) -> Answer<Listed<RetainedStatus>> {
+    bounded(endpoints.sessions.retained(page)).await.map(Json)
+}
+
+pub async fn retained_message(
+    State(endpoints): State<Endpoints>,
+    Query(topic): Query<Topic>,
+) -> Answer<RetainedStatus> {
+    let found = bounded(endpoints.sessions.retained_message(topic.topic)).await?;
+    there(found, "retained message of this topic")
+}

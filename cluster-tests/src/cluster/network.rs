@@ -3,7 +3,8 @@
 //!
 //! A cut does not close connections: bytes stop, as they do when a cable is pulled, and flow again when it is healed.
 
-use std::io::{ErrorKind, Read, Write};
+use std::fs::File;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -97,10 +98,12 @@ fn accept(links: &Arc<Links>, listener: &TcpListener, to: usize, inside: SocketA
 }
 
 fn connect(links: &Arc<Links>, near: TcpStream, peer: SocketAddr, to: usize, inside: SocketAddr) {
-    let Some(from) = links.origin(peer) else {
+    // First, because it is cheap: nodes knock again and again at one that is down, and to look for the origin means to
+    // read the whole table of the machine's connections.
+    let Ok(far) = TcpStream::connect_timeout(&inside, Duration::from_secs(2)) else {
         return;
     };
-    let Ok(far) = TcpStream::connect_timeout(&inside, Duration::from_secs(2)) else {
+    let Some(from) = links.origin(peer) else {
         return;
     };
     let prepared = [&near, &far].into_iter().all(|stream| {
@@ -164,8 +167,9 @@ fn inode_of(address: SocketAddr) -> Option<String> {
     };
     let ip = u32::from_le_bytes(v4.ip().octets());
     let wanted = format!("{ip:08X}:{:04X}", v4.port());
-    let table = std::fs::read_to_string("/proc/net/tcp").ok()?;
-    table.lines().find_map(|line| {
+    // Line by line: the row is often near the beginning, and the rest is not asked of the kernel then.
+    let table = BufReader::new(File::open("/proc/net/tcp").ok()?);
+    table.lines().map_while(Result::ok).find_map(|line| {
         let columns: Vec<&str> = line.split_whitespace().collect();
         (columns.get(1) == Some(&wanted.as_str()))
             .then(|| columns.get(9).map(|inode| (*inode).to_owned()))?

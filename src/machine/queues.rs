@@ -299,6 +299,7 @@ impl Machine {
         let at_once = queue.owner.is_some() && !queue.owes_releases && !queue.queue.has_ungranted();
         let sequence = queue.queue.push(queued.size.into());
         self.touched.insert(session);
+        self.count_in(queued.size);
         let mut row = Vec::with_capacity(16);
         let entry = Entry::Queued(queued);
         entry.encode(&mut row);
@@ -397,6 +398,7 @@ impl Machine {
         self.touched.insert(session);
         context.tables.delete(key::entry::encode(session, sequence));
         if let Entry::Queued(queued) = entry {
+            self.count_out(queued.size);
             self.release_message(context, queued.message);
         }
     }
@@ -469,6 +471,7 @@ impl Machine {
         context
             .tables
             .put(key::entry::encode(session, sequence), row);
+        self.count_out(queued.size);
         self.release_message(context, queued.message);
     }
 
@@ -598,6 +601,7 @@ impl Machine {
         for (sequence, entry) in entries {
             context.tables.delete(key::entry::encode(session, sequence));
             if let Entry::Queued(queued) = entry {
+                self.count_out(queued.size);
                 self.release_message(context, queued.message);
             }
         }
@@ -629,6 +633,7 @@ impl Machine {
                 && !keep(group)
             {
                 shared.push(queued.clone());
+                self.count_out(queued.size);
                 if let Some(queue) = self.queues.get_mut(&session) {
                     queue.queue.finish(sequence, &entry, queued.size.into());
                     queue.forget_granted(sequence);

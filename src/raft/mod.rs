@@ -209,11 +209,7 @@ fn serve(
             members: Arc::clone(members),
             receiver: Arc::new(receiver),
             metrics: Arc::clone(&stores.metrics),
-            succession: succession::Succession::start(
-                config.node.0,
-                core.clone(),
-                Duration::from_millis(config.timing.election_max_ms),
-            ),
+            succession: succession::Succession::start(config.node.0, core.clone(), config.timing),
         }),
     }
 }

@@ -14,16 +14,13 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::config::Timing;
 use super::type_config::CoreRaft;
 
 /// Beyond the end of the lease: both sides must see it ended, and signs of life reach followers at different moments.
 const MARGIN: Duration = Duration::from_millis(5);
-/// Between one voter's first attempt and the next one's: several round trips and syncs of an election.
-const STAGGER: Duration = Duration::from_millis(60);
-/// Between two attempts of one voter. Others may have heard the leader up to a heartbeat later.
-const AGAIN: Duration = Duration::from_millis(30);
-/// Attempts after one broken stream.
-const ATTEMPTS: u32 = 3;
+/// Attempts after one broken stream, spread over two heartbeats: others may have heard the leader up to one later.
+const ATTEMPTS: u32 = 4;
 /// Broken streams that wait to be looked at; one more is no news.
 const QUEUE: usize = 4;
 
@@ -35,8 +32,8 @@ pub(super) struct Succession {
 }
 
 impl Succession {
-    /// Starts looking after broken streams; `lease` is the leader's lease.
-    pub fn start(own: u64, core: CoreRaft, lease: Duration) -> Arc<Succession> {
+    /// Starts looking after broken streams.
+    pub fn start(own: u64, core: CoreRaft, timing: Timing) -> Arc<Succession> {
         let (broken, queue) = mpsc::channel(QUEUE);
         let succession = Arc::new(Succession {
             heard: Mutex::new(None),
@@ -45,7 +42,8 @@ impl Succession {
         let watch = Watch {
             own,
             core,
-            lease,
+            lease: Duration::from_millis(timing.election_max_ms),
+            turn: Duration::from_millis(timing.heartbeat_ms.saturating_mul(2)),
             succession: Arc::downgrade(&succession),
         };
         tokio::spawn(watch.run(queue));
@@ -95,6 +93,8 @@ struct Watch {
     own: u64,
     core: CoreRaft,
     lease: Duration,
+    /// The time one voter has before the next one stands.
+    turn: Duration,
     succession: std::sync::Weak<Succession>,
 }
 
@@ -106,7 +106,7 @@ impl Watch {
     }
 
     /// How many voters stand before this one when `leader` is gone; `None` when this is no voter, or another one leads.
-    fn turn(&self, leader: u64) -> Option<u32> {
+    fn place(&self, leader: u64) -> Option<u32> {
         let metrics = self.core.server_metrics();
         let metrics = metrics.borrow_watched();
         if metrics.current_leader != Some(leader) || leader == self.own {
@@ -116,8 +116,8 @@ impl Watch {
         let mut voters: Vec<u64> = voters.filter(|id| *id != leader).collect();
         voters.sort_unstable();
         voters.dedup();
-        let turn = voters.iter().position(|id| *id == self.own)?;
-        u32::try_from(turn).ok()
+        let place = voters.iter().position(|id| *id == self.own)?;
+        u32::try_from(place).ok()
     }
 
     async fn stand(&self, leader: u64) {
@@ -126,13 +126,14 @@ impl Watch {
             return;
         };
         for attempt in 0..ATTEMPTS {
-            let Some(turn) = self.turn(leader) else {
+            let Some(place) = self.place(leader) else {
                 return;
             };
             let end = last + self.lease + MARGIN;
-            tokio::time::sleep_until(end + STAGGER * turn + AGAIN * attempt).await;
+            tokio::time::sleep_until(end + self.turn * place + self.turn * attempt / ATTEMPTS)
+                .await;
             // Heard from since, or somebody else was faster.
-            if last_sign() != Some(last) || self.turn(leader).is_none() {
+            if last_sign() != Some(last) || self.place(leader).is_none() {
                 return;
             }
             tracing::debug!(leader, attempt, "the leader is gone: standing for election");

@@ -9,7 +9,7 @@ export CACHE CARGO_TARGET_DIR
 WITH := scripts/with-env
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test unit cluster lint fmt bench chaos fuzz image conformance clean
+.PHONY: help build run test unit cluster lint fmt bench chaos azure fuzz image conformance clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -41,6 +41,9 @@ bench: ## figures, beside etcd and Mosquitto when they are installed
 chaos: ## faults from a seed, for minutes: SEED=7 SECONDS_OF_FAULTS=300
 	@$(WITH) test scripts/chaos
 
+azure: ## Azure IoT Operations' own state store client against three nodes
+	@$(WITH) test scripts/azure
+
 fuzz: ## fuzz the decoders: FUZZ_SECONDS=60
 	@$(WITH) test scripts/fuzz
 
@@ -48,10 +51,12 @@ conformance: ## docs/conformance.md: the MQTT standards' statements and what sho
 	@$(WITH) run cargo run --quiet --locked --package cluster-tests --bin conformance > docs/conformance.md.new
 	@mv docs/conformance.md.new docs/conformance.md
 
-image: build ## a Docker image of the release binary, quorumq:latest, for docker compose
+IMAGE ?= quorumq:latest
+BASE ?= debian:bookworm-slim
+image: build ## a Docker image of the release binary, for docker compose: IMAGE=quorumq:latest BASE=debian:bookworm-slim
 	@rm -rf "$(CACHE)/image" && mkdir -p "$(CACHE)/image"
 	@cp "$(CARGO_TARGET_DIR)/release/quorumq" "$(CACHE)/image/"
-	docker build -t quorumq:latest -f deploy/docker/Dockerfile "$(CACHE)/image"
+	docker build -t $(IMAGE) --build-arg BASE=$(BASE) -f deploy/docker/Dockerfile "$(CACHE)/image"
 
 clean: ## remove what building and running left, but not the RocksDB that was built once
 	rm -rf "$(CARGO_TARGET_DIR)" "$(CACHE)/image"

@@ -7,6 +7,9 @@ pub const PROPOSALS_IN_FLIGHT: usize = 2;
 /// Bytes of commands that gather for the next proposal before connections are told to wait.
 pub const PROPOSAL_GATHERING_BYTES: usize = 64 << 20;
 
+/// The same for commands of requests with `$high_priority`.
+pub const PROPOSAL_URGENT_BYTES: usize = 80 << 20;
+
 /// Bytes of proposals the leader puts into one log entry.
 pub const BATCH_BYTES: usize = 2 << 20;
 
@@ -37,3 +40,6 @@ pub const PURGED_AT_ONCE: usize = 4096;
 
 /// Topics whose matching sessions apply remembers.
 pub const CACHED_FANS: usize = 4096;
+
+/// Topic aliases towards one client, however many it allows: each costs this node memory as long as the connection lasts.
+pub const CLIENT_TOPIC_ALIASES: u16 = 64;

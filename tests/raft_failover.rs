@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use directory::Directory;
 use parking_lot::Mutex;
-use quorumq::raft::Raft;
+use quorumq::raft::{Raft, Timing};
 use raft_support::{Cluster, Node, config, listen, row};
 
 const KILLS: usize = 20;
@@ -70,6 +70,52 @@ async fn longest_pause(replicas: Replicas, stop: Arc<AtomicBool>) -> Duration {
         }
     }
     longest.max(last.elapsed())
+}
+
+/// Three replicas with such timings, bootstrapped.
+async fn cluster_with(timing: Timing) -> Cluster {
+    let root = Directory::new();
+    let mut nodes = BTreeMap::new();
+    let mut addresses = BTreeMap::new();
+    for id in 1..=3 {
+        let listener = listen(None).await;
+        let address = listener.local_addr().unwrap();
+        addresses.insert(id, address);
+        let mut config = config(id, address);
+        config.timing = timing;
+        let dir = root.path().join(id.to_string());
+        nodes.insert(id, Node::start_with(config, &dir, listener).await);
+    }
+    let cluster = Cluster {
+        nodes,
+        addresses,
+        root,
+    };
+    let made = cluster.nodes[&1].raft.bootstrap(cluster.peers()).await;
+    made.unwrap();
+    cluster
+}
+
+/// The lease is 4 s, and the draw beyond it 3.9 s at least: only the broken connections explain an earlier election.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_whose_connections_broke_is_replaced_when_its_lease_ends() {
+    let mut cluster = cluster_with(Timing {
+        heartbeat_ms: 100,
+        election_min_ms: 3_900,
+        election_max_ms: 4_000,
+    })
+    .await;
+    let leader = cluster.write("a", "1").await;
+    cluster.everywhere("a", "1").await;
+    let killed = Instant::now();
+    cluster.kill(leader).await;
+    cluster.leader().await;
+    let pause = killed.elapsed();
+    assert!(pause < Duration::from_millis(7_500), "{pause:?}");
+    assert!(
+        pause > Duration::from_millis(3_000),
+        "the lease is respected: {pause:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

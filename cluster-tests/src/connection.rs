@@ -112,6 +112,17 @@ impl Connection {
         }
     }
 
+    /// Waits until something has come that nobody has read, and leaves it there.
+    #[track_caller]
+    pub fn wait_for_bytes(&self) {
+        if !self.inbox.is_empty() {
+            return;
+        }
+        let looked = self.stream.set_read_timeout(Some(PATIENCE));
+        let found = looked.and_then(|()| self.stream.peek(&mut [0]));
+        assert!(matches!(found, Ok(1..)), "nothing came: {found:?}");
+    }
+
     /// The next packet, PUBLISHes that were set aside excepted.
     pub fn receive(&mut self, within: Duration) -> Result<Packet, Fault> {
         let deadline = Instant::now() + within;

@@ -8,16 +8,20 @@
 //! * [`connection`] is one MQTT connection; [`store`] is a state store client on top of it.
 //! * [`corpus`] holds conversations written as text, byte by byte; [`conformance`] lists what they show of the standards.
 //! * [`history`] records what clients asked and were told; [`check`] judges it; [`workload`] makes it.
+//! * [`delivery`] does the same for messages: publishers and durable subscribers that move from node to node.
+//! * [`script`] runs programs that use other people's clients.
 
 pub mod check;
 pub mod cluster;
 pub mod conformance;
 pub mod connection;
 pub mod corpus;
+pub mod delivery;
 pub mod history;
 pub mod http;
 pub mod random;
 pub mod rules;
+pub mod script;
 pub mod store;
 pub mod trial;
 pub mod wait;

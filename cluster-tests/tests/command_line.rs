@@ -22,6 +22,7 @@ fn command_line() {
             wrong_usage_is_exit_code_2,
             an_unreachable_server_is_exit_code_69,
             cluster_status_names_the_leader,
+            health_tells_whether_a_node_is_ready,
             completions_and_man_pages_are_printed,
         ],
     );
@@ -196,6 +197,13 @@ fn cluster_status_names_the_leader(cluster: &Cluster) {
     }
 }
 
+fn health_tells_whether_a_node_is_ready(cluster: &Cluster) {
+    let http = cluster.nodes[0].addresses.http.to_string();
+    assert!(expect(&["health", "--http", &http], 0).contains("serving ok"));
+    expect(&["health", "--live", "--http", &http], 0);
+    expect(&["health", "--http", "127.0.0.1:1"], 69);
+}
+
 fn completions_and_man_pages_are_printed(_: &Cluster) {
     for shell in ["bash", "zsh", "fish"] {
         assert!(expect(&["completions", shell], 0).contains("quorumq"));
@@ -220,6 +228,14 @@ fn without_a_leader_it_is_exit_code_75(cluster: &mut Cluster) {
     cluster.nodes[1].kill();
     cluster.nodes[2].kill();
     cluster.nodes[0].wait_not_ready(Duration::from_secs(15));
+    let http = cluster.nodes[0].addresses.http.to_string();
+    let output = run(&["health", "--http", &http]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("not ready"),
+        "{output:?}"
+    );
+    expect(&["health", "--live", "--http", &http], 0);
     let output = run(&["kv", "get", "cli", "--server", &server(cluster, 0)]);
     assert_eq!(output.status.code(), Some(75), "{output:?}");
 }

@@ -1,11 +1,12 @@
 //! Nodes killed, paused and stopped in the middle of SET, GET, DEL, VDEL and KEYNOTIFY load: P2, P7, P8, K1, K2, K3, K9.
 
 use cluster_tests::cluster::{Cluster, Plan};
+use cluster_tests::connection::Connection;
 use cluster_tests::store::{Request, StoreClient, blob};
 use cluster_tests::trial::{self, RECOVERY};
 use cluster_tests::wait;
 use cluster_tests::workload::Load;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Pauses longer than `cluster.give_up_ms` and `cluster.node_lease_ms`, so that everybody has given the node up.
 const LONG: Duration = Duration::from_millis(6500);
@@ -121,6 +122,26 @@ fn a_rolling_restart_is_hardly_noticed() {
         }
     });
     assert!(shown.longest_gap_ms < 2000, "{shown:?}");
+}
+
+/// A node that stops in order says so: a subscription elsewhere counts at once, and need not wait for its lease to end.
+#[test]
+fn a_node_that_stops_in_order_holds_up_no_subscription() {
+    let mut cluster = Cluster::start();
+    for index in 0..3 {
+        let status = cluster.nodes[index].terminate();
+        assert!(status.success(), "{status}");
+        let other = (index + 1) % 3;
+        let started = Instant::now();
+        let mut client = Connection::v5(cluster.mqtt(other), &format!("subscriber-{index}"));
+        client.subscribe(&[("a/#", 1)]);
+        let taken = started.elapsed();
+        // `cluster.node_lease_ms` is 5 s.
+        assert!(taken < Duration::from_secs(2), "SUBACK after {taken:?}");
+        client.disconnect();
+        cluster.start_node(index);
+        cluster.wait_ready();
+    }
 }
 
 /// A node that was away catches up, and answers with what was written meanwhile.

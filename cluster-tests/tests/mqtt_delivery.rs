@@ -26,6 +26,7 @@ fn delivery() {
             the_clients_receive_maximum_is_honoured,
             message_expiry_is_passed_on_and_counts_down,
             a_message_without_subscribers_is_acknowledged,
+            what_an_ended_connection_was_to_get_reaches_nobody_else,
             a_slow_consumer_does_not_stop_others,
         ],
     );
@@ -414,6 +415,32 @@ fn a_slow_consumer_does_not_stop_others(cluster: &Cluster) {
             }
             Err(Fault::Closed) => break,
             other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// What waits for a connection when it is taken over is its own: no other connection of the node is sent it.
+fn what_an_ended_connection_was_to_get_reaches_nobody_else(cluster: &Cluster) {
+    let address = cluster.mqtt(0);
+    let mut bystanders: Vec<Connection> = (0..16)
+        .map(|number| Connection::v5(address, &format!("bystander-{number}")))
+        .collect();
+    let mut publisher = Connection::v5(address, "crowd-pub");
+    for _ in 0..3 {
+        let mut owner = Connection::v5(address, "crowd-owner");
+        owner.subscribe(&[("crowd", 0)]);
+        // More than the sockets hold between them, so that some waits in the broker.
+        for _ in 0..400 {
+            publisher.publish(Message::new("crowd", vec![b'x'; 32 * 1024]));
+        }
+        publisher.expect_nothing();
+        let mut next = Connection::v5(address, "crowd-owner");
+        next.expect_nothing();
+        while !matches!(owner.receive(PATIENCE), Err(Fault::Closed)) {}
+        for _ in 0..2 {
+            for bystander in &mut bystanders {
+                bystander.expect_nothing();
+            }
         }
     }
 }

@@ -78,7 +78,9 @@ pub async fn run(cluster: Cluster, format: Format) -> Outcome {
         }
         Command::Join { id, address } => {
             eprintln!("adding node {id}; it votes as soon as it has caught up");
-            post("/v1/cluster/join", json!({ "id": id, "address": address })).await?
+            let body = json!({ "id": id, "address": address });
+            let asked = post("/v1/cluster/join", body);
+            joined(asked, id, &cluster.http, limit).await?
         }
         Command::Leave { id } => post("/v1/cluster/leave", json!({ "id": id })).await?,
         Command::Transfer { to } => post("/v1/cluster/transfer", json!({ "to": to })).await?,
@@ -97,6 +99,54 @@ pub async fn run(cluster: Cluster, format: Format) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// How often a joining node's progress is told.
+const PROGRESS: Duration = Duration::from_secs(2);
+
+/// Waits until node `id` votes, and tells how far it is: the node that was asked answers after half a minute at the
+/// latest, but a large state takes longer to copy.
+async fn joined(
+    asked: impl Future<Output = Result<Value, Failure>>,
+    id: u64,
+    http: &Address,
+    limit: Duration,
+) -> Result<Value, Failure> {
+    let deadline = tokio::time::Instant::now() + limit;
+    tokio::pin!(asked);
+    let mut refused = None;
+    loop {
+        tokio::select! {
+            answer = &mut asked, if refused.is_none() => match answer {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => refused = Some(failure),
+            },
+            () = tokio::time::sleep(PROGRESS) => {}
+        }
+        let answer = request(http, Method::GET, "/v1/cluster/status", None, PROGRESS).await;
+        let status = answer.and_then(|answer| {
+            serde_json::from_value::<ClusterStatus>(answer).map_err(Failure::failed)
+        });
+        let member = status.as_ref().ok().and_then(|status| {
+            let mut members = status.members.iter();
+            members.find(|member| member.id == id)
+        });
+        match (member, refused.take()) {
+            (Some(member), Some(_)) if member.voter => return Ok(json!({ "joined": id })),
+            (None, Some(failure)) => return Err(failure),
+            (_, Some(failure)) if tokio::time::Instant::now() >= deadline => return Err(failure),
+            (member, failure) => {
+                refused = failure;
+                if let (Some(member), Ok(status)) = (member, &status) {
+                    let last = status.last_log_index;
+                    match member.matched_index {
+                        Some(index) => eprintln!("node {id} has {index} of {last} entries"),
+                        None => eprintln!("node {id} catches up"),
+                    }
+                }
+            }
+        }
+    }
 }
 
 fn status(answer: Value, format: Format) -> Outcome {

@@ -26,12 +26,33 @@ pub async fn request(
     body: Option<&Value>,
     limit: Duration,
 ) -> Result<Value, Failure> {
-    tokio::time::timeout(limit, exchange(address, method, path, body))
-        .await
-        .unwrap_or_else(|_| {
-            let message = format!("{address} did not answer within {} s", limit.as_secs());
-            Err(Failure::new(Exit::Unreachable, message))
-        })
+    let (status, bytes) = within(limit, address, exchange(address, method, path, body)).await?;
+    judge(status, &bytes)
+}
+
+/// GETs text, whatever the status.
+///
+/// # Errors
+/// Exit code 69 when the node cannot be reached.
+pub async fn get_text(
+    address: &Address,
+    path: &str,
+    limit: Duration,
+) -> Result<(StatusCode, String), Failure> {
+    let answer = exchange(address, Method::GET, path, None);
+    let (status, bytes) = within(limit, address, answer).await?;
+    Ok((status, String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+async fn within<T>(
+    limit: Duration,
+    address: &Address,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
+        let message = format!("{address} did not answer within {} s", limit.as_secs());
+        Err(Failure::new(Exit::Unreachable, message))
+    })
 }
 
 async fn exchange(
@@ -39,7 +60,7 @@ async fn exchange(
     method: Method,
     path: &str,
     body: Option<&Value>,
-) -> Result<Value, Failure> {
+) -> Result<(StatusCode, Bytes), Failure> {
     let unreachable = |why: &dyn std::fmt::Display| {
         Failure::new(
             Exit::Unreachable,
@@ -70,7 +91,7 @@ async fn exchange(
         let status = answer.status();
         let body = Limited::new(answer.into_body(), LARGEST_ANSWER_BYTES);
         let bytes = body.collect().await.map_err(Failure::failed)?.to_bytes();
-        judge(status, &bytes)
+        Ok((status, bytes))
     };
     // The connection only moves bytes; when it ends first, the answer tells why.
     let (answer, _) = tokio::join!(answer, connection);

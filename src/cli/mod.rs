@@ -8,6 +8,7 @@ mod check;
 pub mod client;
 mod cluster;
 mod exit;
+mod health;
 mod http_client;
 mod kv;
 mod output;
@@ -61,6 +62,8 @@ enum Command {
     Session(sessions::SessionCommand),
     /// Look at retained messages, set and delete them.
     Retained(sessions::RetainedCommand),
+    /// Ask a node whether it is ready for clients.
+    Health(health::Health),
     /// Publish messages.
     Pub(publish::Pub),
     /// Subscribe and print what arrives.
@@ -99,6 +102,7 @@ fn run(cli: Cli) -> Outcome {
         Command::Client(arguments) => block_on(sessions::client(arguments, cli.output)),
         Command::Session(arguments) => block_on(sessions::session(arguments, cli.output)),
         Command::Retained(arguments) => block_on(sessions::retained(arguments, cli.output)),
+        Command::Health(health) => block_on(health::run(health)),
         Command::Pub(arguments) => block_on(publish::run(arguments)),
         Command::Sub(arguments) => block_on(subscribe::run(arguments, cli.output)),
         Command::Bench(bench) => bench::run(bench, cli.output),

@@ -41,6 +41,10 @@ pub struct Settings {
     #[arg(long, value_name = "ID=HOST:PORT,…")]
     cluster_members: Option<String>,
 
+    /// Nodes of a running cluster to join, comma separated (cluster.join).
+    #[arg(long, value_name = "HOST:PORT")]
+    cluster_join: Option<String>,
+
     /// error, warn, info, debug or trace (log.level).
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
@@ -68,6 +72,7 @@ impl Settings {
             ("--http-listen", "http.listen", self.http_listen),
             ("--cluster-listen", "cluster.listen", self.cluster_listen),
             ("--cluster-members", "cluster.members", self.cluster_members),
+            ("--cluster-join", "cluster.join", self.cluster_join),
             ("--log-level", "log.level", self.log_level),
             ("--log-format", "log.format", self.log_format),
         ];

@@ -20,6 +20,7 @@ pub fn findings(config: &Config) -> Vec<Finding> {
     let mut found = Vec::new();
     timing(config, &mut found);
     members(config, &mut found);
+    join(config, &mut found);
     listeners(config, &mut found);
     sizes(config, &mut found);
     found
@@ -137,6 +138,35 @@ fn members(config: &Config, found: &mut Vec<Finding>) {
             );
         }
         unreachable_address("cluster.members", &member.address, found);
+    }
+}
+
+fn join(config: &Config, found: &mut Vec<Finding>) {
+    let cluster = &config.cluster;
+    if cluster.join.is_empty() {
+        return;
+    }
+    if !cluster.members.is_empty() {
+        add(
+            found,
+            &["cluster.join", "cluster.members"],
+            "a node either makes a new cluster with cluster.members or joins a running one".into(),
+            "remove cluster.members: the cluster tells a new node its members".into(),
+        );
+    }
+    for address in &cluster.join {
+        unreachable_address("cluster.join", address, found);
+    }
+    if cluster.advertise.is_none() && config.advertised().is_unspecified() {
+        add(
+            found,
+            &["cluster.advertise", "cluster.listen"],
+            format!(
+                "the cluster would be told that this node is at {}, which nobody can reach",
+                config.advertised()
+            ),
+            "write the host name or IP address and the port that the other nodes use".into(),
+        );
     }
 }
 

@@ -162,6 +162,7 @@ fn rules_over_several_values_name_what_to_change() {
         ("cluster.members=2=a:1", "node.id"),
         ("cluster.members=1=a:1,1=b:1", "cluster.members"),
         ("cluster.members=1=0.0.0.0:1", "cluster.members"),
+        ("cluster.join=0.0.0.0:1", "cluster.join"),
         ("http.listen=127.0.0.1:1883", "http.listen"),
         ("cluster.listen=0.0.0.0:1883", "cluster.listen"),
         ("mqtt.outbox_max_bytes=5000", "mqtt.outbox_max_bytes"),
@@ -172,6 +173,20 @@ fn rules_over_several_values_name_what_to_change() {
         assert_eq!(found[0].key, key, "{set}");
         assert_eq!(found[0].origin, Origin::Flag("--set".into()), "{set}");
     }
+}
+
+#[test]
+fn a_node_makes_a_cluster_or_joins_one() {
+    let joins = with_file("", &[], &["cluster.join=a:1,b:1"]).expect("a node that joins");
+    assert!(!joins.config.is_single_node());
+    let both = ["cluster.members=1=a:1", "cluster.join=b:1"];
+    let found = with_file("", &[], &both).expect_err("both").0;
+    assert_eq!((found.len(), found[0].key.as_str()), (1, "cluster.join"));
+    let unreachable = ["cluster.join=b:1", "cluster.listen=0.0.0.0:7883"];
+    let found = with_file("", &[], &unreachable)
+        .expect_err("no address to tell")
+        .0;
+    assert_eq!(found[0].key, "cluster.advertise");
 }
 
 #[test]

@@ -203,6 +203,7 @@ impl Run {
 fn check_references(replica: &Replica) {
     use prost::Message as _;
     let mut references: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
+    let (mut messages, mut bytes) = (0, 0);
     for (key, row) in &replica.stored {
         if [ordinal::ENTRY, ordinal::WAITING].contains(&key[0])
             && let crate::session::Entry::Queued(queued) =
@@ -211,8 +212,12 @@ fn check_references(replica: &Replica) {
             *references
                 .entry(key::message::encode(queued.message))
                 .or_default() += 1;
+            messages += 1;
+            bytes += u64::from(queued.size);
         }
     }
+    let usage = replica.machine.queue_usage();
+    assert_eq!((usage.messages, usage.bytes), (messages, bytes));
     for (key, count) in &references {
         assert!(replica.stored.contains_key(key), "a message is missing");
         let mut row = key.clone();

@@ -337,6 +337,7 @@ impl Machine {
         let number = group.row.next;
         group.row.next += 1;
         put_waiting(context, &mut group.row, number, queued);
+        self.count_in(size);
         self.put_group(context, filter);
     }
 
@@ -399,6 +400,9 @@ impl Machine {
             group.row.bytes = group.row.bytes.saturating_sub(queued.size.into());
         }
         self.put_group(context, filter);
+        for (_, queued) in &found {
+            self.count_out(queued.size);
+        }
         found.into_iter().map(|(_, queued)| queued).collect()
     }
 
@@ -518,9 +522,11 @@ impl Machine {
                     identifiers: SmallVec::new(),
                     ..queued
                 };
+                let size = queued.size;
                 put_waiting(context, &mut group.row, number, queued);
                 let others = group.members.keys().filter(|member| **member != session);
                 self.touched.extend(others);
+                self.count_in(size);
             }
             self.put_group(context, &filter);
         }
@@ -537,6 +543,7 @@ impl Machine {
         let more = found.len() == limits::PURGED_AT_ONCE;
         for (number, queued) in found {
             context.tables.delete(key::waiting::encode(id, number));
+            self.count_out(queued.size);
             self.release_message(context, queued.message);
         }
         if more {

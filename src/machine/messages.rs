@@ -73,6 +73,18 @@ impl Machine {
         }
     }
 
+    /// A message has entered a queue or a group.
+    pub(super) fn count_in(&mut self, size: u32) {
+        self.meta.queued_messages += 1;
+        self.meta.queued_bytes += u64::from(size);
+    }
+
+    /// A message has left a queue or a group.
+    pub(super) fn count_out(&mut self, size: u32) {
+        self.meta.queued_messages = self.meta.queued_messages.saturating_sub(1);
+        self.meta.queued_bytes = self.meta.queued_bytes.saturating_sub(size.into());
+    }
+
     /// A queue no longer refers to the message.
     pub(super) fn release_message(&self, context: &mut Context<'_, '_>, id: MessageId) {
         let references_key = key::references::encode(id);

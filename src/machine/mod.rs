@@ -44,8 +44,6 @@ use effect::{Output, Reply};
 use subscriptions::SubscriptionIndex;
 use tables::{Backing, Tables};
 
-pub use crate::store::Quota;
-
 /// The log holds something this version cannot apply: the node must stop, skipping it would make
 /// replicas differ.
 #[derive(Debug, thiserror::Error)]
@@ -78,6 +76,17 @@ impl Context<'_, '_> {
     }
 }
 
+/// What waits for clients in the whole cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueUsage {
+    /// Messages in all queues and groups; one that waits in two counts twice.
+    pub messages: u64,
+    /// Their size, bytes.
+    pub bytes: u64,
+    /// Retained messages.
+    pub retained: u64,
+}
+
 /// The session that a connection owns.
 #[derive(Clone)]
 struct Connected {
@@ -90,7 +99,6 @@ struct Connected {
 pub struct Machine {
     /// The node this replica is on; decides which outputs are kept, never what is stored.
     local: NodeId,
-    quota: Quota,
     meta: state::Meta,
     nodes: BTreeMap<NodeId, state::Node>,
     connections: BTreeMap<Owner, Connected>,
@@ -110,10 +118,9 @@ pub struct Machine {
 
 impl Machine {
     /// An empty machine; [`Machine::restore`] gives it its state.
-    pub fn new(local: NodeId, quota: Quota, subscriptions: Arc<SubscriptionIndex>) -> Self {
+    pub fn new(local: NodeId, subscriptions: Arc<SubscriptionIndex>) -> Self {
         Machine {
             local,
-            quota,
             meta: state::Meta::default(),
             nodes: BTreeMap::new(),
             connections: BTreeMap::new(),
@@ -320,9 +327,13 @@ impl Machine {
         self.watchers.len()
     }
 
-    /// Number of retained messages.
-    pub fn retained_messages(&self) -> u64 {
-        self.meta.retained
+    /// What waits for clients.
+    pub fn queue_usage(&self) -> QueueUsage {
+        QueueUsage {
+            messages: self.meta.queued_messages,
+            bytes: self.meta.queued_bytes,
+            retained: self.meta.retained,
+        }
     }
 
     /// Number of remembered replies.

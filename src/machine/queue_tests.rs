@@ -79,11 +79,13 @@ pub(super) fn acknowledge(connection: u64, completed: &[u64], received: &[u64]) 
 }
 
 fn granted(outputs: &[Output]) -> Vec<&Granted> {
-    let granted = |output| match output {
-        &Output::Deliver(ref granted) => Some(&**granted),
-        _ => None,
-    };
-    outputs.iter().filter_map(granted).collect()
+    outputs
+        .iter()
+        .filter_map(|output| match output {
+            Output::Deliver(granted) => Some(&**granted),
+            _ => None,
+        })
+        .collect()
 }
 
 /// Sequence, DUP and payload of what is sent.
@@ -419,7 +421,7 @@ fn the_retained_message_is_the_last_one_of_its_topic() {
         retain("r/2", 1, "b"),
         retain("r/1", 1, "new"),
     ]);
-    assert_eq!(replica.machine.retained_messages(), 2);
+    assert_eq!(replica.machine.queue_usage().retained, 2);
     replica.restart();
     replica.present(durable("a", 1, 10));
     let outputs = replica.run(vec![subscribe("a", 1, "r/#", 1)]);
@@ -466,7 +468,7 @@ fn a_retained_message_goes_when_it_expires_unless_it_was_replaced() {
     replica.restart();
     replica.pass(5_001);
     assert_eq!(rows(&replica, ordinal::RETAINED), 0);
-    assert_eq!(replica.machine.retained_messages(), 0);
+    assert_eq!(replica.machine.queue_usage().retained, 0);
 }
 
 /// Which connection was sent what.

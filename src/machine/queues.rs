@@ -299,6 +299,7 @@ impl Machine {
         let at_once = queue.owner.is_some() && !queue.owes_releases && !queue.queue.has_ungranted();
         let sequence = queue.queue.push(queued.size.into());
         self.touched.insert(session);
+        self.count_in(queued.size);
         let mut row = Vec::with_capacity(16);
         let entry = Entry::Queued(queued);
         entry.encode(&mut row);
@@ -397,6 +398,7 @@ impl Machine {
         self.touched.insert(session);
         context.tables.delete(key::entry::encode(session, sequence));
         if let Entry::Queued(queued) = entry {
+            self.count_out(queued.size);
             self.release_message(context, queued.message);
         }
     }
@@ -469,6 +471,7 @@ impl Machine {
         context
             .tables
             .put(key::entry::encode(session, sequence), row);
+        self.count_out(queued.size);
         self.release_message(context, queued.message);
     }
 
@@ -598,6 +601,7 @@ impl Machine {
         for (sequence, entry) in entries {
             context.tables.delete(key::entry::encode(session, sequence));
             if let Entry::Queued(queued) = entry {
+                self.count_out(queued.size);
                 self.release_message(context, queued.message);
             }
         }
@@ -622,13 +626,16 @@ impl Machine {
         mut keep: impl FnMut(u64) -> bool,
     ) -> Vec<Queued> {
         let mut shared = Vec::new();
-        for (sequence, entry) in entries(context, session, Sequence::NONE, usize::MAX) {
+        // They were granted, so they are among the first.
+        let most = usize::from(u16::MAX);
+        for (sequence, entry) in entries(context, session, Sequence::NONE, most) {
             if let Entry::Queued(queued) = &entry
                 && queued.qos != QoS::ExactlyOnce
                 && let Some(group) = queued.group
                 && !keep(group)
             {
                 shared.push(queued.clone());
+                self.count_out(queued.size);
                 if let Some(queue) = self.queues.get_mut(&session) {
                     queue.queue.finish(sequence, &entry, queued.size.into());
                     queue.forget_granted(sequence);

@@ -14,8 +14,8 @@ use crate::hlc::{Hlc, NodeName};
 use crate::ids::Owner;
 use crate::proto::command;
 use crate::store::{
-    self, Condition, KeyRow, Reply as StoreReply, RowChange, StoreError, Tombstone, Usage, Write,
-    WriteAction,
+    self, Condition, KeyRow, Quota, Reply as StoreReply, RowChange, StoreError, Tombstone, Usage,
+    Write, WriteAction,
 };
 use crate::time::Millis;
 
@@ -94,11 +94,20 @@ mod verb {
     pub const VDEL: u32 = 2;
 }
 
+fn quota_of(command: &command::StoreWrite) -> Quota {
+    let bound = |most| if most == 0 { u64::MAX } else { most };
+    Quota {
+        max_keys: bound(command.max_keys),
+        max_bytes: bound(command.max_bytes),
+    }
+}
+
 /// A request as the log holds it.
 pub fn to_command(
     write: &Write<'_>,
     client_id: &str,
     request: &RequestIdentity<'_>,
+    quota: Quota,
 ) -> command::StoreWrite {
     let mut command = command::StoreWrite {
         client_id: client_id.to_owned(),
@@ -124,6 +133,8 @@ pub fn to_command(
                 Condition::Nex => 2,
             };
             command.expire_ms = expire_ms.unwrap_or(0);
+            command.max_keys = quota.max_keys;
+            command.max_bytes = quota.max_bytes;
         }
         WriteAction::Del => command.verb = verb::DEL,
         WriteAction::VDel { value } => {
@@ -193,23 +204,22 @@ impl Machine {
             return reply;
         }
         let reply = match from_command(&command) {
-            Ok(write) => self.write_key(context, &write),
+            Ok(write) => self.write_key(context, &write, &quota_of(&command)),
             Err(error) => StoreReply::Error(error),
         };
         self.remember(context, command, &reply);
         reply
     }
 
-    fn write_key(&mut self, context: &mut Context<'_, '_>, write: &Write<'_>) -> StoreReply {
+    fn write_key(
+        &mut self,
+        context: &mut Context<'_, '_>,
+        write: &Write<'_>,
+        quota: &Quota,
+    ) -> StoreReply {
         let row_key = key::record::encode(write.key);
         let current = context.tables.get(&row_key).map(decode_row);
-        let outcome = store::apply(
-            write,
-            current.as_ref(),
-            context.now,
-            self.usage(),
-            &self.quota,
-        );
+        let outcome = store::apply(write, current.as_ref(), context.now, self.usage(), quota);
         if !matches!(outcome.row, RowChange::Unchanged) {
             self.clear_row_timer(context, write.key, current.as_ref());
         }

@@ -10,7 +10,7 @@ use super::tables::Change;
 use super::*;
 use crate::hlc::{Hlc, NodeName};
 use crate::proto::command::command::Kind;
-use crate::store::{Condition, Reply as StoreReply, Write, WriteAction};
+use crate::store::{Condition, Quota, Reply as StoreReply, Write, WriteAction};
 
 pub(super) const NODE: NodeId = NodeId(1);
 pub(super) const LIFE: Incarnation = Incarnation(7);
@@ -25,7 +25,7 @@ pub(super) struct Replica {
 
 impl Replica {
     pub(super) fn new() -> Replica {
-        let machine = Machine::new(NODE, Quota::UNLIMITED, Arc::default());
+        let machine = Machine::new(NODE, Arc::default());
         let mut replica = Replica {
             machine,
             stored: BTreeMap::new(),
@@ -116,7 +116,7 @@ impl Replica {
 
     /// Everything in memory is thrown away and derived from what is stored.
     pub(super) fn restart(&mut self) {
-        self.machine = Machine::new(NODE, Quota::UNLIMITED, Arc::default());
+        self.machine = Machine::new(NODE, Arc::default());
         self.machine.restore(&self.stored);
     }
 }
@@ -199,7 +199,7 @@ fn set(
         remember_s: 60,
         fingerprint: 1,
     };
-    to_command(&write, "client", &identity)
+    to_command(&write, "client", &identity, Quota::UNLIMITED)
 }
 
 fn wills(outputs: &[Output]) -> usize {

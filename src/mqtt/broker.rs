@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::config::MqttConfig;
 use crate::ids::{ConnectionId, NodeId};
 use crate::machine::tables::Backing;
+use crate::mqtt::sys::Sys;
 use crate::replica::applier::View;
 use crate::replica::clock::Clock;
 use crate::replica::proposer::Proposer;
 use crate::replica::reader::Reader;
 use crate::router::Router;
+use crate::store::Quota;
 use crate::store::scan::PageBudget;
 use crate::telemetry::metrics::Metrics;
 
@@ -22,6 +24,8 @@ pub struct Broker {
     pub config: MqttConfig,
     /// What a page of a SCAN may cost.
     pub scan_page: PageBudget,
+    /// What the state store may hold.
+    pub store_quota: Quota,
     /// Where messages go.
     pub router: Arc<Router>,
     /// The way into the log.
@@ -34,6 +38,8 @@ pub struct Broker {
     pub clock: Arc<Clock>,
     /// What apply knows.
     pub view: Arc<View>,
+    /// Topics below `$SYS/`.
+    pub sys: Sys,
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// Whether this node may serve clients: its life is registered and it is in touch with a majority.
@@ -53,6 +59,7 @@ impl Broker {
         node: NodeId,
         config: MqttConfig,
         scan_page: PageBudget,
+        store_quota: Quota,
         router: Arc<Router>,
         proposer: Arc<Proposer>,
         reader: Arc<Reader>,
@@ -65,12 +72,14 @@ impl Broker {
             node,
             config,
             scan_page,
+            store_quota,
             router,
             proposer,
             reader,
             backing,
             clock,
             view,
+            sys: Sys::default(),
             metrics,
             serving: AtomicBool::new(false),
             draining: AtomicBool::new(false),

@@ -7,3 +7,4 @@ pub mod broker;
 pub mod codec;
 pub mod connection;
 pub mod listener;
+pub mod sys;

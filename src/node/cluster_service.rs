@@ -14,7 +14,7 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::ids::{Incarnation, LogIndex, NodeId};
 use crate::proto::cluster::cluster_server::Cluster;
 use crate::proto::cluster::{DeliverRequest, DeliverResponse, ProposeRequest, ProposeResponse};
-use crate::raft::Leadership;
+use crate::raft::{Leadership, Raft};
 use crate::replica::peers::ClusterId;
 use crate::replica::proposer::Numbered;
 use crate::replica::sequencer::Sequencer;
@@ -50,6 +50,8 @@ impl Heard {
 pub struct ClusterService {
     /// Checked on every call.
     pub cluster: ClusterId,
+    /// For the membership.
+    pub raft: Raft,
     /// Where proposals go.
     pub sequencer: Sequencer,
     /// Whether this node leads.
@@ -103,6 +105,12 @@ impl ClusterService {
                 return Ok(());
             };
             let (node, incarnation) = (NodeId(message.node), Incarnation(message.incarnation));
+            // A node that was removed gets no entries, so it would never see what becomes of its proposals.
+            if !self.raft.is_member(node) {
+                return Err(Status::permission_denied(format!(
+                    "node {node} is not a member of the cluster"
+                )));
+            }
             self.heard.note(node, incarnation);
             if message.sequence != 0 {
                 let proposal = Numbered {

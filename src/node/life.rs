@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 use prost::Message as _;
 use rustc_hash::FxHashMap;
 use tokio::sync::mpsc;
+use tokio::time::error::Elapsed;
 
-use crate::ids::{CLUSTER, Incarnation, NodeId};
+use crate::ids::{CLUSTER, Incarnation, LogIndex, NodeId};
 use crate::mqtt::broker::Broker;
 use crate::node::cluster_service::Heard;
 use crate::proto::command;
-use crate::raft::Raft;
+use crate::raft::{Raft, ReadError};
 use crate::replica::applier::LifeEvent;
 use crate::replica::proposer::Numbered;
 use crate::replica::sequencer::Sequencer;
@@ -50,6 +51,8 @@ impl Life {
                     Some(LifeEvent::Registered(incarnation)) => {
                         registered |= incarnation == self.broker.proposer.incarnation();
                     }
+                    // Ended by itself, for good.
+                    Some(LifeEvent::Ended(_)) if self.broker.draining.load(Ordering::Acquire) => return,
                     Some(LifeEvent::Ended(incarnation)) if incarnation == self.broker.proposer.incarnation() => {
                         tracing::warn!(%incarnation, "this node's life was ended by the cluster; it begins a new one");
                         registered = false;
@@ -64,9 +67,13 @@ impl Life {
                     proof.await
                 } => match proven {
                     Ok(Ok(_)) => in_touch = Some(Instant::now()),
-                    _ => if in_touch.is_some_and(|since| since.elapsed() > self.give_up) {
+                    failed => if in_touch.is_some_and(|since| self.is_cut_off(&failed, since)) {
                         in_touch = None;
-                        tracing::warn!("out of touch with the cluster's majority: clients are disconnected");
+                        let why = match failed {
+                            Ok(Err(error)) => error.to_string(),
+                            _ => "no answer".to_owned(),
+                        };
+                        tracing::warn!(why, "out of touch with the cluster's majority: clients are disconnected");
                         self.stop_serving();
                     }
                 },
@@ -80,6 +87,16 @@ impl Life {
                 );
             }
         }
+    }
+
+    /// Whether to give up, when touch was last proven at `since`: after a while without proof, or at once when the leader
+    /// says that this node is no member.
+    fn is_cut_off(
+        &self,
+        failed: &Result<Result<LogIndex, ReadError>, Elapsed>,
+        since: Instant,
+    ) -> bool {
+        matches!(failed, Ok(Err(ReadError::Refused(_)))) || since.elapsed() > self.give_up
     }
 
     fn begin(&self) {

@@ -109,6 +109,10 @@ fn node(broker: &Broker, metrics: &Metrics) {
     let (sessions, subscriptions) = broker.router.subscriptions().counts();
     metrics.sessions.set(sessions as u64);
     metrics.subscriptions.set(subscriptions as u64);
+    let queues = broker.view.queue_usage();
+    metrics.queued_messages.set(queues.messages);
+    metrics.queued_bytes.set(queues.bytes);
+    metrics.retained_messages.set(queues.retained);
     let usage = broker.view.store_usage();
     metrics.store_keys.set(usage.keys);
     metrics.store_bytes.set(usage.bytes);

@@ -5,12 +5,12 @@ mod deliver;
 mod life;
 mod metrics;
 mod sessions;
+mod shutdown;
 mod status;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
@@ -19,12 +19,12 @@ use tonic::transport::server::TcpIncoming;
 use crate::config::{Address, Config};
 use crate::http;
 use crate::ids::NodeId;
+use crate::machine::Machine;
 use crate::machine::subscriptions::SubscriptionIndex;
-use crate::machine::{Machine, Quota};
 use crate::mqtt::broker::Broker;
-use crate::mqtt::listener;
+use crate::mqtt::{listener, sys};
 use crate::proto::cluster::cluster_server::ClusterServer;
-use crate::raft::{self, Peer, Raft};
+use crate::raft::{self, ChangeError, Peer, Raft};
 use crate::replica::applier::{Applier, LifeEvent, View};
 use crate::replica::clock::Clock;
 use crate::replica::link::Link;
@@ -33,12 +33,15 @@ use crate::replica::proposer::Proposer;
 use crate::replica::reader::Reader;
 use crate::replica::sequencer::{Due, Sequencer};
 use crate::router::Router;
-use crate::router::mailbox::{End, Item};
-use crate::storage::{DataDir, OpenError};
+use crate::storage::{self, DataDir, OpenError};
+use crate::store::Quota;
 use crate::store::scan::PageBudget;
 use crate::telemetry::metrics::Metrics;
 use cluster_service::{ClusterService, Handled, Heard};
 use status::NodeStatus;
+
+/// How long the threads that still use a database at the end may take.
+const CLOSED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Why a node could not run.
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +76,7 @@ pub enum RunError {
 /// When it can't start.
 pub fn run(config: Config) -> Result<(), RunError> {
     raise_descriptor_limit();
+    let data_dir = config.node.data_dir.clone();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(config.runtime.threads())
         .thread_name("quorumq")
@@ -86,6 +90,11 @@ pub fn run(config: Config) -> Result<(), RunError> {
         Ok(())
     });
     runtime.shutdown_timeout(Duration::from_secs(1));
+    if !storage::wait_closed(&data_dir, CLOSED_WITHIN) {
+        tracing::warn!(
+            "the databases are still in use; what was acknowledged is on disk all the same"
+        );
+    }
     ended
 }
 
@@ -172,11 +181,7 @@ async fn start_replica(config: &Config, metrics: Arc<Metrics>) -> Result<Replica
     let cluster = config.cluster.identity().to_string();
     let data = DataDir::open(&config.node.data_dir, local, &cluster)?;
     let subscriptions = Arc::new(SubscriptionIndex::default());
-    let quota = Quota {
-        max_keys: config.store.max_keys,
-        max_bytes: config.store.max_bytes,
-    };
-    let machine = Machine::new(local, quota, subscriptions.clone());
+    let machine = Machine::new(local, subscriptions.clone());
     let proposer = Arc::new(Proposer::default());
     let router = Router::new(local, subscriptions);
     let due = Arc::new(Due::default());
@@ -233,10 +238,15 @@ impl Node {
             max_keys: config.store.scan_page_keys,
             ..PageBudget::default()
         };
+        let store_quota = Quota {
+            max_keys: config.store.max_keys,
+            max_bytes: config.store.max_bytes,
+        };
         let broker = Broker::new(
             NodeId(config.node.id),
             config.mqtt.clone(),
             scan_page,
+            store_quota,
             replica.router.clone(),
             replica.proposer.clone(),
             reader.clone(),
@@ -253,6 +263,8 @@ impl Node {
         serve_cluster(cluster_listener, cluster, replica, &broker, &config);
         bootstrap(raft.clone(), &config);
         tokio::spawn(metrics::run(broker.clone(), raft.clone()));
+        let status = raft.clone();
+        tokio::spawn(sys::run(broker.clone(), move || cluster_view(&status)));
         let status = Arc::new(NodeStatus {
             config: config.clone(),
             raft: raft.clone(),
@@ -269,36 +281,6 @@ impl Node {
             drain: Duration::from_secs(config.shutdown.drain_s),
             stop_http,
         })
-    }
-
-    /// Hands leadership over, then disconnects the clients, waits until that is committed, and closes the files.
-    async fn shutdown(mut self) {
-        tracing::info!("shutting down");
-        let deadline = Instant::now() + self.drain;
-        self.broker.draining.store(true, Ordering::Release);
-        if self.raft.leadership().borrow().is_leader && self.raft.status().members.len() > 1 {
-            let transfer = self.raft.transfer_leader(None);
-            match tokio::time::timeout(self.drain, transfer).await {
-                Ok(Ok(leader)) => tracing::info!(leader = leader.0, "leadership is handed over"),
-                Ok(Err(error)) => tracing::warn!(%error, "leadership was not handed over"),
-                Err(_) => tracing::warn!("leadership was not handed over in time"),
-            }
-        }
-        self.broker
-            .router
-            .post_to_all(|| Item::End(End::ShuttingDown));
-        let quiet = |broker: &Broker| {
-            let depth = broker.proposer.depth();
-            broker.router.connections() == 0 && depth.gathering + depth.in_flight == 0
-        };
-        while !quiet(&self.broker) && Instant::now() < deadline {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        if let Some(stop) = self.stop_http.take() {
-            let _ = stop.send(());
-        }
-        self.raft.shutdown().await;
-        tracing::info!("stopped");
     }
 }
 
@@ -350,6 +332,7 @@ fn serve_cluster(
     tokio::spawn(life.run());
     let service = ClusterService {
         cluster,
+        raft: raft.clone(),
         sequencer,
         leadership: raft.leadership(),
         applied: raft.applied(),
@@ -382,8 +365,13 @@ fn serve_cluster(
     });
 }
 
-/// Makes the cluster once, from the node with the lowest id.
+/// Makes the cluster once, from the node with the lowest id; or joins one.
 fn bootstrap(raft: Raft, config: &Config) {
+    if !config.cluster.join.is_empty() {
+        let via = config.cluster.join.iter().map(ToString::to_string);
+        tokio::spawn(join(raft, via.collect()));
+        return;
+    }
     let local = NodeId(config.node.id);
     let own = Peer {
         node: local,
@@ -411,6 +399,35 @@ fn bootstrap(raft: Raft, config: &Config) {
     });
 }
 
+/// Between two attempts to join.
+const JOIN_AGAIN: Duration = Duration::from_millis(500);
+
+/// Asks one node after the other to be added, until it is done or can't be.
+async fn join(raft: Raft, via: Vec<String>) {
+    let mut said = String::new();
+    for address in via.iter().cycle() {
+        match raft.join(address).await {
+            Ok(()) => {
+                tracing::info!(address, "this node is a member of the cluster");
+                return;
+            }
+            Err(ChangeError::Stopped) => return,
+            Err(error @ ChangeError::OtherDataDirectory { .. }) => {
+                tracing::error!(address, %error, "the cluster was not joined");
+                return;
+            }
+            Err(error) => {
+                let text = error.to_string();
+                if text != said {
+                    tracing::warn!(address, %error, "the cluster is not joined yet");
+                    said = text;
+                }
+            }
+        }
+        tokio::time::sleep(JOIN_AGAIN).await;
+    }
+}
+
 fn serve_http(
     listener: TcpListener,
     status: Arc<NodeStatus>,
@@ -432,6 +449,16 @@ fn serve_http(
         }
     });
     stop
+}
+
+fn cluster_view(raft: &Raft) -> sys::ClusterView {
+    let status = raft.status();
+    sys::ClusterView {
+        leader: status.leader,
+        term: status.term,
+        applied: status.applied,
+        members: status.members.len() as u64,
+    }
 }
 
 /// One line that says what listens where.

@@ -112,7 +112,12 @@ impl Admin for NodeStatus {
                 node: NodeId(request.id),
                 address: request.address,
             };
-            self.raft.add(peer).await?;
+            // It goes on when the caller's patience has ended.
+            let raft = self.raft.clone();
+            let added = tokio::spawn(async move { raft.add(peer).await });
+            added
+                .await
+                .map_err(|error| AdminError::Internal(error.to_string()))??;
             Ok(())
         })
     }

@@ -7,8 +7,9 @@ use crate::storage::log_db::BeforeSync;
 /// Timings of elections, in milliseconds.
 ///
 /// A follower stands for election after `election_max_ms` (the leader's lease) plus its own draw between
-/// `election_min_ms` and `election_max_ms` without a sign of life: with the defaults after 450 to 600 ms. A slow disk
-/// does not count as silence: signs of life are answered before anything is synced.
+/// `election_min_ms` and `election_max_ms` without a sign of life: with the defaults after 450 to 600 ms. When the leader's
+/// connections broke, it stands when the lease has ended. A slow disk does not count as silence: signs of life are answered
+/// before anything is synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// Interval between a leader's heartbeats.

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use openraft::ChangeMembers;
 use openraft::async_runtime::WatchReceiver;
+use openraft::{ChangeMembers, Instant as _};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -19,8 +19,14 @@ use super::types::{ChangeError, Leadership, NotLeader, Peer};
 use crate::ids::{GroupId, NodeId};
 use crate::proto::raft::{self as pb, change_reply::Result as Reply, change_request::Change};
 
-/// Longest wait for a joining node to catch up, and for any other change.
+/// Longest wait for a change to be committed, and for a node to be added to answer.
 const CHANGE_PATIENCE: Duration = Duration::from_secs(120);
+/// Longest pause in the progress of a node that catches up.
+const CATCH_UP_PATIENCE: Duration = Duration::from_secs(120);
+/// Entries a learner may be behind to become a voter: what a busy cluster writes in a few milliseconds.
+const CAUGHT_UP: u64 = 100;
+/// How often its progress is looked at.
+const CATCH_UP_LOOK: Duration = Duration::from_millis(20);
 /// Longest wait for another node to lead after a transfer was asked for.
 const TRANSFER_PATIENCE: Duration = Duration::from_secs(3);
 /// Pause between rounds of asking members that have not started yet.
@@ -35,6 +41,8 @@ pub(super) struct Members {
     pub core: CoreRaft,
     pub peers: Arc<Peers>,
     pub leadership: watch::Receiver<Leadership>,
+    /// A node whose last sign of life is older than this is not handed leadership to.
+    pub lives: Duration,
     /// Serialises changes: two at once could leave a joint configuration.
     pub changing: tokio::sync::Mutex<()>,
     pub complaints: Mutex<HashMap<String, Instant>>,
@@ -48,12 +56,14 @@ impl Members {
         core: CoreRaft,
         peers: Arc<Peers>,
         leadership: watch::Receiver<Leadership>,
+        lives: Duration,
     ) -> Arc<Members> {
         Arc::new(Members {
             group,
             core,
             peers,
             leadership,
+            lives,
             changing: tokio::sync::Mutex::new(()),
             complaints: Mutex::new(HashMap::new()),
             disowned: Mutex::new(None),
@@ -68,6 +78,13 @@ impl Members {
         let metrics = self.core.server_metrics();
         let metrics = metrics.borrow_watched();
         metrics.membership_config.get_node(&id).cloned()
+    }
+
+    /// Whether this replica knows `node` as a member.
+    pub fn contains(&self, node: u64) -> bool {
+        let metrics = self.core.server_metrics();
+        let metrics = metrics.borrow_watched();
+        metrics.membership_config.get_node(&node).is_some()
     }
 
     /// The data directory `node` is known with, when it is a member and that is known.
@@ -184,6 +201,12 @@ impl Members {
         if !reply.known_as.is_empty() && reply.known_as != identity.directory {
             return Err(self.other_directory(reply.known_as));
         }
+        let initialised = self.core.is_initialized().await;
+        if initialised.map_err(|_| ChangeError::Stopped)? && reply.known_as.is_empty() {
+            return Err(ChangeError::Failed(format!(
+                "{via} does not know this node's data directory: it was removed from the cluster, or belongs to another one"
+            )));
+        }
         let own = pb::Node {
             id: identity.node.0,
             address: identity.address.clone(),
@@ -196,7 +219,19 @@ impl Members {
     pub async fn add_node(&self, member: Peer) -> Result<(), ChangeError> {
         let answer = tokio::time::timeout(CHANGE_PATIENCE, self.wait_for(&member));
         let silent = || ChangeError::Failed(format!("{} does not answer", member.address));
-        let directory = answer.await.map_err(|_| silent())??;
+        let directory = match answer.await.map_err(|_| silent())? {
+            Ok(directory) => directory,
+            Err(ChangeError::AlreadyInitialised) => match self.node(member.node.0) {
+                Some(known) if known.address == member.address => known.directory,
+                _ => {
+                    return Err(ChangeError::Failed(format!(
+                        "node {} at {} belongs to a cluster already; start it with cluster.join and an empty data directory",
+                        member.node, member.address
+                    )));
+                }
+            },
+            Err(error) => return Err(error),
+        };
         let node = pb::Node {
             id: member.node.0,
             address: member.address,
@@ -239,25 +274,33 @@ impl Members {
                 .map_err(ChangeError::Failed)?;
             return self.ask(client, change, true).await;
         }
-        let _one_at_a_time = self.changing.lock().await;
-        let making = async {
-            match change {
-                Change::Join(node) => self.add(node).await,
-                Change::Remove(node) => self.remove(node).await,
-                Change::Transfer(to) => self.transfer(to).await,
+        match change {
+            Change::Join(node) => self.add(node).await,
+            // The leader it leaves behind is elected by request, not after a time-out.
+            Change::Remove(node) if node == leader && self.voters().len() > 1 => {
+                let heir = self.transfer(0).await?;
+                let unknown = || ChangeError::UnknownNode(NodeId(heir));
+                let node = self.node(heir).ok_or_else(unknown)?;
+                let client = self.peers.main(heir, &node).map_err(ChangeError::Failed)?;
+                self.ask(client, change, true).await
             }
-        };
-        match tokio::time::timeout(CHANGE_PATIENCE, making).await {
-            Ok(result) => result,
-            Err(_) => Err(ChangeError::Failed("it took too long".to_owned())),
+            Change::Remove(node) => self.remove(node).await,
+            Change::Transfer(to) => self.transfer(to).await,
         }
     }
 
-    async fn write(&self, change: ChangeMembers<u64, NodeInfo>) -> Result<(), ChangeError> {
-        let changed = self.core.change_membership(change, false).await;
-        changed
-            .map(|_| ())
-            .map_err(|error| ChangeError::Failed(fatal_text(error)))
+    /// Makes a change; voters that are removed become learners if `retain`.
+    async fn write(
+        &self,
+        change: ChangeMembers<u64, NodeInfo>,
+        retain: bool,
+    ) -> Result<(), ChangeError> {
+        let changed = self.core.change_membership(change, retain);
+        match tokio::time::timeout(CHANGE_PATIENCE, changed).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(ChangeError::Failed(fatal_text(error))),
+            Err(_) => Err(ChangeError::Failed("it took too long".to_owned())),
+        }
     }
 
     fn voters(&self) -> BTreeSet<u64> {
@@ -266,60 +309,119 @@ impl Members {
         metrics.membership_config.voter_ids().collect()
     }
 
+    /// Adds a learner, waits until it has caught up, and makes it a voter. Other changes may be made while it catches
+    /// up, which takes as long as its disk and network need.
     async fn add(&self, node: pb::Node) -> Result<u64, ChangeError> {
         let info = NodeInfo {
             address: node.address,
             directory: node.directory,
         };
-        match self.node(node.id) {
-            Some(known) if !known.directory.is_empty() && known.directory != info.directory => {
-                return Err(ChangeError::OtherDataDirectory {
-                    node: NodeId(node.id),
-                    known: known.directory,
-                });
-            }
-            Some(known) if known == info => {}
-            Some(_) => {
-                let nodes = BTreeMap::from([(node.id, info.clone())]);
-                self.write(ChangeMembers::SetNodes(nodes)).await?;
-            }
-            None => {
-                let added = self.core.add_learner(node.id, info, true).await;
-                added.map_err(|error| ChangeError::Failed(fatal_text(error)))?;
-            }
+        self.add_learner(node.id, info).await?;
+        if self.voters().contains(&node.id) {
+            return Ok(node.id);
         }
-        if !self.voters().contains(&node.id) {
-            let voter = BTreeSet::from([node.id]);
-            self.write(ChangeMembers::AddVoterIds(voter)).await?;
-        }
+        self.caught_up(node.id).await?;
+        let _one_at_a_time = self.changing.lock().await;
+        let voter = BTreeSet::from([node.id]);
+        self.write(ChangeMembers::AddVoterIds(voter), false).await?;
         Ok(node.id)
     }
 
+    /// Makes `id` a member at that address; a voter stays one.
+    async fn add_learner(&self, id: u64, info: NodeInfo) -> Result<(), ChangeError> {
+        let _one_at_a_time = self.changing.lock().await;
+        match self.node(id) {
+            Some(known) if !known.directory.is_empty() && known.directory != info.directory => {
+                Err(ChangeError::OtherDataDirectory {
+                    node: NodeId(id),
+                    known: known.directory,
+                })
+            }
+            Some(known) if known == info => Ok(()),
+            Some(_) => {
+                let nodes = BTreeMap::from([(id, info)]);
+                self.write(ChangeMembers::SetNodes(nodes), false).await
+            }
+            None => {
+                let nodes = BTreeMap::from([(id, info)]);
+                self.write(ChangeMembers::AddNodes(nodes), false).await
+            }
+        }
+    }
+
+    /// Returns once the log of learner `id` nearly reaches this leader's.
+    async fn caught_up(&self, id: u64) -> Result<(), ChangeError> {
+        let mut progress = (None, Instant::now());
+        loop {
+            let (matched, last) = {
+                let metrics = self.core.metrics();
+                let metrics = metrics.borrow_watched();
+                if !metrics
+                    .membership_config
+                    .nodes()
+                    .any(|(node, _)| *node == id)
+                {
+                    return Err(ChangeError::Failed(format!(
+                        "node {id} was removed while it caught up"
+                    )));
+                }
+                let Some(replication) = &metrics.replication else {
+                    return Err(ChangeError::Failed(format!(
+                        "the leader changed while node {id} caught up; ask again"
+                    )));
+                };
+                let matched = replication.get(&id).copied().flatten();
+                (matched.map(|id| id.index), metrics.last_log_index)
+            };
+            if matched.is_some()
+                && last.unwrap_or(0).saturating_sub(matched.unwrap_or(0)) <= CAUGHT_UP
+            {
+                return Ok(());
+            }
+            if matched != progress.0 {
+                progress = (matched, Instant::now());
+            } else if progress.1.elapsed() > CATCH_UP_PATIENCE {
+                return Err(ChangeError::Failed(format!(
+                    "node {id} makes no progress; it stays a learner"
+                )));
+            }
+            tokio::time::sleep(CATCH_UP_LOOK).await;
+        }
+    }
+
     async fn remove(&self, node: u64) -> Result<u64, ChangeError> {
+        let _one_at_a_time = self.changing.lock().await;
         if self.node(node).is_none() {
             return Err(ChangeError::UnknownNode(NodeId(node)));
         }
         let voters = self.voters();
         let gone = BTreeSet::from([node]);
-        if !voters.contains(&node) {
-            self.write(ChangeMembers::RemoveNodes(gone)).await?;
-        } else if voters.len() == 1 {
-            return Err(ChangeError::LastVoter(NodeId(node)));
-        } else {
-            self.write(ChangeMembers::RemoveVoters(gone)).await?;
+        if voters.contains(&node) {
+            if voters.len() == 1 {
+                return Err(ChangeError::LastVoter(NodeId(node)));
+            }
+            // A learner first, so that the node, if it lives, hears that it does not stand for election any more.
+            let change = ChangeMembers::RemoveVoters(gone.clone());
+            self.write(change, true).await?;
         }
+        self.write(ChangeMembers::RemoveNodes(gone), false).await?;
         Ok(node)
     }
 
-    /// The voter (but this node) whose log reaches furthest.
+    /// The voter (but this node) whose log reaches furthest, of those that were heard from lately.
     fn heir(&self) -> Option<u64> {
         let voters = self.voters();
         let metrics = self.core.data_metrics();
         let metrics = metrics.borrow_watched();
         let matched = metrics.replication.as_ref()?;
+        let heard = metrics.heartbeat.as_ref();
+        let lives = |node: &u64| {
+            let heard = heard.and_then(|all| all.get(node).copied().flatten());
+            heard.is_some_and(|at| at.elapsed() < self.lives)
+        };
         let others = matched
             .iter()
-            .filter(|(node, _)| **node != self.own().0 && voters.contains(node));
+            .filter(|(node, _)| **node != self.own().0 && voters.contains(node) && lives(node));
         let furthest = others.max_by_key(|(_, matched)| matched.map(|id| id.index));
         furthest.map(|(node, _)| *node)
     }
@@ -333,8 +435,9 @@ impl Members {
         if to != 0 && !self.voters().contains(&to) {
             return Err(ChangeError::UnknownNode(NodeId(to)));
         }
+        let nobody = || ChangeError::Failed("no other voter answers".to_owned());
         let to = match to {
-            0 => self.heir().ok_or(ChangeError::LastVoter(self.own()))?,
+            0 => self.heir().ok_or_else(nobody)?,
             to => to,
         };
         let mut leadership = self.leadership.clone();

@@ -22,6 +22,7 @@ mod snapshot_receive;
 mod snapshot_send;
 mod state_machine;
 mod status;
+mod succession;
 #[cfg(test)]
 mod suite_tests;
 mod type_config;
@@ -187,7 +188,13 @@ async fn start_core(
     core.map_err(|error| StartError::Core(error.to_string()))
 }
 
-fn serve(core: &CoreRaft, members: &Arc<Members>, peers: &Peers, stores: &Stores) -> Service {
+fn serve(
+    config: &RaftConfig,
+    core: &CoreRaft,
+    members: &Arc<Members>,
+    peers: &Peers,
+    stores: &Stores,
+) -> Service {
     let receiver = snapshot_receive::Receiver {
         core: core.clone(),
         snapshots: Arc::clone(&stores.snapshots),
@@ -202,6 +209,11 @@ fn serve(core: &CoreRaft, members: &Arc<Members>, peers: &Peers, stores: &Stores
             members: Arc::clone(members),
             receiver: Arc::new(receiver),
             metrics: Arc::clone(&stores.metrics),
+            succession: succession::Succession::start(
+                config.node.0,
+                core.clone(),
+                Duration::from_millis(config.timing.election_max_ms),
+            ),
         }),
     }
 }
@@ -265,8 +277,9 @@ impl Raft {
             core.clone(),
             Arc::clone(&peers),
             leadership.clone(),
+            Duration::from_millis(config.timing.heartbeat_ms.saturating_mul(3).max(500)),
         );
-        let service = serve(&core, &members, &peers, &stores);
+        let service = serve(&config, &core, &members, &peers, &stores);
         Ok(Raft {
             inner: Arc::new(Inner {
                 config,
@@ -364,6 +377,11 @@ impl Raft {
             applied,
             disowned,
         )
+    }
+
+    /// Whether this replica knows `node` as a member.
+    pub fn is_member(&self, node: NodeId) -> bool {
+        self.inner.members.contains(node.0)
     }
 
     /// Counters of this replica.

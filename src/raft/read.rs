@@ -116,7 +116,7 @@ impl Rounds {
         loop {
             let error = match self.attempt().await {
                 Ok(index) => return Ok(index),
-                Err(ReadError::Stopped) => return Err(ReadError::Stopped),
+                Err(error @ (ReadError::Stopped | ReadError::Refused(_))) => return Err(error),
                 Err(error) => error,
             };
             if Instant::now() + PAUSE >= deadline {
@@ -143,6 +143,9 @@ impl Rounds {
         tokio::select! {
             reply = client.read_index(request) => match reply {
                 Ok(reply) => Ok(reply.into_inner().index),
+                Err(status) if status.code() == tonic::Code::FailedPrecondition => {
+                    Err(ReadError::Refused(status.message().to_owned()))
+                }
                 Err(status) => Err(unconfirmed(status.message().to_owned())),
             },
             () = self.leads_no_more(node) => Err(unconfirmed("the leader has changed".to_owned())),

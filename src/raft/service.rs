@@ -26,6 +26,7 @@ use super::peers::{
 };
 use super::read::{self, LocalError};
 use super::snapshot_receive::Receiver;
+use super::succession::Succession;
 use super::type_config::{CoreRaft, TypeConfig};
 use super::wire;
 use crate::ids::GroupId;
@@ -49,6 +50,7 @@ pub(super) struct Inner {
     pub members: Arc<Members>,
     pub receiver: Arc<Receiver>,
     pub metrics: Arc<Metrics>,
+    pub succession: Arc<Succession>,
 }
 
 fn text<'m>(metadata: &'m MetadataMap, key: &str) -> &'m str {
@@ -174,15 +176,19 @@ impl raft_server::Raft for Service {
         &self,
         request: Request<Streaming<pb::AppendRequest>>,
     ) -> Result<Response<Self::AppendStream>, Status> {
-        self.inner.admit(request.metadata())?;
+        let from = self.inner.admit(request.metadata())?;
         let inner = Arc::clone(&self.inner);
+        let stream = inner.succession.stream(from);
         // A broken or senseless stream just ends here; the leader opens another.
         let requests = request.into_inner().scan((), move |(), item| {
             let decoded = item
                 .ok()
                 .filter(|request| inner.group(request.group).is_ok());
             let decoded = decoded.and_then(|request| match append_from(request) {
-                Ok(request) => Some(request),
+                Ok(request) => {
+                    stream.heard();
+                    Some(request)
+                }
                 Err(error) => {
                     tracing::warn!(%error, "an append stream was ended");
                     None
@@ -199,10 +205,11 @@ impl raft_server::Raft for Service {
         &self,
         request: Request<pb::AppendRequest>,
     ) -> Result<Response<pb::AppendReply>, Status> {
-        self.inner.admit(request.metadata())?;
+        let from = self.inner.admit(request.metadata())?;
         let request = request.into_inner();
         self.inner.group(request.group)?;
         let request = append_from(request)?;
+        self.inner.succession.heard(from);
         let previous = request.prev_log_id;
         let last = request
             .entries
@@ -291,9 +298,13 @@ impl raft_server::Raft for Service {
         &self,
         request: Request<pb::ReadIndexRequest>,
     ) -> Result<Response<pb::ReadIndexReply>, Status> {
-        self.inner.admit(request.metadata())?;
+        let from = self.inner.admit(request.metadata())?;
         self.inner.group(request.into_inner().group)?;
         match read::local(&self.inner.core).await {
+            // A node that was removed gets no entries any more, so it would wait for them in vain.
+            Ok(_) if !self.inner.members.contains(from) => Err(Status::failed_precondition(
+                format!("node {from} is not a member of the cluster"),
+            )),
             Ok(index) => Ok(Response::new(pb::ReadIndexReply { index })),
             Err(LocalError::Elsewhere(_)) => Err(Status::unavailable("this node does not lead")),
             Err(LocalError::Failed(error)) => Err(Status::unavailable(error.to_string())),

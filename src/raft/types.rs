@@ -35,6 +35,9 @@ pub enum ReadError {
     /// The leader could not confirm with a majority that it still leads, or did not answer in time.
     #[error("the leader did not confirm the read: {0}")]
     Unconfirmed(String),
+    /// The leader does not take this node for a member: it was removed, or its disk was replaced.
+    #[error("the leader refused the read: {0}")]
+    Refused(String),
     /// This replica did not apply up to the confirmed index in time.
     #[error("this replica lags behind the confirmed index")]
     Lagging,

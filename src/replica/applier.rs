@@ -8,9 +8,9 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use crate::ids::{Incarnation, LogIndex, NodeId};
-use crate::machine::Machine;
 use crate::machine::effect::{DropReason, Output};
 use crate::machine::tables::{Backing, Tables};
+use crate::machine::{Machine, QueueUsage};
 use crate::raft::Apply;
 use crate::replica::clock::Clock;
 use crate::replica::proposer::Proposer;
@@ -28,6 +28,7 @@ pub struct View {
     live: Mutex<Vec<(NodeId, Incarnation)>>,
     applied: AtomicU64,
     usage: Mutex<Usage>,
+    queues: Mutex<QueueUsage>,
     watches: AtomicU64,
     /// The newest incarnation of this node that was ever registered.
     known_incarnation: AtomicU64,
@@ -47,6 +48,11 @@ impl View {
     /// Keys of the state store and their bytes.
     pub fn store_usage(&self) -> Usage {
         *self.usage.lock()
+    }
+
+    /// What waits for clients.
+    pub fn queue_usage(&self) -> QueueUsage {
+        *self.queues.lock()
     }
 
     /// Watched keys of the whole cluster.
@@ -114,6 +120,7 @@ impl Applier {
         self.due.set(self.machine.next_due());
         self.clock.observe(self.machine.clock());
         *self.view.usage.lock() = self.machine.usage();
+        *self.view.queues.lock() = self.machine.queue_usage();
         let watches = self.machine.watched_keys() as u64;
         self.view.watches.store(watches, Ordering::Relaxed);
     }

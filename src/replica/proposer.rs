@@ -110,6 +110,18 @@ impl Proposer {
         self.gather(kind, waiter, limits::PROPOSAL_GATHERING_BYTES)
     }
 
+    /// Adds a command that goes ahead of what is held back: there is room for it when there is none for others.
+    ///
+    /// # Errors
+    /// When even that is used up; nothing was added.
+    pub fn submit_urgent(
+        &self,
+        kind: command::command::Kind,
+        waiter: Waiter,
+    ) -> Result<(), Overloaded> {
+        self.gather(kind, waiter, limits::PROPOSAL_URGENT_BYTES)
+    }
+
     /// Adds a command that ends something: there are at most as many as there are connections, so it is never refused.
     pub fn submit_always(&self, kind: command::command::Kind, waiter: Waiter) {
         let taken = self.gather(kind, waiter, usize::MAX);
@@ -343,6 +355,26 @@ mod tests {
         );
         proposer.applied(Incarnation(7), 1);
         assert!(proposer.next(&mut Cursor::default()).is_none());
+    }
+
+    #[test]
+    fn what_is_urgent_finds_room_when_others_have_to_wait() {
+        let proposer = Proposer::default();
+        proposer.begin(Incarnation(7));
+        let large = || {
+            Kind::StoreWrite(command::StoreWrite {
+                value: vec![0; limits::PROPOSAL_GATHERING_BYTES].into(),
+                ..Default::default()
+            })
+        };
+        assert_eq!(proposer.submit(large(), Waiter::Nobody), Ok(()));
+        assert_eq!(proposer.submit(kind(), Waiter::Nobody), Err(Overloaded));
+        assert_eq!(proposer.submit_urgent(large(), Waiter::Nobody), Ok(()));
+        assert_eq!(
+            proposer.submit_urgent(kind(), Waiter::Nobody),
+            Err(Overloaded)
+        );
+        proposer.submit_always(kind(), Waiter::Nobody);
     }
 
     #[tokio::test]

@@ -4,16 +4,19 @@
 //! no allocation once the buffer has grown. The connection's task takes everything at once, patches packet ids in
 //! place, and hands the same buffer to the socket. Nothing here reads or writes a socket.
 
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use futures::task::AtomicWaker;
 use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
 
 use crate::ids::ConnectionId;
+use crate::limits;
 use crate::machine::effect::{Change, EndReason, Reply};
-use crate::mqtt::codec::{QoS, Version};
+use crate::mqtt::codec::{QoS, TopicAlias, Version};
 use crate::session::Sequence;
 use crate::store::Reply as StoreReply;
 
@@ -94,6 +97,52 @@ impl Contents {
     }
 }
 
+/// Topics that the client knows by a number. Only messages with QoS 0 use them: what is in the mailbox is sent in this
+/// order, while others may wait, expire, or come again on another connection.
+#[derive(Debug, Default)]
+struct Aliases {
+    /// The client's Topic Alias Maximum `[MQTT-3.1.2-26]`.
+    maximum: u16,
+    known: FxHashMap<Box<str>, NonZeroU16>,
+}
+
+impl Aliases {
+    fn of(&self, topic: &str) -> Option<TopicAlias> {
+        if self.maximum == 0 {
+            return None;
+        }
+        if let Some(alias) = self.known.get(topic) {
+            return Some(TopicAlias {
+                alias: *alias,
+                send_topic: false,
+            });
+        }
+        // There are fewer than the maximum, which is two bytes.
+        let next = self.known.len() as u16 + 1;
+        let alias = NonZeroU16::new(next).filter(|_| next <= self.maximum)?;
+        Some(TopicAlias {
+            alias,
+            send_topic: true,
+        })
+    }
+
+    fn sent(&mut self, topic: &str, alias: Option<TopicAlias>) {
+        if let Some(TopicAlias {
+            alias,
+            send_topic: true,
+        }) = alias
+        {
+            self.known.insert(topic.into(), alias);
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Inside {
+    contents: Contents,
+    aliases: Aliases,
+}
+
 /// A connection's mailbox.
 #[derive(Debug)]
 pub struct Mailbox {
@@ -105,7 +154,7 @@ pub struct Mailbox {
     pub max_packet_size: u32,
     /// Bytes of packets it holds before further ones are dropped.
     bound: usize,
-    contents: Mutex<Contents>,
+    inside: Mutex<Inside>,
     filled: AtomicBool,
     dropped: AtomicU64,
     waker: AtomicWaker,
@@ -126,14 +175,22 @@ impl Mailbox {
         connection: ConnectionId,
         version: Version,
         max_packet_size: u32,
+        topic_alias_maximum: u16,
         bound: usize,
     ) -> Arc<Mailbox> {
+        let aliases = Aliases {
+            maximum: topic_alias_maximum.min(limits::CLIENT_TOPIC_ALIASES),
+            ..Aliases::default()
+        };
         Arc::new(Mailbox {
             connection,
             version,
             max_packet_size,
             bound,
-            contents: Mutex::new(Contents::default()),
+            inside: Mutex::new(Inside {
+                contents: Contents::default(),
+                aliases,
+            }),
             filled: AtomicBool::new(false),
             dropped: AtomicU64::new(0),
             waker: AtomicWaker::new(),
@@ -152,16 +209,41 @@ impl Mailbox {
         expiry_s: Option<u32>,
         encode: impl FnOnce(&mut Vec<u8>) -> Result<Option<usize>, Refused>,
     ) -> Result<bool, Refused> {
-        let mut contents = self.contents.lock();
-        if contents.packets.len() >= self.bound {
+        let mut inside = self.inside.lock();
+        if inside.contents.packets.len() >= self.bound {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return Err(Refused::Full);
         }
-        if let Err(refused) = append(&mut contents, qos, None, expiry_s, encode) {
+        if let Err(refused) = append(&mut inside.contents, qos, None, expiry_s, encode) {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return Err(refused);
         }
-        drop(contents);
+        drop(inside);
+        Ok(!self.filled.swap(true, Ordering::AcqRel))
+    }
+
+    /// The same for a packet with QoS 0, which may name its topic by an alias.
+    ///
+    /// # Errors
+    /// When the packet was dropped; it is counted.
+    pub fn push_qos_0(
+        &self,
+        topic: &str,
+        encode: impl FnOnce(&mut Vec<u8>, Option<TopicAlias>) -> Result<Option<usize>, Refused>,
+    ) -> Result<bool, Refused> {
+        let inside = &mut *self.inside.lock();
+        let alias = inside.aliases.of(topic);
+        let pushed = if inside.contents.packets.len() >= self.bound {
+            Err(Refused::Full)
+        } else {
+            let encode = |out: &mut Vec<u8>| encode(out, alias);
+            append(&mut inside.contents, QoS::AtMostOnce, None, None, encode)
+        };
+        if let Err(refused) = pushed {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return Err(refused);
+        }
+        inside.aliases.sent(topic, alias);
         Ok(!self.filled.swap(true, Ordering::AcqRel))
     }
 
@@ -177,16 +259,15 @@ impl Mailbox {
         sequence: Sequence,
         encode: impl FnOnce(&mut Vec<u8>) -> Result<Option<usize>, Refused>,
     ) -> Result<bool, Refused> {
-        let mut contents = self.contents.lock();
-        append(&mut contents, qos, Some(sequence), expiry_s, encode)?;
-        drop(contents);
+        let contents = &mut self.inside.lock().contents;
+        append(contents, qos, Some(sequence), expiry_s, encode)?;
         Ok(!self.filled.swap(true, Ordering::AcqRel))
     }
 
     /// Puts an item in; tells whether the connection must be woken. Items answer the connection's own requests, which
     /// are bounded, or end it, so there is no bound here.
     pub fn push_item(&self, item: Item) -> bool {
-        self.contents.lock().items.push(item);
+        self.inside.lock().contents.items.push(item);
         !self.filled.swap(true, Ordering::AcqRel)
     }
 
@@ -212,12 +293,12 @@ impl Mailbox {
             *into = Contents::default();
         }
         self.filled.store(false, Ordering::Release);
-        std::mem::swap(&mut *self.contents.lock(), into);
+        std::mem::swap(&mut self.inside.lock().contents, into);
     }
 
     /// Takes the first item alone.
     pub fn take_first_item(&self) -> Option<Item> {
-        let mut contents = self.contents.lock();
+        let contents = &mut self.inside.lock().contents;
         (!contents.items.is_empty()).then(|| contents.items.remove(0))
     }
 
@@ -282,5 +363,45 @@ impl WakeList {
 impl Drop for WakeList {
     fn drop(&mut self) {
         self.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_topic_is_named_by_its_alias_once_the_client_has_seen_both() {
+        let mailbox = Mailbox::new(ConnectionId(1), Version::V5, u32::MAX, 1, 100);
+        let push = |topic: &str, refuse: bool| {
+            let mut seen = None;
+            let pushed = mailbox.push_qos_0(topic, |out, alias| {
+                seen = alias.map(|alias| (alias.alias.get(), alias.send_topic));
+                out.push(0);
+                if refuse {
+                    Err(Refused::TooLarge)
+                } else {
+                    Ok(None)
+                }
+            });
+            assert_eq!(pushed.is_err(), refuse);
+            seen
+        };
+        assert_eq!(push("a", true), Some((1, true)));
+        assert_eq!(
+            push("a", false),
+            Some((1, true)),
+            "the first was never sent"
+        );
+        assert_eq!(push("a", false), Some((1, false)));
+        assert_eq!(push("b", false), None, "[MQTT-3.1.2-26]");
+        mailbox.take(&mut Contents::default());
+        assert_eq!(push("a", false), Some((1, false)));
+        let without = Mailbox::new(ConnectionId(2), Version::V5, u32::MAX, 0, 100);
+        let pushed = without.push_qos_0("a", |_, alias| {
+            assert_eq!(alias, None);
+            Ok(None)
+        });
+        assert!(pushed.is_ok());
     }
 }

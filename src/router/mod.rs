@@ -268,6 +268,11 @@ impl Router {
         deliver_here(&route, message, &mut WakeList::default()) == 0
     }
 
+    /// Hands a message of the node's own to its connections, and to no other node.
+    pub fn deliver_own(&self, message: &Message<'_>, wake: &mut WakeList) {
+        deliver_here(&self.route(message.topic, None), message, wake);
+    }
+
     /// Hands a message from the log to this node's connections, as far as it does not go through their sessions' queues;
     /// every node does so for its own. Returns how many dropped it.
     pub fn deliver_logged(
@@ -410,8 +415,17 @@ fn deliver_here(route: &Route, message: &Message<'_>, wake: &mut WakeList) -> u3
             topic_alias: None,
             max_packet_size: mailbox.max_packet_size,
         };
-        let pushed =
-            mailbox.push_packet(qos, message.expiry, |out| encode(out, message, &delivery));
+        let pushed = if qos == QoS::AtMostOnce {
+            mailbox.push_qos_0(message.topic, |out, topic_alias| {
+                let delivery = Delivery {
+                    topic_alias,
+                    ..delivery
+                };
+                encode(out, message, &delivery)
+            })
+        } else {
+            mailbox.push_packet(qos, message.expiry, |out| encode(out, message, &delivery))
+        };
         match pushed {
             Ok(true) => wake.add(mailbox),
             Ok(false) => {}

@@ -129,6 +129,12 @@ metrics! {
     subscriptions: Gauge;
     /// Sessions of the whole cluster.
     sessions: Gauge;
+    /// Messages that wait in sessions' queues and groups of the whole cluster; one that waits in two counts twice.
+    queued_messages: Gauge;
+    /// Their size in bytes of topic, payload and properties.
+    queued_bytes: Gauge;
+    /// Retained messages of the whole cluster; `mqtt.retained_max` bounds it.
+    retained_messages: Gauge;
     /// State store commands answered by this node.
     store_commands: By<Verb, By<Outcome, Counter>>;
     /// Keys in the state store.

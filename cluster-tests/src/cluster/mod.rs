@@ -9,7 +9,7 @@ mod node;
 mod ports;
 
 pub use network::Network;
-pub use node::Node;
+pub use node::{Entry, Node};
 
 use crate::wait;
 use std::fs::File;
@@ -108,7 +108,7 @@ impl Cluster {
             directory.disable_cleanup(true);
             eprintln!("kept: {}", directory.path().display());
         }
-        let ports = ports::free(plan.size * 4);
+        let ports = ports::free(plan.size * 4, &[]);
         let (inside, outside) = (&ports[..plan.size], &ports[3 * plan.size..]);
         let network = plan.network.then(|| Network::start(outside, inside));
         let seen = if plan.network { outside } else { inside };
@@ -135,7 +135,7 @@ impl Cluster {
                     directory.path(),
                     index + 1,
                     addresses,
-                    &members,
+                    Entry::Member(&members),
                     &plan,
                     environment,
                 )
@@ -156,6 +156,45 @@ impl Cluster {
         if let Some(network) = &self.network {
             network.is(index, self.nodes[index].pid());
         }
+    }
+
+    /// A further node with an empty disk that is not started yet: one that asks the others to be added, or, if it
+    /// `waits`, one that an operator adds. Returns its index.
+    pub fn add_node(&mut self, waits: bool) -> usize {
+        let taken: Vec<SocketAddr> = self
+            .nodes
+            .iter()
+            .flat_map(|node| {
+                [
+                    node.addresses.cluster,
+                    node.addresses.mqtt,
+                    node.addresses.http,
+                ]
+            })
+            .collect();
+        let ports = ports::free(3, &taken);
+        let id = self.nodes.iter().map(|node| node.id).max().unwrap_or(0) + 1;
+        let addresses = node::Addresses {
+            cluster: ports[0],
+            mqtt: ports[1],
+            http: ports[2],
+        };
+        let mut members: Vec<(usize, SocketAddr)> = self
+            .nodes
+            .iter()
+            .map(|node| (node.id, node.addresses.cluster))
+            .collect();
+        let via: Vec<SocketAddr> = members.iter().map(|(_, address)| *address).collect();
+        members.push((id, addresses.cluster));
+        let entry = match waits {
+            true => Entry::Member(&members),
+            false => Entry::Joins(&via),
+        };
+        let plan = Plan::default();
+        let path = self.directory.path();
+        let node = Node::prepare(path, id, addresses, entry, &plan, Vec::new());
+        self.nodes.push(node);
+        self.nodes.len() - 1
     }
 
     /// The network between the nodes.
@@ -204,8 +243,9 @@ impl Cluster {
             }
         }
         let (_, leader) = best?;
-        let index = leader.checked_sub(1)?;
-        self.nodes.get(index)?.answers().then_some(index)
+        self.nodes
+            .iter()
+            .position(|node| node.id == leader && node.answers())
     }
 
     /// Waits for a leader that runs.

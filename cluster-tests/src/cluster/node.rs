@@ -19,6 +19,34 @@ pub struct Addresses {
     pub http: SocketAddr,
 }
 
+/// How a node comes to its cluster.
+#[derive(Debug, Clone, Copy)]
+pub enum Entry<'a> {
+    /// It makes the cluster with these nodes, or waits among them to be added.
+    Member(&'a [(usize, SocketAddr)]),
+    /// It asks one of these to be added.
+    Joins(&'a [SocketAddr]),
+}
+
+impl Entry<'_> {
+    fn toml(&self) -> String {
+        let mut list = String::new();
+        let written = match self {
+            Entry::Member(members) => members.iter().try_for_each(|(id, address)| {
+                writeln!(list, "  {{ id = {id}, address = \"{address}\" }},")
+            }),
+            Entry::Joins(nodes) => nodes
+                .iter()
+                .try_for_each(|address| writeln!(list, "  \"{address}\",")),
+        };
+        written.expect("a String takes everything");
+        match self {
+            Entry::Member(_) => format!("members = [\n{list}]"),
+            Entry::Joins(_) => format!("join = [\n{list}]"),
+        }
+    }
+}
+
 /// A node; its process ends with this value.
 pub struct Node {
     pub id: usize,
@@ -36,7 +64,7 @@ impl Node {
         directory: &Path,
         id: usize,
         addresses: Addresses,
-        members: &[(usize, SocketAddr)],
+        entry: Entry<'_>,
         plan: &Plan,
         environment: Vec<(String, String)>,
     ) -> Self {
@@ -51,23 +79,18 @@ impl Node {
             paused: false,
         };
         fs::create_dir_all(&node.data).expect("the data directory can be made");
-        fs::write(&node.config, node.toml(members, plan))
-            .expect("the configuration can be written");
+        fs::write(&node.config, node.toml(entry, plan)).expect("the configuration can be written");
         node
     }
 
-    fn toml(&self, members: &[(usize, SocketAddr)], plan: &Plan) -> String {
-        let mut list = String::new();
-        for (id, address) in members {
-            writeln!(list, "  {{ id = {id}, address = \"{address}\" }},")
-                .expect("a String takes everything");
-        }
+    fn toml(&self, entry: Entry<'_>, plan: &Plan) -> String {
         format!(
-            "[node]\nid = {}\ndata_dir = {:?}\n\n[cluster]\nname = \"test\"\nlisten = \"{}\"\nmembers = [\n{list}]\n\n\
+            "[node]\nid = {}\ndata_dir = {:?}\n\n[cluster]\nname = \"test\"\nlisten = \"{}\"\n{}\n\n\
              [mqtt]\nlisten = \"{}\"\n{}\n\n[http]\nlisten = \"{}\"\n\n[log]\nlevel = \"info\"\nformat = \"text\"\n\n{}\n",
             self.id,
             self.data,
             self.addresses.cluster,
+            entry.toml(),
             self.addresses.mqtt,
             plan.mqtt,
             self.addresses.http,

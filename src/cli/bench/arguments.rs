@@ -155,6 +155,18 @@ pub enum Mode {
         /// Protocol version.
         #[arg(long, value_enum, default_value = "5")]
         protocol: Protocol,
+        /// Give each a durable session with one QoS 1 subscription.
+        #[arg(long)]
+        durable: bool,
+    },
+    /// Fill the queue of a durable session whose client is away, then drain it.
+    Backlog {
+        /// Messages.
+        #[arg(short = 'N', long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
+        messages: u64,
+        /// Bytes of a payload.
+        #[arg(short, long, default_value_t = 64)]
+        payload_bytes: usize,
     },
     /// Open idle connections and report what each costs the servers named by --pid.
     Idle {

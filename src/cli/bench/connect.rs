@@ -9,13 +9,14 @@ use super::link::Identity;
 use super::process::resident_bytes;
 use crate::cli::exit::{Exit, Failure};
 use crate::mqtt::codec::client::{self, Packet};
-use crate::mqtt::codec::{Disconnect, PeerLimits, ReasonCode, Version};
+use crate::mqtt::codec::{Disconnect, PeerLimits, QoS, ReasonCode, Version};
 
 /// Connects, disconnects, connects again: a fixed number at a time.
 pub struct Storm {
     opened_at: Vec<Instant>,
     done: Vec<usize>,
     version: Version,
+    durable: bool,
     /// TCP connect to CONNACK.
     pub latency: Histogram,
 }
@@ -58,6 +59,7 @@ pub fn storm(
     servers: &[SocketAddr],
     slots: usize,
     version: Version,
+    durable: bool,
     run: &str,
     (warmup, duration): (Duration, Duration),
 ) -> Result<(Storm, Duration), Failure> {
@@ -66,10 +68,11 @@ pub fn storm(
         opened_at: vec![Instant::now(); slots],
         done: Vec::new(),
         version,
+        durable,
         latency: Histogram::default(),
     };
     for _ in 0..slots {
-        let link = engine.add(identity(run, 0, version));
+        let link = engine.add(storm.identity(run, 0));
         storm.done.push(link);
     }
     let mut made = 0usize;
@@ -95,7 +98,7 @@ pub fn storm(
         for link in std::mem::take(&mut storm.done) {
             engine.close(link);
             made += 1;
-            engine.rename(link, identity(run, made, version));
+            engine.rename(link, storm.identity(run, made));
             storm.opened_at[link] = Instant::now();
             engine
                 .open_from(link, servers[made % servers.len()], made)
@@ -107,12 +110,15 @@ pub fn storm(
     }
 }
 
-fn identity(run: &str, number: usize, version: Version) -> Identity {
-    Identity {
-        client_id: format!("bench-{run}-{number}"),
-        version,
-        durable: false,
-        filters: Vec::new(),
+impl Storm {
+    fn identity(&self, run: &str, number: usize) -> Identity {
+        let filter = || (format!("bench/{run}/{number}"), QoS::AtLeastOnce);
+        Identity {
+            client_id: format!("bench-{run}-{number}"),
+            version: self.version,
+            durable: self.durable,
+            filters: self.durable.then(filter).into_iter().collect(),
+        }
     }
 }
 

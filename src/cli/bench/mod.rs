@@ -4,6 +4,7 @@
 //! It speaks plain MQTT and therefore drives other brokers as well (`mqtt`, `connect`, `idle`).
 
 mod arguments;
+mod backlog;
 mod connect;
 mod engine;
 mod flow;
@@ -57,7 +58,15 @@ pub fn run(bench: Bench, format: Format) -> Outcome {
         Mode::KvGet(arguments) => kv_runs(&run, Kind::Get, &arguments)?,
         Mode::KvMixed(arguments) => kv_runs(&run, Kind::Mixed, &arguments)?,
         Mode::Mqtt(arguments) => mqtt_runs(&run, &arguments)?,
-        Mode::Connect { clients, protocol } => vec![connect_run(&run, clients as usize, protocol)?],
+        Mode::Connect {
+            clients,
+            protocol,
+            durable,
+        } => vec![connect_run(&run, clients as usize, protocol, durable)?],
+        Mode::Backlog {
+            messages,
+            payload_bytes,
+        } => vec![backlog_run(&run, messages, payload_bytes)?],
         Mode::Idle {
             connections,
             subscribe,
@@ -257,12 +266,41 @@ fn mqtt_run(run: &Run, arguments: &MqttArgs, qos: u8) -> Result<Report, Failure>
     })
 }
 
-fn connect_run(run: &Run, clients: usize, protocol: Protocol) -> Result<Report, Failure> {
+fn backlog_run(run: &Run, messages: u64, payload_bytes: usize) -> Result<Report, Failure> {
+    eprintln!("backlog: {messages} messages");
+    let times = backlog::run(&run.servers, messages, payload_bytes, &run.id)?;
+    let filled = messages as f64 / times.filling.as_secs_f64();
+    let mut extra = vec![("filled_per_second", json!(round(filled, 0)))];
+    let memory: Option<u64> = run
+        .pids
+        .iter()
+        .map(|pid| process::resident_bytes(*pid))
+        .sum();
+    if let Some(bytes) = memory.filter(|_| !run.pids.is_empty()) {
+        extra.push(("resident_bytes", json!(bytes)));
+    }
+    Ok(Report {
+        mode: "backlog".into(),
+        clients: 1,
+        elapsed: times.draining,
+        operations: messages,
+        latency: histogram::Histogram::default(),
+        errors: 0,
+        extra,
+    })
+}
+
+fn connect_run(
+    run: &Run,
+    clients: usize,
+    protocol: Protocol,
+    durable: bool,
+) -> Result<Report, Failure> {
     eprintln!("connect: {clients} at a time");
     let times = (run.warmup, run.duration);
     let cpu = process::cpu_times(&run.pids);
-    let (storm, elapsed) =
-        connect::storm(&run.servers, clients, protocol.version(), &run.id, times)?;
+    let version = protocol.version();
+    let (storm, elapsed) = connect::storm(&run.servers, clients, version, durable, &run.id, times)?;
     let operations = storm.latency.total();
     Ok(Report {
         mode: "connect".into(),

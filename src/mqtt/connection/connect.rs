@@ -204,6 +204,7 @@ impl Opening {
                 broker.next_connection(),
                 version,
                 max_packet_size,
+                connect.topic_alias_maximum,
                 config.outbox_max_bytes,
             ),
             receive_maximum: connect
@@ -251,34 +252,38 @@ impl Opening {
                     self.terms.clone(),
                     opened,
                 );
-                self.accept(broker, present, &mut connection);
+                self.accept(broker, present, &mut connection)?;
                 Ok(connection)
             }
             _ => {
-                broker.router.unregister(self.mailbox.connection);
-                // The session may be opened all the same, for a connection that is no more.
-                let close = command::CloseSession {
-                    client_id: self.terms.client_id.to_string(),
-                    connection: self.mailbox.connection.0,
-                    expiry_interval_s: None,
-                    discard_will: true,
-                    sent_through: 0,
-                };
-                broker
-                    .proposer
-                    .submit_always(command::command::Kind::CloseSession(close), Waiter::Nobody);
                 let text = "this node is not in touch with the cluster's majority";
-                Err(refuse_within(
-                    self.terms.limits,
-                    Some(self.terms.version),
-                    ReasonCode::ServerUnavailable,
-                    text,
-                ))
+                Err(self.abandon(broker, ReasonCode::ServerUnavailable, text))
             }
         }
     }
 
-    fn accept(&self, broker: &Broker, session_present: bool, connection: &mut Connection) {
+    /// The session may be open, or be opened yet, for a connection that is no more.
+    fn abandon(&self, broker: &Broker, reason: ReasonCode, text: &'static str) -> Refusal {
+        broker.router.unregister(self.mailbox.connection);
+        let close = command::CloseSession {
+            client_id: self.terms.client_id.to_string(),
+            connection: self.mailbox.connection.0,
+            expiry_interval_s: None,
+            discard_will: true,
+            sent_through: 0,
+        };
+        broker
+            .proposer
+            .submit_always(command::command::Kind::CloseSession(close), Waiter::Nobody);
+        refuse_within(self.terms.limits, Some(self.terms.version), reason, text)
+    }
+
+    fn accept(
+        &self,
+        broker: &Broker,
+        session_present: bool,
+        connection: &mut Connection,
+    ) -> Result<(), Refusal> {
         let config = &broker.config;
         let terms = &self.terms;
         let properties = ConnAckProperties {
@@ -297,12 +302,13 @@ impl Opening {
             ..ConnAck::accepted(session_present)
         };
         let written = encode::connack(&mut connection.out, terms.version, &connack, terms.limits);
-        if written.is_err() {
-            // The client's maximum packet size is too small for a CONNACK: it gets nothing larger either.
-            tracing::debug!(
-                client_id = &*terms.client_id,
-                "CONNACK does not fit the client's maximum packet size"
-            );
+        match written {
+            Ok(_) => Ok(()),
+            // The client's maximum packet size is too small for what it must be told.
+            Err(_) => {
+                let text = "the CONNACK is larger than the client accepts";
+                Err(self.abandon(broker, ReasonCode::PacketTooLarge, text))
+            }
         }
     }
 }

@@ -27,7 +27,7 @@ use crate::mqtt::codec::{
     self, DecodeError, Disconnect, Packet, PacketId, PeerLimits, ReasonCode, Version, encode, frame,
 };
 use crate::proto::command;
-use crate::replica::proposer::Waiter;
+use crate::replica::proposer::{Overloaded, Proposer, Waiter};
 use crate::router::Route;
 use crate::router::mailbox::{Contents, Item, Mailbox, Ticket, WakeList};
 use crate::session::inbound::Inbound;
@@ -305,14 +305,20 @@ impl Connection {
 
     /// Proposes a command whose reply answers `request`; gives the request back when the node is overloaded.
     fn propose(&mut self, kind: command::command::Kind, request: Request) -> Flow {
+        self.propose_by(kind, request, Proposer::submit)
+    }
+
+    fn propose_by(
+        &mut self,
+        kind: command::command::Kind,
+        request: Request,
+        submit: fn(&Proposer, command::command::Kind, Waiter) -> Result<(), Overloaded>,
+    ) -> Flow {
         let ticket = self.requests.insert(request);
-        match self
-            .broker
-            .proposer
-            .submit(kind, Waiter::Connection(self.mailbox.clone(), ticket))
-        {
+        let waiter = Waiter::Connection(self.mailbox.clone(), ticket);
+        match submit(&self.broker.proposer, kind, waiter) {
             Ok(()) => Flow::Continue,
-            Err(_) => {
+            Err(Overloaded) => {
                 self.requests.remove(ticket);
                 Flow::Stall
             }

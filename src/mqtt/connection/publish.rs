@@ -9,6 +9,7 @@ use super::requests::Request;
 use super::{Connection, Flow};
 use crate::limits;
 use crate::mqtt::codec::{Ack, PacketId, Publish, QoS, ReasonCode, encode};
+use crate::mqtt::sys;
 use crate::proto::command::{self, command::Kind};
 use crate::router::forward::Message;
 use crate::router::mailbox::{Mailbox, Ticket};
@@ -16,9 +17,6 @@ use crate::router::{Delivered, Route};
 use crate::session::inbound::Published;
 use crate::store::topics::INVOKE;
 use crate::telemetry::labels::{DisconnectReason, DropReason, Qos};
-
-/// Topics below this are the broker's own.
-const SYS_PREFIX: &str = "$SYS/";
 
 impl Connection {
     pub(super) fn handle_publish(&mut self, publish: &Publish<'_>) -> Result<Flow, Ended> {
@@ -48,7 +46,7 @@ impl Connection {
     }
 
     fn handle_qos_0(&mut self, topic: &str, publish: &Publish<'_>) -> Flow {
-        if topic.starts_with(SYS_PREFIX) {
+        if topic.starts_with(sys::PREFIX) {
             return Flow::Continue;
         }
         if self.is_logged(topic, publish) {
@@ -100,7 +98,7 @@ impl Connection {
                 Ok(Flow::Stall)
             };
         }
-        if topic.starts_with(SYS_PREFIX) {
+        if topic.starts_with(sys::PREFIX) {
             let text = Some("$SYS is the broker's own");
             self.acknowledge(packet_id, exactly_once, ReasonCode::NotAuthorized, text);
             return Ok(Flow::Continue);

@@ -6,6 +6,7 @@
 use super::Connection;
 use crate::machine::read;
 use crate::mqtt::codec::QoS;
+use crate::mqtt::sys;
 use crate::proto::state;
 use crate::router::forward::Message;
 use crate::session::delivery::remaining_s;
@@ -42,6 +43,15 @@ impl Connection {
         let Some(mut feed) = self.feeds.pop_front() else {
             return false;
         };
+        if feed.from.is_empty() {
+            let identifier = (feed.identifier != 0).then_some(feed.identifier);
+            for (topic, value) in self.broker.sys.matching(&feed.filter) {
+                let message = sys::message(topic, &value);
+                self.broker
+                    .router
+                    .deliver_to(&self.mailbox, &message, identifier);
+            }
+        }
         let backing = self.broker.backing.clone();
         let mut page: Vec<(String, state::Retained)> = Vec::new();
         let mut bytes = 0;
@@ -68,7 +78,7 @@ impl Connection {
             feed.from = from;
             self.feeds.push_front(feed);
         }
-        !page.is_empty() || !self.feeds.is_empty()
+        self.mailbox.is_filled() || !self.feeds.is_empty()
     }
 
     fn send_retained(&mut self, feed: &Feed, topic: &str, row: &state::Retained) {

@@ -16,6 +16,7 @@ use crate::machine::effect::Change;
 use crate::machine::store::{RequestIdentity, to_command};
 use crate::mqtt::codec::{PacketId, Property, Publish, PublishPropertiesBuf, QoS, ReasonCode};
 use crate::proto::command::{KeyNotify, command::Kind};
+use crate::replica::proposer::Proposer;
 use crate::replica::reader::Query;
 use crate::router::forward::Message;
 use crate::router::mailbox::Ticket;
@@ -124,8 +125,19 @@ impl Connection {
                         .min(REMEMBER_AT_MOST_S),
                     fingerprint: fingerprint(publish.payload, &properties),
                 };
-                let command = to_command(&write, &self.terms.client_id, &identity);
-                self.propose(Kind::StoreWrite(command), Request::Store(Box::new(request)))
+                let command = to_command(
+                    &write,
+                    &self.terms.client_id,
+                    &identity,
+                    self.broker.store_quota,
+                );
+                let submit = if properties.high_priority {
+                    Proposer::submit_urgent
+                } else {
+                    Proposer::submit
+                };
+                let request = Request::Store(Box::new(request));
+                self.propose_by(Kind::StoreWrite(command), request, submit)
             }
             store::Request::KeyNotify { key, stop } => {
                 request.verb = Verb::Keynotify;

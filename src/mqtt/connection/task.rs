@@ -22,7 +22,7 @@ use super::connect::{Opening, Refusal};
 use super::end::Ended;
 use crate::limits;
 use crate::mqtt::broker::Broker;
-use crate::mqtt::codec::frame;
+use crate::mqtt::codec::{DecodeError, PacketType, frame};
 use crate::router::mailbox::Contents;
 use crate::telemetry::labels::DisconnectReason;
 
@@ -106,6 +106,14 @@ async fn read_connect(
             Ok(_) => {}
             Err(error) if is_transient(&error) => continue,
             Err(_) => return Err(fail(network())),
+        }
+        if unfinished
+            .first()
+            .is_some_and(|first| *first != PacketType::Connect.first_byte())
+        {
+            // [MQTT-3.1.0-1]: no answer, this may not be MQTT at all.
+            let text = DecodeError::FirstPacketNotConnect.text();
+            return Err(fail(Ended::silent(DisconnectReason::Protocol, text)));
         }
         match frame::next(unfinished, broker.config.max_packet_size_bytes) {
             Ok(Some(found)) => {

@@ -1,0 +1,333 @@
+//! Many publishers and subscribers at once.
+
+use super::hopper::Hopper;
+use super::publisher::{Publisher, PublisherShape};
+use super::record::{At, PublisherRecord, Record, SubscriberRecord, SubscriberShape};
+use super::subscriber::{Line, Subscriber};
+use crate::check::delivery;
+use crate::random::Random;
+use crate::wait;
+use crate::wire::V5;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long nothing at all may come, once the publishers have ended and all nodes serve, while something is missing.
+const DRAINED_WITHIN: Duration = Duration::from_secs(20);
+
+/// How long nothing more may come before the subscribers leave: time for a copy too many to show itself.
+const QUIET: Duration = Duration::from_millis(500);
+
+/// What to load with.
+#[derive(Debug, Clone)]
+pub struct Shape {
+    /// Begins every topic and client id, so that loads of one broker do not meet.
+    pub name: String,
+    pub seed: u64,
+    pub publishers: usize,
+    pub topics: usize,
+    /// Messages in flight per publisher, at most.
+    pub window: usize,
+    /// Between two messages of a publisher; it bounds how many there are.
+    pub pause: Duration,
+    pub subscribers: Vec<SubscriberShape>,
+    /// How often clients cut their own connections, of a thousand messages.
+    pub cuts: u64,
+}
+
+impl Shape {
+    /// Four publishers on three topics; subscribers of every kind: wide and narrow windows, QoS 1 and 2, MQTT 3.1.1, one
+    /// that is away until the end, and two shared subscriptions.
+    pub fn new(name: &str, seed: u64) -> Self {
+        use super::record::Interest;
+        let own = |kind: &str| SubscriberShape::new(format!("{name}-{kind}"));
+        let mut subscribers = vec![
+            own("wide"),
+            SubscriberShape {
+                receive_maximum: 3,
+                interest: Interest::Topic(0),
+                ..own("narrow")
+            },
+            SubscriberShape {
+                qos: 1,
+                receive_maximum: 5,
+                ..own("once-or-more")
+            },
+            SubscriberShape {
+                level: crate::wire::V311,
+                interest: Interest::Topic(1),
+                ..own("older")
+            },
+            SubscriberShape {
+                away: true,
+                interest: Interest::Topic(2),
+                ..own("away")
+            },
+        ];
+        for member in 0..3 {
+            subscribers.push(SubscriberShape {
+                group: Some("group".into()),
+                receive_maximum: 8,
+                ..own(&format!("member-{member}"))
+            });
+        }
+        Self {
+            name: name.to_owned(),
+            seed,
+            publishers: 4,
+            topics: 3,
+            window: 8,
+            pause: Duration::from_millis(5),
+            subscribers,
+            cuts: 0,
+        }
+    }
+}
+
+/// What the threads of a load share.
+#[derive(Debug)]
+pub(super) struct Flags {
+    began: Instant,
+    pub publishers_end: AtomicBool,
+    /// Give up even where something is in flight.
+    pub publishers_abandon: AtomicBool,
+    pub subscribers_abandon: AtomicBool,
+    /// Messages accepted so far.
+    pub accepted: AtomicUsize,
+}
+
+impl Flags {
+    pub fn now(&self) -> At {
+        u64::try_from(self.began.elapsed().as_millis()).expect("a test is shorter than an aeon")
+    }
+}
+
+struct Listener {
+    record: Arc<Mutex<SubscriberRecord>>,
+    line: Arc<Line>,
+    thread: JoinHandle<()>,
+}
+
+/// A running load; [`Load::stop`] ends it.
+pub struct Load {
+    flags: Arc<Flags>,
+    publishers: Vec<(Arc<Mutex<PublisherRecord>>, JoinHandle<()>)>,
+    subscribers: Vec<Listener>,
+}
+
+fn locked<T>(shared: &Arc<Mutex<T>>) -> MutexGuard<'_, T> {
+    shared.lock().expect("no holder of the lock panics")
+}
+
+impl Load {
+    /// Subscribes all subscribers, those that are away included, then starts to publish.
+    #[track_caller]
+    pub fn start(nodes: &[SocketAddr], shape: &Shape) -> Self {
+        let flags = Arc::new(Flags {
+            began: Instant::now(),
+            publishers_end: AtomicBool::new(false),
+            publishers_abandon: AtomicBool::new(false),
+            subscribers_abandon: AtomicBool::new(false),
+            accepted: AtomicUsize::new(0),
+        });
+        let subscribers: Vec<Listener> = (0..shape.subscribers.len())
+            .map(|index| listen(nodes, shape, index, &flags))
+            .collect();
+        wait::until("all subscriptions", Duration::from_secs(20), || {
+            let done = |listener: &Listener| listener.line.subscribed.load(Ordering::Relaxed);
+            subscribers.iter().all(done).then_some(())
+        });
+        let publishers = (0..shape.publishers)
+            .map(|number| publish(nodes, shape, number, &flags))
+            .collect();
+        Self {
+            flags,
+            publishers,
+            subscribers,
+        }
+    }
+
+    /// The time that its clients write down.
+    pub fn now(&self) -> At {
+        self.flags.now()
+    }
+
+    /// Messages acknowledged so far.
+    pub fn accepted(&self) -> usize {
+        self.flags.accepted.load(Ordering::Relaxed)
+    }
+
+    /// Waits until that many more messages were acknowledged.
+    #[track_caller]
+    pub fn wait_progress(&self, count: usize, within: Duration) {
+        let goal = self.accepted() + count;
+        wait::until("messages to be acknowledged", within, || {
+            (self.accepted() >= goal).then_some(())
+        });
+    }
+
+    /// The node that most subscribers are connected to, of those that `allowed` picks.
+    pub fn busiest_node(&self, nodes: usize, allowed: impl Fn(usize) -> bool) -> usize {
+        let connected = |node: usize| {
+            self.subscribers
+                .iter()
+                .filter(|listener| listener.line.node.load(Ordering::Relaxed) == node)
+                .count()
+        };
+        (0..nodes)
+            .filter(|node| allowed(*node))
+            .max_by_key(|node| connected(*node))
+            .expect("some node is allowed")
+    }
+
+    /// What was written down so far.
+    pub fn record(&self) -> Record {
+        Record {
+            publishers: self
+                .publishers
+                .iter()
+                .map(|(record, _)| locked(record).clone())
+                .collect(),
+            subscribers: self
+                .subscribers
+                .iter()
+                .map(|listener| locked(&listener.record).clone())
+                .collect(),
+        }
+    }
+
+    /// Ends the publishers, waits until everything has arrived or nothing more comes, and returns what all wrote down.
+    #[track_caller]
+    pub fn stop(self) -> Record {
+        self.stop_when(|record| delivery::lost(record).is_empty())
+    }
+
+    /// The same for a load whose messages others publish: `complete` says whether they have arrived.
+    #[track_caller]
+    pub fn stop_when(self, complete: impl Fn(&Record) -> bool) -> Record {
+        self.flags.publishers_end.store(true, Ordering::Relaxed);
+        // Those that cannot end write down what they wait for.
+        let deadline = Instant::now() + DRAINED_WITHIN;
+        while !self
+            .publishers
+            .iter()
+            .all(|(_, thread)| thread.is_finished())
+        {
+            if Instant::now() > deadline {
+                self.flags.publishers_abandon.store(true, Ordering::Relaxed);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        for listener in &self.subscribers {
+            listener.line.wake.store(true, Ordering::Relaxed);
+        }
+        self.wait_drained(complete);
+        for listener in &self.subscribers {
+            listener.line.end.store(true, Ordering::Relaxed);
+        }
+        let deadline = Instant::now() + DRAINED_WITHIN;
+        let ended = |listener: &Listener| listener.thread.is_finished();
+        while !self.subscribers.iter().all(ended) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.flags
+            .subscribers_abandon
+            .store(true, Ordering::Relaxed);
+        let record = self.record();
+        for (_, thread) in self.publishers {
+            thread.join().expect("a publisher does not panic");
+        }
+        for listener in self.subscribers {
+            let name = locked(&listener.record).shape.client_id.clone();
+            listener.thread.join().expect("a subscriber does not panic");
+            let ended = listener.line.ended.load(Ordering::Relaxed);
+            assert!(ended, "{name} found no node to leave in order");
+        }
+        record
+    }
+
+    /// Everything acknowledged is there and nothing more comes; or nothing has come for long and something is missing,
+    /// which the checks name then.
+    fn wait_drained(&self, complete: impl Fn(&Record) -> bool) {
+        let began = self.flags.now();
+        loop {
+            let record = self.record();
+            let latest =
+                |subscriber: &SubscriberRecord| subscriber.events.last().map(|last| last.0);
+            let last = record.subscribers.iter().filter_map(latest).max();
+            let silence = self.flags.now() - last.unwrap_or(0).max(began);
+            let silence = Duration::from_millis(silence);
+            if silence > DRAINED_WITHIN || (silence > QUIET && complete(&record)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+fn listen(nodes: &[SocketAddr], shape: &Shape, index: usize, flags: &Arc<Flags>) -> Listener {
+    let own = &shape.subscribers[index];
+    let number = u32::try_from(index).expect("a load has few subscribers") + 1;
+    let record = Arc::new(Mutex::new(SubscriberRecord {
+        shape: own.clone(),
+        identifier: (own.level == V5).then_some(number),
+        first_uncertain: false,
+        events: Vec::new(),
+    }));
+    let line = Arc::new(Line::default());
+    let subscriber = Subscriber {
+        hopper: Hopper::new(nodes, index),
+        prefix: shape.name.clone(),
+        cuts: shape.cuts,
+        random: Random::new(
+            shape
+                .seed
+                .wrapping_mul(2_000_003)
+                .wrapping_add(index as u64),
+        ),
+        record: record.clone(),
+        line: line.clone(),
+        flags: flags.clone(),
+        owed: VecDeque::new(),
+    };
+    Listener {
+        record,
+        line,
+        thread: std::thread::spawn(move || subscriber.run()),
+    }
+}
+
+fn publish(
+    nodes: &[SocketAddr],
+    shape: &Shape,
+    number: usize,
+    flags: &Arc<Flags>,
+) -> (Arc<Mutex<PublisherRecord>>, JoinHandle<()>) {
+    let own = PublisherShape {
+        client_id: format!("{}-publisher-{number}", shape.name),
+        number,
+        prefix: shape.name.clone(),
+        topics: shape.topics,
+        window: shape.window,
+        pause: shape.pause,
+        cuts: shape.cuts,
+        seed: shape
+            .seed
+            .wrapping_mul(1_000_003)
+            .wrapping_add(number as u64),
+    };
+    let record = Arc::new(Mutex::new(PublisherRecord {
+        client_id: own.client_id.clone(),
+        ..PublisherRecord::default()
+    }));
+    let publisher = Publisher::new(
+        own,
+        Hopper::new(nodes, number),
+        record.clone(),
+        flags.clone(),
+    );
+    (record, std::thread::spawn(move || publisher.run()))
+}

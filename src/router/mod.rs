@@ -55,6 +55,11 @@ impl Route {
         self.local.is_empty() && self.remote.is_empty()
     }
 
+    /// Whether other nodes get the message.
+    pub fn has_remote(&self) -> bool {
+        !self.remote.is_empty()
+    }
+
     /// Whether a message with this QoS must go through the log.
     pub fn is_logged(&self, qos: QoS) -> bool {
         match qos {

@@ -3,7 +3,7 @@
 //! Each client's will carries a label of its own; an observer that moves from node to node writes down what comes.
 
 use cluster_tests::check::kv::assert_none;
-use cluster_tests::cluster::Cluster;
+use cluster_tests::cluster::{Cluster, Plan};
 use cluster_tests::connection::Connection;
 use cluster_tests::delivery::hopper::Hopper;
 use cluster_tests::delivery::label::Label;
@@ -20,7 +20,20 @@ use std::time::{Duration, Instant};
 const DUE: Duration = Duration::from_secs(25);
 
 /// Longer than every delay of a will that must not come, and than the lease: by then it would have come.
-const CANCELLED: Duration = Duration::from_secs(8);
+const CANCELLED: Duration = Duration::from_secs(5);
+
+/// Three nodes with a shorter lease than the default, so that a dead one is noticed earlier.
+#[track_caller]
+fn cluster() -> Cluster {
+    let settings = [("NODE_LEASE_MS", "2500"), ("GIVE_UP_MS", "1500")];
+    let environment = (0..3).flat_map(|node| {
+        settings.map(|(key, value)| (node, format!("QUORUMQ__CLUSTER__{key}"), value.to_owned()))
+    });
+    Cluster::start_with(Plan {
+        environment: environment.collect(),
+        ..Plan::default()
+    })
+}
 
 /// A client with a will, and what is to become of it.
 struct Case {
@@ -200,7 +213,7 @@ fn the_node_of_clients_is_killed(cluster: &mut Cluster, prefix: &str, home: usiz
     wills.connect(node, "delayed", (2, 2, 600), seconds(2));
     // [MQTT-3.1.3-9]: the end of the session comes first.
     wills.connect(node, "session-ends", (1, 600, 1), seconds(1));
-    wills.connect(node, "comes-back-in-time", (1, 5, 600), Expected::Never);
+    wills.connect(node, "comes-back-in-time", (1, 4, 600), Expected::Never);
     // [MQTT-3.1.4-3], without a delay: the old connection has ended, and not with a DISCONNECT.
     wills.connect(node, "comes-back", (2, 0, 600), AT_ONCE);
     let left = wills.connect(node, "has-left", (1, 0, 600), Expected::Never);
@@ -227,14 +240,14 @@ fn the_node_of_clients_is_killed(cluster: &mut Cluster, prefix: &str, home: usiz
 
 #[test]
 fn a_node_with_wills_is_killed() {
-    let mut cluster = Cluster::start();
+    let mut cluster = cluster();
     let follower = cluster.a_follower();
     the_node_of_clients_is_killed(&mut cluster, "will-follower", follower);
 }
 
 #[test]
 fn a_leader_with_wills_is_killed() {
-    let mut cluster = Cluster::start();
+    let mut cluster = cluster();
     let leader = cluster.wait_leader();
     the_node_of_clients_is_killed(&mut cluster, "will-leader", leader);
 }
@@ -243,7 +256,7 @@ fn a_leader_with_wills_is_killed() {
 /// those nodes is dead.
 #[test]
 fn the_leader_is_killed_while_wills_are_due() {
-    let mut cluster = Cluster::start();
+    let mut cluster = cluster();
     let leader = cluster.wait_leader();
     let home = (leader + 1) % 3;
     let mut nodes = cluster.addresses();

@@ -425,6 +425,9 @@ fn what_an_ended_connection_was_to_get_reaches_nobody_else(cluster: &Cluster) {
     let mut bystanders: Vec<Connection> = (0..16)
         .map(|number| Connection::v5(address, &format!("bystander-{number}")))
         .collect();
+    for bystander in &mut bystanders {
+        bystander.subscribe(&[("bystanders", 0)]);
+    }
     let mut publisher = Connection::v5(address, "crowd-pub");
     for _ in 0..3 {
         let mut owner = Connection::v5(address, "crowd-owner");
@@ -437,9 +440,11 @@ fn what_an_ended_connection_was_to_get_reaches_nobody_else(cluster: &Cluster) {
         let mut next = Connection::v5(address, "crowd-owner");
         next.expect_nothing();
         while !matches!(owner.receive(PATIENCE), Err(Fault::Closed)) {}
-        for _ in 0..2 {
+        for text in ["one", "two", "three"] {
+            publisher.publish(Message::new("bystanders", text));
             for bystander in &mut bystanders {
-                bystander.expect_nothing();
+                let publish = bystander.publish_received();
+                assert_eq!(publish.payload, text.as_bytes(), "{}", publish.topic);
             }
         }
     }

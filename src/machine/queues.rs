@@ -626,7 +626,9 @@ impl Machine {
         mut keep: impl FnMut(u64) -> bool,
     ) -> Vec<Queued> {
         let mut shared = Vec::new();
-        for (sequence, entry) in entries(context, session, Sequence::NONE, usize::MAX) {
+        // They were granted, so they are among the first.
+        let most = usize::from(u16::MAX);
+        for (sequence, entry) in entries(context, session, Sequence::NONE, most) {
             if let Entry::Queued(queued) = &entry
                 && queued.qos != QoS::ExactlyOnce
                 && let Some(group) = queued.group

@@ -160,6 +160,26 @@ pub struct Mailbox {
     waker: AtomicWaker,
 }
 
+/// A mailbox that is being filled by one alone.
+pub struct Filling<'a> {
+    contents: &'a mut Contents,
+    dropped: u64,
+}
+
+impl Filling<'_> {
+    /// Puts one packet in. The caller bounds how many it puts in before the mailbox is emptied.
+    pub fn push(
+        &mut self,
+        qos: QoS,
+        expiry_s: Option<u32>,
+        encode: impl FnOnce(&mut Vec<u8>) -> Result<Option<usize>, Refused>,
+    ) {
+        if append(self.contents, qos, None, expiry_s, encode).is_err() {
+            self.dropped += 1;
+        }
+    }
+}
+
 /// A packet was not put into a mailbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
@@ -262,6 +282,20 @@ impl Mailbox {
         let contents = &mut self.inside.lock().contents;
         append(contents, qos, Some(sequence), expiry_s, encode)?;
         Ok(!self.filled.swap(true, Ordering::AcqRel))
+    }
+
+    /// Puts packets in while nobody else can: `fill` may look at something that others put into the mailbox when it changes,
+    /// and what it puts in is as new as what it saw.
+    pub fn fill(&self, fill: impl FnOnce(&mut Filling<'_>)) {
+        let mut inside = self.inside.lock();
+        let mut filling = Filling {
+            contents: &mut inside.contents,
+            dropped: 0,
+        };
+        fill(&mut filling);
+        self.dropped.fetch_add(filling.dropped, Ordering::Relaxed);
+        drop(inside);
+        self.filled.store(true, Ordering::Release);
     }
 
     /// Puts an item in; tells whether the connection must be woken. Items answer the connection's own requests, which

@@ -19,7 +19,7 @@ use crate::machine::effect::{Granted, Published};
 use crate::machine::subscriptions::{Subscription, SubscriptionIndex};
 use crate::mqtt::codec::{Delivery, EncodeError, PacketId, QoS, encode_publish, frame};
 use forward::Message;
-use mailbox::{Item, Mailbox, Refused, Ticket, WakeList};
+use mailbox::{Filling, Item, Mailbox, Refused, Ticket, WakeList};
 use remote::Remote;
 
 /// A connection of this node that a topic name matches. Overlapping subscriptions of one session are merged into one
@@ -53,6 +53,11 @@ impl Route {
     /// Nobody is subscribed.
     pub fn is_empty(&self) -> bool {
         self.local.is_empty() && self.remote.is_empty()
+    }
+
+    /// Whether other nodes get the message.
+    pub fn has_remote(&self) -> bool {
+        !self.remote.is_empty()
     }
 
     /// Whether a message with this QoS must go through the log.
@@ -247,25 +252,43 @@ impl Router {
     }
 
     /// Hands a message to one connection of this node, whatever it has subscribed to; tells whether it was taken.
-    pub fn deliver_to(
-        &self,
-        mailbox: &Arc<Mailbox>,
-        message: &Message<'_>,
-        identifier: Option<u32>,
-    ) -> bool {
+    pub fn deliver_to(&self, mailbox: &Arc<Mailbox>, message: &Message<'_>) -> bool {
         let target = Target {
             session: SessionId::default(),
             mailbox: mailbox.clone(),
             qos: QoS::ExactlyOnce,
             durable: false,
-            retain_as_published: true,
-            identifiers: identifier.into_iter().collect(),
+            retain_as_published: false,
+            identifiers: SmallVec::new(),
         };
         let route = Route {
             local: vec![target],
             ..Route::default()
         };
         deliver_here(&route, message, &mut WakeList::default()) == 0
+    }
+
+    /// Puts a message into a mailbox that its own connection fills.
+    pub fn put(
+        filling: &mut Filling<'_>,
+        mailbox: &Mailbox,
+        message: &Message<'_>,
+        identifier: Option<u32>,
+    ) {
+        let delivery = Delivery {
+            version: mailbox.version,
+            qos: message.qos,
+            dup: false,
+            retain: message.retain,
+            packet_id: (message.qos != QoS::AtMostOnce).then_some(PacketId::MAX),
+            subscription_ids: identifier.as_slice(),
+            remaining_expiry: message.expiry,
+            topic_alias: None,
+            max_packet_size: mailbox.max_packet_size,
+        };
+        filling.push(message.qos, message.expiry, |out| {
+            encode(out, message, &delivery)
+        });
     }
 
     /// Hands a message of the node's own to its connections, and to no other node.

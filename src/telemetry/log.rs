@@ -23,7 +23,11 @@ use crate::config::{LogConfig, LogFormat};
 pub const FILTER_VARIABLE: &str = "QUORUMQ_LOG";
 
 /// Libraries that would say the same thing over and over while a peer is away; this node's own lines say it once.
-const QUIETER: &str = "openraft=error,h2=warn,hyper=warn,hyper_util=warn,tonic=warn,tower=warn";
+/// The handle of a Raft core that has stopped says so with each message that it can't take any more.
+const QUIETER: &str = concat!(
+    "openraft=error,openraft",
+    "::raft::raft_inner=off,h2=warn,hyper=warn,hyper_util=warn,tonic=warn,tower=warn"
+);
 
 /// Starts logging for the whole process.
 ///

@@ -144,6 +144,8 @@ impl Talk<'_> {
         mut run: Vec<(&'l str, Expect)>,
         rewrite: bool,
     ) -> Result<String, (&'l str, String)> {
+        let as_it_was: Vec<&str> = run.iter().map(|(line, _)| *line).collect();
+        let mut replaced = false;
         let mut written = String::new();
         while let Some((line, first)) = run.first() {
             let (line, on) = (*line, first.on.join("|"));
@@ -154,6 +156,7 @@ impl Talk<'_> {
                 }
                 Err(Came::Wrong(why)) => return Err((line, why)),
                 Err(came) if rewrite => {
+                    replaced = true;
                     let mark = if run[0].1.unordered { "<~" } else { "<" };
                     let names = &mut self.names;
                     let shown = show(&came, &self.open, &on, self.word, names);
@@ -171,7 +174,12 @@ impl Talk<'_> {
                 }
             }
         }
-        Ok(written)
+        // Lines that were met in another order keep theirs.
+        Ok(if replaced {
+            written
+        } else {
+            as_it_was.join("\n") + "\n"
+        })
     }
 
     /// Takes what comes next and the expectation that it meets, whose line is returned.

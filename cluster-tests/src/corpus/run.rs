@@ -76,7 +76,7 @@ fn hold(file: File, broker: &str, nodes: &[SocketAddr]) -> Outcome {
     let held = conversation::hold(&file.text, &unique_word(), nodes, rewrite);
     let broken = match held {
         Ok(text) => {
-            if text != file.text {
+            if rewrite && text != file.text {
                 std::fs::write(&file.path, text).expect("a file of the corpus can be written");
             }
             None

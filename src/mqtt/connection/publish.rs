@@ -208,6 +208,18 @@ impl Connection {
         packet_id: PacketId,
         exactly_once: bool,
     ) {
+        let reason = |matched| {
+            if matched {
+                ReasonCode::Success
+            } else {
+                ReasonCode::NoMatchingSubscribers
+            }
+        };
+        if !self.routes.get(topic).is_some_and(Route::has_remote) {
+            let (_, matched) = self.route(topic, publish, None);
+            self.acknowledge_inbound(packet_id, exactly_once, reason(matched), None);
+            return;
+        }
         let ticket = self.requests.insert(Request::Publish {
             packet_id,
             exactly_once,
@@ -217,12 +229,7 @@ impl Connection {
         let (delivered, matched) = self.route(topic, publish, Some((&mailbox, ticket)));
         if delivered.unconfirmed == 0 {
             self.requests.remove(ticket);
-            let reason = if matched {
-                ReasonCode::Success
-            } else {
-                ReasonCode::NoMatchingSubscribers
-            };
-            self.acknowledge_inbound(packet_id, exactly_once, reason, None);
+            self.acknowledge_inbound(packet_id, exactly_once, reason(matched), None);
         } else if let Some(Request::Publish { unconfirmed, .. }) = self.requests.get_mut(ticket) {
             *unconfirmed = delivered.unconfirmed;
             self.unconfirmed += 1;
@@ -261,8 +268,10 @@ impl Connection {
             direct: false,
             payload: publish.payload,
         };
-        self.route_of(topic);
-        let route = &self.routes[topic];
+        // Looked up when the message was judged.
+        let Some(route) = self.routes.get(topic) else {
+            return (Delivered::default(), false);
+        };
         let router = &self.broker.router;
         let delivered = router.deliver(route, &message, publisher, &mut self.wake);
         if delivered.forwarded > 0 {

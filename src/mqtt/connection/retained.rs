@@ -8,7 +8,9 @@ use crate::machine::read;
 use crate::mqtt::codec::QoS;
 use crate::mqtt::sys;
 use crate::proto::state;
+use crate::router::Router;
 use crate::router::forward::Message;
+use crate::router::mailbox::Filling;
 use crate::session::delivery::remaining_s;
 use crate::time::Millis;
 
@@ -37,51 +39,71 @@ pub struct Feed {
     pub from: Vec<u8>,
 }
 
+impl Feed {
+    fn identifier(&self) -> Option<u32> {
+        (self.identifier != 0).then_some(self.identifier)
+    }
+}
+
 impl Connection {
     /// Reads and sends the next page, when the client has taken the one before; tells whether anything was sent.
     pub(super) fn feed_retained(&mut self) -> bool {
         let Some(mut feed) = self.feeds.pop_front() else {
             return false;
         };
-        if feed.from.is_empty() {
-            let identifier = (feed.identifier != 0).then_some(feed.identifier);
-            for (topic, value) in self.broker.sys.matching(&feed.filter) {
-                let message = sys::message(topic, &value);
-                self.broker
-                    .router
-                    .deliver_to(&self.mailbox, &message, identifier);
+        let mailbox = self.mailbox.clone();
+        // What replaces a message while its page is read waits until the page is in the mailbox: no client gets an older
+        // value after a newer one.
+        mailbox.fill(|filling| {
+            if feed.from.is_empty() {
+                for (topic, value) in self.broker.sys.matching(&feed.filter) {
+                    let message = sys::message(topic, &value);
+                    Router::put(filling, &mailbox, &message, feed.identifier());
+                }
             }
-        }
-        let backing = self.broker.backing.clone();
-        let mut page: Vec<(String, state::Retained)> = Vec::new();
+            if let Some(from) = self.put_page(&feed, filling) {
+                feed.from = from;
+                self.feeds.push_front(feed);
+            }
+        });
+        self.mailbox.is_filled()
+    }
+
+    /// Puts a page into the mailbox; the topic to go on from, when there is more.
+    fn put_page(&self, feed: &Feed, filling: &mut Filling<'_>) -> Option<Vec<u8>> {
         let mut bytes = 0;
         let mut looked = 0;
         let mut more = None;
-        read::retained(&*backing, &feed.filter, &feed.from, |topic, row| {
-            if looked >= PAGE || bytes >= PAGE_BYTES {
-                more = Some(topic.as_bytes().to_vec());
-                return false;
-            }
-            looked += 1;
-            let own = feed.no_local && row.publisher == self.session.0;
-            let queued = self.durable && QoS::from_number(row.qos).min(feed.qos) != QoS::AtMostOnce;
-            if row.index <= feed.index && !own && !queued {
-                bytes += topic.len() + row.payload.len() + row.properties.len();
-                page.push((topic.to_owned(), row));
-            }
-            true
-        });
-        for (topic, row) in &page {
-            self.send_retained(&feed, topic, row);
-        }
-        if let Some(from) = more {
-            feed.from = from;
-            self.feeds.push_front(feed);
-        }
-        self.mailbox.is_filled() || !self.feeds.is_empty()
+        read::retained(
+            &*self.broker.backing,
+            &feed.filter,
+            &feed.from,
+            |topic, row| {
+                if looked >= PAGE || bytes >= PAGE_BYTES {
+                    more = Some(topic.as_bytes().to_vec());
+                    return false;
+                }
+                looked += 1;
+                let own = feed.no_local && row.publisher == self.session.0;
+                let queued =
+                    self.durable && QoS::from_number(row.qos).min(feed.qos) != QoS::AtMostOnce;
+                if row.index <= feed.index && !own && !queued {
+                    bytes += topic.len() + row.payload.len() + row.properties.len();
+                    self.put_retained(feed, topic, &row, filling);
+                }
+                true
+            },
+        );
+        more
     }
 
-    fn send_retained(&mut self, feed: &Feed, topic: &str, row: &state::Retained) {
+    fn put_retained(
+        &self,
+        feed: &Feed,
+        topic: &str,
+        row: &state::Retained,
+        filling: &mut Filling<'_>,
+    ) {
         let expiry = match row.expires_at_ms {
             None => None,
             Some(at) => match remaining_s(Millis(at), self.broker.clock.now()) {
@@ -99,9 +121,6 @@ impl Connection {
             direct: true,
             payload: &row.payload,
         };
-        let identifier = (feed.identifier != 0).then_some(feed.identifier);
-        self.broker
-            .router
-            .deliver_to(&self.mailbox, &message, identifier);
+        Router::put(filling, &self.mailbox, &message, feed.identifier());
     }
 }

@@ -263,7 +263,7 @@ impl Connection {
             direct: true,
             payload: &payload,
         };
-        if !self.broker.router.deliver_to(&self.mailbox, &message, None) {
+        if !self.broker.router.deliver_to(&self.mailbox, &message) {
             return Err(Ended::told(
                 DisconnectReason::SlowConsumer,
                 ReasonCode::QuotaExceeded,

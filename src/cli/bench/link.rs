@@ -135,6 +135,8 @@ impl Link {
         let v5 = self.identity.version.is_v5();
         let connect = Connect {
             clean_start: !durable,
+            // Longer than any run, so no PINGREQ is needed; some brokers refuse 0.
+            keep_alive: 3600,
             session_expiry: (durable && v5).then_some(3600),
             receive_maximum: v5.then_some(NonZeroU16::MAX),
             ..Connect::new(self.identity.version, &self.identity.client_id)

@@ -7,6 +7,7 @@
 //! A batch is applied in this order: the log time moves on, timers due at it fire, then the commands of
 //! each proposal run. One file per family of commands.
 
+mod acknowledge;
 #[cfg(test)]
 mod agreement_tests;
 pub mod effect;
@@ -15,6 +16,7 @@ pub mod key;
 mod messages;
 mod nodes;
 mod publish;
+mod purge;
 #[cfg(test)]
 mod queue_tests;
 mod queues;

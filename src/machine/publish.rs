@@ -115,6 +115,7 @@ impl Machine {
             return Reply::Done;
         };
         let mut publisher = None;
+        let mut received = None;
         if command.connection != 0 {
             let owner = context.owner(command.connection);
             let Some(connected) = self.connections.get(&owner) else {
@@ -129,14 +130,15 @@ impl Machine {
                     // [MQTT-4.3.3-10]
                     return Reply::Published { matched: true };
                 }
-                if self.exceeds_retained(context, &message, command.max_retained) {
-                    return Reply::QuotaExceeded;
-                }
-                context.tables.put(row, Vec::new());
+                received = Some(row);
             }
         }
         if self.exceeds_retained(context, &message, command.max_retained) {
+            // [MQTT-4.3.3-9]: the packet id of what is refused is free again.
             return Reply::QuotaExceeded;
+        }
+        if let Some(row) = received {
+            context.tables.put(row, Vec::new());
         }
         let matched = self.publish_message(context, publisher, message);
         Reply::Published { matched }

@@ -17,9 +17,9 @@ use super::sessions::owner_of;
 use super::{Context, Machine, key};
 use crate::ids::{Owner, SessionId};
 use crate::limits;
-use crate::proto::{command, state};
+use crate::proto::state;
 use crate::session::delivery::{Delivery, remaining_s};
-use crate::session::{Admission, Bounds, DropPolicy, Entry, Grant, QoS, Queue, Queued, Sequence};
+use crate::session::{Admission, Bounds, DropPolicy, Entry, Grant, Queue, Queued, Sequence};
 use crate::time::Millis;
 
 /// The queue of one session, and what of its session matters to it.
@@ -95,7 +95,7 @@ impl SessionQueue {
             && !self.queue.has_ungranted()
     }
 
-    fn forget_granted(&mut self, sequence: Sequence) -> Option<Entry> {
+    pub(super) fn forget_granted(&mut self, sequence: Sequence) -> Option<Entry> {
         let at = self
             .granted
             .binary_search_by_key(&sequence, |(sequence, _)| *sequence)
@@ -127,7 +127,7 @@ pub(super) fn drop_policy(number: u32) -> DropPolicy {
     }
 }
 
-fn read_entry(row: &[u8]) -> Entry {
+pub(super) fn read_entry(row: &[u8]) -> Entry {
     Entry::decode(row).expect("this machine wrote the row")
 }
 
@@ -381,7 +381,7 @@ impl Machine {
     }
 
     /// Takes an entry out of its queue and frees its message.
-    fn remove_entry(
+    pub(super) fn remove_entry(
         &mut self,
         context: &mut Context<'_, '_>,
         session: SessionId,
@@ -403,82 +403,14 @@ impl Machine {
         }
     }
 
-    /// What a client has acknowledged.
-    pub(super) fn acknowledge(
-        &mut self,
-        context: &mut Context<'_, '_>,
-        command: command::Acknowledge,
-    ) -> super::Reply {
-        let owner = context.owner(command.connection);
-        let Some(connected) = self.connections.get(&owner).cloned() else {
-            return super::Reply::NotOwner;
-        };
-        let session = connected.session;
-        for packet_id in command.released {
-            if let Ok(packet_id) = u16::try_from(packet_id) {
-                context
-                    .tables
-                    .delete(key::received::encode(session, packet_id));
-            }
-        }
-        if !(command.completed.is_empty() && command.received.is_empty())
-            && self.load_queue(context, session, &connected.client_id)
-        {
-            for sequence in command.completed {
-                self.complete(context, session, Sequence(sequence));
-            }
-            for sequence in command.received {
-                self.receive(context, session, Sequence(sequence));
-            }
-        }
-        super::Reply::Done
-    }
-
-    fn under_way(
-        &mut self,
-        context: &Context<'_, '_>,
-        session: SessionId,
-        sequence: Sequence,
-    ) -> Option<Entry> {
-        let queue = self.queues.get_mut(&session)?;
-        if !queue.queue.may_be_acknowledged(sequence) {
-            return None;
-        }
-        if let Some(entry) = queue.forget_granted(sequence) {
-            return Some(entry);
-        }
-        let row = context.tables.get(&key::entry::encode(session, sequence))?;
-        Some(read_entry(&row))
-    }
-
-    fn complete(&mut self, context: &mut Context<'_, '_>, session: SessionId, sequence: Sequence) {
-        if let Some(entry) = self.under_way(context, session, sequence) {
-            self.remove_entry(context, session, sequence, &entry);
-        }
-    }
-
-    fn receive(&mut self, context: &mut Context<'_, '_>, session: SessionId, sequence: Sequence) {
-        let Some(Entry::Queued(queued)) = self.under_way(context, session, sequence) else {
-            return;
-        };
-        let Some(queue) = self.queues.get_mut(&session) else {
-            return;
-        };
-        let released = queue.queue.receive(sequence, queued.size.into());
-        self.touched.insert(session);
-        let mut row = Vec::with_capacity(16);
-        released.encode(&mut row);
-        context
-            .tables
-            .put(key::entry::encode(session, sequence), row);
-        self.count_out(queued.size);
-        self.release_message(context, queued.message);
-    }
-
     /// Grants what may be granted after a batch, and writes the rows of the queues it has changed.
     pub(super) fn settle_queues(&mut self, context: &mut Context<'_, '_>) {
         // Granting may touch other queues of a group; those have credit left and nothing waiting.
         while let Some(session) = self.touched.pop_first() {
+            // After a restart it may not be in memory yet, and what follows must not depend on that.
+            if let Some(subscriber) = self.subscriptions.subscriber(session) {
+                self.load_queue(context, session, &subscriber.client_id);
+            }
             self.pump(context, session);
             self.feed_from_groups(context, session);
             self.touched.remove(&session);
@@ -581,71 +513,6 @@ impl Machine {
         });
         ids
     }
-
-    /// The session has ended: its rows go, a portion per batch.
-    pub(super) fn drop_queue(&mut self, context: &mut Context<'_, '_>, session: SessionId) {
-        self.queues.remove(&session);
-        self.touched.remove(&session);
-        self.purge_session(context, session);
-    }
-
-    pub(super) fn purge_session_later(&mut self, context: &mut Context<'_, '_>, subject: &[u8]) {
-        if let Ok(session) = subject.try_into() {
-            self.purge_session(context, SessionId(u64::from_be_bytes(session)));
-        }
-    }
-
-    fn purge_session(&mut self, context: &mut Context<'_, '_>, session: SessionId) {
-        let entries = entries(context, session, Sequence::NONE, limits::PURGED_AT_ONCE);
-        let more = entries.len() == limits::PURGED_AT_ONCE;
-        for (sequence, entry) in entries {
-            context.tables.delete(key::entry::encode(session, sequence));
-            if let Entry::Queued(queued) = entry {
-                self.count_out(queued.size);
-                self.release_message(context, queued.message);
-            }
-        }
-        if more {
-            let soon = context.now.plus(1);
-            self.set_timer(context, soon, Kind::PurgeSession, &session.0.to_be_bytes());
-            return;
-        }
-        for packet_id in self.received(context, session) {
-            context
-                .tables
-                .delete(key::received::encode(session, packet_id));
-        }
-        context.tables.delete(key::queue::encode(session));
-    }
-
-    /// The unacknowledged QoS 1 messages that came to the session through groups, taken out of its queue, oldest first.
-    pub(super) fn take_shared(
-        &mut self,
-        context: &mut Context<'_, '_>,
-        session: SessionId,
-        mut keep: impl FnMut(u64) -> bool,
-    ) -> Vec<Queued> {
-        let mut shared = Vec::new();
-        // They were granted, so they are among the first.
-        let most = usize::from(u16::MAX);
-        for (sequence, entry) in entries(context, session, Sequence::NONE, most) {
-            if let Entry::Queued(queued) = &entry
-                && queued.qos != QoS::ExactlyOnce
-                && let Some(group) = queued.group
-                && !keep(group)
-            {
-                shared.push(queued.clone());
-                self.count_out(queued.size);
-                if let Some(queue) = self.queues.get_mut(&session) {
-                    queue.queue.finish(sequence, &entry, queued.size.into());
-                    queue.forget_granted(sequence);
-                    self.touched.insert(session);
-                }
-                context.tables.delete(key::entry::encode(session, sequence));
-            }
-        }
-        shared
-    }
 }
 
 fn first_entry(
@@ -657,7 +524,7 @@ fn first_entry(
 }
 
 /// The first entries of a queue from a sequence on.
-fn entries(
+pub(super) fn entries(
     context: &Context<'_, '_>,
     session: SessionId,
     from: Sequence,

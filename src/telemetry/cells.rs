@@ -101,26 +101,6 @@ impl Latency {
     }
 }
 
-/// Upper bounds of the buckets of every size histogram.
-const BOUNDS_SIZE: [u64; 12] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024, 4_096];
-
-/// How many of something came together, in buckets of powers of two.
-#[derive(Debug, Default)]
-pub struct Sizes {
-    buckets: [AtomicU64; BOUNDS_SIZE.len() + 1],
-    sum: AtomicU64,
-}
-
-impl Sizes {
-    /// Records one size.
-    pub fn observe(&self, size: usize) {
-        let size = size as u64;
-        let bucket = BOUNDS_SIZE.partition_point(|bound| *bound < size);
-        self.buckets[bucket].fetch_add(1, Relaxed);
-        self.sum.fetch_add(size, Relaxed);
-    }
-}
-
 /// An enum whose variants are the values of one label.
 pub trait Label: Copy + fmt::Debug + 'static {
     /// Name of the label.
@@ -240,18 +220,6 @@ impl Cell for Latency {
         let sum = seconds(self.sum_us.load(Relaxed));
         series(encoder, labels, |encoder| {
             let bounds = BOUNDS_US.iter().map(|us| seconds(*us));
-            histogram(encoder, &self.buckets, bounds, sum)
-        })
-    }
-}
-
-impl Cell for Sizes {
-    const TYPE: MetricType = MetricType::Histogram;
-
-    fn write(&self, encoder: &mut MetricEncoder<'_>, labels: &mut Labels) -> fmt::Result {
-        let sum = self.sum.load(Relaxed) as f64;
-        series(encoder, labels, |encoder| {
-            let bounds = BOUNDS_SIZE.iter().map(|size| *size as f64);
             histogram(encoder, &self.buckets, bounds, sum)
         })
     }

@@ -43,3 +43,12 @@ pub const CACHED_FANS: usize = 4096;
 
 /// Topic aliases towards one client, however many it allows: each costs this node memory as long as the connection lasts.
 pub const CLIENT_TOPIC_ALIASES: u16 = 64;
+
+/// How many times `mqtt.outbox_max_bytes` may wait for one client while publishers wait for it: what they had under way
+/// when they were told to wait comes on top.
+pub const OUTBOX_OVERRUN: usize = 4;
+
+/// Bytes of one publisher's messages that may wait for slow subscribers before its next ones to them are not read. It
+/// keeps what many publishers have under way for one subscriber small, and is more than a round trip between nodes
+/// needs.
+pub const PUBLISHER_HELD_BYTES: usize = 128 << 10;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::config::MqttConfig;
 use crate::ids::{ConnectionId, NodeId};
@@ -12,6 +13,7 @@ use crate::replica::clock::Clock;
 use crate::replica::proposer::Proposer;
 use crate::replica::reader::Reader;
 use crate::router::Router;
+use crate::router::pressure::Bounds;
 use crate::store::Quota;
 use crate::store::scan::PageBudget;
 use crate::telemetry::metrics::Metrics;
@@ -28,6 +30,8 @@ pub struct Broker {
     pub store_quota: Quota,
     /// Where messages go.
     pub router: Arc<Router>,
+    /// What may wait for one client.
+    pub outbox: Arc<Bounds>,
     /// The way into the log.
     pub proposer: Arc<Proposer>,
     /// Linearizable reads.
@@ -68,7 +72,14 @@ impl Broker {
         view: Arc<View>,
         metrics: Arc<Metrics>,
     ) -> Arc<Broker> {
+        let outbox = Bounds {
+            bytes: config.outbox_max_bytes,
+            stall: Duration::from_secs(config.outbox_stall_s.into()),
+            full: config.outbox_full,
+            metrics: metrics.clone(),
+        };
         Arc::new(Broker {
+            outbox: Arc::new(outbox),
             node,
             config,
             scan_page,

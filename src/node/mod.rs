@@ -33,11 +33,12 @@ use crate::replica::proposer::Proposer;
 use crate::replica::reader::Reader;
 use crate::replica::sequencer::{Due, Sequencer};
 use crate::router::Router;
+use crate::router::received::Received;
 use crate::storage::{self, DataDir, OpenError};
 use crate::store::Quota;
 use crate::store::scan::PageBudget;
 use crate::telemetry::metrics::Metrics;
-use cluster_service::{ClusterService, Handled, Heard};
+use cluster_service::{ClusterService, Heard};
 use status::NodeStatus;
 
 /// How long the threads that still use a database at the end may take.
@@ -338,7 +339,7 @@ fn serve_cluster(
         applied: raft.applied(),
         router: replica.router,
         heard,
-        handled: Arc::new(Handled::default()),
+        received: Arc::new(Received::default()),
     };
     let server = tonic::transport::Server::builder()
         // A peer whose calls time out on a starved machine resets streams; that is no attack.

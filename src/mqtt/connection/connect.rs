@@ -205,7 +205,7 @@ impl Opening {
                 version,
                 max_packet_size,
                 connect.topic_alias_maximum,
-                config.outbox_max_bytes,
+                broker.outbox.clone(),
             ),
             receive_maximum: connect
                 .receive_maximum

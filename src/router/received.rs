@@ -135,13 +135,13 @@ impl Incoming {
             };
             peer.held.lock().begin(incarnation);
         }
-        if self.incarnation != incarnation {
-            self.incarnation = incarnation;
+        if self.incarnation != progress.incarnation {
+            self.incarnation = progress.incarnation;
             self.is_new = true;
         }
         if progress.incarnation != incarnation {
-            // A life that is over: nobody waits for its messages.
-            self.sequence = request.sequence;
+            // Numbered in a life that is over: nobody waits for these messages.
+            self.sequence = self.sequence.max(request.sequence);
             return Some(());
         }
         if request.sequence <= progress.sequence {

@@ -116,24 +116,27 @@ impl Connection {
             }
             return Ok(flow);
         }
-        if self.is_held_up(topic) {
+        // Looked up when the message was judged.
+        let route = self.routes.get(topic);
+        let has_remote = route.is_some_and(Route::has_remote);
+        let pressure = route.map_or(State::Calm, Route::pressure);
+        if self.is_held_up(pressure, has_remote) {
             return Ok(Flow::Stall);
         }
         self.begin_inbound(packet_id, exactly_once);
-        self.deliver_acknowledged(topic, publish, packet_id, exactly_once);
+        if has_remote {
+            self.forward_acknowledged(topic, publish, packet_id, exactly_once);
+        } else {
+            self.deliver_acknowledged(topic, publish, packet_id, exactly_once);
+        }
         Ok(Flow::Continue)
     }
 
-    /// Whether a message to this topic must not be read yet, because slow subscribers hold up enough of this publisher's
-    /// already. Receive maximums bound messages, this bounds their bytes.
-    fn is_held_up(&self, topic: &str) -> bool {
-        let Some(route) = self.routes.get(topic) else {
-            return false;
-        };
-        let pressure = route.pressure();
+    /// Whether a message must not be read yet, because slow subscribers hold up enough of this publisher's already.
+    /// Receive maximums bound messages, this bounds their bytes.
+    fn is_held_up(&self, pressure: State, has_remote: bool) -> bool {
         let much = self.unacknowledged_bytes >= limits::PUBLISHER_HELD_BYTES;
-        let held_up =
-            pressure == State::Full || (much && (pressure != State::Calm || route.has_remote()));
+        let held_up = pressure == State::Full || (much && (pressure != State::Calm || has_remote));
         // What this client has to acknowledge itself comes behind its messages: two clients that wait for each other's
         // acknowledgements must both be read.
         held_up && self.outbound.is_free() && self.mailbox.unsent() == 0
@@ -239,6 +242,7 @@ impl Connection {
         self.acknowledge_inbound(packet_id, qos == QoS::ExactlyOnce, reason, text);
     }
 
+    /// Nobody on another node gets it.
     fn deliver_acknowledged(
         &mut self,
         topic: &str,
@@ -246,51 +250,66 @@ impl Connection {
         packet_id: PacketId,
         exactly_once: bool,
     ) {
-        let reason = |matched| {
-            if matched {
-                ReasonCode::Success
-            } else {
-                ReasonCode::NoMatchingSubscribers
-            }
-        };
+        let (delivered, matched) = self.route(topic, publish, None);
+        if delivered.pressed.is_empty() {
+            let reason = match matched {
+                true => ReasonCode::Success,
+                false => ReasonCode::NoMatchingSubscribers,
+            };
+            self.acknowledge_inbound(packet_id, exactly_once, reason, None);
+            return;
+        }
+        let ticket = self.await_publish(topic, publish, packet_id, exactly_once);
+        self.await_delivered(ticket, delivered);
+    }
+
+    fn forward_acknowledged(
+        &mut self,
+        topic: &str,
+        publish: &Publish<'_>,
+        packet_id: PacketId,
+        exactly_once: bool,
+    ) {
+        let ticket = self.await_publish(topic, publish, packet_id, exactly_once);
+        let mailbox = self.mailbox.clone();
+        let (delivered, _) = self.route(topic, publish, Some((&mailbox, ticket)));
+        self.await_delivered(ticket, delivered);
+    }
+
+    fn await_publish(
+        &mut self,
+        topic: &str,
+        publish: &Publish<'_>,
+        packet_id: PacketId,
+        exactly_once: bool,
+    ) -> Ticket {
         let bytes = size(topic, publish);
-        let request = Request::Publish {
+        self.unacknowledged_bytes += bytes;
+        self.requests.insert(Request::Publish {
             packet_id,
             exactly_once,
             unconfirmed: 0,
             held: 0,
             bytes,
-        };
-        let mailbox = self.mailbox.clone();
-        let (ticket, delivered, matched);
-        if self.routes.get(topic).is_some_and(Route::has_remote) {
-            ticket = self.requests.insert(request);
-            (delivered, matched) = self.route(topic, publish, Some((&mailbox, ticket)));
-        } else {
-            (delivered, matched) = self.route(topic, publish, None);
-            if delivered.pressed.is_empty() {
-                self.acknowledge_inbound(packet_id, exactly_once, reason(matched), None);
-                return;
-            }
-            ticket = self.requests.insert(request);
-        }
+        })
+    }
+
+    /// Notes whom the acknowledgement waits for.
+    fn await_delivered(&mut self, ticket: Ticket, delivered: Delivered) {
         let mut waits_for = 0;
         for (slow, end) in delivered.pressed {
-            let waiter = Waiter::Publisher(mailbox.clone(), ticket);
+            let waiter = Waiter::Publisher(self.mailbox.clone(), ticket);
             waits_for += u32::from(slow.hold(end, waiter, &mut self.wake));
         }
-        if delivered.unconfirmed + waits_for == 0 {
-            self.requests.remove(ticket);
-            self.acknowledge_inbound(packet_id, exactly_once, reason(matched), None);
-        } else if let Some(Request::Publish {
+        if let Some(Request::Publish {
             unconfirmed, held, ..
         }) = self.requests.get_mut(ticket)
         {
             *unconfirmed = delivered.unconfirmed;
             *held = waits_for;
-            self.unconfirmed += u32::from(delivered.unconfirmed > 0);
-            self.unacknowledged_bytes += bytes;
         }
+        self.unconfirmed += u32::from(delivered.unconfirmed > 0);
+        self.acknowledge_when_through(ticket);
     }
 
     /// Where messages with this topic go.

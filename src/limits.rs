@@ -1,8 +1,14 @@
 //! Every fixed limit, with its reason. What an operator may want to change is in the configuration instead.
 
+use std::time::Duration;
+
 /// Proposals of one node that are on their way at once. Two keep the pipe full while a batch is on disk and on the
 /// wire; more would only cut the same commands into smaller batches.
 pub const PROPOSALS_IN_FLIGHT: usize = 2;
+
+/// How long acknowledgements that nothing waits for stay behind when nothing else is proposed. Each commit costs every
+/// node a sync; most clients' next message comes sooner and takes them along.
+pub const LAZY_COMMANDS: Duration = Duration::from_millis(5);
 
 /// Bytes of commands that gather for the next proposal before connections are told to wait.
 pub const PROPOSAL_GATHERING_BYTES: usize = 64 << 20;
@@ -12,6 +18,10 @@ pub const PROPOSAL_URGENT_BYTES: usize = 80 << 20;
 
 /// Bytes of proposals the leader puts into one log entry.
 pub const BATCH_BYTES: usize = 2 << 20;
+
+/// Bytes of proposals under way to a majority above which further ones wait to share the next entry: below it an entry
+/// is not worth waiting for.
+pub const PIPELINED_BYTES: usize = 2 << 10;
 
 /// Log entries the leader appends beyond the last applied one. The Raft core stalls at 1,024.
 pub const ENTRIES_AHEAD_OF_APPLY: u64 = 256;

@@ -2,7 +2,7 @@
 //!
 //! Connections append encoded commands to the batch that is gathering. At most [`limits::PROPOSALS_IN_FLIGHT`]
 //! proposals are on their way; while they are, the next one gathers, so batches grow with load and nothing waits
-//! when idle. A proposal stays here until this node's own apply reports it, and is sent again whenever it may have
+//! when idle, but for acknowledgements that nothing waits for: these let another command take them along. A proposal stays here until this node's own apply reports it, and is sent again whenever it may have
 //! been lost: the machine applies each sequence once.
 
 use std::collections::VecDeque;
@@ -76,6 +76,8 @@ struct State {
     resend: u64,
     next_sequence: u64,
     commands: BytesMut,
+    /// When what has gathered is proposed although nothing in it is urgent; `None` when something is.
+    ripe_at: Option<Instant>,
     waiters: VecDeque<Waiter>,
     in_flight: VecDeque<InFlight>,
 }
@@ -99,6 +101,14 @@ pub struct Depth {
 pub struct Proposer {
     state: Mutex<State>,
     ready: Notify,
+    lazy: Notify,
+}
+
+/// When a command wants to be proposed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum When {
+    Now,
+    Soon,
 }
 
 impl Proposer {
@@ -107,7 +117,7 @@ impl Proposer {
     /// # Errors
     /// When too much is waiting already; nothing was added.
     pub fn submit(&self, kind: command::command::Kind, waiter: Waiter) -> Result<(), Overloaded> {
-        self.gather(kind, waiter, limits::PROPOSAL_GATHERING_BYTES)
+        self.gather(kind, waiter, limits::PROPOSAL_GATHERING_BYTES, When::Now)
     }
 
     /// Adds a command that goes ahead of what is held back: there is room for it when there is none for others.
@@ -119,12 +129,18 @@ impl Proposer {
         kind: command::command::Kind,
         waiter: Waiter,
     ) -> Result<(), Overloaded> {
-        self.gather(kind, waiter, limits::PROPOSAL_URGENT_BYTES)
+        self.gather(kind, waiter, limits::PROPOSAL_URGENT_BYTES, When::Now)
     }
 
     /// Adds a command that ends something: there are at most as many as there are connections, so it is never refused.
     pub fn submit_always(&self, kind: command::command::Kind, waiter: Waiter) {
-        let taken = self.gather(kind, waiter, usize::MAX);
+        let taken = self.gather(kind, waiter, usize::MAX, When::Now);
+        debug_assert!(taken.is_ok(), "there is no bound");
+    }
+
+    /// The same for a command that nothing waits for: it goes with the next one, or after [`limits::LAZY_COMMANDS`].
+    pub fn submit_lazily(&self, kind: command::command::Kind) {
+        let taken = self.gather(kind, Waiter::Nobody, usize::MAX, When::Soon);
         debug_assert!(taken.is_ok(), "there is no bound");
     }
 
@@ -133,17 +149,25 @@ impl Proposer {
         kind: command::command::Kind,
         waiter: Waiter,
         bound: usize,
+        when: When,
     ) -> Result<(), Overloaded> {
         let command = command::Command { kind: Some(kind) };
         let mut state = self.state.lock();
         if state.commands.len() >= bound {
             return Err(Overloaded);
         }
+        if when == When::Now {
+            state.ripe_at = None;
+        } else if state.commands.is_empty() {
+            state.ripe_at = Some(Instant::now() + limits::LAZY_COMMANDS);
+            self.lazy.notify_one();
+        }
         command
             .encode_length_delimited(&mut state.commands)
             .expect("a BytesMut grows");
         state.waiters.push_back(waiter);
-        let may_send = state.in_flight.len() < limits::PROPOSALS_IN_FLIGHT;
+        let may_send =
+            state.ripe_at.is_none() && state.in_flight.len() < limits::PROPOSALS_IN_FLIGHT;
         drop(state);
         if may_send {
             self.ready.notify_one();
@@ -205,6 +229,7 @@ impl Proposer {
             sequence: state.next_sequence,
             commands: state.commands.split().freeze(),
         };
+        state.ripe_at = None;
         state.next_sequence += 1;
         let waiters = std::mem::take(&mut state.waiters);
         state.in_flight.push_back(InFlight {
@@ -216,7 +241,24 @@ impl Proposer {
 
     /// Waits until [`Proposer::next`] may have something new.
     pub async fn changed(&self) {
-        self.ready.notified().await;
+        loop {
+            let ripe_at = self.state.lock().ripe_at;
+            let ripe = async {
+                match ripe_at {
+                    Some(at) => tokio::time::sleep_until(at.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = self.ready.notified() => return,
+                () = ripe => {
+                    self.state.lock().ripe_at = None;
+                    return;
+                }
+                () = self.lazy.notified() => {}
+            }
+        }
     }
 
     /// The next proposal that a link at `cursor` has not sent, numbering what has gathered when there is room. A link
@@ -236,7 +278,8 @@ impl Proposer {
             .back()
             .is_none_or(|newest| newest.numbered.sequence <= cursor.sent)
         {
-            if state.commands.is_empty() || state.in_flight.len() >= limits::PROPOSALS_IN_FLIGHT {
+            let nothing = state.commands.is_empty() || state.ripe_at.is_some();
+            if nothing || state.in_flight.len() >= limits::PROPOSALS_IN_FLIGHT {
                 return None;
             }
             Self::number(&mut state);

@@ -134,6 +134,13 @@ impl Outbound {
         }
     }
 
+    /// Whether messages of the queue may be waiting until the log knows of `acknowledged` more: half of the messages it
+    /// grants at once, at most `granted` of them, are in use.
+    pub fn is_short_of_room(&self, acknowledged: usize, granted: u16) -> bool {
+        let granted = self.receive_maximum.min(granted);
+        2 * (self.window.len() + acknowledged) >= usize::from(granted)
+    }
+
     fn has_room(&self) -> bool {
         self.under_way.len() + self.window.len() < usize::from(self.receive_maximum)
     }

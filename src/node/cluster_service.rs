@@ -7,6 +7,7 @@ use std::time::Instant;
 use futures::Stream;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -64,6 +65,8 @@ pub struct ClusterService {
     pub heard: Arc<Heard>,
     /// Bursts handled already, by sending node.
     pub handled: Arc<Handled>,
+    /// Where messages are handed to connections.
+    pub clients: Handle,
 }
 
 /// The last burst of messages that was handed over, by sending node and life.
@@ -151,7 +154,7 @@ impl Cluster for ClusterService {
             sequence: 0,
             wanted: 0,
         };
-        tokio::spawn(receiving.run(request.into_inner()));
+        self.clients.spawn(receiving.run(request.into_inner()));
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{mpsc, oneshot};
 use tonic::transport::server::TcpIncoming;
 
@@ -77,25 +78,33 @@ pub enum RunError {
 pub fn run(config: Config) -> Result<(), RunError> {
     raise_descriptor_limit();
     let data_dir = config.node.data_dir.clone();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(config.runtime.threads())
-        .thread_name("quorumq")
-        .enable_all()
-        .build()
-        .map_err(RunError::Runtime)?;
-    let ended = runtime.block_on(async {
-        let node = Node::start(config).await?;
+    let replication = threads("replication", 1)?;
+    let clients = threads("clients", config.runtime.threads())?;
+    let ended = clients.block_on(async {
+        let node = Node::start(config, replication.handle()).await?;
         signalled().await;
         node.shutdown().await;
         Ok(())
     });
-    runtime.shutdown_timeout(Duration::from_secs(1));
+    clients.shutdown_timeout(Duration::from_secs(1));
+    replication.shutdown_timeout(Duration::from_secs(1));
     if !storage::wait_closed(&data_dir, CLOSED_WITHIN) {
         tracing::warn!(
             "the databases are still in use; what was acknowledged is on disk all the same"
         );
     }
     ended
+}
+
+/// Replication has a thread of its own: it does little, in many small steps that wait for each other, and a burst of
+/// clients' work between two of them would delay every commit, and heartbeats too.
+fn threads(name: &str, count: usize) -> Result<Runtime, RunError> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(count)
+        .thread_name(name)
+        .enable_all()
+        .build()
+        .map_err(RunError::Runtime)
 }
 
 /// Every connection is a descriptor; the soft limit is often 1,024.
@@ -176,7 +185,11 @@ struct Replica {
     life: mpsc::UnboundedReceiver<LifeEvent>,
 }
 
-async fn start_replica(config: &Config, metrics: Arc<Metrics>) -> Result<Replica, RunError> {
+async fn start_replica(
+    config: &Config,
+    metrics: Arc<Metrics>,
+    replication: &Handle,
+) -> Result<Replica, RunError> {
     let local = NodeId(config.node.id);
     let cluster = config.cluster.identity().to_string();
     let data = DataDir::open(&config.node.data_dir, local, &cluster)?;
@@ -203,7 +216,10 @@ async fn start_replica(config: &Config, metrics: Arc<Metrics>) -> Result<Replica
     };
     settings.retention.snapshot_bytes = config.raft.snapshot_log_bytes;
     settings.retention.keep_ms = config.raft.keep_log_s * 1000;
-    let raft = Raft::start(settings, data, Box::new(applier)).await?;
+    let started = replication.spawn(Raft::start(settings, data, Box::new(applier)));
+    let raft = started
+        .await
+        .map_err(|error| RunError::Runtime(error.into()))??;
     Ok(Replica {
         raft,
         proposer,
@@ -216,7 +232,7 @@ async fn start_replica(config: &Config, metrics: Arc<Metrics>) -> Result<Replica
 }
 
 impl Node {
-    async fn start(config: Config) -> Result<Node, RunError> {
+    async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
         let config = Arc::new(config);
         let cluster = ClusterId::new(&config.cluster.identity().to_string())
             .map_err(|error| RunError::ClusterId(error.to_string()))?;
@@ -231,7 +247,7 @@ impl Node {
             None => None,
         };
         let metrics = Arc::new(Metrics::default());
-        let replica = start_replica(&config, metrics.clone()).await?;
+        let replica = start_replica(&config, metrics.clone(), replication).await?;
         let raft = replica.raft.clone();
         let reader = Arc::new(Reader::default());
         let scan_page = PageBudget {
@@ -260,7 +276,14 @@ impl Node {
             replica.proposer.clone(),
             replica.clock.clone(),
         ));
-        serve_cluster(cluster_listener, cluster, replica, &broker, &config);
+        serve_cluster(
+            cluster_listener,
+            cluster,
+            replica,
+            &broker,
+            &config,
+            replication,
+        );
         bootstrap(raft.clone(), &config);
         tokio::spawn(metrics::run(broker.clone(), raft.clone()));
         let status = raft.clone();
@@ -291,24 +314,26 @@ fn serve_cluster(
     replica: Replica,
     broker: &Arc<Broker>,
     config: &Config,
+    replication: &Handle,
 ) {
     let raft = replica.raft;
     let local = NodeId(config.node.id);
     let (sequencer, sequence) = Sequencer::new(raft.clone(), replica.due, replica.clock);
-    tokio::spawn(sequence);
-    let peers = Arc::new(Peers::new(raft.clone(), cluster.clone()));
+    replication.spawn(sequence);
+    // Connections of their own: proposals do not queue behind messages.
+    let peers = || Arc::new(Peers::new(raft.clone(), cluster.clone()));
     let link = Link {
         local,
         proposer: replica.proposer.clone(),
         sequencer: sequencer.clone(),
-        peers: peers.clone(),
+        peers: peers(),
         leadership: raft.leadership(),
     };
-    tokio::spawn(link.run());
+    replication.spawn(link.run());
     let deliver = deliver::Deliver {
         local,
         raft: raft.clone(),
-        peers,
+        peers: peers(),
         proposer: replica.proposer,
         router: replica.router.clone(),
     };
@@ -339,6 +364,7 @@ fn serve_cluster(
         router: replica.router,
         heard,
         handled: Arc::new(Handled::default()),
+        clients: Handle::current(),
     };
     let server = tonic::transport::Server::builder()
         // A peer whose calls time out on a starved machine resets streams; that is no attack.
@@ -353,7 +379,7 @@ fn serve_cluster(
                 .max_decoding_message_size(crate::limits::CLUSTER_MESSAGE_BYTES)
                 .max_encoding_message_size(crate::limits::CLUSTER_MESSAGE_BYTES),
         );
-    tokio::spawn(async move {
+    replication.spawn(async move {
         if let Err(error) = server
             // The server's own setting is for listeners it opens itself: without this, answers wait some 40 ms for
             // the acknowledgement of the packet before them.

@@ -246,7 +246,7 @@ config! {
 
     /// How much of the machine is used.
     runtime: RuntimeConfig {
-        /// Threads that serve connections and replication. 0: one per core.
+        /// Threads that serve connections; replication has one of its own. 0: one per core.
         worker_threads: usize = 0, "threads", 0..=bounds::MOST_WORKER_THREADS;
     }
 

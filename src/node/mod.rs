@@ -107,6 +107,15 @@ fn threads(name: &str, count: usize) -> Result<Runtime, RunError> {
         .map_err(RunError::Runtime)
 }
 
+/// Runs `task` on `runtime`: what it opens is driven there.
+async fn on<T: Send + 'static>(
+    runtime: &Handle,
+    task: impl Future<Output = Result<T, RunError>> + Send + 'static,
+) -> Result<T, RunError> {
+    let ended = runtime.spawn(task).await;
+    ended.map_err(|error| RunError::Runtime(error.into()))?
+}
+
 /// Every connection is a descriptor; the soft limit is often 1,024.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
@@ -216,10 +225,10 @@ async fn start_replica(
     };
     settings.retention.snapshot_bytes = config.raft.snapshot_log_bytes;
     settings.retention.keep_ms = config.raft.keep_log_s * 1000;
-    let started = replication.spawn(Raft::start(settings, data, Box::new(applier)));
-    let raft = started
-        .await
-        .map_err(|error| RunError::Runtime(error.into()))??;
+    let raft = on(replication, async {
+        Ok(Raft::start(settings, data, Box::new(applier)).await?)
+    })
+    .await?;
     Ok(Replica {
         raft,
         proposer,
@@ -237,7 +246,11 @@ impl Node {
         let cluster = ClusterId::new(&config.cluster.identity().to_string())
             .map_err(|error| RunError::ClusterId(error.to_string()))?;
         // Listeners first: a port in use is found before anything is written.
-        let cluster_listener = bind("cluster.listen", &config.cluster.listen).await?;
+        let cluster_listener = on(replication, {
+            let address = config.cluster.listen.clone();
+            async move { bind("cluster.listen", &address).await }
+        })
+        .await?;
         let mut mqtt_listeners = Vec::new();
         for address in &config.mqtt.listen {
             mqtt_listeners.push(bind("mqtt.listen", address).await?);

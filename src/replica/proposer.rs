@@ -376,6 +376,45 @@ mod tests {
     }
 
     #[test]
+    fn what_nothing_waits_for_goes_with_the_next_command() {
+        let proposer = Proposer::default();
+        proposer.begin(Incarnation(7));
+        let mut cursor = Cursor::default();
+        proposer.next(&mut cursor).expect("the registration");
+        proposer.submit_lazily(kind());
+        proposer.submit_lazily(kind());
+        assert!(proposer.next(&mut cursor).is_none());
+        proposer.submit(kind(), Waiter::Nobody).expect("room");
+        let all = proposer.next(&mut cursor).expect("an urgent command");
+        assert_eq!(proposer.depth().gathering, 0);
+        proposer.applied(Incarnation(7), 1);
+        proposer.submit(kind(), Waiter::Nobody).expect("room");
+        let one = proposer.next(&mut cursor).expect("room");
+        assert_eq!(all.commands.len(), 3 * one.commands.len());
+        proposer.submit_lazily(kind());
+        assert!(
+            proposer.next(&mut cursor).is_none(),
+            "what follows an urgent one waits again"
+        );
+    }
+
+    #[tokio::test]
+    async fn what_nothing_waits_for_goes_alone_when_nothing_else_comes() {
+        let proposer = Proposer::default();
+        proposer.begin(Incarnation(7));
+        let mut cursor = Cursor::default();
+        proposer.next(&mut cursor).expect("the registration");
+        proposer.changed().await;
+        let waits = async {
+            proposer.changed().await;
+            proposer.next(&mut cursor)
+        };
+        let submits = async { proposer.submit_lazily(kind()) };
+        let (sent, ()) = tokio::join!(waits, submits);
+        assert_eq!(sent.map(|sent| sent.sequence), Some(2));
+    }
+
+    #[test]
     fn what_is_not_applied_is_sent_again() {
         let proposer = Proposer::default();
         proposer.begin(Incarnation(7));

@@ -367,6 +367,15 @@ mod tests {
     }
 
     #[test]
+    fn room_is_short_when_half_of_what_is_granted_is_in_use() {
+        let outbound = Outbound::new(10, 100);
+        assert!(!outbound.is_short_of_room(4, 256));
+        assert!(outbound.is_short_of_room(5, 256));
+        assert!(outbound.is_short_of_room(2, 4));
+        assert!(Outbound::new(1, 100).is_short_of_room(1, 256));
+    }
+
+    #[test]
     fn the_receive_maximum_is_honoured_and_what_waits_goes_out_in_order() {
         let mut outbound = Outbound::new(2, 100);
         let mut out = Vec::new();

@@ -53,3 +53,9 @@ pub const CACHED_FANS: usize = 4096;
 
 /// Topic aliases towards one client, however many it allows: each costs this node memory as long as the connection lasts.
 pub const CLIENT_TOPIC_ALIASES: u16 = 64;
+
+/// Packets of a client in one exchange of extended authentication: SCRAM takes three, Kerberos a few more.
+pub const AUTHENTICATION_STEPS: usize = 12;
+
+/// Bytes of Authentication Data of a client in one exchange: one field of MQTT's largest size, enough for a ticket.
+pub const AUTHENTICATION_BYTES: usize = 64 << 10;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use crate::auth::{self, Authenticator, Exchange};
 use crate::config::MqttConfig;
 use crate::ids::{ConnectionId, NodeId};
 use crate::machine::tables::Backing;
@@ -22,6 +23,8 @@ pub struct Broker {
     pub node: NodeId,
     /// Limits and announcements.
     pub config: MqttConfig,
+    /// What clients must show before they are let in.
+    pub authenticator: Authenticator,
     /// What a page of a SCAN may cost.
     pub scan_page: PageBudget,
     /// What the state store may hold.
@@ -58,6 +61,7 @@ impl Broker {
     pub fn new(
         node: NodeId,
         config: MqttConfig,
+        authenticator: Authenticator,
         scan_page: PageBudget,
         store_quota: Quota,
         router: Arc<Router>,
@@ -71,6 +75,7 @@ impl Broker {
         Arc::new(Broker {
             node,
             config,
+            authenticator,
             scan_page,
             store_quota,
             router,
@@ -90,6 +95,26 @@ impl Broker {
     /// A connection id that was not used before in this process.
     pub fn next_connection(&self) -> ConnectionId {
         ConnectionId(self.next_connection.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Begins an exchange of a method with a client; `None` when there is no such method.
+    ///
+    /// # Errors
+    /// When the system gives no random bytes.
+    pub fn begin_authentication(
+        &self,
+        method: &str,
+        client_id: &str,
+        user_name: Option<&str>,
+    ) -> Result<Option<Exchange>, getrandom::Error> {
+        let mut entropy = [0; auth::ENTROPY_BYTES];
+        getrandom::fill(&mut entropy)?;
+        let client = auth::Client {
+            client_id,
+            user_name,
+            entropy,
+        };
+        Ok(self.authenticator.begin(method, &client))
     }
 
     /// Whether clients are accepted.

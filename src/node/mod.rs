@@ -1,5 +1,6 @@
 //! A node: every layer put together, from the data directory to the listeners, and taken apart again in order.
 
+pub mod authentication;
 mod cluster_service;
 mod deliver;
 mod life;
@@ -50,6 +51,9 @@ pub enum RunError {
     /// The runtime's threads could not be started.
     #[error("the threads could not be started: {0}")]
     Runtime(std::io::Error),
+    /// The file of users can't be used.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Users(Vec<authentication::UsersProblem>),
     /// The data directory can't be used.
     #[error("{0}")]
     Storage(#[from] OpenError),
@@ -243,6 +247,8 @@ async fn start_replica(
 impl Node {
     async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
         let config = Arc::new(config);
+        let authenticator = authentication::authenticator(&config.auth).map_err(RunError::Users)?;
+        authentication::announce(&config.auth);
         let cluster = ClusterId::new(&config.cluster.identity().to_string())
             .map_err(|error| RunError::ClusterId(error.to_string()))?;
         // Listeners first: a port in use is found before anything is written.
@@ -274,6 +280,7 @@ impl Node {
         let broker = Broker::new(
             NodeId(config.node.id),
             config.mqtt.clone(),
+            authenticator,
             scan_page,
             store_quota,
             replica.router.clone(),

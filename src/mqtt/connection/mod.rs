@@ -4,8 +4,10 @@
 //! the connection is in the replicated machine, reached through the broker's proposer; here is only what ends with it.
 
 mod acknowledge;
+mod authenticate;
 mod connect;
 mod end;
+mod handshake;
 mod outbound;
 mod publish;
 mod requests;
@@ -33,6 +35,7 @@ use crate::router::mailbox::{Contents, Item, Mailbox, Ticket, WakeList};
 use crate::session::inbound::Inbound;
 use crate::store::topics::INVOKE;
 use crate::telemetry::labels::{DisconnectReason, DropReason, Qos};
+use authenticate::{Proved, Renewal};
 use end::Ended;
 use outbound::Outbound;
 use requests::{Request, Requests};
@@ -56,6 +59,8 @@ struct Terms {
     /// Seconds; 0 turns it off.
     keep_alive: u16,
     session_expiry: u32,
+    /// Who the client has proved to be, where extended authentication was agreed on.
+    proved: Option<Proved>,
 }
 
 /// What the machine says of the session.
@@ -82,6 +87,8 @@ struct Connection {
     repeated: Vec<PacketId>,
     /// What the client has acknowledged in the present burst and the log must know.
     acknowledged: command::Acknowledge,
+    /// A re-authentication under way.
+    renewal: Option<Box<Renewal>>,
     requests: Requests,
     /// Messages on their way through the log, by QoS.
     logging: [u32; 3],
@@ -119,6 +126,7 @@ impl Connection {
             inbound: Inbound::new(receive_maximum, received),
             repeated: Vec::new(),
             acknowledged: command::Acknowledge::default(),
+            renewal: None,
             requests: Requests::default(),
             logging: [0; 3],
             unconfirmed: 0,
@@ -173,10 +181,7 @@ impl Connection {
                 encode::pingresp(&mut self.acks);
             }
             Packet::Disconnect(disconnect) => return Err(self.handle_disconnect(&disconnect)),
-            // No extended authentication was agreed on [MQTT-4.12.0-7].
-            Packet::Auth(_) => {
-                return Err(Ended::protocol("AUTH without an authentication method"));
-            }
+            Packet::Auth(auth) => self.handle_auth(&auth)?,
         }
         Ok(Flow::Continue)
     }

@@ -18,11 +18,12 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::Connection;
 use super::Flow;
-use super::connect::{Opening, Refusal};
+use super::connect::Refusal;
 use super::end::Ended;
+use super::handshake;
 use crate::limits;
 use crate::mqtt::broker::Broker;
-use crate::mqtt::codec::{DecodeError, PacketType, frame};
+use crate::mqtt::codec::frame;
 use crate::router::mailbox::Contents;
 use crate::telemetry::labels::DisconnectReason;
 
@@ -34,7 +35,7 @@ const STALL: Duration = Duration::from_millis(5);
 
 thread_local! {
     /// What is read from any socket of this thread.
-    static READ_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; limits::READ_BUFFER_BYTES]);
+    pub(super) static READ_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; limits::READ_BUFFER_BYTES]);
     /// What is taken from any mailbox of this thread.
     static CONTENTS: RefCell<Contents> = RefCell::default();
 }
@@ -51,14 +52,21 @@ enum Event {
 pub async fn serve(broker: &Arc<Broker>, stream: TcpStream, address: SocketAddr) {
     let mut unfinished = Vec::new();
     let timeout = Duration::from_secs(broker.config.connect_timeout_s.into());
-    let opening =
-        match tokio::time::timeout(timeout, read_connect(broker, &stream, &mut unfinished)).await {
-            Ok(opening) => opening,
-            Err(_) => Err(Refusal {
+    let opening = match tokio::time::timeout(
+        timeout,
+        handshake::open(broker, &stream, &mut unfinished),
+    )
+    .await
+    {
+        Ok(opening) => opening,
+        Err(_) => {
+            let text = "no CONNECT, or not all of its authentication, came in time";
+            Err(Refusal {
                 packet: Vec::new(),
-                ended: Ended::silent(DisconnectReason::ConnectTimeout, "no CONNECT came in time"),
-            }),
-        };
+                ended: Ended::silent(DisconnectReason::ConnectTimeout, text),
+            })
+        }
+    };
     let connection = match opening {
         Ok(opening) => Box::pin(opening.finish(broker)).await,
         Err(refusal) => Err(refusal),
@@ -85,62 +93,14 @@ fn ended(broker: &Broker, ended: &Ended, address: SocketAddr, client_id: &str) {
     tracing::debug!(client_id, %address, cause = ?ended.cause, reason = ended.text, "connection closed");
 }
 
-async fn read_connect(
-    broker: &Arc<Broker>,
-    stream: &TcpStream,
-    unfinished: &mut Vec<u8>,
-) -> Result<Opening, Refusal> {
-    let fail = |ended| Refusal {
-        packet: Vec::new(),
-        ended,
-    };
-    loop {
-        stream.readable().await.map_err(|_| fail(network()))?;
-        let read = READ_BUFFER.with_borrow_mut(|buffer| {
-            let read = stream.try_read(buffer)?;
-            unfinished.extend_from_slice(&buffer[..read]);
-            Ok(read)
-        });
-        match read {
-            Ok(0) => return Err(fail(network())),
-            Ok(_) => {}
-            Err(error) if is_transient(&error) => continue,
-            Err(_) => return Err(fail(network())),
-        }
-        if unfinished
-            .first()
-            .is_some_and(|first| *first != PacketType::Connect.first_byte())
-        {
-            // [MQTT-3.1.0-1]: no answer, this may not be MQTT at all.
-            let text = DecodeError::FirstPacketNotConnect.text();
-            return Err(fail(Ended::silent(DisconnectReason::Protocol, text)));
-        }
-        match frame::next(unfinished, broker.config.max_packet_size_bytes) {
-            Ok(Some(found)) => {
-                let length = found.length;
-                let opening = Opening::begin(broker, found);
-                unfinished.drain(..length);
-                return opening;
-            }
-            Ok(None) => {}
-            Err(error) => {
-                return Err(fail(Ended {
-                    tell: None,
-                    ..Ended::from(error)
-                }));
-            }
-        }
-    }
-}
-
-const fn network() -> Ended {
+pub(super) const fn network() -> Ended {
     Ended::silent(
         DisconnectReason::Network,
         "the client or the network closed the connection",
     )
 }
 
-fn is_transient(error: &io::Error) -> bool {
+pub(super) fn is_transient(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
@@ -209,11 +169,15 @@ impl Task {
                     return end;
                 }
             }
+            if let Err(end) = self.connection.check_renewal(Instant::now()) {
+                return end;
+            }
+            let renewal = self.connection.renewal_deadline();
             let stall = async {
-                if stalled {
-                    tokio::time::sleep(STALL).await;
-                } else {
-                    std::future::pending().await
+                match renewal {
+                    _ if stalled => tokio::time::sleep(STALL).await,
+                    Some(deadline) => sleep_until(deadline).await,
+                    None => std::future::pending().await,
                 }
             };
             let event = tokio::select! {

@@ -4,21 +4,22 @@ pub mod authentication;
 mod cluster_service;
 mod deliver;
 mod life;
+mod listen;
 mod metrics;
+mod process;
 mod sessions;
 mod shutdown;
 mod status;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::runtime::{Handle, Runtime};
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tonic::transport::server::TcpIncoming;
 
-use crate::config::{Address, Config};
+use crate::config::Config;
 use crate::http;
 use crate::ids::NodeId;
 use crate::machine::Machine;
@@ -40,6 +41,8 @@ use crate::store::Quota;
 use crate::store::scan::PageBudget;
 use crate::telemetry::metrics::Metrics;
 use cluster_service::{ClusterService, Handled, Heard};
+use listen::bind;
+use process::{on, raise_descriptor_limit, signalled, threads};
 use status::NodeStatus;
 
 /// How long the threads that still use a database at the end may take.
@@ -98,86 +101,6 @@ pub fn run(config: Config) -> Result<(), RunError> {
         );
     }
     ended
-}
-
-/// Replication has a thread of its own: it does little, in many small steps that wait for each other, and a burst of
-/// clients' work between two of them would delay every commit, and heartbeats too.
-fn threads(name: &str, count: usize) -> Result<Runtime, RunError> {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(count)
-        .thread_name(name)
-        .enable_all()
-        .build()
-        .map_err(RunError::Runtime)
-}
-
-/// Runs `task` on `runtime`: what it opens is driven there.
-async fn on<T: Send + 'static>(
-    runtime: &Handle,
-    task: impl Future<Output = Result<T, RunError>> + Send + 'static,
-) -> Result<T, RunError> {
-    let ended = runtime.spawn(task).await;
-    ended.map_err(|error| RunError::Runtime(error.into()))?
-}
-
-/// Every connection is a descriptor; the soft limit is often 1,024.
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::warn!(%error, "the limit of open files could not be raised");
-    }
-}
-
-async fn signalled() {
-    use tokio::signal::unix::{SignalKind, signal};
-    match signal(SignalKind::terminate()) {
-        Ok(mut terminate) => {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = tokio::signal::ctrl_c() => {}
-            }
-        }
-        Err(error) => {
-            tracing::warn!(%error, "SIGTERM can't be caught");
-            let _ = tokio::signal::ctrl_c().await;
-        }
-    }
-}
-
-async fn bind(what: &'static str, address: &Address) -> Result<TcpListener, RunError> {
-    let text = address.to_string();
-    let fail = |error| RunError::Listen {
-        what,
-        address: text.clone(),
-        error,
-    };
-    let mut last = None;
-    for resolved in tokio::net::lookup_host(&text).await.map_err(fail)? {
-        match listen(resolved) {
-            Ok(listener) => return Ok(listener),
-            Err(error) => last = Some(error),
-        }
-    }
-    Err(fail(last.unwrap_or_else(|| {
-        std::io::Error::other("the name has no address")
-    })))
-}
-
-fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
-    use socket2::{Domain, Protocol, Socket, Type};
-    let socket = Socket::new(
-        Domain::for_address(address),
-        Type::STREAM,
-        Some(Protocol::TCP),
-    )?;
-    socket.set_reuse_address(true)?;
-    socket.bind(&address.into())?;
-    // Reconnecting fleets arrive all at once; the kernel caps this at net.core.somaxconn.
-    socket.listen(16_384)?;
-    socket.set_nonblocking(true)?;
-    TcpListener::from_std(socket.into())
 }
 
 struct Node {

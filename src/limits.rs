@@ -29,6 +29,13 @@ pub const ENTRIES_AHEAD_OF_APPLY: u64 = 256;
 /// Proposals that wait for the leader's sequencer, of all nodes.
 pub const SEQUENCER_QUEUE: usize = 256;
 
+/// How long after a proof of touch with a majority a node matches messages without the log. It takes one every 250 ms.
+pub const TOUCH: Duration = Duration::from_secs(1);
+
+/// How long SUBACK waits for nodes that do not answer. Longer than [`TOUCH`], by more than clocks run apart: whatever
+/// such a node accepts afterwards, it matches against the subscription.
+pub const SUBSCRIBED_EVERYWHERE: Duration = Duration::from_millis(1_250);
+
 /// Bytes of messages that wait for one peer node before further QoS 0 messages to it are dropped.
 pub const PEER_OUTBOX_BYTES: usize = 64 << 20;
 

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::{Mutex, RwLock};
@@ -18,8 +19,12 @@ use crate::ids::NodeId;
 use crate::limits;
 use crate::mqtt::codec::QoS;
 
-/// Who is told when the other node has applied the log up to an index.
-type Barrier = (u64, Arc<Countdown>);
+/// Who is told when the other node has applied the log up to an index, or has not answered for long enough.
+struct Barrier {
+    index: u64,
+    since: Instant,
+    countdown: Arc<Countdown>,
+}
 
 /// Tells a connection once several nodes have answered.
 #[derive(Debug)]
@@ -67,6 +72,18 @@ struct Gathering {
     last_sequence: u64,
     sent: VecDeque<Sent>,
     barriers: Vec<Barrier>,
+}
+
+impl Gathering {
+    fn release_barriers(&mut self, wake: &mut WakeList, is_over: impl Fn(&Barrier) -> bool) {
+        self.barriers.retain(|barrier| {
+            let is_over = is_over(barrier);
+            if is_over {
+                barrier.countdown.one_less(wake);
+            }
+            !is_over
+        });
+    }
 }
 
 /// What waits for one node.
@@ -123,15 +140,15 @@ impl Outbox {
             let entry = gathering.sent.pop_front().expect("just seen");
             confirm(entry.confirm, &mut wake);
         }
-        gathering.barriers.retain(|(index, countdown)| {
-            let reached = *index <= applied;
-            if reached {
-                countdown.one_less(&mut wake);
-            }
-            !reached
-        });
+        gathering.release_barriers(&mut wake, |barrier| barrier.index <= applied);
         drop(gathering);
         self.ready.notify_one();
+    }
+
+    fn release_overdue(&self, wake: &mut WakeList) {
+        self.gathering.lock().release_barriers(wake, |barrier| {
+            barrier.since.elapsed() >= limits::SUBSCRIBED_EVERYWHERE
+        });
     }
 
     /// The other node's life has ended, and with it its connections: nothing waits for it any more.
@@ -151,8 +168,8 @@ impl Outbox {
         for entry in old.sent {
             confirm(entry.confirm, &mut wake);
         }
-        for (_, countdown) in old.barriers {
-            countdown.one_less(&mut wake);
+        for barrier in old.barriers {
+            barrier.countdown.one_less(&mut wake);
         }
         self.ready.notify_one();
     }
@@ -207,7 +224,8 @@ impl Remote {
     }
 
     /// Asks `nodes` to report when they have applied the log up to `index`; the mailbox gets
-    /// [`Item::SubscriptionEverywhere`] once all have (or have ended).
+    /// [`Item::SubscriptionEverywhere`] once all have, have ended, or have been silent so long that they match nothing
+    /// without the log.
     pub fn barrier(&self, nodes: &[NodeId], index: u64, mailbox: &Arc<Mailbox>, ticket: Ticket) {
         let countdown = Arc::new(Countdown {
             mailbox: mailbox.clone(),
@@ -218,9 +236,21 @@ impl Remote {
             let outbox = self.outbox(*node);
             let mut gathering = outbox.gathering.lock();
             gathering.applied = gathering.applied.max(index);
-            gathering.barriers.push((index, countdown.clone()));
+            gathering.barriers.push(Barrier {
+                index,
+                since: Instant::now(),
+                countdown: countdown.clone(),
+            });
             drop(gathering);
             outbox.ready.notify_one();
+        }
+    }
+
+    /// Waits no longer for nodes that do not answer. To be called a few times a second.
+    pub fn release_overdue(&self) {
+        let mut wake = WakeList::default();
+        for outbox in self.outboxes.read().values() {
+            outbox.release_overdue(&mut wake);
         }
     }
 

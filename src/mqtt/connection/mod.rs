@@ -96,6 +96,8 @@ struct Connection {
     unconfirmed: u32,
     /// Subscriptions whose retained messages are still to be sent.
     feeds: VecDeque<Feed>,
+    /// Whether what is published may go past the log; looked at once per burst of packets.
+    in_touch: bool,
     /// SUBSCRIBEs that are not effective here yet: what is published after them must wait to be matched.
     subscribing: u32,
     /// Topics behind the client's aliases `[MQTT-3.3.2-12]`.
@@ -131,6 +133,7 @@ impl Connection {
             logging: [0; 3],
             unconfirmed: 0,
             feeds: VecDeque::new(),
+            in_touch: false,
             subscribing: 0,
             aliases: FxHashMap::default(),
             routes: FxHashMap::default(),
@@ -144,6 +147,7 @@ impl Connection {
     /// Handles the packets at the start of `bytes` and returns how many bytes they took, and whether the next one must
     /// wait.
     fn handle_bytes(&mut self, bytes: &[u8]) -> (usize, Result<Flow, Ended>) {
+        self.in_touch = self.broker.touch.is_proven();
         let handled = self.handle_packets(bytes);
         self.propose_acknowledged();
         handled

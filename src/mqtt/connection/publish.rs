@@ -129,10 +129,11 @@ impl Connection {
         debug_assert_eq!(begun, Published::New);
     }
 
-    /// Whether the message must go through the log: somebody waits for it there, or an earlier one of this publisher's is
-    /// still in it (P5).
+    /// Whether the message must go through the log: somebody waits for it there, an earlier one of this publisher's is
+    /// still in it (P5), or this node can't know of everybody who subscribed (P6).
     fn is_logged(&mut self, topic: &str, publish: &Publish<'_>) -> bool {
         publish.retain
+            || !self.in_touch
             || self.logging[publish.qos as usize] > 0
             || self.route_of(topic).is_logged(publish.qos)
     }

@@ -66,3 +66,12 @@ pub const AUTHENTICATION_STEPS: usize = 12;
 
 /// Bytes of Authentication Data of a client in one exchange: one field of MQTT's largest size, enough for a ticket.
 pub const AUTHENTICATION_BYTES: usize = 64 << 10;
+
+/// How many times `mqtt.outbox_max_bytes` may wait for one client while publishers wait for it: what they had under way
+/// when they were told to wait comes on top.
+pub const OUTBOX_OVERRUN: usize = 4;
+
+/// Bytes of one publisher's messages that may wait for slow subscribers before its next ones to them are not read. It
+/// keeps what many publishers have under way for one subscriber small, and is more than a round trip between nodes
+/// needs.
+pub const PUBLISHER_HELD_BYTES: usize = 128 << 10;

@@ -9,6 +9,7 @@
 //! * [`corpus`] holds conversations written as text, byte by byte; [`conformance`] lists what they show of the standards.
 //! * [`history`] records what clients asked and were told; [`check`] judges it; [`workload`] makes it.
 //! * [`delivery`] does the same for messages: publishers and durable subscribers that move from node to node.
+//! * [`flow`] has publishers with large windows and subscribers that take their time.
 //! * [`script`] runs programs that use other people's clients.
 
 pub mod check;
@@ -17,6 +18,7 @@ pub mod conformance;
 pub mod connection;
 pub mod corpus;
 pub mod delivery;
+pub mod flow;
 pub mod history;
 pub mod http;
 pub mod random;

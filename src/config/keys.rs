@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::bounds;
 use super::setting::{
-    Address, ClusterName, Input, LogFormat, LogLevel, Member, QueuePolicy, Setting,
+    Address, ClusterName, Input, LogFormat, LogLevel, Member, OutboxPolicy, QueuePolicy, Setting,
 };
 
 /// One key, as the loader and the reference page see it.
@@ -189,8 +189,21 @@ config! {
         session_expiry_max_s: u32 = u32::MAX, "s";
         /// Connections this node accepts; one more is refused with reason 0x97 (quota exceeded).
         max_connections: usize = 100_000, "connections", 1..=bounds::MOST_CONNECTIONS;
-        /// Bytes that may wait for one slow client in memory; what comes on top is dropped and counted.
+        /// Bytes that may wait for one slow client in memory. Messages with QoS 0 that come on top are dropped and counted.
+        /// Of those with QoS 1 and 2 that are not queued on disk, PUBACK and PUBREC are held back while more than half of
+        /// this is ahead of the message, so that publishers send no faster than the client reads; what was under way before
+        /// they noticed may come on top, up to four times this.
         outbox_max_bytes: usize = 1_048_576, "bytes", 4_096..=1_073_741_824;
+        /// How long publishers wait for a client that hardly reads: one that takes less than an eighth of
+        /// `mqtt.outbox_max_bytes` in this time. Then it is stalled: nobody waits for it until it has read half of what
+        /// waits, and `mqtt.outbox_full` applies. 0: nobody ever waits.
+        outbox_stall_s: u16 = 5, "s", 0..=3_600;
+        /// What happens to messages with QoS 1 and 2 that do not fit because the client is stalled. Their publishers have
+        /// been, or will be, told that they are delivered; only the end of the connection (reason 0x97, quota exceeded)
+        /// tells the subscriber that some are missing, so that is the default. `drop` drops and counts them, which suits
+        /// clients that would rather miss messages than connect again. Sessions that outlive their connection have
+        /// `mqtt.queue_full` instead.
+        outbox_full: OutboxPolicy = OutboxPolicy::Disconnect, "";
         /// Messages of a session's queue that may be under way to its client at once, if the client's receive maximum is not
         /// lower. They are in this node's memory until they are acknowledged.
         max_inflight: u16 = 256, "messages", 1..=32_767;

@@ -19,7 +19,7 @@ pub use keys::{
 pub use load::{Flag, Loaded, Sources, load};
 pub use problem::{Origin, Problem, Problems};
 pub use reference::{example, markdown};
-pub use setting::{Address, ClusterName, LogFormat, LogLevel, Member, QueuePolicy};
+pub use setting::{Address, ClusterName, LogFormat, LogLevel, Member, OutboxPolicy, QueuePolicy};
 
 #[cfg(test)]
 mod tests;

@@ -491,3 +491,13 @@ words!(
         EndSession = "end_session",
     }
 );
+
+words!(
+    /// What happens to messages with QoS 1 and 2 that do not fit into a client's outbox.
+    OutboxPolicy, "drop or disconnect", {
+        /// They are dropped.
+        Drop = "drop",
+        /// The connection ends.
+        Disconnect = "disconnect",
+    }
+);

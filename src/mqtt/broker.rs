@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::auth::{self, Authenticator, Exchange};
 use crate::config::MqttConfig;
@@ -15,6 +15,7 @@ use crate::replica::clock::Clock;
 use crate::replica::proposer::Proposer;
 use crate::replica::reader::Reader;
 use crate::router::Router;
+use crate::router::pressure::Bounds;
 use crate::store::Quota;
 use crate::store::scan::PageBudget;
 use crate::telemetry::metrics::Metrics;
@@ -68,6 +69,8 @@ pub struct Broker {
     pub store_quota: Quota,
     /// Where messages go.
     pub router: Arc<Router>,
+    /// What may wait for one client.
+    pub outbox: Arc<Bounds>,
     /// The way into the log.
     pub proposer: Arc<Proposer>,
     /// Linearizable reads.
@@ -111,7 +114,14 @@ impl Broker {
         view: Arc<View>,
         metrics: Arc<Metrics>,
     ) -> Arc<Broker> {
+        let outbox = Bounds {
+            bytes: config.outbox_max_bytes,
+            stall: Duration::from_secs(config.outbox_stall_s.into()),
+            full: config.outbox_full,
+            metrics: metrics.clone(),
+        };
         Arc::new(Broker {
+            outbox: Arc::new(outbox),
             node,
             config,
             authenticator,

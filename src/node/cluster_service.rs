@@ -21,6 +21,7 @@ use crate::replica::proposer::Numbered;
 use crate::replica::sequencer::Sequencer;
 use crate::router::Router;
 use crate::router::mailbox::WakeList;
+use crate::router::received::{Holding, Incoming, Received};
 
 /// When each node was last heard of, kept by the leader.
 #[derive(Default)]
@@ -63,30 +64,10 @@ pub struct ClusterService {
     pub router: Arc<Router>,
     /// Signs of life.
     pub heard: Arc<Heard>,
-    /// Bursts handled already, by sending node.
-    pub handled: Arc<Handled>,
+    /// What other nodes have handed over.
+    pub received: Arc<Received>,
     /// Where messages are handed to connections.
     pub clients: Handle,
-}
-
-/// The last burst of messages that was handed over, by sending node and life.
-#[derive(Default)]
-pub struct Handled(Mutex<FxHashMap<NodeId, (Incarnation, u64)>>);
-
-impl Handled {
-    /// Whether this burst is new; it counts as handled from now on.
-    fn is_new(&self, node: NodeId, incarnation: Incarnation, sequence: u64) -> bool {
-        let mut handled = self.0.lock();
-        let last = handled.entry(node).or_insert((incarnation, 0));
-        if last.0 < incarnation {
-            *last = (incarnation, 0);
-        }
-        let new = last.0 == incarnation && last.1 < sequence;
-        if new {
-            last.1 = sequence;
-        }
-        new
-    }
 }
 
 impl ClusterService {
@@ -149,9 +130,9 @@ impl Cluster for ClusterService {
         let receiving = Receiving {
             applied: self.applied.clone(),
             router: self.router.clone(),
-            handled: self.handled.clone(),
+            received: self.received.clone(),
             answers,
-            sequence: 0,
+            incoming: None,
             wanted: 0,
         };
         self.clients.spawn(receiving.run(request.into_inner()));
@@ -163,9 +144,10 @@ impl Cluster for ClusterService {
 struct Receiving {
     applied: watch::Receiver<LogIndex>,
     router: Arc<Router>,
-    handled: Arc<Handled>,
+    received: Arc<Received>,
     answers: mpsc::Sender<Result<DeliverResponse, Status>>,
-    sequence: u64,
+    /// Since the first request has come, which says who sends.
+    incoming: Option<Incoming>,
     /// The log index the other node waits for, 0 when none.
     wanted: u64,
 }
@@ -174,16 +156,24 @@ impl Receiving {
     async fn run(mut self, mut stream: Streaming<DeliverRequest>) {
         loop {
             let applied = self.applied.borrow_and_update().0;
-            if self.wanted != 0 && applied >= self.wanted {
+            let reached = self.wanted != 0 && applied >= self.wanted;
+            if reached {
                 self.wanted = 0;
-                if self.answer(applied).await.is_err() {
-                    return;
-                }
             }
+            let has_news = self.incoming.as_ref().is_some_and(Incoming::has_news);
+            if (reached || has_news) && self.answer(applied).await.is_err() {
+                return;
+            }
+            let released = async {
+                match &mut self.incoming {
+                    Some(incoming) => incoming.changed().await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 message = stream.message() => match message {
                     Ok(Some(message)) => {
-                        if self.handle(message, applied).await.is_err() {
+                        if self.handle(&message, applied).await.is_err() {
                             return;
                         }
                     }
@@ -194,35 +184,33 @@ impl Receiving {
                         return;
                     }
                 }
+                () = released => {}
             }
         }
     }
 
-    async fn handle(&mut self, message: DeliverRequest, applied: u64) -> Result<(), ()> {
-        let (node, incarnation) = (NodeId(message.node), Incarnation(message.incarnation));
-        if self.handled.is_new(node, incarnation, message.sequence) {
-            let mut wake = WakeList::default();
-            if self
-                .router
-                .deliver_forwarded(&message.messages, &mut wake)
-                .is_none()
-            {
-                tracing::error!(
-                    from = message.node,
-                    "a node forwarded messages that can't be read"
-                );
-            }
+    async fn handle(&mut self, message: &DeliverRequest, applied: u64) -> Result<(), ()> {
+        let incoming = self
+            .incoming
+            .get_or_insert_with(|| Incoming::new(self.received.peer(NodeId(message.node))));
+        let deliver = |hold: &mut Holding<'_>, wake: &mut WakeList| {
+            self.router.deliver_forwarded(&message.messages, hold, wake)
+        };
+        if incoming.handle(message, deliver).is_none() {
+            tracing::error!(
+                from = message.node,
+                "a node forwarded messages that can't be read"
+            );
         }
-        self.sequence = message.sequence;
         self.wanted = self.wanted.max(message.applied);
         self.answer(applied).await
     }
 
-    async fn answer(&self, applied: u64) -> Result<(), ()> {
-        let answer = DeliverResponse {
-            sequence: self.sequence,
-            applied,
+    async fn answer(&mut self, applied: u64) -> Result<(), ()> {
+        let Some(incoming) = &mut self.incoming else {
+            return Ok(());
         };
+        let answer = incoming.answer(applied);
         self.answers.send(Ok(answer)).await.map_err(|_| ())
     }
 }

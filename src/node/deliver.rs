@@ -84,15 +84,25 @@ impl Deliver {
             .deliver(ReceiverStream::new(receiver))
             .await?
             .into_inner();
+        // It says what it holds, and how far it is.
+        let first = DeliverRequest {
+            node: self.local.0,
+            incarnation: self.proposer.incarnation().0,
+            applied: outbox.wanted(),
+            ..DeliverRequest::default()
+        };
+        if sender.send(first).await.is_err() {
+            return Ok(());
+        }
         let mut sent = 0;
         loop {
             while let Ok(permit) = sender.try_reserve()
-                && let Some(burst) = outbox.next_after(sent)
+                && let Some(burst) = outbox.next_after(sent, self.proposer.incarnation())
             {
                 sent = burst.sequence;
                 permit.send(DeliverRequest {
                     node: self.local.0,
-                    incarnation: self.proposer.incarnation().0,
+                    incarnation: burst.incarnation.0,
                     sequence: burst.sequence,
                     messages: burst.messages,
                     applied: burst.applied,
@@ -100,7 +110,7 @@ impl Deliver {
             }
             tokio::select! {
                 answer = answers.message() => match answer? {
-                    Some(answer) => outbox.confirmed(answer.sequence, answer.applied),
+                    Some(answer) => outbox.answered(&answer),
                     None => return Ok(()),
                 },
                 () = outbox.changed() => {}

@@ -36,11 +36,12 @@ use crate::replica::proposer::Proposer;
 use crate::replica::reader::Reader;
 use crate::replica::sequencer::{Due, Sequencer};
 use crate::router::Router;
+use crate::router::received::Received;
 use crate::storage::{self, DataDir, OpenError};
 use crate::store::Quota;
 use crate::store::scan::PageBudget;
 use crate::telemetry::metrics::Metrics;
-use cluster_service::{ClusterService, Handled, Heard};
+use cluster_service::{ClusterService, Heard};
 use listen::bind;
 use process::{on, raise_descriptor_limit, signalled, threads};
 use status::NodeStatus;
@@ -306,7 +307,7 @@ fn serve_cluster(
         applied: raft.applied(),
         router: replica.router,
         heard,
-        handled: Arc::new(Handled::default()),
+        received: Arc::new(Received::default()),
         clients: Handle::current(),
     };
     let server = tonic::transport::Server::builder()

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
-use crate::ids::{Incarnation, LogIndex, NodeId};
+use crate::ids::{Incarnation, LogIndex, NodeId, SessionId};
 use crate::machine::effect::{DropReason, Output};
 use crate::machine::tables::{Backing, Tables};
 use crate::machine::{Machine, QueueUsage};
@@ -15,8 +15,8 @@ use crate::raft::Apply;
 use crate::replica::clock::Clock;
 use crate::replica::proposer::Proposer;
 use crate::replica::sequencer::Due;
-use crate::router::Router;
 use crate::router::mailbox::{End, Item, WakeList};
+use crate::router::{Pressed, Router};
 use crate::storage::fatal;
 use crate::store::Usage;
 use crate::telemetry::labels::DropReason as Dropped;
@@ -86,6 +86,9 @@ pub struct Applier {
     view: Arc<View>,
     metrics: Arc<Metrics>,
     life: mpsc::UnboundedSender<LifeEvent>,
+    /// Slow subscribers of this node that got the message of the command whose outputs are being performed, and its
+    /// publisher: the publisher's acknowledgement waits for them if it is a connection of this node, too.
+    pressed: Option<(SessionId, Pressed)>,
 }
 
 impl Applier {
@@ -112,6 +115,7 @@ impl Applier {
             view: view.clone(),
             metrics,
             life,
+            pressed: None,
         };
         (applier, view, events)
     }
@@ -143,12 +147,13 @@ impl Applier {
         }
     }
 
-    fn perform(&self, output: Output, wake: &mut WakeList) {
+    fn perform(&mut self, output: Output, wake: &mut WakeList) {
         match output {
             Output::Reply { incarnation, reply } => {
                 self.metrics.raft_proposals.increment();
                 if incarnation == self.proposer.incarnation() {
-                    self.proposer.replied(reply, wake);
+                    let pressed = self.pressed.take();
+                    self.proposer.replied(reply, pressed, wake);
                 }
             }
             Output::ProposalApplied {
@@ -174,8 +179,11 @@ impl Applier {
                 self.tell(LifeEvent::Ended(refused));
             }
             Output::Publish { message, expiry_s } => {
-                let dropped = self.router.deliver_logged(&message, expiry_s, wake);
-                self.count_dropped(Dropped::OutboxFull, dropped.into());
+                let pressed = self.router.deliver_logged(&message, expiry_s, wake);
+                self.pressed = message
+                    .publisher
+                    .filter(|_| !pressed.is_empty())
+                    .map(|publisher| (publisher, pressed));
             }
             Output::Send {
                 connection,
@@ -184,7 +192,7 @@ impl Applier {
                 identifiers,
                 message,
             } => {
-                let taken = self.router.deliver_chosen(
+                self.router.deliver_chosen(
                     connection,
                     &message,
                     retain,
@@ -192,7 +200,6 @@ impl Applier {
                     identifiers,
                     wake,
                 );
-                self.count_dropped(Dropped::OutboxFull, u64::from(!taken));
             }
             Output::Deliver(granted) => self.router.deliver_granted(&granted, wake),
             Output::Release {

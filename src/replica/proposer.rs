@@ -14,11 +14,13 @@ use parking_lot::Mutex;
 use prost::Message as _;
 use tokio::sync::{Notify, oneshot};
 
-use crate::ids::Incarnation;
+use crate::ids::{Incarnation, SessionId};
 use crate::limits;
 use crate::machine::effect::Reply;
 use crate::proto::command;
+use crate::router::Pressed;
 use crate::router::mailbox::{Item, Mailbox, Ticket, WakeList};
+use crate::router::pressure;
 
 /// Who gets the reply to a command.
 pub enum Waiter {
@@ -31,6 +33,27 @@ pub enum Waiter {
 }
 
 impl Waiter {
+    /// The message that the coming reply acknowledges was handed to slow subscribers of this node: it is to wait for them,
+    /// if it is this waiter's.
+    fn hold(&self, publisher: SessionId, pressed: Pressed, wake: &mut WakeList) {
+        let Waiter::Connection(mailbox, ticket) = self else {
+            return;
+        };
+        if mailbox.session() != Some(publisher) {
+            return;
+        }
+        for (slow, end) in pressed {
+            // First, because it may be released at once.
+            if mailbox.push_item(Item::Held(*ticket)) {
+                wake.add(mailbox);
+            }
+            let waiter = pressure::Waiter::Publisher(mailbox.clone(), *ticket);
+            if !slow.hold(end, waiter.clone(), wake) {
+                waiter.release(wake);
+            }
+        }
+    }
+
     fn complete(self, reply: Reply, wake: &mut WakeList) {
         match self {
             Waiter::Connection(mailbox, ticket) => {
@@ -298,8 +321,14 @@ impl Proposer {
         self.ready.notify_one();
     }
 
-    /// Apply has the reply to the next command of the oldest proposal.
-    pub fn replied(&self, reply: Reply, wake: &mut WakeList) {
+    /// Apply has the reply to the next command of the oldest proposal. `pressed`: if that is a PUBLISH of this session, it
+    /// is to wait for slow subscribers.
+    pub fn replied(
+        &self,
+        reply: Reply,
+        pressed: Option<(SessionId, Pressed)>,
+        wake: &mut WakeList,
+    ) {
         let waiter = self
             .state
             .lock()
@@ -307,6 +336,11 @@ impl Proposer {
             .front_mut()
             .and_then(|proposal| proposal.waiters.pop_front());
         if let Some(waiter) = waiter {
+            if let Some((publisher, pressed)) = pressed
+                && matches!(reply, Reply::Published { .. })
+            {
+                waiter.hold(publisher, pressed, wake);
+            }
             waiter.complete(reply, wake);
         }
     }
@@ -470,8 +504,8 @@ mod tests {
         proposer.submit(kind(), Waiter::Task(second)).expect("room");
         proposer.next(&mut Cursor::default()).expect("both");
         let mut wake = WakeList::default();
-        proposer.replied(Reply::Done, &mut wake);
-        proposer.replied(Reply::NotOwner, &mut wake);
+        proposer.replied(Reply::Done, None, &mut wake);
+        proposer.replied(Reply::NotOwner, None, &mut wake);
         proposer.applied(Incarnation(7), 2);
         assert!(matches!(first_reply.await, Ok(Reply::Done)));
         assert!(matches!(second_reply.await, Ok(Reply::NotOwner)));

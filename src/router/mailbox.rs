@@ -6,19 +6,21 @@
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use futures::task::AtomicWaker;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 
-use crate::ids::ConnectionId;
+use super::pressure::{Bounds, Pressure, State, Verdict, Waiter};
+use crate::ids::{ConnectionId, SessionId};
 use crate::limits;
 use crate::machine::effect::{Change, EndReason, Reply};
 use crate::mqtt::codec::{QoS, TopicAlias, Version};
 use crate::session::Sequence;
 use crate::store::Reply as StoreReply;
+use crate::telemetry::labels::DropReason;
 
 /// Identifies a connection's own outstanding request.
 pub type Ticket = u32;
@@ -32,6 +34,10 @@ pub enum Item {
     Read(Ticket, StoreReply),
     /// Another node has handed a forwarded message to its connections.
     Forwarded(Ticket),
+    /// The message has reached its subscribers, but one of them reads slowly: [`Item::Released`] follows.
+    Held(Ticket),
+    /// A subscriber that reads slowly has read enough, or is not waited for any more.
+    Released(Ticket),
     /// Every live node has applied a subscription.
     SubscriptionEverywhere(Ticket),
     /// A watched key changed.
@@ -58,6 +64,8 @@ pub enum End {
     Unavailable,
     /// The node is shutting down.
     ShuttingDown,
+    /// The client reads too slowly for what it has subscribed to.
+    OutboxFull,
 }
 
 /// A packet that the client acknowledges.
@@ -141,6 +149,9 @@ impl Aliases {
 struct Inside {
     contents: Contents,
     aliases: Aliases,
+    pressure: Pressure,
+    /// The connection takes nothing any more.
+    closed: bool,
 }
 
 /// A connection's mailbox.
@@ -152,18 +163,34 @@ pub struct Mailbox {
     pub version: Version,
     /// Larger packets are not sent to this client `[MQTT-3.1.2-24]`.
     pub max_packet_size: u32,
-    /// Bytes of packets it holds before further ones are dropped.
-    bound: usize,
+    bounds: Arc<Bounds>,
     inside: Mutex<Inside>,
     filled: AtomicBool,
-    dropped: AtomicU64,
+    /// Bytes that were taken out and are not sent: they wait for the socket, or for room in the client's receive maximum.
+    /// Written by the connection's task alone.
+    unsent: AtomicUsize,
+    /// A [`State`].
+    state: AtomicU8,
+    /// An [`Item::End`] is there.
+    ending: AtomicBool,
+    /// The session, once it is open.
+    session: AtomicU64,
     waker: AtomicWaker,
+}
+
+/// A packet was put into a mailbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Put {
+    /// The connection must be woken with [`Mailbox::wake`].
+    pub wake: bool,
+    /// Whoever sent it is to wait until the client is near this byte, see [`Mailbox::hold`].
+    pub behind: Option<u64>,
 }
 
 /// A mailbox that is being filled by one alone.
 pub struct Filling<'a> {
     contents: &'a mut Contents,
-    dropped: u64,
+    too_large: u64,
 }
 
 impl Filling<'_> {
@@ -175,7 +202,7 @@ impl Filling<'_> {
         encode: impl FnOnce(&mut Vec<u8>) -> Result<Option<usize>, Refused>,
     ) {
         if append(self.contents, qos, None, expiry_s, encode).is_err() {
-            self.dropped += 1;
+            self.too_large += 1;
         }
     }
 }
@@ -187,16 +214,18 @@ pub enum Refused {
     Full,
     /// The packet is larger than the client accepts `[MQTT-3.1.2-25]`.
     TooLarge,
+    /// The connection has ended, or ends because of this packet: it must be woken.
+    Ended,
 }
 
 impl Mailbox {
-    /// An empty mailbox that holds at most `bound` bytes of packets.
+    /// An empty mailbox.
     pub fn new(
         connection: ConnectionId,
         version: Version,
         max_packet_size: u32,
         topic_alias_maximum: u16,
-        bound: usize,
+        bounds: Arc<Bounds>,
     ) -> Arc<Mailbox> {
         let aliases = Aliases {
             maximum: topic_alias_maximum.min(limits::CLIENT_TOPIC_ALIASES),
@@ -206,63 +235,94 @@ impl Mailbox {
             connection,
             version,
             max_packet_size,
-            bound,
+            bounds,
             inside: Mutex::new(Inside {
-                contents: Contents::default(),
                 aliases,
+                ..Inside::default()
             }),
             filled: AtomicBool::new(false),
-            dropped: AtomicU64::new(0),
+            unsent: AtomicUsize::new(0),
+            state: AtomicU8::new(State::Calm as u8),
+            ending: AtomicBool::new(false),
+            session: AtomicU64::new(0),
             waker: AtomicWaker::new(),
         })
     }
 
-    /// Puts one packet in: `encode` appends it to the buffer and returns where its packet id is, if it has one.
-    ///
-    /// Tells whether the connection must be woken with [`Mailbox::wake`].
+    /// Puts one packet with QoS 1 or 2 in: `encode` appends it to the buffer and returns where its packet id is.
     ///
     /// # Errors
-    /// When the packet was dropped; it is counted.
+    /// When the packet was not put in; what is dropped is counted.
     pub fn push_packet(
         &self,
         qos: QoS,
         expiry_s: Option<u32>,
         encode: impl FnOnce(&mut Vec<u8>) -> Result<Option<usize>, Refused>,
-    ) -> Result<bool, Refused> {
-        let mut inside = self.inside.lock();
-        if inside.contents.packets.len() >= self.bound {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
-            return Err(Refused::Full);
+    ) -> Result<Put, Refused> {
+        let inside = &mut *self.inside.lock();
+        let unsent = self.unsent.load(Ordering::SeqCst);
+        let level = inside.contents.packets.len() + unsent;
+        if inside.closed {
+            return Err(Refused::Ended);
         }
-        if let Err(refused) = append(&mut inside.contents, qos, None, expiry_s, encode) {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
-            return Err(refused);
+        if level >= self.bounds.bytes {
+            self.judge(inside, level)?;
         }
-        drop(inside);
-        Ok(!self.filled.swap(true, Ordering::AcqRel))
+        append(&mut inside.contents, qos, None, expiry_s, encode)
+            .inspect_err(|_| self.count(DropReason::TooLarge, 1))?;
+        let wake = !self.filled.swap(true, Ordering::AcqRel);
+        let there = inside.contents.packets.len();
+        let behind = inside.pressure.behind(there, unsent, &self.bounds);
+        if there + unsent >= self.bounds.bytes {
+            let pressed = self.settle(inside, None);
+            return Ok(Put {
+                wake: wake || pressed,
+                behind,
+            });
+        }
+        Ok(Put { wake, behind })
     }
 
-    /// The same for a packet with QoS 0, which may name its topic by an alias.
+    #[cold]
+    fn judge(&self, inside: &mut Inside, level: usize) -> Result<(), Refused> {
+        match inside.pressure.judge(level, &self.bounds) {
+            Verdict::Take => Ok(()),
+            Verdict::Drop => {
+                self.count(DropReason::OutboxFull, 1);
+                Err(Refused::Full)
+            }
+            Verdict::End => {
+                if !self.ending.swap(true, Ordering::AcqRel) {
+                    inside.contents.items.push(Item::End(End::OutboxFull));
+                    self.filled.store(true, Ordering::Release);
+                }
+                Err(Refused::Ended)
+            }
+        }
+    }
+
+    /// Puts one packet with QoS 0 in, which may name its topic by an alias; tells whether the connection must be woken.
     ///
     /// # Errors
-    /// When the packet was dropped; it is counted.
+    /// When the packet was not put in; what is dropped is counted.
     pub fn push_qos_0(
         &self,
         topic: &str,
         encode: impl FnOnce(&mut Vec<u8>, Option<TopicAlias>) -> Result<Option<usize>, Refused>,
     ) -> Result<bool, Refused> {
         let inside = &mut *self.inside.lock();
-        let alias = inside.aliases.of(topic);
-        let pushed = if inside.contents.packets.len() >= self.bound {
-            Err(Refused::Full)
-        } else {
-            let encode = |out: &mut Vec<u8>| encode(out, alias);
-            append(&mut inside.contents, QoS::AtMostOnce, None, None, encode)
-        };
-        if let Err(refused) = pushed {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
-            return Err(refused);
+        if inside.closed {
+            return Err(Refused::Ended);
         }
+        let unsent = self.unsent.load(Ordering::Relaxed);
+        if inside.contents.packets.len() + unsent >= self.bounds.bytes {
+            self.count(DropReason::OutboxFull, 1);
+            return Err(Refused::Full);
+        }
+        let alias = inside.aliases.of(topic);
+        let encode = |out: &mut Vec<u8>| encode(out, alias);
+        append(&mut inside.contents, QoS::AtMostOnce, None, None, encode)
+            .inspect_err(|_| self.count(DropReason::TooLarge, 1))?;
         inside.aliases.sent(topic, alias);
         Ok(!self.filled.swap(true, Ordering::AcqRel))
     }
@@ -279,8 +339,11 @@ impl Mailbox {
         sequence: Sequence,
         encode: impl FnOnce(&mut Vec<u8>) -> Result<Option<usize>, Refused>,
     ) -> Result<bool, Refused> {
-        let contents = &mut self.inside.lock().contents;
-        append(contents, qos, Some(sequence), expiry_s, encode)?;
+        let inside = &mut *self.inside.lock();
+        if inside.closed {
+            return Ok(false);
+        }
+        append(&mut inside.contents, qos, Some(sequence), expiry_s, encode)?;
         Ok(!self.filled.swap(true, Ordering::AcqRel))
     }
 
@@ -290,10 +353,10 @@ impl Mailbox {
         let mut inside = self.inside.lock();
         let mut filling = Filling {
             contents: &mut inside.contents,
-            dropped: 0,
+            too_large: 0,
         };
         fill(&mut filling);
-        self.dropped.fetch_add(filling.dropped, Ordering::Relaxed);
+        self.count(DropReason::TooLarge, filling.too_large);
         drop(inside);
         self.filled.store(true, Ordering::Release);
     }
@@ -301,8 +364,133 @@ impl Mailbox {
     /// Puts an item in; tells whether the connection must be woken. Items answer the connection's own requests, which
     /// are bounded, or end it, so there is no bound here.
     pub fn push_item(&self, item: Item) -> bool {
-        self.inside.lock().contents.items.push(item);
-        !self.filled.swap(true, Ordering::AcqRel)
+        let ends = matches!(item, Item::End(_));
+        let mut inside = self.inside.lock();
+        if inside.closed {
+            return false;
+        }
+        inside.contents.items.push(item);
+        drop(inside);
+        if ends {
+            self.ending.store(true, Ordering::Release);
+        }
+        !self.filled.swap(true, Ordering::AcqRel) || ends
+    }
+
+    /// Lets `waiter` wait until no more than the mark is ahead of the message that ends at `end`; tells whether it is
+    /// going to be released. It is not when the client has read that far already, or is not waited for.
+    pub fn hold(&self, end: u64, waiter: Waiter, wake: &mut WakeList) -> bool {
+        let mut inside = self.inside.lock();
+        let unsent = self.unsent.load(Ordering::SeqCst);
+        if inside.closed || inside.pressure.is_near(end, unsent, &self.bounds) {
+            return false;
+        }
+        inside.pressure.wait(end, waiter);
+        self.bounds.metrics.acknowledgements_held.increment();
+        if self.release(inside, wake) {
+            self.wake();
+        }
+        true
+    }
+
+    /// Looks at the state, and who need not wait any more; tells whether the connection's task must look at it, too.
+    fn settle(&self, inside: &mut Inside, mut released: Option<&mut Vec<Waiter>>) -> bool {
+        let before = self.state();
+        loop {
+            let unsent = self.unsent.load(Ordering::SeqCst);
+            if let Some(released) = &mut released {
+                inside.pressure.release(unsent, &self.bounds, released);
+            }
+            let level = inside.contents.packets.len() + unsent;
+            let state = inside.pressure.state(level, &self.bounds);
+            self.state.store(state as u8, Ordering::SeqCst);
+            // The task looks at the state after it has written this.
+            if self.unsent.load(Ordering::SeqCst) == unsent {
+                return before == State::Calm && state != State::Calm;
+            }
+        }
+    }
+
+    fn release(&self, mut inside: MutexGuard<'_, Inside>, wake: &mut WakeList) -> bool {
+        let mut released = Vec::new();
+        let pressed = self.settle(&mut inside, Some(&mut released));
+        drop(inside);
+        for waiter in released {
+            waiter.release(wake);
+        }
+        pressed
+    }
+
+    /// What others have to know before they put something in.
+    pub fn state(&self) -> State {
+        State::from_number(self.state.load(Ordering::SeqCst))
+    }
+
+    /// Bytes that were taken out and are not sent.
+    pub fn unsent(&self) -> usize {
+        self.unsent.load(Ordering::Relaxed)
+    }
+
+    /// Of what was taken out, `unsent` bytes are not sent. Called by the connection's task.
+    pub fn progress(&self, unsent: usize, wake: &mut WakeList) {
+        if self.unsent() == unsent {
+            return;
+        }
+        self.unsent.store(unsent, Ordering::SeqCst);
+        if self.state() != State::Calm {
+            self.release(self.inside.lock(), wake);
+        }
+    }
+
+    /// Bytes that the client has got.
+    pub fn drained(&self) -> u64 {
+        self.inside.lock().pressure.drained(self.unsent())
+    }
+
+    /// Nobody waits for this client until it has drained.
+    pub fn stall(&self, wake: &mut WakeList) {
+        let mut inside = self.inside.lock();
+        inside.pressure.stall();
+        self.release(inside, wake);
+    }
+
+    /// The connection takes nothing any more: nobody waits for it.
+    pub fn close(&self, wake: &mut WakeList) {
+        let mut inside = self.inside.lock();
+        inside.closed = true;
+        inside.contents = Contents::default();
+        let released: Vec<Waiter> = inside.pressure.end().collect();
+        self.state.store(State::Calm as u8, Ordering::SeqCst);
+        drop(inside);
+        for waiter in released {
+            waiter.release(wake);
+        }
+    }
+
+    /// The connection takes nothing any more.
+    pub fn is_closed(&self) -> bool {
+        self.inside.lock().closed
+    }
+
+    /// Whether the connection is to be ended.
+    pub fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Acquire)
+    }
+
+    /// The session, if it is open.
+    pub fn session(&self) -> Option<SessionId> {
+        let session = self.session.load(Ordering::Relaxed);
+        (session != 0).then_some(SessionId(session))
+    }
+
+    /// The session is open.
+    pub fn opened(&self, session: SessionId) {
+        self.session.store(session.0, Ordering::Relaxed);
+    }
+
+    fn count(&self, reason: DropReason, count: u64) {
+        let dropped = &self.bounds.metrics.messages_dropped;
+        dropped.of(reason).add(count);
     }
 
     /// Wakes the connection's task.
@@ -327,21 +515,21 @@ impl Mailbox {
             *into = Contents::default();
         }
         self.filled.store(false, Ordering::Release);
-        std::mem::swap(&mut self.inside.lock().contents, into);
+        let mut inside = self.inside.lock();
+        std::mem::swap(&mut inside.contents, into);
+        let taken = into.packets.len();
+        if taken > 0 {
+            inside.pressure.took(taken);
+            // Nobody else writes it.
+            let unsent = self.unsent() + taken;
+            self.unsent.store(unsent, Ordering::Relaxed);
+        }
     }
 
     /// Takes the first item alone.
     pub fn take_first_item(&self) -> Option<Item> {
         let contents = &mut self.inside.lock().contents;
         (!contents.items.is_empty()).then(|| contents.items.remove(0))
-    }
-
-    /// Packets dropped since the last call.
-    pub fn take_dropped(&self) -> u64 {
-        if self.dropped.load(Ordering::Relaxed) == 0 {
-            return 0;
-        }
-        self.dropped.swap(0, Ordering::Relaxed)
     }
 }
 
@@ -401,41 +589,5 @@ impl Drop for WakeList {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_topic_is_named_by_its_alias_once_the_client_has_seen_both() {
-        let mailbox = Mailbox::new(ConnectionId(1), Version::V5, u32::MAX, 1, 100);
-        let push = |topic: &str, refuse: bool| {
-            let mut seen = None;
-            let pushed = mailbox.push_qos_0(topic, |out, alias| {
-                seen = alias.map(|alias| (alias.alias.get(), alias.send_topic));
-                out.push(0);
-                if refuse {
-                    Err(Refused::TooLarge)
-                } else {
-                    Ok(None)
-                }
-            });
-            assert_eq!(pushed.is_err(), refuse);
-            seen
-        };
-        assert_eq!(push("a", true), Some((1, true)));
-        assert_eq!(
-            push("a", false),
-            Some((1, true)),
-            "the first was never sent"
-        );
-        assert_eq!(push("a", false), Some((1, false)));
-        assert_eq!(push("b", false), None, "[MQTT-3.1.2-26]");
-        mailbox.take(&mut Contents::default());
-        assert_eq!(push("a", false), Some((1, false)));
-        let without = Mailbox::new(ConnectionId(2), Version::V5, u32::MAX, 0, 100);
-        let pushed = without.push_qos_0("a", |_, alias| {
-            assert_eq!(alias, None);
-            Ok(None)
-        });
-        assert!(pushed.is_ok());
-    }
-}
+#[path = "mailbox_tests.rs"]
+mod tests;

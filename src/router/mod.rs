@@ -5,6 +5,8 @@
 
 pub mod forward;
 pub mod mailbox;
+pub mod pressure;
+pub mod received;
 pub mod remote;
 
 use std::sync::Arc;
@@ -19,7 +21,9 @@ use crate::machine::effect::{Granted, Published};
 use crate::machine::subscriptions::{Subscription, SubscriptionIndex};
 use crate::mqtt::codec::{Delivery, EncodeError, PacketId, QoS, encode_publish, frame};
 use forward::Message;
-use mailbox::{Filling, Item, Mailbox, Refused, Ticket, WakeList};
+use mailbox::{Filling, Item, Mailbox, Put, Refused, Ticket, WakeList};
+use pressure::State;
+use received::Holding;
 use remote::Remote;
 
 /// A connection of this node that a topic name matches. Overlapping subscriptions of one session are merged into one
@@ -60,6 +64,20 @@ impl Route {
         !self.remote.is_empty()
     }
 
+    /// Whether somebody on this node who gets messages with QoS 1 or 2 straight is waited for, and whether nothing more
+    /// fits there.
+    pub fn pressure(&self) -> State {
+        let targets = self.local.iter();
+        let states = targets
+            .filter(|target| target.qos != QoS::AtMostOnce && !target.durable)
+            .map(|target| target.mailbox.state());
+        states.fold(State::Calm, |worst, state| match (worst, state) {
+            (State::Full, _) | (_, State::Full) => State::Full,
+            (State::Pressed, _) | (_, State::Pressed) => State::Pressed,
+            _ => State::Calm,
+        })
+    }
+
     /// Whether a message with this QoS must go through the log.
     pub fn is_logged(&self, qos: QoS) -> bool {
         match qos {
@@ -69,15 +87,20 @@ impl Route {
     }
 }
 
+/// Mailboxes that hold much, and the end of a message in each: its publisher is to wait, see [`Mailbox::hold`].
+pub type Pressed = Vec<(Arc<Mailbox>, u64)>;
+
 /// What became of a message.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub struct Delivered {
     /// Nodes that must confirm before the publisher may be told; each confirms to the ticket it was given.
     pub unconfirmed: u32,
-    /// Packets that were dropped because a subscriber, or the way to its node, is full.
+    /// Nodes that do not get it because the way to them is full.
     pub dropped: u32,
     /// Nodes the message was handed to.
     pub forwarded: u32,
+    /// Connections of this node that are to be waited for.
+    pub pressed: Pressed,
 }
 
 /// The router of a node.
@@ -119,8 +142,11 @@ impl Router {
 
     /// Forgets a connection.
     pub fn unregister(&self, connection: ConnectionId) {
-        self.connections.write().remove(&connection);
+        let mailbox = self.connections.write().remove(&connection);
         self.subscriptions.advance();
+        if let Some(mailbox) = mailbox {
+            mailbox.close(&mut WakeList::default());
+        }
     }
 
     /// Number of connections.
@@ -235,10 +261,8 @@ impl Router {
         publisher: Option<(&Arc<Mailbox>, Ticket)>,
         wake: &mut WakeList,
     ) -> Delivered {
-        let mut delivered = Delivered {
-            dropped: deliver_here(route, message, wake),
-            ..Delivered::default()
-        };
+        let mut delivered = Delivered::default();
+        deliver_here(route, message, &mut delivered.pressed, wake);
         for node in &route.remote {
             let confirm = publisher.filter(|_| message.qos != QoS::AtMostOnce);
             if self.remote.send(*node, message, confirm) {
@@ -265,7 +289,12 @@ impl Router {
             local: vec![target],
             ..Route::default()
         };
-        deliver_here(&route, message, &mut WakeList::default()) == 0
+        deliver_here(
+            &route,
+            message,
+            &mut Pressed::new(),
+            &mut WakeList::default(),
+        )
     }
 
     /// Puts a message into a mailbox that its own connection fills.
@@ -293,36 +322,39 @@ impl Router {
 
     /// Hands a message of the node's own to its connections, and to no other node.
     pub fn deliver_own(&self, message: &Message<'_>, wake: &mut WakeList) {
-        deliver_here(&self.route(message.topic, None), message, wake);
+        let route = self.route(message.topic, None);
+        deliver_here(&route, message, &mut Pressed::new(), wake);
     }
 
     /// Hands a message from the log to this node's connections, as far as it does not go through their sessions' queues;
-    /// every node does so for its own. Returns how many dropped it.
+    /// every node does so for its own. Returns those that are to be waited for, if anybody can.
     pub fn deliver_logged(
         &self,
         published: &Published,
         expiry_s: Option<u32>,
         wake: &mut WakeList,
-    ) -> u32 {
+    ) -> Pressed {
+        let mut pressed = Pressed::new();
         let message = logged_message(published, expiry_s);
         let mut routes = self.logged_routes.lock();
         if let Some(route) = routes.get(message.topic)
             && self.is_current(route)
         {
-            return deliver_here(route, &message, wake);
+            deliver_here(route, &message, &mut pressed, wake);
+            return pressed;
         }
         let route = self.route(message.topic, message.publisher);
-        let dropped = deliver_here(&route, &message, wake);
+        deliver_here(&route, &message, &mut pressed, wake);
         if !route.for_one_publisher {
             if routes.len() >= limits::CACHED_ROUTES {
                 routes.clear();
             }
             routes.insert(message.topic.into(), route);
         }
-        dropped
+        pressed
     }
 
-    /// Sends a message that was chosen for one connection of this node, with QoS 0; tells whether it was taken.
+    /// Sends a message that was chosen for one connection of this node, with QoS 0.
     pub fn deliver_chosen(
         &self,
         connection: ConnectionId,
@@ -331,9 +363,9 @@ impl Router {
         expiry_s: Option<u32>,
         identifiers: SmallVec<[u32; 2]>,
         wake: &mut WakeList,
-    ) -> bool {
+    ) {
         let Some(mailbox) = self.connections.read().get(&connection).cloned() else {
-            return false;
+            return;
         };
         let target = Target {
             session: SessionId::default(),
@@ -347,7 +379,8 @@ impl Router {
             local: vec![target],
             ..Route::default()
         };
-        deliver_here(&route, &logged_message(published, expiry_s), wake) == 0
+        let message = logged_message(published, expiry_s);
+        deliver_here(&route, &message, &mut Pressed::new(), wake);
     }
 
     /// Sends a message of a session's queue to the connection that owns the session; nothing happens when it is gone.
@@ -381,11 +414,17 @@ impl Router {
         }
     }
 
-    /// Hands messages another node forwarded to this node's connections; returns how many were dropped, `None` when the
-    /// bytes are malformed.
-    pub fn deliver_forwarded(&self, mut messages: &[u8], wake: &mut WakeList) -> Option<u32> {
-        let mut dropped = 0;
+    /// Hands messages another node forwarded to this node's connections; `hold` gets the places of those whose publishers
+    /// are to wait. `None` when the bytes are malformed.
+    pub fn deliver_forwarded(
+        &self,
+        mut messages: &[u8],
+        hold: &mut Holding<'_>,
+        wake: &mut WakeList,
+    ) -> Option<()> {
+        let mut pressed = Pressed::new();
         let mut last: Option<(&str, Option<SessionId>, Route)> = None;
+        let mut place = 0;
         while !messages.is_empty() {
             let message = Message::decode(&mut messages)?;
             let known = last.take().filter(|(topic, publisher, route)| {
@@ -398,9 +437,13 @@ impl Router {
                     self.route(message.topic, message.publisher),
                 )
             }));
-            dropped += deliver_here(route, &message, wake);
+            deliver_here(route, &message, &mut pressed, wake);
+            if !pressed.is_empty() {
+                hold(place, std::mem::take(&mut pressed), wake);
+            }
+            place += 1;
         }
-        Some(dropped)
+        Some(())
     }
 }
 
@@ -417,9 +460,15 @@ fn logged_message(published: &Published, expiry_s: Option<u32>) -> Message<'_> {
     }
 }
 
-/// Writes the packet into the mailbox of every target of this node; returns how many dropped it.
-fn deliver_here(route: &Route, message: &Message<'_>, wake: &mut WakeList) -> u32 {
-    let mut dropped = 0;
+/// Writes the packet into the mailbox of every target of this node, and adds those that are to be waited for; tells
+/// whether all have taken it. What is dropped is counted.
+fn deliver_here(
+    route: &Route,
+    message: &Message<'_>,
+    pressed: &mut Pressed,
+    wake: &mut WakeList,
+) -> bool {
+    let mut taken = true;
     for target in &route.local {
         let mailbox = &target.mailbox;
         let qos = message.qos.min(target.qos);
@@ -439,23 +488,38 @@ fn deliver_here(route: &Route, message: &Message<'_>, wake: &mut WakeList) -> u3
             max_packet_size: mailbox.max_packet_size,
         };
         let pushed = if qos == QoS::AtMostOnce {
-            mailbox.push_qos_0(message.topic, |out, topic_alias| {
+            let pushed = mailbox.push_qos_0(message.topic, |out, topic_alias| {
                 let delivery = Delivery {
                     topic_alias,
                     ..delivery
                 };
                 encode(out, message, &delivery)
-            })
+            });
+            pushed.map(|wake| Put { wake, behind: None })
         } else {
             mailbox.push_packet(qos, message.expiry, |out| encode(out, message, &delivery))
         };
         match pushed {
-            Ok(true) => wake.add(mailbox),
-            Ok(false) => {}
-            Err(_) => dropped += 1,
+            Ok(put) => {
+                if put.wake {
+                    wake.add(mailbox);
+                }
+                // What the node itself sends answers to somebody who waits already.
+                if let Some(end) = put.behind
+                    && !message.direct
+                {
+                    pressed.push((mailbox.clone(), end));
+                }
+            }
+            Err(refused) => {
+                taken = false;
+                if refused == Refused::Ended {
+                    wake.add(mailbox);
+                }
+            }
         }
     }
-    dropped
+    taken
 }
 
 /// Appends the packet; returns where its packet id is.

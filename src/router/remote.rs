@@ -3,8 +3,11 @@
 //! A burst keeps its number when it is sent again over a new stream, and the receiving node passes over numbers it has
 //! handled, so nothing is lost or doubled by a broken stream. Only the end of the other node's life drops what is
 //! waiting for it. The streams themselves are opened by the node layer.
+//!
+//! A confirmation may name messages as held: they are with the other node's connections, but their publishers are to
+//! wait until they are named as released, or the other node's life ends.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -15,9 +18,13 @@ use tokio::sync::Notify;
 
 use super::forward::Message;
 use super::mailbox::{Item, Mailbox, Ticket, WakeList};
-use crate::ids::NodeId;
+use crate::ids::{Incarnation, NodeId};
 use crate::limits;
 use crate::mqtt::codec::QoS;
+use crate::proto::cluster::DeliverResponse;
+
+/// A message: the burst it is in, and how many are before it in there.
+pub type Position = (u64, u32);
 
 /// Who is told when the other node has applied the log up to an index, or has not answered for long enough.
 struct Barrier {
@@ -51,6 +58,8 @@ impl Countdown {
 /// A numbered burst of messages.
 #[derive(Clone, Debug)]
 pub struct Burst {
+    /// The life of this node in which it was numbered. It keeps that too, or it might be handled twice.
+    pub incarnation: Incarnation,
     /// Its number.
     pub sequence: u64,
     /// Messages, see [`super::forward`].
@@ -59,15 +68,23 @@ pub struct Burst {
     pub applied: u64,
 }
 
+/// A connection, and what it calls its message.
+type Publisher = (Arc<Mailbox>, Ticket);
+
 struct Sent {
     burst: Burst,
-    confirm: Vec<(Arc<Mailbox>, Ticket)>,
+    /// By the message's place in the burst.
+    confirm: Vec<(u32, Option<Publisher>)>,
 }
 
 #[derive(Default)]
 struct Gathering {
     messages: BytesMut,
-    confirm: Vec<(Arc<Mailbox>, Ticket)>,
+    /// Number of messages.
+    count: u32,
+    confirm: Vec<(u32, Option<Publisher>)>,
+    /// Confirmed messages whose publishers wait.
+    held: BTreeMap<Position, Publisher>,
     applied: u64,
     last_sequence: u64,
     sent: VecDeque<Sent>,
@@ -97,8 +114,8 @@ impl Outbox {
     /// Bursts that may wait for their confirmation at once; messages gather meanwhile.
     pub const BURSTS_IN_FLIGHT: usize = 8;
 
-    /// The next burst after number `sent`, numbering what has gathered.
-    pub fn next_after(&self, sent: u64) -> Option<Burst> {
+    /// The next burst after number `sent`, numbering what has gathered in the life `incarnation`.
+    pub fn next_after(&self, sent: u64, incarnation: Incarnation) -> Option<Burst> {
         let mut gathering = self.gathering.lock();
         if let Some(found) = gathering
             .sent
@@ -113,10 +130,12 @@ impl Outbox {
         }
         gathering.last_sequence += 1;
         let burst = Burst {
+            incarnation,
             sequence: gathering.last_sequence,
             messages: gathering.messages.split().freeze(),
             applied: std::mem::take(&mut gathering.applied),
         };
+        gathering.count = 0;
         let confirm = std::mem::take(&mut gathering.confirm);
         gathering.sent.push_back(Sent {
             burst: burst.clone(),
@@ -130,18 +149,40 @@ impl Outbox {
         self.ready.notified().await;
     }
 
-    /// The other node has handed over every burst up to `sequence`, and applied the log up to `applied`.
-    pub fn confirmed(&self, sequence: u64, applied: u64) {
+    /// The log index the other node is to be asked for on a new stream, 0 when none: it may have been asked, and the
+    /// answer lost.
+    pub fn wanted(&self) -> u64 {
+        let gathering = self.gathering.lock();
+        let wanted = gathering.barriers.iter().map(|barrier| barrier.index);
+        wanted.max().unwrap_or_default()
+    }
+
+    /// The other node's answer.
+    pub fn answered(&self, answer: &DeliverResponse) {
         let mut wake = WakeList::default();
         let mut gathering = self.gathering.lock();
+        let gathering = &mut *gathering;
+        for position in &answer.held {
+            gathering.hold((position.sequence, position.message), &mut wake);
+        }
         while let Some(entry) = gathering.sent.front()
-            && entry.burst.sequence <= sequence
+            && entry.burst.sequence <= answer.sequence
         {
             let entry = gathering.sent.pop_front().expect("just seen");
-            confirm(entry.confirm, &mut wake);
+            for publisher in entry.confirm.into_iter().filter_map(|(_, waits)| waits) {
+                tell(publisher, Item::Forwarded, &mut wake);
+            }
         }
-        gathering.release_barriers(&mut wake, |barrier| barrier.index <= applied);
-        drop(gathering);
+        if answer.all_held {
+            gathering.keep_held(answer, &mut wake);
+        }
+        for position in &answer.released {
+            let position = (position.sequence, position.message);
+            if let Some(publisher) = gathering.held.remove(&position) {
+                tell(publisher, Item::Released, &mut wake);
+            }
+        }
+        gathering.release_barriers(&mut wake, |barrier| barrier.index <= answer.applied);
         self.ready.notify_one();
     }
 
@@ -164,9 +205,12 @@ impl Outbox {
             },
         );
         drop(gathering);
-        confirm(old.confirm, &mut wake);
-        for entry in old.sent {
-            confirm(entry.confirm, &mut wake);
+        let sent = old.sent.into_iter().flat_map(|entry| entry.confirm);
+        for publisher in sent.chain(old.confirm).filter_map(|(_, waits)| waits) {
+            tell(publisher, Item::Forwarded, &mut wake);
+        }
+        for publisher in old.held.into_values() {
+            tell(publisher, Item::Released, &mut wake);
         }
         for barrier in old.barriers {
             barrier.countdown.one_less(&mut wake);
@@ -175,11 +219,45 @@ impl Outbox {
     }
 }
 
-fn confirm(waiting: Vec<(Arc<Mailbox>, Ticket)>, wake: &mut WakeList) {
-    for (mailbox, ticket) in waiting {
-        if mailbox.push_item(Item::Forwarded(ticket)) {
-            wake.add(&mailbox);
+impl Gathering {
+    /// The publisher of a message that is being confirmed is to wait.
+    fn hold(&mut self, position: Position, wake: &mut WakeList) {
+        let (sequence, message) = position;
+        let entry = self
+            .sent
+            .iter_mut()
+            .find(|entry| entry.burst.sequence == sequence);
+        let found = entry.and_then(|entry| {
+            let at = entry.confirm.binary_search_by_key(&message, |(at, _)| *at);
+            entry.confirm[at.ok()?].1.take()
+        });
+        if let Some(publisher) = found {
+            tell(publisher.clone(), Item::Held, wake);
+            self.held.insert(position, publisher);
         }
+    }
+
+    /// Releases what the other node does not name as held; it may have said so before, on a stream that broke.
+    fn keep_held(&mut self, answer: &DeliverResponse, wake: &mut WakeList) {
+        let named: HashSet<Position> = answer
+            .held
+            .iter()
+            .map(|position| (position.sequence, position.message))
+            .collect();
+        self.held.retain(|position, publisher| {
+            let gone = !named.contains(position)
+                && (position.0 <= answer.sequence || publisher.0.is_closed());
+            if gone {
+                tell(publisher.clone(), Item::Released, wake);
+            }
+            !gone
+        });
+    }
+}
+
+fn tell((mailbox, ticket): Publisher, item: fn(Ticket) -> Item, wake: &mut WakeList) {
+    if mailbox.push_item(item(ticket)) {
+        wake.add(&mailbox);
     }
 }
 
@@ -213,8 +291,11 @@ impl Remote {
         }
         let first = gathering.messages.is_empty();
         message.encode(&mut gathering.messages);
+        let place = gathering.count;
+        gathering.count += 1;
         if let Some((mailbox, ticket)) = publisher {
-            gathering.confirm.push((mailbox.clone(), ticket));
+            let publisher = Some((mailbox.clone(), ticket));
+            gathering.confirm.push((place, publisher));
         }
         drop(gathering);
         if first {

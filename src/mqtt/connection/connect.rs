@@ -236,7 +236,7 @@ impl Opening {
                 version,
                 limits.max_packet_size,
                 connect.topic_alias_maximum,
-                config.outbox_max_bytes,
+                broker.outbox.clone(),
             ),
             receive_maximum: connect
                 .receive_maximum

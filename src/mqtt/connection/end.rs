@@ -86,6 +86,11 @@ impl From<End> for Ended {
                 ReasonCode::ServerShuttingDown,
                 "this node is shutting down",
             ),
+            End::OutboxFull => Ended::told(
+                Cause::SlowConsumer,
+                ReasonCode::QuotaExceeded,
+                "the client reads more slowly than its subscriptions' messages come",
+            ),
         }
     }
 }
@@ -104,6 +109,7 @@ mod tests {
             End::Machine(EndReason::QueueFull),
             End::Unavailable,
             End::ShuttingDown,
+            End::OutboxFull,
         ] {
             let reason = Ended::from(end).tell.expect("the client is told");
             let packet = Disconnect::new(reason);

@@ -34,7 +34,7 @@ use crate::router::Route;
 use crate::router::mailbox::{Contents, Item, Mailbox, Ticket, WakeList};
 use crate::session::inbound::Inbound;
 use crate::store::topics::INVOKE;
-use crate::telemetry::labels::{DisconnectReason, DropReason, Qos};
+use crate::telemetry::labels::{DisconnectReason, Qos};
 use authenticate::{Proved, Renewal};
 use end::Ended;
 use outbound::Outbound;
@@ -94,6 +94,8 @@ struct Connection {
     logging: [u32; 3],
     /// Messages with QoS 1 and 2 that other nodes must confirm.
     unconfirmed: u32,
+    /// Bytes of messages that went beside the log and are not acknowledged.
+    unacknowledged_bytes: usize,
     /// Subscriptions whose retained messages are still to be sent.
     feeds: VecDeque<Feed>,
     /// Whether what is published may go past the log; looked at once per burst of packets.
@@ -114,7 +116,8 @@ struct Connection {
 
 impl Connection {
     fn new(broker: Arc<Broker>, mailbox: Arc<Mailbox>, terms: Terms, opened: Opened) -> Self {
-        let outbound = Outbound::new(opened.receive_maximum, broker.config.outbox_max_bytes);
+        let outbound = Outbound::new(opened.receive_maximum);
+        mailbox.opened(opened.session);
         let receive_maximum =
             NonZeroU16::new(broker.config.receive_maximum).unwrap_or(NonZeroU16::MAX);
         let received = opened.received.into_iter().filter_map(NonZeroU16::new);
@@ -132,6 +135,7 @@ impl Connection {
             requests: Requests::default(),
             logging: [0; 3],
             unconfirmed: 0,
+            unacknowledged_bytes: 0,
             feeds: VecDeque::new(),
             in_touch: false,
             subscribing: 0,
@@ -224,14 +228,7 @@ impl Connection {
             }
             self.count_sent(std::mem::take(&mut contents.counts));
             if !contents.packets.is_empty() {
-                let held_over = self.outbound.send(contents, &mut self.out);
-                if held_over > 0 {
-                    self.broker
-                        .metrics
-                        .messages_dropped
-                        .of(DropReason::OutboxFull)
-                        .add(held_over.into());
-                }
+                self.outbound.send(contents, &mut self.out);
             }
         }
         self.propose_acknowledged();
@@ -240,14 +237,6 @@ impl Connection {
             std::mem::swap(&mut self.out, &mut self.acks);
         } else {
             self.out.append(&mut self.acks);
-        }
-        let dropped = self.mailbox.take_dropped();
-        if dropped > 0 {
-            self.broker
-                .metrics
-                .messages_dropped
-                .of(DropReason::OutboxFull)
-                .add(dropped);
         }
         Ok(())
     }
@@ -277,6 +266,8 @@ impl Connection {
             Item::Reply(ticket, reply) => self.handle_reply(ticket, reply),
             Item::Read(ticket, reply) => self.answer_store_request(ticket, &reply),
             Item::Forwarded(ticket) => self.handle_forwarded(ticket),
+            Item::Held(ticket) => self.handle_held(ticket),
+            Item::Released(ticket) => self.handle_released(ticket),
             Item::SubscriptionEverywhere(ticket) => self.acknowledge_subscribe(ticket),
             Item::Notify { key, change } => self.notify(&key, &change)?,
             Item::Undeliverable(sequence) => self.give_up(sequence),

@@ -113,14 +113,13 @@ pub struct Outbound {
     sent_through: Sequence,
     held: VecDeque<Held>,
     expired: Expired,
+    /// What is held counts as unsent in the mailbox, which bounds it.
     held_bytes: usize,
-    /// Bytes that may be held.
-    bound: usize,
 }
 
 impl Outbound {
     /// Nothing under way to a client that takes `receive_maximum` messages at once `[MQTT-3.3.4-9]`.
-    pub fn new(receive_maximum: u16, bound: usize) -> Outbound {
+    pub fn new(receive_maximum: u16) -> Outbound {
         Outbound {
             receive_maximum,
             last_id: QUEUE_IDS,
@@ -130,7 +129,6 @@ impl Outbound {
             held: VecDeque::new(),
             expired: Expired::default(),
             held_bytes: 0,
-            bound,
         }
     }
 
@@ -148,6 +146,11 @@ impl Outbound {
     /// Whether nothing waits for room.
     pub fn is_free(&self) -> bool {
         self.held.is_empty()
+    }
+
+    /// Bytes that wait for room.
+    pub fn held_bytes(&self) -> usize {
+        self.held_bytes
     }
 
     /// What expired since the last call.
@@ -188,11 +191,9 @@ impl Outbound {
         }
     }
 
-    /// Numbers the packets taken from the mailbox and appends what may be sent now to `out`. Returns how many had to be
-    /// dropped because too much is held already.
-    pub fn send(&mut self, contents: &mut Contents, out: &mut Vec<u8>) -> u32 {
+    /// Numbers the packets taken from the mailbox and appends what may be sent now to `out`.
+    pub fn send(&mut self, contents: &mut Contents, out: &mut Vec<u8>) {
         let mut sent_to = 0;
-        let mut dropped = 0;
         let packets = &mut contents.packets;
         let mut kept_whole = true;
         for entry in contents.tracked.drain(..) {
@@ -206,10 +207,6 @@ impl Outbound {
             kept_whole = false;
             out.extend_from_slice(&packets[sent_to..at]);
             sent_to = end;
-            if entry.sequence.is_none() && self.held_bytes + (end - at) > self.bound {
-                dropped += 1;
-                continue;
-            }
             self.held_bytes += end - at;
             let packet: Box<[u8]> = packets[at..end].into();
             self.held.push_back(Held {
@@ -228,7 +225,6 @@ impl Outbound {
             out.extend_from_slice(&packets[sent_to..]);
         }
         packets.clear();
-        dropped
     }
 
     /// Sends what is held while there is room.
@@ -368,16 +364,16 @@ mod tests {
 
     #[test]
     fn room_is_short_when_half_of_what_is_granted_is_in_use() {
-        let outbound = Outbound::new(10, 100);
+        let outbound = Outbound::new(10);
         assert!(!outbound.is_short_of_room(4, 256));
         assert!(outbound.is_short_of_room(5, 256));
         assert!(outbound.is_short_of_room(2, 4));
-        assert!(Outbound::new(1, 100).is_short_of_room(1, 256));
+        assert!(Outbound::new(1).is_short_of_room(1, 256));
     }
 
     #[test]
     fn the_receive_maximum_is_honoured_and_what_waits_goes_out_in_order() {
-        let mut outbound = Outbound::new(2, 100);
+        let mut outbound = Outbound::new(2);
         let mut out = Vec::new();
         let mut four = contents(&[
             (b"a__", Some(1)),
@@ -387,7 +383,7 @@ mod tests {
             (b"0", None),
             (b"d__", Some(1)),
         ]);
-        assert_eq!(outbound.send(&mut four, &mut out), 0);
+        outbound.send(&mut four, &mut out);
         assert_eq!(out, b"a\x80\0zerob\x80\x010");
         out.clear();
         assert_eq!(outbound.acknowledged(id(2), &mut out), After::Nothing);
@@ -399,19 +395,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_is_bounded() {
-        let mut outbound = Outbound::new(1, 4);
+    fn what_is_held_is_counted() {
+        let mut outbound = Outbound::new(1);
         let mut out = Vec::new();
-        let mut three = contents(&[(b"a__", Some(1)), (b"b__", Some(1)), (b"c__", Some(1))]);
-        assert_eq!(outbound.send(&mut three, &mut out), 1);
+        let mut three = contents(&[(b"a__", Some(1)), (b"bb__", Some(2)), (b"c__", Some(1))]);
+        outbound.send(&mut three, &mut out);
+        assert_eq!(outbound.held_bytes(), 7);
         outbound.acknowledged(id(1), &mut out);
+        assert_eq!(outbound.held_bytes(), 3);
         outbound.acknowledged(id(2), &mut out);
-        assert_eq!(out, b"a\x80\0b\x80\x01");
+        assert_eq!(outbound.held_bytes(), 0);
+        assert_eq!(out, b"a\x80\0bb\x80\x01c\x80\x02");
     }
 
     #[test]
     fn packet_ids_in_use_are_passed_over() {
-        let mut outbound = Outbound::new(u16::MAX, 100);
+        let mut outbound = Outbound::new(u16::MAX);
         outbound.last_id = u16::MAX - 1;
         outbound
             .under_way
@@ -422,7 +421,7 @@ mod tests {
 
     #[test]
     fn qos_2_goes_from_pubrec_to_pubcomp() {
-        let mut outbound = Outbound::new(1, 100);
+        let mut outbound = Outbound::new(1);
         let mut out = Vec::new();
         outbound.number(QoS::ExactlyOnce);
         assert_eq!(outbound.received(id(1), false, &mut out), After::Release);
@@ -437,7 +436,7 @@ mod tests {
 
     #[test]
     fn messages_of_the_queue_keep_their_ids_and_count_against_the_same_maximum() {
-        let mut outbound = Outbound::new(2, 100);
+        let mut outbound = Outbound::new(2);
         let mut out = Vec::new();
         let mut three = contents(&[
             (b"q\0\x07", Some(1)),
@@ -461,7 +460,7 @@ mod tests {
 
     #[test]
     fn what_waits_for_room_counts_down_and_expires() {
-        let mut outbound = Outbound::new(1, 1000);
+        let mut outbound = Outbound::new(1);
         let mut out = Vec::new();
         let packet = b"a__\x05\x02\0\0\0\x09m";
         let mut three = contents(&[(b"q__", Some(1)), (b"0__\0", Some(1)), (packet, Some(1))]);

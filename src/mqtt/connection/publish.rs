@@ -13,6 +13,7 @@ use crate::mqtt::sys;
 use crate::proto::command::{self, command::Kind};
 use crate::router::forward::Message;
 use crate::router::mailbox::{Mailbox, Ticket};
+use crate::router::pressure::{State, Waiter};
 use crate::router::{Delivered, Route};
 use crate::session::inbound::Published;
 use crate::store::topics::INVOKE;
@@ -115,9 +116,27 @@ impl Connection {
             }
             return Ok(flow);
         }
+        if self.is_held_up(topic) {
+            return Ok(Flow::Stall);
+        }
         self.begin_inbound(packet_id, exactly_once);
         self.deliver_acknowledged(topic, publish, packet_id, exactly_once);
         Ok(Flow::Continue)
+    }
+
+    /// Whether a message to this topic must not be read yet, because slow subscribers hold up enough of this publisher's
+    /// already. Receive maximums bound messages, this bounds their bytes.
+    fn is_held_up(&self, topic: &str) -> bool {
+        let Some(route) = self.routes.get(topic) else {
+            return false;
+        };
+        let pressure = route.pressure();
+        let much = self.unacknowledged_bytes >= limits::PUBLISHER_HELD_BYTES;
+        let held_up =
+            pressure == State::Full || (much && (pressure != State::Calm || route.has_remote()));
+        // What this client has to acknowledge itself comes behind its messages: two clients that wait for each other's
+        // acknowledgements must both be read.
+        held_up && self.outbound.is_free() && self.mailbox.unsent() == 0
     }
 
     fn begin_inbound(&mut self, packet_id: PacketId, exactly_once: bool) {
@@ -163,6 +182,8 @@ impl Connection {
             packet_id: publish.packet_id,
             qos: publish.qos,
             retain: publish.retain,
+            held: 0,
+            bytes: size(topic, publish),
         };
         let flow = self.propose(Kind::Publish(command), request);
         if flow == Flow::Continue {
@@ -173,15 +194,32 @@ impl Connection {
 
     /// A message is in the log, or was refused there.
     pub(super) fn logged(&mut self, ticket: Ticket, reason: ReasonCode) {
-        let Some(Request::Logged {
+        let Some(&mut Request::Logged {
             packet_id,
             qos,
             retain,
-        }) = self.requests.remove(ticket)
+            held,
+            bytes,
+        }) = self.requests.get_mut(ticket)
         else {
             return;
         };
         self.logging[qos as usize] -= 1;
+        if let Some(packet_id) = packet_id.filter(|_| held > 0) {
+            // It has reached its subscribers, so it succeeded.
+            if let Some(request) = self.requests.get_mut(ticket) {
+                *request = Request::Publish {
+                    packet_id,
+                    exactly_once: qos == QoS::ExactlyOnce,
+                    unconfirmed: 0,
+                    held,
+                    bytes,
+                };
+            }
+            self.unacknowledged_bytes += bytes;
+            return;
+        }
+        self.requests.remove(ticket);
         let Some(packet_id) = packet_id else {
             if reason == ReasonCode::QuotaExceeded {
                 self.broker
@@ -216,24 +254,43 @@ impl Connection {
                 ReasonCode::NoMatchingSubscribers
             }
         };
-        if !self.routes.get(topic).is_some_and(Route::has_remote) {
-            let (_, matched) = self.route(topic, publish, None);
-            self.acknowledge_inbound(packet_id, exactly_once, reason(matched), None);
-            return;
-        }
-        let ticket = self.requests.insert(Request::Publish {
+        let bytes = size(topic, publish);
+        let request = Request::Publish {
             packet_id,
             exactly_once,
             unconfirmed: 0,
-        });
+            held: 0,
+            bytes,
+        };
         let mailbox = self.mailbox.clone();
-        let (delivered, matched) = self.route(topic, publish, Some((&mailbox, ticket)));
-        if delivered.unconfirmed == 0 {
+        let (ticket, delivered, matched);
+        if self.routes.get(topic).is_some_and(Route::has_remote) {
+            ticket = self.requests.insert(request);
+            (delivered, matched) = self.route(topic, publish, Some((&mailbox, ticket)));
+        } else {
+            (delivered, matched) = self.route(topic, publish, None);
+            if delivered.pressed.is_empty() {
+                self.acknowledge_inbound(packet_id, exactly_once, reason(matched), None);
+                return;
+            }
+            ticket = self.requests.insert(request);
+        }
+        let mut waits_for = 0;
+        for (slow, end) in delivered.pressed {
+            let waiter = Waiter::Publisher(mailbox.clone(), ticket);
+            waits_for += u32::from(slow.hold(end, waiter, &mut self.wake));
+        }
+        if delivered.unconfirmed + waits_for == 0 {
             self.requests.remove(ticket);
             self.acknowledge_inbound(packet_id, exactly_once, reason(matched), None);
-        } else if let Some(Request::Publish { unconfirmed, .. }) = self.requests.get_mut(ticket) {
+        } else if let Some(Request::Publish {
+            unconfirmed, held, ..
+        }) = self.requests.get_mut(ticket)
+        {
             *unconfirmed = delivered.unconfirmed;
-            self.unconfirmed += 1;
+            *held = waits_for;
+            self.unconfirmed += u32::from(delivered.unconfirmed > 0);
+            self.unacknowledged_bytes += bytes;
         }
     }
 
@@ -288,24 +345,58 @@ impl Connection {
                 .of(DropReason::PeerQueueFull)
                 .add(delivered.dropped.into());
         }
-        (delivered, !route.is_empty())
+        let matched = !route.is_empty();
+        (delivered, matched)
     }
 
     /// A node has handed the message to its connections.
     pub(super) fn handle_forwarded(&mut self, ticket: Ticket) {
-        if let Some(Request::Publish {
+        if let Some(Request::Publish { unconfirmed, .. }) = self.requests.get_mut(ticket) {
+            *unconfirmed -= 1;
+            self.unconfirmed -= u32::from(*unconfirmed == 0);
+            self.acknowledge_when_through(ticket);
+        }
+    }
+
+    /// The message has reached its subscribers, but one reads slowly.
+    pub(super) fn handle_held(&mut self, ticket: Ticket) {
+        match self.requests.get_mut(ticket) {
+            Some(Request::Publish {
+                unconfirmed, held, ..
+            }) => {
+                *unconfirmed -= 1;
+                *held += 1;
+                self.unconfirmed -= u32::from(*unconfirmed == 0);
+            }
+            Some(Request::Logged { held, .. }) => *held += 1,
+            _ => {}
+        }
+    }
+
+    /// A slow subscriber is not waited for any more.
+    pub(super) fn handle_released(&mut self, ticket: Ticket) {
+        match self.requests.get_mut(ticket) {
+            Some(Request::Publish { held, .. }) => {
+                *held -= 1;
+                self.acknowledge_when_through(ticket);
+            }
+            Some(Request::Logged { held, .. }) => *held -= 1,
+            _ => {}
+        }
+    }
+
+    fn acknowledge_when_through(&mut self, ticket: Ticket) {
+        if let Some(&mut Request::Publish {
             packet_id,
             exactly_once,
-            unconfirmed,
+            unconfirmed: 0,
+            held: 0,
+            bytes,
         }) = self.requests.get_mut(ticket)
         {
-            *unconfirmed -= 1;
-            if *unconfirmed == 0 {
-                let (packet_id, exactly_once) = (*packet_id, *exactly_once);
-                self.requests.remove(ticket);
-                self.unconfirmed -= 1;
-                self.acknowledge_inbound(packet_id, exactly_once, ReasonCode::Success, None);
-            }
+            self.requests.remove(ticket);
+            self.unacknowledged_bytes -= bytes;
+            self.acknowledge_inbound(packet_id, exactly_once, ReasonCode::Success, None);
         }
     }
 
@@ -389,6 +480,11 @@ impl Connection {
         };
         self.broker.metrics.messages_received.of(qos).increment();
     }
+}
+
+/// Bytes of a message, which is what it takes in a mailbox and a little less.
+fn size(topic: &str, publish: &Publish<'_>) -> usize {
+    topic.len() + publish.payload.len()
 }
 
 /// Keeps a route for the next message, within bounds.

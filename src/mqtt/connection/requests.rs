@@ -23,7 +23,7 @@ pub struct StoreRequest {
 /// A request under way.
 #[derive(Debug)]
 pub enum Request {
-    /// A PUBLISH that other nodes must confirm.
+    /// A PUBLISH that other nodes must confirm, or that waits for slow subscribers.
     Publish {
         /// To be acknowledged.
         packet_id: PacketId,
@@ -31,6 +31,10 @@ pub enum Request {
         exactly_once: bool,
         /// Nodes that have not confirmed yet.
         unconfirmed: u32,
+        /// Subscribers of this node, and other nodes that have some, that read too slowly.
+        held: u32,
+        /// Its size.
+        bytes: usize,
     },
     /// A PUBLISH on its way through the log.
     Logged {
@@ -40,6 +44,10 @@ pub enum Request {
         qos: QoS,
         /// It was to be retained.
         retain: bool,
+        /// Subscribers of this node that read too slowly.
+        held: u32,
+        /// Its size.
+        bytes: usize,
     },
     /// Acknowledgements of the client's on their way through the log.
     Acknowledge {

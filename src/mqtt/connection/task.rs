@@ -25,6 +25,7 @@ use crate::limits;
 use crate::mqtt::broker::Broker;
 use crate::mqtt::codec::frame;
 use crate::router::mailbox::Contents;
+use crate::router::pressure::State;
 use crate::telemetry::labels::DisconnectReason;
 
 /// How long a goodbye may take to leave.
@@ -45,7 +46,16 @@ enum Event {
     Read,
     Writable,
     Mailbox,
+    /// Publishers wait for this client, or do not any more.
+    Pressure,
     Timer,
+}
+
+/// How long publishers have been waiting for this client.
+struct Patience {
+    over: Pin<Box<Sleep>>,
+    /// What it had got when that began.
+    drained: u64,
 }
 
 /// Serves one client until its connection ends.
@@ -78,6 +88,7 @@ pub async fn serve(broker: &Arc<Broker>, stream: TcpStream, address: SocketAddr)
                 stream,
                 unfinished,
                 written: 0,
+                patience: None,
             });
             task.run(address).await;
         }
@@ -133,12 +144,16 @@ struct Task {
     unfinished: Vec<u8>,
     /// How much of the connection's `out` is sent.
     written: usize,
+    patience: Option<Patience>,
 }
 
 impl Task {
     async fn run(&mut self, address: SocketAddr) {
         let end = self.serve().await;
         let client_id = self.connection.terms.client_id.clone();
+        // Nobody has to wait for its goodbye.
+        self.connection.mailbox.close(&mut self.connection.wake);
+        self.connection.wake.wake();
         // What was left in the mailbox may hold acknowledgements of what is done.
         if end.tell.is_some() {
             self.connection.out.append(&mut self.connection.acks);
@@ -201,6 +216,7 @@ impl Task {
                         timer.as_mut().reset(deadline);
                     }
                 }
+                Ok(Event::Pressure) => self.look_at_pressure(),
                 Ok(Event::Mailbox | Event::Writable) => {}
                 Err(end) => return end,
             }
@@ -226,8 +242,18 @@ impl Task {
                 < self.connection.broker.config.outbox_max_bytes;
         poll_fn(|context| {
             self.connection.mailbox.register(context.waker());
-            if self.connection.mailbox.is_filled() && !unsent {
+            let mailbox = &self.connection.mailbox;
+            if mailbox.is_filled() && (!unsent || mailbox.is_ending()) {
                 return Poll::Ready(Ok(Event::Mailbox));
+            }
+            let is_waited_for = matches!(mailbox.state(), State::Pressed | State::Full);
+            if is_waited_for != self.patience.is_some() {
+                return Poll::Ready(Ok(Event::Pressure));
+            }
+            if let Some(patience) = &mut self.patience
+                && patience.over.as_mut().poll(context).is_ready()
+            {
+                return Poll::Ready(Ok(Event::Pressure));
             }
             if unsent && let Poll::Ready(ready) = self.stream.poll_write_ready(context) {
                 return Poll::Ready(ready.map(|()| Event::Writable).map_err(|_| network()));
@@ -291,22 +317,69 @@ impl Task {
         flow.map(|_| ())
     }
 
+    /// Publishers have begun to wait for this client, or have waited long enough, or need not any more.
+    fn look_at_pressure(&mut self) {
+        let bounds = &self.connection.broker.outbox;
+        let mailbox = &self.connection.mailbox;
+        let drained = mailbox.drained();
+        let now = Instant::now();
+        match &mut self.patience {
+            None => {
+                let over = Box::pin(sleep_until(now + bounds.stall));
+                self.patience = Some(Patience { over, drained });
+            }
+            Some(patience) if matches!(mailbox.state(), State::Calm | State::Stalled) => {
+                self.patience = None;
+            }
+            Some(patience) if drained.saturating_sub(patience.drained) < bounds.pace() => {
+                tracing::info!(
+                    client_id = &*self.connection.terms.client_id,
+                    "the client hardly reads: publishers do not wait for it any more"
+                );
+                bounds.metrics.subscribers_stalled.increment();
+                mailbox.stall(&mut self.connection.wake);
+                self.connection.wake.wake();
+                self.patience = None;
+            }
+            Some(patience) => {
+                patience.drained = drained;
+                patience.over.as_mut().reset(now + bounds.stall);
+            }
+        }
+    }
+
+    /// Takes what is in the mailbox.
+    fn drain(&mut self) -> Result<(), Ended> {
+        let drained = CONTENTS.with_borrow_mut(|contents| {
+            let drained = self.connection.drain_mailbox(contents);
+            if drained.is_err() {
+                // What is left is this client's, and must not reach another.
+                *contents = Contents::default();
+            }
+            drained
+        });
+        self.connection.wake.wake();
+        drained
+    }
+
+    /// Tells those who publish to this client how much of it is sent.
+    fn report(&mut self) {
+        let unsent =
+            self.connection.out.len() - self.written + self.connection.outbound.held_bytes();
+        let mailbox = &self.connection.mailbox;
+        mailbox.progress(unsent, &mut self.connection.wake);
+    }
+
     /// Takes what is in the mailbox and sends what the socket takes.
     fn exchange(&mut self) -> Result<(), Ended> {
         loop {
             if self.written == self.connection.out.len() {
                 self.written = 0;
                 self.connection.out.clear();
-                CONTENTS.with_borrow_mut(|contents| {
-                    let drained = self.connection.drain_mailbox(contents);
-                    if drained.is_err() {
-                        // What is left is this client's, and must not reach another.
-                        *contents = Contents::default();
-                    }
-                    drained
-                })?;
-                self.connection.wake.wake();
+                self.drain()?;
                 if self.connection.out.is_empty() {
+                    self.report();
+                    self.connection.wake.wake();
                     self.release_buffers();
                     return Ok(());
                 }
@@ -319,8 +392,17 @@ impl Task {
                         .bytes_sent
                         .add(written as u64);
                     self.written += written;
+                    self.report();
                 }
-                Err(error) if is_transient(&error) => return Ok(()),
+                Err(error) if is_transient(&error) => {
+                    self.report();
+                    self.connection.wake.wake();
+                    if self.connection.mailbox.is_ending() {
+                        // What says so is in the mailbox, behind what this client does not read.
+                        self.drain()?;
+                    }
+                    return Ok(());
+                }
                 Err(_) => return Err(network()),
             }
         }

@@ -70,9 +70,15 @@ class RabbitMq(Broker):
     def there(_):
         return (SCRIPTS / "rabbitmq-server").exists() and bool(shutil.which("epmd"))
 
-    def ready(self):
-        for port in self.mqtt:
+    def start_all(self):
+        """One node after another: the Raft group of MQTT's client ids may refuse one that joins while another does."""
+        self.start("epmd")
+        for i, port in enumerate(self.mqtt):
+            self.start(i)
             self.wait_for("MQTT listener", lambda port=port: listens(port), limit=180)
+            self.wait_for_client(port)
+
+    def ready(self):
         found = subprocess.run(
             [str(SCRIPTS / "rabbitmqctl"), "-n", self.nodes[0], "await_online_nodes", str(NODES), "-t", "60"],
             env={**os.environ, **self.shared}, capture_output=True, text=True,

@@ -96,6 +96,10 @@ class System:
                 env={**os.environ, **self.environments.get(key, {})},
             )
 
+    def start_all(self):
+        for key in self.commands:
+            self.start(key)
+
     def pids(self):
         return [process.pid for process in self.processes.values() if process.poll() is None]
 
@@ -122,8 +126,7 @@ class System:
 
     def __enter__(self):
         try:
-            for key in self.commands:
-                self.start(key)
+            self.start_all()
             self.ready()
         except BaseException:
             self.__exit__()
@@ -151,6 +154,12 @@ class Broker(System):
         servers = ",".join(f"127.0.0.1:{port}" for port in self.mqtt)
         command = [self.options.bin, "bench", *map(str, arguments), "--server", servers, "-o", "json"]
         return run_json(command + [flag for pid in self.pids() for flag in ("--pid", str(pid))])
+
+    def wait_for_client(self, port):
+        """Waits until a port has taken a client."""
+        client = [self.options.bin, "bench", "idle", "-N", "1", "--settle", "0", "--protocol", "3.1.1"]
+        client += ["--server", f"127.0.0.1:{port}"]
+        self.wait_for("a client", lambda: subprocess.run(client, capture_output=True).returncode == 0)
 
 
 def tail(path, lines=8):

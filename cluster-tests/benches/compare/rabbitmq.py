@@ -19,7 +19,7 @@ NODES = 3
 class RabbitMq(Broker):
     def __init__(self, options):
         super().__init__("rabbitmq", options)
-        epmd, *ports = free_ports(1 + 2 * NODES)
+        self.epmd, *ports = free_ports(1 + 2 * NODES)
         self.mqtt, distribution = ports[:NODES], ports[NODES:]
         run = secrets.token_hex(3)
         self.nodes = [f"compare-{run}-{i}@localhost" for i in range(NODES)]
@@ -30,11 +30,11 @@ class RabbitMq(Broker):
         plugins.write_text("[rabbitmq_mqtt].\n")
         self.shared = {
             "HOME": str(self.directory),
-            "ERL_EPMD_PORT": str(epmd),
+            "ERL_EPMD_PORT": str(self.epmd),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "RABBITMQ_CONF_ENV_FILE": str(self.directory / "no-rabbitmq-env.conf"),
         }
-        self.commands["epmd"] = ["epmd", "-port", str(epmd), "-address", "127.0.0.1"]
+        self.commands["epmd"] = ["epmd", "-port", str(self.epmd), "-address", "127.0.0.1"]
         for i in range(NODES):
             own = self.directory / f"n{i}"
             own.mkdir()
@@ -70,9 +70,17 @@ class RabbitMq(Broker):
     def there(_):
         return (SCRIPTS / "rabbitmq-server").exists() and bool(shutil.which("epmd"))
 
-    def ready(self):
-        for port in self.mqtt:
+    def start_all(self):
+        """One node after another: the Raft group of MQTT's client ids may refuse one that joins while another does."""
+        self.start("epmd")
+        # A node that finds none would start one of its own, which nobody ends.
+        self.wait_for("epmd", lambda: listens(self.epmd))
+        for i, port in enumerate(self.mqtt):
+            self.start(i)
             self.wait_for("MQTT listener", lambda port=port: listens(port), limit=180)
+            self.wait_for_client(port)
+
+    def ready(self):
         found = subprocess.run(
             [str(SCRIPTS / "rabbitmqctl"), "-n", self.nodes[0], "await_online_nodes", str(NODES), "-t", "60"],
             env={**os.environ, **self.shared}, capture_output=True, text=True,

@@ -135,14 +135,14 @@ impl Incoming {
             };
             peer.held.lock().begin(incarnation);
         }
+        if progress.incarnation != incarnation {
+            // A life that is over: nobody waits for its messages. The stream goes on answering for the present one.
+            self.sequence = self.sequence.max(request.sequence);
+            return Some(());
+        }
         if self.incarnation != incarnation {
             self.incarnation = incarnation;
             self.is_new = true;
-        }
-        if progress.incarnation != incarnation {
-            // A life that is over: nobody waits for its messages.
-            self.sequence = request.sequence;
-            return Some(());
         }
         if request.sequence <= progress.sequence {
             self.sequence = progress.sequence;

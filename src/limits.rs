@@ -55,6 +55,17 @@ pub const GRANTS_AT_ONCE: usize = 1024;
 /// Rows of an ended session's queue that are removed in one batch.
 pub const PURGED_AT_ONCE: usize = 4096;
 
+/// Retained messages that apply looks at in one batch for new subscriptions of durable sessions; the rest follows in the
+/// next, so that no batch takes long.
+pub const RETAINED_ROWS_AT_ONCE: usize = 4096;
+
+/// Bytes of retained messages that one batch puts into queues; the last message may exceed them.
+pub const RETAINED_BYTES_AT_ONCE: u64 = 4 << 20;
+
+/// Messages that wait in a session's queue before the retained ones of its new subscriptions wait for its client: a few
+/// times what is under way, so that it never waits for them.
+pub const RETAINED_WAITING: u64 = 1024;
+
 /// Topics whose matching sessions apply remembers.
 pub const CACHED_FANS: usize = 4096;
 

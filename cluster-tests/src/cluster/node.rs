@@ -233,6 +233,12 @@ impl Node {
         http::get(self.addresses.http, path)
     }
 
+    /// Whether the cluster has a session of that client (a plain word). A node that can't tell has not said no.
+    pub fn has_session(&self, client_id: &str) -> bool {
+        let answer = self.get(&format!("/v1/session?client_id={client_id}"));
+        answer.is_none_or(|answer| answer.status != 404)
+    }
+
     pub fn is_ready(&self) -> bool {
         self.get("/readyz")
             .is_some_and(|answer| answer.status == 200)

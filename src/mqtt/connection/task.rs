@@ -58,16 +58,31 @@ struct Patience {
     drained: u64,
 }
 
-/// Serves one client until its connection ends.
+/// Serves one client until its connection ends. What the beginning needs is given back when it is over: most connections
+/// are idle most of the time, and there are many.
 pub async fn serve(broker: &Arc<Broker>, stream: TcpStream, address: SocketAddr) {
+    match Box::pin(begin(broker, stream)).await {
+        Ok(mut task) => task.run(address).await,
+        Err(refused) => Box::pin(refuse(broker, refused, address)).await,
+    }
+}
+
+/// Tells a client why its connection can't be.
+async fn refuse(broker: &Broker, refused: Box<(TcpStream, Refusal)>, address: SocketAddr) {
+    let (stream, refusal) = &*refused;
+    send_last(stream, &refusal.packet).await;
+    ended(broker, &refusal.ended, address, "");
+}
+
+/// CONNECT, authentication, and the session's opening.
+async fn begin(
+    broker: &Arc<Broker>,
+    stream: TcpStream,
+) -> Result<Box<Task>, Box<(TcpStream, Refusal)>> {
     let mut unfinished = Vec::new();
     let timeout = Duration::from_secs(broker.config.connect_timeout_s.into());
-    let opening = match tokio::time::timeout(
-        timeout,
-        handshake::open(broker, &stream, &mut unfinished),
-    )
-    .await
-    {
+    let open = handshake::open(broker, &stream, &mut unfinished);
+    let opening = match tokio::time::timeout(timeout, open).await {
         Ok(opening) => opening,
         Err(_) => {
             let text = "no CONNECT, or not all of its authentication, came in time";
@@ -78,24 +93,18 @@ pub async fn serve(broker: &Arc<Broker>, stream: TcpStream, address: SocketAddr)
         }
     };
     let connection = match opening {
-        Ok(opening) => Box::pin(opening.finish(broker)).await,
+        Ok(opening) => opening.finish(broker).await,
         Err(refusal) => Err(refusal),
     };
     match connection {
-        Ok(connection) => {
-            let mut task = Box::new(Task {
-                connection,
-                stream,
-                unfinished,
-                written: 0,
-                patience: None,
-            });
-            task.run(address).await;
-        }
-        Err(refusal) => {
-            send_last(&stream, &refusal.packet).await;
-            ended(broker, &refusal.ended, address, "");
-        }
+        Ok(connection) => Ok(Box::new(Task {
+            connection,
+            stream,
+            unfinished,
+            written: 0,
+            patience: None,
+        })),
+        Err(refusal) => Err(Box::new((stream, refusal))),
     }
 }
 
@@ -158,7 +167,8 @@ impl Task {
         if end.tell.is_some() {
             self.connection.out.append(&mut self.connection.acks);
             self.connection.say_goodbye(&end);
-            send_last(&self.stream, &self.connection.out[self.written..]).await;
+            let rest = &self.connection.out[self.written..];
+            Box::pin(send_last(&self.stream, rest)).await;
         }
         self.connection.close(&end);
         ended(&self.connection.broker, &end, address, &client_id);
@@ -187,18 +197,20 @@ impl Task {
             if let Err(end) = self.connection.check_renewal(Instant::now()) {
                 return end;
             }
-            let renewal = self.connection.renewal_deadline();
-            let stall = async {
-                match renewal {
-                    _ if stalled => tokio::time::sleep(STALL).await,
-                    Some(deadline) => sleep_until(deadline).await,
-                    None => std::future::pending().await,
-                }
+            let deadline = match stalled {
+                true => Some(Instant::now() + STALL),
+                false => self.connection.renewal_deadline(),
             };
+            // An idle connection has none, and keeps no room for it.
+            let mut pause = deadline.map(|deadline| Box::pin(sleep_until(deadline)));
+            let pause = poll_fn(|context| match &mut pause {
+                Some(pause) => pause.as_mut().poll(context),
+                None => Poll::Pending,
+            });
             let event = tokio::select! {
                 biased;
                 event = self.next_event(stalled, timer.as_mut()) => event,
-                () = stall => continue,
+                () = pause => continue,
             };
             match event {
                 // [MQTT-3.1.2-22]: only what arrives counts.
@@ -420,5 +432,24 @@ impl Task {
         if self.unfinished.is_empty() && self.unfinished.capacity() > KEPT {
             self.unfinished = Vec::new();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size_of_future<F: Future>(
+        _: impl Fn(&'static Arc<Broker>, TcpStream, SocketAddr) -> F,
+    ) -> usize {
+        size_of::<F>()
+    }
+
+    /// Nodes have many connections, nearly all of them idle.
+    #[test]
+    fn what_an_idle_connection_keeps_is_small() {
+        assert!(size_of::<Task>() <= 768, "{}", size_of::<Task>());
+        let future = size_of_future(|broker, stream, address| serve(broker, stream, address));
+        assert!(future <= 448, "{future}");
     }
 }

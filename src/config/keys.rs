@@ -214,7 +214,8 @@ config! {
         queue_max_bytes: u64 = 268_435_456, "bytes", 1..=u64::MAX;
         /// What gives way when a queue is full. Every drop is counted.
         queue_full: QueuePolicy = QueuePolicy::DropOldest, "";
-        /// Whether messages with QoS 0 are queued for durable sessions whose client is away.
+        /// Whether messages with QoS 0 are queued for durable sessions whose client is away; for a shared subscription, when
+        /// all its members are.
         queue_qos_0: bool = false, "";
         /// Retained messages of the whole cluster; one more topic is refused with reason 0x97 (quota exceeded). Wills are
         /// not counted in.

@@ -70,6 +70,12 @@ impl Group {
             .map(|(session, member)| (*session, member))
     }
 
+    /// Whether messages with QoS 0 wait for a member, when none is connected: some member asks for it.
+    fn keeps_qos_0(&self) -> bool {
+        let mut members = self.members.values();
+        members.any(|member| member.subscriber.queues(QoS::AtMostOnce))
+    }
+
     fn has_other(&self, session: SessionId, connected: bool) -> bool {
         self.members.iter().any(|(member, found)| {
             *member != session && (!connected || found.subscriber.owner().is_some())
@@ -95,8 +101,10 @@ impl Groups {
         if let Some(group) = self.by_filter.get_mut(filter) {
             group.members.insert(session, member);
             let filters = self.of_session.entry(session).or_default();
-            if !filters.contains(filter) {
-                filters.push(filter.clone());
+            // In one order on all replicas, those that read it from the tables included: it is the order in which groups
+            // feed their member.
+            if let Err(at) = filters.binary_search(filter) {
+                filters.insert(at, filter.clone());
             }
         }
     }
@@ -238,7 +246,8 @@ impl Machine {
             self.choose(context, filter, qos)
         };
         let Some(session) = chosen else {
-            if qos != QoS::AtMostOnce {
+            let group = self.groups.by_filter.get(filter);
+            if qos != QoS::AtMostOnce || group.is_some_and(Group::keeps_qos_0) {
                 self.keep_waiting(context, filter, storing);
             }
             return;

@@ -554,6 +554,35 @@ fn what_a_lost_member_was_sent_goes_to_the_others_first() {
 }
 
 #[test]
+fn a_group_keeps_messages_with_qos_0_only_where_a_member_asks_for_it() {
+    for qos_0 in [false, true] {
+        let mut replica = Replica::new();
+        let bounds = command::QueueBounds { qos_0, ..BOUNDS };
+        let connect = |connection| command::OpenSession {
+            bounds: Some(bounds),
+            ..durable("a", connection, 10)
+        };
+        replica.present(connect(1));
+        replica.run(vec![subscribe("a", 1, "$share/g/t", 1)]);
+        let sent_at_once = |outputs: &[Output]| {
+            let sends = outputs
+                .iter()
+                .filter(|output| matches!(output, Output::Send { .. }));
+            sends.count()
+        };
+        let outputs = replica.run(vec![publish("t", 0, "now")]);
+        assert_eq!(sent_at_once(&outputs), 1);
+        replica.run(vec![close("a", 1)]);
+        replica.run(vec![publish("t", 0, "one"), publish("t", 0, "two")]);
+        assert_eq!(rows(&replica, ordinal::WAITING), 2 * usize::from(qos_0));
+        replica.restart();
+        let outputs = replica.run(vec![Kind::OpenSession(connect(2))]);
+        assert_eq!(sent_at_once(&outputs), 2 * usize::from(qos_0));
+        assert_empty(&replica);
+    }
+}
+
+#[test]
 fn a_group_is_its_name_and_its_filter() {
     let mut replica = group();
     replica.present(durable("c", 3, 9));

@@ -228,3 +228,24 @@ fn split(filter: &str) -> (Option<Arc<str>>, &str) {
         _ => (None, filter),
     }
 }
+
+#[cfg(test)]
+impl SubscriptionIndex {
+    /// For tests of what reads the index: a session with these subscriptions.
+    pub fn put(
+        &self,
+        session: SessionId,
+        owner: Option<Owner>,
+        queueing: Queueing,
+        filters: &[&str],
+    ) {
+        self.open(session, "", owner, queueing);
+        for filter in filters {
+            let row = state::Subscription {
+                identifier: session.0 as u32,
+                ..state::Subscription::default()
+            };
+            self.subscribe(session, filter, &row);
+        }
+    }
+}

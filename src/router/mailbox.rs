@@ -269,7 +269,7 @@ impl Mailbox {
             self.judge(inside, level)?;
         }
         append(&mut inside.contents, qos, None, expiry_s, encode)
-            .inspect_err(|_| self.count(DropReason::TooLarge, 1))?;
+            .inspect_err(|refused| self.count_refused(*refused))?;
         let wake = !self.filled.swap(true, Ordering::AcqRel);
         let there = inside.contents.packets.len();
         let behind = inside.pressure.behind(there, unsent, &self.bounds);
@@ -304,7 +304,7 @@ impl Mailbox {
     /// Puts one packet with QoS 0 in, which may name its topic by an alias; tells whether the connection must be woken.
     ///
     /// # Errors
-    /// When the packet was not put in; what is dropped is counted.
+    /// When the packet was not put in. If it is dropped then, [`Mailbox::count_refused`] counts it.
     pub fn push_qos_0(
         &self,
         topic: &str,
@@ -316,13 +316,11 @@ impl Mailbox {
         }
         let unsent = self.unsent.load(Ordering::Relaxed);
         if inside.contents.packets.len() + unsent >= self.bounds.bytes {
-            self.count(DropReason::OutboxFull, 1);
             return Err(Refused::Full);
         }
         let alias = inside.aliases.of(topic);
         let encode = |out: &mut Vec<u8>| encode(out, alias);
-        append(&mut inside.contents, QoS::AtMostOnce, None, None, encode)
-            .inspect_err(|_| self.count(DropReason::TooLarge, 1))?;
+        append(&mut inside.contents, QoS::AtMostOnce, None, None, encode)?;
         inside.aliases.sent(topic, alias);
         Ok(!self.filled.swap(true, Ordering::AcqRel))
     }
@@ -486,6 +484,15 @@ impl Mailbox {
     /// The session is open.
     pub fn opened(&self, session: SessionId) {
         self.session.store(session.0, Ordering::Relaxed);
+    }
+
+    /// Counts a packet that was dropped because it was not put in.
+    pub fn count_refused(&self, refused: Refused) {
+        match refused {
+            Refused::Full => self.count(DropReason::OutboxFull, 1),
+            Refused::TooLarge => self.count(DropReason::TooLarge, 1),
+            Refused::Ended => {}
+        }
     }
 
     fn count(&self, reason: DropReason, count: u64) {

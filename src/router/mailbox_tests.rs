@@ -123,6 +123,8 @@ fn what_is_under_way_may_pass_the_bound_while_publishers_wait() {
     }
     assert_eq!(push(&slow, 1), Err(Refused::Full), "four times the bound");
     let dropped = &bounds.metrics.messages_dropped;
+    assert_eq!(dropped.of(DropReason::OutboxFull).get(), 1);
+    slow.count_refused(Refused::Full);
     assert_eq!(dropped.of(DropReason::OutboxFull).get(), 2);
     take(&slow, 99);
     assert_eq!(slow.state(), State::Calm);
@@ -259,64 +261,73 @@ proptest::proptest! {
     }
 }
 
+/// Counts a thread that has ended, also with a panic.
+struct Ended<'a>(&'a AtomicUsize);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// Publishes with a window, and waits for every release.
+fn publish_many(slow: &Mailbox, messages: Ticket, window: u32) {
+    let own = mailbox(&Bounds::of(100));
+    let mut waits = 0;
+    let collect = |waits: &mut u32, most: u32| {
+        let mut since = std::time::Instant::now();
+        while *waits > most {
+            let came = released(&own).len() as u32;
+            *waits -= came;
+            if came > 0 {
+                since = std::time::Instant::now();
+            }
+            let lost = since.elapsed() > std::time::Duration::from_secs(60);
+            assert!(!lost, "{waits} are not released: {slow:?}");
+            std::thread::yield_now();
+        }
+    };
+    for ticket in 0..messages {
+        let put = push(slow, 10).expect("windows bound what is under way");
+        if let Some(end) = put.behind
+            && hold(slow, &own, ticket, end)
+        {
+            waits += 1;
+        }
+        collect(&mut waits, window - 1);
+    }
+    collect(&mut waits, 0);
+}
+
 /// Many publishers at once, and a client that reads in pieces: no release is lost between the task that sends and those
 /// that put in, and nothing passes the bound by more than what was under way.
 #[test]
 fn publishers_of_many_threads_are_all_released() {
     const PUBLISHERS: usize = 4;
-    const MESSAGES: Ticket = 20_000;
     const WINDOW: u32 = 8;
     let bounds = Bounds::of(400);
     let slow = mailbox(&bounds);
-    let publish = |slow: &Mailbox| {
-        let own = mailbox(&Bounds::of(100));
-        let mut waits = 0;
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        let collect = |waits: &mut u32, most: u32| {
-            while *waits > most {
-                *waits -= released(&own).len() as u32;
-                assert!(
-                    std::time::Instant::now() < deadline,
-                    "{waits} are not released: {slow:?}"
-                );
-                std::thread::yield_now();
-            }
-        };
-        for ticket in 0..MESSAGES {
-            let put = push(slow, 10).expect("windows bound what is under way");
-            if let Some(end) = put.behind
-                && hold(slow, &own, ticket, end)
-            {
-                waits += 1;
-            }
-            collect(&mut waits, WINDOW - 1);
-        }
-        collect(&mut waits, 0);
-    };
-    let finished = AtomicUsize::new(0);
+    let ended = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..PUBLISHERS {
             scope.spawn(|| {
-                publish(&slow);
-                finished.fetch_add(1, Ordering::Release);
+                let _ended = Ended(&ended);
+                publish_many(&slow, 3_000, WINDOW);
             });
         }
-        scope.spawn(|| {
-            let mut contents = Contents::default();
-            let mut most = 0;
-            let mut sizes = [1usize, 7, 30, 100, 333].into_iter().cycle();
-            while finished.load(Ordering::Acquire) < PUBLISHERS {
-                slow.take(&mut contents);
-                contents = Contents::default();
-                most = most.max(slow.unsent());
-                let sent = sizes.next().unwrap_or_default();
-                let unsent = slow.unsent().saturating_sub(sent);
-                slow.progress(unsent, &mut WakeList::default());
-            }
-            // Below the mark nobody waits; above, a window of each may be there.
-            let bound = 200 + PUBLISHERS * WINDOW as usize * 10 + PUBLISHERS * 10;
-            assert!(most <= bound, "{most} bytes waited, {bound} may");
-        });
+        let mut most = 0;
+        let mut sizes = [1usize, 7, 30, 100, 333].into_iter().cycle();
+        while ended.load(Ordering::Acquire) < PUBLISHERS {
+            slow.take(&mut Contents::default());
+            most = most.max(slow.unsent());
+            let sent = sizes.next().unwrap_or_default();
+            let unsent = slow.unsent().saturating_sub(sent);
+            slow.progress(unsent, &mut WakeList::default());
+            std::thread::yield_now();
+        }
+        // Below the mark nobody waits; above, a window of each may be there.
+        let bound = 200 + PUBLISHERS * WINDOW as usize * 10 + PUBLISHERS * 10;
+        assert!(most <= bound, "{most} bytes waited, {bound} may");
     });
     assert!(bounds.metrics.acknowledgements_held.get() > 0);
 }

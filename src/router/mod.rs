@@ -8,6 +8,7 @@ pub mod mailbox;
 pub mod pressure;
 pub mod received;
 pub mod remote;
+pub mod shared;
 
 use std::sync::Arc;
 
@@ -20,11 +21,12 @@ use crate::limits;
 use crate::machine::effect::{Granted, Published};
 use crate::machine::subscriptions::{Subscription, SubscriptionIndex};
 use crate::mqtt::codec::{Delivery, EncodeError, PacketId, QoS, encode_publish, frame};
-use forward::Message;
+use forward::{Forwarded, Groups, Message};
 use mailbox::{Filling, Item, Mailbox, Put, Refused, Ticket, WakeList};
 use pressure::State;
 use received::Holding;
 use remote::Remote;
+use shared::{Group, Turns};
 
 /// A connection of this node that a topic name matches. Overlapping subscriptions of one session are merged into one
 /// copy with the highest granted QoS and all identifiers `[MQTT-3.3.4-2]` `[MQTT-3.3.4-4]`.
@@ -39,12 +41,84 @@ pub struct Target {
     identifiers: SmallVec<[u32; 2]>,
 }
 
+impl Target {
+    fn new(session: SessionId, mailbox: &Arc<Mailbox>, qos: QoS) -> Target {
+        Target {
+            session,
+            mailbox: mailbox.clone(),
+            qos,
+            durable: false,
+            retain_as_published: false,
+            identifiers: SmallVec::new(),
+        }
+    }
+
+    /// Takes over what one more subscription asks for.
+    fn merge(&mut self, subscription: &Subscription) {
+        self.retain_as_published |= subscription.retain_as_published;
+        if subscription.identifier != 0 && !self.identifiers.contains(&subscription.identifier) {
+            self.identifiers.push(subscription.identifier);
+        }
+    }
+
+    /// How the client gets a message.
+    fn delivery(&self, message: &Message<'_>, qos: QoS) -> Delivery<'_> {
+        Delivery {
+            version: self.mailbox.version,
+            qos,
+            dup: false,
+            // [MQTT-3.3.1-12] [MQTT-3.3.1-13]
+            retain: message.retain && self.retain_as_published,
+            packet_id: (qos != QoS::AtMostOnce).then_some(PacketId::MAX),
+            subscription_ids: &self.identifiers,
+            remaining_expiry: message.expiry,
+            topic_alias: None,
+            max_packet_size: self.mailbox.max_packet_size,
+        }
+    }
+
+    fn push_qos_0(&self, message: &Message<'_>, wake: &mut WakeList) -> Result<(), Refused> {
+        let delivery = self.delivery(message, QoS::AtMostOnce);
+        let first = self.mailbox.push_qos_0(message.topic, |out, topic_alias| {
+            let delivery = Delivery {
+                topic_alias,
+                ..delivery
+            };
+            encode(out, message, &delivery)
+        })?;
+        if first {
+            wake.add(&self.mailbox);
+        }
+        Ok(())
+    }
+
+    /// With QoS 1 or 2. If the publisher is to wait, tells for what.
+    fn push(
+        &self,
+        message: &Message<'_>,
+        qos: QoS,
+        wake: &mut WakeList,
+    ) -> Result<Option<u64>, Refused> {
+        let delivery = self.delivery(message, qos);
+        let pushed = self
+            .mailbox
+            .push_packet(qos, message.expiry, |out| encode(out, message, &delivery));
+        if matches!(pushed, Ok(Put { wake: true, .. }) | Err(Refused::Ended)) {
+            wake.add(&self.mailbox);
+        }
+        // What the node itself sends answers to somebody who waits already.
+        Ok(pushed?.behind.filter(|_| !message.direct))
+    }
+}
+
 /// The result of a look-up, valid for one topic name and one publisher while the index keeps its generation.
 #[derive(Debug, Default)]
 pub struct Route {
     generation: u64,
     local: Vec<Target>,
     remote: SmallVec<[NodeId; 4]>,
+    /// For messages with QoS 0; the others go through the log.
+    groups: Vec<Group>,
     /// Some match is served from the log: a durable session or a group.
     logged: bool,
     /// The same for messages with QoS 0.
@@ -56,7 +130,7 @@ pub struct Route {
 impl Route {
     /// Nobody is subscribed.
     pub fn is_empty(&self) -> bool {
-        self.local.is_empty() && self.remote.is_empty()
+        self.local.is_empty() && self.remote.is_empty() && self.groups.is_empty()
     }
 
     /// Whether other nodes get the message.
@@ -109,6 +183,8 @@ pub struct Router {
     subscriptions: Arc<SubscriptionIndex>,
     connections: RwLock<FxHashMap<ConnectionId, Arc<Mailbox>>>,
     remote: Remote,
+    /// Whose turn it is in groups.
+    turns: Turns,
     /// Routes of recent messages from the log, which only apply delivers.
     logged_routes: Mutex<FxHashMap<Box<str>, Route>>,
 }
@@ -121,6 +197,7 @@ impl Router {
             subscriptions,
             connections: RwLock::default(),
             remote: Remote::default(),
+            turns: Turns::new(local),
             logged_routes: Mutex::default(),
         })
     }
@@ -189,10 +266,10 @@ impl Router {
         let connections = self.connections.read();
         self.subscriptions
             .for_each_match(topic, |group, subscription| {
-                if group.is_some() {
-                    // Members of groups are chosen in apply.
+                if let Some(group) = group {
+                    // With QoS 1 and 2 members are chosen in apply.
                     route.logged = true;
-                    route.logged_qos_0 = true;
+                    self.add_member(&mut route.groups, &connections, group, subscription);
                     return;
                 }
                 route.for_one_publisher |= subscription.no_local;
@@ -201,7 +278,40 @@ impl Router {
                 }
                 self.add_match(&mut route, &connections, subscription);
             });
+        route.logged_qos_0 |= route.groups.iter().any(Group::waits);
         route
+    }
+
+    fn add_member(
+        &self,
+        groups: &mut Vec<Group>,
+        connections: &FxHashMap<ConnectionId, Arc<Mailbox>>,
+        filter: &Arc<str>,
+        subscription: &Subscription,
+    ) {
+        let found = groups.iter().position(|group| group.filter() == filter);
+        let group = match found {
+            Some(found) => &mut groups[found],
+            None => {
+                groups.push(Group::new(filter, &self.turns));
+                groups.last_mut().expect("just pushed")
+            }
+        };
+        let subscriber = &subscription.subscriber;
+        match subscriber.owner() {
+            Some(owner) if owner.node != self.local => {
+                group.add_there(subscriber.session, owner.node);
+            }
+            Some(owner) => {
+                if let Some(mailbox) = connections.get(&owner.connection) {
+                    let mut target = Target::new(subscriber.session, mailbox, QoS::AtMostOnce);
+                    target.merge(subscription);
+                    group.add_here(target);
+                }
+            }
+            None if subscriber.queues(QoS::AtMostOnce) => group.keep(),
+            None => {}
+        }
     }
 
     fn add_match(
@@ -226,7 +336,6 @@ impl Router {
         let Some(mailbox) = connections.get(&owner.connection) else {
             return;
         };
-        let qos = subscription.qos;
         let found = route
             .local
             .iter()
@@ -234,22 +343,13 @@ impl Router {
         let target = match found {
             Some(found) => &mut route.local[found],
             None => {
-                route.local.push(Target {
-                    session: subscriber.session,
-                    mailbox: mailbox.clone(),
-                    qos,
-                    durable,
-                    retain_as_published: false,
-                    identifiers: SmallVec::new(),
-                });
+                let target = Target::new(subscriber.session, mailbox, subscription.qos);
+                route.local.push(Target { durable, ..target });
                 route.local.last_mut().expect("just pushed")
             }
         };
-        target.qos = target.qos.max(qos);
-        target.retain_as_published |= subscription.retain_as_published;
-        if subscription.identifier != 0 && !target.identifiers.contains(&subscription.identifier) {
-            target.identifiers.push(subscription.identifier);
-        }
+        target.qos = target.qos.max(subscription.qos);
+        target.merge(subscription);
     }
 
     /// Hands a message to this node's connections and to the other nodes of the route. With QoS 1 or 2 every other node
@@ -263,9 +363,13 @@ impl Router {
     ) -> Delivered {
         let mut delivered = Delivered::default();
         deliver_here(route, message, &mut delivered.pressed, wake);
+        if message.qos == QoS::AtMostOnce && !message.direct && !route.groups.is_empty() {
+            self.deliver_to_groups(route, message, &mut delivered, wake);
+            return delivered;
+        }
+        let confirm = publisher.filter(|_| message.qos != QoS::AtMostOnce);
         for node in &route.remote {
-            let confirm = publisher.filter(|_| message.qos != QoS::AtMostOnce);
-            if self.remote.send(*node, message, confirm) {
+            if self.remote.send(*node, &(*message).into(), confirm) {
                 delivered.forwarded += 1;
                 delivered.unconfirmed += u32::from(confirm.is_some());
             } else {
@@ -275,16 +379,47 @@ impl Router {
         delivered
     }
 
+    /// Hands a message with QoS 0 to one member of each group, and to the other nodes of the route.
+    fn deliver_to_groups(
+        &self,
+        route: &Route,
+        message: &Message<'_>,
+        delivered: &mut Delivered,
+        wake: &mut WakeList,
+    ) {
+        let chosen: SmallVec<[(NodeId, &str); 4]> = route
+            .groups
+            .iter()
+            .filter_map(|group| Some((group.send(message, wake)?, &**group.filter())))
+            .collect();
+        let others = chosen.iter().map(|(node, _)| *node);
+        let mut nodes = route.remote.clone();
+        for node in others {
+            if !nodes.contains(&node) {
+                nodes.push(node);
+            }
+        }
+        for node in nodes {
+            let mut names: SmallVec<[u8; 64]> = SmallVec::new();
+            for (_, group) in chosen.iter().filter(|(chosen, _)| *chosen == node) {
+                Groups::add(&mut names, group);
+            }
+            let forwarded = Forwarded {
+                message: *message,
+                groups: Groups::new(&names),
+                only_groups: !route.remote.contains(&node),
+            };
+            if self.remote.send(node, &forwarded, None) {
+                delivered.forwarded += 1;
+            } else {
+                delivered.dropped += 1;
+            }
+        }
+    }
+
     /// Hands a message to one connection of this node, whatever it has subscribed to; tells whether it was taken.
     pub fn deliver_to(&self, mailbox: &Arc<Mailbox>, message: &Message<'_>) -> bool {
-        let target = Target {
-            session: SessionId::default(),
-            mailbox: mailbox.clone(),
-            qos: QoS::ExactlyOnce,
-            durable: false,
-            retain_as_published: false,
-            identifiers: SmallVec::new(),
-        };
+        let target = Target::new(SessionId::default(), mailbox, QoS::ExactlyOnce);
         let route = Route {
             local: vec![target],
             ..Route::default()
@@ -368,19 +503,17 @@ impl Router {
             return;
         };
         let target = Target {
-            session: SessionId::default(),
-            mailbox,
-            qos: QoS::AtMostOnce,
-            durable: false,
-            retain_as_published: retain,
+            retain_as_published: true,
             identifiers,
+            ..Target::new(SessionId::default(), &mailbox, QoS::AtMostOnce)
         };
-        let route = Route {
-            local: vec![target],
-            ..Route::default()
+        let message = Message {
+            retain,
+            ..logged_message(published, expiry_s)
         };
-        let message = logged_message(published, expiry_s);
-        deliver_here(&route, &message, &mut Pressed::new(), wake);
+        if let Err(refused) = target.push_qos_0(&message, wake) {
+            mailbox.count_refused(refused);
+        }
     }
 
     /// Sends a message of a session's queue to the connection that owns the session; nothing happens when it is gone.
@@ -426,7 +559,11 @@ impl Router {
         let mut last: Option<(&str, Option<SessionId>, Route)> = None;
         let mut place = 0;
         while !messages.is_empty() {
-            let message = Message::decode(&mut messages)?;
+            let Forwarded {
+                message,
+                groups,
+                only_groups,
+            } = Forwarded::decode(&mut messages)?;
             let known = last.take().filter(|(topic, publisher, route)| {
                 *topic == message.topic && *publisher == message.publisher && self.is_current(route)
             });
@@ -437,7 +574,15 @@ impl Router {
                     self.route(message.topic, message.publisher),
                 )
             }));
-            deliver_here(route, &message, &mut pressed, wake);
+            if !only_groups {
+                deliver_here(route, &message, &mut pressed, wake);
+            }
+            for name in groups.iter() {
+                let found = route.groups.iter().find(|group| &**group.filter() == name);
+                if let Some(group) = found {
+                    group.send_here(&message, wake);
+                }
+            }
             if !pressed.is_empty() {
                 hold(place, std::mem::take(&mut pressed), wake);
             }
@@ -470,52 +615,17 @@ fn deliver_here(
 ) -> bool {
     let mut taken = true;
     for target in &route.local {
-        let mailbox = &target.mailbox;
         let qos = message.qos.min(target.qos);
-        if target.durable && qos != QoS::AtMostOnce && !message.direct {
-            continue;
-        }
-        let delivery = Delivery {
-            version: mailbox.version,
-            qos,
-            dup: false,
-            // [MQTT-3.3.1-12] [MQTT-3.3.1-13]
-            retain: message.retain && target.retain_as_published,
-            packet_id: (qos != QoS::AtMostOnce).then_some(PacketId::MAX),
-            subscription_ids: &target.identifiers,
-            remaining_expiry: message.expiry,
-            topic_alias: None,
-            max_packet_size: mailbox.max_packet_size,
-        };
-        let pushed = if qos == QoS::AtMostOnce {
-            let pushed = mailbox.push_qos_0(message.topic, |out, topic_alias| {
-                let delivery = Delivery {
-                    topic_alias,
-                    ..delivery
-                };
-                encode(out, message, &delivery)
-            });
-            pushed.map(|wake| Put { wake, behind: None })
-        } else {
-            mailbox.push_packet(qos, message.expiry, |out| encode(out, message, &delivery))
-        };
-        match pushed {
-            Ok(put) => {
-                if put.wake {
-                    wake.add(mailbox);
-                }
-                // What the node itself sends answers to somebody who waits already.
-                if let Some(end) = put.behind
-                    && !message.direct
-                {
-                    pressed.push((mailbox.clone(), end));
-                }
-            }
-            Err(refused) => {
+        if qos == QoS::AtMostOnce {
+            if let Err(refused) = target.push_qos_0(message, wake) {
+                target.mailbox.count_refused(refused);
                 taken = false;
-                if refused == Refused::Ended {
-                    wake.add(mailbox);
-                }
+            }
+        } else if !target.durable || message.direct {
+            match target.push(message, qos, wake) {
+                Ok(Some(end)) => pressed.push((target.mailbox.clone(), end)),
+                Ok(None) => {}
+                Err(_) => taken = false,
             }
         }
     }

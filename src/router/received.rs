@@ -135,14 +135,14 @@ impl Incoming {
             };
             peer.held.lock().begin(incarnation);
         }
+        if self.incarnation != progress.incarnation {
+            self.incarnation = progress.incarnation;
+            self.is_new = true;
+        }
         if progress.incarnation != incarnation {
-            // A life that is over: nobody waits for its messages. The stream goes on answering for the present one.
+            // Numbered in a life that is over: nobody waits for these messages.
             self.sequence = self.sequence.max(request.sequence);
             return Some(());
-        }
-        if self.incarnation != incarnation {
-            self.incarnation = incarnation;
-            self.is_new = true;
         }
         if request.sequence <= progress.sequence {
             self.sequence = progress.sequence;

@@ -16,7 +16,7 @@ use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 
-use super::forward::Message;
+use super::forward::Forwarded;
 use super::mailbox::{Item, Mailbox, Ticket, WakeList};
 use crate::ids::{Incarnation, NodeId};
 use crate::limits;
@@ -281,16 +281,17 @@ impl Remote {
     pub(super) fn send(
         &self,
         node: NodeId,
-        message: &Message<'_>,
+        forwarded: &Forwarded<'_>,
         publisher: Option<(&Arc<Mailbox>, Ticket)>,
     ) -> bool {
         let outbox = self.outbox(node);
         let mut gathering = outbox.gathering.lock();
-        if message.qos == QoS::AtMostOnce && gathering.messages.len() >= limits::PEER_OUTBOX_BYTES {
+        let qos = forwarded.message.qos;
+        if qos == QoS::AtMostOnce && gathering.messages.len() >= limits::PEER_OUTBOX_BYTES {
             return false;
         }
         let first = gathering.messages.is_empty();
-        message.encode(&mut gathering.messages);
+        forwarded.encode(&mut gathering.messages);
         let place = gathering.count;
         gathering.count += 1;
         if let Some((mailbox, ticket)) = publisher {

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::ids::ConnectionId;
 use crate::mqtt::codec::{QoS, Version};
-use crate::router::forward::Message;
+use crate::router::forward::{Forwarded, Message};
 use crate::router::mailbox::{Contents, Item, Mailbox, Ticket};
 use crate::router::pressure::Bounds;
 use crate::router::remote::{Outbox, Remote};
@@ -127,7 +127,7 @@ impl Nodes {
             payload: &self.published.to_be_bytes(),
         };
         let publisher = Some((&self.publisher, self.published));
-        assert!(self.remote.send(OTHER, &message, publisher));
+        assert!(self.remote.send(OTHER, &message.into(), publisher));
         self.told.insert(self.published, Told::Nothing);
     }
 
@@ -155,7 +155,7 @@ impl Nodes {
             let mut messages = &request.messages[..];
             let mut place = 0;
             while !messages.is_empty() {
-                let message = Message::decode(&mut messages)?;
+                let message = Forwarded::decode(&mut messages)?.message;
                 let ticket = Ticket::from_be_bytes(message.payload.try_into().ok()?);
                 arrived.push(ticket);
                 let put = subscriber.push_packet(QoS::AtLeastOnce, None, |out| {

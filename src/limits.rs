@@ -16,6 +16,13 @@ pub const PROPOSAL_GATHERING_BYTES: usize = 64 << 20;
 /// The same for commands of requests with `$high_priority`.
 pub const PROPOSAL_URGENT_BYTES: usize = 80 << 20;
 
+/// Bytes of commands in one proposal, the last one not counted. Larger ones would hold up heartbeats, on the wire and in
+/// the thread that handles them.
+pub const PROPOSAL_BYTES: usize = 1 << 20;
+
+/// The same for a burst of messages to another node.
+pub const BURST_BYTES: usize = 1 << 20;
+
 /// Bytes of proposals the leader puts into one log entry.
 pub const BATCH_BYTES: usize = 2 << 20;
 

@@ -98,11 +98,21 @@ struct State {
     incarnation: Incarnation,
     resend: u64,
     next_sequence: u64,
+    /// Proposals that are full and wait for their turn, before what gathers.
+    full: VecDeque<(Bytes, VecDeque<Waiter>)>,
+    full_bytes: usize,
     commands: BytesMut,
     /// When what has gathered is proposed although nothing in it is urgent; `None` when something is.
     ripe_at: Option<Instant>,
     waiters: VecDeque<Waiter>,
     in_flight: VecDeque<InFlight>,
+}
+
+impl State {
+    /// Whether there is something to be proposed now.
+    fn has_something(&self) -> bool {
+        !self.full.is_empty() || !(self.commands.is_empty() || self.ripe_at.is_some())
+    }
 }
 
 /// A command was not taken: too much is waiting to be proposed already.
@@ -176,7 +186,7 @@ impl Proposer {
     ) -> Result<(), Overloaded> {
         let command = command::Command { kind: Some(kind) };
         let mut state = self.state.lock();
-        if state.commands.len() >= bound {
+        if state.full_bytes + state.commands.len() >= bound {
             return Err(Overloaded);
         }
         if when == When::Now {
@@ -189,8 +199,16 @@ impl Proposer {
             .encode_length_delimited(&mut state.commands)
             .expect("a BytesMut grows");
         state.waiters.push_back(waiter);
-        let may_send =
-            state.ripe_at.is_none() && state.in_flight.len() < limits::PROPOSALS_IN_FLIGHT;
+        if state.commands.len() >= limits::PROPOSAL_BYTES {
+            state.ripe_at = None;
+            let full = (
+                state.commands.split().freeze(),
+                std::mem::take(&mut state.waiters),
+            );
+            state.full_bytes += full.0.len();
+            state.full.push_back(full);
+        }
+        let may_send = state.has_something() && state.in_flight.len() < limits::PROPOSALS_IN_FLIGHT;
         drop(state);
         if may_send {
             self.ready.notify_one();
@@ -209,7 +227,12 @@ impl Proposer {
     pub fn depth(&self) -> Depth {
         let state = self.state.lock();
         Depth {
-            gathering: state.waiters.len(),
+            gathering: state.waiters.len()
+                + state
+                    .full
+                    .iter()
+                    .map(|(_, waiters)| waiters.len())
+                    .sum::<usize>(),
             in_flight: state
                 .in_flight
                 .iter()
@@ -247,14 +270,23 @@ impl Proposer {
     }
 
     fn number(state: &mut State) {
+        let (commands, waiters) = match state.full.pop_front() {
+            Some(full) => {
+                state.full_bytes -= full.0.len();
+                full
+            }
+            None => {
+                state.ripe_at = None;
+                let commands = state.commands.split().freeze();
+                (commands, std::mem::take(&mut state.waiters))
+            }
+        };
         let numbered = Numbered {
             incarnation: state.incarnation,
             sequence: state.next_sequence,
-            commands: state.commands.split().freeze(),
+            commands,
         };
-        state.ripe_at = None;
         state.next_sequence += 1;
-        let waiters = std::mem::take(&mut state.waiters);
         state.in_flight.push_back(InFlight {
             numbered,
             waiters,
@@ -301,8 +333,7 @@ impl Proposer {
             .back()
             .is_none_or(|newest| newest.numbered.sequence <= cursor.sent)
         {
-            let nothing = state.commands.is_empty() || state.ripe_at.is_some();
-            if nothing || state.in_flight.len() >= limits::PROPOSALS_IN_FLIGHT {
+            if !state.has_something() || state.in_flight.len() >= limits::PROPOSALS_IN_FLIGHT {
                 return None;
             }
             Self::number(&mut state);
@@ -446,6 +477,52 @@ mod tests {
         let submits = async { proposer.submit_lazily(kind()) };
         let (sent, ()) = tokio::join!(waits, submits);
         assert_eq!(sent.map(|sent| sent.sequence), Some(2));
+    }
+
+    #[test]
+    fn no_proposal_is_much_larger_than_allowed_and_the_order_is_kept() {
+        let proposer = Proposer::default();
+        proposer.begin(Incarnation(7));
+        let mut cursor = Cursor::default();
+        proposer.next(&mut cursor).expect("the registration");
+        let command = |value: u8| {
+            Kind::StoreWrite(command::StoreWrite {
+                value: vec![value; limits::PROPOSAL_BYTES / 3].into(),
+                ..Default::default()
+            })
+        };
+        for value in 0..10 {
+            proposer
+                .submit(command(value), Waiter::Nobody)
+                .expect("room");
+        }
+        assert_eq!(proposer.depth().gathering, 10);
+        let mut all = BytesMut::new();
+        for sequence in 2.. {
+            proposer.applied(Incarnation(7), sequence - 1);
+            let Some(next) = proposer.next(&mut cursor) else {
+                break;
+            };
+            assert_eq!(next.sequence, sequence);
+            assert!(next.commands.len() < 2 * limits::PROPOSAL_BYTES);
+            all.extend_from_slice(&next.commands);
+        }
+        let mut expected = BytesMut::new();
+        for value in 0..10 {
+            let command = command::Command {
+                kind: Some(command(value)),
+            };
+            let encoded = command.encode_length_delimited(&mut expected);
+            encoded.expect("a BytesMut grows");
+        }
+        assert!(all == expected, "{} of {}", all.len(), expected.len());
+        assert_eq!(
+            proposer.depth(),
+            Depth {
+                gathering: 0,
+                in_flight: 0
+            }
+        );
     }
 
     #[test]

@@ -71,18 +71,23 @@ pub struct Burst {
 /// A connection, and what it calls its message.
 type Publisher = (Arc<Mailbox>, Ticket);
 
+/// Publishers of a burst, by their messages' places in it.
+type Confirm = Vec<(u32, Option<Publisher>)>;
+
 struct Sent {
     burst: Burst,
-    /// By the message's place in the burst.
-    confirm: Vec<(u32, Option<Publisher>)>,
+    confirm: Confirm,
 }
 
 #[derive(Default)]
 struct Gathering {
+    /// What fills a burst and waits for its turn, before what gathers.
+    full: VecDeque<(Bytes, Confirm)>,
+    full_bytes: usize,
     messages: BytesMut,
     /// Number of messages.
     count: u32,
-    confirm: Vec<(u32, Option<Publisher>)>,
+    confirm: Confirm,
     /// Confirmed messages whose publishers wait.
     held: BTreeMap<Position, Publisher>,
     applied: u64,
@@ -92,6 +97,17 @@ struct Gathering {
 }
 
 impl Gathering {
+    /// Bytes that wait to be sent.
+    fn bytes(&self) -> usize {
+        self.full_bytes + self.messages.len()
+    }
+
+    fn split(&mut self) -> (Bytes, Confirm) {
+        self.count = 0;
+        let messages = self.messages.split().freeze();
+        (messages, std::mem::take(&mut self.confirm))
+    }
+
     fn release_barriers(&mut self, wake: &mut WakeList, is_over: impl Fn(&Barrier) -> bool) {
         self.barriers.retain(|barrier| {
             let is_over = is_over(barrier);
@@ -124,19 +140,24 @@ impl Outbox {
         {
             return Some(found.burst.clone());
         }
-        let nothing = gathering.messages.is_empty() && gathering.applied == 0;
+        let nothing = gathering.bytes() == 0 && gathering.applied == 0;
         if nothing || gathering.sent.len() >= Self::BURSTS_IN_FLIGHT {
             return None;
         }
         gathering.last_sequence += 1;
+        let (messages, confirm) = match gathering.full.pop_front() {
+            Some(full) => {
+                gathering.full_bytes -= full.0.len();
+                full
+            }
+            None => gathering.split(),
+        };
         let burst = Burst {
             incarnation,
             sequence: gathering.last_sequence,
-            messages: gathering.messages.split().freeze(),
+            messages,
             applied: std::mem::take(&mut gathering.applied),
         };
-        gathering.count = 0;
-        let confirm = std::mem::take(&mut gathering.confirm);
         gathering.sent.push_back(Sent {
             burst: burst.clone(),
             confirm,
@@ -206,7 +227,9 @@ impl Outbox {
         );
         drop(gathering);
         let sent = old.sent.into_iter().flat_map(|entry| entry.confirm);
-        for publisher in sent.chain(old.confirm).filter_map(|(_, waits)| waits) {
+        let full = old.full.into_iter().flat_map(|(_, confirm)| confirm);
+        let waiting = full.chain(old.confirm);
+        for publisher in sent.chain(waiting).filter_map(|(_, waits)| waits) {
             tell(publisher, Item::Forwarded, &mut wake);
         }
         for publisher in old.held.into_values() {
@@ -287,16 +310,21 @@ impl Remote {
         let outbox = self.outbox(node);
         let mut gathering = outbox.gathering.lock();
         let qos = forwarded.message.qos;
-        if qos == QoS::AtMostOnce && gathering.messages.len() >= limits::PEER_OUTBOX_BYTES {
+        if qos == QoS::AtMostOnce && gathering.bytes() >= limits::PEER_OUTBOX_BYTES {
             return false;
         }
-        let first = gathering.messages.is_empty();
+        let first = gathering.bytes() == 0;
         forwarded.encode(&mut gathering.messages);
         let place = gathering.count;
         gathering.count += 1;
         if let Some((mailbox, ticket)) = publisher {
             let publisher = Some((mailbox.clone(), ticket));
             gathering.confirm.push((place, publisher));
+        }
+        if gathering.messages.len() >= limits::BURST_BYTES {
+            let full = gathering.split();
+            gathering.full_bytes += full.0.len();
+            gathering.full.push_back(full);
         }
         drop(gathering);
         if first {
@@ -341,7 +369,7 @@ impl Remote {
         let outboxes = self.outboxes.read();
         outboxes
             .values()
-            .map(|outbox| outbox.gathering.lock().messages.len())
+            .map(|outbox| outbox.gathering.lock().bytes())
             .sum()
     }
 

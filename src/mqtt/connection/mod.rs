@@ -98,7 +98,8 @@ struct Connection {
     unacknowledged_bytes: usize,
     /// Subscriptions whose retained messages are still to be sent.
     feeds: VecDeque<Feed>,
-    /// Whether what is published may go past the log; looked at once per burst of packets.
+    /// Whether this node knows of everybody who has subscribed, so that messages may go past the log (P6); looked at once
+    /// per burst of packets. Without it they wait.
     in_touch: bool,
     /// SUBSCRIBEs that are not effective here yet: what is published after them must wait to be matched.
     subscribing: u32,

@@ -57,6 +57,9 @@ impl Connection {
             }
             return self.propose_publish(topic, publish);
         }
+        if !self.in_touch {
+            return Flow::Stall;
+        }
         self.route(topic, publish, None);
         Flow::Continue
     }
@@ -116,7 +119,7 @@ impl Connection {
             }
             return Ok(flow);
         }
-        if self.is_held_up(topic) {
+        if !self.in_touch || self.is_held_up(topic) {
             return Ok(Flow::Stall);
         }
         self.begin_inbound(packet_id, exactly_once);
@@ -148,11 +151,10 @@ impl Connection {
         debug_assert_eq!(begun, Published::New);
     }
 
-    /// Whether the message must go through the log: somebody waits for it there, an earlier one of this publisher's is
-    /// still in it (P5), or this node can't know of everybody who subscribed (P6).
+    /// Whether the message must go through the log: somebody waits for it there, or an earlier one of this publisher's is
+    /// still in it (P5).
     fn is_logged(&mut self, topic: &str, publish: &Publish<'_>) -> bool {
         publish.retain
-            || !self.in_touch
             || self.logging[publish.qos as usize] > 0
             || self.route_of(topic).is_logged(publish.qos)
     }

@@ -449,7 +449,7 @@ mod tests {
     #[test]
     fn what_an_idle_connection_keeps_is_small() {
         assert!(size_of::<Task>() <= 768, "{}", size_of::<Task>());
-        let future = size_of_future(|broker, stream, address| serve(broker, stream, address));
+        let future = size_of_future(serve);
         assert!(future <= 448, "{future}");
     }
 }

@@ -499,6 +499,9 @@ mod tests {
         assert_eq!(proposer.depth().gathering, 10);
         let mut all = BytesMut::new();
         for sequence in 2.. {
+            for _ in 0..proposer.depth().in_flight {
+                proposer.replied(Reply::Done, None, &mut WakeList::default());
+            }
             proposer.applied(Incarnation(7), sequence - 1);
             let Some(next) = proposer.next(&mut cursor) else {
                 break;

@@ -35,7 +35,7 @@ lint: ## formatting and lints
 fmt: ## format the sources
 	cargo fmt --all
 
-bench: ## figures, beside etcd and Mosquitto when they are installed
+bench: ## figures, beside etcd, Mosquitto, rumqttd, RabbitMQ and NATS, as far as they are installed
 	@$(WITH) test scripts/bench
 
 chaos: ## faults from a seed, for minutes: SEED=7 SECONDS_OF_FAULTS=300

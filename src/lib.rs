@@ -4,7 +4,7 @@
 //! Lowest first; a lower one never imports a higher one:
 //!
 //! [`ids`], [`limits`], [`time`], [`hlc`] < [`topic`], [`mqtt::codec`] < [`store`], [`session`] < [`machine`] <
-//! [`storage`] < [`raft`] < [`router`] < [`replica`] < [`mqtt`], [`http`] < [`node`], [`cli`]. [`config`] and
+//! [`storage`] < [`raft`] < [`router`], [`auth`] < [`replica`] < [`mqtt`], [`http`] < [`node`], [`cli`]. [`config`] and
 //! [`telemetry`] serve the upper half.
 //!
 //! # One request, from socket to commit to answer
@@ -19,6 +19,7 @@
 //!
 //! `docs/architecture.md` tells both at length.
 
+pub mod auth;
 pub mod cli;
 pub mod config;
 pub mod hlc;

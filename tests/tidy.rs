@@ -33,6 +33,7 @@ const SANS_IO: &[&str] = &[
     "machine",
     "hlc",
     "mqtt::codec",
+    "auth",
 ];
 
 /// What a sans-io module must not name.

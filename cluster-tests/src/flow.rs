@@ -1,6 +1,6 @@
 //! Publishers with large windows and subscribers that take their time, for tests of back-pressure.
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Fault};
 use crate::wire::{self, Connect, Message, Packet, Value, id};
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -61,9 +61,12 @@ pub fn publish(mut connection: Connection, from: u32, load: &Load) -> Published 
             let message = Message::new(&load.topic, payload).qos(load.qos, packet_id);
             waiting.insert(packet_id, Instant::now());
             let bytes = message.bytes(connection.level());
-            if let Err(fault) = connection.try_send(&bytes) {
-                panic!("publisher {from} could not send message {sent}: {fault:?}");
-            }
+            // A connection that was closed shows when it is read.
+            assert_ne!(
+                connection.try_send(&bytes),
+                Err(Fault::Timeout),
+                "publisher {from} could not send for a long time"
+            );
             sent += 1;
         }
         let left = deadline.saturating_duration_since(Instant::now());

@@ -4,12 +4,14 @@
 use cluster_tests::cluster::{Cluster, Plan};
 use cluster_tests::connection::Connection;
 use cluster_tests::corpus;
+use cluster_tests::wire::Connect;
 
 #[test]
 fn conversations() {
     let picked: Vec<String> = std::env::var("RULE").into_iter().collect();
-    if picked.iter().all(|name| !name.starts_with(corpus::LIMITS)) {
-        hold(Plan::default(), &picked);
+    let is_apart = |name: &String| corpus::APART.iter().any(|folder| name.starts_with(folder));
+    if !picked.iter().any(is_apart) {
+        hold(Plan::default(), &picked, 0);
     }
 }
 
@@ -20,10 +22,24 @@ fn conversations_with_low_limits() {
         size: 1,
         ..Plan::default()
     };
-    hold(plan, &[corpus::LIMITS.into()]);
+    hold(plan, &[corpus::LIMITS.into()], 0);
 }
 
-fn hold(plan: Plan, picked: &[String]) {
+#[test]
+fn conversations_with_a_node_that_asks_for_a_log_in() {
+    let mut users = tempfile::NamedTempFile::new().expect("a temporary file can be made");
+    std::io::Write::write_all(&mut users, corpus::USERS.as_bytes()).expect("it can be written");
+    let plan = Plan {
+        mqtt: "connect_timeout_s = 3".into(),
+        extra: format!("[auth]\nscram_file = {:?}", users.path()),
+        size: 1,
+        ..Plan::default()
+    };
+    hold(plan, &[corpus::LOG_IN.into()], 0x87);
+}
+
+/// `code` is what a plain CONNECT is answered with afterwards.
+fn hold(plan: Plan, picked: &[String], code: u8) {
     let mut cluster = Cluster::start_with(plan);
     let told = corpus::hold_all("quorumq", picked, &cluster.addresses());
     // P12: whatever was sent, every node lives and serves.
@@ -33,7 +49,8 @@ fn hold(plan: Plan, picked: &[String]) {
             "node {} has ended",
             index + 1
         );
-        Connection::v5(cluster.mqtt(index), "after").expect_nothing();
+        let after = Connection::try_connect(cluster.mqtt(index), &Connect::v5("after"));
+        assert_eq!(after.map(|(_, connack)| connack.code), Ok(code));
     }
     eprintln!("{}", told.report());
     assert!(!told.outcomes.is_empty(), "nothing picked");

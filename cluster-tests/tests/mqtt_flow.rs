@@ -90,7 +90,7 @@ fn a_subscriber_that_reads_slowly_slows_its_publishers_and_nobody_else(cluster: 
         topic: "slow".into(),
         qos: 1,
         messages: 3000,
-        bytes: 1024,
+        bytes: 32 * 1024,
         window: 1000,
     };
     let stop = AtomicBool::new(false);
@@ -128,7 +128,12 @@ fn a_subscriber_that_reads_slowly_slows_its_publishers_and_nobody_else(cluster: 
     );
     assert!(sum(cluster, HELD) > held, "nobody had to wait");
     let grown = *most.lock().expect("nobody panics with it") - memory;
-    assert!(grown < 48.0 * 1024.0 * 1024.0, "{grown} bytes more");
+    // What nodes need to come up to speed is a part of it; what was published is more than twice as much.
+    let published = f64::from(4 * load.messages) * load.bytes as f64;
+    assert!(
+        grown < 0.45 * published,
+        "{grown} bytes more with {published} bytes published"
+    );
     let (median, worst) = (trips[trips.len() / 2], trips[trips.len() - 1]);
     eprintln!(
         "{} round trips of others: median {median:?}, worst {worst:?}; {grown} bytes more",

@@ -82,7 +82,7 @@ enum Command {
 
 /// Runs the command.
 pub async fn run(kv: Kv, format: Format) -> Outcome {
-    let mut store = StateStore::new(kv.servers.options("kv"), kv.servers.limit());
+    let mut store = StateStore::new(kv.servers.options("kv")?, kv.servers.limit());
     let outcome = execute(&mut store, kv.command, format).await;
     store.close().await;
     outcome

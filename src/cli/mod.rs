@@ -12,6 +12,7 @@ mod health;
 mod http_client;
 mod kv;
 mod output;
+mod password;
 mod publish;
 mod reference;
 mod serve;
@@ -52,6 +53,8 @@ enum Command {
     Serve(serve::Serve),
     /// Check a configuration and report every problem with its line.
     Check(check::Check),
+    /// Make a line of auth.scram_file from a password.
+    Password(password::Password),
     /// Use the replicated state store.
     Kv(kv::Kv),
     /// Look at the cluster and change its members.
@@ -97,6 +100,7 @@ fn run(cli: Cli) -> Outcome {
     match cli.command {
         Command::Serve(serve) => serve::run(serve),
         Command::Check(check) => check::run(check, cli.output),
+        Command::Password(arguments) => password::run(&arguments),
         Command::Kv(kv) => block_on(kv::run(kv, cli.output)),
         Command::Cluster(cluster) => block_on(cluster::run(cluster, cli.output)),
         Command::Client(arguments) => block_on(sessions::client(arguments, cli.output)),

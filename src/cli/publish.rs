@@ -70,7 +70,7 @@ impl Pub {
 
 /// Runs the command.
 pub async fn run(arguments: Pub) -> Outcome {
-    let mut client = Client::connect(&arguments.servers.options("pub"), 0).await?;
+    let mut client = Client::connect(&arguments.servers.options("pub")?, 0).await?;
     if arguments.lines {
         let mut lines = BufReader::new(tokio::io::stdin()).lines();
         while let Some(line) = lines.next_line().await? {

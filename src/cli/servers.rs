@@ -1,11 +1,16 @@
 //! The flags that say which servers to use and who we are, shared by every command that is an MQTT client.
 
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 use uuid::Uuid;
 
 use super::client::Options;
+use super::exit::Failure;
+use super::password::one_line;
 use crate::config::Address;
 
 /// Where to connect and as whom.
@@ -48,6 +53,20 @@ pub struct Servers {
     )]
     pub password: Option<String>,
 
+    /// File whose first line is the password.
+    #[arg(
+        global = true,
+        long,
+        value_name = "FILE",
+        env = "QUORUMQ_PASSWORD_FILE",
+        conflicts_with = "password"
+    )]
+    pub password_file: Option<PathBuf>,
+
+    /// Prove the password instead of sending it: the server must ask for SCRAM-SHA-256, too.
+    #[arg(global = true, long, env = "QUORUMQ_SCRAM")]
+    pub scram: bool,
+
     /// Longest time for a command, in seconds.
     #[arg(global = true, long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub timeout: u64,
@@ -60,7 +79,10 @@ impl Servers {
     }
 
     /// How to connect: a fresh session, no longer than one command.
-    pub fn options(&self, role: &str) -> Options {
+    ///
+    /// # Errors
+    /// A password file that can't be read; SCRAM without a user name or without a password.
+    pub fn options(&self, role: &str) -> Result<Options, Failure> {
         let random = || {
             format!(
                 "quorumq-{role}-{}",
@@ -68,11 +90,26 @@ impl Servers {
             )
         };
         let client_id = self.client_id.clone().unwrap_or_else(random);
-        Options {
+        let password = match &self.password_file {
+            Some(path) => Some(first_line(path)?),
+            None => self.password.clone(),
+        };
+        if self.scram && (self.username.is_none() || password.is_none()) {
+            let text = "--scram needs --username and --password-file or QUORUMQ_PASSWORD";
+            return Err(Failure::failed(text));
+        }
+        Ok(Options {
             username: self.username.clone(),
-            password: self.password.clone(),
+            password,
+            scram: self.scram,
             connect_timeout: self.limit().min(Duration::from_secs(3)),
             ..Options::new(self.servers.clone(), client_id)
-        }
+        })
     }
+}
+
+fn first_line(path: &Path) -> Result<String, Failure> {
+    let explain = |error| Failure::failed(format!("{}: {error}", path.display()));
+    one_line(BufReader::new(File::open(path).map_err(explain)?))
+        .map_err(|failure| Failure::failed(format!("{}: {}", path.display(), failure.message)))
 }

@@ -321,7 +321,7 @@ pub async fn retained(arguments: RetainedCommand, format: Format) -> Outcome {
 }
 
 async fn set(servers: &Servers, topic: &str, message: &str) -> Outcome {
-    let mut client = Client::connect(&servers.options("retained"), 0).await?;
+    let mut client = Client::connect(&servers.options("retained")?, 0).await?;
     let outgoing = Outgoing {
         topic,
         qos: QoS::AtLeastOnce,

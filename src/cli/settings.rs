@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::config::{self, Flag, Loaded, Problems, Sources};
+use crate::config::{self, Flag, Loaded, Origin, Problem, Problems, Sources};
+use crate::node::authentication::{self, UsersProblem};
 
 /// Where configuration comes from besides the environment.
 #[derive(Args)]
@@ -84,6 +85,34 @@ impl Settings {
                 value: value?,
             })
         }));
-        config::load(&Sources::of_process(self.config, flags))
+        let loaded = config::load(&Sources::of_process(self.config, flags))?;
+        users(&loaded)?;
+        Ok(loaded)
     }
+}
+
+/// The files that the configuration names are part of it.
+fn users(loaded: &Loaded) -> Result<(), Problems> {
+    const KEY: &str = "auth.scram_file";
+    let Err(found) = authentication::authenticator(&loaded.config.auth) else {
+        return Ok(());
+    };
+    let explain = |problem: UsersProblem| match problem.line {
+        Some(line) => Problem {
+            origin: Origin::File {
+                path: problem.path,
+                line,
+            },
+            key: KEY.into(),
+            message: problem.message,
+            hint: Some("`quorumq password USER` makes a line from a password".into()),
+        },
+        None => Problem {
+            origin: loaded.origins[KEY].clone(),
+            key: KEY.into(),
+            message: problem.to_string(),
+            hint: None,
+        },
+    };
+    Err(Problems(found.into_iter().map(explain).collect()))
 }

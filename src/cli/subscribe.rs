@@ -47,7 +47,7 @@ pub async fn run(arguments: Sub, format: Format) -> Outcome {
 
 /// Receives until the count is reached, over as many connections as it takes once the first one worked.
 async fn receive(arguments: &Sub, format: Format) -> Outcome {
-    let options = arguments.servers.options("sub");
+    let options = arguments.servers.options("sub")?;
     let filters: Vec<_> = arguments.topics.iter().map(String::as_str).collect();
     let subscription = SubscriptionOptions {
         qos: QoS::from_bits(arguments.qos).unwrap_or_default(),

@@ -30,3 +30,9 @@ pub const LARGEST_ADMIN_BODY_BYTES: usize = 65_536;
 /// Time an administration request may take before its caller is told so; a membership change waits for a
 /// follower to catch up, which the caller continues to watch in the status.
 pub const ADMIN_REQUEST_TIMEOUT_S: u64 = 30;
+
+/// Longest text of `mqtt.response_information`: what is made of it is sent with CONNACKs and begins topic names.
+pub const LONGEST_RESPONSE_INFORMATION_BYTES: usize = 1_024;
+
+/// Largest file of users that is read, some 400,000 of them; it is kept in memory.
+pub const LARGEST_USERS_FILE_BYTES: u64 = 64 << 20;

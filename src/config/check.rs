@@ -234,4 +234,18 @@ fn sizes(config: &Config, found: &mut Vec<Finding>) {
             format!("at least {} bytes", mqtt.max_packet_size_bytes),
         );
     }
+    let hint = &mqtt.response_information;
+    if hint.len() > super::bounds::LONGEST_RESPONSE_INFORMATION_BYTES
+        || hint.contains(['\0', '+', '#'])
+    {
+        add(
+            found,
+            &["mqtt.response_information"],
+            format!(
+                "{hint:?} can't be the beginning of a topic: it is longer than {} bytes, or has U+0000 or a wildcard",
+                super::bounds::LONGEST_RESPONSE_INFORMATION_BYTES
+            ),
+            "for example \"clients/{client_id}\"".into(),
+        );
+    }
 }

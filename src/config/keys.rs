@@ -222,8 +222,22 @@ config! {
         retained_max: u64 = 1_000_000, "messages", 1..=u64::MAX;
         /// Time between two updates of the topics below `$SYS/`; what has not changed is not sent again. 0 turns them off.
         sys_interval_s: u16 = 10, "s", 0..=65_535;
-        /// Time from the TCP connection to its CONNECT.
+        /// What a client gets as Response Information when it asks for it (MQTT 5): the beginning of topics that it may
+        /// have answers sent to. `{client_id}` stands for its client id. Empty: nobody gets any.
+        response_information: String = "clients/{client_id}".into(), "";
+        /// Time from the TCP connection to the end of its CONNECT's authentication; also the time that a
+        /// re-authentication may take.
         connect_timeout_s: u16 = 10, "s", 1..=600;
+    }
+
+    /// Who may connect. As long as nothing is set here, everybody may.
+    auth: AuthConfig {
+        /// File of the users that may log in with SCRAM-SHA-256, MQTT 5's Authentication Method of that name. Then every
+        /// client must: one that does not, and every MQTT 3 client, is refused as not authorized. One line per user as
+        /// `quorumq password` writes it, which is PostgreSQL's form after the name:
+        /// `user:SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`. Empty lines and those that begin with `#` are
+        /// skipped. Read when the node starts; give every node the same file.
+        scram_file: Option<PathBuf> = None, "";
     }
 
     /// The replicated state store.
@@ -260,7 +274,7 @@ config! {
 
     /// How much of the machine is used.
     runtime: RuntimeConfig {
-        /// Threads that serve connections and replication. 0: one per core.
+        /// Threads that serve connections; replication has one of its own. 0: one per core.
         worker_threads: usize = 0, "threads", 0..=bounds::MOST_WORKER_THREADS;
     }
 

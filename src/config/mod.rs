@@ -13,7 +13,7 @@ mod reference;
 mod setting;
 
 pub use keys::{
-    ClusterConfig, Config, HttpConfig, LogConfig, MqttConfig, NodeConfig, RaftConfig,
+    AuthConfig, ClusterConfig, Config, HttpConfig, LogConfig, MqttConfig, NodeConfig, RaftConfig,
     RuntimeConfig, ShutdownConfig, StoreConfig, keys,
 };
 pub use load::{Flag, Loaded, Sources, load};

@@ -122,6 +122,31 @@ impl Setting for PathBuf {
     }
 }
 
+impl Setting for Option<PathBuf> {
+    const KIND: &'static str = "path, empty = none";
+
+    fn read(input: &Input<'_>) -> Result<Self, String> {
+        let path = text(input, "a path")?;
+        Ok((!path.is_empty()).then(|| PathBuf::from(path)))
+    }
+
+    fn show(&self) -> String {
+        self.as_ref().map_or_else(|| quote(""), Setting::show)
+    }
+}
+
+impl Setting for String {
+    const KIND: &'static str = "text";
+
+    fn read(input: &Input<'_>) -> Result<Self, String> {
+        text(input, "text").map(str::to_owned)
+    }
+
+    fn show(&self) -> String {
+        quote(self)
+    }
+}
+
 fn quote(text: &str) -> String {
     toml::Value::from(text).to_string()
 }

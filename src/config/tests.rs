@@ -253,3 +253,19 @@ proptest::proptest! {
         let _ = with_file(&text, &[("QUORUMQ__CLUSTER__MEMBERS", &text)], &[&format!("mqtt.listen={text}")]);
     }
 }
+
+#[test]
+fn response_information_must_fit_the_beginning_of_a_topic() {
+    let long = format!("[mqtt]\nresponse_information = \"{}\"", "x".repeat(1025));
+    for text in [
+        "[mqtt]\nresponse_information = \"clients/+\"",
+        "[mqtt]\nresponse_information = \"a\\u0000\"",
+        &long,
+    ] {
+        let found = problems(text);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].key, "mqtt.response_information");
+    }
+    let empty = with_file("[mqtt]\nresponse_information = \"\"", &[], &[]);
+    assert!(empty.is_ok_and(|loaded| loaded.config.mqtt.response_information.is_empty()));
+}

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::effect::Output;
+use super::feeds::Portion;
 use super::key::ordinal;
 use super::queue_tests::{
     BOUNDS, acknowledge, assert_empty, durable, message, rows, sent, subscribe,
@@ -54,7 +55,14 @@ enum Step {
 }
 
 const FILTERS: [&str; 5] = ["t/0", "t/+", "#", "$share/g/t/+", "$share/h/#"];
-const TOPICS: [&str; 3] = ["t/0", "t/1", "u"];
+const TOPICS: [&str; 6] = ["t/0", "t/1", "t/2", "t/3", "u", "v"];
+
+/// So small that most feeds of retained messages take several batches.
+const PORTION: Portion = Portion {
+    rows: 2,
+    bytes: 20,
+    waiting: 2,
+};
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let client = 0u8..4;
@@ -94,8 +102,10 @@ struct Run {
 
 impl Run {
     fn new() -> Run {
+        let mut replica = Replica::new();
+        replica.machine.feeds.set_portion(PORTION);
         Run {
-            replica: Replica::new(),
+            replica,
             life: LIFE.0 + 1,
             sequence: 0,
             next_connection: 0,
@@ -167,7 +177,7 @@ impl Run {
                     expiry_interval_s: *expiry,
                     ..message(TOPICS[*topic], *qos, "payload")
                 }),
-                max_retained: 2,
+                max_retained: 5,
             }),
             Step::Acknowledge {
                 client,
@@ -257,6 +267,7 @@ proptest! {
         for (number, step) in steps.iter().enumerate() {
             if restarts.contains(&number) {
                 restarted.replica.restart();
+                restarted.replica.machine.feeds.set_portion(PORTION);
             }
             let outputs = whole.step(step);
             let others = restarted.step(step);
@@ -269,7 +280,11 @@ proptest! {
         whole.replica.pass(10_000);
         whole.replica.pass(10_000);
         assert_empty(&whole.replica);
-        for table in [ordinal::QUEUE, ordinal::RECEIVED, ordinal::GROUP, ordinal::SESSION, ordinal::SUBSCRIPTION] {
+        let tables = [
+            ordinal::QUEUE, ordinal::RECEIVED, ordinal::GROUP, ordinal::SESSION, ordinal::SUBSCRIPTION, ordinal::FEED,
+            ordinal::AHEAD,
+        ];
+        for table in tables {
             prop_assert_eq!(rows(&whole.replica, table), 0, "table {:#x}", table);
         }
     }

@@ -11,6 +11,9 @@ mod acknowledge;
 #[cfg(test)]
 mod agreement_tests;
 pub mod effect;
+#[cfg(test)]
+mod feed_tests;
+mod feeds;
 mod groups;
 pub mod key;
 mod messages;
@@ -108,6 +111,7 @@ pub struct Machine {
     fans: publish::Fans,
     queues: FxHashMap<SessionId, queues::SessionQueue>,
     groups: groups::Groups,
+    feeds: feeds::Feeds,
     /// Queues that the batch under way has changed, or that may have room for more.
     touched: BTreeSet<SessionId>,
     /// Clients whose session ends with the batch, because its queue was full.
@@ -130,6 +134,7 @@ impl Machine {
             fans: publish::Fans::default(),
             queues: FxHashMap::default(),
             groups: groups::Groups::default(),
+            feeds: feeds::Feeds::default(),
             touched: BTreeSet::new(),
             doomed: Vec::new(),
             watchers: store::Watchers::default(),
@@ -168,6 +173,7 @@ impl Machine {
         self.fans = publish::Fans::default();
         self.queues.clear();
         self.groups.restore(backing);
+        self.feeds.restore(backing);
         let (from, to) = key::session::all();
         backing.scan(&from, &to, &mut |row_key, row| {
             let client_id = key::session::decode(row_key).expect("this machine wrote the key");
@@ -220,6 +226,7 @@ impl Machine {
             node: NodeId::default(),
             incarnation: Incarnation::default(),
         };
+        self.feeds.begin_batch();
         self.fire_timers(&mut context);
         for proposal in batch.proposals {
             context.node = NodeId(proposal.node);

@@ -44,6 +44,11 @@ pub(super) struct Fan {
 }
 
 impl Fan {
+    /// The sessions, those of groups excepted.
+    pub(super) fn subscribers(&self) -> impl Iterator<Item = &Arc<Subscriber>> {
+        self.sessions.iter().map(|target| &target.subscriber)
+    }
+
     fn find(index: &SubscriptionIndex, topic: &str) -> Fan {
         let mut fan = Fan {
             generation: index.generation(),
@@ -163,11 +168,12 @@ impl Machine {
             expires_at,
             publisher,
         });
+        let index = self.subscriptions.clone();
+        let fan = self.fans.of(&index, &message.topic);
+        self.feed_ahead(context, &fan, &message);
         if message.retain {
             self.retain(context, &message);
         }
-        let index = self.subscriptions.clone();
-        let fan = self.fans.of(&index, &message.topic);
         let mut storing = Storing::new(message.clone());
         let mut live = false;
         let mut matched = !fan.groups.is_empty();

@@ -78,7 +78,7 @@ pub(super) fn acknowledge(connection: u64, completed: &[u64], received: &[u64]) 
     })
 }
 
-fn granted(outputs: &[Output]) -> Vec<&Granted> {
+pub(super) fn granted(outputs: &[Output]) -> Vec<&Granted> {
     outputs
         .iter()
         .filter_map(|output| match output {

@@ -413,6 +413,7 @@ impl Machine {
             }
             self.pump(context, session);
             self.feed_from_groups(context, session);
+            self.resume_feeds(context, session);
             self.touched.remove(&session);
             if let Some(queue) = self.queues.get_mut(&session) {
                 let row = queue.row();

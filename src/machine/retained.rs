@@ -6,14 +6,9 @@ use prost::Message as _;
 
 use super::effect::Published;
 use super::key::timer::Kind;
-use super::messages::Storing;
-use super::subscriptions::Subscriber;
 use super::{Context, Machine, key};
 use crate::proto::{command, state};
-use crate::session::QoS;
-use crate::session::delivery::Delivery;
 use crate::time::Millis;
-use crate::topic::walk;
 
 impl Machine {
     /// Whether a message would be one retained message more than there may be.
@@ -89,63 +84,6 @@ impl Machine {
         if row.expires_at_ms.map(|at| Millis(at).plus(1)) == Some(deadline) {
             context.tables.delete(row_key);
             self.meta.retained = self.meta.retained.saturating_sub(1);
-        }
-    }
-
-    /// Puts the retained messages that match a new subscription into its session's queue, as far as they go through it:
-    /// those with QoS 1 and 2 of a durable session. The others are sent by the node of the connection.
-    pub(super) fn queue_retained(
-        &mut self,
-        context: &mut Context<'_, '_>,
-        subscriber: &Subscriber,
-        filter: &str,
-        subscription: &state::Subscription,
-    ) {
-        let granted = QoS::from_number(subscription.qos);
-        if !subscriber.queues(granted) || granted == QoS::AtMostOnce {
-            return;
-        }
-        let mut found = Vec::new();
-        walk::for_each_match(
-            filter,
-            b"",
-            |from, show| {
-                let (from, to) = key::retained::from(from);
-                context.tables.scan(&from, &to, |row_key, row| {
-                    key::retained::decode(row_key).is_none_or(|topic| show(topic, row))
-                });
-            },
-            |topic, row| {
-                let row = state::Retained::decode(row).expect("this machine wrote the row");
-                let own = subscription.no_local && row.publisher == subscriber.session.0;
-                if row.qos > 0 && !own {
-                    found.push((topic.to_owned(), row));
-                }
-                true
-            },
-        );
-        for (topic, row) in found {
-            let qos = QoS::from_number(row.qos);
-            let mut storing = Storing::new(Arc::new(Published {
-                topic,
-                qos,
-                retain: true,
-                payload: row.payload,
-                properties: row.properties,
-                expires_at: row.expires_at_ms.map(Millis),
-                publisher: None,
-            }));
-            let delivery = Delivery {
-                qos: qos.min(granted),
-                retain: true,
-                identifiers: (subscription.identifier != 0)
-                    .then_some(subscription.identifier)
-                    .into_iter()
-                    .collect(),
-            };
-            let (session, client_id) = (subscriber.session, &subscriber.client_id);
-            self.enqueue(context, session, client_id, delivery, None, &mut storing);
-            self.store_message(context, &storing);
         }
     }
 }

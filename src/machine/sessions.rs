@@ -300,6 +300,7 @@ impl Machine {
         self.publish_will(context, client_id, &mut row);
         let session = SessionId(row.session_id);
         self.give_back(context, session, true);
+        self.end_feeds(context, session, None);
         let (from, to) = key::subscription::of_session(session);
         let mut rows = Vec::new();
         context.tables.scan(&from, &to, |key, _| {
@@ -403,6 +404,7 @@ impl Machine {
                 context
                     .tables
                     .delete(key::subscription::encode(session, &filter));
+                self.end_feeds(context, session, Some(&filter));
                 self.leave_group(context, &filter, session);
             }
             removed.push(there);

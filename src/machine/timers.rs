@@ -63,6 +63,7 @@ impl Machine {
                     Kind::PurgeSession => self.purge_session_later(context, subject),
                     Kind::PurgeGroup => self.purge_group_later(context, subject),
                     Kind::Grant => self.go_on_granting(subject),
+                    Kind::Feed => self.go_on_feeding(context, subject),
                 }
             }
             context.tables.delete(row);

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use crate::auth::{self, Authenticator, Exchange};
 use crate::config::MqttConfig;
 use crate::ids::{ConnectionId, NodeId};
+use crate::limits;
 use crate::machine::tables::Backing;
 use crate::mqtt::sys::Sys;
 use crate::replica::applier::View;
@@ -18,12 +20,49 @@ use crate::store::Quota;
 use crate::store::scan::PageBudget;
 use crate::telemetry::metrics::Metrics;
 
+/// How long this node may take its replica of the subscriptions for current: for [`limits::TOUCH`] after it last began
+/// to prove that it is in touch with a majority. Whoever subscribes waits that long for a node that is silent, so that no
+/// message it accepts later passes the subscriber by (P6).
+#[derive(Debug)]
+pub struct Touch {
+    origin: Instant,
+    /// Milliseconds after `origin`.
+    until: AtomicU64,
+}
+
+impl Default for Touch {
+    fn default() -> Self {
+        Touch {
+            origin: Instant::now(),
+            until: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Touch {
+    /// Touch was proven by a question asked at `asked`.
+    pub fn prove(&self, asked: Instant) {
+        let until = asked + limits::TOUCH - self.origin;
+        self.until.store(
+            u64::try_from(until.as_millis()).unwrap_or(u64::MAX),
+            Ordering::Release,
+        );
+    }
+
+    /// Whether that is recent enough.
+    pub fn is_proven(&self) -> bool {
+        self.origin.elapsed().as_millis() < u128::from(self.until.load(Ordering::Acquire))
+    }
+}
+
 /// Handles of the node, and what the operator configured.
 pub struct Broker {
     /// This node.
     pub node: NodeId,
     /// Limits and announcements.
     pub config: MqttConfig,
+    /// What clients must show before they are let in.
+    pub authenticator: Authenticator,
     /// What a page of a SCAN may cost.
     pub scan_page: PageBudget,
     /// What the state store may hold.
@@ -48,6 +87,8 @@ pub struct Broker {
     pub metrics: Arc<Metrics>,
     /// Whether this node may serve clients: its life is registered and it is in touch with a majority.
     pub serving: AtomicBool,
+    /// Whether messages may go past the log.
+    pub touch: Touch,
     /// Whether the node is shutting down.
     pub draining: AtomicBool,
     next_connection: AtomicU64,
@@ -62,6 +103,7 @@ impl Broker {
     pub fn new(
         node: NodeId,
         config: MqttConfig,
+        authenticator: Authenticator,
         scan_page: PageBudget,
         store_quota: Quota,
         router: Arc<Router>,
@@ -82,6 +124,7 @@ impl Broker {
             outbox: Arc::new(outbox),
             node,
             config,
+            authenticator,
             scan_page,
             store_quota,
             router,
@@ -93,6 +136,7 @@ impl Broker {
             sys: Sys::default(),
             metrics,
             serving: AtomicBool::new(false),
+            touch: Touch::default(),
             draining: AtomicBool::new(false),
             next_connection: AtomicU64::new(1),
         })
@@ -103,8 +147,49 @@ impl Broker {
         ConnectionId(self.next_connection.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// Begins an exchange of a method with a client; `None` when there is no such method.
+    ///
+    /// # Errors
+    /// When the system gives no random bytes.
+    pub fn begin_authentication(
+        &self,
+        method: &str,
+        client_id: &str,
+        user_name: Option<&str>,
+    ) -> Result<Option<Exchange>, getrandom::Error> {
+        let mut entropy = [0; auth::ENTROPY_BYTES];
+        getrandom::fill(&mut entropy)?;
+        let client = auth::Client {
+            client_id,
+            user_name,
+            entropy,
+        };
+        Ok(self.authenticator.begin(method, &client))
+    }
+
     /// Whether clients are accepted.
     pub fn is_serving(&self) -> bool {
         self.serving.load(Ordering::Acquire) && !self.draining.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn touch_lasts_from_the_question_not_from_the_answer() {
+        let touch = Touch::default();
+        assert!(!touch.is_proven());
+        touch.prove(Instant::now());
+        assert!(touch.is_proven());
+        let touch = Touch {
+            origin: Instant::now() - limits::TOUCH - Duration::from_secs(1),
+            ..Touch::default()
+        };
+        touch.prove(touch.origin + Duration::from_millis(900));
+        assert!(!touch.is_proven(), "asked more than a second ago");
     }
 }

@@ -7,6 +7,7 @@ use std::time::Instant;
 use futures::Stream;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -65,6 +66,8 @@ pub struct ClusterService {
     pub heard: Arc<Heard>,
     /// What other nodes have handed over.
     pub received: Arc<Received>,
+    /// Where messages are handed to connections.
+    pub clients: Handle,
 }
 
 impl ClusterService {
@@ -132,7 +135,7 @@ impl Cluster for ClusterService {
             incoming: None,
             wanted: 0,
         };
-        tokio::spawn(receiving.run(request.into_inner()));
+        self.clients.spawn(receiving.run(request.into_inner()));
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 }

@@ -16,8 +16,8 @@ use crate::replica::proposer::Proposer;
 use crate::router::Router;
 use crate::router::remote::Outbox;
 
-/// How often the membership is looked at.
-const LOOK: Duration = Duration::from_millis(500);
+/// How often the membership, and subscriptions that wait for silent nodes, are looked at.
+const LOOK: Duration = Duration::from_millis(250);
 
 /// Before a broken stream is opened again.
 const RETRY: Duration = Duration::from_millis(50);
@@ -61,6 +61,7 @@ impl Deliver {
                 member
             });
             tokio::time::sleep(LOOK).await;
+            self.router.remote().release_overdue();
         }
     }
 

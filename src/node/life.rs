@@ -62,11 +62,15 @@ impl Life {
                     Some(LifeEvent::Ended(_)) => {}
                     None => return,
                 },
-                proven = async {
+                (asked, proven) = async {
                     tokio::time::sleep(CHECK).await;
-                    proof.await
+                    let asked = Instant::now();
+                    (asked, proof.await)
                 } => match proven {
-                    Ok(Ok(_)) => in_touch = Some(Instant::now()),
+                    Ok(Ok(_)) => {
+                        in_touch = Some(asked);
+                        self.broker.touch.prove(asked);
+                    }
                     failed => if in_touch.is_some_and(|since| self.is_cut_off(&failed, since)) {
                         in_touch = None;
                         let why = match failed {

@@ -1,22 +1,25 @@
 //! A node: every layer put together, from the data directory to the listeners, and taken apart again in order.
 
+pub mod authentication;
 mod cluster_service;
 mod deliver;
 mod life;
+mod listen;
 mod metrics;
+mod process;
 mod sessions;
 mod shutdown;
 mod status;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tonic::transport::server::TcpIncoming;
 
-use crate::config::{Address, Config};
+use crate::config::Config;
 use crate::http;
 use crate::ids::NodeId;
 use crate::machine::Machine;
@@ -39,6 +42,8 @@ use crate::store::Quota;
 use crate::store::scan::PageBudget;
 use crate::telemetry::metrics::Metrics;
 use cluster_service::{ClusterService, Heard};
+use listen::bind;
+use process::{on, raise_descriptor_limit, signalled, threads};
 use status::NodeStatus;
 
 /// How long the threads that still use a database at the end may take.
@@ -50,6 +55,9 @@ pub enum RunError {
     /// The runtime's threads could not be started.
     #[error("the threads could not be started: {0}")]
     Runtime(std::io::Error),
+    /// The file of users can't be used.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Users(Vec<authentication::UsersProblem>),
     /// The data directory can't be used.
     #[error("{0}")]
     Storage(#[from] OpenError),
@@ -78,85 +86,22 @@ pub enum RunError {
 pub fn run(config: Config) -> Result<(), RunError> {
     raise_descriptor_limit();
     let data_dir = config.node.data_dir.clone();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(config.runtime.threads())
-        .thread_name("quorumq")
-        .enable_all()
-        .build()
-        .map_err(RunError::Runtime)?;
-    let ended = runtime.block_on(async {
-        let node = Node::start(config).await?;
+    let replication = threads("replication", 1)?;
+    let clients = threads("clients", config.runtime.threads())?;
+    let ended = clients.block_on(async {
+        let node = Node::start(config, replication.handle()).await?;
         signalled().await;
         node.shutdown().await;
         Ok(())
     });
-    runtime.shutdown_timeout(Duration::from_secs(1));
+    clients.shutdown_timeout(Duration::from_secs(1));
+    replication.shutdown_timeout(Duration::from_secs(1));
     if !storage::wait_closed(&data_dir, CLOSED_WITHIN) {
         tracing::warn!(
             "the databases are still in use; what was acknowledged is on disk all the same"
         );
     }
     ended
-}
-
-/// Every connection is a descriptor; the soft limit is often 1,024.
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::warn!(%error, "the limit of open files could not be raised");
-    }
-}
-
-async fn signalled() {
-    use tokio::signal::unix::{SignalKind, signal};
-    match signal(SignalKind::terminate()) {
-        Ok(mut terminate) => {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = tokio::signal::ctrl_c() => {}
-            }
-        }
-        Err(error) => {
-            tracing::warn!(%error, "SIGTERM can't be caught");
-            let _ = tokio::signal::ctrl_c().await;
-        }
-    }
-}
-
-async fn bind(what: &'static str, address: &Address) -> Result<TcpListener, RunError> {
-    let text = address.to_string();
-    let fail = |error| RunError::Listen {
-        what,
-        address: text.clone(),
-        error,
-    };
-    let mut last = None;
-    for resolved in tokio::net::lookup_host(&text).await.map_err(fail)? {
-        match listen(resolved) {
-            Ok(listener) => return Ok(listener),
-            Err(error) => last = Some(error),
-        }
-    }
-    Err(fail(last.unwrap_or_else(|| {
-        std::io::Error::other("the name has no address")
-    })))
-}
-
-fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
-    use socket2::{Domain, Protocol, Socket, Type};
-    let socket = Socket::new(
-        Domain::for_address(address),
-        Type::STREAM,
-        Some(Protocol::TCP),
-    )?;
-    socket.set_reuse_address(true)?;
-    socket.bind(&address.into())?;
-    // Reconnecting fleets arrive all at once; the kernel caps this at net.core.somaxconn.
-    socket.listen(16_384)?;
-    socket.set_nonblocking(true)?;
-    TcpListener::from_std(socket.into())
 }
 
 struct Node {
@@ -177,7 +122,11 @@ struct Replica {
     life: mpsc::UnboundedReceiver<LifeEvent>,
 }
 
-async fn start_replica(config: &Config, metrics: Arc<Metrics>) -> Result<Replica, RunError> {
+async fn start_replica(
+    config: &Config,
+    metrics: Arc<Metrics>,
+    replication: &Handle,
+) -> Result<Replica, RunError> {
     let local = NodeId(config.node.id);
     let cluster = config.cluster.identity().to_string();
     let data = DataDir::open(&config.node.data_dir, local, &cluster)?;
@@ -204,7 +153,10 @@ async fn start_replica(config: &Config, metrics: Arc<Metrics>) -> Result<Replica
     };
     settings.retention.snapshot_bytes = config.raft.snapshot_log_bytes;
     settings.retention.keep_ms = config.raft.keep_log_s * 1000;
-    let raft = Raft::start(settings, data, Box::new(applier)).await?;
+    let raft = on(replication, async {
+        Ok(Raft::start(settings, data, Box::new(applier)).await?)
+    })
+    .await?;
     Ok(Replica {
         raft,
         proposer,
@@ -217,12 +169,18 @@ async fn start_replica(config: &Config, metrics: Arc<Metrics>) -> Result<Replica
 }
 
 impl Node {
-    async fn start(config: Config) -> Result<Node, RunError> {
+    async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
         let config = Arc::new(config);
+        let authenticator = authentication::authenticator(&config.auth).map_err(RunError::Users)?;
+        authentication::announce(&config.auth);
         let cluster = ClusterId::new(&config.cluster.identity().to_string())
             .map_err(|error| RunError::ClusterId(error.to_string()))?;
         // Listeners first: a port in use is found before anything is written.
-        let cluster_listener = bind("cluster.listen", &config.cluster.listen).await?;
+        let cluster_listener = on(replication, {
+            let address = config.cluster.listen.clone();
+            async move { bind("cluster.listen", &address).await }
+        })
+        .await?;
         let mut mqtt_listeners = Vec::new();
         for address in &config.mqtt.listen {
             mqtt_listeners.push(bind("mqtt.listen", address).await?);
@@ -232,7 +190,7 @@ impl Node {
             None => None,
         };
         let metrics = Arc::new(Metrics::default());
-        let replica = start_replica(&config, metrics.clone()).await?;
+        let replica = start_replica(&config, metrics.clone(), replication).await?;
         let raft = replica.raft.clone();
         let reader = Arc::new(Reader::default());
         let scan_page = PageBudget {
@@ -246,6 +204,7 @@ impl Node {
         let broker = Broker::new(
             NodeId(config.node.id),
             config.mqtt.clone(),
+            authenticator,
             scan_page,
             store_quota,
             replica.router.clone(),
@@ -261,7 +220,14 @@ impl Node {
             replica.proposer.clone(),
             replica.clock.clone(),
         ));
-        serve_cluster(cluster_listener, cluster, replica, &broker, &config);
+        serve_cluster(
+            cluster_listener,
+            cluster,
+            replica,
+            &broker,
+            &config,
+            replication,
+        );
         bootstrap(raft.clone(), &config);
         tokio::spawn(metrics::run(broker.clone(), raft.clone()));
         let status = raft.clone();
@@ -292,24 +258,26 @@ fn serve_cluster(
     replica: Replica,
     broker: &Arc<Broker>,
     config: &Config,
+    replication: &Handle,
 ) {
     let raft = replica.raft;
     let local = NodeId(config.node.id);
     let (sequencer, sequence) = Sequencer::new(raft.clone(), replica.due, replica.clock);
-    tokio::spawn(sequence);
-    let peers = Arc::new(Peers::new(raft.clone(), cluster.clone()));
+    replication.spawn(sequence);
+    // Connections of their own: proposals do not queue behind messages.
+    let peers = || Arc::new(Peers::new(raft.clone(), cluster.clone()));
     let link = Link {
         local,
         proposer: replica.proposer.clone(),
         sequencer: sequencer.clone(),
-        peers: peers.clone(),
+        peers: peers(),
         leadership: raft.leadership(),
     };
-    tokio::spawn(link.run());
+    replication.spawn(link.run());
     let deliver = deliver::Deliver {
         local,
         raft: raft.clone(),
-        peers,
+        peers: peers(),
         proposer: replica.proposer,
         router: replica.router.clone(),
     };
@@ -340,6 +308,7 @@ fn serve_cluster(
         router: replica.router,
         heard,
         received: Arc::new(Received::default()),
+        clients: Handle::current(),
     };
     let server = tonic::transport::Server::builder()
         // A peer whose calls time out on a starved machine resets streams; that is no attack.
@@ -354,7 +323,7 @@ fn serve_cluster(
                 .max_decoding_message_size(crate::limits::CLUSTER_MESSAGE_BYTES)
                 .max_encoding_message_size(crate::limits::CLUSTER_MESSAGE_BYTES),
         );
-    tokio::spawn(async move {
+    replication.spawn(async move {
         if let Err(error) = server
             // The server's own setting is for listeners it opens itself: without this, answers wait some 40 ms for
             // the acknowledgement of the packet before them.

@@ -95,6 +95,7 @@ struct Inner {
     service: Service,
     reads: Reads,
     leadership: watch::Receiver<Leadership>,
+    committed: watch::Receiver<LogIndex>,
     applied: watch::Receiver<LogIndex>,
     applier: Applier,
     state: Arc<State>,
@@ -170,6 +171,7 @@ async fn start_core(
     stores: &Stores,
     applier: &Applier,
     peers: &Arc<Peers>,
+    committed: watch::Sender<LogIndex>,
 ) -> Result<CoreRaft, StartError> {
     let network = network::Network {
         group: GROUP_ZERO,
@@ -181,6 +183,7 @@ async fn start_core(
         Arc::clone(&stores.state),
         Arc::clone(&stores.snapshots),
         config.apply_bytes,
+        committed,
     );
     let log = log_store::LogStore::new(stores.log.clone());
     let settings = Arc::new(core_config(config)?);
@@ -250,7 +253,8 @@ impl Raft {
             directory: data.uuid().to_owned(),
             address: config.address.clone(),
         });
-        let core = start_core(&config, &stores, &applier, &peers).await?;
+        let (committed_tx, committed) = watch::channel(NOTHING);
+        let core = start_core(&config, &stores, &applier, &peers, committed_tx).await?;
         let (leadership_tx, leadership) = watch::channel(Leadership::default());
         let metrics = || Arc::clone(&stores.metrics);
         leadership::watch_leader(core.clone(), term, leadership_tx, metrics());
@@ -284,6 +288,7 @@ impl Raft {
                 service,
                 reads,
                 leadership,
+                committed,
                 applied,
                 applier,
                 state: stores.state,
@@ -352,6 +357,16 @@ impl Raft {
     /// When no majority confirmed a leader in time; a minority never passes.
     pub async fn read_barrier(&self) -> Result<LogIndex, ReadError> {
         self.inner.reads.barrier().await
+    }
+
+    /// The highest index handed over to be applied; changes are signalled.
+    pub fn committed(&self) -> watch::Receiver<LogIndex> {
+        self.inner.committed.clone()
+    }
+
+    /// The index of the log's last entry.
+    pub fn last_index(&self) -> LogIndex {
+        LogIndex(self.inner.log.next().saturating_sub(1))
     }
 
     /// The highest index whose effects are written; changes are signalled.

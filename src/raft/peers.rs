@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tonic::metadata::{Ascii, MetadataMap, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
@@ -97,13 +98,17 @@ struct Connections {
 /// Connections to every peer this node talks to.
 pub(super) struct Peers {
     identity: Identity,
+    /// Where connections are driven, whoever asks for them first.
+    runtime: Handle,
     open: Mutex<HashMap<u64, Connections>>,
 }
 
 impl Peers {
+    /// No connections yet; those to come are driven by the runtime this is called in.
     pub fn new(identity: Identity) -> Arc<Peers> {
         Arc::new(Peers {
             identity,
+            runtime: Handle::current(),
             open: Mutex::new(HashMap::new()),
         })
     }
@@ -135,6 +140,7 @@ impl Peers {
     /// # Errors
     /// When the address makes no sense.
     pub fn stranger(&self, address: &str) -> Result<Client, String> {
+        let _runtime = self.runtime.enter();
         self.client(connect(address)?, None)
     }
 
@@ -144,6 +150,7 @@ impl Peers {
         info: &NodeInfo,
         pick: impl Fn(&Connections) -> &Channel,
     ) -> Result<Channel, String> {
+        let _runtime = self.runtime.enter();
         let mut open = self.open.lock();
         if let Some(connections) = open.get(&node)
             && connections.address == info.address

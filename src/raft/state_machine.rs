@@ -10,10 +10,12 @@ use openraft::OptionalSend;
 use openraft::alias::{SnapshotMetaOf, SnapshotOf};
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use prost::Message;
+use tokio::sync::watch;
 
-use super::applier::{self, Applier, Job};
-use super::type_config::{LogId, Payload, SnapshotMeta, StoredMembership, TypeConfig};
+use super::applier::{self, Applier, Job, Responder};
+use super::type_config::{Entry, LogId, Payload, SnapshotMeta, StoredMembership, TypeConfig};
 use super::wire;
+use crate::ids::LogIndex;
 use crate::proto::raft as pb;
 use crate::storage::{Snapshot, Snapshots, State};
 
@@ -35,6 +37,7 @@ pub struct StateMachine {
     state: Arc<State>,
     snapshots: Arc<Snapshots>,
     apply_bytes: usize,
+    committed: watch::Sender<LogIndex>,
 }
 
 impl StateMachine {
@@ -43,13 +46,23 @@ impl StateMachine {
         state: Arc<State>,
         snapshots: Arc<Snapshots>,
         apply_bytes: usize,
+        committed: watch::Sender<LogIndex>,
     ) -> Self {
         StateMachine {
             applier,
             state,
             snapshots,
             apply_bytes,
+            committed,
         }
+    }
+
+    async fn hand_over(&self, entries: Vec<(Entry, Option<Responder>)>) -> io::Result<()> {
+        if let Some((last, _)) = entries.last() {
+            self.committed.send_replace(LogIndex(last.log_id.index));
+        }
+        let job = |done| Job::Apply { entries, done };
+        self.applier.ask(job).await.ok_or_else(stopped)
     }
 }
 
@@ -85,18 +98,13 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
             if bytes >= self.apply_bytes || portion.len() >= MAX_ENTRIES {
                 let entries = std::mem::take(&mut portion);
                 bytes = 0;
-                let job = |done| Job::Apply { entries, done };
-                self.applier.ask(job).await.ok_or_else(stopped)?;
+                self.hand_over(entries).await?;
             }
         }
         if portion.is_empty() {
             return Ok(());
         }
-        let job = |done| Job::Apply {
-            entries: portion,
-            done,
-        };
-        self.applier.ask(job).await.ok_or_else(stopped)
+        self.hand_over(portion).await
     }
 
     async fn get_snapshot_builder(&mut self) -> Builder {

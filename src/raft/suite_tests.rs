@@ -45,6 +45,7 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine, LogDb> for Builder {
         let snapshots = Arc::new(Snapshots::open(&dir).expect("an empty directory"));
         let (applied, _) = watch::channel(NOTHING);
         let (term, _) = watch::channel(0);
+        let (committed, _) = watch::channel(NOTHING);
         let applier = Applier::start(
             Box::new(Nothing),
             Arc::clone(&state),
@@ -55,7 +56,7 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine, LogDb> for Builder {
             term,
         )
         .expect("a thread");
-        let machine = StateMachine::new(applier, state, snapshots, 1 << 20);
+        let machine = StateMachine::new(applier, state, snapshots, 1 << 20, committed);
         Ok((log_db, LogStore::new(log), machine))
     }
 }

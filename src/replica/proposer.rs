@@ -2,7 +2,7 @@
 //!
 //! Connections append encoded commands to the batch that is gathering. At most [`limits::PROPOSALS_IN_FLIGHT`]
 //! proposals are on their way; while they are, the next one gathers, so batches grow with load and nothing waits
-//! when idle. A proposal stays here until this node's own apply reports it, and is sent again whenever it may have
+//! when idle, but for acknowledgements that nothing waits for: these let another command take them along. A proposal stays here until this node's own apply reports it, and is sent again whenever it may have
 //! been lost: the machine applies each sequence once.
 
 use std::collections::VecDeque;
@@ -98,9 +98,21 @@ struct State {
     incarnation: Incarnation,
     resend: u64,
     next_sequence: u64,
+    /// Proposals that are full and wait for their turn, before what gathers.
+    full: VecDeque<(Bytes, VecDeque<Waiter>)>,
+    full_bytes: usize,
     commands: BytesMut,
+    /// When what has gathered is proposed although nothing in it is urgent; `None` when something is.
+    ripe_at: Option<Instant>,
     waiters: VecDeque<Waiter>,
     in_flight: VecDeque<InFlight>,
+}
+
+impl State {
+    /// Whether there is something to be proposed now.
+    fn has_something(&self) -> bool {
+        !self.full.is_empty() || !(self.commands.is_empty() || self.ripe_at.is_some())
+    }
 }
 
 /// A command was not taken: too much is waiting to be proposed already.
@@ -122,6 +134,14 @@ pub struct Depth {
 pub struct Proposer {
     state: Mutex<State>,
     ready: Notify,
+    lazy: Notify,
+}
+
+/// When a command wants to be proposed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum When {
+    Now,
+    Soon,
 }
 
 impl Proposer {
@@ -130,7 +150,7 @@ impl Proposer {
     /// # Errors
     /// When too much is waiting already; nothing was added.
     pub fn submit(&self, kind: command::command::Kind, waiter: Waiter) -> Result<(), Overloaded> {
-        self.gather(kind, waiter, limits::PROPOSAL_GATHERING_BYTES)
+        self.gather(kind, waiter, limits::PROPOSAL_GATHERING_BYTES, When::Now)
     }
 
     /// Adds a command that goes ahead of what is held back: there is room for it when there is none for others.
@@ -142,12 +162,18 @@ impl Proposer {
         kind: command::command::Kind,
         waiter: Waiter,
     ) -> Result<(), Overloaded> {
-        self.gather(kind, waiter, limits::PROPOSAL_URGENT_BYTES)
+        self.gather(kind, waiter, limits::PROPOSAL_URGENT_BYTES, When::Now)
     }
 
     /// Adds a command that ends something: there are at most as many as there are connections, so it is never refused.
     pub fn submit_always(&self, kind: command::command::Kind, waiter: Waiter) {
-        let taken = self.gather(kind, waiter, usize::MAX);
+        let taken = self.gather(kind, waiter, usize::MAX, When::Now);
+        debug_assert!(taken.is_ok(), "there is no bound");
+    }
+
+    /// The same for a command that nothing waits for: it goes with the next one, or after [`limits::LAZY_COMMANDS`].
+    pub fn submit_lazily(&self, kind: command::command::Kind) {
+        let taken = self.gather(kind, Waiter::Nobody, usize::MAX, When::Soon);
         debug_assert!(taken.is_ok(), "there is no bound");
     }
 
@@ -156,17 +182,33 @@ impl Proposer {
         kind: command::command::Kind,
         waiter: Waiter,
         bound: usize,
+        when: When,
     ) -> Result<(), Overloaded> {
         let command = command::Command { kind: Some(kind) };
         let mut state = self.state.lock();
-        if state.commands.len() >= bound {
+        if state.full_bytes + state.commands.len() >= bound {
             return Err(Overloaded);
+        }
+        if when == When::Now {
+            state.ripe_at = None;
+        } else if state.commands.is_empty() {
+            state.ripe_at = Some(Instant::now() + limits::LAZY_COMMANDS);
+            self.lazy.notify_one();
         }
         command
             .encode_length_delimited(&mut state.commands)
             .expect("a BytesMut grows");
         state.waiters.push_back(waiter);
-        let may_send = state.in_flight.len() < limits::PROPOSALS_IN_FLIGHT;
+        if state.commands.len() >= limits::PROPOSAL_BYTES {
+            state.ripe_at = None;
+            let full = (
+                state.commands.split().freeze(),
+                std::mem::take(&mut state.waiters),
+            );
+            state.full_bytes += full.0.len();
+            state.full.push_back(full);
+        }
+        let may_send = state.has_something() && state.in_flight.len() < limits::PROPOSALS_IN_FLIGHT;
         drop(state);
         if may_send {
             self.ready.notify_one();
@@ -185,7 +227,12 @@ impl Proposer {
     pub fn depth(&self) -> Depth {
         let state = self.state.lock();
         Depth {
-            gathering: state.waiters.len(),
+            gathering: state.waiters.len()
+                + state
+                    .full
+                    .iter()
+                    .map(|(_, waiters)| waiters.len())
+                    .sum::<usize>(),
             in_flight: state
                 .in_flight
                 .iter()
@@ -223,13 +270,23 @@ impl Proposer {
     }
 
     fn number(state: &mut State) {
+        let (commands, waiters) = match state.full.pop_front() {
+            Some(full) => {
+                state.full_bytes -= full.0.len();
+                full
+            }
+            None => {
+                state.ripe_at = None;
+                let commands = state.commands.split().freeze();
+                (commands, std::mem::take(&mut state.waiters))
+            }
+        };
         let numbered = Numbered {
             incarnation: state.incarnation,
             sequence: state.next_sequence,
-            commands: state.commands.split().freeze(),
+            commands,
         };
         state.next_sequence += 1;
-        let waiters = std::mem::take(&mut state.waiters);
         state.in_flight.push_back(InFlight {
             numbered,
             waiters,
@@ -239,7 +296,24 @@ impl Proposer {
 
     /// Waits until [`Proposer::next`] may have something new.
     pub async fn changed(&self) {
-        self.ready.notified().await;
+        loop {
+            let ripe_at = self.state.lock().ripe_at;
+            let ripe = async {
+                match ripe_at {
+                    Some(at) => tokio::time::sleep_until(at.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = self.ready.notified() => return,
+                () = ripe => {
+                    self.state.lock().ripe_at = None;
+                    return;
+                }
+                () = self.lazy.notified() => {}
+            }
+        }
     }
 
     /// The next proposal that a link at `cursor` has not sent, numbering what has gathered when there is room. A link
@@ -259,7 +333,7 @@ impl Proposer {
             .back()
             .is_none_or(|newest| newest.numbered.sequence <= cursor.sent)
         {
-            if state.commands.is_empty() || state.in_flight.len() >= limits::PROPOSALS_IN_FLIGHT {
+            if !state.has_something() || state.in_flight.len() >= limits::PROPOSALS_IN_FLIGHT {
                 return None;
             }
             Self::number(&mut state);
@@ -364,6 +438,94 @@ mod tests {
         let next = proposer.next(&mut cursor).expect("what gathered");
         assert_eq!(next.sequence, limits::PROPOSALS_IN_FLIGHT as u64 + 1);
         assert!(next.commands.len() > 8, "both commands are in one proposal");
+    }
+
+    #[test]
+    fn what_nothing_waits_for_goes_with_the_next_command() {
+        let proposer = Proposer::default();
+        proposer.begin(Incarnation(7));
+        let mut cursor = Cursor::default();
+        proposer.next(&mut cursor).expect("the registration");
+        proposer.submit_lazily(kind());
+        proposer.submit_lazily(kind());
+        assert!(proposer.next(&mut cursor).is_none());
+        proposer.submit(kind(), Waiter::Nobody).expect("room");
+        let all = proposer.next(&mut cursor).expect("an urgent command");
+        assert_eq!(proposer.depth().gathering, 0);
+        proposer.applied(Incarnation(7), 1);
+        proposer.submit(kind(), Waiter::Nobody).expect("room");
+        let one = proposer.next(&mut cursor).expect("room");
+        assert_eq!(all.commands.len(), 3 * one.commands.len());
+        proposer.submit_lazily(kind());
+        assert!(
+            proposer.next(&mut cursor).is_none(),
+            "what follows an urgent one waits again"
+        );
+    }
+
+    #[tokio::test]
+    async fn what_nothing_waits_for_goes_alone_when_nothing_else_comes() {
+        let proposer = Proposer::default();
+        proposer.begin(Incarnation(7));
+        let mut cursor = Cursor::default();
+        proposer.next(&mut cursor).expect("the registration");
+        proposer.changed().await;
+        let waits = async {
+            proposer.changed().await;
+            proposer.next(&mut cursor)
+        };
+        let submits = async { proposer.submit_lazily(kind()) };
+        let (sent, ()) = tokio::join!(waits, submits);
+        assert_eq!(sent.map(|sent| sent.sequence), Some(2));
+    }
+
+    #[test]
+    fn no_proposal_is_much_larger_than_allowed_and_the_order_is_kept() {
+        let proposer = Proposer::default();
+        proposer.begin(Incarnation(7));
+        let mut cursor = Cursor::default();
+        proposer.next(&mut cursor).expect("the registration");
+        let command = |value: u8| {
+            Kind::StoreWrite(command::StoreWrite {
+                value: vec![value; limits::PROPOSAL_BYTES / 3].into(),
+                ..Default::default()
+            })
+        };
+        for value in 0..10 {
+            proposer
+                .submit(command(value), Waiter::Nobody)
+                .expect("room");
+        }
+        assert_eq!(proposer.depth().gathering, 10);
+        let mut all = BytesMut::new();
+        for sequence in 2.. {
+            for _ in 0..proposer.depth().in_flight {
+                proposer.replied(Reply::Done, None, &mut WakeList::default());
+            }
+            proposer.applied(Incarnation(7), sequence - 1);
+            let Some(next) = proposer.next(&mut cursor) else {
+                break;
+            };
+            assert_eq!(next.sequence, sequence);
+            assert!(next.commands.len() < 2 * limits::PROPOSAL_BYTES);
+            all.extend_from_slice(&next.commands);
+        }
+        let mut expected = BytesMut::new();
+        for value in 0..10 {
+            let command = command::Command {
+                kind: Some(command(value)),
+            };
+            let encoded = command.encode_length_delimited(&mut expected);
+            encoded.expect("a BytesMut grows");
+        }
+        assert!(all == expected, "{} of {}", all.len(), expected.len());
+        assert_eq!(
+            proposer.depth(),
+            Depth {
+                gathering: 0,
+                in_flight: 0
+            }
+        );
     }
 
     #[test]

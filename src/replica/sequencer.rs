@@ -21,6 +21,9 @@ use crate::time::Millis;
 /// How long a tick is given to be applied before another one is proposed.
 const TICK_AGAIN: Duration = Duration::from_millis(100);
 
+/// How long an entry waits for those before it to be committed.
+const COMMIT_PATIENCE: Duration = Duration::from_millis(50);
+
 /// When the earliest timer of the machine is due; written by apply.
 #[derive(Debug)]
 pub struct Due {
@@ -72,6 +75,7 @@ impl Sequencer {
                 due,
                 clock,
                 bytes: 0,
+                on_their_way: 0,
                 unchecked: 0,
             }
             .run(),
@@ -91,6 +95,8 @@ struct Loop {
     due: Arc<Due>,
     clock: Arc<Clock>,
     bytes: usize,
+    /// Bytes appended since all was committed.
+    on_their_way: usize,
     /// Entries appended since apply was last looked at.
     unchecked: u64,
 }
@@ -126,8 +132,28 @@ impl Loop {
                 }
                 () = tick => ticked_at = Some(tokio::time::Instant::now()),
             }
+            self.wait_for_commit().await;
+            while waiting.len() < limits::SEQUENCER_QUEUE
+                && let Ok(more) = self.receiver.try_recv()
+            {
+                waiting.push(more);
+            }
             self.append(&mut waiting).await;
         }
+    }
+
+    /// While much is on its way to a majority, what comes meanwhile shares one entry: an entry costs every node a sync,
+    /// and messages to and from it, whatever its size.
+    async fn wait_for_commit(&mut self) {
+        if self.on_their_way < limits::PIPELINED_BYTES {
+            return;
+        }
+        let last = self.raft.last_index();
+        let mut committed = self.raft.committed();
+        let all = committed.wait_for(|committed| *committed >= last);
+        // A leader that hears no majority any more has more to do than to wait.
+        let _ = tokio::time::timeout(COMMIT_PATIENCE, all).await;
+        self.on_their_way = 0;
     }
 
     /// Appends what waits as one entry, or several when it is large.
@@ -151,6 +177,7 @@ impl Loop {
     }
 
     async fn append_batch(&mut self, proposals: Vec<command::Proposal>) {
+        self.on_their_way += self.bytes;
         self.bytes = 0;
         if !self.raft.leadership().borrow().is_leader {
             return;

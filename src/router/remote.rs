@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::{Mutex, RwLock};
@@ -25,8 +26,12 @@ use crate::proto::cluster::DeliverResponse;
 /// A message: the burst it is in, and how many are before it in there.
 pub type Position = (u64, u32);
 
-/// Who is told when the other node has applied the log up to an index.
-type Barrier = (u64, Arc<Countdown>);
+/// Who is told when the other node has applied the log up to an index, or has not answered for long enough.
+struct Barrier {
+    index: u64,
+    since: Instant,
+    countdown: Arc<Countdown>,
+}
 
 /// Tells a connection once several nodes have answered.
 #[derive(Debug)]
@@ -66,24 +71,52 @@ pub struct Burst {
 /// A connection, and what it calls its message.
 type Publisher = (Arc<Mailbox>, Ticket);
 
+/// Publishers of a burst, by their messages' places in it.
+type Confirm = Vec<(u32, Option<Publisher>)>;
+
 struct Sent {
     burst: Burst,
-    /// By the message's place in the burst.
-    confirm: Vec<(u32, Option<Publisher>)>,
+    confirm: Confirm,
 }
 
 #[derive(Default)]
 struct Gathering {
+    /// What fills a burst and waits for its turn, before what gathers.
+    full: VecDeque<(Bytes, Confirm)>,
+    full_bytes: usize,
     messages: BytesMut,
     /// Number of messages.
     count: u32,
-    confirm: Vec<(u32, Option<Publisher>)>,
+    confirm: Confirm,
     /// Confirmed messages whose publishers wait.
     held: BTreeMap<Position, Publisher>,
     applied: u64,
     last_sequence: u64,
     sent: VecDeque<Sent>,
     barriers: Vec<Barrier>,
+}
+
+impl Gathering {
+    /// Bytes that wait to be sent.
+    fn bytes(&self) -> usize {
+        self.full_bytes + self.messages.len()
+    }
+
+    fn split(&mut self) -> (Bytes, Confirm) {
+        self.count = 0;
+        let messages = self.messages.split().freeze();
+        (messages, std::mem::take(&mut self.confirm))
+    }
+
+    fn release_barriers(&mut self, wake: &mut WakeList, is_over: impl Fn(&Barrier) -> bool) {
+        self.barriers.retain(|barrier| {
+            let is_over = is_over(barrier);
+            if is_over {
+                barrier.countdown.one_less(wake);
+            }
+            !is_over
+        });
+    }
 }
 
 /// What waits for one node.
@@ -107,19 +140,24 @@ impl Outbox {
         {
             return Some(found.burst.clone());
         }
-        let nothing = gathering.messages.is_empty() && gathering.applied == 0;
+        let nothing = gathering.bytes() == 0 && gathering.applied == 0;
         if nothing || gathering.sent.len() >= Self::BURSTS_IN_FLIGHT {
             return None;
         }
         gathering.last_sequence += 1;
+        let (messages, confirm) = match gathering.full.pop_front() {
+            Some(full) => {
+                gathering.full_bytes -= full.0.len();
+                full
+            }
+            None => gathering.split(),
+        };
         let burst = Burst {
             incarnation,
             sequence: gathering.last_sequence,
-            messages: gathering.messages.split().freeze(),
+            messages,
             applied: std::mem::take(&mut gathering.applied),
         };
-        gathering.count = 0;
-        let confirm = std::mem::take(&mut gathering.confirm);
         gathering.sent.push_back(Sent {
             burst: burst.clone(),
             confirm,
@@ -136,7 +174,7 @@ impl Outbox {
     /// answer lost.
     pub fn wanted(&self) -> u64 {
         let gathering = self.gathering.lock();
-        let wanted = gathering.barriers.iter().map(|(index, _)| *index);
+        let wanted = gathering.barriers.iter().map(|barrier| barrier.index);
         wanted.max().unwrap_or_default()
     }
 
@@ -165,14 +203,14 @@ impl Outbox {
                 tell(publisher, Item::Released, &mut wake);
             }
         }
-        gathering.barriers.retain(|(index, countdown)| {
-            let reached = *index <= answer.applied;
-            if reached {
-                countdown.one_less(&mut wake);
-            }
-            !reached
-        });
+        gathering.release_barriers(&mut wake, |barrier| barrier.index <= answer.applied);
         self.ready.notify_one();
+    }
+
+    fn release_overdue(&self, wake: &mut WakeList) {
+        self.gathering.lock().release_barriers(wake, |barrier| {
+            barrier.since.elapsed() >= limits::SUBSCRIBED_EVERYWHERE
+        });
     }
 
     /// The other node's life has ended, and with it its connections: nothing waits for it any more.
@@ -189,14 +227,16 @@ impl Outbox {
         );
         drop(gathering);
         let sent = old.sent.into_iter().flat_map(|entry| entry.confirm);
-        for publisher in sent.chain(old.confirm).filter_map(|(_, waits)| waits) {
+        let full = old.full.into_iter().flat_map(|(_, confirm)| confirm);
+        let waiting = full.chain(old.confirm);
+        for publisher in sent.chain(waiting).filter_map(|(_, waits)| waits) {
             tell(publisher, Item::Forwarded, &mut wake);
         }
         for publisher in old.held.into_values() {
             tell(publisher, Item::Released, &mut wake);
         }
-        for (_, countdown) in old.barriers {
-            countdown.one_less(&mut wake);
+        for barrier in old.barriers {
+            barrier.countdown.one_less(&mut wake);
         }
         self.ready.notify_one();
     }
@@ -270,16 +310,21 @@ impl Remote {
         let outbox = self.outbox(node);
         let mut gathering = outbox.gathering.lock();
         let qos = forwarded.message.qos;
-        if qos == QoS::AtMostOnce && gathering.messages.len() >= limits::PEER_OUTBOX_BYTES {
+        if qos == QoS::AtMostOnce && gathering.bytes() >= limits::PEER_OUTBOX_BYTES {
             return false;
         }
-        let first = gathering.messages.is_empty();
+        let first = gathering.bytes() == 0;
         forwarded.encode(&mut gathering.messages);
         let place = gathering.count;
         gathering.count += 1;
         if let Some((mailbox, ticket)) = publisher {
             let publisher = Some((mailbox.clone(), ticket));
             gathering.confirm.push((place, publisher));
+        }
+        if gathering.messages.len() >= limits::BURST_BYTES {
+            let full = gathering.split();
+            gathering.full_bytes += full.0.len();
+            gathering.full.push_back(full);
         }
         drop(gathering);
         if first {
@@ -289,7 +334,8 @@ impl Remote {
     }
 
     /// Asks `nodes` to report when they have applied the log up to `index`; the mailbox gets
-    /// [`Item::SubscriptionEverywhere`] once all have (or have ended).
+    /// [`Item::SubscriptionEverywhere`] once all have, have ended, or have been silent so long that they match nothing
+    /// without the log.
     pub fn barrier(&self, nodes: &[NodeId], index: u64, mailbox: &Arc<Mailbox>, ticket: Ticket) {
         let countdown = Arc::new(Countdown {
             mailbox: mailbox.clone(),
@@ -300,9 +346,21 @@ impl Remote {
             let outbox = self.outbox(*node);
             let mut gathering = outbox.gathering.lock();
             gathering.applied = gathering.applied.max(index);
-            gathering.barriers.push((index, countdown.clone()));
+            gathering.barriers.push(Barrier {
+                index,
+                since: Instant::now(),
+                countdown: countdown.clone(),
+            });
             drop(gathering);
             outbox.ready.notify_one();
+        }
+    }
+
+    /// Waits no longer for nodes that do not answer. To be called a few times a second.
+    pub fn release_overdue(&self) {
+        let mut wake = WakeList::default();
+        for outbox in self.outboxes.read().values() {
+            outbox.release_overdue(&mut wake);
         }
     }
 
@@ -311,7 +369,7 @@ impl Remote {
         let outboxes = self.outboxes.read();
         outboxes
             .values()
-            .map(|outbox| outbox.gathering.lock().messages.len())
+            .map(|outbox| outbox.gathering.lock().bytes())
             .sum()
     }
 

@@ -273,6 +273,24 @@ proptest! {
 }
 
 #[test]
+fn a_burst_of_a_life_that_is_over_does_not_silence_the_stream() {
+    let mut nodes = Nodes::new();
+    let steps = [
+        Step::Publish(1),
+        Step::Request,
+        Step::Renew,
+        Step::Request,
+        Step::Publish(10),
+        Step::Request,
+        Step::Break,
+    ];
+    for step in steps {
+        nodes.step(step);
+    }
+    nodes.finish();
+}
+
+#[test]
 fn a_held_message_does_not_hold_up_others() {
     let mut nodes = Nodes::new();
     for _ in 0..15 {

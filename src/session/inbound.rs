@@ -42,6 +42,15 @@ enum Stage {
     Releasing,
 }
 
+/// A QoS 2 exchange.
+#[derive(Clone, Copy, Debug)]
+struct Exchange {
+    packet_id: NonZeroU16,
+    stage: Stage,
+    /// Begun on an earlier connection: the client's send quota is whole again on each (MQTT 5.0 §4.9).
+    is_resumed: bool,
+}
+
 /// The messages under way from one client.
 #[derive(Debug)]
 pub struct Inbound {
@@ -49,7 +58,9 @@ pub struct Inbound {
     /// QoS 1 messages whose commit is awaited.
     qos_1: u32,
     /// QoS 2 exchanges by packet id, in order.
-    qos_2: Vec<(NonZeroU16, Stage)>,
+    qos_2: Vec<Exchange>,
+    /// Those of them that do not count against the receive maximum.
+    resumed: usize,
 }
 
 impl Inbound {
@@ -61,13 +72,18 @@ impl Inbound {
     ) -> Self {
         let mut qos_2: Vec<_> = received
             .into_iter()
-            .map(|packet_id| (packet_id, Stage::Received))
+            .map(|packet_id| Exchange {
+                packet_id,
+                stage: Stage::Received,
+                is_resumed: true,
+            })
             .collect();
-        qos_2.sort_unstable_by_key(|(packet_id, _)| *packet_id);
-        qos_2.dedup_by_key(|(packet_id, _)| *packet_id);
+        qos_2.sort_unstable_by_key(|exchange| exchange.packet_id);
+        qos_2.dedup_by_key(|exchange| exchange.packet_id);
         Inbound {
             receive_maximum,
             qos_1: 0,
+            resumed: qos_2.len(),
             qos_2,
         }
     }
@@ -75,7 +91,7 @@ impl Inbound {
     /// Messages that count against the receive maximum.
     pub fn unacknowledged(&self) -> usize {
         // A connection has at most 65,535 of each kind.
-        self.qos_1 as usize + self.qos_2.len()
+        self.qos_1 as usize + self.qos_2.len() - self.resumed
     }
 
     /// PUBLISH with QoS 1. Whatever its id and DUP: acknowledged ids mean new messages `[MQTT-4.3.2-5]`.
@@ -95,14 +111,19 @@ impl Inbound {
     /// PUBLISH with QoS 2.
     pub fn handle_qos_2(&mut self, packet_id: NonZeroU16) -> Published {
         match self.search(packet_id) {
-            Ok(at) => match self.qos_2[at].1 {
+            Ok(at) => match self.qos_2[at].stage {
                 Stage::Publishing => Published::UnderWay,
                 Stage::Received => Published::Again,
                 Stage::Releasing => Published::InUse,
             },
             Err(_) if self.is_full() => Published::TooMany,
             Err(at) => {
-                self.qos_2.insert(at, (packet_id, Stage::Publishing));
+                let exchange = Exchange {
+                    packet_id,
+                    stage: Stage::Publishing,
+                    is_resumed: false,
+                };
+                self.qos_2.insert(at, exchange);
                 Published::New
             }
         }
@@ -112,9 +133,9 @@ impl Inbound {
     pub fn received_qos_2(&mut self, packet_id: NonZeroU16, refused: bool) {
         if let Ok(at) = self.search(packet_id) {
             if refused {
-                self.qos_2.remove(at);
-            } else if self.qos_2[at].1 == Stage::Publishing {
-                self.qos_2[at].1 = Stage::Received;
+                self.remove(at);
+            } else if self.qos_2[at].stage == Stage::Publishing {
+                self.qos_2[at].stage = Stage::Received;
             }
         }
     }
@@ -124,10 +145,10 @@ impl Inbound {
         let Ok(at) = self.search(packet_id) else {
             return Release::Unknown;
         };
-        match self.qos_2[at].1 {
+        match self.qos_2[at].stage {
             // Before its PUBREC: proposals keep their order, so the release is committed after the message.
             Stage::Publishing | Stage::Received => {
-                self.qos_2[at].1 = Stage::Releasing;
+                self.qos_2[at].stage = Stage::Releasing;
                 Release::Propose
             }
             Stage::Releasing => Release::UnderWay,
@@ -137,8 +158,13 @@ impl Inbound {
     /// PUBCOMP is sent: the id means a new message next time `[MQTT-4.3.3-12]`.
     pub fn completed_qos_2(&mut self, packet_id: NonZeroU16) {
         if let Ok(at) = self.search(packet_id) {
-            self.qos_2.remove(at);
+            self.remove(at);
         }
+    }
+
+    fn remove(&mut self, at: usize) {
+        let exchange = self.qos_2.remove(at);
+        self.resumed -= usize::from(exchange.is_resumed);
     }
 
     /// Whether an exchange with this packet id is under way.
@@ -152,7 +178,8 @@ impl Inbound {
     }
 
     fn search(&self, packet_id: NonZeroU16) -> Result<usize, usize> {
-        self.qos_2.binary_search_by_key(&packet_id, |slot| slot.0)
+        self.qos_2
+            .binary_search_by_key(&packet_id, |exchange| exchange.packet_id)
     }
 }
 
@@ -193,11 +220,19 @@ mod tests {
     }
 
     #[test]
-    fn a_resumed_session_knows_its_received_ids() {
-        let mut inbound = Inbound::new(id(10), [id(9), id(3), id(9)]);
-        assert_eq!(inbound.unacknowledged(), 2);
+    fn a_resumed_session_knows_its_received_ids_and_has_its_whole_quota() {
+        let mut inbound = Inbound::new(id(2), [id(9), id(3), id(9)]);
+        assert_eq!(inbound.unacknowledged(), 0);
         assert_eq!(inbound.handle_qos_2(id(3)), Published::Again);
         assert_eq!(inbound.handle_pubrel(id(9)), Release::Propose);
+        assert_eq!(inbound.handle_qos_2(id(1)), Published::New);
+        assert_eq!(inbound.handle_qos_1(), Published::New);
+        assert_eq!(inbound.handle_qos_1(), Published::TooMany);
+        inbound.completed_qos_2(id(9));
+        assert_eq!(inbound.handle_qos_1(), Published::TooMany);
+        inbound.completed_qos_2(id(1));
+        assert_eq!(inbound.handle_qos_2(id(9)), Published::New);
+        assert_eq!(inbound.unacknowledged(), 2);
     }
 
     #[test]

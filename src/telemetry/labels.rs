@@ -121,6 +121,8 @@ labels! {
         PacketTooLarge = "packet_too_large",
         /// No CONNECT in time.
         ConnectTimeout = "connect_timeout",
+        /// The client did not prove who it is, at its CONNECT or later.
+        NotAuthenticated = "not_authenticated",
         /// CONNECT was refused.
         Refused = "refused",
         /// Another connection took the session over.

@@ -162,10 +162,29 @@ impl Node {
         self.paused = false;
     }
 
-    /// SIGSTOP.
+    /// SIGSTOP, and waits until every thread stands still: the others run on until one has been given the signal.
+    #[track_caller]
     pub fn pause(&mut self) {
         self.signal(Signal::STOP);
         self.paused = true;
+        wait::until("the node stands still", Duration::from_secs(10), || {
+            self.stands_still().then_some(())
+        });
+    }
+
+    fn stands_still(&self) -> bool {
+        let Some(pid) = self.pid() else { return true };
+        let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+            return true;
+        };
+        threads.flatten().all(|thread| {
+            // The state follows the name, which is in parentheses.
+            fs::read_to_string(thread.path().join("stat")).is_ok_and(|stat| {
+                stat.rsplit(") ")
+                    .next()
+                    .is_some_and(|rest| rest.starts_with('T'))
+            })
+        })
     }
 
     /// SIGCONT.
@@ -212,6 +231,12 @@ impl Node {
 
     pub fn get(&self, path: &str) -> Option<http::Answer> {
         http::get(self.addresses.http, path)
+    }
+
+    /// Whether the cluster has a session of that client (a plain word). A node that can't tell has not said no.
+    pub fn has_session(&self, client_id: &str) -> bool {
+        let answer = self.get(&format!("/v1/session?client_id={client_id}"));
+        answer.is_none_or(|answer| answer.status != 404)
     }
 
     pub fn is_ready(&self) -> bool {

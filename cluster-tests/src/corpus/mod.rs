@@ -36,8 +36,8 @@
 //! length in front, `( … )` its length as properties do, and `00*70000` repeats a byte. `@` in quotes is a word of eight
 //! letters that no other conversation has: client ids and topics begin with it.
 //!
-//! In what comes, `$name` is a packet id and `s$name` a string that the broker chooses: the first use of a name takes
-//! what came, later ones stand for it. `00|10` is one of these bytes, `00000008-0000000A` a number between these, `..*3`
+//! In what comes, `$name` is a packet id, `$name*24` so many bytes and `s$name` a string that the broker chooses: the
+//! first use of a name takes what came, later ones stand for it. `00|10` is one of these bytes, `00000008-0000000A` a number between these, `..*3`
 //! three bytes of any value. Properties with commas between them come in any order, `( 01 01 , 08 s"a" )`.
 //!
 //! `QUORUMQ_REWRITE=1` writes what came into the files in place of what did not come.
@@ -50,6 +50,16 @@ mod step;
 
 pub use conversation::Broken;
 pub use run::{Outcome, Told, hold_all};
+
+/// The folder of conversations with a node that knows [`USERS`] and nobody else.
+pub const LOG_IN: &str = "log_in/";
+
+/// The user of RFC 7677's example, whose password is "pencil".
+pub const USERS: &str = "user:SCRAM-SHA-256$4096:W22ZaJ0SNY7soEsUEjb6gQ==\
+    $WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=\n";
+
+/// The folders of conversations that need a node of their own.
+pub const APART: [&str; 2] = [LIMITS, LOG_IN];
 
 /// The folder of conversations with a node whose limits are low.
 pub const LIMITS: &str = "limits/";
@@ -94,7 +104,7 @@ pub fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")
 }
 
-/// The conversations whose name begins with one of these, by name; all without any. [`LIMITS`] are among them.
+/// The conversations whose name begins with one of these, by name; all without any. [`APART`] are among them.
 pub fn files(picked: &[String]) -> Vec<File> {
     let mut found = Vec::new();
     for folder in sorted(&directory()) {

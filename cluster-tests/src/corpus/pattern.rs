@@ -10,8 +10,8 @@ pub type Names = BTreeMap<String, Vec<u8>>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Node {
     Bytes(Vec<u8>),
-    /// `$name`: two bytes, a packet id.
-    Id(String),
+    /// `$name`: two bytes, a packet id; `$name*24`: so many bytes.
+    Taken(String, usize),
     /// `s$name`: a string with its length.
     Text(String),
     /// `00|10`: one byte, one of these.
@@ -104,7 +104,11 @@ fn bare(word: &str) -> Result<Node, String> {
         return Ok(Node::Text(name.to_owned()));
     }
     if let Some(name) = word.strip_prefix('$') {
-        return Ok(Node::Id(name.to_owned()));
+        let (name, length) = match name.split_once('*') {
+            Some((name, length)) => (name, length.parse().map_err(|_| format!("{word:?}"))?),
+            None => (name, 2),
+        };
+        return Ok(Node::Taken(name.to_owned(), length));
     }
     if word.contains('|') {
         let bytes = hex(&word.replace('|', ""))?;
@@ -147,7 +151,7 @@ pub fn bytes(nodes: &[Node], names: &Names) -> Result<Vec<u8>, String> {
     for node in nodes {
         match node {
             Node::Bytes(bytes) => said.extend(bytes),
-            Node::Id(name) => said.extend(value(name)?),
+            Node::Taken(name, _) => said.extend(value(name)?),
             Node::Text(name) => said.extend(wire::field(value(name)?)),
             Node::Body(inner) => said.extend(with_length(bytes(inner, names)?)?),
             Node::Properties(groups) => {
@@ -189,7 +193,7 @@ fn beginning(nodes: &[Node], came: &[u8], names: &mut Names) -> Option<usize> {
                 let value = rest.get(..low.len())?;
                 (value >= &low[..] && value <= &high[..]).then_some(low.len())?
             }
-            Node::Id(name) => taken(name, rest.get(..2)?, names)?.len(),
+            Node::Taken(name, length) => taken(name, rest.get(..*length)?, names)?.len(),
             Node::Text(name) => {
                 let length = usize::from(u16::from_be_bytes([*rest.first()?, *rest.get(1)?]));
                 2 + taken(name, rest.get(2..2 + length)?, names)?.len()
@@ -313,6 +317,9 @@ mod tests {
         assert!(matches(&nodes, &[7, 8, 0, 1, b'x', 7, 8], &mut names));
         assert_eq!(names["id"], b"x");
         assert!(!matches(&nodes, &[7, 9, 0, 1, b'x', 7, 9], &mut names));
+        let nodes = parse("$long*3 $1", "w").expect("it is well formed");
+        assert!(matches(&nodes, &[1, 2, 3, 7, 8], &mut names));
+        assert_eq!(names["long"], [1, 2, 3]);
         let answer = parse("[ $1 s$id ]", "w").expect("it is well formed");
         assert_eq!(
             bytes(&answer, &names).as_deref(),

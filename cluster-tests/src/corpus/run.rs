@@ -1,7 +1,7 @@
 //! Many conversations side by side, and what is told about them.
 
 use super::conversation::{self, Broken};
-use super::{File, LIMITS, files};
+use super::{APART, File, files};
 use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -27,12 +27,13 @@ pub struct Told {
 }
 
 /// Holds the conversations whose name begins with one of `picked` with the nodes of a broker; without any, all but those
-/// that need low limits.
+/// that need a node of their own.
 /// `QUORUMQ_REWRITE=1` rewrites those that go otherwise, `unlike` ones excepted.
 pub fn hold_all(broker: &str, picked: &[String], nodes: &[SocketAddr]) -> Told {
     let began = Instant::now();
     let mut all = files(picked);
-    all.retain(|file| !picked.is_empty() || !file.name.starts_with(LIMITS));
+    let is_apart = |file: &File| APART.iter().any(|folder| file.name.starts_with(folder));
+    all.retain(|file| !picked.is_empty() || !is_apart(file));
     let (alone, beside): (Vec<File>, Vec<File>) = all.into_iter().partition(File::is_alone);
     let outcomes = Mutex::new(Vec::new());
     for (group, threads) in [(beside, SIDE_BY_SIDE), (alone, 1)] {

@@ -45,6 +45,10 @@ pub struct Bench {
     #[arg(global = true, long, value_name = "PID", value_delimiter = ',')]
     pub pid: Vec<u32>,
 
+    /// Connections being opened at the same time. Some brokers refuse subscriptions when it is many.
+    #[arg(global = true, long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
+    pub opening: u32,
+
     /// What to measure.
     #[command(subcommand)]
     pub mode: Mode,
@@ -127,6 +131,10 @@ pub struct MqttArgs {
     #[arg(short, long, value_enum, default_value = "one-to-one")]
     pub topology: Topology,
 
+    /// Filters of all subscribers together (topology wildcards).
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub filters: u32,
+
     /// Protocol version.
     #[arg(long, value_enum, default_value = "5")]
     pub protocol: Protocol,
@@ -134,6 +142,34 @@ pub struct MqttArgs {
     /// Give the subscribers durable sessions.
     #[arg(long)]
     pub durable: bool,
+}
+
+/// Flags of `backlog`.
+#[derive(Args, Clone)]
+pub struct BacklogArgs {
+    /// Messages; each session gets all of them.
+    #[arg(short = 'N', long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub messages: u64,
+
+    /// Sessions that wait for them.
+    #[arg(short = 'S', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub sessions: u32,
+
+    /// Bytes of a payload; they are random, so that nobody compresses them.
+    #[arg(short, long, default_value_t = 64)]
+    pub payload_bytes: usize,
+
+    /// Unacknowledged messages of each of the 8 publishers.
+    #[arg(short = 'W', long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    pub window: u64,
+
+    /// Leave the backlog where it is.
+    #[arg(long)]
+    pub no_drain: bool,
+
+    /// Protocol version.
+    #[arg(long, value_enum, default_value = "5")]
+    pub protocol: Protocol,
 }
 
 /// What to measure.
@@ -159,15 +195,8 @@ pub enum Mode {
         #[arg(long)]
         durable: bool,
     },
-    /// Fill the queue of a durable session whose client is away, then drain it.
-    Backlog {
-        /// Messages.
-        #[arg(short = 'N', long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
-        messages: u64,
-        /// Bytes of a payload.
-        #[arg(short, long, default_value_t = 64)]
-        payload_bytes: usize,
-    },
+    /// Fill the queues of durable sessions whose clients are away, then drain them.
+    Backlog(BacklogArgs),
     /// Open idle connections and report what each costs the servers named by --pid.
     Idle {
         /// Connections.

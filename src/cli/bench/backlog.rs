@@ -1,39 +1,185 @@
-//! A durable session's backlog: filled while its client is away, then drained by one connection.
+//! Backlogs of durable sessions: filled while their clients are away, then drained, each by one connection.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
+use super::Run;
+use super::arguments::BacklogArgs;
 use super::engine::{BenchError, Engine, Workload};
 use super::link::Identity;
 use crate::cli::exit::{Exit, Failure};
 use crate::mqtt::codec::client::Packet;
 use crate::mqtt::codec::{Ack, Delivery, PeerLimits, QoS, Version, encode, encode_publish};
 
-/// Publishers that fill the queue.
+/// Publishers that fill the queues.
 const PUBLISHERS: usize = 8;
-/// Unacknowledged messages of each.
-const WINDOW: u64 = 64;
+/// Packet ids of a publisher, gone round: far more than any window.
+const PACKET_IDS: u64 = 60_000;
 /// Silence after which the run is given up.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long filling and draining took.
-pub struct Times {
-    /// First PUBLISH to last PUBACK.
-    pub filling: Duration,
-    /// CONNECT to the last message.
-    pub draining: Duration,
+/// The sessions with their backlog. The servers must allow queues of that length (`mqtt.queue_max_messages`).
+pub struct Backlog {
+    engine: Engine,
+    servers: Vec<SocketAddr>,
+    traffic: Traffic,
+    /// Sessions are the first links, publishers follow.
+    sessions: usize,
+    messages: u64,
+    window: u64,
+    topic: String,
+    payload: Vec<u8>,
+    noise: Noise,
 }
 
-struct Backlog {
+impl Backlog {
+    /// Makes the sessions, each with one QoS 1 subscription to the same topic, and sends their clients away.
+    ///
+    /// # Errors
+    /// Exit code 69 when a connection cannot be made.
+    pub fn new(run: &Run, arguments: &BacklogArgs) -> Result<Backlog, Failure> {
+        let mut engine = Engine::new(run.opening)?;
+        let topic = format!("bench/{}", run.id);
+        let sessions = arguments.sessions as usize;
+        let version = arguments.protocol.version();
+        for index in 0..sessions {
+            engine.add(Identity {
+                client_id: format!("bench-{}-s{index}", run.id),
+                version,
+                durable: true,
+                filters: vec![(topic.clone(), QoS::AtLeastOnce)],
+            });
+        }
+        let mut traffic = Traffic {
+            version,
+            sessions,
+            published: 0,
+            sent: [0; PUBLISHERS],
+            acknowledged: [0; PUBLISHERS],
+            arrived: 0,
+            last: Instant::now(),
+        };
+        engine.open_all(0, &run.servers, &mut traffic)?;
+        for session in 0..sessions {
+            engine.close(session);
+        }
+        for index in 0..PUBLISHERS {
+            engine.add(Identity {
+                client_id: format!("bench-{}-p{index}", run.id),
+                version,
+                durable: false,
+                filters: Vec::new(),
+            });
+        }
+        engine.open_all(sessions, &run.servers, &mut traffic)?;
+        Ok(Backlog {
+            engine,
+            servers: run.servers.clone(),
+            traffic,
+            sessions,
+            messages: arguments.messages,
+            window: arguments.window,
+            topic,
+            payload: vec![0; arguments.payload_bytes],
+            noise: Noise(1),
+        })
+    }
+
+    /// Publishes all messages. Returns the time from the first PUBLISH to the last PUBACK.
+    ///
+    /// # Errors
+    /// Exit code 69 when a connection is lost, 1 when acknowledgements do not come.
+    pub fn fill(&mut self) -> Result<Duration, Failure> {
+        let begin = Instant::now();
+        self.traffic.last = begin;
+        while self.traffic.acknowledged.iter().sum::<u64>() < self.messages {
+            self.publish().map_err(Failure::failed)?;
+            self.turn()?;
+        }
+        Ok(begin.elapsed())
+    }
+
+    /// Reconnects every session and takes its messages. Returns the time from the first CONNECT to the last message.
+    ///
+    /// # Errors
+    /// Exit code 69 when a connection is lost, 1 when messages do not arrive.
+    pub fn drain(&mut self) -> Result<Duration, Failure> {
+        let begin = Instant::now();
+        self.traffic.arrived = 0;
+        self.traffic.last = begin;
+        for session in 0..self.sessions {
+            // The session is there: nothing is subscribed to again.
+            self.engine.forget_filters(session);
+            let server = self.servers[session % self.servers.len()];
+            self.engine.open(session, server).map_err(Failure::failed)?;
+        }
+        let expected = self.messages * self.sessions as u64;
+        while self.traffic.arrived < expected {
+            self.turn()?;
+        }
+        Ok(begin.elapsed())
+    }
+
+    /// Sends what the windows allow.
+    fn publish(&mut self) -> Result<(), BenchError> {
+        for index in 0..PUBLISHERS {
+            let (sent, acknowledged) = (self.traffic.sent[index], self.traffic.acknowledged[index]);
+            let credit = self.window.saturating_sub(sent - acknowledged);
+            let count = credit.min(self.messages - self.traffic.published);
+            if count == 0 {
+                continue;
+            }
+            let link = self.sessions + index;
+            for number in sent..sent + count {
+                self.noise.fill(&mut self.payload);
+                let delivery = Delivery {
+                    qos: QoS::AtLeastOnce,
+                    packet_id: NonZeroU16::new((number % PACKET_IDS) as u16 + 1),
+                    ..Delivery::plain(self.traffic.version)
+                };
+                let output = self.engine.link(link).output();
+                encode_publish(output, &self.topic, &[], &self.payload, &delivery)?;
+            }
+            self.engine.touch(link);
+            self.traffic.sent[index] += count;
+            self.traffic.published += count;
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self) -> Result<(), Failure> {
+        self.engine
+            .turn(&mut self.traffic, Duration::from_millis(5))
+            .map_err(|error| {
+                Failure::new(Exit::Unreachable, format!("a connection was lost: {error}"))
+            })?;
+        if self.traffic.last.elapsed() > PATIENCE {
+            let message = format!(
+                "nothing came for {} s; {} of {} messages are acknowledged, {} have arrived",
+                PATIENCE.as_secs(),
+                self.traffic.acknowledged.iter().sum::<u64>(),
+                self.messages,
+                self.traffic.arrived
+            );
+            return Err(Failure::failed(message));
+        }
+        Ok(())
+    }
+}
+
+/// What went over the connections.
+struct Traffic {
+    version: Version,
+    sessions: usize,
     published: u64,
-    acknowledged: [u64; PUBLISHERS],
     sent: [u64; PUBLISHERS],
+    acknowledged: [u64; PUBLISHERS],
     arrived: u64,
     last: Instant,
 }
 
-impl Workload for Backlog {
+impl Workload for Traffic {
     fn ready(&mut self, _: usize, _: &mut Vec<u8>, _: Instant) -> Result<(), BenchError> {
         Ok(())
     }
@@ -49,12 +195,13 @@ impl Workload for Backlog {
         match packet {
             Packet::Publish(publish) => {
                 if let Some(id) = publish.packet_id {
-                    encode::puback(output, Version::V5, &Ack::success(id), PeerLimits::NONE)?;
+                    encode::puback(output, self.version, &Ack::success(id), PeerLimits::NONE)?;
                 }
                 self.arrived += 1;
             }
             Packet::PubAck(_) => {
-                if let Some(acknowledged) = self.acknowledged.get_mut(link.wrapping_sub(1)) {
+                let publisher = link.wrapping_sub(self.sessions);
+                if let Some(acknowledged) = self.acknowledged.get_mut(publisher) {
                     *acknowledged += 1;
                 }
             }
@@ -65,113 +212,18 @@ impl Workload for Backlog {
     }
 }
 
-impl Backlog {
-    fn fill(
-        &mut self,
-        engine: &mut Engine,
-        topic: &str,
-        payload: &[u8],
-        messages: u64,
-    ) -> Result<(), BenchError> {
-        for index in 0..PUBLISHERS {
-            while self.published < messages && self.sent[index] - self.acknowledged[index] < WINDOW
-            {
-                // Ids go round far above the window.
-                let id = (self.sent[index] % 60_000) as u16 + 1;
-                let delivery = Delivery {
-                    qos: QoS::AtLeastOnce,
-                    packet_id: NonZeroU16::new(id),
-                    ..Delivery::plain(Version::V5)
-                };
-                let output = engine.link(index + 1).output();
-                encode_publish(output, topic, &[], payload, &delivery)?;
-                engine.touch(index + 1);
-                self.sent[index] += 1;
-                self.published += 1;
-            }
-        }
-        Ok(())
-    }
+/// Bytes that do not compress, the same in every run: splitmix64.
+struct Noise(u64);
 
-    fn turn(&mut self, engine: &mut Engine) -> Result<(), Failure> {
-        let lost =
-            |error| Failure::new(Exit::Unreachable, format!("a connection was lost: {error}"));
-        engine.turn(self, Duration::from_millis(5)).map_err(lost)?;
-        if self.last.elapsed() > PATIENCE {
-            let message = format!(
-                "nothing came for {} s; {} messages have arrived",
-                PATIENCE.as_secs(),
-                self.arrived
-            );
-            return Err(Failure::failed(message));
+impl Noise {
+    fn fill(&mut self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(8) {
+            self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+            let mut word = self.0;
+            word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+            word ^= word >> 31;
+            chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
         }
-        Ok(())
     }
-}
-
-/// Fills the queue of a session that is away with `messages`, then drains it. The servers must allow queues of that length
-/// (`mqtt.queue_max_messages`).
-///
-/// # Errors
-/// Exit code 69 when a connection is lost, 1 when messages do not arrive.
-pub fn run(
-    servers: &[SocketAddr],
-    messages: u64,
-    payload_bytes: usize,
-    id: &str,
-) -> Result<Times, Failure> {
-    let topic = format!("bench/{id}");
-    let mut engine = Engine::new()?;
-    let identity = |name: String, filters| Identity {
-        client_id: format!("bench-{id}-{name}"),
-        version: Version::V5,
-        durable: true,
-        filters,
-    };
-    let subscriber = engine.add(identity(
-        "s".into(),
-        vec![(topic.clone(), QoS::AtLeastOnce)],
-    ));
-    let mut backlog = Backlog {
-        published: 0,
-        acknowledged: [0; PUBLISHERS],
-        sent: [0; PUBLISHERS],
-        arrived: 0,
-        last: Instant::now(),
-    };
-    let limit = Duration::from_secs(30);
-    engine.open_all(0, servers, &mut backlog, limit)?;
-    engine.close(subscriber);
-    for index in 0..PUBLISHERS {
-        engine.add(Identity {
-            durable: false,
-            ..identity(format!("p{index}"), Vec::new())
-        });
-    }
-    engine.open_all(1, servers, &mut backlog, limit)?;
-    let payload = vec![b'p'; payload_bytes];
-    let begin = Instant::now();
-    backlog.last = begin;
-    while backlog.acknowledged.iter().sum::<u64>() < messages {
-        backlog
-            .fill(&mut engine, &topic, &payload, messages)
-            .map_err(Failure::failed)?;
-        backlog.turn(&mut engine)?;
-    }
-    let filling = begin.elapsed();
-    backlog.arrived = 0;
-    let begin = Instant::now();
-    backlog.last = begin;
-    // The session is there: nothing is subscribed to again.
-    engine.rename(subscriber, identity("s".into(), Vec::new()));
-    engine
-        .open(subscriber, servers[0])
-        .map_err(Failure::failed)?;
-    while backlog.arrived < messages {
-        backlog.turn(&mut engine)?;
-    }
-    Ok(Times {
-        filling,
-        draining: begin.elapsed(),
-    })
 }

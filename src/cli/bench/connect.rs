@@ -63,7 +63,7 @@ pub fn storm(
     run: &str,
     (warmup, duration): (Duration, Duration),
 ) -> Result<(Storm, Duration), Failure> {
-    let mut engine = Engine::new()?;
+    let mut engine = Engine::new(slots)?;
     let mut storm = Storm {
         opened_at: vec![Instant::now(); slots],
         done: Vec::new(),
@@ -130,12 +130,13 @@ pub struct Held {
     pub memory: Option<(u64, u64)>,
 }
 
-/// Opens connections, lets the server settle, and compares its memory.
+/// Opens connections, `opening` at the same time, lets the server settle, and compares its memory.
 ///
 /// # Errors
 /// Exit code 69 when not all of them can be opened.
 pub fn hold(
     servers: &[SocketAddr],
+    opening: usize,
     identities: Vec<Identity>,
     pids: &[u32],
     settle: Duration,
@@ -146,14 +147,12 @@ pub fn hold(
             .sum::<Option<u64>>()
     };
     let before = memory();
-    let mut engine = Engine::new()?;
-    let count = identities.len();
+    let mut engine = Engine::new(opening)?;
     for identity in identities {
         engine.add(identity);
     }
     let begin = Instant::now();
-    let limit = Duration::from_secs(30 + count as u64 / 500);
-    engine.open_all(0, servers, &mut Idle, limit)?;
+    engine.open_all(0, servers, &mut Idle)?;
     let opening = begin.elapsed();
     let until = Instant::now() + settle;
     while Instant::now() < until {

@@ -14,8 +14,9 @@ use crate::mqtt::codec::{DecodeError, EncodeError, ReasonCode};
 
 /// Bytes read from one socket at once.
 const SCRATCH_BYTES: usize = 256 << 10;
-/// Connections that are being opened at the same time: below the usual listen backlog.
-const OPENING: usize = 512;
+/// Time in which connections must be ready, and what each adds to it: some brokers take long to make a durable session.
+const OPENING_LIMIT: Duration = Duration::from_secs(30);
+const OPENING_LIMIT_EACH: Duration = Duration::from_millis(200);
 
 /// What went wrong with a connection.
 #[derive(Debug, thiserror::Error)]
@@ -92,14 +93,15 @@ pub struct Engine {
     dirty: Vec<usize>,
     ready: usize,
     opening: usize,
+    max_opening: usize,
 }
 
 impl Engine {
-    /// An engine without connections.
+    /// An engine without connections, of which at most `max_opening` will be being opened at the same time.
     ///
     /// # Errors
     /// When the system has no more descriptors.
-    pub fn new() -> Result<Engine, Failure> {
+    pub fn new(max_opening: usize) -> Result<Engine, Failure> {
         Ok(Engine {
             poll: Poll::new()?,
             events: Events::with_capacity(4096),
@@ -108,6 +110,7 @@ impl Engine {
             dirty: Vec::new(),
             ready: 0,
             opening: 0,
+            max_opening,
         })
     }
 
@@ -125,6 +128,11 @@ impl Engine {
     /// Gives a closed connection another identity.
     pub fn rename(&mut self, link: usize, identity: Identity) {
         self.links[link].identity = identity;
+    }
+
+    /// Lets a closed connection come back without subscribing again: its session has kept its subscriptions.
+    pub fn forget_filters(&mut self, link: usize) {
+        self.links[link].identity.filters.clear();
     }
 
     /// Marks a connection as having output to flush.
@@ -184,14 +192,15 @@ impl Engine {
         from: usize,
         servers: &[SocketAddr],
         workload: &mut W,
-        limit: Duration,
     ) -> Result<(), Failure> {
         let unreachable = |error: BenchError| Failure::new(Exit::Unreachable, error);
+        let count = self.links.len() - from;
+        let limit = OPENING_LIMIT + OPENING_LIMIT_EACH * u32::try_from(count).unwrap_or(u32::MAX);
         let deadline = Instant::now() + limit;
-        let target = self.ready + self.links.len() - from;
+        let target = self.ready + count;
         let mut next = from;
         while self.ready < target {
-            while next < self.links.len() && self.opening < OPENING {
+            while next < self.links.len() && self.opening < self.max_opening {
                 self.open(next, servers[next % servers.len()])
                     .map_err(unreachable)?;
                 next += 1;

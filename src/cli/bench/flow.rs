@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::engine::{BenchError, Engine, Workload};
 use super::histogram::Histogram;
 use super::link::Identity;
+use super::wildcards;
 use crate::cli::exit::{Exit, Failure};
 use crate::mqtt::codec::client::Packet;
 use crate::mqtt::codec::{Ack, Delivery, PeerLimits, QoS, Version, encode, encode_publish};
@@ -17,6 +18,8 @@ const BACKLOG_BYTES: usize = 64 << 10;
 const BURST: u64 = 256;
 /// Silence after which messages under way count as lost.
 const LOST_AFTER: Duration = Duration::from_millis(1000);
+/// The same for durable sessions: they lose nothing, but some brokers keep it waiting for seconds.
+const DURABLE_LOST_AFTER: Duration = Duration::from_secs(20);
 /// Publisher number and time stamp at the start of each payload.
 pub const SMALLEST_PAYLOAD: usize = 16;
 
@@ -29,6 +32,8 @@ pub enum Topology {
     FanOut,
     /// Every publisher to its own topic, every subscriber to all of them by a wildcard.
     FanIn,
+    /// Filters with wildcards, shared out to the subscribers; every message matches one of them, each in turn.
+    Wildcards,
 }
 
 /// What the clients do.
@@ -40,6 +45,8 @@ pub struct Plan {
     pub publishers: usize,
     /// Number of subscribers.
     pub subscribers: usize,
+    /// Filters of all subscribers together, for [`Topology::Wildcards`].
+    pub filters: usize,
     /// Quality of service of messages and subscriptions.
     pub qos: QoS,
     /// Unacknowledged messages of one publisher.
@@ -56,7 +63,9 @@ pub struct Plan {
 
 struct Publisher {
     link: usize,
-    topic: String,
+    /// Published to in turn, from `next`; at least one.
+    topics: Vec<String>,
+    next: usize,
     packet_id: NonZeroU16,
     published: u64,
     acknowledged: u64,
@@ -86,20 +95,25 @@ impl Flow {
     /// Adds the subscribers to the engine.
     pub fn new(engine: &mut Engine, plan: Plan, run: &str) -> Flow {
         for index in 0..plan.subscribers {
-            let filter = match plan.topology {
-                Topology::OneToOne => format!("bench/{run}/{index}"),
-                Topology::FanOut => format!("bench/{run}"),
-                Topology::FanIn => format!("bench/{run}/#"),
+            let filters = match plan.topology {
+                Topology::OneToOne => vec![format!("bench/{run}/{index}")],
+                Topology::FanOut => vec![format!("bench/{run}")],
+                Topology::FanIn => vec![format!("bench/{run}/#")],
+                Topology::Wildcards => (index..plan.filters)
+                    .step_by(plan.subscribers)
+                    .map(|number| wildcards::filter(run, number))
+                    .collect(),
             };
+            let with_qos = |filter| (filter, plan.qos);
             engine.add(Identity {
                 client_id: format!("bench-{run}-s{index}"),
                 version: plan.version,
                 durable: plan.durable,
-                filters: vec![(filter, plan.qos)],
+                filters: filters.into_iter().map(with_qos).collect(),
             });
         }
         let copies = match plan.topology {
-            Topology::OneToOne => 1,
+            Topology::OneToOne | Topology::Wildcards => 1,
             Topology::FanOut | Topology::FanIn => plan.subscribers as u64,
         };
         Flow {
@@ -118,10 +132,19 @@ impl Flow {
     /// Adds the publishers, once the subscribers are ready.
     pub fn add_publishers(&mut self, engine: &mut Engine, run: &str) {
         for index in 0..self.plan.publishers {
-            let topic = match self.plan.topology {
-                Topology::OneToOne => format!("bench/{run}/{}", index % self.plan.subscribers),
-                Topology::FanOut => format!("bench/{run}"),
-                Topology::FanIn => format!("bench/{run}/{index}"),
+            let topics = match self.plan.topology {
+                Topology::OneToOne => {
+                    vec![format!("bench/{run}/{}", index % self.plan.subscribers)]
+                }
+                Topology::FanOut => vec![format!("bench/{run}")],
+                Topology::FanIn => vec![format!("bench/{run}/{index}")],
+                Topology::Wildcards => (0..self.plan.filters)
+                    .cycle()
+                    .skip(index)
+                    .step_by(self.plan.publishers)
+                    .take(self.plan.filters.div_ceil(self.plan.publishers))
+                    .map(|number| wildcards::topic(run, number))
+                    .collect(),
             };
             let link = engine.add(Identity {
                 client_id: format!("bench-{run}-p{index}"),
@@ -131,7 +154,8 @@ impl Flow {
             });
             self.publishers.push(Publisher {
                 link,
-                topic,
+                topics,
+                next: 0,
                 packet_id: NonZeroU16::MIN,
                 published: 0,
                 acknowledged: 0,
@@ -181,7 +205,9 @@ impl Flow {
                     packet_id: (!at_most_once).then_some(publisher.packet_id),
                     ..Delivery::plain(self.plan.version)
                 };
-                encode_publish(output, &publisher.topic, &[], &self.payload, &delivery)?;
+                let topic = &publisher.topics[publisher.next];
+                encode_publish(output, topic, &[], &self.payload, &delivery)?;
+                publisher.next = (publisher.next + 1) % publisher.topics.len();
                 publisher.packet_id = publisher
                     .packet_id
                     .checked_add(1)
@@ -198,9 +224,14 @@ impl Flow {
 
     /// Writes off what did not arrive for a while, so that a lossy server does not stop a publisher for good.
     fn write_off(&mut self, now: Instant) {
+        let lost_after = if self.plan.durable && self.plan.qos != QoS::AtMostOnce {
+            DURABLE_LOST_AFTER
+        } else {
+            LOST_AFTER
+        };
         for publisher in &mut self.publishers {
             let expected = publisher.published * self.copies;
-            let silent = now.saturating_duration_since(publisher.last_delivery) >= LOST_AFTER;
+            let silent = now.saturating_duration_since(publisher.last_delivery) >= lost_after;
             if silent && publisher.delivered < expected {
                 self.missing += expected - publisher.delivered;
                 publisher.delivered = expected;

@@ -13,6 +13,7 @@ mod kv;
 mod link;
 mod process;
 mod report;
+mod wildcards;
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
@@ -21,9 +22,9 @@ use serde_json::json;
 use uuid::Uuid;
 
 pub use self::arguments::Bench;
-use self::arguments::{KvArgs, Mode, MqttArgs, Protocol};
+use self::arguments::{BacklogArgs, KvArgs, Mode, MqttArgs, Protocol};
 use self::engine::Engine;
-use self::flow::{Flow, SMALLEST_PAYLOAD};
+use self::flow::{Flow, SMALLEST_PAYLOAD, Topology};
 use self::kv::{Kind, KvLoad};
 use self::link::Identity;
 use self::report::{Report, round};
@@ -38,6 +39,8 @@ struct Run {
     warmup: Duration,
     duration: Duration,
     pids: Vec<u32>,
+    /// Connections being opened at the same time.
+    opening: usize,
 }
 
 /// Runs the command.
@@ -52,6 +55,7 @@ pub fn run(bench: Bench, format: Format) -> Outcome {
         warmup: seconds(bench.warmup)?,
         duration: seconds(bench.duration)?,
         pids: bench.pid,
+        opening: bench.opening as usize,
     };
     let reports = match bench.mode {
         Mode::KvSet(arguments) => kv_runs(&run, Kind::Set, &arguments)?,
@@ -63,10 +67,7 @@ pub fn run(bench: Bench, format: Format) -> Outcome {
             protocol,
             durable,
         } => vec![connect_run(&run, clients as usize, protocol, durable)?],
-        Mode::Backlog {
-            messages,
-            payload_bytes,
-        } => vec![backlog_run(&run, messages, payload_bytes)?],
+        Mode::Backlog(arguments) => vec![backlog_run(&run, &arguments)?],
         Mode::Idle {
             connections,
             subscribe,
@@ -154,9 +155,9 @@ fn kv_run(run: &Run, plan: kv::Plan, mode: &str) -> Result<Report, Failure> {
     let survives = plan.survive.is_some();
     let clients = plan.clients;
     let id = format!("{}-{}", run.id, Uuid::new_v4().simple());
-    let mut engine = Engine::new()?;
+    let mut engine = Engine::new(run.opening)?;
     let mut load = KvLoad::new(&mut engine, plan, run.servers.clone(), &id[..13]);
-    engine.open_all(0, &run.servers, &mut load, Duration::from_secs(30))?;
+    engine.open_all(0, &run.servers, &mut load)?;
     load.start(&mut engine)?;
     kv::drive(&mut engine, &mut load, |load, _| load.is_populated())?;
     let warm = Instant::now() + run.warmup;
@@ -206,6 +207,10 @@ fn mqtt_runs(run: &Run, arguments: &MqttArgs) -> Result<Vec<Report>, Failure> {
         let message = format!("--payload-bytes: at least {SMALLEST_PAYLOAD}, for a time stamp");
         return Err(Failure::failed(message));
     }
+    if arguments.topology == Topology::Wildcards && arguments.filters < arguments.subscribers {
+        let message = "--filters: at least as many as there are subscribers";
+        return Err(Failure::failed(message));
+    }
     arguments
         .qos
         .iter()
@@ -218,6 +223,7 @@ fn mqtt_run(run: &Run, arguments: &MqttArgs, qos: u8) -> Result<Report, Failure>
         topology: arguments.topology,
         publishers: arguments.publishers as usize,
         subscribers: arguments.subscribers as usize,
+        filters: arguments.filters as usize,
         qos: QoS::from_bits(qos).unwrap_or_default(),
         window: arguments.window.max(1),
         lag: arguments.lag,
@@ -231,12 +237,11 @@ fn mqtt_run(run: &Run, arguments: &MqttArgs, qos: u8) -> Result<Report, Failure>
     );
     let (clients, subscribers) = (plan.publishers + plan.subscribers, plan.subscribers);
     let id = format!("{}q{qos}", run.id);
-    let mut engine = Engine::new()?;
+    let mut engine = Engine::new(run.opening)?;
     let mut flow = Flow::new(&mut engine, plan, &id);
-    let limit = Duration::from_secs(30);
-    engine.open_all(0, &run.servers, &mut flow, limit)?;
+    engine.open_all(0, &run.servers, &mut flow)?;
     flow.add_publishers(&mut engine, &id);
-    engine.open_all(subscribers, &run.servers, &mut flow, limit)?;
+    engine.open_all(subscribers, &run.servers, &mut flow)?;
     flow::drive(&mut engine, &mut flow, Instant::now() + run.warmup)?;
     flow.reset();
     let (begin, cpu, own) = (Instant::now(), process::cpu_times(&run.pids), own_cpu());
@@ -266,24 +271,36 @@ fn mqtt_run(run: &Run, arguments: &MqttArgs, qos: u8) -> Result<Report, Failure>
     })
 }
 
-fn backlog_run(run: &Run, messages: u64, payload_bytes: usize) -> Result<Report, Failure> {
-    eprintln!("backlog: {messages} messages");
-    let times = backlog::run(&run.servers, messages, payload_bytes, &run.id)?;
-    let filled = messages as f64 / times.filling.as_secs_f64();
-    let mut extra = vec![("filled_per_second", json!(round(filled, 0)))];
-    let memory: Option<u64> = run
-        .pids
-        .iter()
-        .map(|pid| process::resident_bytes(*pid))
-        .sum();
-    if let Some(bytes) = memory.filter(|_| !run.pids.is_empty()) {
-        extra.push(("resident_bytes", json!(bytes)));
-    }
+/// Sum over the servers of what the system says about each, when they are known.
+fn of_servers(run: &Run, each: impl Fn(u32) -> Option<u64>) -> Option<u64> {
+    let sum = run.pids.iter().map(|pid| each(*pid)).sum::<Option<u64>>();
+    sum.filter(|_| !run.pids.is_empty())
+}
+
+fn backlog_run(run: &Run, arguments: &BacklogArgs) -> Result<Report, Failure> {
+    let (messages, sessions) = (arguments.messages, u64::from(arguments.sessions));
+    eprintln!("backlog: {messages} messages, {sessions} sessions");
+    let mut extra = Vec::new();
+    let mut memory = |name, each: fn(u32) -> Option<u64>| {
+        extra.extend(of_servers(run, each).map(|bytes| (name, json!(bytes))));
+    };
+    memory("resident_empty_bytes", process::resident_bytes);
+    let mut backlog = backlog::Backlog::new(run, arguments)?;
+    let filling = backlog.fill()?;
+    memory("resident_filled_bytes", process::resident_bytes);
+    let draining = match arguments.no_drain {
+        true => None,
+        false => Some(backlog.drain()?),
+    };
+    memory("resident_bytes", process::resident_bytes);
+    memory("resident_peak_bytes", process::peak_resident_bytes);
+    let filled = messages as f64 / filling.as_secs_f64();
+    extra.push(("filled_per_second", json!(round(filled, 0))));
     Ok(Report {
         mode: "backlog".into(),
-        clients: 1,
-        elapsed: times.draining,
-        operations: messages,
+        clients: arguments.sessions as usize,
+        elapsed: draining.unwrap_or(filling),
+        operations: draining.map_or(messages, |_| messages * sessions),
         latency: histogram::Histogram::default(),
         errors: 0,
         extra,
@@ -333,7 +350,7 @@ fn idle_run(
         },
     };
     let identities = (0..connections).map(identity).collect();
-    let held = connect::hold(&run.servers, identities, &run.pids, settle)?;
+    let held = connect::hold(&run.servers, run.opening, identities, &run.pids, settle)?;
     let mut extra = Vec::new();
     if let Some((before, after)) = held.memory {
         let each = after.saturating_sub(before) as f64 / connections as f64;

@@ -7,10 +7,17 @@ const TICKS_PER_SECOND: u64 = 100;
 
 /// Memory of a process that is in RAM, in bytes.
 pub fn resident_bytes(pid: u32) -> Option<u64> {
+    memory(pid, "VmRSS:")
+}
+
+/// The most memory of a process that was ever in RAM, in bytes.
+pub fn peak_resident_bytes(pid: u32) -> Option<u64> {
+    memory(pid, "VmHWM:")
+}
+
+fn memory(pid: u32, field: &str) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
     let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
     Some(kib * 1024)
 }

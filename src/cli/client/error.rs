@@ -1,5 +1,6 @@
 //! Why the client could not do what it was asked.
 
+use crate::auth::scram::ServerError;
 use crate::mqtt::codec::{DecodeError, EncodeError, ReasonCode};
 
 /// Why the client could not do what it was asked.
@@ -31,6 +32,9 @@ pub enum ClientError {
     /// What was to be sent does not fit into a packet.
     #[error("cannot be sent: {0}")]
     Encode(#[from] EncodeError),
+    /// The log-in failed on this side.
+    #[error("cannot log in: {0}")]
+    LogIn(String),
     /// The state store answered something that is no answer.
     #[error("the state store answered {0}")]
     Answer(String),
@@ -64,5 +68,11 @@ impl ClientError {
 impl From<DecodeError> for ClientError {
     fn from(error: DecodeError) -> ClientError {
         ClientError::Protocol(error.text().to_owned())
+    }
+}
+
+impl From<ServerError> for ClientError {
+    fn from(error: ServerError) -> ClientError {
+        ClientError::LogIn(error.to_string())
     }
 }

@@ -5,6 +5,7 @@
 
 mod connection;
 mod error;
+mod login;
 mod message;
 mod session;
 mod state_store;

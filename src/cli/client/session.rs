@@ -8,7 +8,9 @@ use tokio::time::Instant;
 
 use super::connection::Connection;
 use super::error::ClientError;
+use super::login::Login;
 use super::message::{Message, Outgoing};
+use crate::auth::scram;
 use crate::config::Address;
 use crate::mqtt::codec::client::{self, Packet};
 use crate::mqtt::codec::{
@@ -36,6 +38,8 @@ pub struct Options {
     pub username: Option<String>,
     /// Password.
     pub password: Option<String>,
+    /// Log in with SCRAM-SHA-256: the password is proved, not sent. MQTT 5 only.
+    pub scram: bool,
     /// Longest time for one server to accept TCP and CONNECT.
     pub connect_timeout: Duration,
 }
@@ -52,8 +56,17 @@ impl Options {
             session_expiry_s: 0,
             username: None,
             password: None,
+            scram: false,
             connect_timeout: Duration::from_secs(3),
         }
+    }
+}
+
+/// What an answer to CONNECT means that is not an accepting CONNACK.
+pub(super) fn refusal(packet: &Packet<'_>) -> ClientError {
+    match packet {
+        Packet::ConnAck(ack) => ClientError::from_reason(ack.reason, ack.properties.reason_string),
+        _ => ClientError::Protocol("the first packet is not CONNACK".into()),
     }
 }
 
@@ -106,34 +119,44 @@ impl Client {
     async fn connect_to(options: &Options, address: &Address) -> Result<Client, ClientError> {
         let limit = options.connect_timeout;
         let mut connection = Connection::open(address, options.version, limit).await?;
-        let connect = Connect {
+        let mut login = Login::begin(options)?;
+        let first = login.as_ref().map(|login| login.first());
+        let mut connect = Connect {
             clean_start: options.clean_start,
             keep_alive: options.keep_alive_s,
-            username: options.username.as_deref(),
-            password: options.password.as_deref().map(str::as_bytes),
             session_expiry: (options.version.is_v5() && options.session_expiry_s > 0)
                 .then_some(options.session_expiry_s),
             ..Connect::new(options.version, &options.client_id)
         };
+        match &first {
+            Some(first) => {
+                connect.authentication_method = Some(scram::NAME);
+                connect.authentication_data = Some(first.as_bytes());
+            }
+            None => {
+                connect.username = options.username.as_deref();
+                connect.password = options.password.as_deref().map(str::as_bytes);
+            }
+        }
         client::connect(&mut connection.output, &connect)?;
         let handshake = async {
             connection.flush().await?;
+            if let Some(login) = &mut login {
+                login.answer(&mut connection).await?;
+            }
             connection.fill().await?;
             match connection.packet()? {
                 Packet::ConnAck(ack) if ack.reason == ReasonCode::Success => {
+                    if let Some(login) = &login {
+                        login.verify(ack.properties.authentication_data)?;
+                    }
                     let keep_alive = ack.properties.server_keep_alive;
                     Ok((
                         ack.session_present,
                         keep_alive.unwrap_or(options.keep_alive_s),
                     ))
                 }
-                Packet::ConnAck(ack) => Err(ClientError::from_reason(
-                    ack.reason,
-                    ack.properties.reason_string,
-                )),
-                _ => Err(ClientError::Protocol(
-                    "the first packet is not CONNACK".into(),
-                )),
+                packet => Err(refusal(&packet)),
             }
         };
         let (session_present, keep_alive_s) = tokio::time::timeout(limit, handshake)

@@ -16,6 +16,8 @@
 //! | `0x18` | [`retained`] | topic | `state.Retained` |
 //! | `0x19` | [`group`] | shared filter | `state.Group` |
 //! | `0x1a` | [`waiting`] | group id, number | `session::Entry` |
+//! | `0x1b` | [`feed`] | session id, number | `state.Feed` |
+//! | `0x1c` | [`ahead`] | session id, number, topic | |
 //! | `0x20` | [`record`] | state-store key | `store::record` |
 //! | `0x21` | [`watch`] | connection, state-store key | client id |
 //! | `0x22` | [`replies`] | log index | `state.Replies` |
@@ -23,7 +25,9 @@
 //!
 //! Ordinals are for ever: one is never given to another table.
 
+pub mod ahead;
 pub mod entry;
+pub mod feed;
 pub mod group;
 pub mod message;
 pub mod meta;
@@ -56,6 +60,8 @@ pub(crate) mod ordinal {
     pub const RETAINED: u8 = 0x18;
     pub const GROUP: u8 = 0x19;
     pub const WAITING: u8 = 0x1a;
+    pub const FEED: u8 = 0x1b;
+    pub const AHEAD: u8 = 0x1c;
     pub const RECORD: u8 = 0x20;
     pub const WATCH: u8 = 0x21;
     pub const REPLIES: u8 = 0x22;

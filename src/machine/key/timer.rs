@@ -25,6 +25,8 @@ pub enum Kind {
     PurgeGroup = 8,
     /// A session's queue holds more than was handed out at once; the subject is the session, big-endian.
     Grant = 9,
+    /// More retained messages are to go into a session's queue; the subject is the feed.
+    Feed = 10,
 }
 
 impl Kind {
@@ -39,6 +41,7 @@ impl Kind {
             Kind::PurgeSession,
             Kind::PurgeGroup,
             Kind::Grant,
+            Kind::Feed,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == number)

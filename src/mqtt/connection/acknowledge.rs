@@ -102,19 +102,26 @@ impl Connection {
         }
         let mut command = std::mem::take(&mut self.acknowledged);
         command.connection = self.mailbox.connection.0;
-        let waiter = if command.received.is_empty() && command.released.is_empty() {
-            Waiter::Nobody
-        } else {
-            let ticket = self.requests.insert(Request::Acknowledge {
-                received: command.received.clone(),
-                released: command.released.clone(),
-            });
-            Waiter::Connection(self.mailbox.clone(), ticket)
-        };
-        // There are at most as many as messages under way, so this is never refused.
-        self.broker
-            .proposer
-            .submit_always(command::command::Kind::Acknowledge(command), waiter);
+        let proposer = &self.broker.proposer;
+        // There are at most as many as messages under way, so they are never refused.
+        if command.received.is_empty() && command.released.is_empty() {
+            let is_urgent = self
+                .outbound
+                .is_short_of_room(command.completed.len(), self.broker.config.max_inflight);
+            let kind = command::command::Kind::Acknowledge(command);
+            if is_urgent {
+                proposer.submit_always(kind, Waiter::Nobody);
+            } else {
+                proposer.submit_lazily(kind);
+            }
+            return;
+        }
+        let ticket = self.requests.insert(Request::Acknowledge {
+            received: command.received.clone(),
+            released: command.released.clone(),
+        });
+        let waiter = Waiter::Connection(self.mailbox.clone(), ticket);
+        proposer.submit_always(command::command::Kind::Acknowledge(command), waiter);
     }
 
     /// The log knows what the client had acknowledged.

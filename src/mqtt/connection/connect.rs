@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::authenticate::Login;
 use super::end::Ended;
 use super::{Connection, Opened, Terms};
 use crate::config::{MqttConfig, QueuePolicy};
@@ -11,7 +12,7 @@ use crate::machine::effect::Reply;
 use crate::mqtt::broker::Broker;
 use crate::mqtt::codec::{
     ConnAck, ConnAckProperties, Connect, DecodeError, MAX_PACKET_SIZE, PeerLimits, ReasonCode,
-    Version, Will, decode_connect, encode, frame, sniff_version,
+    Version, Will, encode, frame, sniff_version,
 };
 use crate::proto::command;
 use crate::replica::proposer::Waiter;
@@ -21,11 +22,18 @@ use crate::telemetry::labels::DisconnectReason;
 /// The receive maximum of a client that names none `[MQTT5 3.1.2.11.3]`; also what MQTT 3 clients get.
 const DEFAULT_RECEIVE_MAXIMUM: u16 = u16::MAX;
 
+/// Why a node without a leader turns clients away.
+pub(super) const NOT_IN_TOUCH: &str = "this node is not in touch with the cluster's majority";
+
 /// The ticket of the opening: a connection has no other request yet.
 const OPENING: Ticket = 0;
 
 /// A CONNECT that passed its checks, on its way through the log.
 pub(super) struct Opening {
+    /// The last data of the authentication, for the CONNACK.
+    authentication_data: Vec<u8>,
+    /// What the client gets as Response Information, if it asked for it.
+    response_information: Option<String>,
     mailbox: Arc<Mailbox>,
     terms: Terms,
     receive_maximum: u16,
@@ -40,12 +48,12 @@ pub(super) struct Refusal {
     pub(super) ended: Ended,
 }
 
-fn refuse(version: Option<Version>, reason: ReasonCode, text: &'static str) -> Refusal {
+pub(super) fn refuse(version: Option<Version>, reason: ReasonCode, text: &'static str) -> Refusal {
     refuse_within(PeerLimits::NONE, version, reason, text)
 }
 
 /// `limits` are the client's, where its CONNECT could be read `[MQTT-3.2.2-19]`.
-fn refuse_within(
+pub(super) fn refuse_within(
     limits: PeerLimits,
     version: Option<Version>,
     reason: ReasonCode,
@@ -70,7 +78,7 @@ fn refuse_within(
     }
 }
 
-fn refuse_malformed(found: frame::Frame<'_>, error: DecodeError) -> Refusal {
+pub(super) fn refuse_malformed(found: frame::Frame<'_>, error: DecodeError) -> Refusal {
     if error == DecodeError::FirstPacketNotConnect {
         // [MQTT-3.1.0-1]: no answer, this may not be MQTT at all.
         return Refusal {
@@ -83,6 +91,24 @@ fn refuse_malformed(found: frame::Frame<'_>, error: DecodeError) -> Refusal {
         ended: Ended::from(error),
         ..refusal
     }
+}
+
+/// What the client asked for of packets that are sent to it.
+pub(super) fn limits(connect: &Connect<'_>) -> PeerLimits {
+    PeerLimits {
+        max_packet_size: connect
+            .maximum_packet_size
+            .map_or(MAX_PACKET_SIZE, |size| size.get()),
+        problem_information: connect.request_problem_information,
+    }
+}
+
+/// The text of `mqtt.response_information` for this client: what its response topics begin with. `None` when there is
+/// none, and for client ids with wildcards, which no topic name may have.
+fn response_information(template: &str, client_id: &str) -> Option<String> {
+    let text = template.replace("{client_id}", client_id);
+    let is_usable = !text.is_empty() && !text.contains(['+', '#']);
+    is_usable.then_some(text)
 }
 
 /// What the session's queue may hold, as this node is configured.
@@ -114,20 +140,19 @@ fn will(will: &Will<'_>) -> command::Will {
 }
 
 impl Opening {
-    /// Checks the CONNECT in `found` and proposes the opening of its session.
-    pub(super) fn begin(broker: &Arc<Broker>, found: frame::Frame<'_>) -> Result<Opening, Refusal> {
-        let connect = decode_connect(found).map_err(|error| refuse_malformed(found, error))?;
+    /// Checks a CONNECT and proposes the opening of its session. `login` is what its client has proved, if it was asked
+    /// to.
+    pub(super) fn begin(
+        broker: &Arc<Broker>,
+        connect: &Connect<'_>,
+        login: Option<Login>,
+    ) -> Result<Opening, Refusal> {
         let version = connect.version;
-        let opening = Opening::of(broker, &connect);
+        let opening = Opening::of(broker, connect, login);
         let limits = opening.terms.limits;
         let refuse = |reason, text| Err(refuse_within(limits, Some(version), reason, text));
         if !broker.is_serving() {
-            let text = "this node is not in touch with the cluster's majority";
-            return refuse(ReasonCode::ServerUnavailable, text);
-        }
-        if connect.authentication_method.is_some() {
-            let text = "extended authentication is not supported";
-            return refuse(ReasonCode::BadAuthenticationMethod, text);
+            return refuse(ReasonCode::ServerUnavailable, NOT_IN_TOUCH);
         }
         if connect
             .will
@@ -167,7 +192,7 @@ impl Opening {
         Ok(opening)
     }
 
-    fn of(broker: &Arc<Broker>, connect: &Connect<'_>) -> Opening {
+    fn of(broker: &Arc<Broker>, connect: &Connect<'_>, login: Option<Login>) -> Opening {
         let config = &broker.config;
         let version = connect.version;
         // Clean session 0 of MQTT 3 is a session without end; clean session 1 ends with the connection.
@@ -182,16 +207,20 @@ impl Opening {
         } else {
             connect.client_id.into()
         };
-        let max_packet_size = connect
-            .maximum_packet_size
-            .map_or(MAX_PACKET_SIZE, |size| size.get());
+        let limits = limits(connect);
+        let response_information = connect
+            .request_response_information
+            .then(|| response_information(&config.response_information, &client_id))
+            .flatten();
+        let (proved, authentication_data) = match login {
+            Some(login) => (Some(login.proved), login.data),
+            None => (None, Vec::new()),
+        };
         let terms = Terms {
             version,
             client_id,
-            limits: PeerLimits {
-                max_packet_size,
-                problem_information: connect.request_problem_information,
-            },
+            limits,
+            proved,
             keep_alive: match config.max_keep_alive_s {
                 0 => connect.keep_alive,
                 max if connect.keep_alive == 0 || connect.keep_alive > max => max,
@@ -200,10 +229,12 @@ impl Opening {
             session_expiry: asked_expiry.min(config.session_expiry_max_s),
         };
         Opening {
+            authentication_data,
+            response_information,
             mailbox: Mailbox::new(
                 broker.next_connection(),
                 version,
-                max_packet_size,
+                limits.max_packet_size,
                 connect.topic_alias_maximum,
                 broker.outbox.clone(),
             ),
@@ -255,10 +286,7 @@ impl Opening {
                 self.accept(broker, present, &mut connection)?;
                 Ok(connection)
             }
-            _ => {
-                let text = "this node is not in touch with the cluster's majority";
-                Err(self.abandon(broker, ReasonCode::ServerUnavailable, text))
-            }
+            _ => Err(self.abandon(broker, ReasonCode::ServerUnavailable, NOT_IN_TOUCH)),
         }
     }
 
@@ -295,13 +323,21 @@ impl Opening {
             topic_alias_maximum: Some(config.topic_alias_maximum),
             server_keep_alive: (terms.keep_alive != self.asked_keep_alive)
                 .then_some(terms.keep_alive),
+            response_information: self.response_information.as_deref(),
+            authentication_method: terms.proved.as_ref().map(|proved| &*proved.method),
+            authentication_data: Some(&*self.authentication_data).filter(|data| !data.is_empty()),
             ..ConnAckProperties::default()
         };
-        let connack = ConnAck {
+        let mut connack = ConnAck {
             properties,
             ..ConnAck::accepted(session_present)
         };
-        let written = encode::connack(&mut connection.out, terms.version, &connack, terms.limits);
+        let out = &mut connection.out;
+        let written = encode::connack(out, terms.version, &connack, terms.limits).or_else(|_| {
+            // A hint gives way where there is no room for it.
+            connack.properties.response_information = None;
+            encode::connack(out, terms.version, &connack, terms.limits)
+        });
         match written {
             Ok(_) => Ok(()),
             // The client's maximum packet size is too small for what it must be told.

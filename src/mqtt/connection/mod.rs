@@ -4,8 +4,10 @@
 //! the connection is in the replicated machine, reached through the broker's proposer; here is only what ends with it.
 
 mod acknowledge;
+mod authenticate;
 mod connect;
 mod end;
+mod handshake;
 mod outbound;
 mod publish;
 mod requests;
@@ -33,6 +35,7 @@ use crate::router::mailbox::{Contents, Item, Mailbox, Ticket, WakeList};
 use crate::session::inbound::Inbound;
 use crate::store::topics::INVOKE;
 use crate::telemetry::labels::{DisconnectReason, Qos};
+use authenticate::{Proved, Renewal};
 use end::Ended;
 use outbound::Outbound;
 use requests::{Request, Requests};
@@ -56,6 +59,8 @@ struct Terms {
     /// Seconds; 0 turns it off.
     keep_alive: u16,
     session_expiry: u32,
+    /// Who the client has proved to be, where extended authentication was agreed on.
+    proved: Option<Proved>,
 }
 
 /// What the machine says of the session.
@@ -82,6 +87,8 @@ struct Connection {
     repeated: Vec<PacketId>,
     /// What the client has acknowledged in the present burst and the log must know.
     acknowledged: command::Acknowledge,
+    /// A re-authentication under way.
+    renewal: Option<Box<Renewal>>,
     requests: Requests,
     /// Messages on their way through the log, by QoS.
     logging: [u32; 3],
@@ -91,6 +98,9 @@ struct Connection {
     unacknowledged_bytes: usize,
     /// Subscriptions whose retained messages are still to be sent.
     feeds: VecDeque<Feed>,
+    /// Whether this node knows of everybody who has subscribed, so that messages may go past the log (P6); looked at once
+    /// per burst of packets. Without it they wait.
+    in_touch: bool,
     /// SUBSCRIBEs that are not effective here yet: what is published after them must wait to be matched.
     subscribing: u32,
     /// Topics behind the client's aliases `[MQTT-3.3.2-12]`.
@@ -122,11 +132,13 @@ impl Connection {
             inbound: Inbound::new(receive_maximum, received),
             repeated: Vec::new(),
             acknowledged: command::Acknowledge::default(),
+            renewal: None,
             requests: Requests::default(),
             logging: [0; 3],
             unconfirmed: 0,
             unacknowledged_bytes: 0,
             feeds: VecDeque::new(),
+            in_touch: false,
             subscribing: 0,
             aliases: FxHashMap::default(),
             routes: FxHashMap::default(),
@@ -140,6 +152,7 @@ impl Connection {
     /// Handles the packets at the start of `bytes` and returns how many bytes they took, and whether the next one must
     /// wait.
     fn handle_bytes(&mut self, bytes: &[u8]) -> (usize, Result<Flow, Ended>) {
+        self.in_touch = self.broker.touch.is_proven();
         let handled = self.handle_packets(bytes);
         self.propose_acknowledged();
         handled
@@ -177,10 +190,7 @@ impl Connection {
                 encode::pingresp(&mut self.acks);
             }
             Packet::Disconnect(disconnect) => return Err(self.handle_disconnect(&disconnect)),
-            // No extended authentication was agreed on [MQTT-4.12.0-7].
-            Packet::Auth(_) => {
-                return Err(Ended::protocol("AUTH without an authentication method"));
-            }
+            Packet::Auth(auth) => self.handle_auth(&auth)?,
         }
         Ok(Flow::Continue)
     }

@@ -132,6 +132,13 @@ impl Outbound {
         }
     }
 
+    /// Whether messages of the queue may be waiting until the log knows of `acknowledged` more: half of the messages it
+    /// grants at once, at most `granted` of them, are in use.
+    pub fn is_short_of_room(&self, acknowledged: usize, granted: u16) -> bool {
+        let granted = self.receive_maximum.min(granted);
+        2 * (self.window.len() + acknowledged) >= usize::from(granted)
+    }
+
     fn has_room(&self) -> bool {
         self.under_way.len() + self.window.len() < usize::from(self.receive_maximum)
     }
@@ -353,6 +360,15 @@ mod tests {
     /// One of the connection's own ids, which begin above those of the queue.
     fn id(id: u16) -> PacketId {
         PacketId::new(QUEUE_IDS + id).expect("not zero")
+    }
+
+    #[test]
+    fn room_is_short_when_half_of_what_is_granted_is_in_use() {
+        let outbound = Outbound::new(10);
+        assert!(!outbound.is_short_of_room(4, 256));
+        assert!(outbound.is_short_of_room(5, 256));
+        assert!(outbound.is_short_of_room(2, 4));
+        assert!(Outbound::new(1).is_short_of_room(1, 256));
     }
 
     #[test]

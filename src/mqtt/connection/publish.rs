@@ -57,6 +57,9 @@ impl Connection {
             }
             return self.propose_publish(topic, publish);
         }
+        if !self.in_touch {
+            return Flow::Stall;
+        }
         self.route(topic, publish, None);
         Flow::Continue
     }
@@ -120,7 +123,7 @@ impl Connection {
         let route = self.routes.get(topic);
         let has_remote = route.is_some_and(Route::has_remote);
         let pressure = route.map_or(State::Calm, Route::pressure);
-        if self.is_held_up(pressure, has_remote) {
+        if !self.in_touch || self.is_held_up(pressure, has_remote) {
             return Ok(Flow::Stall);
         }
         self.begin_inbound(packet_id, exactly_once);

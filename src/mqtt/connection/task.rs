@@ -18,11 +18,12 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::Connection;
 use super::Flow;
-use super::connect::{Opening, Refusal};
+use super::connect::Refusal;
 use super::end::Ended;
+use super::handshake;
 use crate::limits;
 use crate::mqtt::broker::Broker;
-use crate::mqtt::codec::{DecodeError, PacketType, frame};
+use crate::mqtt::codec::frame;
 use crate::router::mailbox::Contents;
 use crate::router::pressure::State;
 use crate::telemetry::labels::DisconnectReason;
@@ -35,7 +36,7 @@ const STALL: Duration = Duration::from_millis(5);
 
 thread_local! {
     /// What is read from any socket of this thread.
-    static READ_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; limits::READ_BUFFER_BYTES]);
+    pub(super) static READ_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; limits::READ_BUFFER_BYTES]);
     /// What is taken from any mailbox of this thread.
     static CONTENTS: RefCell<Contents> = RefCell::default();
 }
@@ -57,37 +58,53 @@ struct Patience {
     drained: u64,
 }
 
-/// Serves one client until its connection ends.
+/// Serves one client until its connection ends. What the beginning needs is given back when it is over: most connections
+/// are idle most of the time, and there are many.
 pub async fn serve(broker: &Arc<Broker>, stream: TcpStream, address: SocketAddr) {
+    match Box::pin(begin(broker, stream)).await {
+        Ok(mut task) => task.run(address).await,
+        Err(refused) => Box::pin(refuse(broker, refused, address)).await,
+    }
+}
+
+/// Tells a client why its connection can't be.
+async fn refuse(broker: &Broker, refused: Box<(TcpStream, Refusal)>, address: SocketAddr) {
+    let (stream, refusal) = &*refused;
+    send_last(stream, &refusal.packet).await;
+    ended(broker, &refusal.ended, address, "");
+}
+
+/// CONNECT, authentication, and the session's opening.
+async fn begin(
+    broker: &Arc<Broker>,
+    stream: TcpStream,
+) -> Result<Box<Task>, Box<(TcpStream, Refusal)>> {
     let mut unfinished = Vec::new();
     let timeout = Duration::from_secs(broker.config.connect_timeout_s.into());
-    let opening =
-        match tokio::time::timeout(timeout, read_connect(broker, &stream, &mut unfinished)).await {
-            Ok(opening) => opening,
-            Err(_) => Err(Refusal {
+    let open = handshake::open(broker, &stream, &mut unfinished);
+    let opening = match tokio::time::timeout(timeout, open).await {
+        Ok(opening) => opening,
+        Err(_) => {
+            let text = "no CONNECT, or not all of its authentication, came in time";
+            Err(Refusal {
                 packet: Vec::new(),
-                ended: Ended::silent(DisconnectReason::ConnectTimeout, "no CONNECT came in time"),
-            }),
-        };
+                ended: Ended::silent(DisconnectReason::ConnectTimeout, text),
+            })
+        }
+    };
     let connection = match opening {
-        Ok(opening) => Box::pin(opening.finish(broker)).await,
+        Ok(opening) => opening.finish(broker).await,
         Err(refusal) => Err(refusal),
     };
     match connection {
-        Ok(connection) => {
-            let mut task = Box::new(Task {
-                connection,
-                stream,
-                unfinished,
-                written: 0,
-                patience: None,
-            });
-            task.run(address).await;
-        }
-        Err(refusal) => {
-            send_last(&stream, &refusal.packet).await;
-            ended(broker, &refusal.ended, address, "");
-        }
+        Ok(connection) => Ok(Box::new(Task {
+            connection,
+            stream,
+            unfinished,
+            written: 0,
+            patience: None,
+        })),
+        Err(refusal) => Err(Box::new((stream, refusal))),
     }
 }
 
@@ -96,62 +113,14 @@ fn ended(broker: &Broker, ended: &Ended, address: SocketAddr, client_id: &str) {
     tracing::debug!(client_id, %address, cause = ?ended.cause, reason = ended.text, "connection closed");
 }
 
-async fn read_connect(
-    broker: &Arc<Broker>,
-    stream: &TcpStream,
-    unfinished: &mut Vec<u8>,
-) -> Result<Opening, Refusal> {
-    let fail = |ended| Refusal {
-        packet: Vec::new(),
-        ended,
-    };
-    loop {
-        stream.readable().await.map_err(|_| fail(network()))?;
-        let read = READ_BUFFER.with_borrow_mut(|buffer| {
-            let read = stream.try_read(buffer)?;
-            unfinished.extend_from_slice(&buffer[..read]);
-            Ok(read)
-        });
-        match read {
-            Ok(0) => return Err(fail(network())),
-            Ok(_) => {}
-            Err(error) if is_transient(&error) => continue,
-            Err(_) => return Err(fail(network())),
-        }
-        if unfinished
-            .first()
-            .is_some_and(|first| *first != PacketType::Connect.first_byte())
-        {
-            // [MQTT-3.1.0-1]: no answer, this may not be MQTT at all.
-            let text = DecodeError::FirstPacketNotConnect.text();
-            return Err(fail(Ended::silent(DisconnectReason::Protocol, text)));
-        }
-        match frame::next(unfinished, broker.config.max_packet_size_bytes) {
-            Ok(Some(found)) => {
-                let length = found.length;
-                let opening = Opening::begin(broker, found);
-                unfinished.drain(..length);
-                return opening;
-            }
-            Ok(None) => {}
-            Err(error) => {
-                return Err(fail(Ended {
-                    tell: None,
-                    ..Ended::from(error)
-                }));
-            }
-        }
-    }
-}
-
-const fn network() -> Ended {
+pub(super) const fn network() -> Ended {
     Ended::silent(
         DisconnectReason::Network,
         "the client or the network closed the connection",
     )
 }
 
-fn is_transient(error: &io::Error) -> bool {
+pub(super) fn is_transient(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
@@ -198,7 +167,8 @@ impl Task {
         if end.tell.is_some() {
             self.connection.out.append(&mut self.connection.acks);
             self.connection.say_goodbye(&end);
-            send_last(&self.stream, &self.connection.out[self.written..]).await;
+            let rest = &self.connection.out[self.written..];
+            Box::pin(send_last(&self.stream, rest)).await;
         }
         self.connection.close(&end);
         ended(&self.connection.broker, &end, address, &client_id);
@@ -224,17 +194,23 @@ impl Task {
                     return end;
                 }
             }
-            let stall = async {
-                if stalled {
-                    tokio::time::sleep(STALL).await;
-                } else {
-                    std::future::pending().await
-                }
+            if let Err(end) = self.connection.check_renewal(Instant::now()) {
+                return end;
+            }
+            let deadline = match stalled {
+                true => Some(Instant::now() + STALL),
+                false => self.connection.renewal_deadline(),
             };
+            // An idle connection has none, and keeps no room for it.
+            let mut pause = deadline.map(|deadline| Box::pin(sleep_until(deadline)));
+            let pause = poll_fn(|context| match &mut pause {
+                Some(pause) => pause.as_mut().poll(context),
+                None => Poll::Pending,
+            });
             let event = tokio::select! {
                 biased;
                 event = self.next_event(stalled, timer.as_mut()) => event,
-                () = stall => continue,
+                () = pause => continue,
             };
             match event {
                 // [MQTT-3.1.2-22]: only what arrives counts.
@@ -456,5 +432,24 @@ impl Task {
         if self.unfinished.is_empty() && self.unfinished.capacity() > KEPT {
             self.unfinished = Vec::new();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size_of_future<F: Future>(
+        _: impl Fn(&'static Arc<Broker>, TcpStream, SocketAddr) -> F,
+    ) -> usize {
+        size_of::<F>()
+    }
+
+    /// Nodes have many connections, nearly all of them idle.
+    #[test]
+    fn what_an_idle_connection_keeps_is_small() {
+        assert!(size_of::<Task>() <= 768, "{}", size_of::<Task>());
+        let future = size_of_future(serve);
+        assert!(future <= 448, "{future}");
     }
 }

@@ -1,0 +1,65 @@
+//! Extended authentication from the client's side: SCRAM-SHA-256 between CONNECT and CONNACK.
+
+use super::connection::Connection;
+use super::error::ClientError;
+use super::session::{Options, refusal};
+use crate::auth::ENTROPY_BYTES;
+use crate::auth::scram::{self, ServerError};
+use crate::mqtt::codec::client::{self, Packet};
+use crate::mqtt::codec::{Auth, PeerLimits, ReasonCode, Version};
+
+/// A log-in with SCRAM-SHA-256 under way.
+pub(super) struct Login {
+    scram: scram::Client,
+}
+
+impl Login {
+    pub(super) fn begin(options: &Options) -> Result<Option<Login>, ClientError> {
+        if !options.scram {
+            return Ok(None);
+        }
+        let user = options.username.as_deref().unwrap_or_default();
+        let password = options.password.as_deref().unwrap_or_default();
+        let mut entropy = [0; ENTROPY_BYTES];
+        getrandom::fill(&mut entropy).map_err(|error| ClientError::LogIn(error.to_string()))?;
+        let scram = scram::Client::new(user, password, &entropy)?;
+        Ok(Some(Login { scram }))
+    }
+
+    /// What goes with CONNECT.
+    pub(super) fn first(&self) -> String {
+        self.scram.first()
+    }
+
+    /// Waits for the server's challenge and answers it.
+    pub(super) async fn answer(&mut self, connection: &mut Connection) -> Result<(), ClientError> {
+        connection.fill().await?;
+        let answer = match connection.packet()? {
+            Packet::Auth(auth) if auth.reason == ReasonCode::ContinueAuthentication => {
+                self.scram.answer(auth.data.unwrap_or_default())?
+            }
+            // One that does not ask for the proof has not looked at the method.
+            Packet::ConnAck(ack) if ack.reason == ReasonCode::Success => {
+                return Err(ServerError::Unproved.into());
+            }
+            packet => return Err(refusal(&packet)),
+        };
+        let packet = Auth::new(
+            ReasonCode::ContinueAuthentication,
+            scram::NAME,
+            Some(answer.as_bytes()),
+        );
+        client::auth(
+            &mut connection.output,
+            Version::V5,
+            &packet,
+            PeerLimits::NONE,
+        )?;
+        connection.flush().await
+    }
+
+    /// Sees the server prove that it knows the user, too: the data came with its CONNACK.
+    pub(super) fn verify(&self, data: Option<&[u8]>) -> Result<(), ClientError> {
+        Ok(self.scram.verify(data.unwrap_or_default())?)
+    }
+}

@@ -215,6 +215,7 @@ fn messages_through_the_log_are_held_on_the_subscribers_node(cluster: &Cluster) 
 /// Each has its acknowledgements behind its messages: whoever stops reading one of them blocks the other.
 fn clients_that_publish_to_each_other_do_not_block_each_other(cluster: &Cluster) {
     let (ended, dropped) = (sum(cluster, STALLED), sum(cluster, DROPPED));
+    let held = sum(cluster, HELD);
     const MESSAGES: u32 = 3000;
     let clients = [("mutual-a", "mutual-b"), ("mutual-b", "mutual-a")].map(|(own, other)| {
         let connect = flow::connect_with_maximum(own, 20);
@@ -233,6 +234,7 @@ fn clients_that_publish_to_each_other_do_not_block_each_other(cluster: &Cluster)
         "something was dropped"
     );
     assert_eq!(sum(cluster, STALLED) - ended, 0.0, "somebody was stalled");
+    assert!(sum(cluster, HELD) > held, "nobody had to wait");
 }
 
 /// Publishes and receives as many, on one thread, with a large window.

@@ -388,15 +388,18 @@ fn a_full_queue_gives_way_as_its_policy_says() {
     }
 }
 
+fn keeping_qos_0(connection: u64, qos_0: bool) -> command::OpenSession {
+    command::OpenSession {
+        bounds: Some(command::QueueBounds { qos_0, ..BOUNDS }),
+        ..durable("a", connection, 10)
+    }
+}
+
 #[test]
 fn messages_with_qos_0_wait_only_where_they_were_asked_to() {
     for qos_0 in [false, true] {
         let mut replica = Replica::new();
-        let bounds = command::QueueBounds { qos_0, ..BOUNDS };
-        let connect = |connection| command::OpenSession {
-            bounds: Some(bounds),
-            ..durable("a", connection, 10)
-        };
+        let connect = |connection| keeping_qos_0(connection, qos_0);
         replica.present(connect(1));
         replica.run(vec![subscribe("a", 1, "t", 1), close("a", 1)]);
         replica.run(vec![publish("t", 0, "zero")]);
@@ -557,11 +560,7 @@ fn what_a_lost_member_was_sent_goes_to_the_others_first() {
 fn a_group_keeps_messages_with_qos_0_only_where_a_member_asks_for_it() {
     for qos_0 in [false, true] {
         let mut replica = Replica::new();
-        let bounds = command::QueueBounds { qos_0, ..BOUNDS };
-        let connect = |connection| command::OpenSession {
-            bounds: Some(bounds),
-            ..durable("a", connection, 10)
-        };
+        let connect = |connection| keeping_qos_0(connection, qos_0);
         replica.present(connect(1));
         replica.run(vec![subscribe("a", 1, "$share/g/t", 1)]);
         let sent_at_once = |outputs: &[Output]| {

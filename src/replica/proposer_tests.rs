@@ -1,0 +1,194 @@
+//! What is proposed, when, and in which order.
+
+use super::*;
+use command::command::Kind;
+
+fn kind() -> Kind {
+    Kind::NodeDown(command::NodeDown {
+        node: 1,
+        incarnation: 1,
+    })
+}
+
+#[test]
+fn a_life_begins_with_an_empty_proposal_numbered_one() {
+    let proposer = Proposer::default();
+    proposer.begin(Incarnation(7));
+    let mut cursor = Cursor::default();
+    let first = proposer.next(&mut cursor).expect("the registration");
+    assert_eq!(
+        (first.incarnation, first.sequence, first.commands.len()),
+        (Incarnation(7), 1, 0)
+    );
+    assert!(proposer.next(&mut cursor).is_none());
+}
+
+#[test]
+fn commands_gather_while_as_many_proposals_as_allowed_are_on_their_way() {
+    let proposer = Proposer::default();
+    proposer.begin(Incarnation(7));
+    let mut cursor = Cursor::default();
+    proposer.next(&mut cursor).expect("the registration");
+    for _ in 1..limits::PROPOSALS_IN_FLIGHT {
+        proposer.submit(kind(), Waiter::Nobody).expect("room");
+        proposer.next(&mut cursor).expect("room");
+    }
+    proposer.submit(kind(), Waiter::Nobody).expect("room");
+    proposer.submit(kind(), Waiter::Nobody).expect("room");
+    assert!(proposer.next(&mut cursor).is_none());
+    proposer.applied(Incarnation(7), 1);
+    let next = proposer.next(&mut cursor).expect("what gathered");
+    assert_eq!(next.sequence, limits::PROPOSALS_IN_FLIGHT as u64 + 1);
+    assert!(next.commands.len() > 8, "both commands are in one proposal");
+}
+
+#[test]
+fn what_nothing_waits_for_goes_with_the_next_command() {
+    let proposer = Proposer::default();
+    proposer.begin(Incarnation(7));
+    let mut cursor = Cursor::default();
+    proposer.next(&mut cursor).expect("the registration");
+    proposer.submit_lazily(kind());
+    proposer.submit_lazily(kind());
+    assert!(proposer.next(&mut cursor).is_none());
+    proposer.submit(kind(), Waiter::Nobody).expect("room");
+    let all = proposer.next(&mut cursor).expect("an urgent command");
+    assert_eq!(proposer.depth().gathering, 0);
+    proposer.applied(Incarnation(7), 1);
+    proposer.submit(kind(), Waiter::Nobody).expect("room");
+    let one = proposer.next(&mut cursor).expect("room");
+    assert_eq!(all.commands.len(), 3 * one.commands.len());
+    proposer.submit_lazily(kind());
+    assert!(
+        proposer.next(&mut cursor).is_none(),
+        "what follows an urgent one waits again"
+    );
+}
+
+#[tokio::test]
+async fn what_nothing_waits_for_goes_alone_when_nothing_else_comes() {
+    let proposer = Proposer::default();
+    proposer.begin(Incarnation(7));
+    let mut cursor = Cursor::default();
+    proposer.next(&mut cursor).expect("the registration");
+    proposer.changed().await;
+    let waits = async {
+        proposer.changed().await;
+        proposer.next(&mut cursor)
+    };
+    let submits = async { proposer.submit_lazily(kind()) };
+    let (sent, ()) = tokio::join!(waits, submits);
+    assert_eq!(sent.map(|sent| sent.sequence), Some(2));
+}
+
+#[test]
+fn no_proposal_is_much_larger_than_allowed_and_the_order_is_kept() {
+    let proposer = Proposer::default();
+    proposer.begin(Incarnation(7));
+    let mut cursor = Cursor::default();
+    proposer.next(&mut cursor).expect("the registration");
+    let command = |value: u8| {
+        Kind::StoreWrite(command::StoreWrite {
+            value: vec![value; limits::PROPOSAL_BYTES / 3].into(),
+            ..Default::default()
+        })
+    };
+    for value in 0..10 {
+        proposer
+            .submit(command(value), Waiter::Nobody)
+            .expect("room");
+    }
+    assert_eq!(proposer.depth().gathering, 10);
+    let mut all = BytesMut::new();
+    for sequence in 2.. {
+        for _ in 0..proposer.depth().in_flight {
+            proposer.replied(Reply::Done, None, &mut WakeList::default());
+        }
+        proposer.applied(Incarnation(7), sequence - 1);
+        let Some(next) = proposer.next(&mut cursor) else {
+            break;
+        };
+        assert_eq!(next.sequence, sequence);
+        assert!(next.commands.len() < 2 * limits::PROPOSAL_BYTES);
+        all.extend_from_slice(&next.commands);
+    }
+    let mut expected = BytesMut::new();
+    for value in 0..10 {
+        let command = command::Command {
+            kind: Some(command(value)),
+        };
+        let encoded = command.encode_length_delimited(&mut expected);
+        encoded.expect("a BytesMut grows");
+    }
+    assert!(all == expected, "{} of {}", all.len(), expected.len());
+    assert_eq!(
+        proposer.depth(),
+        Depth {
+            gathering: 0,
+            in_flight: 0
+        }
+    );
+}
+
+#[test]
+fn what_is_not_applied_is_sent_again() {
+    let proposer = Proposer::default();
+    proposer.begin(Incarnation(7));
+    let mut cursor = Cursor::default();
+    assert_eq!(
+        proposer.next(&mut cursor).map(|found| found.sequence),
+        Some(1)
+    );
+    assert!(proposer.next(&mut cursor).is_none());
+    proposer.resend();
+    assert_eq!(
+        proposer.next(&mut cursor).map(|found| found.sequence),
+        Some(1)
+    );
+    assert_eq!(
+        proposer
+            .next(&mut Cursor::default())
+            .map(|found| found.sequence),
+        Some(1)
+    );
+    proposer.applied(Incarnation(7), 1);
+    assert!(proposer.next(&mut Cursor::default()).is_none());
+}
+
+#[test]
+fn what_is_urgent_finds_room_when_others_have_to_wait() {
+    let proposer = Proposer::default();
+    proposer.begin(Incarnation(7));
+    let large = || {
+        Kind::StoreWrite(command::StoreWrite {
+            value: vec![0; limits::PROPOSAL_GATHERING_BYTES].into(),
+            ..Default::default()
+        })
+    };
+    assert_eq!(proposer.submit(large(), Waiter::Nobody), Ok(()));
+    assert_eq!(proposer.submit(kind(), Waiter::Nobody), Err(Overloaded));
+    assert_eq!(proposer.submit_urgent(large(), Waiter::Nobody), Ok(()));
+    assert_eq!(
+        proposer.submit_urgent(kind(), Waiter::Nobody),
+        Err(Overloaded)
+    );
+    proposer.submit_always(kind(), Waiter::Nobody);
+}
+
+#[tokio::test]
+async fn replies_reach_the_waiters_in_order() {
+    let proposer = Proposer::default();
+    proposer.begin(Incarnation(7));
+    proposer.applied(Incarnation(7), 1);
+    let (first, first_reply) = oneshot::channel();
+    let (second, second_reply) = oneshot::channel();
+    proposer.submit(kind(), Waiter::Task(first)).expect("room");
+    proposer.submit(kind(), Waiter::Task(second)).expect("room");
+    proposer.next(&mut Cursor::default()).expect("both");
+    let mut wake = WakeList::default();
+    proposer.replied(Reply::Done, None, &mut wake);
+    proposer.replied(Reply::NotOwner, None, &mut wake);
+    proposer.applied(Incarnation(7), 2);
+    assert!(matches!(first_reply.await, Ok(Reply::Done)));
+    assert!(matches!(second_reply.await, Ok(Reply::NotOwner)));
+}

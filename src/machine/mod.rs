@@ -8,23 +8,17 @@
 //! each proposal run. One file per family of commands.
 
 mod acknowledge;
-#[cfg(test)]
-mod agreement_tests;
 pub mod effect;
 mod groups;
 mod messages;
 mod nodes;
 mod publish;
 mod purge;
-#[cfg(test)]
-mod queue_tests;
 mod queues;
 pub mod read;
 mod replies;
 mod retained;
 mod retained_replay;
-#[cfg(test)]
-mod retained_replay_tests;
 pub mod schema;
 mod sessions;
 pub mod store;

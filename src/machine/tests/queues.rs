@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::effect::{Granted, Output, Reply};
-use super::schema::ordinal;
-use super::tests::{Replica, close, open};
-use super::*;
+use super::{Replica, close, open};
+use crate::base::proto::command;
 use crate::base::proto::command::command::Kind;
+use crate::machine::effect::{Granted, Output, Reply};
+use crate::machine::schema::ordinal;
 use crate::session::QoS;
 
 pub(super) const BOUNDS: command::QueueBounds = command::QueueBounds {

@@ -1,30 +1,40 @@
 //! The machine over a map: what a batch does, that it does it once, and that memory is only derived.
 
+mod agreement;
+mod golden;
+mod golden_commands;
+mod golden_outputs;
+mod queues;
+mod retained_replay;
+
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use prost::Message as _;
 
-use super::effect::{self, EndReason};
+use super::effect::{self, EndReason, Output, Reply};
 use super::store::{RequestIdentity, to_command};
-use super::tables::Change;
-use super::*;
+use super::tables::{Change, Tables};
+use super::{ApplyError, Machine};
 use crate::base::hlc::{Hlc, NodeName};
+use crate::base::ids::{CLUSTER, ConnectionId, Incarnation, LogIndex, NodeId};
+use crate::base::proto::command;
 use crate::base::proto::command::command::Kind;
 use crate::store::{Condition, Quota, Reply as StoreReply, Write, WriteAction};
 
-pub(super) const NODE: NodeId = NodeId(1);
-pub(super) const LIFE: Incarnation = Incarnation(7);
+const NODE: NodeId = NodeId(1);
+const LIFE: Incarnation = Incarnation(7);
 
-pub(super) struct Replica {
-    pub(super) machine: Machine,
-    pub(super) stored: BTreeMap<Vec<u8>, Vec<u8>>,
+struct Replica {
+    machine: Machine,
+    stored: BTreeMap<Vec<u8>, Vec<u8>>,
     index: u64,
     sequence: u64,
     now: u64,
 }
 
 impl Replica {
-    pub(super) fn new() -> Replica {
+    fn new() -> Replica {
         let machine = Machine::new(NODE, Arc::default());
         let mut replica = Replica {
             machine,
@@ -38,7 +48,7 @@ impl Replica {
     }
 
     /// Applies a batch as it is, and writes its changes.
-    pub(super) fn apply(&mut self, proposals: Vec<command::Proposal>) -> Vec<Output> {
+    fn apply(&mut self, proposals: Vec<command::Proposal>) -> Vec<Output> {
         self.index += 1;
         let entry = command::Batch {
             stamp_ms: self.now,
@@ -62,12 +72,12 @@ impl Replica {
     }
 
     /// Applies commands as this node's next proposal.
-    pub(super) fn run(&mut self, kinds: Vec<Kind>) -> Vec<Output> {
+    fn run(&mut self, kinds: Vec<Kind>) -> Vec<Output> {
         self.sequence += 1;
         self.apply(vec![proposal(NODE, LIFE, self.sequence, kinds)])
     }
 
-    pub(super) fn reply(&mut self, kind: Kind) -> Reply {
+    fn reply(&mut self, kind: Kind) -> Reply {
         let outputs = self.run(vec![kind]);
         let reply = outputs.into_iter().find_map(|output| match output {
             Output::Reply { reply, .. } => Some(reply),
@@ -83,7 +93,7 @@ impl Replica {
         }
     }
 
-    pub(super) fn present(&mut self, command: command::OpenSession) -> bool {
+    fn present(&mut self, command: command::OpenSession) -> bool {
         match self.reply(Kind::OpenSession(command)) {
             Reply::Opened { present, .. } => present,
             other => panic!("{other:?}"),
@@ -91,7 +101,7 @@ impl Replica {
     }
 
     /// Time passes, and the leader notices what is due.
-    pub(super) fn pass(&mut self, ms: u64) -> Vec<Output> {
+    fn pass(&mut self, ms: u64) -> Vec<Output> {
         self.now += ms;
         self.apply(Vec::new())
     }
@@ -115,18 +125,13 @@ impl Replica {
     }
 
     /// Everything in memory is thrown away and derived from what is stored.
-    pub(super) fn restart(&mut self) {
+    fn restart(&mut self) {
         self.machine = Machine::new(NODE, Arc::default());
         self.machine.restore(&self.stored);
     }
 }
 
-pub(super) fn proposal(
-    node: NodeId,
-    life: Incarnation,
-    sequence: u64,
-    kinds: Vec<Kind>,
-) -> command::Proposal {
+fn proposal(node: NodeId, life: Incarnation, sequence: u64, kinds: Vec<Kind>) -> command::Proposal {
     let mut commands = Vec::new();
     for kind in kinds {
         let command = command::Command { kind: Some(kind) };
@@ -142,7 +147,7 @@ pub(super) fn proposal(
     }
 }
 
-pub(super) fn open(client_id: &str, connection: u64) -> command::OpenSession {
+fn open(client_id: &str, connection: u64) -> command::OpenSession {
     command::OpenSession {
         client_id: client_id.to_owned(),
         connection,
@@ -152,7 +157,7 @@ pub(super) fn open(client_id: &str, connection: u64) -> command::OpenSession {
     }
 }
 
-pub(super) fn close(client_id: &str, connection: u64) -> Kind {
+fn close(client_id: &str, connection: u64) -> Kind {
     Kind::CloseSession(command::CloseSession {
         client_id: client_id.to_owned(),
         connection,

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
-use super::effect::{Granted, Output};
-use super::queue_tests::{BOUNDS, acknowledge, assert_empty, durable, granted, message, rows};
-use super::retained_replay::Portion;
-use super::schema::ordinal;
-use super::tests::Replica;
-use super::*;
+use super::Replica;
+use super::queues::{BOUNDS, acknowledge, assert_empty, durable, granted, message, rows};
+use crate::base::proto::command;
 use crate::base::proto::command::command::Kind;
+use crate::machine::effect::{Granted, Output};
+use crate::machine::retained_replay::Portion;
+use crate::machine::schema::ordinal;
 use crate::session::QoS;
 use crate::topic::matches;
 

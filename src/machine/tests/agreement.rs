@@ -5,15 +5,14 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::effect::Output;
-use super::queue_tests::{
-    BOUNDS, acknowledge, assert_empty, durable, message, rows, sent, subscribe,
-};
-use super::retained_replay::Portion;
-use super::schema::ordinal;
-use super::tests::{LIFE, NODE, Replica, proposal};
-use super::*;
+use super::queues::{BOUNDS, acknowledge, assert_empty, durable, message, rows, sent, subscribe};
+use super::{LIFE, NODE, Replica, proposal};
+use crate::base::ids::{Incarnation, SessionId};
 use crate::base::proto::command::command::Kind;
+use crate::base::proto::{command, state};
+use crate::machine::effect::Output;
+use crate::machine::retained_replay::Portion;
+use crate::machine::schema::{self, ordinal};
 use crate::session::Sequence;
 
 #[derive(Clone, Debug)]

@@ -2,10 +2,7 @@
 //!
 //! [`INVOKE`]: crate::store::topics::INVOKE
 
-use std::hash::Hasher;
-
 use bytes::Bytes;
-use rustc_hash::FxHasher;
 
 use super::end::Ended;
 use super::publish::remember;
@@ -20,6 +17,7 @@ use crate::machine::store::{RequestIdentity, to_command};
 use crate::mailbox::RequestId;
 use crate::replica::proposer::Proposer;
 use crate::replica::reader::Query;
+use crate::store::fingerprint::Fingerprint;
 use crate::store::{self, Properties, Reply, StoreError, WriteAction, notify, reply, topics};
 use crate::telemetry::labels::{DisconnectReason, DropReason, Outcome, Verb};
 
@@ -123,7 +121,11 @@ impl Connection {
                         .message_expiry()
                         .unwrap_or(REMEMBER_S)
                         .min(REMEMBER_AT_MOST_S),
-                    fingerprint: fingerprint(publish.payload, &properties),
+                    fingerprint: Fingerprint::of(
+                        publish.payload,
+                        properties.timestamp,
+                        properties.fencing_token,
+                    ),
                 };
                 let command = to_command(
                     &write,
@@ -273,15 +275,6 @@ impl Connection {
         self.broker.metrics.store_notifications.increment();
         Ok(())
     }
-}
-
-/// Tells requests with the same correlation data apart.
-fn fingerprint(payload: &[u8], properties: &Properties<'_>) -> u64 {
-    let mut hasher = FxHasher::default();
-    hasher.write(payload);
-    hasher.write(properties.timestamp.unwrap_or_default().as_bytes());
-    hasher.write(properties.fencing_token.unwrap_or_default().as_bytes());
-    hasher.finish()
 }
 
 /// The properties of an answer or a notification; `None` if they do not fit into MQTT's fields, which correlation data

@@ -5,14 +5,16 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::queues::{BOUNDS, acknowledge, assert_empty, durable, message, rows, sent, subscribe};
+use super::queues::{
+    BOUNDS, acknowledge, assert_empty, durable, message, rows, rows_of, sent, subscribe,
+};
 use super::{LIFE, NODE, Replica, proposal};
 use crate::base::ids::{Incarnation, SessionId};
 use crate::base::proto::command::command::Kind;
 use crate::base::proto::{command, state};
 use crate::machine::effect::Output;
-use crate::machine::retained_replay::Portion;
-use crate::machine::schema::{self, ordinal};
+use crate::machine::retained::replay::Budget;
+use crate::machine::schema::{self, Table as _};
 use crate::session::Sequence;
 
 #[derive(Clone, Debug)]
@@ -56,8 +58,8 @@ enum Step {
 const FILTERS: [&str; 5] = ["t/0", "t/+", "#", "$share/g/t/+", "$share/h/#"];
 const TOPICS: [&str; 6] = ["t/0", "t/1", "t/2", "t/3", "u", "v"];
 
-/// So small that most feeds of retained messages take several batches.
-const PORTION: Portion = Portion {
+/// So small that most retained replays take several batches.
+const BUDGET: Budget = Budget {
     rows: 2,
     bytes: 20,
     waiting: 2,
@@ -102,7 +104,7 @@ struct Run {
 impl Run {
     fn new() -> Run {
         let mut replica = Replica::new();
-        replica.machine.feeds.set_portion(PORTION);
+        replica.machine.parts.messaging.set_replay_budget(BUDGET);
         Run {
             replica,
             life: LIFE.0 + 1,
@@ -214,12 +216,12 @@ fn check_references(replica: &Replica) {
     let mut references: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
     let (mut messages, mut bytes) = (0, 0);
     for (key, row) in &replica.stored {
-        if [ordinal::ENTRY, ordinal::WAITING].contains(&key[0])
+        if [schema::Entry::ORDINAL, schema::Waiting::ORDINAL].contains(&key[0])
             && let crate::session::Entry::Queued(queued) =
                 crate::session::Entry::decode(row).expect("a row")
         {
             *references
-                .entry(schema::message::encode(queued.message))
+                .entry(schema::Message::encode(queued.message))
                 .or_default() += 1;
             messages += 1;
             bytes += u64::from(queued.size);
@@ -230,25 +232,25 @@ fn check_references(replica: &Replica) {
     for (key, count) in &references {
         assert!(replica.stored.contains_key(key), "a message is missing");
         let mut row = key.clone();
-        row[0] = ordinal::REFERENCES;
+        row[0] = schema::References::ORDINAL;
         let known = replica.stored.get(&row).map_or(1, |row| {
             u32::from_be_bytes(row[..].try_into().expect("four bytes"))
         });
         assert_eq!(known, *count, "references of {key:?}");
     }
     assert_eq!(
-        rows(replica, ordinal::MESSAGE),
+        rows::<schema::Message>(replica),
         references.len(),
         "a message is left"
     );
     for (key, row) in &replica.stored {
-        if key[0] == ordinal::QUEUE {
+        if key[0] == schema::Queue::ORDINAL {
             let row = state::Queue::decode(&row[..]).expect("a row");
             let session = SessionId(u64::from_be_bytes(
                 key[1..].try_into().expect("eight bytes"),
             ));
-            let (from, to) = schema::entry::from(session, Sequence::NONE);
-            let entries = replica.stored.range(from..to).count() as u64;
+            let range = schema::Entry::from(session, Sequence::NONE);
+            let entries = replica.stored.range(range.from..range.to).count() as u64;
             assert_eq!(row.messages + u64::from(row.released), entries, "{row:?}");
         }
     }
@@ -266,7 +268,7 @@ proptest! {
         for (number, step) in steps.iter().enumerate() {
             if restarts.contains(&number) {
                 restarted.replica.restart();
-                restarted.replica.machine.feeds.set_portion(PORTION);
+                restarted.replica.machine.parts.messaging.set_replay_budget(BUDGET);
             }
             let outputs = whole.step(step);
             let others = restarted.step(step);
@@ -280,11 +282,16 @@ proptest! {
         whole.replica.pass(10_000);
         assert_empty(&whole.replica);
         let tables = [
-            ordinal::QUEUE, ordinal::RECEIVED, ordinal::GROUP, ordinal::SESSION, ordinal::SUBSCRIPTION, ordinal::FEED,
-            ordinal::AHEAD,
+            schema::Queue::ORDINAL,
+            schema::Received::ORDINAL,
+            schema::Group::ORDINAL,
+            schema::Session::ORDINAL,
+            schema::Subscription::ORDINAL,
+            schema::RetainedReplay::ORDINAL,
+            schema::ReplayedTopic::ORDINAL,
         ];
         for table in tables {
-            prop_assert_eq!(rows(&whole.replica, table), 0, "table {:#x}", table);
+            prop_assert_eq!(rows_of(&whole.replica, table), 0, "table {:#x}", table);
         }
     }
 }

@@ -16,7 +16,7 @@ use super::proposal;
 use crate::base::ids::{CLUSTER, Incarnation, LogIndex, NodeId};
 use crate::base::proto::command::{self, command::Kind};
 use crate::machine::Machine;
-use crate::machine::retained_replay::Portion;
+use crate::machine::retained::replay::Budget;
 use crate::machine::tables::{Change, Tables};
 
 /// Changes of all batches, in order.
@@ -196,7 +196,7 @@ impl History {
 
 fn machine(node: NodeId) -> Machine {
     let mut machine = Machine::new(node, Arc::default());
-    machine.feeds.set_portion(Portion {
+    machine.parts.messaging.set_replay_budget(Budget {
         rows: 3,
         bytes: 300,
         waiting: 4,

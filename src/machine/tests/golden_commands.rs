@@ -7,7 +7,7 @@ use super::proposal;
 use crate::base::ids::{Incarnation, NodeId, SessionId};
 use crate::base::proto::command::{self, command::Kind};
 use crate::base::proto::state;
-use crate::machine::schema;
+use crate::machine::schema::{self, Table as _};
 use crate::session::Sequence;
 
 const CLIENTS: u64 = 7;
@@ -123,7 +123,7 @@ impl History {
             client_id,
             correlation_data: vec![self.random.below(6) as u8].into(),
             remember_s: self.random.of(&[1, 10, 60]),
-            fingerprint: self.random.below(3),
+            legacy_fingerprint: self.random.below(3),
             verb: self.random.of(&[0, 0, 0, 1, 2, 7]),
             key: vec![b'k', self.random.below(5) as u8].into(),
             value: vec![b'v'; self.random.below(5) as usize].into(),
@@ -141,11 +141,11 @@ impl History {
     fn acknowledge(&mut self) -> (u64, Kind) {
         let (client, node, connection) = self.connected();
         // Those at the front of its queue, as a client would know them.
-        let session = schema::session::encode(&client);
+        let session = schema::Session::encode(&client);
         let front = self.stored.get(&session).map_or(0, |row| {
             let row = state::Session::decode(&row[..]).expect("a row");
-            let (from, to) = schema::entry::from(SessionId(row.session_id), Sequence::NONE);
-            let first = self.stored.range(from..to).next();
+            let range = schema::Entry::from(SessionId(row.session_id), Sequence::NONE);
+            let first = self.stored.range(range.from..range.to).next();
             first.map_or(0, |(key, _)| {
                 u64::from_be_bytes(key[9..].try_into().expect("eight bytes"))
             })

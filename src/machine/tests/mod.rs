@@ -20,6 +20,7 @@ use crate::base::hlc::{Hlc, NodeName};
 use crate::base::ids::{CLUSTER, ConnectionId, Incarnation, LogIndex, NodeId};
 use crate::base::proto::command;
 use crate::base::proto::command::command::Kind;
+use crate::store::fingerprint::Fingerprint;
 use crate::store::{Condition, Quota, Reply as StoreReply, Write, WriteAction};
 
 const NODE: NodeId = NodeId(1);
@@ -202,7 +203,10 @@ fn set(
     let identity = RequestIdentity {
         correlation_data: correlation,
         remember_s: 60,
-        fingerprint: 1,
+        fingerprint: Fingerprint {
+            stable: [1; 16],
+            legacy: 1,
+        },
     };
     to_command(&write, "client", &identity, Quota::UNLIMITED)
 }
@@ -347,7 +351,9 @@ fn subscriptions_outlive_memory_and_end_with_their_session() {
         let mut count = 0;
         replica
             .machine
-            .subscriptions
+            .parts
+            .messaging
+            .index()
             .for_each_match("x/y", |_, _| count += 1);
         count
     };
@@ -415,7 +421,8 @@ fn a_request_that_comes_again_is_answered_as_the_first_time() {
     replica.restart();
     assert_eq!(replica.store(request()), first);
     let other = command::StoreWrite {
-        fingerprint: 2,
+        fingerprint: vec![2; 16].into(),
+        legacy_fingerprint: 2,
         ..request()
     };
     assert!(
@@ -440,10 +447,37 @@ fn a_request_that_comes_again_is_answered_as_the_first_time() {
         "also within one batch: {outputs:?}"
     );
     replica.pass(60_000);
-    assert_eq!(replica.machine.remembered_replies(), 0);
+    assert_eq!(replica.machine.parts.replies.len(), 0);
     assert!(
         matches!(replica.store(request()), StoreReply::NotSet { .. }),
         "forgotten after its time"
+    );
+}
+
+#[test]
+fn a_request_is_known_again_by_what_both_versions_have_logged() {
+    let request = || set(b"k", b"v", Condition::Nx, None, b"same");
+    let old = || command::StoreWrite {
+        fingerprint: Default::default(),
+        ..request()
+    };
+    for (first, second) in [(old(), request()), (request(), old()), (old(), old())] {
+        let mut replica = Replica::new();
+        let reply = replica.store(first);
+        assert!(matches!(reply, StoreReply::Set { .. }));
+        assert_eq!(replica.store(second.clone()), reply);
+        replica.restart();
+        assert_eq!(replica.store(second), reply);
+    }
+    let mut replica = Replica::new();
+    replica.store(request());
+    let collides = command::StoreWrite {
+        fingerprint: vec![2; 16].into(),
+        ..request()
+    };
+    assert!(
+        matches!(replica.store(collides), StoreReply::NotSet { .. }),
+        "another request with the same 64 bits"
     );
 }
 

@@ -6,7 +6,7 @@ use super::{Replica, close, open};
 use crate::base::proto::command;
 use crate::base::proto::command::command::Kind;
 use crate::machine::effect::{Granted, Output, Reply};
-use crate::machine::schema::ordinal;
+use crate::machine::schema::{self, Table};
 use crate::session::QoS;
 
 pub(super) const BOUNDS: command::QueueBounds = command::QueueBounds {
@@ -107,19 +107,24 @@ fn again(sequence: u64, payload: &str) -> (u64, bool, String) {
     (sequence, true, payload.to_owned())
 }
 
-pub(super) fn rows(replica: &Replica, table: u8) -> usize {
+/// Number of rows of a table.
+pub(super) fn rows<T: Table>(replica: &Replica) -> usize {
+    rows_of(replica, T::ORDINAL)
+}
+
+pub(super) fn rows_of(replica: &Replica, table: u8) -> usize {
     replica.stored.keys().filter(|key| key[0] == table).count()
 }
 
 /// Nothing of any queue is left.
 pub(super) fn assert_empty(replica: &Replica) {
     for table in [
-        ordinal::ENTRY,
-        ordinal::MESSAGE,
-        ordinal::REFERENCES,
-        ordinal::WAITING,
+        schema::Entry::ORDINAL,
+        schema::Message::ORDINAL,
+        schema::References::ORDINAL,
+        schema::Waiting::ORDINAL,
     ] {
-        assert_eq!(rows(replica, table), 0, "table {table:#x}");
+        assert_eq!(rows_of(replica, table), 0, "table {table:#x}");
     }
 }
 
@@ -186,7 +191,7 @@ fn a_resumed_session_is_sent_again_what_it_has_not_acknowledged() {
     assert_eq!(sent(&outputs), [again(4, "four"), first(5, "while away")]);
     replica.run(vec![acknowledge(3, &[2, 3, 5], &[4])]);
     assert_eq!(
-        rows(&replica, ordinal::MESSAGE),
+        rows::<schema::Message>(&replica),
         0,
         "a released message is not needed any more"
     );
@@ -204,15 +209,15 @@ fn a_message_is_stored_once_however_many_sessions_wait_for_it() {
     }
     replica.run(vec![close("c", 3)]);
     replica.run(vec![publish("t", 1, "one")]);
-    assert_eq!(rows(&replica, ordinal::MESSAGE), 1);
-    assert_eq!(rows(&replica, ordinal::ENTRY), 3);
+    assert_eq!(rows::<schema::Message>(&replica), 1);
+    assert_eq!(rows::<schema::Entry>(&replica), 3);
     replica.restart();
     replica.run(vec![acknowledge(1, &[1], &[]), acknowledge(2, &[1], &[])]);
-    assert_eq!(rows(&replica, ordinal::MESSAGE), 1);
+    assert_eq!(rows::<schema::Message>(&replica), 1);
     replica.pass(100_000);
     assert_empty(&replica);
     assert_eq!(
-        rows(&replica, ordinal::QUEUE),
+        rows::<schema::Queue>(&replica),
         2,
         "the third session has expired"
     );
@@ -233,7 +238,7 @@ fn a_session_that_starts_clean_or_ends_leaves_nothing() {
         message: Some(message("t", 2, "own")),
         max_retained: 0,
     })]);
-    assert_eq!(rows(&replica, ordinal::RECEIVED), 1);
+    assert_eq!(rows::<schema::Received>(&replica), 1);
     let clean = command::OpenSession {
         clean_start: true,
         ..durable("a", 2, 1)
@@ -241,13 +246,13 @@ fn a_session_that_starts_clean_or_ends_leaves_nothing() {
     assert!(!replica.present(clean));
     assert_empty(&replica);
     assert_eq!(
-        rows(&replica, ordinal::RECEIVED) + rows(&replica, ordinal::QUEUE),
+        rows::<schema::Received>(&replica) + rows::<schema::Queue>(&replica),
         0
     );
 }
 
 #[test]
-fn a_long_queue_of_an_ended_session_goes_portion_by_portion() {
+fn a_long_queue_of_an_ended_session_goes_some_rows_at_a_time() {
     let mut replica = Replica::new();
     let bounds = command::QueueBounds {
         max_messages: u64::MAX,
@@ -260,9 +265,9 @@ fn a_long_queue_of_an_ended_session_goes_portion_by_portion() {
     replica.run(vec![subscribe("a", 1, "t", 1), close("a", 1)]);
     let count = crate::base::limits::PURGED_AT_ONCE + 10;
     replica.run((0..count).map(|_| publish("t", 1, "x")).collect());
-    assert_eq!(rows(&replica, ordinal::ENTRY), count);
+    assert_eq!(rows::<schema::Entry>(&replica), count);
     replica.pass(100_000);
-    assert_eq!(rows(&replica, ordinal::ENTRY), 10);
+    assert_eq!(rows::<schema::Entry>(&replica), 10);
     replica.restart();
     replica.pass(1);
     assert_empty(&replica);
@@ -448,7 +453,7 @@ fn the_retained_message_is_the_last_one_of_its_topic() {
         replica.reply(retain("r/4", 1, "d")),
         Reply::Published { .. }
     ));
-    assert_eq!(rows(&replica, ordinal::RETAINED), 3);
+    assert_eq!(rows::<schema::Retained>(&replica), 3);
 }
 
 #[test]
@@ -467,10 +472,10 @@ fn a_retained_message_goes_when_it_expires_unless_it_was_replaced() {
     replica.run(vec![expiring(10)]);
     replica.run(vec![expiring(20)]);
     replica.pass(15_000);
-    assert_eq!(rows(&replica, ordinal::RETAINED), 1);
+    assert_eq!(rows::<schema::Retained>(&replica), 1);
     replica.restart();
     replica.pass(5_001);
-    assert_eq!(rows(&replica, ordinal::RETAINED), 0);
+    assert_eq!(rows::<schema::Retained>(&replica), 0);
     assert_eq!(replica.machine.queue_usage().retained, 0);
 }
 
@@ -520,7 +525,7 @@ fn members_take_turns_and_what_none_can_take_waits() {
     );
     let expected = BTreeMap::from([share(1, &["1"]), share(2, &["2", "3"])]);
     assert_eq!(shares(&outputs), expected);
-    assert_eq!(rows(&replica, ordinal::WAITING), 2);
+    assert_eq!(rows::<schema::Waiting>(&replica), 2);
     replica.restart();
     let outputs = replica.run(vec![acknowledge(2, &[1], &[])]);
     assert_eq!(shares(&outputs), BTreeMap::from([share(2, &["4"])]));
@@ -553,7 +558,7 @@ fn what_a_lost_member_was_sent_goes_to_the_others_first() {
     replica.run(vec![close("a", 3)]);
     replica.pass(200_000);
     assert_empty(&replica);
-    assert_eq!(rows(&replica, ordinal::GROUP), 0);
+    assert_eq!(rows::<schema::Group>(&replica), 0);
 }
 
 #[test]
@@ -573,7 +578,7 @@ fn a_group_keeps_messages_with_qos_0_only_where_a_member_asks_for_it() {
         assert_eq!(sent_at_once(&outputs), 1);
         replica.run(vec![close("a", 1)]);
         replica.run(vec![publish("t", 0, "one"), publish("t", 0, "two")]);
-        assert_eq!(rows(&replica, ordinal::WAITING), 2 * usize::from(qos_0));
+        assert_eq!(rows::<schema::Waiting>(&replica), 2 * usize::from(qos_0));
         replica.restart();
         let outputs = replica.run(vec![Kind::OpenSession(connect(2))]);
         assert_eq!(sent_at_once(&outputs), 2 * usize::from(qos_0));

@@ -1,25 +1,25 @@
-//! Retained messages of new subscriptions, in portions so small that everything happens in between.
+//! Retained messages of new subscriptions, in budgets so small that everything happens in between.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
 use super::Replica;
-use super::queues::{BOUNDS, acknowledge, assert_empty, durable, granted, message, rows};
+use super::queues::{BOUNDS, acknowledge, assert_empty, durable, granted, message, rows, rows_of};
 use crate::base::proto::command;
 use crate::base::proto::command::command::Kind;
 use crate::machine::effect::{Granted, Output};
-use crate::machine::retained_replay::Portion;
-use crate::machine::schema::ordinal;
+use crate::machine::retained::replay::Budget;
+use crate::machine::schema::{self, Table as _};
 use crate::session::QoS;
 use crate::topic::matches;
 
 const CLIENT: &str = "a";
 const CONNECTION: u64 = 1;
 
-fn replica(portion: Portion, max_messages: u64) -> Replica {
+fn replica(budget: Budget, max_messages: u64) -> Replica {
     let mut replica = Replica::new();
-    replica.machine.feeds.set_portion(portion);
+    replica.machine.parts.messaging.set_replay_budget(budget);
     replica.present(command::OpenSession {
         bounds: Some(command::QueueBounds {
             max_messages,
@@ -30,10 +30,10 @@ fn replica(portion: Portion, max_messages: u64) -> Replica {
     replica
 }
 
-fn portion(rows: usize) -> Portion {
-    Portion {
+fn budget(rows: usize) -> Budget {
+    Budget {
         rows,
-        ..Portion::default()
+        ..Budget::default()
     }
 }
 
@@ -80,17 +80,17 @@ fn retained(replica: &mut Replica, count: usize) {
 
 #[test]
 fn a_batch_looks_at_so_many_rows_whatever_is_subscribed() {
-    let mut replica = replica(portion(3), 1000);
+    let mut replica = replica(budget(3), 1000);
     retained(&mut replica, 8);
     let subscriptions = vec![subscribe("r/+", 1, 0), subscribe("+/7", 1, 0)];
     let outputs = replica.run(subscriptions);
     assert_eq!(payloads(&outputs), ["r0", "r1", "r2"]);
-    // Other commands are done in between; the feeds go on in the order in which they are due.
+    // Other commands are done in between; the replays go on in the order in which they are due.
     let outputs = replica.run(vec![publish("r/9", 1, "live", false)]);
     assert_eq!(payloads(&outputs), ["live"]);
     assert_eq!(payloads(&replica.pass(1)), ["r3", "r4", "r5"]);
     replica.restart();
-    replica.machine.feeds.set_portion(portion(3));
+    replica.machine.parts.messaging.set_replay_budget(budget(3));
     let mut rest = payloads(&replica.pass(1));
     assert!(rest.len() <= 3);
     for _ in 0..9 {
@@ -98,13 +98,13 @@ fn a_batch_looks_at_so_many_rows_whatever_is_subscribed() {
     }
     rest.sort_unstable();
     assert_eq!(rest, ["r6", "r7", "r7"]);
-    assert_eq!(rows(&replica, ordinal::FEED), 0);
-    assert_eq!(rows(&replica, ordinal::TIMER), 0);
+    assert_eq!(rows::<schema::RetainedReplay>(&replica), 0);
+    assert_eq!(rows::<schema::Timer>(&replica), 0);
 }
 
 #[test]
 fn no_more_goes_into_a_queue_than_half_of_what_it_holds() {
-    let mut replica = replica(portion(100), 6);
+    let mut replica = replica(budget(100), 6);
     retained(&mut replica, 10);
     let mut came = payloads(&replica.run(vec![subscribe("#", 1, 0)]));
     assert_eq!(came.len(), 3);
@@ -123,7 +123,7 @@ fn no_more_goes_into_a_queue_than_half_of_what_it_holds() {
     let all: Vec<String> = (0..10).map(|n| format!("r{n}")).collect();
     assert_eq!(came, all, "nothing was dropped");
     assert_empty(&replica);
-    assert_eq!(rows(&replica, ordinal::FEED), 0);
+    assert_eq!(rows::<schema::RetainedReplay>(&replica), 0);
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn a_large_message_goes_alone() {
     assert_eq!(payloads(&replica.pass(1)).len(), 1);
 }
 
-/// What goes ahead is remembered until the feed comes there, also when that is never.
+/// What goes first is remembered until the replay comes there, also when that is never.
 #[test]
 fn what_has_ended_leaves_nothing() {
     let ends: [fn() -> Kind; 3] = [
@@ -160,16 +160,19 @@ fn what_has_ended_leaves_nothing() {
         },
     ];
     for (number, end) in ends.into_iter().enumerate() {
-        let mut replica = replica(portion(2), 1000);
+        let mut replica = replica(budget(2), 1000);
         retained(&mut replica, 8);
         replica.run(vec![subscribe("#", 1, 0)]);
         let outputs = replica.run(vec![publish("r/7", 1, "live", false)]);
         assert_eq!(payloads(&outputs), ["r7", "live"]);
-        assert_eq!(rows(&replica, ordinal::AHEAD), 1);
+        assert_eq!(rows::<schema::ReplayedTopic>(&replica), 1);
         replica.run(vec![end()]);
         assert_eq!(payloads(&replica.pass(1)), [""; 0], "{number}");
-        for table in [ordinal::FEED, ordinal::AHEAD] {
-            assert_eq!(rows(&replica, table), 0, "{number}");
+        for table in [
+            schema::RetainedReplay::ORDINAL,
+            schema::ReplayedTopic::ORDINAL,
+        ] {
+            assert_eq!(rows_of(&replica, table), 0, "{number}");
         }
     }
 }
@@ -336,20 +339,20 @@ proptest! {
         looks in 1usize..4,
         room in prop_oneof![Just(2u64), Just(6), Just(10_000)],
     ) {
-        let portion = Portion { rows: looks, waiting: room, ..Portion::default() };
-        let mut replica = replica(portion, 100_000);
+        let budget = Budget { rows: looks, waiting: room, ..Budget::default() };
+        let mut replica = replica(budget, 100_000);
         let mut model = Model::default();
         for (number, batch) in steps.iter().enumerate() {
             if restarts.contains(&number) {
                 replica.restart();
-                replica.machine.feeds.set_portion(portion);
+                replica.machine.parts.messaging.set_replay_budget(budget);
             }
             let kinds: Vec<Kind> = batch.iter().flat_map(|step| model.command(step)).collect();
             let outputs = if kinds.is_empty() { replica.pass(1) } else { replica.run(kinds) };
             model.came(&outputs)?;
         }
         for _ in 0..2_000 {
-            if model.in_flight.is_empty() && rows(&replica, ordinal::FEED) == 0 {
+            if model.in_flight.is_empty() && rows::<schema::RetainedReplay>(&replica) == 0 {
                 break;
             }
             let acknowledged = model.command(&Step::Acknowledge(usize::MAX));
@@ -362,7 +365,7 @@ proptest! {
         prop_assert_eq!(model.live_came, model.live);
         assert_empty(&replica);
         let left: BTreeSet<u8> = replica.stored.keys().map(|key| key[0]).collect();
-        for table in [ordinal::FEED, ordinal::AHEAD, ordinal::TIMER] {
+        for table in [schema::RetainedReplay::ORDINAL, schema::ReplayedTopic::ORDINAL, schema::Timer::ORDINAL] {
             prop_assert!(!left.contains(&table), "table {table:#x}");
         }
     }

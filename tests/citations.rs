@@ -1,5 +1,5 @@
 //! Citations lead somewhere: pages and their headings, decisions, numbered statements of the MQTT standards, codes of
-//! promises and invariants, and files, wherever a comment or a page names one.
+//! promises and invariants, and files, wherever a comment or a page names one; and on pages, names of the code.
 //!
 //! Comments count in `.rs` and `.proto` files and in conversations; in Markdown everything outside code blocks.
 
@@ -284,6 +284,73 @@ fn cited_decisions_are_there() {
         }
     }
     assert_none(&found, "citations of decisions that are not there");
+}
+
+/// The path of a module or a test without its last names: what stands before `::` as far as it is a file or a directory.
+fn module(path: &[&str]) -> Option<(PathBuf, usize)> {
+    let test = Path::new("cluster-tests/tests").join(format!("{}.rs", path[0]));
+    if root().join(&test).is_file() {
+        return Some((test, 1));
+    }
+    let mut place = PathBuf::from("src");
+    for (depth, name) in path.iter().enumerate() {
+        let directory = place.join(name);
+        let file = place.join(format!("{name}.rs"));
+        if root().join(&directory).is_dir() {
+            place = directory;
+        } else if root().join(&file).is_file() {
+            return Some((file, depth + 1));
+        } else {
+            return (depth > 0).then_some((place, depth));
+        }
+    }
+    Some((place, path.len()))
+}
+
+/// Whether one of these sources defines a name: an item, or a variant.
+fn defines(place: &Path, name: &str) -> bool {
+    if root().join(place).is_dir() {
+        return list(place).iter().any(|inner| defines(inner, name));
+    }
+    read(place).lines().any(|line| {
+        let line = line.trim_start();
+        let items = [
+            "fn ", "struct ", "enum ", "trait ", "type ", "const ", "mod ",
+        ];
+        let ends = |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_');
+        let is_item = items.iter().any(|item| {
+            let after = line.split_once(item).map(|(_, after)| after);
+            after
+                .and_then(|after| after.strip_prefix(name))
+                .is_some_and(ends)
+        });
+        is_item
+            || line
+                .strip_prefix(name)
+                .is_some_and(|rest| rest.starts_with([',', '(', ' ']))
+    })
+}
+
+#[test]
+fn names_on_pages_are_there() {
+    let mut found = Vec::new();
+    for passage in passages() {
+        if passage.path.extension().is_none_or(|ending| ending != "md") {
+            continue;
+        }
+        for quoted in passage.text.split('`').skip(1).step_by(2) {
+            let path: Vec<&str> = quoted.trim_end_matches("()").split("::").collect();
+            let Some((place, depth)) = module(&path).filter(|_| path.len() > 1) else {
+                continue;
+            };
+            let missing = path[depth..].iter().find(|name| !defines(&place, name));
+            if let Some(name) = missing {
+                let what = format!("`{quoted}`: {} has no {name}", place.display());
+                found.push(passage.says(&what));
+            }
+        }
+    }
+    assert_none(&found, "names that are not in the code");
 }
 
 /// Numbered statements of a standard.

@@ -1,7 +1,7 @@
 //! Log lines on standard error: one line per event, as text or as a JSON object, each with the node's number.
 //!
-//! An event names its client, peer or term in fields of its own; this program opens no spans. Where a library has opened
-//! one, its fields are part of the line. Nothing here buffers: a line is written before the call returns.
+//! Fields of the enclosing spans (client id, peer, term) are part of every line, so that one `grep` finds all of a
+//! client. Nothing here buffers: a line is written before the call returns.
 
 use std::fmt::{Debug, Write as _};
 use std::io::Write as _;

@@ -244,8 +244,10 @@ pub fn circles<N: Ord + Clone>(edges: &BTreeMap<N, BTreeSet<N>>) -> Vec<Vec<N>> 
         }
         seen
     };
-    let reached: BTreeMap<N, BTreeSet<N>> =
-        edges.keys().map(|node| (node.clone(), reach(node))).collect();
+    let reached: BTreeMap<N, BTreeSet<N>> = edges
+        .keys()
+        .map(|node| (node.clone(), reach(node)))
+        .collect();
     let mut found: Vec<Vec<N>> = Vec::new();
     for (node, seen) in &reached {
         if seen.contains(node) && !found.iter().any(|circle| circle.contains(node)) {

@@ -61,17 +61,11 @@ fn walk(root: &Path, directory: &Path, visit: &mut dyn FnMut(&Path)) {
     }
 }
 
-fn read(
-    root: &Path,
-    path: PathBuf,
-    module: Vec<String>,
-    is_test: bool,
-    found: &mut Vec<Source>,
-) {
+fn read(root: &Path, path: PathBuf, module: Vec<String>, is_test: bool, found: &mut Vec<Source>) {
     let text = fs::read_to_string(root.join(&path))
         .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let mut ast = syn::parse_file(&text)
-        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let mut ast =
+        syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     // A file's own modules lie beside it if it is a root or `mod.rs`, below its name otherwise.
     let directory = match path.file_stem().and_then(|stem| stem.to_str()) {
         Some("mod" | "lib" | "main") => path.parent().expect("it is in src").to_owned(),
@@ -86,10 +80,13 @@ fn read(
         let name = declared.ident.to_string();
         let child = match path_attribute(&declared.attrs) {
             Some(named) => here.join(named),
-            None => [directory.join(format!("{name}.rs")), directory.join(&name).join("mod.rs")]
-                .into_iter()
-                .find(|path| root.join(path).exists())
-                .unwrap_or_else(|| panic!("{}: mod {name} has no file", path.display())),
+            None => [
+                directory.join(format!("{name}.rs")),
+                directory.join(&name).join("mod.rs"),
+            ]
+            .into_iter()
+            .find(|path| root.join(path).exists())
+            .unwrap_or_else(|| panic!("{}: mod {name} has no file", path.display())),
         };
         let mut child_module = module.clone();
         child_module.push(name);
@@ -111,16 +108,18 @@ fn read(
 }
 
 fn path_attribute(attributes: &[Attribute]) -> Option<String> {
-    attributes.iter().find_map(|attribute| match &attribute.meta {
-        Meta::NameValue(pair) if pair.path.is_ident("path") => match &pair.value {
-            syn::Expr::Lit(syn::ExprLit {
-                lit: syn::Lit::Str(text),
-                ..
-            }) => Some(text.value()),
+    attributes
+        .iter()
+        .find_map(|attribute| match &attribute.meta {
+            Meta::NameValue(pair) if pair.path.is_ident("path") => match &pair.value {
+                syn::Expr::Lit(syn::ExprLit {
+                    lit: syn::Lit::Str(text),
+                    ..
+                }) => Some(text.value()),
+                _ => None,
+            },
             _ => None,
-        },
-        _ => None,
-    })
+        })
 }
 
 /// Whether an item has `#[test]` or `#[cfg(test)]`.

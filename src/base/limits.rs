@@ -1,4 +1,7 @@
-//! Every fixed limit, with its reason. What an operator may want to change is in the configuration instead.
+//! Fixed limits on work, memory and waiting that rooms share, each with its reason.
+//!
+//! A limit that concerns one file alone stands in that file. What an operator may want to change is in the
+//! configuration instead.
 
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 
 use crate::store::Hlc;
 use std::sync::Mutex;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A value of a test; written as decimal digits, unique per write where a check needs that.
 pub type ValueId = u32;
@@ -110,8 +110,8 @@ impl History {
         all
     }
 
-    /// The longest time, in milliseconds, between two acknowledged changes that follow each other.
-    pub fn longest_write_gap_ms(&self) -> u64 {
+    /// The longest time between two acknowledged changes that follow each other.
+    pub fn longest_write_gap(&self) -> Duration {
         let mut times: Vec<u64> = self
             .operations()
             .iter()
@@ -119,11 +119,7 @@ impl History {
             .map(|operation| operation.returned)
             .collect();
         times.sort_unstable();
-        times
-            .windows(2)
-            .map(|pair| pair[1] - pair[0])
-            .max()
-            .unwrap_or(0)
-            / 1_000_000
+        let gaps = times.windows(2).map(|pair| pair[1] - pair[0]);
+        Duration::from_nanos(gaps.max().unwrap_or(0))
     }
 }

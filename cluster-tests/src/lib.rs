@@ -24,6 +24,7 @@ pub mod http;
 pub mod random;
 pub mod rules;
 pub mod script;
+pub mod skip;
 pub mod store;
 pub mod trial;
 pub mod wait;

@@ -3,7 +3,7 @@
 use cluster_tests::cluster::{Cluster, Plan};
 use cluster_tests::connection::Connection;
 use cluster_tests::store::{Request, StoreClient, blob};
-use cluster_tests::trial::{self, RECOVERY};
+use cluster_tests::trial::{self, FAILOVER_GAP, ORDERLY_GAP, RECOVERY};
 use cluster_tests::wait;
 use cluster_tests::workload::Load;
 use std::time::{Duration, Instant};
@@ -13,6 +13,9 @@ const LONG: Duration = Duration::from_millis(6500);
 
 /// Pauses longer than an election, shorter than the lease.
 const SHORT: Duration = Duration::from_millis(1500);
+
+/// Less than `cluster.node_lease_ms`, 5 s: whoever took longer has waited for the lease to end.
+const UNLEASED: Duration = Duration::from_secs(4);
 
 fn kill_and_restart(cluster: &mut Cluster, load: &Load, index: usize) {
     cluster.nodes[index].kill();
@@ -29,7 +32,7 @@ fn the_leader_is_killed_three_times() {
             kill_and_restart(cluster, load, leader);
         }
     });
-    assert!(shown.longest_gap_ms < 5000, "{shown:?}");
+    shown.assert_gap_below(FAILOVER_GAP);
     assert!(
         shown.cut <= 3,
         "watchers of nodes that lived stayed connected: {shown:?}"
@@ -121,7 +124,7 @@ fn a_rolling_restart_is_hardly_noticed() {
             load.wait_progress(200, RECOVERY);
         }
     });
-    assert!(shown.longest_gap_ms < 2000, "{shown:?}");
+    shown.assert_gap_below(ORDERLY_GAP);
 }
 
 /// A node that stops in order says so: a subscription elsewhere counts at once, and need not wait for its lease to end.
@@ -136,8 +139,7 @@ fn a_node_that_stops_in_order_holds_up_no_subscription() {
         let mut client = Connection::v5(cluster.mqtt(other), &format!("subscriber-{index}"));
         client.subscribe(&[("a/#", 1)]);
         let taken = started.elapsed();
-        // `cluster.node_lease_ms` is 5 s.
-        assert!(taken < Duration::from_secs(2), "SUBACK after {taken:?}");
+        assert!(taken < UNLEASED, "SUBACK after {taken:?}");
         client.disconnect();
         cluster.start_node(index);
         cluster.wait_ready();

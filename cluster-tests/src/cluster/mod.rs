@@ -1,22 +1,30 @@
-//! Real clusters of the real binary: started in temporary directories on free ports, killed, paused, wiped and
-//! restarted, and ended with the value that holds them, panics included.
+//! Real clusters of the real binary: started in temporary directories on free ports, killed, paused, wiped and restarted.
 //!
-//! One cluster runs at a time on a machine: the timing of faults would mean nothing otherwise. A lock file sees to it
-//! across test processes.
+//! Invariant: nodes end with the value that holds them, panics included.
+//! Invariant: one cluster runs at a time on a machine, because the timing of faults would mean nothing otherwise. A lock
+//! file sees to it across test processes.
+//! Invariant: a test that fails or hangs says what every node was doing ([`diagnosis`]); [`watchdog`] ends those that hang.
 
+pub mod diagnosis;
 mod network;
 mod node;
 mod ports;
+mod watchdog;
 
 pub use network::Network;
 pub use node::{Entry, Node};
+pub use watchdog::DEADLINE;
 
 use crate::wait;
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
+use watchdog::{Processes, Watchdog};
 
 /// How long a cluster may take to become ready.
 pub const READY_WITHIN: Duration = Duration::from_secs(30);
@@ -45,6 +53,8 @@ pub struct Cluster {
     /// The network between them, when the plan asked for one that can be cut.
     network: Option<Network>,
     directory: TempDir,
+    processes: Processes,
+    _watchdog: Watchdog,
     _machine: File,
 }
 
@@ -59,6 +69,8 @@ pub struct Plan {
     pub network: bool,
     /// Environment of single nodes, by index.
     pub environment: Vec<(usize, String, String)>,
+    /// After this time the test has hung and is ended.
+    pub deadline: Duration,
 }
 
 impl Default for Plan {
@@ -69,6 +81,7 @@ impl Default for Plan {
             mqtt: String::new(),
             network: false,
             environment: Vec::new(),
+            deadline: DEADLINE,
         }
     }
 }
@@ -101,6 +114,8 @@ impl Cluster {
 
     /// Directories and configuration files, and nothing started.
     pub fn prepare(plan: Plan) -> Self {
+        // Asked first: the wait for the lock counts where the runner counts it.
+        watchdog::left_of(plan.deadline);
         let machine = lock_machine();
         let mut directory =
             TempDir::with_prefix("quorumq-cluster-").expect("a temporary directory can be made");
@@ -118,7 +133,7 @@ impl Cluster {
             .enumerate()
             .map(|(index, address)| (index + 1, address))
             .collect();
-        let nodes = (0..plan.size)
+        let nodes: Vec<Node> = (0..plan.size)
             .map(|index| {
                 let environment = plan
                     .environment
@@ -141,10 +156,19 @@ impl Cluster {
                 )
             })
             .collect();
+        let processes: Processes = Arc::new(Mutex::new(nodes.iter().map(Node::process).collect()));
+        let path = directory.path().to_owned();
+        let left = watchdog::left_of(plan.deadline);
+        let watchdog = Watchdog::start(processes.clone(), left, {
+            let processes = processes.clone();
+            move |report| end_hanging_test(&report, &processes, &path)
+        });
         Self {
             nodes,
             network,
             directory,
+            processes,
+            _watchdog: watchdog,
             _machine: machine,
         }
     }
@@ -193,6 +217,9 @@ impl Cluster {
         let plan = Plan::default();
         let path = self.directory.path();
         let node = Node::prepare(path, id, addresses, entry, &plan, Vec::new());
+        let mut processes = self.processes.lock().expect("no holder of the lock panics");
+        processes.push(node.process());
+        drop(processes);
         self.nodes.push(node);
         self.nodes.len() - 1
     }
@@ -251,15 +278,34 @@ impl Cluster {
     /// Waits for a leader that runs.
     #[track_caller]
     pub fn wait_leader(&self) -> usize {
-        wait::until("a leader", READY_WITHIN, || self.leader())
+        wait::until_ok("a leader", READY_WITHIN, || {
+            self.leader().ok_or_else(|| self.leaders_seen())
+        })
     }
 
     /// Waits for a leader other than that node.
     #[track_caller]
     pub fn wait_leader_other_than(&self, index: usize) -> usize {
-        wait::until("another leader", READY_WITHIN, || {
-            self.leader().filter(|leader| *leader != index)
+        let what = format!("a leader other than node {}", self.nodes[index].id);
+        wait::until_ok(&what, READY_WITHIN, || {
+            let leader = self.leader().filter(|leader| *leader != index);
+            leader.ok_or_else(|| self.leaders_seen())
         })
+    }
+
+    /// What each node says of the leader.
+    fn leaders_seen(&self) -> String {
+        let seen = self.nodes.iter().map(|node| match node.leader_seen() {
+            Some((term, leader)) => format!("node {} sees {leader} in term {term}", node.id),
+            None if node.answers() => format!("node {} sees none", node.id),
+            None => format!("node {} does not run", node.id),
+        });
+        seen.collect::<Vec<_>>().join(", ")
+    }
+
+    /// What every node is doing, as far as it can be seen from outside.
+    pub fn diagnosis(&self) -> String {
+        watchdog::describe(&self.processes)
     }
 
     /// Index of some running node that is not the leader.
@@ -274,15 +320,34 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        let failed = std::thread::panicking();
+        if std::thread::panicking() {
+            eprint!("{}", self.diagnosis());
+        }
         for node in &mut self.nodes {
-            if failed {
-                node.print_tail();
-            }
-            node.end();
+            node.kill();
         }
     }
 }
+
+/// The watchdog's end of a test: nobody unwinds the stack of a thread that hangs, so what the cluster's value would have
+/// cleaned up is cleaned up here.
+fn end_hanging_test(report: &str, processes: &Processes, directory: &Path) {
+    // Not `eprintln!`, whose output the test's runner may keep for an end that never comes.
+    let text = format!("this test hangs and is ended; what its nodes are doing:\n{report}");
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+    let processes = processes.lock().expect("no holder of the lock panics");
+    let pids = processes.iter().filter_map(|process| process.pid());
+    for pid in pids.filter_map(|pid| Pid::from_raw(i32::try_from(pid).ok()?)) {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+    if std::env::var_os("QUORUMQ_KEEP").is_none() {
+        let _ = std::fs::remove_dir_all(directory);
+    }
+    std::process::exit(101);
+}
+
+/// How long other clusters of this machine may take to end: a whole run of all tests, where a runner starts them at once.
+const MACHINE_WITHIN: Duration = Duration::from_secs(3600);
 
 /// Waits until no other cluster runs on this machine.
 fn lock_machine() -> File {
@@ -293,6 +358,8 @@ fn lock_machine() -> File {
         .write(true)
         .open(&path)
         .expect("the lock file can be opened");
-    file.lock().expect("the lock file can be locked");
+    wait::until("another cluster's end", MACHINE_WITHIN, || {
+        file.try_lock().ok()
+    });
     file
 }

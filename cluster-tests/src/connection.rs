@@ -9,7 +9,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 /// How long a test waits for a packet that must come.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why no packet came.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,9 +34,9 @@ pub struct Connection {
 impl Connection {
     /// Opens a socket; sends nothing. `level` is how answers are read.
     pub fn open(address: SocketAddr, level: u8) -> std::io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        let stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
         stream.set_nodelay(true)?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         Ok(Self {
             stream,
             level,
@@ -48,7 +48,7 @@ impl Connection {
 
     /// Connects and returns the CONNACK, whatever its code.
     pub fn try_connect(address: SocketAddr, connect: &Connect) -> Result<(Self, Connack), Fault> {
-        Self::try_connect_within(address, connect, PATIENCE)
+        Self::try_connect_within(address, connect, TIMEOUT)
     }
 
     pub fn try_connect_within(
@@ -118,7 +118,7 @@ impl Connection {
         if !self.inbox.is_empty() {
             return;
         }
-        let looked = self.stream.set_read_timeout(Some(PATIENCE));
+        let looked = self.stream.set_read_timeout(Some(TIMEOUT));
         let found = looked.and_then(|()| self.stream.peek(&mut [0]));
         assert!(matches!(found, Ok(1..)), "nothing came: {found:?}");
     }
@@ -188,14 +188,14 @@ impl Connection {
     /// The next packet; panics when none comes.
     #[track_caller]
     pub fn expect(&mut self) -> Packet {
-        self.receive(PATIENCE)
+        self.receive(TIMEOUT)
             .unwrap_or_else(|fault| panic!("no packet: {fault:?}"))
     }
 
     /// The next packet that is no PUBLISH; PUBLISHes are set aside for [`Self::publish_received`].
     #[track_caller]
     pub fn expect_answer(&mut self) -> Packet {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             match self.receive(deadline.saturating_duration_since(Instant::now())) {
                 Ok(Packet::Publish(publish)) => self.set_aside.push_back(publish),
@@ -225,7 +225,7 @@ impl Connection {
 
     #[track_caller]
     pub fn publish_received(&mut self) -> Publish {
-        self.next_publish(PATIENCE)
+        self.next_publish(TIMEOUT)
             .unwrap_or_else(|fault| panic!("no PUBLISH: {fault:?}"))
     }
 
@@ -303,7 +303,7 @@ impl Connection {
     /// The broker closes, and sends nothing before that.
     #[track_caller]
     pub fn expect_closed(&mut self) {
-        match self.receive(PATIENCE) {
+        match self.receive(TIMEOUT) {
             Err(Fault::Closed) => {}
             other => panic!("instead of a close: {other:?}"),
         }

@@ -31,7 +31,7 @@ pub struct Load {
 
 /// What a publisher saw.
 #[derive(Debug, Clone, Copy)]
-pub struct Published {
+pub struct PublisherStats {
     pub acknowledged: u32,
     /// The longest time from a message to its PUBACK or PUBREC.
     pub slowest: Duration,
@@ -41,12 +41,12 @@ pub struct Published {
 
 /// Publishes all of `load` and waits for every acknowledgement. Payloads begin with `from` and the message's number.
 #[track_caller]
-pub fn publish(mut connection: Connection, from: u32, load: &Load) -> Published {
+pub fn publish(mut connection: Connection, from: u32, load: &Load) -> PublisherStats {
     let deadline = Instant::now() + LIMIT;
     let mut sent = 0;
     let mut waiting: HashMap<u16, Instant> = HashMap::new();
     let mut releasing = 0;
-    let mut seen = Published {
+    let mut seen = PublisherStats {
         acknowledged: 0,
         slowest: Duration::ZERO,
         longest_gap: Duration::ZERO,
@@ -99,17 +99,17 @@ pub fn publish(mut connection: Connection, from: u32, load: &Load) -> Published 
 
 /// How a subscriber takes what it gets.
 #[derive(Debug, Clone, Copy)]
-pub struct Pace {
+pub struct ReadRate {
     /// Messages until it rests.
     pub messages: u32,
     /// How long it rests.
     pub rest: Duration,
 }
 
-/// Reads `total` messages at that pace, acknowledges each, and checks that those of every publisher come once and in
+/// Reads `total` messages at that rate, acknowledges each, and checks that those of every publisher come once and in
 /// their order.
 #[track_caller]
-pub fn subscribe(connection: &mut Connection, total: u32, pace: Pace) {
+pub fn subscribe(connection: &mut Connection, total: u32, rate: ReadRate) {
     let mut next: HashMap<(u32, u8), u32> = HashMap::new();
     let mut count = 0;
     let deadline = Instant::now() + LIMIT;
@@ -141,8 +141,8 @@ pub fn subscribe(connection: &mut Connection, total: u32, pace: Pace) {
                 };
                 connection.send(&wire::acknowledgement(answer, publish.packet_id));
                 count += 1;
-                if count % pace.messages == 0 {
-                    std::thread::sleep(pace.rest);
+                if count % rate.messages == 0 {
+                    std::thread::sleep(rate.rest);
                 }
             }
             Packet::Pubrel(ack) => {

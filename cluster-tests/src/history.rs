@@ -9,7 +9,7 @@ pub type ValueId = u32;
 
 /// What was asked of one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Ask {
+pub enum Command {
     Set(ValueId),
     SetNx(ValueId),
     SetNex(ValueId),
@@ -20,7 +20,7 @@ pub enum Ask {
 
 /// What was answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Told {
+pub enum Outcome {
     /// `+OK`.
     Ok,
     /// `:-1`.
@@ -39,8 +39,8 @@ pub enum Told {
 pub struct Operation {
     pub client: usize,
     pub key: usize,
-    pub ask: Ask,
-    pub told: Told,
+    pub command: Command,
+    pub outcome: Outcome,
     /// `__ts` of the answer.
     pub version: Option<Hlc>,
     /// `__ts` of the request.
@@ -53,16 +53,16 @@ pub struct Operation {
 
 impl Operation {
     pub fn is_write(&self) -> bool {
-        self.ask != Ask::Get
+        self.command != Command::Get
     }
 
     pub fn is_known(&self) -> bool {
-        self.told != Told::Unknown
+        self.outcome != Outcome::Unknown
     }
 
     /// An acknowledged change of the value.
     pub fn has_set(&self) -> bool {
-        self.told == Told::Ok
+        self.outcome == Outcome::Ok
     }
 }
 

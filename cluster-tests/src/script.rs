@@ -13,10 +13,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 /// How long a program may say nothing.
-const SILENCE: Duration = Duration::from_secs(60);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long a program may run.
-const LIFE: Duration = Duration::from_secs(120);
+const RUN_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Where `scripts/setup test` keeps the clients.
 pub fn installed() -> PathBuf {
@@ -94,17 +94,20 @@ pub fn run(
         Guarded(started.unwrap_or_else(|error| panic!("{command:?} cannot be started: {error}")));
     let mut answers = process.0.stdin.take().expect("it is piped");
     let lines = lines_of(process.0.stdout.take().expect("it is piped"));
-    let deadline = Instant::now() + LIFE;
+    let deadline = Instant::now() + RUN_TIMEOUT;
     let mut report = Vec::new();
     loop {
-        let line = match lines.recv_timeout(SILENCE) {
+        let line = match lines.recv_timeout(SILENCE_TIMEOUT) {
             Ok(line) => line,
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
-                panic!("{command:?} has said nothing for {SILENCE:?}")
+                panic!("{command:?} has said nothing for {SILENCE_TIMEOUT:?}")
             }
         };
-        assert!(Instant::now() < deadline, "{command:?} runs for {LIFE:?}");
+        assert!(
+            Instant::now() < deadline,
+            "{command:?} runs for {RUN_TIMEOUT:?}"
+        );
         let said: Value = serde_json::from_str(&line)
             .unwrap_or_else(|error| panic!("{command:?} said {line:?}: {error}"));
         match (said["ask"].as_str(), said["node"].as_u64()) {

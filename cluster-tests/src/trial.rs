@@ -23,7 +23,7 @@ const WATCHED: usize = 4;
 
 /// What a trial showed.
 #[derive(Debug, Clone, Copy)]
-pub struct Shown {
+pub struct TrialResult {
     pub operations: usize,
     pub unknown: usize,
     /// Longest time between two acknowledged writes.
@@ -32,7 +32,7 @@ pub struct Shown {
     pub cut: usize,
 }
 
-impl Shown {
+impl TrialResult {
     /// Judges the one figure of time, after everything about data has been judged.
     #[track_caller]
     pub fn assert_gap_below(&self, bound: Duration) {
@@ -46,7 +46,7 @@ impl Shown {
 
 /// Loads a cluster of three, does `fault` to it (which must leave all nodes running), and judges: K1, K3, K4, K9.
 #[track_caller]
-pub fn with(name: &str, plan: Plan, fault: impl FnOnce(&mut Cluster, &Load)) -> Shown {
+pub fn with(name: &str, plan: Plan, fault: impl FnOnce(&mut Cluster, &Load)) -> TrialResult {
     let mut cluster = Cluster::start_with(plan);
     with_cluster(name, &mut cluster, fault)
 }
@@ -57,7 +57,7 @@ pub fn with_cluster(
     name: &str,
     cluster: &mut Cluster,
     fault: impl FnOnce(&mut Cluster, &Load),
-) -> Shown {
+) -> TrialResult {
     let shape = Shape {
         name: name.to_owned(),
         seed: seed(),
@@ -81,9 +81,9 @@ pub fn with_cluster(
     load.wait_progress(200, RECOVERY);
     cluster.wait_ready();
     let history = load.stop(&cluster.addresses());
-    let watched: Vec<kv::Watched> = watchers.into_iter().flat_map(Watcher::stop).collect();
+    let watched: Vec<kv::WatchedKey> = watchers.into_iter().flat_map(Watcher::stop).collect();
     let operations = history.operations();
-    let shown = Shown {
+    let result = TrialResult {
         operations: operations.len(),
         unknown: operations
             .iter()
@@ -92,7 +92,7 @@ pub fn with_cluster(
         longest_gap: history.longest_write_gap(),
         cut: watched.iter().filter(|watched| watched.cut).count() / WATCHED,
     };
-    eprintln!("trial {name}: {shown:?}");
+    eprintln!("trial {name}: {result:?}");
     let mut violations = kv::version_violations(&operations);
     for watched in &watched {
         violations.extend(kv::notification_violations(watched, &operations));
@@ -107,7 +107,7 @@ pub fn with_cluster(
             node.id
         );
     }
-    shown
+    result
 }
 
 /// `QUORUMQ_SEED`, or 1.

@@ -1,8 +1,8 @@
 //! A client that watches keys while others change them, and writes down what it is told.
 
-use crate::check::kv::Watched;
+use crate::check::kv::WatchedKey;
 use crate::history::History;
-use crate::store::{Outcome, Request, StoreClient};
+use crate::store::{CallOutcome, Request, StoreClient};
 use crate::workload::Shape;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::time::Duration;
 /// A running watcher of one node.
 pub struct Watcher {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<Vec<Watched>>,
+    thread: JoinHandle<Vec<WatchedKey>>,
 }
 
 impl Watcher {
@@ -43,7 +43,7 @@ impl Watcher {
 
     /// Ends it; call it when the load has ended. What it received, per key and connection.
     #[track_caller]
-    pub fn stop(self) -> Vec<Watched> {
+    pub fn stop(self) -> Vec<WatchedKey> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().expect("a watcher does not panic")
     }
@@ -59,12 +59,12 @@ struct Session {
 impl Session {
     /// Registers for every key; when each of them was confirmed.
     fn watch(&mut self) -> Option<Vec<u64>> {
-        let patience = Duration::from_secs(3);
+        let timeout = Duration::from_secs(3);
         (0..self.keys)
             .map(|key| {
                 let request = Request::keynotify(self.shape.key(key));
-                match self.client.try_call(&request, patience) {
-                    Outcome::Answered(reply) if reply.payload == b"+OK\r\n" => {
+                match self.client.try_call(&request, timeout) {
+                    CallOutcome::Answered(reply) if reply.payload == b"+OK\r\n" => {
                         Some(self.history.now())
                     }
                     _ => None,
@@ -73,7 +73,7 @@ impl Session {
             .collect()
     }
 
-    fn run(&mut self, first: Vec<u64>, stop: &AtomicBool) -> Vec<Watched> {
+    fn run(&mut self, first: Vec<u64>, stop: &AtomicBool) -> Vec<WatchedKey> {
         let mut all = Vec::new();
         let mut confirmed = Some(first);
         loop {
@@ -103,23 +103,23 @@ impl Session {
                     // Whatever was committed before is sent before this answer.
                     let marker = Request::get(self.shape.key(0));
                     let outcome = self.client.try_call(&marker, Duration::from_secs(5));
-                    return !matches!(outcome, Outcome::Answered(_));
+                    return !matches!(outcome, CallOutcome::Answered(_));
                 }
                 Err(crate::connection::Fault::Timeout) => {}
                 Err(_) => {
-                    self.client.hop();
+                    self.client.fail_over();
                     return true;
                 }
             }
         }
     }
 
-    fn segments(&mut self, from: &[u64], cut: bool) -> Vec<Watched> {
+    fn segments(&mut self, from: &[u64], cut: bool) -> Vec<WatchedKey> {
         let to = self.history.now();
         let received = std::mem::take(&mut self.client.notifications);
         from.iter()
             .enumerate()
-            .map(|(key, from)| Watched {
+            .map(|(key, from)| WatchedKey {
                 key,
                 from: *from,
                 to,

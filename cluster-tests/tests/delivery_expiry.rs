@@ -3,7 +3,7 @@
 
 use cluster_tests::cluster::Cluster;
 use cluster_tests::connection::Connection;
-use cluster_tests::delivery::hopper::Hopper;
+use cluster_tests::delivery::failover_client::FailoverClient;
 use cluster_tests::wire::{self, Connack, Connect, Message, Properties, V5, Value, id};
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
@@ -18,7 +18,7 @@ const GONE_WITHIN: Duration = Duration::from_secs(30);
 /// The connection to whichever of these nodes serves, the first one first.
 fn connect(nodes: &[SocketAddr], connect: &Connect) -> (Connection, Connack) {
     let never = AtomicBool::new(false);
-    let found = Hopper::new(nodes, 0).connect(connect, &never);
+    let found = FailoverClient::new(nodes, 0).connect(connect, &never);
     found.expect("it is not told to stop")
 }
 

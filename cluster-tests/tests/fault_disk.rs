@@ -3,7 +3,7 @@
 
 use cluster_tests::cluster::{Cluster, Plan};
 use cluster_tests::skip::skip;
-use cluster_tests::store::{Outcome, Request, StoreClient, blob};
+use cluster_tests::store::{CallOutcome, Request, StoreClient, blob};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -48,7 +48,7 @@ fn a_full_disk_loses_nothing_acknowledged() {
     loop {
         let request = Request::set(format!("disk/{acknowledged}"), value(acknowledged));
         match client.try_call(&request, Duration::from_secs(5)) {
-            Outcome::Answered(reply) if reply.payload == b"+OK\r\n" => acknowledged += 1,
+            CallOutcome::Answered(reply) if reply.payload == b"+OK\r\n" => acknowledged += 1,
             other => {
                 eprintln!("after {acknowledged} writes: {other:?}");
                 break;

@@ -1,7 +1,7 @@
 //! P12: hostile clients, wrong starts. A clear message or a closed connection, never a crash.
 
 use cluster_tests::cluster::{Cluster, Plan, binary};
-use cluster_tests::connection::{Connection, Fault, PATIENCE};
+use cluster_tests::connection::{Connection, Fault, TIMEOUT};
 use cluster_tests::random::Random;
 use cluster_tests::rules;
 use cluster_tests::skip::skip;
@@ -159,7 +159,7 @@ fn half_open_connections_are_closed() {
         let began = Instant::now();
         let mut connection = Connection::open(cluster.mqtt(0), V5).expect("the port is open");
         connection.send(&connect[..sent]);
-        match connection.receive(PATIENCE) {
+        match connection.receive(TIMEOUT) {
             Err(Fault::Closed) | Ok(Packet::Connack(_) | Packet::Disconnect(_)) => {}
             other => panic!("after {sent} bytes: {other:?}"),
         }

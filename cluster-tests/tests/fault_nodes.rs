@@ -26,30 +26,30 @@ fn kill_and_restart(cluster: &mut Cluster, load: &Load, index: usize) {
 
 #[test]
 fn the_leader_is_killed_three_times() {
-    let shown = trial::with("kill-leader", Plan::default(), |cluster, load| {
+    let result = trial::with("kill-leader", Plan::default(), |cluster, load| {
         for _ in 0..3 {
             let leader = cluster.wait_leader();
             kill_and_restart(cluster, load, leader);
         }
     });
-    shown.assert_gap_below(FAILOVER_GAP);
+    result.assert_gap_below(FAILOVER_GAP);
     assert!(
-        shown.cut <= 3,
-        "watchers of nodes that lived stayed connected: {shown:?}"
+        result.cut <= 3,
+        "watchers of nodes that lived stayed connected: {result:?}"
     );
 }
 
 #[test]
 fn followers_are_killed() {
-    let shown = trial::with("kill-follower", Plan::default(), |cluster, load| {
+    let result = trial::with("kill-follower", Plan::default(), |cluster, load| {
         for _ in 0..2 {
             let follower = cluster.a_follower();
             kill_and_restart(cluster, load, follower);
         }
     });
     assert!(
-        shown.cut <= 2,
-        "watchers of nodes that lived stayed connected: {shown:?}"
+        result.cut <= 2,
+        "watchers of nodes that lived stayed connected: {result:?}"
     );
 }
 
@@ -111,7 +111,7 @@ fn all_nodes_are_killed_at_once() {
 /// C3: a rolling restart loses nothing, and each step costs little.
 #[test]
 fn a_rolling_restart_is_hardly_noticed() {
-    let shown = trial::with("rolling", Plan::default(), |cluster, load| {
+    let result = trial::with("rolling", Plan::default(), |cluster, load| {
         for index in 0..3 {
             let status = cluster.nodes[index].terminate();
             assert!(
@@ -124,7 +124,7 @@ fn a_rolling_restart_is_hardly_noticed() {
             load.wait_progress(200, RECOVERY);
         }
     });
-    shown.assert_gap_below(ORDERLY_GAP);
+    result.assert_gap_below(ORDERLY_GAP);
 }
 
 /// A node that stops in order says so: a subscription elsewhere counts at once, and need not wait for its lease to end.

@@ -1,7 +1,7 @@
 //! SUBACK while a node is silent, and what that node accepts when it comes back: P6.
 
 use cluster_tests::cluster::{Cluster, Plan};
-use cluster_tests::connection::{Connection, PATIENCE};
+use cluster_tests::connection::{Connection, TIMEOUT};
 use cluster_tests::wire::{Message, Packet};
 
 /// A lease that no test outlasts: the silent node is never declared dead.
@@ -43,7 +43,7 @@ fn a_paused_node_holds_no_suback_up_and_misses_no_subscription() {
             }
         }
         let publish = subscriber
-            .next_publish(PATIENCE)
+            .next_publish(TIMEOUT)
             .unwrap_or_else(|fault| panic!("round {round}: {topic} was missed: {fault:?}"));
         assert_eq!((publish.topic, publish.qos), (topic, qos));
     }

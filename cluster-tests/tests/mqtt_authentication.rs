@@ -3,7 +3,7 @@
 
 use cluster_tests::check::kv::assert_none;
 use cluster_tests::cluster::{Cluster, Plan, binary};
-use cluster_tests::connection::{Connection, PATIENCE};
+use cluster_tests::connection::{Connection, TIMEOUT};
 use cluster_tests::wire::{
     self, Connack, Connect, Disconnect, Message, Packet, Properties, V5, Value, Will, id,
 };
@@ -273,7 +273,7 @@ fn a_re_authentication_ends_in_time(cluster: &Cluster) {
     ));
     auth_data(connection.expect_answer(), CONTINUE);
     // The time of a CONNECT is 5 s here.
-    match connection.receive(PATIENCE) {
+    match connection.receive(TIMEOUT) {
         Ok(Packet::Disconnect(disconnect)) => assert_eq!(disconnect.code, 0x87),
         other => panic!("instead of DISCONNECT: {other:?}"),
     }

@@ -2,8 +2,8 @@
 //! nothing that was acknowledged while it is waited for.
 
 use cluster_tests::cluster::{Cluster, Plan};
-use cluster_tests::connection::{Connection, Fault, PATIENCE};
-use cluster_tests::flow::{self, Load, Pace};
+use cluster_tests::connection::{Connection, Fault, TIMEOUT};
+use cluster_tests::flow::{self, Load, ReadRate};
 use cluster_tests::rules;
 use cluster_tests::wait;
 use cluster_tests::wire::{Connect, Message, Packet};
@@ -42,7 +42,7 @@ fn sum(cluster: &Cluster, metric: &str) -> f64 {
 }
 
 /// Two publishers on each of two nodes, with QoS 1 and 2, and what they saw.
-fn publish_from_two_nodes(cluster: &Cluster, load: &Load) -> Vec<flow::Published> {
+fn publish_from_two_nodes(cluster: &Cluster, load: &Load) -> Vec<flow::PublisherStats> {
     std::thread::scope(|scope| {
         let publishers: Vec<_> = (0..4)
             .map(|number| {
@@ -107,17 +107,17 @@ fn a_subscriber_that_reads_slowly_slows_its_publishers_and_nobody_else(cluster: 
             }
         });
         let publishers = scope.spawn(|| publish_from_two_nodes(cluster, &load));
-        let pace = Pace {
+        let rate = ReadRate {
             messages: 64,
             rest: Duration::from_millis(30),
         };
-        flow::subscribe(&mut slow, 4 * load.messages, pace);
+        flow::subscribe(&mut slow, 4 * load.messages, rate);
         let seen = publishers.join().expect("all is acknowledged");
         stop.store(true, Ordering::Relaxed);
         for published in seen {
             assert_eq!(published.acknowledged, load.messages);
             let longest = published.longest_gap;
-            assert!(longest < PATIENCE, "{published:?}");
+            assert!(longest < TIMEOUT, "{published:?}");
         }
         trips.join().expect("the others are served")
     });
@@ -158,11 +158,11 @@ fn a_subscriber_that_acknowledges_slowly_slows_its_publishers(cluster: &Cluster)
     };
     std::thread::scope(|scope| {
         let publishers = scope.spawn(|| publish_from_two_nodes(cluster, &load));
-        let pace = Pace {
+        let rate = ReadRate {
             messages: 10,
             rest: Duration::from_millis(8),
         };
-        flow::subscribe(&mut slow, 4 * load.messages, pace);
+        flow::subscribe(&mut slow, 4 * load.messages, rate);
         publishers.join().expect("all is acknowledged");
     });
     assert_eq!(
@@ -190,18 +190,18 @@ fn messages_through_the_log_are_held_on_the_subscribers_node(cluster: &Cluster) 
         window: 400,
     };
     let publisher = Connection::v5(cluster.mqtt(0), "logged-pub");
-    let quick = Pace {
+    let quick = ReadRate {
         messages: u32::MAX,
         rest: Duration::ZERO,
     };
     std::thread::scope(|scope| {
         let publisher = scope.spawn(|| flow::publish(publisher, 1, &load));
         scope.spawn(|| flow::subscribe(&mut durable, load.messages, quick));
-        let pace = Pace {
+        let rate = ReadRate {
             messages: 64,
             rest: Duration::from_millis(60),
         };
-        flow::subscribe(&mut slow, load.messages, pace);
+        flow::subscribe(&mut slow, load.messages, rate);
         publisher.join().expect("all is acknowledged");
     });
     assert_eq!(
@@ -276,7 +276,7 @@ fn a_subscriber_that_does_not_read_is_ended(cluster: &Cluster) {
     for published in publish_from_two_nodes(cluster, &load) {
         assert_eq!(published.acknowledged, load.messages);
         let longest = published.longest_gap;
-        assert!(longest < STALL + PATIENCE, "{published:?}");
+        assert!(longest < STALL + TIMEOUT, "{published:?}");
     }
     assert_eq!(sum(cluster, STALLED) - stalled, 1.0);
     let rest = dead.read_to_end(flow::LIMIT).expect("it is closed");
@@ -374,7 +374,7 @@ fn the_end_of_the_subscribers_node_releases_publishers() {
         }
     });
     assert!(matches!(
-        dead.read_to_end(PATIENCE),
+        dead.read_to_end(TIMEOUT),
         Ok(_) | Err(Fault::Closed)
     ));
 }

@@ -80,7 +80,7 @@ impl Replay<'_> {
             Event::SentPuback { packet_id } => self.step(*packet_id, Stage::Acknowledged),
             Event::SentPubrec { packet_id } => self.step(*packet_id, Stage::Received),
             Event::SentPubcomp { packet_id } => self.step(*packet_id, Stage::Completed),
-            Event::Publish(_) | Event::Cut | Event::Odd(_) => {}
+            Event::Publish(_) | Event::Cut | Event::ProtocolError(_) => {}
         }
     }
 

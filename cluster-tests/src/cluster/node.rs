@@ -262,7 +262,10 @@ impl Node {
             }
             if Instant::now() > deadline {
                 let answer = self.get("/readyz?verbose");
-                panic!("node {} is not ready within {within:?}: {answer:?}", self.id);
+                panic!(
+                    "node {} is not ready within {within:?}: {answer:?}",
+                    self.id
+                );
             }
             std::thread::sleep(Duration::from_millis(20));
         }

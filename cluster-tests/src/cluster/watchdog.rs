@@ -37,7 +37,10 @@ impl Watchdog {
 /// What every node is doing.
 pub(super) fn describe(processes: &Processes) -> String {
     // Cloned: a node may be added meanwhile.
-    let processes = processes.lock().expect("no holder of the lock panics").clone();
+    let processes = processes
+        .lock()
+        .expect("no holder of the lock panics")
+        .clone();
     let each: Vec<String> = processes.iter().map(|process| process.describe()).collect();
     each.concat()
 }
@@ -97,7 +100,11 @@ mod tests {
             assert!(text.contains(part), "{part:?} is missing:\n{text}");
         }
         let gdb = Command::new("gdb").arg("--version").output().is_ok();
-        let part = if gdb { "gdb ended" } else { "gdb is not installed" };
+        let part = if gdb {
+            "gdb ended"
+        } else {
+            "gdb is not installed"
+        };
         assert!(text.contains(part), "{text}");
     }
 

@@ -11,9 +11,10 @@
 //! alone                        nothing else is said to the broker meanwhile: for filters like `#`
 //! unlike quorumq why           that broker is known to answer otherwise
 //!
-//! > 10 [ s"MQTT" 05 02 0000 00 s"@" ]
-//! < 20 PRESENT                 an accepting CONNACK with session present 1; NEW: with 0
-//! < 20 NEW ( 13 003C ) WITHOUT 1A 1C   ... that has, among others, these properties, and has not those
+//! > connect v5 clean @         packets that only set the scene have names; see below
+//! < connack new                an accepting CONNACK of any version with session present 0; present: with 1
+//! < connack new ( 13 003C ) WITHOUT 1A 1C   ... that has, among others, these properties, and has not those
+//! > 10 [ s"MQTT" 05 02 0000 00 s"@" ]   bytes
 //! < 20|90 *                    a packet whose first byte is one of these
 //! < 90 [ 0001 00 02 ]          a packet with exactly these bytes
 //! < PUBACK 0001                whichever its form, with a code of success; also PUBREC, PUBREL, PUBCOMP
@@ -32,6 +33,33 @@
 //!
 //! A word in front of `>`, `<`, `close` names one of several connections; `a|b <` comes on one of the two.
 //!
+//! # Packets by name
+//!
+//! The packets that a rule is about are written as bytes. Those that lead to it, or clear up after it, have names, in what
+//! is sent and in what comes; each name stands for exactly one sequence of bytes, `connack` without a version excepted. The
+//! version is `v31`, `v311` or `v5`.
+//!
+//! ```text
+//! connect v5 clean @b                    clean start 1, client id @b, no keep-alive, nothing else
+//! connect v5 @b SessionExpiry=120        clean start 0, and a property; "" is the empty client id
+//! connect v311 clean @ keep-alive=2
+//! connack any                            a CONNACK, whatever it says
+//! connack v311 new                       exactly these bytes: accepted, session present 0, no properties
+//! connack v311 present                   ... 1
+//! subscribe v5 id=1 @/t qos=1            a filter and the options behind it, as often as needed: qos=0..2, no-local,
+//!                                        retain-as-published, retain-handling=0..2
+//! subscribe v5 id=1 SubscriptionIdentifier=7 @/a qos=0 @/b qos=2
+//! suback v5 id=1 qos=0 qos=2             granted
+//! disconnect                             the shortest form, of any version
+//! disconnect v5 SessionExpiry=0
+//! ```
+//!
+//! Properties have the standard's names without "Interval" and spaces, and come in the order in which they are written:
+//! `SessionExpiry`, `ReceiveMaximum`, `MaximumPacketSize`, `TopicAliasMaximum`, `SubscriptionIdentifier` are decimal numbers,
+//! `AuthenticationMethod` and `AuthenticationData` are texts in quotes. In names, too, `@` is the conversation's word.
+//!
+//! # Bytes
+//!
 //! Bytes are hexadecimal; `"text"` is its bytes, `s"text"` has two bytes of length in front, `[ … ]` has its remaining
 //! length in front, `( … )` its length as properties do, and `00*70000` repeats a byte. `@` in quotes is a word of eight
 //! letters that no other conversation has: client ids and topics begin with it.
@@ -45,11 +73,12 @@
 mod conversation;
 mod pattern;
 mod run;
+mod setup;
 mod show;
 mod step;
 
-pub use conversation::Broken;
-pub use run::{Outcome, Told, hold_all};
+pub use conversation::Mismatch;
+pub use run::{Report, Verdict, hold_all};
 
 /// The folder of conversations with a node that knows [`USERS`] and nobody else.
 pub const LOG_IN: &str = "log_in/";

@@ -3,13 +3,14 @@
 //!
 //! * [`label`] marks every message with who sent it, at which QoS, and as which in its order.
 //! * [`record`] is what clients write down.
-//! * [`publisher`] and [`subscriber`] are one client each; [`hopper`] finds them a node.
+//! * [`publisher`] and [`subscriber`] are one client each; [`failover_client`] finds them a node.
 //! * [`load`] runs many of them; [`trial`] runs them on a cluster that has something done to it.
 
-pub mod hopper;
+pub mod failover_client;
 pub mod label;
 pub mod load;
 pub mod publisher;
 pub mod record;
+mod signals;
 pub mod subscriber;
 pub mod trial;

@@ -1,10 +1,10 @@
 //! One publisher: a session that outlives its connections, several messages in flight, everything sent again after a
 //! reconnect as the standard asks [MQTT-4.4.0-1], until it is acknowledged.
 
-use super::hopper::Hopper;
+use super::failover_client::FailoverClient;
 use super::label::Label;
-use super::load::Flags;
 use super::record::{At, PublisherRecord, Sent};
+use super::signals::Signals;
 use crate::connection::{Connection, Fault};
 use crate::random::Random;
 use crate::wire::{self, Ack, Connect, Message, Packet, V5};
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// How long a node may leave everything unanswered before the publisher moves on.
-const PATIENCE: Duration = Duration::from_millis(2500);
+const TIMEOUT: Duration = Duration::from_millis(2500);
 
 /// How a publisher behaves.
 #[derive(Debug, Clone)]
@@ -51,8 +51,8 @@ struct InFlight {
     stage: Stage,
 }
 
-/// Why a connection is left.
-enum Left {
+/// Why a connection ends.
+enum End {
     /// Nothing is in flight and nothing more is wanted.
     Finished,
     /// The node does not serve.
@@ -63,9 +63,9 @@ enum Left {
 
 pub(super) struct Publisher {
     pub shape: PublisherShape,
-    pub hopper: Hopper,
+    pub nodes: FailoverClient,
     pub record: Arc<Mutex<PublisherRecord>>,
-    pub flags: Arc<Flags>,
+    pub signals: Arc<Signals>,
     random: Random,
     in_flight: VecDeque<InFlight>,
     next_packet_id: u16,
@@ -76,16 +76,16 @@ pub(super) struct Publisher {
 impl Publisher {
     pub fn new(
         shape: PublisherShape,
-        hopper: Hopper,
+        nodes: FailoverClient,
         record: Arc<Mutex<PublisherRecord>>,
-        flags: Arc<Flags>,
+        signals: Arc<Signals>,
     ) -> Self {
         Self {
             random: Random::new(shape.seed),
             shape,
-            hopper,
+            nodes,
             record,
-            flags,
+            signals,
             in_flight: VecDeque::new(),
             next_packet_id: 0,
             sequences: BTreeMap::new(),
@@ -96,25 +96,25 @@ impl Publisher {
     /// Publishes until it is told to end, then until nothing is in flight.
     pub fn run(mut self) {
         let connect = Connect::v5(&self.shape.client_id).durable(3600);
-        let flags = self.flags.clone();
+        let signals = self.signals.clone();
         while let Some((mut connection, connack)) =
-            self.hopper.connect(&connect, &flags.publishers_abandon)
+            self.nodes.connect(&connect, &signals.publishers_abandon)
         {
             let resumed = self.connected(connack.session_present);
             match self.serve(&mut connection, resumed) {
-                Left::Finished => {
+                End::Finished => {
                     connection.disconnect();
                     return;
                 }
-                Left::Failed => self.hopper.hop(),
-                Left::Cut if self.random.chance(50) => self.hopper.hop(),
-                Left::Cut => {}
+                End::Failed => self.nodes.fail_over(),
+                End::Cut if self.random.chance(50) => self.nodes.fail_over(),
+                End::Cut => {}
             }
         }
         for flight in &self.in_flight {
             let label = self.record(|record| record.messages[flight.message].label);
             let (stage, packet_id) = (flight.stage, flight.packet_id);
-            self.odd(format!(
+            self.protocol_error(format!(
                 "{label}, packet id {packet_id}, got no answer: {stage:?}"
             ));
         }
@@ -125,11 +125,11 @@ impl Publisher {
     }
 
     fn now(&self) -> At {
-        self.flags.now()
+        self.signals.now()
     }
 
     fn connected(&self, present: bool) -> bool {
-        let unanswered = self.hopper.unanswered;
+        let unanswered = self.nodes.unanswered;
         self.record(|record| {
             if record.present.is_empty() {
                 record.first_uncertain = unanswered;
@@ -139,34 +139,34 @@ impl Publisher {
         present
     }
 
-    fn serve(&mut self, connection: &mut Connection, resumed: bool) -> Left {
+    fn serve(&mut self, connection: &mut Connection, resumed: bool) -> End {
         match self.talk(connection, resumed) {
-            Ok(left) => left,
+            Ok(end) => end,
             Err(Fault::Wrong(why)) => {
-                self.record(|record| record.odd.push(why));
-                Left::Failed
+                self.record(|record| record.protocol_errors.push(why));
+                End::Failed
             }
-            Err(_) => Left::Failed,
+            Err(_) => End::Failed,
         }
     }
 
-    fn talk(&mut self, connection: &mut Connection, resumed: bool) -> Result<Left, Fault> {
+    fn talk(&mut self, connection: &mut Connection, resumed: bool) -> Result<End, Fault> {
         self.send_again(connection, resumed)?;
         let mut heard = Instant::now();
         loop {
-            let ending = self.flags.publishers_end.load(Ordering::Relaxed);
-            if self.flags.publishers_abandon.load(Ordering::Relaxed) {
-                return Ok(Left::Failed);
+            let ending = self.signals.publishers_end.load(Ordering::Relaxed);
+            if self.signals.publishers_abandon.load(Ordering::Relaxed) {
+                return Ok(End::Failed);
             }
             if ending && self.in_flight.is_empty() {
-                return Ok(Left::Finished);
+                return Ok(End::Finished);
             }
             let may_send = !ending && self.in_flight.len() < self.shape.window;
             if may_send && Instant::now() >= self.next {
                 self.send_next(connection)?;
                 self.next = Instant::now() + self.shape.pause;
                 if self.random.below(1000) < self.shape.cuts {
-                    return Ok(Left::Cut);
+                    return Ok(End::Cut);
                 }
             }
             if self.in_flight.is_empty() {
@@ -185,10 +185,10 @@ impl Publisher {
                 Ok(packet) => {
                     heard = Instant::now();
                     if !self.hear(packet) {
-                        return Ok(Left::Failed);
+                        return Ok(End::Failed);
                     }
                 }
-                Err(Fault::Timeout) if heard.elapsed() < PATIENCE => {}
+                Err(Fault::Timeout) if heard.elapsed() < TIMEOUT => {}
                 Err(fault) => return Err(fault),
             }
         }
@@ -292,13 +292,13 @@ impl Publisher {
             Packet::Pubrec(ack) => self.acknowledged(&ack, 2),
             Packet::Pubcomp(ack) => self.completed(&ack),
             Packet::Disconnect(_) => return false,
-            other => self.odd(format!("a publisher was sent {other:?}")),
+            other => self.protocol_error(format!("a publisher was sent {other:?}")),
         }
         true
     }
 
-    fn odd(&self, what: String) {
-        self.record(|record| record.odd.push(what));
+    fn protocol_error(&self, what: String) {
+        self.record(|record| record.protocol_errors.push(what));
     }
 
     fn position(&self, packet_id: u16) -> Option<usize> {
@@ -310,17 +310,17 @@ impl Publisher {
     /// PUBACK (`qos` 1) or PUBREC (2).
     fn acknowledged(&mut self, ack: &Ack, qos: u8) {
         let Some(position) = self.position(ack.packet_id) else {
-            return self.odd(format!(
+            return self.protocol_error(format!(
                 "packet id {} is acknowledged and not in use",
                 ack.packet_id
             ));
         };
         let flight = &mut self.in_flight[position];
         let (message, again) = (flight.message, flight.stage != Stage::Published);
-        let now = self.flags.now();
+        let now = self.signals.now();
         let label = self.record(|record| record.messages[message].label);
         if label.qos != qos || again {
-            return self.odd(format!(
+            return self.protocol_error(format!(
                 "{label} got {ack:?} for QoS {qos}, in answer to {}",
                 if again { "a PUBREL" } else { "its PUBLISH" }
             ));
@@ -331,7 +331,7 @@ impl Publisher {
             return;
         }
         self.record(|record| record.messages[message].accepted = Some(now));
-        self.flags.accepted.fetch_add(1, Ordering::Relaxed);
+        self.signals.accepted.fetch_add(1, Ordering::Relaxed);
         if qos == 1 {
             self.in_flight.remove(position);
         } else {
@@ -344,7 +344,7 @@ impl Publisher {
             Some(position) if self.in_flight[position].stage == Stage::Released => {
                 self.in_flight.remove(position);
             }
-            _ => self.odd(format!("{ack:?} is a PUBCOMP without a PUBREL")),
+            _ => self.protocol_error(format!("{ack:?} is a PUBCOMP without a PUBREL")),
         }
     }
 }

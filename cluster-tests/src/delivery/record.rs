@@ -16,7 +16,7 @@ pub struct PublisherRecord {
     /// A CONNECT went unanswered before the first CONNACK came, so that the session may have existed already.
     pub first_uncertain: bool,
     /// Acknowledgements that the standard does not allow, in words.
-    pub odd: Vec<String>,
+    pub protocol_errors: Vec<String>,
 }
 
 /// One message.
@@ -112,7 +112,7 @@ pub enum Event {
     /// The connection ended, whoever ended it.
     Cut,
     /// Something the standard does not allow, in words.
-    Odd(String),
+    ProtocolError(String),
 }
 
 /// A PUBLISH at a subscriber.

@@ -1,0 +1,56 @@
+//! D9: the members of a shared subscription get each message once between them.
+
+use super::{copies, first_copies};
+use crate::delivery::label::Label;
+use crate::delivery::record::{Event, Sent, SubscriberRecord};
+use std::collections::{BTreeMap, HashMap};
+
+/// One member gets each message; another one only what the first may have held, unacknowledged, when it was cut off.
+pub(super) fn violations(
+    members: &[&SubscriberRecord],
+    sent: &HashMap<Label, &Sent>,
+    found: &mut Vec<String>,
+) {
+    let mut given: BTreeMap<Label, Vec<&str>> = BTreeMap::new();
+    let mut held: BTreeMap<Label, u32> = BTreeMap::new();
+    for member in members {
+        for delivery in member.deliveries() {
+            if delivery.qos == 2 {
+                let names = given.entry(delivery.label).or_default();
+                names.push(&member.shape.client_id);
+            } else if is_held(member, delivery.event) {
+                *held.entry(delivery.label).or_default() += 1;
+            }
+        }
+    }
+    // [MQTT-4.8.2-4]: the delivery of a QoS 2 message is completed to the client that it began with.
+    for (label, names) in given.iter().filter(|(_, names)| names.len() > 1) {
+        found.push(format!("D9: {label} was given to {}", names.join(" and ")));
+    }
+    for (label, count) in first_copies(members) {
+        let allowed = copies(sent, label) + held.get(&label).unwrap_or(&0);
+        if count > allowed {
+            found.push(format!(
+                "D9: members got {count} copies of {label} without DUP, {allowed} at most are explained"
+            ));
+        }
+    }
+}
+
+/// The connection was cut before this QoS 1 message's PUBACK was surely stored.
+fn is_held(subscriber: &SubscriberRecord, event: usize) -> bool {
+    let Some((_, Event::Publish(arrival))) = subscriber.events.get(event) else {
+        return false;
+    };
+    let mut acknowledged = None;
+    for (at, later) in &subscriber.events[event + 1..] {
+        match later {
+            Event::SentPuback { packet_id } if *packet_id == arrival.packet_id => {
+                acknowledged.get_or_insert(*at);
+            }
+            Event::Cut => return acknowledged.is_none_or(|then| at - then < SETTLED_MS),
+            _ => {}
+        }
+    }
+    false
+}

@@ -20,16 +20,16 @@
 //! `docs/architecture.md` tells both at length.
 
 pub mod auth;
+pub mod base;
 pub mod cli;
+pub mod codec;
 pub mod config;
-pub mod hlc;
+pub mod connection;
+pub mod forward;
 pub mod http;
-pub mod ids;
-pub mod limits;
 pub mod machine;
-pub mod mqtt;
+pub mod mailbox;
 pub mod node;
-pub mod proto;
 pub mod raft;
 pub mod replica;
 pub mod router;
@@ -37,5 +37,4 @@ pub mod session;
 pub mod storage;
 pub mod store;
 pub mod telemetry;
-pub mod time;
 pub mod topic;

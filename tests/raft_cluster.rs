@@ -6,7 +6,7 @@ mod raft_support;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
-use quorumq::ids::NodeId;
+use quorumq::base::ids::NodeId;
 use quorumq::raft::{ChangeError, Role};
 use raft_support::{Cluster, eventually, insist, row, times_written};
 

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use bytes::Bytes;
 use directory::Directory;
-use quorumq::ids::NodeId;
+use quorumq::base::ids::NodeId;
 use quorumq::raft::Peer;
 use raft_support::{Node, eventually, insist, listen, row, times_written};
 

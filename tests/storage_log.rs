@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use directory::Directory;
 use parking_lot::Mutex;
-use quorumq::ids::GROUP_ZERO;
+use quorumq::base::ids::GROUP_ZERO;
 use quorumq::storage::log_db::{BeforeSync, Bounds};
 use quorumq::storage::metrics::LogMetrics;
 use quorumq::storage::{EXIT_IO, GroupLog, LogDb, Record};

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use bytes::Bytes;
-use quorumq::ids::NodeId;
+use quorumq::base::ids::NodeId;
 use quorumq::machine::tables::{Backing, Change, Changes};
 use quorumq::storage::data_dir::FORMAT;
 use quorumq::storage::{DataDir, OpenError, SnapshotFile, Snapshots, State};

@@ -302,7 +302,7 @@ fn imports_are_found_in_every_form() {
         ["ids", "machine", "raft"]
     );
     assert_eq!(
-        imports("let x = crate::mqtt::codec::V5 + crate::mqtt::LIMIT;"),
+        imports("let x = crate::codec::V5 + crate::mqtt::LIMIT;"),
         ["mqtt::codec", "mqtt"]
     );
     assert_eq!(imports("use my_crate::raft;"), Vec::<String>::new());

@@ -1,8 +1,8 @@
 //! The bounds of an exchange, whatever its mechanism.
 
 use super::{Negotiation, Step};
-use crate::limits;
-use crate::mqtt::codec::ReasonCode;
+use crate::base::limits;
+use crate::codec::ReasonCode;
 
 /// One exchange with one client, ended when it takes too many steps or too many bytes. Its time is for the connection
 /// to bound.

@@ -8,7 +8,7 @@ pub mod scram;
 
 pub use exchange::Exchange;
 
-use crate::mqtt::codec::ReasonCode;
+use crate::codec::ReasonCode;
 
 /// Random bytes that an exchange gets.
 pub const ENTROPY_BYTES: usize = 32;

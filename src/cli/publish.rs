@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use super::client::{Client, Outgoing};
 use super::exit::{Failure, Outcome};
 use super::servers::Servers;
-use crate::mqtt::codec::{QoS, ReasonCode};
+use crate::codec::{QoS, ReasonCode};
 
 /// Publish messages.
 #[derive(Args)]

@@ -13,9 +13,9 @@ use super::exit::{Failure, Outcome};
 use super::http_client::request;
 use super::output::{self, Format};
 use super::servers::Servers;
+use crate::codec::QoS;
 use crate::config::Address;
 use crate::http::{Listed, RetainedStatus, SessionDetail, SessionStatus};
-use crate::mqtt::codec::QoS;
 
 /// Longest time to wait for one answer.
 const LIMIT: Duration = Duration::from_secs(35);

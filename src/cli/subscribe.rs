@@ -9,7 +9,7 @@ use super::client::{Client, Message};
 use super::exit::Outcome;
 use super::output::{self, Format, printable};
 use super::servers::Servers;
-use crate::mqtt::codec::{QoS, SubscriptionOptions};
+use crate::codec::{QoS, SubscriptionOptions};
 
 /// Pause before a new round over all servers.
 const RETRY: Duration = Duration::from_millis(500);

@@ -2,9 +2,9 @@
 
 use super::effect::Reply;
 use super::queues::read_entry;
-use super::{Context, Machine, key};
-use crate::ids::SessionId;
-use crate::proto::command;
+use super::{Context, Machine, schema};
+use crate::base::ids::SessionId;
+use crate::base::proto::command;
 use crate::session::{Entry, Sequence};
 
 impl Machine {
@@ -23,7 +23,7 @@ impl Machine {
             if let Ok(packet_id) = u16::try_from(packet_id) {
                 context
                     .tables
-                    .delete(key::received::encode(session, packet_id));
+                    .delete(schema::received::encode(session, packet_id));
             }
         }
         if !(command.completed.is_empty() && command.received.is_empty())
@@ -52,7 +52,9 @@ impl Machine {
         if let Some(entry) = queue.forget_granted(sequence) {
             return Some(entry);
         }
-        let row = context.tables.get(&key::entry::encode(session, sequence))?;
+        let row = context
+            .tables
+            .get(&schema::entry::encode(session, sequence))?;
         Some(read_entry(&row))
     }
 
@@ -75,7 +77,7 @@ impl Machine {
         released.encode(&mut row);
         context
             .tables
-            .put(key::entry::encode(session, sequence), row);
+            .put(schema::entry::encode(session, sequence), row);
         self.count_out(queued.size);
         self.release_message(context, queued.message);
     }

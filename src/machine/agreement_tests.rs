@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::effect::Output;
-use super::feeds::Portion;
-use super::key::ordinal;
 use super::queue_tests::{
     BOUNDS, acknowledge, assert_empty, durable, message, rows, sent, subscribe,
 };
+use super::retained_replay::Portion;
+use super::schema::ordinal;
 use super::tests::{LIFE, NODE, Replica, proposal};
 use super::*;
-use crate::proto::command::command::Kind;
+use crate::base::proto::command::command::Kind;
 use crate::session::Sequence;
 
 #[derive(Clone, Debug)]
@@ -220,7 +220,7 @@ fn check_references(replica: &Replica) {
                 crate::session::Entry::decode(row).expect("a row")
         {
             *references
-                .entry(key::message::encode(queued.message))
+                .entry(schema::message::encode(queued.message))
                 .or_default() += 1;
             messages += 1;
             bytes += u64::from(queued.size);
@@ -248,7 +248,7 @@ fn check_references(replica: &Replica) {
             let session = SessionId(u64::from_be_bytes(
                 key[1..].try_into().expect("eight bytes"),
             ));
-            let (from, to) = key::entry::from(session, Sequence::NONE);
+            let (from, to) = schema::entry::from(session, Sequence::NONE);
             let entries = replica.stored.range(from..to).count() as u64;
             assert_eq!(row.messages + u64::from(row.released), entries, "{row:?}");
         }

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use crate::hlc::Hlc;
-use crate::ids::{ConnectionId, Incarnation, LogIndex, NodeId, SessionId};
+use crate::base::hlc::Hlc;
+use crate::base::ids::{ConnectionId, Incarnation, LogIndex, NodeId, SessionId};
+use crate::base::time::Millis;
 use crate::machine::subscriptions::Subscriber;
 use crate::session::{QoS, Sequence};
 use crate::store::Reply as StoreReply;
-use crate::time::Millis;
 
 /// The answer to one command, for whoever proposed it.
 #[derive(Clone, Debug)]
@@ -94,7 +94,7 @@ pub enum Change {
 
 /// A message on its way to subscribers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Published {
+pub struct ApplicationMessage {
     /// Topic name.
     pub topic: String,
     /// QoS it was published with.
@@ -129,7 +129,7 @@ pub struct Granted {
     /// Identifiers of the subscriptions it matched.
     pub identifiers: SmallVec<[u32; 2]>,
     /// The message.
-    pub message: Arc<Published>,
+    pub message: Arc<ApplicationMessage>,
 }
 
 /// Something for a node to do.
@@ -185,7 +185,7 @@ pub enum Output {
     /// does so for its own.
     Publish {
         /// The message.
-        message: Arc<Published>,
+        message: Arc<ApplicationMessage>,
         /// Message expiry interval left, seconds.
         expiry_s: Option<u32>,
     },
@@ -200,12 +200,12 @@ pub enum Output {
         /// Identifier of the subscription.
         identifiers: SmallVec<[u32; 2]>,
         /// The message.
-        message: Arc<Published>,
+        message: Arc<ApplicationMessage>,
     },
     /// Send a message of a session's queue.
     Deliver(Box<Granted>),
     /// Send PUBREL: the session was resumed and owes it, in this order.
-    Release {
+    SendPubRel {
         /// The connection.
         connection: ConnectionId,
         /// The message's number in the queue.

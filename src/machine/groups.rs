@@ -15,15 +15,15 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::effect::{DropReason, Output};
-use super::key::timer::Kind;
 use super::messages::Storing;
 use super::queues::{drop_policy, is_over};
+use super::schema::timer::Kind;
 use super::subscriptions::Subscriber;
 use super::tables::Backing;
-use super::{Context, Machine, key};
-use crate::ids::SessionId;
-use crate::limits;
-use crate::proto::state;
+use super::{Context, Machine, schema};
+use crate::base::ids::SessionId;
+use crate::base::limits;
+use crate::base::proto::state;
 use crate::session::delivery::{Delivery, remaining_s};
 use crate::session::{DropPolicy, Entry, QoS, Queued};
 
@@ -112,9 +112,9 @@ impl Groups {
     /// Forgets everything and reads the groups; their members follow with [`Groups::restore_member`].
     pub fn restore(&mut self, backing: &dyn Backing) {
         *self = Groups::default();
-        let (from, to) = key::group::all();
+        let (from, to) = schema::group::all();
         backing.scan(&from, &to, &mut |row_key, row| {
-            let filter = key::group::decode(row_key).expect("this machine wrote the key");
+            let filter = schema::group::decode(row_key).expect("this machine wrote the key");
             let row = state::Group::decode(row).expect("this machine wrote the row");
             let filter: Arc<str> = filter.into();
             self.filters.insert(row.group_id, filter.clone());
@@ -215,7 +215,7 @@ impl Machine {
             let id = group.id();
             self.groups.by_filter.remove(filter);
             self.groups.filters.remove(&id);
-            context.tables.delete(key::group::encode(filter));
+            context.tables.delete(schema::group::encode(filter));
             self.purge_group(context, id);
         }
     }
@@ -224,7 +224,7 @@ impl Machine {
         if let Some(group) = self.groups.by_filter.get(filter) {
             context
                 .tables
-                .put(key::group::encode(filter), group.row.encode_to_vec());
+                .put(schema::group::encode(filter), group.row.encode_to_vec());
         }
     }
 
@@ -276,7 +276,7 @@ impl Machine {
         context: &Context<'_, '_>,
         subscriber: &Subscriber,
         delivery: Delivery,
-        message: &Arc<super::effect::Published>,
+        message: &Arc<super::effect::ApplicationMessage>,
     ) {
         if let Some(owner) = subscriber.owner().filter(|owner| owner.node == self.local) {
             self.outputs.push(Output::Send {
@@ -403,7 +403,7 @@ impl Machine {
         for (number, queued) in &found {
             context
                 .tables
-                .delete(key::waiting::encode(group.id(), *number));
+                .delete(schema::waiting::encode(group.id(), *number));
             group.row.first = number + 1;
             group.row.messages = group.row.messages.saturating_sub(1);
             group.row.bytes = group.row.bytes.saturating_sub(queued.size.into());
@@ -551,7 +551,7 @@ impl Machine {
         let found = waiting(context, id, 0, limits::PURGED_AT_ONCE);
         let more = found.len() == limits::PURGED_AT_ONCE;
         for (number, queued) in found {
-            context.tables.delete(key::waiting::encode(id, number));
+            context.tables.delete(schema::waiting::encode(id, number));
             self.count_out(queued.size);
             self.release_message(context, queued.message);
         }
@@ -574,15 +574,15 @@ fn put_waiting(
     Entry::Queued(queued).encode(&mut row);
     context
         .tables
-        .put(key::waiting::encode(group.group_id, number), row);
+        .put(schema::waiting::encode(group.group_id, number), row);
 }
 
 /// The first waiting messages of a group from a number on.
 fn waiting(context: &Context<'_, '_>, id: u64, from: u64, most: usize) -> Vec<(u64, Queued)> {
-    let (from, to) = key::waiting::from(id, from);
+    let (from, to) = schema::waiting::from(id, from);
     let mut found = Vec::new();
     context.tables.scan(&from, &to, |row_key, row| {
-        let number = key::waiting::decode(row_key).expect("this machine wrote the key");
+        let number = schema::waiting::decode(row_key).expect("this machine wrote the key");
         let entry = Entry::decode(row).expect("this machine wrote the row");
         if let Entry::Queued(queued) = entry {
             found.push((number, queued));

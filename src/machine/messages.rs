@@ -4,21 +4,21 @@ use std::sync::Arc;
 
 use prost::Message as _;
 
-use super::effect::Published;
-use super::{Context, Machine, key};
-use crate::proto::state;
+use super::effect::ApplicationMessage;
+use super::{Context, Machine, schema};
+use crate::base::proto::state;
+use crate::base::time::Millis;
 use crate::session::{MessageId, QoS};
-use crate::time::Millis;
 
 /// A message that is being handed to queues; its row is written once it is known how many took it.
 pub(super) struct Storing {
-    pub message: Arc<Published>,
+    pub message: Arc<ApplicationMessage>,
     id: Option<MessageId>,
     references: u32,
 }
 
 impl Storing {
-    pub fn new(message: Arc<Published>) -> Self {
+    pub fn new(message: Arc<ApplicationMessage>) -> Self {
         Storing {
             message,
             id: None,
@@ -64,10 +64,10 @@ impl Machine {
         };
         context
             .tables
-            .put_new(key::message::encode(id), row.encode_to_vec());
+            .put_new(schema::message::encode(id), row.encode_to_vec());
         if storing.references > 1 {
             context.tables.put(
-                key::references::encode(id),
+                schema::references::encode(id),
                 storing.references.to_be_bytes().to_vec(),
             );
         }
@@ -87,13 +87,13 @@ impl Machine {
 
     /// A queue no longer refers to the message.
     pub(super) fn release_message(&self, context: &mut Context<'_, '_>, id: MessageId) {
-        let references_key = key::references::encode(id);
+        let references_key = schema::references::encode(id);
         let left = context.tables.get(&references_key).map_or(0, |row| {
             let row: [u8; 4] = row[..].try_into().expect("this machine wrote the row");
             u32::from_be_bytes(row).saturating_sub(1)
         });
         match left {
-            0 => context.tables.delete(key::message::encode(id)),
+            0 => context.tables.delete(schema::message::encode(id)),
             // One reference is what a message without a row has.
             1 => context.tables.delete(references_key),
             _ => context
@@ -108,10 +108,10 @@ impl Machine {
         context: &Context<'_, '_>,
         id: MessageId,
         qos: QoS,
-    ) -> Option<Arc<Published>> {
-        let row = context.tables.get(&key::message::encode(id))?;
+    ) -> Option<Arc<ApplicationMessage>> {
+        let row = context.tables.get(&schema::message::encode(id))?;
         let row = state::Message::decode(row).expect("this machine wrote the row");
-        Some(Arc::new(Published {
+        Some(Arc::new(ApplicationMessage {
             topic: row.topic,
             qos,
             retain: false,

@@ -11,11 +11,7 @@ mod acknowledge;
 #[cfg(test)]
 mod agreement_tests;
 pub mod effect;
-#[cfg(test)]
-mod feed_tests;
-mod feeds;
 mod groups;
-pub mod key;
 mod messages;
 mod nodes;
 mod publish;
@@ -26,6 +22,10 @@ mod queues;
 pub mod read;
 mod replies;
 mod retained;
+mod retained_replay;
+#[cfg(test)]
+mod retained_replay_tests;
+pub mod schema;
 mod sessions;
 pub mod store;
 pub mod subscriptions;
@@ -42,9 +42,9 @@ use bytes::{Buf, Bytes};
 use prost::Message as _;
 use rustc_hash::FxHashMap;
 
-use crate::ids::{CLUSTER, ConnectionId, Incarnation, LogIndex, NodeId, Owner, SessionId};
-use crate::proto::{command, state};
-use crate::time::Millis;
+use crate::base::ids::{CLUSTER, ConnectionId, Incarnation, LogIndex, NodeId, Owner, SessionId};
+use crate::base::proto::{command, state};
+use crate::base::time::Millis;
 use effect::{Output, Reply};
 use subscriptions::SubscriptionIndex;
 use tables::{Backing, Tables};
@@ -108,10 +108,10 @@ pub struct Machine {
     nodes: BTreeMap<NodeId, state::Node>,
     connections: BTreeMap<Owner, Connected>,
     subscriptions: Arc<SubscriptionIndex>,
-    fans: publish::Fans,
+    match_sets: publish::MatchSets,
     queues: FxHashMap<SessionId, queues::SessionQueue>,
     groups: groups::Groups,
-    feeds: feeds::Feeds,
+    feeds: retained_replay::Feeds,
     /// Queues that the batch under way has changed, or that may have room for more.
     touched: BTreeSet<SessionId>,
     /// Clients whose session ends with the batch, because its queue was full.
@@ -131,10 +131,10 @@ impl Machine {
             nodes: BTreeMap::new(),
             connections: BTreeMap::new(),
             subscriptions,
-            fans: publish::Fans::default(),
+            match_sets: publish::MatchSets::default(),
             queues: FxHashMap::default(),
             groups: groups::Groups::default(),
-            feeds: feeds::Feeds::default(),
+            feeds: retained_replay::Feeds::default(),
             touched: BTreeSet::new(),
             doomed: Vec::new(),
             watchers: store::Watchers::default(),
@@ -147,14 +147,14 @@ impl Machine {
     /// Rebuilds everything that is kept in memory from the stored tables.
     pub fn restore(&mut self, backing: &dyn Backing) {
         self.outputs.clear();
-        self.meta = match backing.get(&key::meta::encode()) {
+        self.meta = match backing.get(&schema::meta::encode()) {
             Some(row) => state::Meta::decode(row).expect("this machine wrote the row"),
             None => state::Meta::default(),
         };
         self.nodes.clear();
-        let (from, to) = key::node::all();
+        let (from, to) = schema::node::all();
         backing.scan(&from, &to, &mut |row_key, row| {
-            let node = key::node::decode(row_key).expect("this machine wrote the key");
+            let node = schema::node::decode(row_key).expect("this machine wrote the key");
             self.nodes.insert(
                 node,
                 state::Node::decode(row).expect("this machine wrote the row"),
@@ -170,13 +170,13 @@ impl Machine {
     fn restore_sessions(&mut self, backing: &dyn Backing) {
         self.connections.clear();
         self.subscriptions.clear();
-        self.fans = publish::Fans::default();
+        self.match_sets = publish::MatchSets::default();
         self.queues.clear();
         self.groups.restore(backing);
         self.feeds.restore(backing);
-        let (from, to) = key::session::all();
+        let (from, to) = schema::session::all();
         backing.scan(&from, &to, &mut |row_key, row| {
-            let client_id = key::session::decode(row_key).expect("this machine wrote the key");
+            let client_id = schema::session::decode(row_key).expect("this machine wrote the key");
             let row = state::Session::decode(row).expect("this machine wrote the row");
             let owner = sessions::owner_of(&row);
             if let Some(owner) = owner {
@@ -192,10 +192,10 @@ impl Machine {
                 .open(SessionId(row.session_id), client_id, owner, queueing);
             true
         });
-        let (from, to) = key::subscription::all();
+        let (from, to) = schema::subscription::all();
         backing.scan(&from, &to, &mut |row_key, row| {
             let (session, filter) =
-                key::subscription::decode(row_key).expect("this machine wrote the key");
+                schema::subscription::decode(row_key).expect("this machine wrote the key");
             let row = state::Subscription::decode(row).expect("this machine wrote the row");
             self.subscriptions.subscribe(session, filter, &row);
             if let Some(subscriber) = self.subscriptions.subscriber(session) {
@@ -237,7 +237,7 @@ impl Machine {
         self.store_replies(&mut context);
         context
             .tables
-            .put(key::meta::encode(), self.meta.encode_to_vec());
+            .put(schema::meta::encode(), self.meta.encode_to_vec());
         Ok(())
     }
 

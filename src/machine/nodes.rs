@@ -6,9 +6,9 @@
 use prost::Message as _;
 
 use super::effect::{Output, Reply};
-use super::{Context, Machine, key};
-use crate::ids::{Incarnation, NodeId};
-use crate::proto::{command, state};
+use super::{Context, Machine, schema};
+use crate::base::ids::{Incarnation, NodeId};
+use crate::base::proto::{command, state};
 
 impl Machine {
     /// Decides whether a proposal is to be applied now, and counts it as applied if so.
@@ -50,7 +50,7 @@ impl Machine {
         row.sequence = sequence;
         context
             .tables
-            .put(key::node::encode(node), row.encode_to_vec());
+            .put(schema::node::encode(node), row.encode_to_vec());
         self.nodes.insert(node, row);
         true
     }
@@ -85,7 +85,7 @@ impl Machine {
         if row.incarnation == command.incarnation && !row.down {
             row.down = true;
             let row = row.encode_to_vec();
-            context.tables.put(key::node::encode(node), row);
+            context.tables.put(schema::node::encode(node), row);
             self.end_incarnation(context, node, Incarnation(command.incarnation));
         }
         Reply::Done

@@ -6,26 +6,26 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::effect::{Output, Published, Reply};
+use super::effect::{ApplicationMessage, Output, Reply};
 use super::messages::Storing;
 use super::subscriptions::{Subscriber, SubscriptionIndex};
-use super::{Context, Machine, key};
-use crate::ids::SessionId;
-use crate::limits;
-use crate::proto::command;
+use super::{Context, Machine, schema};
+use crate::base::ids::SessionId;
+use crate::base::limits;
+use crate::base::proto::command;
 use crate::session::QoS;
 use crate::session::delivery::{Delivery, Match, expires_at, remaining_s};
 
 /// The matching subscriptions of one session.
-struct Target {
+struct MatchedSession {
     subscriber: Arc<Subscriber>,
     /// Each with No Local.
     matches: SmallVec<[(Match, bool); 1]>,
 }
 
-impl Target {
+impl MatchedSession {
     /// What the session gets of the message, if anything.
-    fn delivery(&self, message: &Published) -> Option<Delivery> {
+    fn delivery(&self, message: &ApplicationMessage) -> Option<Delivery> {
         let is_own = message.publisher == Some(self.subscriber.session);
         let matches = self.matches.iter().map(|(found, no_local)| Match {
             is_own: is_own && *no_local,
@@ -37,29 +37,29 @@ impl Target {
 
 /// Who gets messages with one topic.
 #[derive(Default)]
-pub(super) struct Fan {
+pub(super) struct MatchSet {
     generation: u64,
-    sessions: Vec<Target>,
+    sessions: Vec<MatchedSession>,
     groups: Vec<Arc<str>>,
 }
 
-impl Fan {
+impl MatchSet {
     /// The sessions, those of groups excepted.
     pub(super) fn subscribers(&self) -> impl Iterator<Item = &Arc<Subscriber>> {
         self.sessions.iter().map(|target| &target.subscriber)
     }
 
-    fn find(index: &SubscriptionIndex, topic: &str) -> Fan {
-        let mut fan = Fan {
+    fn find(index: &SubscriptionIndex, topic: &str) -> MatchSet {
+        let mut match_set = MatchSet {
             generation: index.generation(),
-            ..Fan::default()
+            ..MatchSet::default()
         };
         // In the order of sessions, so that all replicas number messages alike.
-        let mut sessions: BTreeMap<SessionId, Target> = BTreeMap::new();
+        let mut sessions: BTreeMap<SessionId, MatchedSession> = BTreeMap::new();
         index.for_each_match(topic, |group, subscription| {
             if let Some(group) = group {
-                if !fan.groups.contains(group) {
-                    fan.groups.push(group.clone());
+                if !match_set.groups.contains(group) {
+                    match_set.groups.push(group.clone());
                 }
                 return;
             }
@@ -71,7 +71,7 @@ impl Fan {
             };
             sessions
                 .entry(subscription.subscriber.session)
-                .or_insert_with(|| Target {
+                .or_insert_with(|| MatchedSession {
                     subscriber: subscription.subscriber.clone(),
                     matches: SmallVec::new(),
                 })
@@ -84,29 +84,29 @@ impl Fan {
                 .matches
                 .sort_unstable_by_key(|(found, no_local)| (found.identifier, found.qos, *no_local));
         }
-        fan.sessions = sessions.into_values().collect();
-        fan.groups.sort_unstable();
-        fan
+        match_set.sessions = sessions.into_values().collect();
+        match_set.groups.sort_unstable();
+        match_set
     }
 }
 
-/// Fans of recent topics.
+/// MatchSets of recent topics.
 #[derive(Default)]
-pub(super) struct Fans(FxHashMap<Box<str>, Arc<Fan>>);
+pub(super) struct MatchSets(FxHashMap<Box<str>, Arc<MatchSet>>);
 
-impl Fans {
-    fn of(&mut self, index: &SubscriptionIndex, topic: &str) -> Arc<Fan> {
-        if let Some(fan) = self.0.get(topic)
-            && fan.generation == index.generation()
+impl MatchSets {
+    fn of(&mut self, index: &SubscriptionIndex, topic: &str) -> Arc<MatchSet> {
+        if let Some(match_set) = self.0.get(topic)
+            && match_set.generation == index.generation()
         {
-            return fan.clone();
+            return match_set.clone();
         }
-        let fan = Arc::new(Fan::find(index, topic));
-        if self.0.len() >= limits::CACHED_FANS {
+        let match_set = Arc::new(MatchSet::find(index, topic));
+        if self.0.len() >= limits::CACHED_MATCH_SETS {
             self.0.clear();
         }
-        self.0.insert(topic.into(), fan.clone());
-        fan
+        self.0.insert(topic.into(), match_set.clone());
+        match_set
     }
 }
 
@@ -130,7 +130,7 @@ impl Machine {
             if command.packet_id != 0 && connected.durable {
                 // A packet id is two bytes.
                 let packet_id = command.packet_id as u16;
-                let row = key::received::encode(connected.session, packet_id);
+                let row = schema::received::encode(connected.session, packet_id);
                 if context.tables.get(&row).is_some() {
                     // [MQTT-4.3.3-10]
                     return Reply::Published { matched: true };
@@ -159,7 +159,7 @@ impl Machine {
         let expires_at = message
             .expiry_interval_s
             .map(|seconds| expires_at(context.now, seconds));
-        let message = Arc::new(Published {
+        let message = Arc::new(ApplicationMessage {
             topic: message.topic,
             qos: QoS::from_number(message.qos),
             retain: message.retain,
@@ -169,15 +169,15 @@ impl Machine {
             publisher,
         });
         let index = self.subscriptions.clone();
-        let fan = self.fans.of(&index, &message.topic);
-        self.feed_ahead(context, &fan, &message);
+        let match_set = self.match_sets.of(&index, &message.topic);
+        self.feed_ahead(context, &match_set, &message);
         if message.retain {
             self.retain(context, &message);
         }
         let mut storing = Storing::new(message.clone());
         let mut live = false;
-        let mut matched = !fan.groups.is_empty();
-        for target in &fan.sessions {
+        let mut matched = !match_set.groups.is_empty();
+        for target in &match_set.sessions {
             let Some(delivery) = target.delivery(&message) else {
                 continue;
             };
@@ -190,7 +190,7 @@ impl Machine {
                 live = true;
             }
         }
-        for group in &fan.groups {
+        for group in &match_set.groups {
             self.publish_to_group(context, group, &mut storing);
         }
         self.store_message(context, &storing);

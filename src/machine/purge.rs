@@ -1,10 +1,10 @@
 //! The end of queues: their rows go in portions, so that no batch takes long; what came through groups is taken out first.
 
-use super::key::timer::Kind;
 use super::queues::entries;
-use super::{Context, Machine, key};
-use crate::ids::SessionId;
-use crate::limits;
+use super::schema::timer::Kind;
+use super::{Context, Machine, schema};
+use crate::base::ids::SessionId;
+use crate::base::limits;
 use crate::session::{Entry, QoS, Queued, Sequence};
 
 impl Machine {
@@ -25,7 +25,9 @@ impl Machine {
         let entries = entries(context, session, Sequence::NONE, limits::PURGED_AT_ONCE);
         let more = entries.len() == limits::PURGED_AT_ONCE;
         for (sequence, entry) in entries {
-            context.tables.delete(key::entry::encode(session, sequence));
+            context
+                .tables
+                .delete(schema::entry::encode(session, sequence));
             if let Entry::Queued(queued) = entry {
                 self.count_out(queued.size);
                 self.release_message(context, queued.message);
@@ -39,9 +41,9 @@ impl Machine {
         for packet_id in self.received(context, session) {
             context
                 .tables
-                .delete(key::received::encode(session, packet_id));
+                .delete(schema::received::encode(session, packet_id));
         }
-        context.tables.delete(key::queue::encode(session));
+        context.tables.delete(schema::queue::encode(session));
     }
 
     /// The unacknowledged QoS 1 messages that came to the session through groups, taken out of its queue, oldest first.
@@ -67,7 +69,9 @@ impl Machine {
                     queue.forget_granted(sequence);
                     self.touched.insert(session);
                 }
-                context.tables.delete(key::entry::encode(session, sequence));
+                context
+                    .tables
+                    .delete(schema::entry::encode(session, sequence));
             }
         }
         shared

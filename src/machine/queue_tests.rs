@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::effect::{Granted, Output, Reply};
-use super::key::ordinal;
+use super::schema::ordinal;
 use super::tests::{Replica, close, open};
 use super::*;
-use crate::proto::command::command::Kind;
+use crate::base::proto::command::command::Kind;
 use crate::session::QoS;
 
 pub(super) const BOUNDS: command::QueueBounds = command::QueueBounds {
@@ -166,7 +166,7 @@ fn a_resumed_session_is_sent_again_what_it_has_not_acknowledged() {
     let releases: Vec<_> = outputs
         .iter()
         .filter_map(|output| match output {
-            Output::Release { sequence, .. } => Some(sequence.0),
+            Output::SendPubRel { sequence, .. } => Some(sequence.0),
             _ => None,
         })
         .collect();
@@ -258,7 +258,7 @@ fn a_long_queue_of_an_ended_session_goes_portion_by_portion() {
         ..durable("a", 1, 1)
     });
     replica.run(vec![subscribe("a", 1, "t", 1), close("a", 1)]);
-    let count = crate::limits::PURGED_AT_ONCE + 10;
+    let count = crate::base::limits::PURGED_AT_ONCE + 10;
     replica.run((0..count).map(|_| publish("t", 1, "x")).collect());
     assert_eq!(rows(&replica, ordinal::ENTRY), count);
     replica.pass(100_000);

@@ -10,17 +10,17 @@ use std::sync::Arc;
 
 use prost::Message as _;
 
-use super::effect::{DropReason, Granted, Output, Published};
-use super::key::timer::Kind;
+use super::effect::{ApplicationMessage, DropReason, Granted, Output};
 use super::messages::Storing;
+use super::schema::timer::Kind;
 use super::sessions::owner_of;
-use super::{Context, Machine, key};
-use crate::ids::{Owner, SessionId};
-use crate::limits;
-use crate::proto::state;
+use super::{Context, Machine, schema};
+use crate::base::ids::{Owner, SessionId};
+use crate::base::limits;
+use crate::base::proto::state;
+use crate::base::time::Millis;
 use crate::session::delivery::{Delivery, remaining_s};
 use crate::session::{Admission, Bounds, DropPolicy, Entry, Grant, Queue, Queued, Sequence};
-use crate::time::Millis;
 
 /// The queue of one session, and what of its session matters to it.
 pub(super) struct SessionQueue {
@@ -156,7 +156,7 @@ impl Machine {
         let session = SessionId(row.session_id);
         let queue = context
             .tables
-            .get(&key::queue::encode(session))
+            .get(&schema::queue::encode(session))
             .map(|row| state::Queue::decode(row).expect("this machine wrote the row"));
         let mut queue = SessionQueue::read(client_id, row, queue);
         queue.groups = self.groups.of_session(session);
@@ -291,7 +291,7 @@ impl Machine {
         context: &mut Context<'_, '_>,
         session: SessionId,
         queued: Queued,
-        message: Option<&Arc<Published>>,
+        message: Option<&Arc<ApplicationMessage>>,
     ) {
         let Some(queue) = self.queues.get_mut(&session) else {
             return;
@@ -305,7 +305,7 @@ impl Machine {
         entry.encode(&mut row);
         context
             .tables
-            .put_new(key::entry::encode(session, sequence), row);
+            .put_new(schema::entry::encode(session, sequence), row);
         if at_once {
             // Whatever can't be granted now is found again when there is room.
             self.grant(context, session, sequence, &entry, message);
@@ -319,7 +319,7 @@ impl Machine {
         session: SessionId,
         sequence: Sequence,
         entry: &Entry,
-        message: Option<&Arc<Published>>,
+        message: Option<&Arc<ApplicationMessage>>,
     ) -> bool {
         let Some(queue) = self.queues.get_mut(&session) else {
             return false;
@@ -396,7 +396,9 @@ impl Machine {
             queue.queue.finish(sequence, entry, size);
         }
         self.touched.insert(session);
-        context.tables.delete(key::entry::encode(session, sequence));
+        context
+            .tables
+            .delete(schema::entry::encode(session, sequence));
         if let Entry::Queued(queued) = entry {
             self.count_out(queued.size);
             self.release_message(context, queued.message);
@@ -420,7 +422,7 @@ impl Machine {
                 if row != queue.stored {
                     context
                         .tables
-                        .put(key::queue::encode(session), row.encode_to_vec());
+                        .put(schema::queue::encode(session), row.encode_to_vec());
                     queue.stored = row;
                 }
             }
@@ -485,11 +487,11 @@ impl Machine {
         owner: Owner,
         count: usize,
     ) {
-        let (from, to) = key::entry::from(session, Sequence::NONE);
+        let (from, to) = schema::entry::from(session, Sequence::NONE);
         let mut owed = Vec::with_capacity(count);
         context.tables.scan(&from, &to, |row_key, row| {
             if let (Some((_, sequence)), Entry::Released { order }) =
-                (key::entry::decode(row_key), read_entry(row))
+                (schema::entry::decode(row_key), read_entry(row))
             {
                 owed.push((order, sequence));
             }
@@ -498,7 +500,7 @@ impl Machine {
         owed.sort_unstable();
         let connection = owner.connection;
         self.outputs
-            .extend(owed.into_iter().map(|(_, sequence)| Output::Release {
+            .extend(owed.into_iter().map(|(_, sequence)| Output::SendPubRel {
                 connection,
                 sequence,
             }));
@@ -506,10 +508,10 @@ impl Machine {
 
     /// Packet ids of the QoS 2 messages whose PUBREL the session's client still owes.
     pub(super) fn received(&self, context: &Context<'_, '_>, session: SessionId) -> Vec<u16> {
-        let (from, to) = key::received::of_session(session);
+        let (from, to) = schema::received::of_session(session);
         let mut ids = Vec::new();
         context.tables.scan(&from, &to, |row_key, _| {
-            ids.extend(key::received::decode(row_key));
+            ids.extend(schema::received::decode(row_key));
             true
         });
         ids
@@ -531,10 +533,10 @@ pub(super) fn entries(
     from: Sequence,
     most: usize,
 ) -> Vec<(Sequence, Entry)> {
-    let (from, to) = key::entry::from(session, from);
+    let (from, to) = schema::entry::from(session, from);
     let mut found = Vec::new();
     context.tables.scan(&from, &to, |row_key, row| {
-        if let Some((_, sequence)) = key::entry::decode(row_key) {
+        if let Some((_, sequence)) = schema::entry::decode(row_key) {
             found.push((sequence, read_entry(row)));
         }
         found.len() < most

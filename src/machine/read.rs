@@ -2,15 +2,15 @@
 
 use prost::Message as _;
 
-use super::key;
+use super::schema;
 use super::store::decode_row;
 use super::tables::Backing;
-use crate::ids::SessionId;
-use crate::proto::state;
+use crate::base::ids::SessionId;
+use crate::base::proto::state;
+use crate::base::time::Millis;
 use crate::store::glob::Glob;
 use crate::store::scan::{self, Page, PageBudget};
 use crate::store::{self, KeyRow, Reply, StoreError};
-use crate::time::Millis;
 use crate::topic::walk;
 
 /// What a read of a key found.
@@ -25,7 +25,9 @@ pub struct Found {
 
 /// GET.
 pub fn get(backing: &dyn Backing, store_key: &[u8]) -> Found {
-    let row = backing.get(&key::record::encode(store_key)).map(decode_row);
+    let row = backing
+        .get(&schema::record::encode(store_key))
+        .map(decode_row);
     let expires_at = row
         .as_ref()
         .and_then(KeyRow::record)
@@ -38,7 +40,7 @@ pub fn get(backing: &dyn Backing, store_key: &[u8]) -> Found {
 
 /// Log time of the state.
 pub fn clock(backing: &dyn Backing) -> Millis {
-    let row = backing.get(&key::meta::encode());
+    let row = backing.get(&schema::meta::encode());
     Millis(row.map_or(0, |row| {
         state::Meta::decode(row)
             .expect("this machine wrote the row")
@@ -61,11 +63,11 @@ pub fn scan(
         Err(error) => return Reply::Error(error),
     };
     let clock = clock(backing);
-    let (from, whole) = key::record::from(&range.from);
-    let to = range.to.map_or(whole, |to| key::record::encode(&to));
+    let (from, whole) = schema::record::from(&range.from);
+    let to = range.to.map_or(whole, |to| schema::record::encode(&to));
     let mut page = Page::new(&glob, budget);
     backing.scan(&from, &to, &mut |row_key, row| {
-        let Some(store_key) = key::record::decode(row_key) else {
+        let Some(store_key) = schema::record::decode(row_key) else {
             return true;
         };
         page.visit(
@@ -88,9 +90,9 @@ pub fn retained(
         filter,
         from,
         |from, show| {
-            let (from, to) = key::retained::from(from);
+            let (from, to) = schema::retained::from(from);
             backing.scan(&from, &to, &mut |row_key, row| {
-                key::retained::decode(row_key).is_none_or(|topic| show(topic, row))
+                schema::retained::decode(row_key).is_none_or(|topic| show(topic, row))
             });
         },
         |topic, row| {
@@ -107,15 +109,15 @@ pub fn sessions(
     most: usize,
     connected: bool,
 ) -> (Vec<(String, state::Session)>, bool) {
-    let mut from = key::session::encode(after);
+    let mut from = schema::session::encode(after);
     if !after.is_empty() {
         from.push(0);
     }
-    let (_, to) = key::session::all();
+    let (_, to) = schema::session::all();
     let mut found = Vec::new();
     let mut more = false;
     backing.scan(&from, &to, &mut |row_key, row| {
-        let client_id = key::session::decode(row_key).expect("this machine wrote the key");
+        let client_id = schema::session::decode(row_key).expect("this machine wrote the key");
         let row = state::Session::decode(row).expect("this machine wrote the row");
         if connected && row.owner_node == 0 {
             return true;
@@ -132,7 +134,7 @@ pub fn sessions(
 /// How far the queue of a session has come.
 pub fn queue(backing: &dyn Backing, session: u64) -> state::Queue {
     backing
-        .get(&key::queue::encode(SessionId(session)))
+        .get(&schema::queue::encode(SessionId(session)))
         .map(|row| state::Queue::decode(row).expect("this machine wrote the row"))
         .unwrap_or_default()
 }
@@ -143,9 +145,10 @@ pub fn subscriptions(
     session: u64,
     mut visit: impl FnMut(&str, state::Subscription),
 ) {
-    let (from, to) = key::subscription::of_session(SessionId(session));
+    let (from, to) = schema::subscription::of_session(SessionId(session));
     backing.scan(&from, &to, &mut |row_key, row| {
-        let (_, filter) = key::subscription::decode(row_key).expect("this machine wrote the key");
+        let (_, filter) =
+            schema::subscription::decode(row_key).expect("this machine wrote the key");
         visit(
             filter,
             state::Subscription::decode(row).expect("this machine wrote the row"),

@@ -9,11 +9,11 @@ use std::hash::{Hash, Hasher};
 use prost::Message as _;
 use rustc_hash::{FxHashMap, FxHasher};
 
-use super::key::timer::Kind;
+use super::schema::timer::Kind;
 use super::tables::Backing;
-use super::{Context, Machine, key};
-use crate::ids::LogIndex;
-use crate::proto::{command, state};
+use super::{Context, Machine, schema};
+use crate::base::ids::LogIndex;
+use crate::base::proto::{command, state};
 use crate::store::Reply as StoreReply;
 
 /// Index of what is remembered, and what the batch under way adds.
@@ -49,9 +49,9 @@ impl Memory {
     /// Builds the index anew from the tables.
     pub fn restore(&mut self, backing: &dyn Backing) {
         *self = Memory::default();
-        let (from, to) = key::replies::all();
+        let (from, to) = schema::replies::all();
         backing.scan(&from, &to, &mut |row_key, row| {
-            let index = key::replies::decode(row_key).expect("this machine wrote the key");
+            let index = schema::replies::decode(row_key).expect("this machine wrote the key");
             let row = state::Replies::decode(row).expect("this machine wrote the row");
             self.index_row(index, &row);
             true
@@ -84,7 +84,7 @@ impl Machine {
                 .find(same)
                 .and_then(|reply| StoreReply::decode(reply.reply.clone()).ok());
         }
-        let row = context.tables.get(&key::replies::encode(*found))?;
+        let row = context.tables.get(&schema::replies::encode(*found))?;
         let row = state::Replies::decode(row).expect("this machine wrote the row");
         row.replies
             .iter()
@@ -127,7 +127,7 @@ impl Machine {
         let seconds = std::mem::take(&mut self.replies.pending_s);
         context
             .tables
-            .put(key::replies::encode(context.index), row.encode_to_vec());
+            .put(schema::replies::encode(context.index), row.encode_to_vec());
         let deadline = context.now.plus(u64::from(seconds) * 1000);
         self.set_timer(
             context,
@@ -142,7 +142,7 @@ impl Machine {
             return;
         };
         let index = LogIndex(u64::from_be_bytes(index));
-        let row_key = key::replies::encode(index);
+        let row_key = schema::replies::encode(index);
         if let Some(row) = context.tables.get(&row_key) {
             let row = state::Replies::decode(row).expect("this machine wrote the row");
             for reply in row.replies {

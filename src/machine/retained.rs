@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use prost::Message as _;
 
-use super::effect::Published;
-use super::key::timer::Kind;
-use super::{Context, Machine, key};
-use crate::proto::{command, state};
-use crate::time::Millis;
+use super::effect::ApplicationMessage;
+use super::schema::timer::Kind;
+use super::{Context, Machine, schema};
+use crate::base::proto::{command, state};
+use crate::base::time::Millis;
 
 impl Machine {
     /// Whether a message would be one retained message more than there may be.
@@ -24,14 +24,18 @@ impl Machine {
             && self.meta.retained >= max_retained
             && context
                 .tables
-                .get(&key::retained::encode(message.topic.as_bytes()))
+                .get(&schema::retained::encode(message.topic.as_bytes()))
                 .is_none()
     }
 
     /// Stores a message as the retained one of its topic, or deletes that when its payload is empty `[MQTT-3.3.1-6]`
     /// `[MQTT-3.3.1-7]`.
-    pub(super) fn retain(&mut self, context: &mut Context<'_, '_>, message: &Arc<Published>) {
-        let row_key = key::retained::encode(message.topic.as_bytes());
+    pub(super) fn retain(
+        &mut self,
+        context: &mut Context<'_, '_>,
+        message: &Arc<ApplicationMessage>,
+    ) {
+        let row_key = schema::retained::encode(message.topic.as_bytes());
         if let Some(former) = context.tables.get(&row_key) {
             let former = state::Retained::decode(former).expect("this machine wrote the row");
             self.forget_retained_expiry(context, &message.topic, &former);
@@ -76,7 +80,7 @@ impl Machine {
         topic: &[u8],
         deadline: Millis,
     ) {
-        let row_key = key::retained::encode(topic);
+        let row_key = schema::retained::encode(topic);
         let Some(row) = context.tables.get(&row_key) else {
             return;
         };

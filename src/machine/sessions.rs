@@ -5,13 +5,13 @@ use std::sync::Arc;
 use prost::Message as _;
 
 use super::effect::{EndReason, Output, Reply};
-use super::key::timer::Kind;
+use super::schema::timer::Kind;
 use super::subscriptions::{Queueing, Subscriber};
-use super::{Connected, Context, Machine, key};
-use crate::ids::{ConnectionId, Incarnation, NodeId, Owner, SessionId};
-use crate::proto::{command, state};
+use super::{Connected, Context, Machine, schema};
+use crate::base::ids::{ConnectionId, Incarnation, NodeId, Owner, SessionId};
+use crate::base::proto::{command, state};
+use crate::base::time::Millis;
 use crate::session::{Sequence, delivery};
-use crate::time::Millis;
 use crate::topic::Filter;
 
 /// A session expiry interval that means "never" `[MQTT5 3.1.2.11.2]`.
@@ -55,7 +55,7 @@ impl Machine {
         context: &Context<'_, '_>,
         client_id: &str,
     ) -> Option<state::Session> {
-        let value = context.tables.get(&key::session::encode(client_id))?;
+        let value = context.tables.get(&schema::session::encode(client_id))?;
         Some(state::Session::decode(value).expect("this machine wrote the row"))
     }
 
@@ -67,7 +67,7 @@ impl Machine {
     ) {
         context
             .tables
-            .put(key::session::encode(client_id), row.encode_to_vec());
+            .put(schema::session::encode(client_id), row.encode_to_vec());
     }
 
     /// The session of `client_id`, if `connection` of the proposing node owns it.
@@ -301,14 +301,14 @@ impl Machine {
         let session = SessionId(row.session_id);
         self.give_back(context, session, true);
         self.end_feeds(context, session, None);
-        let (from, to) = key::subscription::of_session(session);
+        let (from, to) = schema::subscription::of_session(session);
         let mut rows = Vec::new();
         context.tables.scan(&from, &to, |key, _| {
             rows.push(key.to_vec());
             true
         });
         for row_key in rows {
-            if let Some((_, filter)) = key::subscription::decode(&row_key) {
+            if let Some((_, filter)) = schema::subscription::decode(&row_key) {
                 self.subscriptions.unsubscribe(session, filter);
                 self.leave_group(context, filter, session);
             }
@@ -316,7 +316,7 @@ impl Machine {
         }
         self.subscriptions.remove(session);
         self.drop_queue(context, session);
-        context.tables.delete(key::session::encode(client_id));
+        context.tables.delete(schema::session::encode(client_id));
     }
 
     pub(super) fn expire_session(
@@ -374,7 +374,7 @@ impl Machine {
         let filter = subscription.filter;
         let new = self.subscriptions.subscribe(session, &filter, &row);
         context.tables.put(
-            key::subscription::encode(session, &filter),
+            schema::subscription::encode(session, &filter),
             row.encode_to_vec(),
         );
         let is_shared = Filter::parse(&filter).is_ok_and(|filter| filter.share.is_some());
@@ -403,7 +403,7 @@ impl Machine {
             if there {
                 context
                     .tables
-                    .delete(key::subscription::encode(session, &filter));
+                    .delete(schema::subscription::encode(session, &filter));
                 self.end_feeds(context, session, Some(&filter));
                 self.leave_group(context, &filter, session);
             }

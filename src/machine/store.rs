@@ -7,19 +7,19 @@ use bytes::Bytes;
 use rustc_hash::FxHashMap;
 
 use super::effect::{Change, Output, Reply};
-use super::key::timer::Kind;
+use super::schema::timer::Kind;
 use super::tables::Backing;
-use super::{Context, Machine, key};
-use crate::hlc::{Hlc, NodeName};
-use crate::ids::Owner;
-use crate::proto::command;
+use super::{Context, Machine, schema};
+use crate::base::hlc::{Hlc, NodeName};
+use crate::base::ids::Owner;
+use crate::base::proto::command;
+use crate::base::time::Millis;
 use crate::store::{
     self, Condition, KeyRow, Quota, Reply as StoreReply, RowChange, StoreError, Tombstone, Usage,
     Write, WriteAction,
 };
-use crate::time::Millis;
 
-/// Who watches which key; the rows of [`key::watch`] by key.
+/// Who watches which key; the rows of [`schema::watch`] by key.
 #[derive(Default)]
 pub(super) struct Watchers(FxHashMap<Bytes, BTreeSet<Owner>>);
 
@@ -27,10 +27,10 @@ impl Watchers {
     /// Builds the index anew from the tables.
     pub fn restore(&mut self, backing: &dyn Backing) {
         self.0.clear();
-        let (from, to) = key::watch::all();
+        let (from, to) = schema::watch::all();
         backing.scan(&from, &to, &mut |row_key, _| {
             let (owner, store_key) =
-                key::watch::decode(row_key).expect("this machine wrote the key");
+                schema::watch::decode(row_key).expect("this machine wrote the key");
             self.add(store_key, owner);
             true
         });
@@ -217,7 +217,7 @@ impl Machine {
         write: &Write<'_>,
         quota: &Quota,
     ) -> StoreReply {
-        let row_key = key::record::encode(write.key);
+        let row_key = schema::record::encode(write.key);
         let current = context.tables.get(&row_key).map(decode_row);
         let outcome = store::apply(write, current.as_ref(), context.now, self.usage(), quota);
         if !matches!(outcome.row, RowChange::Unchanged) {
@@ -280,7 +280,7 @@ impl Machine {
     }
 
     pub(super) fn expire_key(&mut self, context: &mut Context<'_, '_>, store_key: &[u8]) {
-        let row_key = key::record::encode(store_key);
+        let row_key = schema::record::encode(store_key);
         if let Some(row) = context.tables.get(&row_key).map(decode_row)
             && let Some((tombstone, usage)) =
                 store::expire(store_key, &row, context.now, self.usage())
@@ -296,7 +296,7 @@ impl Machine {
         store_key: &[u8],
         deadline: Millis,
     ) {
-        let row_key = key::record::encode(store_key);
+        let row_key = schema::record::encode(store_key);
         if let Some(KeyRow::Tombstone(tombstone)) = context.tables.get(&row_key).map(decode_row)
             && tombstone.purge_at() == deadline
         {
@@ -325,7 +325,7 @@ impl Machine {
         let Some((_, owner)) = self.owned(context, &command.client_id, command.connection) else {
             return Reply::NotOwner;
         };
-        let row_key = key::watch::encode(owner, &command.key);
+        let row_key = schema::watch::encode(owner, &command.key);
         Reply::Store(if command.stop {
             if self.watchers.remove(&command.key, owner) {
                 context.tables.delete(row_key);
@@ -346,14 +346,14 @@ impl Machine {
         if self.watchers.len() == 0 {
             return;
         }
-        let (from, to) = key::watch::of_connection(owner);
+        let (from, to) = schema::watch::of_connection(owner);
         let mut rows = Vec::new();
         context.tables.scan(&from, &to, |row_key, _| {
             rows.push(row_key.to_vec());
             true
         });
         for row_key in rows {
-            if let Some((_, store_key)) = key::watch::decode(&row_key) {
+            if let Some((_, store_key)) = schema::watch::decode(&row_key) {
                 self.watchers.remove(store_key, owner);
             }
             context.tables.delete(row_key);

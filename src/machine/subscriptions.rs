@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 
-use crate::ids::{Owner, SessionId};
-use crate::proto::state;
+use crate::base::ids::{Owner, SessionId};
+use crate::base::proto::state;
 use crate::session::QoS;
 use crate::topic::{Filter, Trie};
 

@@ -8,8 +8,8 @@ use super::effect::{self, EndReason};
 use super::store::{RequestIdentity, to_command};
 use super::tables::Change;
 use super::*;
-use crate::hlc::{Hlc, NodeName};
-use crate::proto::command::command::Kind;
+use crate::base::hlc::{Hlc, NodeName};
+use crate::base::proto::command::command::Kind;
 use crate::store::{Condition, Quota, Reply as StoreReply, Write, WriteAction};
 
 pub(super) const NODE: NodeId = NodeId(1);

@@ -1,8 +1,8 @@
 //! Timers: what is due at a log time. They are rows, so every replica fires the same ones in the same order.
 
-use super::key::timer::{self, Kind};
+use super::schema::timer::{self, Kind};
 use super::{Context, Machine};
-use crate::time::Millis;
+use crate::base::time::Millis;
 
 impl Machine {
     pub(super) fn set_timer(

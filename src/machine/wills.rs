@@ -5,11 +5,11 @@
 
 use prost::Message as _;
 
-use super::key::timer::Kind;
-use super::{Context, Machine, key};
-use crate::ids::SessionId;
-use crate::proto::{command, state};
-use crate::time::Millis;
+use super::schema::timer::Kind;
+use super::{Context, Machine, schema};
+use crate::base::ids::SessionId;
+use crate::base::proto::{command, state};
+use crate::base::time::Millis;
 
 impl Machine {
     /// Keeps the will of a CONNECT, in place of any former one.
@@ -39,7 +39,7 @@ impl Machine {
         };
         context
             .tables
-            .put(key::will::encode(client_id), will.encode_to_vec());
+            .put(schema::will::encode(client_id), will.encode_to_vec());
         row.has_will = true;
     }
 
@@ -56,7 +56,7 @@ impl Machine {
             row.will_at_ms = 0;
         }
         if std::mem::take(&mut row.has_will) {
-            context.tables.delete(key::will::encode(client_id));
+            context.tables.delete(schema::will::encode(client_id));
         }
     }
 
@@ -98,7 +98,7 @@ impl Machine {
     ) -> Option<state::Will> {
         let will = context
             .tables
-            .get(&key::will::encode(client_id))
+            .get(&schema::will::encode(client_id))
             .filter(|_| row.has_will)?;
         Some(state::Will::decode(will).expect("this machine wrote the row"))
     }

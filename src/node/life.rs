@@ -12,16 +12,16 @@ use rustc_hash::FxHashMap;
 use tokio::sync::mpsc;
 use tokio::time::error::Elapsed;
 
-use crate::ids::{CLUSTER, Incarnation, LogIndex, NodeId};
-use crate::mqtt::broker::Broker;
-use crate::node::cluster_service::Heard;
-use crate::proto::command;
+use crate::base::ids::{CLUSTER, Incarnation, LogIndex, NodeId};
+use crate::base::proto::command;
+use crate::base::time::wall_now;
+use crate::connection::broker::Broker;
+use crate::mailbox::{End, Item};
+use crate::node::cluster_service::LastSeen;
 use crate::raft::{Raft, ReadError};
 use crate::replica::applier::LifeEvent;
-use crate::replica::proposer::Numbered;
+use crate::replica::proposer::SequencedProposal;
 use crate::replica::sequencer::Sequencer;
-use crate::router::mailbox::{End, Item};
-use crate::time::wall_now;
 
 /// How often touch with the majority, and the other nodes' leases, are checked.
 const CHECK: Duration = Duration::from_millis(250);
@@ -69,7 +69,7 @@ impl Life {
                 } => match proven {
                     Ok(Ok(_)) => {
                         in_touch = Some(asked);
-                        self.broker.touch.prove(asked);
+                        self.broker.routing_lease.renew(asked);
                     }
                     failed => if in_touch.is_some_and(|since| self.is_cut_off(&failed, since)) {
                         in_touch = None;
@@ -133,7 +133,7 @@ pub struct Leases {
     /// For the leadership.
     pub raft: Raft,
     /// When each node was last heard of.
-    pub heard: Arc<Heard>,
+    pub heard: Arc<LastSeen>,
     /// Where the leader proposes on its own account: what it decides is lost with its leadership, as it must be.
     pub sequencer: Sequencer,
     /// `cluster.node_lease_ms`.
@@ -182,7 +182,7 @@ impl Leases {
                 incarnation: incarnation.0,
             })),
         };
-        let proposal = Numbered {
+        let proposal = SequencedProposal {
             incarnation: Incarnation::default(),
             sequence: 0,
             commands: command.encode_length_delimited_to_vec().into(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use crate::mqtt::broker::Broker;
+use crate::connection::broker::Broker;
 use crate::raft::Raft;
 use crate::raft::metrics::Histogram;
 use crate::telemetry::cells::Latency;

@@ -1,8 +1,6 @@
 //! A node: every layer put together, from the data directory to the listeners, and taken apart again in order.
 
 pub mod authentication;
-mod cluster_service;
-mod deliver;
 mod life;
 mod listen;
 mod metrics;
@@ -19,29 +17,29 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tonic::transport::server::TcpIncoming;
 
+use crate::base::ids::NodeId;
+use crate::base::proto::cluster::cluster_server::ClusterServer;
 use crate::config::Config;
+use crate::connection::broker::Broker;
+use crate::connection::{listener, sys};
+use crate::forward::inbox::Received;
+use crate::forward::service::{ClusterService, LastSeen};
 use crate::http;
-use crate::ids::NodeId;
 use crate::machine::Machine;
 use crate::machine::subscriptions::SubscriptionIndex;
-use crate::mqtt::broker::Broker;
-use crate::mqtt::{listener, sys};
-use crate::proto::cluster::cluster_server::ClusterServer;
 use crate::raft::{self, ChangeError, Peer, Raft};
 use crate::replica::applier::{Applier, LifeEvent, View};
 use crate::replica::clock::Clock;
-use crate::replica::link::Link;
+use crate::replica::forwarder::ProposalForwarder;
 use crate::replica::peers::{ClusterId, Peers};
 use crate::replica::proposer::Proposer;
 use crate::replica::reader::Reader;
 use crate::replica::sequencer::{Due, Sequencer};
 use crate::router::Router;
-use crate::router::received::Received;
 use crate::storage::{self, DataDir, OpenError};
 use crate::store::Quota;
 use crate::store::scan::PageBudget;
 use crate::telemetry::metrics::Metrics;
-use cluster_service::{ClusterService, Heard};
 use listen::bind;
 use process::{on, raise_descriptor_limit, signalled, threads};
 use status::NodeStatus;
@@ -266,7 +264,7 @@ fn serve_cluster(
     replication.spawn(sequence);
     // Connections of their own: proposals do not queue behind messages.
     let peers = || Arc::new(Peers::new(raft.clone(), cluster.clone()));
-    let link = Link {
+    let link = ProposalForwarder {
         local,
         proposer: replica.proposer.clone(),
         sequencer: sequencer.clone(),
@@ -274,7 +272,7 @@ fn serve_cluster(
         leadership: raft.leadership(),
     };
     replication.spawn(link.run());
-    let deliver = deliver::Deliver {
+    let deliver = crate::forward::stream::PeerStreams {
         local,
         raft: raft.clone(),
         peers: peers(),
@@ -282,7 +280,7 @@ fn serve_cluster(
         router: replica.router.clone(),
     };
     tokio::spawn(Arc::new(deliver).run());
-    let heard = Arc::new(Heard::default());
+    let heard = Arc::new(LastSeen::default());
     let lease = Duration::from_millis(config.cluster.node_lease_ms);
     let leases = life::Leases {
         broker: broker.clone(),
@@ -320,8 +318,8 @@ fn serve_cluster(
         .add_service(raft.service())
         .add_service(
             ClusterServer::new(service)
-                .max_decoding_message_size(crate::limits::CLUSTER_MESSAGE_BYTES)
-                .max_encoding_message_size(crate::limits::CLUSTER_MESSAGE_BYTES),
+                .max_decoding_message_size(crate::base::limits::CLUSTER_MESSAGE_BYTES)
+                .max_encoding_message_size(crate::base::limits::CLUSTER_MESSAGE_BYTES),
         );
     replication.spawn(async move {
         if let Err(error) = server

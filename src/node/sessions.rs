@@ -3,14 +3,14 @@
 use prost::Message as _;
 
 use super::status::NodeStatus;
+use crate::base::proto::{command, state};
+use crate::codec::Version;
 use crate::http::{
     AdminError, AdminFuture, Listed, Page, RetainedStatus, SessionDetail, SessionStatus, Sessions,
     SubscriptionStatus,
 };
 use crate::machine::effect::Reply;
 use crate::machine::{key, read};
-use crate::mqtt::codec::Version;
-use crate::proto::{command, state};
 use crate::topic::Filter;
 
 impl NodeStatus {

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::Node;
-use crate::proto::command;
-use crate::router::mailbox::{End, Item};
+use crate::base::proto::command;
+use crate::mailbox::{End, Item};
 
 /// How often it is looked whether everything is settled.
 const LOOK: Duration = Duration::from_millis(5);

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::base::ids::NodeId;
 use crate::config::Config;
+use crate::connection::broker::Broker;
 use crate::http::{
     Admin, AdminError, AdminFuture, Check, ClusterStatus, JoinRequest, LeaveRequest, MemberStatus,
     Readiness, TransferRequest,
 };
-use crate::ids::NodeId;
-use crate::mqtt::broker::Broker;
 use crate::raft::{ChangeError, Peer, Raft, Role};
 
 /// Entries a replica may be behind and still count as caught up.

@@ -19,7 +19,7 @@ use super::Apply;
 use super::metrics::Metrics;
 use super::type_config::{Entry, LogId, Payload, SnapshotMeta, StoredMembership, TypeConfig};
 use super::wire;
-use crate::ids::LogIndex;
+use crate::base::ids::LogIndex;
 use crate::machine::tables::{Backing, Tables};
 use crate::storage::{GroupLog, OpenError, Snapshot, Snapshots, State, fatal};
 

@@ -1,6 +1,6 @@
 //! What a replica needs to be told, with limits checked before anything is opened.
 
-use crate::ids::NodeId;
+use crate::base::ids::NodeId;
 use crate::raft::StartError;
 use crate::storage::log_db::BeforeSync;
 

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use super::metrics::{self, Metrics};
 use super::type_config::CoreRaft;
 use super::types::Leadership;
-use crate::ids::NodeId;
+use crate::base::ids::NodeId;
 use crate::storage::fatal;
 
 /// Keeps `leadership` in step with Raft until Raft ends, and ends the process when Raft ends badly: a replica without

@@ -16,8 +16,8 @@ use super::peers::{Client, Peers};
 use super::service::fatal_text;
 use super::type_config::{CoreRaft, NodeInfo};
 use super::types::{ChangeError, Leadership, NotLeader, Peer};
-use crate::ids::{GroupId, NodeId};
-use crate::proto::raft::{self as pb, change_reply::Result as Reply, change_request::Change};
+use crate::base::ids::{GroupId, NodeId};
+use crate::base::proto::raft::{self as pb, change_reply::Result as Reply, change_request::Change};
 
 /// Longest wait for a change to be committed, and for a node to be added to answer.
 const CHANGE_PATIENCE: Duration = Duration::from_secs(120);

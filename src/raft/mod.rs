@@ -37,10 +37,10 @@ use openraft::async_runtime::WatchReceiver as _;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::ids::{GROUP_ZERO, LogIndex, NodeId};
+use crate::base::ids::{GROUP_ZERO, LogIndex, NodeId};
+use crate::base::proto::raft::change_request::Change;
+use crate::base::proto::raft::raft_server::RaftServer;
 use crate::machine::tables::{Backing, Tables};
-use crate::proto::raft::change_request::Change;
-use crate::proto::raft::raft_server::RaftServer;
 use crate::storage::{DataDir, GroupLog, LogDb, OpenError, Snapshots, State};
 use applier::Applier;
 use members::Members;

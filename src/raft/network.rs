@@ -28,8 +28,8 @@ use super::snapshot_send;
 use super::state_machine::SnapshotData;
 use super::type_config::{NodeInfo, TypeConfig};
 use super::wire;
-use crate::ids::GroupId;
-use crate::proto::raft as pb;
+use crate::base::ids::GroupId;
+use crate::base::proto::raft as pb;
 
 /// Before a stream of entries to a peer that can't be reached is opened again.
 const REOPEN: std::time::Duration = std::time::Duration::from_millis(100);

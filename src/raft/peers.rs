@@ -16,8 +16,8 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 
 use super::type_config::NodeInfo;
-use crate::ids::NodeId;
-use crate::proto::raft::raft_client::RaftClient;
+use crate::base::ids::NodeId;
+use crate::base::proto::raft::raft_client::RaftClient;
 
 /// Version of the messages between nodes. Raised when a peer of the former version can't be understood.
 pub(super) const WIRE_FORMAT: u32 = 1;

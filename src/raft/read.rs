@@ -18,8 +18,8 @@ use super::metrics::Metrics;
 use super::peers::Peers;
 use super::type_config::{CoreRaft, NodeInfo};
 use super::types::ReadError;
-use crate::ids::{GroupId, LogIndex};
-use crate::proto::raft as pb;
+use crate::base::ids::{GroupId, LogIndex};
+use crate::base::proto::raft as pb;
 
 /// Readers that may wait for a round.
 const QUEUE: usize = 16 * 1024;

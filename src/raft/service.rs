@@ -29,8 +29,8 @@ use super::snapshot_receive::Receiver;
 use super::succession::Succession;
 use super::type_config::{CoreRaft, TypeConfig};
 use super::wire;
-use crate::ids::GroupId;
-use crate::proto::raft::{self as pb, raft_server};
+use crate::base::ids::GroupId;
+use crate::base::proto::raft::{self as pb, raft_server};
 
 /// Steps of a snapshot transfer that may wait for a slow sender.
 const STEPS: usize = 16;

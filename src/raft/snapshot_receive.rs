@@ -14,7 +14,7 @@ use super::metrics::Metrics;
 use super::state_machine::SnapshotData;
 use super::type_config::CoreRaft;
 use super::wire;
-use crate::proto::raft::{self as pb, snapshot_part::Part, snapshot_step::Step};
+use crate::base::proto::raft::{self as pb, snapshot_part::Part, snapshot_step::Step};
 use crate::storage::snapshots::Incoming;
 use crate::storage::{SnapshotFile, Snapshots};
 

@@ -10,7 +10,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::peers::Client;
 use super::state_machine::SnapshotData;
-use crate::proto::raft::{self as pb, snapshot_part::Part, snapshot_step::Step};
+use crate::base::proto::raft::{self as pb, snapshot_part::Part, snapshot_step::Step};
 use crate::storage::Snapshot;
 
 const CHUNK: usize = 1 << 20;

@@ -15,8 +15,8 @@ use tokio::sync::watch;
 use super::applier::{self, Applier, Job, Responder};
 use super::type_config::{Entry, LogId, Payload, SnapshotMeta, StoredMembership, TypeConfig};
 use super::wire;
-use crate::ids::LogIndex;
-use crate::proto::raft as pb;
+use crate::base::ids::LogIndex;
+use crate::base::proto::raft as pb;
 use crate::storage::{Snapshot, Snapshots, State};
 
 /// Entries written to the state at once, however small they are.

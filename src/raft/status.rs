@@ -4,7 +4,7 @@ use openraft::{Instant, RaftMetrics, ServerState};
 
 use super::type_config::{LogId, TypeConfig};
 use super::types::{Member, Role, Status};
-use crate::ids::LogIndex;
+use crate::base::ids::LogIndex;
 
 fn index(id: &Option<LogId>) -> u64 {
     id.map_or(0, |id| id.index)

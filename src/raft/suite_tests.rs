@@ -15,7 +15,7 @@ use super::metrics::{LogMetrics, Metrics};
 use super::state_machine::StateMachine;
 use super::type_config::TypeConfig;
 use super::{Apply, NOTHING};
-use crate::ids::{GROUP_ZERO, LogIndex};
+use crate::base::ids::{GROUP_ZERO, LogIndex};
 use crate::machine::tables::{Backing, Tables};
 use crate::storage::{LogDb, Snapshots, State, wait_closed};
 

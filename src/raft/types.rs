@@ -4,7 +4,7 @@
 
 use serde::Serialize;
 
-use crate::ids::{LogIndex, NodeId};
+use crate::base::ids::{LogIndex, NodeId};
 
 /// Who leads, as far as this replica knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use prost::Message;
 use super::type_config::{
     Batch, Entry, LogId, Membership, NodeInfo, Payload, SnapshotMeta, StoredMembership, Term, Vote,
 };
-use crate::proto::raft as pb;
+use crate::base::proto::raft as pb;
 use crate::storage::Record;
 
 /// Kinds of entries; for ever.

@@ -7,16 +7,16 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
-use crate::ids::{Incarnation, LogIndex, NodeId, SessionId};
+use crate::base::ids::{Incarnation, LogIndex, NodeId, SessionId};
 use crate::machine::effect::{DropReason, Output};
 use crate::machine::tables::{Backing, Tables};
 use crate::machine::{Machine, QueueUsage};
+use crate::mailbox::{End, Item, WakeList};
 use crate::raft::Apply;
 use crate::replica::clock::Clock;
 use crate::replica::proposer::Proposer;
 use crate::replica::sequencer::Due;
-use crate::router::mailbox::{End, Item, WakeList};
-use crate::router::{Pressed, Router};
+use crate::router::{Router, Throttled};
 use crate::storage::fatal;
 use crate::store::Usage;
 use crate::telemetry::labels::DropReason as Dropped;
@@ -88,7 +88,7 @@ pub struct Applier {
     life: mpsc::UnboundedSender<LifeEvent>,
     /// Slow subscribers of this node that got the message of the command whose outputs are being performed, and its
     /// publisher: the publisher's acknowledgement waits for them if it is a connection of this node, too.
-    pressed: Option<(SessionId, Pressed)>,
+    throttled: Option<(SessionId, Throttled)>,
 }
 
 impl Applier {
@@ -115,7 +115,7 @@ impl Applier {
             view: view.clone(),
             metrics,
             life,
-            pressed: None,
+            throttled: None,
         };
         (applier, view, events)
     }
@@ -152,8 +152,8 @@ impl Applier {
             Output::Reply { incarnation, reply } => {
                 self.metrics.raft_proposals.increment();
                 if incarnation == self.proposer.incarnation() {
-                    let pressed = self.pressed.take();
-                    self.proposer.replied(reply, pressed, wake);
+                    let throttled = self.throttled.take();
+                    self.proposer.replied(reply, throttled, wake);
                 }
             }
             Output::ProposalApplied {
@@ -179,11 +179,11 @@ impl Applier {
                 self.tell(LifeEvent::Ended(refused));
             }
             Output::Publish { message, expiry_s } => {
-                let pressed = self.router.deliver_logged(&message, expiry_s, wake);
-                self.pressed = message
+                let throttled = self.router.deliver_logged(&message, expiry_s, wake);
+                self.throttled = message
                     .publisher
-                    .filter(|_| !pressed.is_empty())
-                    .map(|publisher| (publisher, pressed));
+                    .filter(|_| !throttled.is_empty())
+                    .map(|publisher| (publisher, throttled));
             }
             Output::Send {
                 connection,
@@ -202,10 +202,12 @@ impl Applier {
                 );
             }
             Output::Deliver(granted) => self.router.deliver_granted(&granted, wake),
-            Output::Release {
+            Output::SendPubRel {
                 connection,
                 sequence,
-            } => self.router.post(connection, Item::Release(sequence), wake),
+            } => self
+                .router
+                .post(connection, Item::SendPubRel(sequence), wake),
             Output::Dropped { reason, count } => {
                 let reason = match reason {
                     DropReason::QueueFull => Dropped::QueueFull,

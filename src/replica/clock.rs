@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
-use crate::time::{Millis, wall_now};
+use crate::base::time::{Millis, wall_now};
 
 /// Log time runs at most one part in this many faster or slower than elapsed time: less than clock crystals differ.
 const SLEW: i64 = 10_000;

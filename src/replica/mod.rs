@@ -5,7 +5,7 @@
 
 pub mod applier;
 pub mod clock;
-pub mod link;
+pub mod forwarder;
 pub mod peers;
 pub mod proposer;
 pub mod reader;

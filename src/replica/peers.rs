@@ -9,9 +9,9 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 
-use crate::ids::NodeId;
-use crate::limits;
-use crate::proto::cluster::cluster_client::ClusterClient;
+use crate::base::ids::NodeId;
+use crate::base::limits;
+use crate::base::proto::cluster::cluster_client::ClusterClient;
 use crate::raft::Raft;
 
 /// Metadata key that names the cluster; a call of another cluster is refused.

@@ -14,40 +14,40 @@ use parking_lot::Mutex;
 use prost::Message as _;
 use tokio::sync::{Notify, oneshot};
 
-use crate::ids::{Incarnation, SessionId};
-use crate::limits;
+use crate::base::ids::{Incarnation, SessionId};
+use crate::base::limits;
+use crate::base::proto::command;
 use crate::machine::effect::Reply;
-use crate::proto::command;
+use crate::mailbox::back_pressure;
+use crate::mailbox::{Item, Mailbox, RequestId, WakeList};
 use crate::router::Pressed;
-use crate::router::mailbox::{Item, Mailbox, Ticket, WakeList};
-use crate::router::pressure;
 
 /// Who gets the reply to a command.
-pub enum Waiter {
+pub enum ReplyTo {
     /// A connection.
-    Connection(Arc<Mailbox>, Ticket),
+    Connection(Arc<Mailbox>, RequestId),
     /// Another task of this node; it may have gone away.
     Task(oneshot::Sender<Reply>),
     /// Nobody.
     Nobody,
 }
 
-impl Waiter {
+impl ReplyTo {
     /// The message that the coming reply acknowledges was handed to slow subscribers of this node: it is to wait for them,
     /// if it is this waiter's.
-    fn hold(&self, publisher: SessionId, pressed: Pressed, wake: &mut WakeList) {
-        let Waiter::Connection(mailbox, ticket) = self else {
+    fn hold(&self, publisher: SessionId, throttled: Throttled, wake: &mut WakeList) {
+        let ReplyTo::Connection(mailbox, request_id) = self else {
             return;
         };
         if mailbox.session() != Some(publisher) {
             return;
         }
-        for (slow, end) in pressed {
+        for (slow, end) in throttled {
             // First, because it may be released at once.
-            if mailbox.push_item(Item::Held(*ticket)) {
+            if mailbox.push_item(Item::AckDeferred(*request_id)) {
                 wake.add(mailbox);
             }
-            let waiter = pressure::Waiter::Publisher(mailbox.clone(), *ticket);
+            let waiter = pressure::ReplyTo::Publisher(mailbox.clone(), *request_id);
             if !slow.hold(end, waiter.clone(), wake) {
                 waiter.release(wake);
             }
@@ -56,21 +56,21 @@ impl Waiter {
 
     fn complete(self, reply: Reply, wake: &mut WakeList) {
         match self {
-            Waiter::Connection(mailbox, ticket) => {
-                if mailbox.push_item(Item::Reply(ticket, reply)) {
+            ReplyTo::Connection(mailbox, request_id) => {
+                if mailbox.push_item(Item::Reply(request_id, reply)) {
                     wake.add(&mailbox);
                 }
             }
             // The receiver may have given up waiting; the command was applied all the same.
-            Waiter::Task(sender) => drop(sender.send(reply)),
-            Waiter::Nobody => {}
+            ReplyTo::Task(sender) => drop(sender.send(reply)),
+            ReplyTo::Nobody => {}
         }
     }
 }
 
 /// A proposal on its way.
 #[derive(Clone)]
-pub struct Numbered {
+pub struct SequencedProposal {
     /// The life of this node it belongs to.
     pub incarnation: Incarnation,
     /// Its number within that life.
@@ -80,8 +80,8 @@ pub struct Numbered {
 }
 
 struct InFlight {
-    numbered: Numbered,
-    waiters: VecDeque<Waiter>,
+    numbered: SequencedProposal,
+    waiters: VecDeque<ReplyTo>,
     since: Instant,
 }
 
@@ -99,12 +99,12 @@ struct State {
     resend: u64,
     next_sequence: u64,
     /// Proposals that are full and wait for their turn, before what gathers.
-    full: VecDeque<(Bytes, VecDeque<Waiter>)>,
+    full: VecDeque<(Bytes, VecDeque<ReplyTo>)>,
     full_bytes: usize,
     commands: BytesMut,
     /// When what has gathered is proposed although nothing in it is urgent; `None` when something is.
     ripe_at: Option<Instant>,
-    waiters: VecDeque<Waiter>,
+    waiters: VecDeque<ReplyTo>,
     in_flight: VecDeque<InFlight>,
 }
 
@@ -149,7 +149,7 @@ impl Proposer {
     ///
     /// # Errors
     /// When too much is waiting already; nothing was added.
-    pub fn submit(&self, kind: command::command::Kind, waiter: Waiter) -> Result<(), Overloaded> {
+    pub fn submit(&self, kind: command::command::Kind, waiter: ReplyTo) -> Result<(), Overloaded> {
         self.gather(kind, waiter, limits::PROPOSAL_GATHERING_BYTES, When::Now)
     }
 
@@ -160,27 +160,27 @@ impl Proposer {
     pub fn submit_urgent(
         &self,
         kind: command::command::Kind,
-        waiter: Waiter,
+        waiter: ReplyTo,
     ) -> Result<(), Overloaded> {
         self.gather(kind, waiter, limits::PROPOSAL_URGENT_BYTES, When::Now)
     }
 
     /// Adds a command that ends something: there are at most as many as there are connections, so it is never refused.
-    pub fn submit_always(&self, kind: command::command::Kind, waiter: Waiter) {
+    pub fn submit_always(&self, kind: command::command::Kind, waiter: ReplyTo) {
         let taken = self.gather(kind, waiter, usize::MAX, When::Now);
         debug_assert!(taken.is_ok(), "there is no bound");
     }
 
     /// The same for a command that nothing waits for: it goes with the next one, or after [`limits::LAZY_COMMANDS`].
     pub fn submit_lazily(&self, kind: command::command::Kind) {
-        let taken = self.gather(kind, Waiter::Nobody, usize::MAX, When::Soon);
+        let taken = self.gather(kind, ReplyTo::Nobody, usize::MAX, When::Soon);
         debug_assert!(taken.is_ok(), "there is no bound");
     }
 
     fn gather(
         &self,
         kind: command::command::Kind,
-        waiter: Waiter,
+        waiter: ReplyTo,
         bound: usize,
         when: When,
     ) -> Result<(), Overloaded> {
@@ -219,7 +219,7 @@ impl Proposer {
     /// Proposes a command and waits until it is applied here; `None` when the node's life ended before.
     pub async fn propose(&self, kind: command::command::Kind) -> Option<Reply> {
         let (sender, receiver) = oneshot::channel();
-        self.submit(kind, Waiter::Task(sender)).ok()?;
+        self.submit(kind, ReplyTo::Task(sender)).ok()?;
         receiver.await.ok()
     }
 
@@ -281,7 +281,7 @@ impl Proposer {
                 (commands, std::mem::take(&mut state.waiters))
             }
         };
-        let numbered = Numbered {
+        let numbered = SequencedProposal {
             incarnation: state.incarnation,
             sequence: state.next_sequence,
             commands,
@@ -318,7 +318,7 @@ impl Proposer {
 
     /// The next proposal that a link at `cursor` has not sent, numbering what has gathered when there is room. A link
     /// begins with a default cursor, so a new link sends everything that is not applied yet.
-    pub fn next(&self, cursor: &mut Cursor) -> Option<Numbered> {
+    pub fn next(&self, cursor: &mut Cursor) -> Option<SequencedProposal> {
         let mut state = self.state.lock();
         if cursor.incarnation != state.incarnation || cursor.resend != state.resend {
             *cursor = Cursor {
@@ -352,12 +352,12 @@ impl Proposer {
         self.ready.notify_one();
     }
 
-    /// Apply has the reply to the next command of the oldest proposal. `pressed`: if that is a PUBLISH of this session, it
+    /// Apply has the reply to the next command of the oldest proposal. `throttled`: if that is a PUBLISH of this session, it
     /// is to wait for slow subscribers.
     pub fn replied(
         &self,
         reply: Reply,
-        pressed: Option<(SessionId, Pressed)>,
+        throttled: Option<(SessionId, Throttled)>,
         wake: &mut WakeList,
     ) {
         let waiter = self
@@ -367,10 +367,10 @@ impl Proposer {
             .front_mut()
             .and_then(|proposal| proposal.waiters.pop_front());
         if let Some(waiter) = waiter {
-            if let Some((publisher, pressed)) = pressed
+            if let Some((publisher, throttled)) = throttled
                 && matches!(reply, Reply::Published { .. })
             {
-                waiter.hold(publisher, pressed, wake);
+                waiter.hold(publisher, throttled, wake);
             }
             waiter.complete(reply, wake);
         }

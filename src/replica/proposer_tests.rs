@@ -30,11 +30,11 @@ fn commands_gather_while_as_many_proposals_as_allowed_are_on_their_way() {
     let mut cursor = Cursor::default();
     proposer.next(&mut cursor).expect("the registration");
     for _ in 1..limits::PROPOSALS_IN_FLIGHT {
-        proposer.submit(kind(), Waiter::Nobody).expect("room");
+        proposer.submit(kind(), ReplyTo::Nobody).expect("room");
         proposer.next(&mut cursor).expect("room");
     }
-    proposer.submit(kind(), Waiter::Nobody).expect("room");
-    proposer.submit(kind(), Waiter::Nobody).expect("room");
+    proposer.submit(kind(), ReplyTo::Nobody).expect("room");
+    proposer.submit(kind(), ReplyTo::Nobody).expect("room");
     assert!(proposer.next(&mut cursor).is_none());
     proposer.applied(Incarnation(7), 1);
     let next = proposer.next(&mut cursor).expect("what gathered");
@@ -51,11 +51,11 @@ fn what_nothing_waits_for_goes_with_the_next_command() {
     proposer.submit_lazily(kind());
     proposer.submit_lazily(kind());
     assert!(proposer.next(&mut cursor).is_none());
-    proposer.submit(kind(), Waiter::Nobody).expect("room");
+    proposer.submit(kind(), ReplyTo::Nobody).expect("room");
     let all = proposer.next(&mut cursor).expect("an urgent command");
     assert_eq!(proposer.depth().gathering, 0);
     proposer.applied(Incarnation(7), 1);
-    proposer.submit(kind(), Waiter::Nobody).expect("room");
+    proposer.submit(kind(), ReplyTo::Nobody).expect("room");
     let one = proposer.next(&mut cursor).expect("room");
     assert_eq!(all.commands.len(), 3 * one.commands.len());
     proposer.submit_lazily(kind());
@@ -95,7 +95,7 @@ fn no_proposal_is_much_larger_than_allowed_and_the_order_is_kept() {
     };
     for value in 0..10 {
         proposer
-            .submit(command(value), Waiter::Nobody)
+            .submit(command(value), ReplyTo::Nobody)
             .expect("room");
     }
     assert_eq!(proposer.depth().gathering, 10);
@@ -165,14 +165,14 @@ fn what_is_urgent_finds_room_when_others_have_to_wait() {
             ..Default::default()
         })
     };
-    assert_eq!(proposer.submit(large(), Waiter::Nobody), Ok(()));
-    assert_eq!(proposer.submit(kind(), Waiter::Nobody), Err(Overloaded));
-    assert_eq!(proposer.submit_urgent(large(), Waiter::Nobody), Ok(()));
+    assert_eq!(proposer.submit(large(), ReplyTo::Nobody), Ok(()));
+    assert_eq!(proposer.submit(kind(), ReplyTo::Nobody), Err(Overloaded));
+    assert_eq!(proposer.submit_urgent(large(), ReplyTo::Nobody), Ok(()));
     assert_eq!(
-        proposer.submit_urgent(kind(), Waiter::Nobody),
+        proposer.submit_urgent(kind(), ReplyTo::Nobody),
         Err(Overloaded)
     );
-    proposer.submit_always(kind(), Waiter::Nobody);
+    proposer.submit_always(kind(), ReplyTo::Nobody);
 }
 
 #[tokio::test]
@@ -182,8 +182,10 @@ async fn replies_reach_the_waiters_in_order() {
     proposer.applied(Incarnation(7), 1);
     let (first, first_reply) = oneshot::channel();
     let (second, second_reply) = oneshot::channel();
-    proposer.submit(kind(), Waiter::Task(first)).expect("room");
-    proposer.submit(kind(), Waiter::Task(second)).expect("room");
+    proposer.submit(kind(), ReplyTo::Task(first)).expect("room");
+    proposer
+        .submit(kind(), ReplyTo::Task(second))
+        .expect("room");
     proposer.next(&mut Cursor::default()).expect("both");
     let mut wake = WakeList::default();
     proposer.replied(Reply::Done, None, &mut wake);

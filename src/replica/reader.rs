@@ -5,16 +5,16 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::base::proto::command;
+use crate::base::time::Millis;
 use crate::machine::read;
 use crate::machine::tables::Backing;
-use crate::proto::command;
+use crate::mailbox::{Item, Mailbox, RequestId, WakeList};
 use crate::raft::Raft;
 use crate::replica::clock::Clock;
 use crate::replica::proposer::Proposer;
-use crate::router::mailbox::{Item, Mailbox, Ticket, WakeList};
 use crate::store::Reply;
 use crate::store::scan::PageBudget;
-use crate::time::Millis;
 
 /// What is to be read.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ pub enum Query {
 struct Waiting {
     query: Query,
     mailbox: Arc<Mailbox>,
-    ticket: Ticket,
+    request_id: RequestId,
 }
 
 /// The reads of this node.
@@ -41,12 +41,12 @@ pub struct Reader {
 impl Reader {
     /// Hands a read in; the answer goes to the mailbox. When no majority can be reached there is no answer: the node
     /// ends its connections if that lasts, and the client asks again elsewhere.
-    pub fn submit(&self, query: Query, mailbox: &Arc<Mailbox>, ticket: Ticket) {
+    pub fn submit(&self, query: Query, mailbox: &Arc<Mailbox>, request_id: RequestId) {
         let mut waiting = self.waiting.lock();
         waiting.push(Waiting {
             query,
             mailbox: mailbox.clone(),
-            ticket,
+            request_id,
         });
         let first = waiting.len() == 1;
         drop(waiting);
@@ -93,7 +93,7 @@ impl Reader {
 }
 
 fn deliver(read: &Waiting, reply: Reply, wake: &mut WakeList) {
-    if read.mailbox.push_item(Item::Read(read.ticket, reply)) {
+    if read.mailbox.push_item(Item::Read(read.request_id, reply)) {
         wake.add(&read.mailbox);
     }
 }

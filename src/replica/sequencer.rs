@@ -10,13 +10,13 @@ use std::time::Duration;
 use prost::Message as _;
 use tokio::sync::{Notify, mpsc};
 
-use crate::ids::NodeId;
-use crate::limits;
-use crate::proto::command;
+use crate::base::ids::NodeId;
+use crate::base::limits;
+use crate::base::proto::command;
+use crate::base::time::Millis;
 use crate::raft::Raft;
 use crate::replica::clock::Clock;
-use crate::replica::proposer::Numbered;
-use crate::time::Millis;
+use crate::replica::proposer::SequencedProposal;
 
 /// How long a tick is given to be applied before another one is proposed.
 const TICK_AGAIN: Duration = Duration::from_millis(100);
@@ -56,7 +56,7 @@ impl Due {
 /// Where proposals for this node's log go in; they are dropped while it does not lead, and their nodes send them again.
 #[derive(Clone)]
 pub struct Sequencer {
-    sender: mpsc::Sender<(NodeId, Numbered)>,
+    sender: mpsc::Sender<(NodeId, SequencedProposal)>,
 }
 
 impl Sequencer {
@@ -83,14 +83,14 @@ impl Sequencer {
     }
 
     /// Hands a proposal in; waits while too many are waiting.
-    pub async fn submit(&self, node: NodeId, proposal: Numbered) {
+    pub async fn submit(&self, node: NodeId, proposal: SequencedProposal) {
         // The loop ends only with the node.
         let _ = self.sender.send((node, proposal)).await;
     }
 }
 
 struct Loop {
-    receiver: mpsc::Receiver<(NodeId, Numbered)>,
+    receiver: mpsc::Receiver<(NodeId, SequencedProposal)>,
     raft: Raft,
     due: Arc<Due>,
     clock: Arc<Clock>,
@@ -157,7 +157,7 @@ impl Loop {
     }
 
     /// Appends what waits as one entry, or several when it is large.
-    async fn append(&mut self, waiting: &mut Vec<(NodeId, Numbered)>) {
+    async fn append(&mut self, waiting: &mut Vec<(NodeId, SequencedProposal)>) {
         let mut proposals = Vec::with_capacity(waiting.len());
         for (node, proposal) in waiting.drain(..) {
             self.bytes += proposal.commands.len();

@@ -3,11 +3,6 @@
 //! The subscription index is replicated, so every node knows every match; a message goes at most once to each node, and
 //! that node delivers it to its own connections. Nothing here reads sockets, and nothing here is stored.
 
-pub mod forward;
-pub mod mailbox;
-pub mod pressure;
-pub mod received;
-pub mod remote;
 pub mod shared;
 
 use std::sync::Arc;
@@ -16,22 +11,22 @@ use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use crate::ids::{ConnectionId, NodeId, SessionId};
-use crate::limits;
-use crate::machine::effect::{Granted, Published};
+use crate::base::ids::{ConnectionId, NodeId, SessionId};
+use crate::base::limits;
+use crate::codec::{EncodeError, PacketId, PublishHeader, QoS, encode_publish, frame};
+use crate::forward::inbox::DeferAcks;
+use crate::forward::outbox::Remote;
+use crate::forward::wire::{Forwarded, Groups, Message};
+use crate::machine::effect::{ApplicationMessage, Granted};
 use crate::machine::subscriptions::{Subscription, SubscriptionIndex};
-use crate::mqtt::codec::{Delivery, EncodeError, PacketId, QoS, encode_publish, frame};
-use forward::{Forwarded, Groups, Message};
-use mailbox::{Filling, Item, Mailbox, Put, Refused, Ticket, WakeList};
-use pressure::State;
-use received::Holding;
-use remote::Remote;
+use crate::mailbox::back_pressure::State;
+use crate::mailbox::{Filling, Item, Mailbox, Put, Refused, RequestId, WakeList};
 use shared::{Group, Turns};
 
 /// A connection of this node that a topic name matches. Overlapping subscriptions of one session are merged into one
 /// copy with the highest granted QoS and all identifiers `[MQTT-3.3.4-2]` `[MQTT-3.3.4-4]`.
 #[derive(Debug)]
-pub struct Target {
+pub struct LocalSubscriber {
     session: SessionId,
     mailbox: Arc<Mailbox>,
     qos: QoS,
@@ -41,9 +36,9 @@ pub struct Target {
     identifiers: SmallVec<[u32; 2]>,
 }
 
-impl Target {
-    fn new(session: SessionId, mailbox: &Arc<Mailbox>, qos: QoS) -> Target {
-        Target {
+impl LocalSubscriber {
+    fn new(session: SessionId, mailbox: &Arc<Mailbox>, qos: QoS) -> LocalSubscriber {
+        LocalSubscriber {
             session,
             mailbox: mailbox.clone(),
             qos,
@@ -62,8 +57,8 @@ impl Target {
     }
 
     /// How the client gets a message.
-    fn delivery(&self, message: &Message<'_>, qos: QoS) -> Delivery<'_> {
-        Delivery {
+    fn delivery(&self, message: &Message<'_>, qos: QoS) -> PublishHeader<'_> {
+        PublishHeader {
             version: self.mailbox.version,
             qos,
             dup: false,
@@ -80,7 +75,7 @@ impl Target {
     fn push_qos_0(&self, message: &Message<'_>, wake: &mut WakeList) -> Result<(), Refused> {
         let delivery = self.delivery(message, QoS::AtMostOnce);
         let first = self.mailbox.push_qos_0(message.topic, |out, topic_alias| {
-            let delivery = Delivery {
+            let delivery = PublishHeader {
                 topic_alias,
                 ..delivery
             };
@@ -115,7 +110,7 @@ impl Target {
 #[derive(Debug, Default)]
 pub struct Route {
     generation: u64,
-    local: Vec<Target>,
+    local: Vec<LocalSubscriber>,
     remote: SmallVec<[NodeId; 4]>,
     /// For messages with QoS 0; the others go through the log.
     groups: Vec<Group>,
@@ -140,15 +135,21 @@ impl Route {
 
     /// Whether somebody on this node who gets messages with QoS 1 or 2 straight is waited for, and whether nothing more
     /// fits there.
-    pub fn pressure(&self) -> State {
+    pub fn pressure(&self) -> BackPressureState {
         let targets = self.local.iter();
         let states = targets
             .filter(|target| target.qos != QoS::AtMostOnce && !target.durable)
             .map(|target| target.mailbox.state());
-        states.fold(State::Calm, |worst, state| match (worst, state) {
-            (State::Full, _) | (_, State::Full) => State::Full,
-            (State::Pressed, _) | (_, State::Pressed) => State::Pressed,
-            _ => State::Calm,
+        states.fold(BackPressureState::Normal, |worst, state| {
+            match (worst, state) {
+                (BackPressureState::Full, _) | (_, BackPressureState::Full) => {
+                    BackPressureState::Full
+                }
+                (BackPressureState::Throttled, _) | (_, BackPressureState::Throttled) => {
+                    BackPressureState::Throttled
+                }
+                _ => BackPressureState::Normal,
+            }
         })
     }
 
@@ -161,20 +162,20 @@ impl Route {
     }
 }
 
-/// Mailboxes that hold much, and the end of a message in each: its publisher is to wait, see [`Mailbox::hold`].
-pub type Pressed = Vec<(Arc<Mailbox>, u64)>;
+/// Mailboxes that hold much, and the end of a message in each: its publisher is to wait, see [`Mailbox::defer_ack`].
+pub type Throttled = Vec<(Arc<Mailbox>, u64)>;
 
 /// What became of a message.
 #[derive(Debug, Default)]
 pub struct Delivered {
-    /// Nodes that must confirm before the publisher may be told; each confirms to the ticket it was given.
+    /// Nodes that must confirm before the publisher may be told; each confirms to the request id it was given.
     pub unconfirmed: u32,
     /// Nodes that do not get it because the way to them is full.
     pub dropped: u32,
     /// Nodes the message was handed to.
     pub forwarded: u32,
     /// Connections of this node that are to be waited for.
-    pub pressed: Pressed,
+    pub throttled: Throttled,
 }
 
 /// The router of a node.
@@ -304,7 +305,8 @@ impl Router {
             }
             Some(owner) => {
                 if let Some(mailbox) = connections.get(&owner.connection) {
-                    let mut target = Target::new(subscriber.session, mailbox, QoS::AtMostOnce);
+                    let mut target =
+                        LocalSubscriber::new(subscriber.session, mailbox, QoS::AtMostOnce);
                     target.merge(subscription);
                     group.add_here(target);
                 }
@@ -343,8 +345,8 @@ impl Router {
         let target = match found {
             Some(found) => &mut route.local[found],
             None => {
-                let target = Target::new(subscriber.session, mailbox, subscription.qos);
-                route.local.push(Target { durable, ..target });
+                let target = LocalSubscriber::new(subscriber.session, mailbox, subscription.qos);
+                route.local.push(LocalSubscriber { durable, ..target });
                 route.local.last_mut().expect("just pushed")
             }
         };
@@ -358,11 +360,11 @@ impl Router {
         &self,
         route: &Route,
         message: &Message<'_>,
-        publisher: Option<(&Arc<Mailbox>, Ticket)>,
+        publisher: Option<(&Arc<Mailbox>, RequestId)>,
         wake: &mut WakeList,
     ) -> Delivered {
         let mut delivered = Delivered::default();
-        deliver_here(route, message, &mut delivered.pressed, wake);
+        deliver_here(route, message, &mut delivered.throttled, wake);
         if message.qos == QoS::AtMostOnce && !message.direct && !route.groups.is_empty() {
             self.deliver_to_groups(route, message, &mut delivered, wake);
             return delivered;
@@ -419,7 +421,7 @@ impl Router {
 
     /// Hands a message to one connection of this node, whatever it has subscribed to; tells whether it was taken.
     pub fn deliver_to(&self, mailbox: &Arc<Mailbox>, message: &Message<'_>) -> bool {
-        let target = Target::new(SessionId::default(), mailbox, QoS::ExactlyOnce);
+        let target = LocalSubscriber::new(SessionId::default(), mailbox, QoS::ExactlyOnce);
         let route = Route {
             local: vec![target],
             ..Route::default()
@@ -427,7 +429,7 @@ impl Router {
         deliver_here(
             &route,
             message,
-            &mut Pressed::new(),
+            &mut Throttled::new(),
             &mut WakeList::default(),
         )
     }
@@ -439,7 +441,7 @@ impl Router {
         message: &Message<'_>,
         identifier: Option<u32>,
     ) {
-        let delivery = Delivery {
+        let delivery = PublishHeader {
             version: mailbox.version,
             qos: message.qos,
             dup: false,
@@ -458,42 +460,42 @@ impl Router {
     /// Hands a message of the node's own to its connections, and to no other node.
     pub fn deliver_own(&self, message: &Message<'_>, wake: &mut WakeList) {
         let route = self.route(message.topic, None);
-        deliver_here(&route, message, &mut Pressed::new(), wake);
+        deliver_here(&route, message, &mut Throttled::new(), wake);
     }
 
     /// Hands a message from the log to this node's connections, as far as it does not go through their sessions' queues;
     /// every node does so for its own. Returns those that are to be waited for, if anybody can.
     pub fn deliver_logged(
         &self,
-        published: &Published,
+        published: &ApplicationMessage,
         expiry_s: Option<u32>,
         wake: &mut WakeList,
-    ) -> Pressed {
-        let mut pressed = Pressed::new();
+    ) -> Throttled {
+        let mut throttled = Throttled::new();
         let message = logged_message(published, expiry_s);
         let mut routes = self.logged_routes.lock();
         if let Some(route) = routes.get(message.topic)
             && self.is_current(route)
         {
-            deliver_here(route, &message, &mut pressed, wake);
-            return pressed;
+            deliver_here(route, &message, &mut throttled, wake);
+            return throttled;
         }
         let route = self.route(message.topic, message.publisher);
-        deliver_here(&route, &message, &mut pressed, wake);
+        deliver_here(&route, &message, &mut throttled, wake);
         if !route.for_one_publisher {
             if routes.len() >= limits::CACHED_ROUTES {
                 routes.clear();
             }
             routes.insert(message.topic.into(), route);
         }
-        pressed
+        throttled
     }
 
     /// Sends a message that was chosen for one connection of this node, with QoS 0.
     pub fn deliver_chosen(
         &self,
         connection: ConnectionId,
-        published: &Published,
+        published: &ApplicationMessage,
         retain: bool,
         expiry_s: Option<u32>,
         identifiers: SmallVec<[u32; 2]>,
@@ -502,10 +504,10 @@ impl Router {
         let Some(mailbox) = self.connections.read().get(&connection).cloned() else {
             return;
         };
-        let target = Target {
+        let target = LocalSubscriber {
             retain_as_published: true,
             identifiers,
-            ..Target::new(SessionId::default(), &mailbox, QoS::AtMostOnce)
+            ..LocalSubscriber::new(SessionId::default(), &mailbox, QoS::AtMostOnce)
         };
         let message = Message {
             retain,
@@ -522,7 +524,7 @@ impl Router {
             return;
         };
         let qos = granted.qos;
-        let delivery = Delivery {
+        let delivery = PublishHeader {
             version: mailbox.version,
             qos,
             dup: granted.dup,
@@ -552,10 +554,10 @@ impl Router {
     pub fn deliver_forwarded(
         &self,
         mut messages: &[u8],
-        hold: &mut Holding<'_>,
+        hold: &mut DeferAcks<'_>,
         wake: &mut WakeList,
     ) -> Option<()> {
-        let mut pressed = Pressed::new();
+        let mut throttled = Throttled::new();
         let mut last: Option<(&str, Option<SessionId>, Route)> = None;
         let mut place = 0;
         while !messages.is_empty() {
@@ -575,7 +577,7 @@ impl Router {
                 )
             }));
             if !only_groups {
-                deliver_here(route, &message, &mut pressed, wake);
+                deliver_here(route, &message, &mut throttled, wake);
             }
             for name in groups.iter() {
                 let found = route.groups.iter().find(|group| &**group.filter() == name);
@@ -583,8 +585,8 @@ impl Router {
                     group.send_here(&message, wake);
                 }
             }
-            if !pressed.is_empty() {
-                hold(place, std::mem::take(&mut pressed), wake);
+            if !throttled.is_empty() {
+                hold(place, std::mem::take(&mut throttled), wake);
             }
             place += 1;
         }
@@ -592,7 +594,7 @@ impl Router {
     }
 }
 
-fn logged_message(published: &Published, expiry_s: Option<u32>) -> Message<'_> {
+fn logged_message(published: &ApplicationMessage, expiry_s: Option<u32>) -> Message<'_> {
     Message {
         publisher: published.publisher,
         qos: published.qos,
@@ -610,7 +612,7 @@ fn logged_message(published: &Published, expiry_s: Option<u32>) -> Message<'_> {
 fn deliver_here(
     route: &Route,
     message: &Message<'_>,
-    pressed: &mut Pressed,
+    throttled: &mut Throttled,
     wake: &mut WakeList,
 ) -> bool {
     let mut taken = true;
@@ -623,7 +625,7 @@ fn deliver_here(
             }
         } else if !target.durable || message.direct {
             match target.push(message, qos, wake) {
-                Ok(Some(end)) => pressed.push((target.mailbox.clone(), end)),
+                Ok(Some(end)) => throttled.push((target.mailbox.clone(), end)),
                 Ok(None) => {}
                 Err(_) => taken = false,
             }
@@ -636,7 +638,7 @@ fn deliver_here(
 fn encode(
     out: &mut Vec<u8>,
     message: &Message<'_>,
-    delivery: &Delivery<'_>,
+    delivery: &PublishHeader<'_>,
 ) -> Result<Option<usize>, Refused> {
     let at = out.len();
     match encode_publish(

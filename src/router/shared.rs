@@ -12,11 +12,11 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::Target;
-use super::forward::Message;
-use super::mailbox::{Refused, WakeList};
-use crate::ids::{NodeId, SessionId};
-use crate::limits;
+use super::LocalSubscriber;
+use crate::base::ids::{NodeId, SessionId};
+use crate::base::limits;
+use crate::forward::wire::Message;
+use crate::mailbox::{Refused, WakeList};
 
 /// Whose turn it is in one group, for all publishers of this node.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl Turns {
 
 #[derive(Debug)]
 enum Place {
-    Here(Target),
+    Here(LocalSubscriber),
     There(NodeId),
 }
 
@@ -106,7 +106,7 @@ impl Group {
     }
 
     /// Adds a member of this node.
-    pub fn add_here(&mut self, target: Target) {
+    pub fn add_here(&mut self, target: LocalSubscriber) {
         self.add(target.session, Place::Here(target));
     }
 
@@ -141,7 +141,7 @@ impl Group {
     /// The same for a message of another node, among the members of this one.
     pub fn send_here(&self, message: &Message<'_>, wake: &mut WakeList) {
         let turn = self.turn.here.fetch_add(1, Ordering::Relaxed);
-        let here: SmallVec<[&Target; 8]> = self
+        let here: SmallVec<[&LocalSubscriber; 8]> = self
             .members
             .iter()
             .filter_map(|(_, place)| match place {
@@ -168,7 +168,7 @@ fn in_turn<T>(members: &[T], turn: usize) -> impl Iterator<Item = &T> {
 }
 
 /// Nobody could take the message; it counts for the first one that was asked.
-fn count(full: Option<(&Target, Refused)>) {
+fn count(full: Option<(&LocalSubscriber, Refused)>) {
     if let Some((target, refused)) = full {
         target.mailbox.count_refused(refused);
     }

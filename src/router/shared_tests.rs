@@ -1,12 +1,12 @@
 //! Two nodes with the same index, and what passes between them.
 
 use super::*;
-use crate::ids::{ConnectionId, Incarnation, Owner};
+use crate::base::ids::{ConnectionId, Incarnation, Owner};
+use crate::codec::{QoS, Version};
 use crate::machine::subscriptions::{Queueing, SubscriptionIndex};
-use crate::mqtt::codec::{QoS, Version};
+use crate::mailbox::back_pressure::OutboxLimits;
+use crate::mailbox::{Contents, Mailbox};
 use crate::router::Router;
-use crate::router::mailbox::{Contents, Mailbox};
-use crate::router::pressure::Bounds;
 use crate::telemetry::labels::DropReason;
 
 const AWAY: Option<Owner> = None;
@@ -14,7 +14,7 @@ const AWAY: Option<Owner> = None;
 struct Nodes {
     index: Arc<SubscriptionIndex>,
     routers: [Arc<Router>; 2],
-    bounds: Arc<Bounds>,
+    bounds: Arc<OutboxLimits>,
 }
 
 impl Nodes {
@@ -23,7 +23,7 @@ impl Nodes {
         Nodes {
             routers: [1, 2].map(|node| Router::new(NodeId(node), index.clone())),
             index,
-            bounds: Bounds::of(4096),
+            bounds: OutboxLimits::of(4096),
         }
     }
 
@@ -66,12 +66,12 @@ impl Nodes {
         assert!(!route.is_empty());
         self.routers[0].deliver(&route, &message, None, &mut wake);
         let outbox = self.routers[0].remote().outbox(NodeId(2));
-        if let Some(burst) = outbox.next_after(0, Incarnation(1)) {
+        if let Some(batch) = outbox.next_after(0, Incarnation(1)) {
             let hold = &mut |_, _, _: &mut WakeList| panic!("nobody waits for QoS 0");
-            let read = self.routers[1].deliver_forwarded(&burst.messages, hold, &mut wake);
+            let read = self.routers[1].deliver_forwarded(&batch.messages, hold, &mut wake);
             assert_eq!(read, Some(()));
-            outbox.answered(&crate::proto::cluster::DeliverResponse {
-                sequence: burst.sequence,
+            outbox.answered(&crate::base::proto::cluster::DeliverResponse {
+                sequence: batch.sequence,
                 ..Default::default()
             });
         }
@@ -201,10 +201,10 @@ fn a_node_whose_members_have_left_gives_the_message_to_nobody() {
     };
     nodes.routers[0].deliver(&route, &message, None, &mut wake);
     let outbox = nodes.routers[0].remote().outbox(NodeId(2));
-    let burst = outbox
+    let batch = outbox
         .next_after(0, Incarnation(1))
         .expect("it is forwarded");
-    let read = other.deliver_forwarded(&burst.messages, &mut |_, _, _| (), &mut wake);
+    let read = other.deliver_forwarded(&batch.messages, &mut |_, _, _| (), &mut wake);
     assert_eq!(read, Some(()));
     assert_eq!(received(&client), 1, "only the group that is left");
 }

@@ -7,7 +7,7 @@
 use smallvec::SmallVec;
 
 use super::QoS;
-use crate::time::Millis;
+use crate::base::time::Millis;
 
 /// What a matching subscription asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

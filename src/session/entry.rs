@@ -11,7 +11,7 @@
 use smallvec::SmallVec;
 
 use super::QoS;
-use crate::time::Millis;
+use crate::base::time::Millis;
 
 const FORMAT: u8 = 0b111;
 const FORMAT_QUEUED: u8 = 1;

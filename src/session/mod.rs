@@ -23,4 +23,4 @@ pub use queue::{Admission, Bounds, DropPolicy, Grant, Queue};
 pub use sequence::Sequence;
 pub use window::{Acknowledged, Received, Window};
 
-pub use crate::mqtt::codec::QoS;
+pub use crate::codec::QoS;

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::NodeId;
+use crate::base::ids::NodeId;
 
 /// Version of the layout above. Rises with every change a previous release can't read.
 pub const FORMAT: u32 = 1;

@@ -25,7 +25,7 @@ use super::metrics::LogMetrics;
 use super::options;
 use super::record::{self, Record};
 use super::tail::{Found, Tail};
-use crate::ids::GroupId;
+use crate::base::ids::GroupId;
 
 /// Jobs waiting for the flush thread before callers wait. An append of a whole Raft batch is one job.
 const QUEUE: usize = 4096;

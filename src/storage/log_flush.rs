@@ -19,7 +19,7 @@ use super::log_db::{BeforeSync, Durable, MARK_COMMITTED, MARK_PURGED, MARK_VOTE,
 use super::metrics::LogMetrics;
 use super::record::{self, Record};
 use super::tail::Tail;
-use crate::ids::GroupId;
+use crate::base::ids::GroupId;
 
 /// Jobs and bytes written by one sync at most.
 const MAX_JOBS: usize = 4096;

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use crate::ids::GroupId;
+use crate::base::ids::GroupId;
 
 /// One entry of a group's log.
 #[derive(Clone, Debug, PartialEq, Eq)]

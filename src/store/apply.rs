@@ -5,8 +5,8 @@
 
 use bytes::Bytes;
 
-use crate::hlc::{Hlc, next_version};
-use crate::time::Millis;
+use crate::base::hlc::{Hlc, next_version};
+use crate::base::time::Millis;
 
 use super::error::StoreError;
 use super::record::{KeyRecord, KeyRow, Tombstone};

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use crate::hlc::MAX_DRIFT_MS;
+use crate::base::hlc::MAX_DRIFT_MS;
 
 use super::*;
 
@@ -526,7 +526,7 @@ fn any_move() -> impl Strategy<Value = Move> {
             0u8..5,
             0u8..3,
             prop_oneof![Just(0i64), -70_000i64..61_000],
-            prop_oneof![0u32..3, Just(crate::hlc::MAX_COUNTER)],
+            prop_oneof![0u32..3, Just(crate::base::hlc::MAX_COUNTER)],
             prop::option::weighted(0.4, 0u64..5),
             prop::option::weighted(0.3, 1u64..50_000),
         )

@@ -12,8 +12,8 @@
 
 use bytes::{Buf, Bytes};
 
-use crate::hlc::{Hlc, MAX_COUNTER, NodeName};
-use crate::time::Millis;
+use crate::base::hlc::{Hlc, MAX_COUNTER, NodeName};
+use crate::base::time::Millis;
 
 const FORMAT_VALUE: u8 = 1;
 const FORMAT_TOMBSTONE: u8 = 2;

@@ -4,7 +4,7 @@
 
 use bytes::{Buf, Bytes};
 
-use crate::hlc::Hlc;
+use crate::base::hlc::Hlc;
 
 use super::error::StoreError;
 use super::record::{RecordError, decode_hlc, encode_hlc};

@@ -117,13 +117,13 @@ fn errors_have_the_words_clients_compare_with() {
 fn any_version() -> impl Strategy<Value = Hlc> {
     (
         any::<u64>(),
-        0u32..=crate::hlc::MAX_COUNTER,
+        0u32..=crate::base::hlc::MAX_COUNTER,
         prop_oneof![Just("StateStore".to_owned()), "[a-z]{1,5}"],
     )
         .prop_map(|(wall_ms, counter, node)| Hlc {
             wall_ms,
             counter,
-            node: crate::hlc::NodeName::new(&node).expect("letters are a node id"),
+            node: crate::base::hlc::NodeName::new(&node).expect("letters are a node id"),
         })
 }
 

@@ -3,7 +3,7 @@
 //! Only what needs neither the clock nor the key is judged here; [`super::apply`] does the rest. Errors come in
 //! the order of state store §5: syntax first, then timestamps.
 
-use crate::hlc::{Hlc, decimal};
+use crate::base::hlc::{Hlc, decimal};
 
 use super::error::StoreError;
 use super::resp3;

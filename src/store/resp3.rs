@@ -3,7 +3,7 @@
 //! Lengths are checked against the bytes that are there, so an announced length reserves nothing. Knows no
 //! verbs.
 
-use crate::hlc::{decimal, push_padded};
+use crate::base::hlc::{decimal, push_padded};
 
 /// The most arguments kept of a request. No verb takes more; the rest is checked and counted only.
 pub const MAX_ARGUMENTS: usize = 7;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use quorumq::ids::{LogIndex, NodeId};
+use quorumq::base::ids::{LogIndex, NodeId};
 use quorumq::machine::tables::{Backing, Tables};
 use quorumq::raft::{Apply, Peer, Raft, RaftConfig, StartError};
 use quorumq::storage::{DataDir, OpenError, wait_closed};

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use generator::Generator;
 use oracles::{Message, Verdict, protocol_core, rmqtt, rumqttd};
-use quorumq::mqtt::codec::{DecodeError as E, *};
+use quorumq::codec::{DecodeError as E, *};
 
 const CASES: u64 = 120_000;
 

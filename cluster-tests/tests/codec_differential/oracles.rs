@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use mqtt_protocol_core::mqtt::packet::{v3_1_1, v5_0};
-use quorumq::mqtt::codec::{Frame, PacketType, Version};
+use quorumq::codec::{Frame, PacketType, Version};
 use rumqttd::protocol::{Protocol, v4::V4, v5::V5};
 use tokio_util::codec::Decoder;
 

@@ -7,7 +7,7 @@ use subtle::ConstantTimeEq;
 use super::message::{ClientFinal, ClientFirst, ServerFirst, signed};
 use super::{Credentials, NAME, Verifier, base64, hash, hmac, prepare, xor};
 use crate::auth::{Client, Mechanism, Negotiation, Step};
-use crate::mqtt::codec::ReasonCode;
+use crate::codec::ReasonCode;
 
 /// Random bytes of the server's part of the nonce; RFC 5802 leaves the number to the server, 18 are 24 characters.
 const NONCE_BYTES: usize = 18;

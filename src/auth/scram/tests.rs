@@ -1,6 +1,6 @@
 use super::*;
 use crate::auth::{self, ENTROPY_BYTES, Mechanism, Negotiation, Step};
-use crate::mqtt::codec::ReasonCode;
+use crate::codec::ReasonCode;
 
 /// RFC 7677 §3: user "user", password "pencil".
 const CLIENT_FIRST: &str = "n,,n=user,r=rOprNGfwEbeRWgbNEkqO";

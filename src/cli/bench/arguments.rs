@@ -3,8 +3,8 @@
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::flow::Topology;
+use crate::codec::Version;
 use crate::config::Address;
-use crate::mqtt::codec::Version;
 
 /// Generate load and measure it.
 #[derive(Args)]

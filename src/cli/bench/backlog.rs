@@ -9,8 +9,8 @@ use super::arguments::BacklogArgs;
 use super::engine::{BenchError, Engine, Workload};
 use super::link::Identity;
 use crate::cli::exit::{Exit, Failure};
-use crate::mqtt::codec::client::Packet;
-use crate::mqtt::codec::{Ack, Delivery, PeerLimits, QoS, Version, encode, encode_publish};
+use crate::codec::client::Packet;
+use crate::codec::{Ack, PeerLimits, PublishHeader, QoS, Version, encode, encode_publish};
 
 /// Publishers that fill the queues.
 const PUBLISHERS: usize = 8;
@@ -133,10 +133,10 @@ impl Backlog {
             let link = self.sessions + index;
             for number in sent..sent + count {
                 self.noise.fill(&mut self.payload);
-                let delivery = Delivery {
+                let delivery = PublishHeader {
                     qos: QoS::AtLeastOnce,
                     packet_id: NonZeroU16::new((number % PACKET_IDS) as u16 + 1),
-                    ..Delivery::plain(self.traffic.version)
+                    ..PublishHeader::plain(self.traffic.version)
                 };
                 let output = self.engine.link(link).output();
                 encode_publish(output, &self.topic, &[], &self.payload, &delivery)?;

@@ -8,8 +8,8 @@ use super::histogram::Histogram;
 use super::link::Identity;
 use super::process::resident_bytes;
 use crate::cli::exit::{Exit, Failure};
-use crate::mqtt::codec::client::{self, Packet};
-use crate::mqtt::codec::{Disconnect, PeerLimits, QoS, ReasonCode, Version};
+use crate::codec::client::{self, Packet};
+use crate::codec::{Disconnect, PeerLimits, QoS, ReasonCode, Version};
 
 /// Connects, disconnects, connects again: a fixed number at a time.
 pub struct Storm {

@@ -9,8 +9,8 @@ use mio::{Events, Interest, Poll, Token};
 
 use super::link::{Identity, Link, Phase, ReadOutcome};
 use crate::cli::exit::{Exit, Failure};
-use crate::mqtt::codec::client::Packet;
-use crate::mqtt::codec::{DecodeError, EncodeError, ReasonCode};
+use crate::codec::client::Packet;
+use crate::codec::{DecodeError, EncodeError, ReasonCode};
 
 /// Bytes read from one socket at once.
 const SCRATCH_BYTES: usize = 256 << 10;

@@ -9,8 +9,8 @@ use super::histogram::Histogram;
 use super::link::Identity;
 use super::wildcards;
 use crate::cli::exit::{Exit, Failure};
-use crate::mqtt::codec::client::Packet;
-use crate::mqtt::codec::{Ack, Delivery, PeerLimits, QoS, Version, encode, encode_publish};
+use crate::codec::client::Packet;
+use crate::codec::{Ack, PeerLimits, PublishHeader, QoS, Version, encode, encode_publish};
 
 /// Output of one publisher that may wait for its socket.
 const BACKLOG_BYTES: usize = 64 << 10;
@@ -200,10 +200,10 @@ impl Flow {
             let output = link.output();
             let mut sent = 0;
             while sent < credit.min(BURST) && output.len() < BACKLOG_BYTES {
-                let delivery = Delivery {
+                let delivery = PublishHeader {
                     qos: self.plan.qos,
                     packet_id: (!at_most_once).then_some(publisher.packet_id),
-                    ..Delivery::plain(self.plan.version)
+                    ..PublishHeader::plain(self.plan.version)
                 };
                 let topic = &publisher.topics[publisher.next];
                 encode_publish(output, topic, &[], &self.payload, &delivery)?;

@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 use super::engine::{BenchError, Engine, Workload};
 use super::histogram::Histogram;
 use super::link::Identity;
+use crate::base::time::wall_now;
 use crate::cli::client::{INVOKE, response_topic};
 use crate::cli::exit::{Exit, Failure};
-use crate::mqtt::codec::client::Packet;
-use crate::mqtt::codec::{
-    Ack, Delivery, PeerLimits, Property, PublishPropertiesBuf, QoS, Version, encode, encode_publish,
+use crate::codec::client::Packet;
+use crate::codec::{
+    Ack, PeerLimits, Property, PublishHeader, PublishPropertiesBuf, QoS, Version, encode,
+    encode_publish,
 };
-use crate::time::wall_now;
 
 /// Pause before a lost client tries the next server.
 const RECONNECT: Duration = Duration::from_millis(20);
@@ -275,11 +276,11 @@ impl KvLoad {
             .push(Property::CorrelationData(&correlation))?
             .push_user("__ts", stamp)?
             .push_user("__protVer", "1.0")?;
-        let delivery = Delivery {
+        let delivery = PublishHeader {
             qos: QoS::AtLeastOnce,
             packet_id: Some(client.packet_id),
             remaining_expiry: Some(60),
-            ..Delivery::plain(Version::V5)
+            ..PublishHeader::plain(Version::V5)
         };
         encode_publish(
             output,

@@ -9,8 +9,8 @@ use mio::net::TcpStream;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::engine::BenchError;
-use crate::mqtt::codec::client::{self, Packet};
-use crate::mqtt::codec::{
+use crate::codec::client::{self, Packet};
+use crate::codec::{
     Connect, FilterRequest, Filters, MAX_PACKET_SIZE, QoS, ReasonCode, Subscribe,
     SubscriptionOptions, UserProperties, Version, frame,
 };

@@ -30,8 +30,8 @@ use self::link::Identity;
 use self::report::{Report, round};
 use super::exit::{Exit, Failure, Outcome};
 use super::output::Format;
+use crate::codec::QoS;
 use crate::config::Address;
-use crate::mqtt::codec::QoS;
 
 struct Run {
     servers: Vec<SocketAddr>,

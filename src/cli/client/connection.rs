@@ -7,9 +7,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::error::ClientError;
+use crate::codec::client::{self, Packet};
+use crate::codec::{MAX_PACKET_SIZE, Version, frame};
 use crate::config::Address;
-use crate::mqtt::codec::client::{self, Packet};
-use crate::mqtt::codec::{MAX_PACKET_SIZE, Version, frame};
 
 pub(super) struct Connection {
     stream: TcpStream,

@@ -1,7 +1,7 @@
 //! Why the client could not do what it was asked.
 
 use crate::auth::scram::ServerError;
-use crate::mqtt::codec::{DecodeError, EncodeError, ReasonCode};
+use crate::codec::{DecodeError, EncodeError, ReasonCode};
 
 /// Why the client could not do what it was asked.
 #[derive(Debug, thiserror::Error)]

@@ -5,8 +5,8 @@ use super::error::ClientError;
 use super::session::{Options, refusal};
 use crate::auth::ENTROPY_BYTES;
 use crate::auth::scram::{self, ServerError};
-use crate::mqtt::codec::client::{self, Packet};
-use crate::mqtt::codec::{Auth, PeerLimits, ReasonCode, Version};
+use crate::codec::client::{self, Packet};
+use crate::codec::{Auth, PeerLimits, ReasonCode, Version};
 
 /// A log-in with SCRAM-SHA-256 under way.
 pub(super) struct Login {

@@ -1,6 +1,6 @@
 //! Messages as the client's users see them.
 
-use crate::mqtt::codec::{PacketId, Publish, QoS};
+use crate::codec::{PacketId, Publish, QoS};
 
 /// A message that arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]

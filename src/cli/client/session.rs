@@ -11,13 +11,13 @@ use super::error::ClientError;
 use super::login::Login;
 use super::message::{Message, Outgoing};
 use crate::auth::scram;
-use crate::config::Address;
-use crate::mqtt::codec::client::{self, Packet};
-use crate::mqtt::codec::{
+use crate::codec::client::{self, Packet};
+use crate::codec::{
     Ack, Connect, Disconnect, FilterRequest, Filters, PacketId, PeerLimits, Property, Publish,
     PublishProperties, PublishPropertiesBuf, QoS, ReasonCode, Subscribe, SubscriptionOptions,
     UserProperties, Version, encode,
 };
+use crate::config::Address;
 
 /// How to connect.
 #[derive(Clone, Debug)]

@@ -13,8 +13,8 @@ use uuid::Uuid;
 use super::error::ClientError;
 use super::message::{Message, Outgoing};
 use super::session::{Client, Options};
-use crate::mqtt::codec::{QoS, SubscriptionOptions};
-use crate::time::wall_now;
+use crate::base::time::wall_now;
+use crate::codec::{QoS, SubscriptionOptions};
 
 /// Topic that requests are published to.
 pub const INVOKE: &str = "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke";

@@ -10,11 +10,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
-use crate::config::Address;
-use crate::mqtt::codec::{
-    self, Ack, ConnAck, Delivery, MAX_PACKET_SIZE, Packet, PeerLimits, Property,
+use crate::codec::{
+    self, Ack, ConnAck, MAX_PACKET_SIZE, Packet, PeerLimits, Property, PublishHeader,
     PublishPropertiesBuf, QoS, ReasonCode, SubAck, UserProperties, Version, encode, frame,
 };
+use crate::config::Address;
 
 /// How a server treats its clients.
 #[derive(Clone, Copy, PartialEq)]
@@ -127,10 +127,10 @@ fn answer(topic: &str, correlation: &[u8], output: &mut Vec<u8>) {
         .and_then(|list| list.push_user("__stat", "200"))
         .and_then(|list| list.push_user("__ts", "7"))
         .expect("small properties");
-    let delivery = Delivery {
+    let delivery = PublishHeader {
         qos: QoS::AtLeastOnce,
         packet_id: Some(NonZeroU16::MIN),
-        ..Delivery::plain(Version::V5)
+        ..PublishHeader::plain(Version::V5)
     };
     codec::encode_publish(output, topic, list.raw(), b"+OK\r\n", &delivery)
         .expect("a small packet");

@@ -1,0 +1,95 @@
+//! Every fixed limit, with its reason. What an operator may want to change is in the configuration instead.
+
+use std::time::Duration;
+
+/// Proposals of one node that are on their way at once. Two keep the pipe full while a batch is on disk and on the
+/// wire; more would only cut the same commands into smaller batches.
+pub const PROPOSALS_IN_FLIGHT: usize = 2;
+
+/// How long acknowledgements that nothing waits for stay behind when nothing else is proposed. Each commit costs every
+/// node a sync; most clients' next message comes sooner and takes them along.
+pub const LAZY_COMMANDS: Duration = Duration::from_millis(5);
+
+/// Bytes of commands that gather for the next proposal before connections are told to wait.
+pub const PROPOSAL_GATHERING_BYTES: usize = 64 << 20;
+
+/// The same for commands of requests with `$high_priority`.
+pub const PROPOSAL_URGENT_BYTES: usize = 80 << 20;
+
+/// Bytes of commands in one proposal, the last one not counted. Larger ones would hold up heartbeats, on the wire and in
+/// the thread that handles them.
+pub const PROPOSAL_BYTES: usize = 1 << 20;
+
+/// The same for a batch of messages to another node.
+pub const MESSAGE_BATCH_BYTES: usize = 1 << 20;
+
+/// Bytes of proposals the leader puts into one log entry.
+pub const BATCH_BYTES: usize = 2 << 20;
+
+/// Bytes of proposals under way to a majority above which further ones wait to share the next entry: below it an entry
+/// is not worth waiting for.
+pub const PIPELINED_BYTES: usize = 2 << 10;
+
+/// Log entries the leader appends beyond the last applied one. The Raft core stalls at 1,024.
+pub const ENTRIES_AHEAD_OF_APPLY: u64 = 256;
+
+/// Proposals that wait for the leader's sequencer, of all nodes.
+pub const SEQUENCER_QUEUE: usize = 256;
+
+/// How long after a proof of touch with a majority a node matches messages without the log. It takes one every 250 ms.
+pub const ROUTING_LEASE: Duration = Duration::from_secs(1);
+
+/// How long SUBACK waits for nodes that do not answer. Longer than [`ROUTING_LEASE`], by more than clocks run apart: whatever
+/// such a node accepts afterwards, it matches against the subscription.
+pub const SUBSCRIBED_EVERYWHERE: Duration = Duration::from_millis(1_250);
+
+/// Bytes of messages that wait for one peer node before further QoS 0 messages to it are dropped.
+pub const PEER_OUTBOX_BYTES: usize = 64 << 20;
+
+/// Largest message between nodes, bytes.
+pub const CLUSTER_MESSAGE_BYTES: usize = 320 << 20;
+
+/// Topics whose route a connection remembers; publishers with more look the others up each time.
+pub const CACHED_ROUTES: usize = 1024;
+
+/// A read buffer per thread. One read takes at most this much of a socket.
+pub const READ_BUFFER_BYTES: usize = 128 << 10;
+
+/// Messages of one session's queue that are granted in one batch; the rest follows in the next, so that no batch takes
+/// long to apply.
+pub const GRANTS_AT_ONCE: usize = 1024;
+
+/// Rows of an ended session's queue that are removed in one batch.
+pub const PURGED_AT_ONCE: usize = 4096;
+
+/// Retained messages that apply looks at in one batch for new subscriptions of durable sessions; the rest follows in the
+/// next, so that no batch takes long.
+pub const RETAINED_ROWS_AT_ONCE: usize = 4096;
+
+/// Bytes of retained messages that one batch puts into queues; the last message may exceed them.
+pub const RETAINED_BYTES_AT_ONCE: u64 = 4 << 20;
+
+/// Messages that wait in a session's queue before the retained ones of its new subscriptions wait for its client: a few
+/// times what is under way, so that it never waits for them.
+pub const RETAINED_WAITING: u64 = 1024;
+
+/// Topics whose matching sessions apply remembers.
+pub const CACHED_MATCH_SETS: usize = 4096;
+
+/// Topic aliases towards one client, however many it allows: each costs this node memory as long as the connection lasts.
+pub const CLIENT_TOPIC_ALIASES: u16 = 64;
+
+/// Packets of a client in one exchange of extended authentication: SCRAM takes three, Kerberos a few more.
+pub const AUTHENTICATION_STEPS: usize = 12;
+
+/// Bytes of Authentication Data of a client in one exchange: one field of MQTT's largest size, enough for a request id.
+pub const AUTHENTICATION_BYTES: usize = 64 << 10;
+
+/// How many times `mqtt.outbox_max_bytes` may wait for one client while publishers wait for it: what they had under way
+/// when they were told to wait comes on top.
+pub const OUTBOX_OVERRUN: usize = 4;
+
+/// Bytes of one publisher's messages that may wait for slow subscribers before its next ones to them are not read. It
+/// keeps what many publishers have under way for one subscriber small, and is more than a round trip between nodes
+/// needs.
+pub const PUBLISHER_HELD_BYTES: usize = 128 << 10;

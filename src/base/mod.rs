@@ -1,0 +1,9 @@
+//! What every room stands on: identifiers, fixed limits, time, version stamps, generated messages.
+//!
+//! Invariant: nothing here imports another room.
+
+pub mod hlc;
+pub mod ids;
+pub mod limits;
+pub mod proto;
+pub mod time;

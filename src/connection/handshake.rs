@@ -1,0 +1,239 @@
+//! From the first byte to the opening of a session: CONNECT, and the exchange of AUTH packets that its Authentication
+//! Method asks for (MQTT 5.0 §4.12). Nothing is proposed to the log before the client has proved who it is.
+
+use std::sync::Arc;
+
+use tokio::net::TcpStream;
+
+use super::authenticate::{Login, Proved, not_authenticated};
+use super::connect::{NOT_IN_TOUCH, Opening, Refusal, limits, refuse_malformed, refuse_within};
+use super::end::Ended;
+use super::task::{READ_BUFFER, is_transient, network};
+use crate::auth::{Exchange, Step};
+use crate::codec::{
+    self, Auth, Connect, DecodeError, Packet, PacketType, PeerLimits, ReasonCode, decode_connect,
+    encode, frame,
+};
+use crate::connection::broker::Broker;
+use crate::telemetry::labels::DisconnectReason;
+
+/// An end without an answer.
+fn silent(ended: Ended) -> Refusal {
+    Refusal {
+        packet: Vec::new(),
+        ended: Ended {
+            tell: None,
+            ..ended
+        },
+    }
+}
+
+/// Reads the CONNECT, sees it authenticated, and proposes the opening of its session. What came after it is left in
+/// `unfinished`.
+pub(super) async fn open(
+    broker: &Arc<Broker>,
+    stream: &TcpStream,
+    unfinished: &mut Vec<u8>,
+) -> Result<Opening, Refusal> {
+    let max_packet_size = broker.config.max_packet_size_bytes;
+    let length = loop {
+        read_some(stream, unfinished).await?;
+        if unfinished
+            .first()
+            .is_some_and(|first| *first != PacketType::Connect.first_byte())
+        {
+            // [MQTT-3.1.0-1]: no answer, this may not be MQTT at all.
+            let text = DecodeError::FirstPacketNotConnect.text();
+            let ended = Ended::silent(DisconnectReason::Protocol, text);
+            return Err(silent(ended));
+        }
+        match frame::next(unfinished, max_packet_size) {
+            Ok(Some(found)) => break found.length,
+            Ok(None) => {}
+            Err(error) => return Err(silent(error.into())),
+        }
+    };
+    let bytes: Vec<u8> = unfinished.drain(..length).collect();
+    let found = match frame::next(&bytes, max_packet_size) {
+        Ok(Some(found)) => found,
+        // Not reached: the same bytes were a frame above.
+        Ok(None) => return Err(silent(network())),
+        Err(error) => return Err(silent(error.into())),
+    };
+    let connect = decode_connect(found).map_err(|error| refuse_malformed(found, error))?;
+    let login = authenticate(broker, stream, unfinished, &connect).await?;
+    Opening::begin(broker, &connect, login)
+}
+
+async fn read_some(stream: &TcpStream, unfinished: &mut Vec<u8>) -> Result<(), Refusal> {
+    loop {
+        stream.readable().await.map_err(|_| silent(network()))?;
+        let read = READ_BUFFER.with_borrow_mut(|buffer| {
+            let read = stream.try_read(buffer)?;
+            unfinished.extend_from_slice(&buffer[..read]);
+            Ok(read)
+        });
+        match read {
+            Ok(0) => return Err(silent(network())),
+            Ok(_) => return Ok(()),
+            Err(error) if is_transient(&error) => {}
+            Err(_) => return Err(silent(network())),
+        }
+    }
+}
+
+/// Sees that the client proves who it is, where this node or the client asks for it.
+async fn authenticate(
+    broker: &Arc<Broker>,
+    stream: &TcpStream,
+    unfinished: &mut Vec<u8>,
+    connect: &Connect<'_>,
+) -> Result<Option<Login>, Refusal> {
+    let limits = limits(connect);
+    let refuse = |reason, text| refuse_within(limits, Some(connect.version), reason, text);
+    if !broker.is_serving() {
+        return Err(refuse(ReasonCode::ServerUnavailable, NOT_IN_TOUCH));
+    }
+    let not_authenticated = |reason, text| Refusal {
+        ended: silent(not_authenticated(reason, text)).ended,
+        ..refuse(reason, text)
+    };
+    let Some(method) = connect.authentication_method else {
+        if broker.authenticator.is_required() {
+            let text = "this server asks for extended authentication";
+            return Err(not_authenticated(ReasonCode::NotAuthorized, text));
+        }
+        return Ok(None);
+    };
+    let begun = broker.begin_authentication(method, connect.client_id, connect.username);
+    let exchange = match begun {
+        Ok(Some(exchange)) => exchange,
+        Ok(None) => {
+            // [MQTT-4.12.0-1]
+            let text = "this authentication method is not known here";
+            return Err(not_authenticated(ReasonCode::BadAuthenticationMethod, text));
+        }
+        Err(_) => {
+            let text = "this node has no random numbers";
+            return Err(refuse(ReasonCode::UnspecifiedError, text));
+        }
+    };
+    let mut dialogue = Dialogue {
+        stream,
+        unfinished,
+        limits,
+        max_packet_size: broker.config.max_packet_size_bytes,
+        method,
+    };
+    let data = connect.authentication_data.map(<[u8]>::to_vec);
+    match dialogue.hold(exchange, data).await {
+        Ok(login) => Ok(Some(login)),
+        Err(Failed::Silently(ended)) => Err(silent(ended)),
+        Err(Failed::Refused(reason, text)) => Err(refuse(reason, text)),
+        Err(Failed::NotAuthenticated(reason, text)) => Err(not_authenticated(reason, text)),
+    }
+}
+
+/// Why there is no login.
+enum Failed {
+    /// The client or the network has ended it.
+    Silently(Ended),
+    /// The client broke the protocol.
+    Refused(ReasonCode, &'static str),
+    /// The mechanism says no `[MQTT-4.12.0-4]`.
+    NotAuthenticated(ReasonCode, &'static str),
+}
+
+/// AUTH packets both ways, before the CONNACK.
+struct Dialogue<'a> {
+    stream: &'a TcpStream,
+    unfinished: &'a mut Vec<u8>,
+    limits: PeerLimits,
+    max_packet_size: u32,
+    method: &'a str,
+}
+
+impl Dialogue<'_> {
+    async fn hold(
+        &mut self,
+        mut exchange: Exchange,
+        mut data: Option<Vec<u8>>,
+    ) -> Result<Login, Failed> {
+        loop {
+            match exchange.step(data.as_deref()) {
+                Step::Continue(challenge) => self.send(&challenge).await?,
+                Step::Success { identity, data } => {
+                    let proved = Proved {
+                        method: self.method.into(),
+                        identity,
+                    };
+                    return Ok(Login { proved, data });
+                }
+                Step::Refused(reason, text) => return Err(Failed::NotAuthenticated(reason, text)),
+            }
+            data = self.receive().await?;
+        }
+    }
+
+    /// AUTH 0x18 `[MQTT-4.12.0-2]`.
+    async fn send(&self, challenge: &[u8]) -> Result<(), Failed> {
+        let data = Some(challenge).filter(|data| !data.is_empty());
+        let packet = Auth::new(ReasonCode::ContinueAuthentication, self.method, data);
+        let mut bytes = Vec::new();
+        encode::auth(&mut bytes, codec::Version::V5, &packet, self.limits).map_err(|_| {
+            let text = "AUTH is larger than the client accepts";
+            Failed::Refused(ReasonCode::PacketTooLarge, text)
+        })?;
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let failed = |_| Failed::Silently(network());
+            self.stream.writable().await.map_err(failed)?;
+            match self.stream.try_write(rest) {
+                Ok(written) => rest = &rest[written..],
+                Err(error) if is_transient(&error) => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The data of the client's AUTH 0x18. Nothing but AUTH and DISCONNECT may come here `[MQTT-3.1.2-30]`.
+    async fn receive(&mut self) -> Result<Option<Vec<u8>>, Failed> {
+        let refused = |error: DecodeError| Failed::Refused(error.reason(), error.text());
+        loop {
+            if let Some(found) =
+                frame::next(self.unfinished, self.max_packet_size).map_err(refused)?
+            {
+                let length = found.length;
+                let packet = codec::decode(codec::Version::V5, found).map_err(refused)?;
+                let data = self.handle(&packet)?;
+                self.unfinished.drain(..length);
+                return Ok(data);
+            }
+            let read = read_some(self.stream, self.unfinished).await;
+            read.map_err(|refusal| Failed::Silently(refusal.ended))?;
+        }
+    }
+
+    fn handle(&self, packet: &Packet<'_>) -> Result<Option<Vec<u8>>, Failed> {
+        let text = match packet {
+            Packet::Auth(auth) if auth.method != self.method => {
+                // [MQTT-4.12.0-5]
+                "AUTH names another method than CONNECT"
+            }
+            Packet::Auth(auth) if auth.reason == ReasonCode::ContinueAuthentication => {
+                return Ok(auth.data.map(<[u8]>::to_vec));
+            }
+            Packet::Auth(_) => "a re-authentication before the CONNACK",
+            Packet::Disconnect(_) => {
+                let text = "the client disconnected";
+                return Err(Failed::Silently(Ended::silent(
+                    DisconnectReason::Client,
+                    text,
+                )));
+            }
+            _ => "only AUTH and DISCONNECT may come before the CONNACK",
+        };
+        Err(Failed::Refused(ReasonCode::ProtocolError, text))
+    }
+}

@@ -1,0 +1,120 @@
+//! The streams on which messages leave for other nodes; one per node, opened again whenever it breaks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustc_hash::FxHashMap;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::ReceiverStream;
+
+use crate::base::ids::NodeId;
+use crate::base::proto::cluster::DeliverRequest;
+use crate::forward::outbox::Outbox;
+use crate::raft::Raft;
+use crate::replica::peers::Peers;
+use crate::replica::proposer::Proposer;
+use crate::router::Router;
+
+/// How often the membership, and subscriptions that wait for silent nodes, are looked at.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Before a broken stream is opened again.
+const RETRY: Duration = Duration::from_millis(50);
+
+/// What the streams need.
+pub struct PeerStreams {
+    /// This node.
+    pub local: NodeId,
+    /// For the membership.
+    pub raft: Raft,
+    /// The way to other nodes.
+    pub peers: Arc<Peers>,
+    /// For this node's life.
+    pub proposer: Arc<Proposer>,
+    /// Whose outboxes are emptied.
+    pub router: Arc<Router>,
+}
+
+impl PeerStreams {
+    /// Keeps one stream to each member until the node stops.
+    pub async fn run(self: Arc<Self>) {
+        let mut streams: FxHashMap<NodeId, JoinHandle<()>> = FxHashMap::default();
+        loop {
+            let members: Vec<NodeId> = self
+                .raft
+                .status()
+                .members
+                .iter()
+                .map(|member| NodeId(member.node))
+                .collect();
+            for node in members.iter().copied().filter(|node| *node != self.local) {
+                streams
+                    .entry(node)
+                    .or_insert_with(|| tokio::spawn(self.clone().feed(node)));
+            }
+            streams.retain(|node, stream| {
+                let member = members.contains(node);
+                if !member {
+                    stream.abort();
+                }
+                member
+            });
+            tokio::time::sleep(LOOK).await;
+            self.router.remote().release_overdue();
+        }
+    }
+
+    async fn feed(self: Arc<Self>, node: NodeId) {
+        let outbox = self.router.remote().outbox(node);
+        loop {
+            if let Err(status) = self.feed_stream(node, &outbox).await {
+                tracing::debug!(node = node.0, %status, "the stream of messages ended");
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    async fn feed_stream(&self, node: NodeId, outbox: &Outbox) -> Result<(), tonic::Status> {
+        let Some(mut client) = self.peers.client(node) else {
+            return Ok(());
+        };
+        let (sender, receiver) = mpsc::channel(Outbox::BATCHES_IN_FLIGHT);
+        let mut answers = client
+            .deliver(ReceiverStream::new(receiver))
+            .await?
+            .into_inner();
+        // It says what it holds, and how far it is.
+        let first = DeliverRequest {
+            node: self.local.0,
+            incarnation: self.proposer.incarnation().0,
+            applied: outbox.wanted(),
+            ..DeliverRequest::default()
+        };
+        if sender.send(first).await.is_err() {
+            return Ok(());
+        }
+        let mut sent = 0;
+        loop {
+            while let Ok(permit) = sender.try_reserve()
+                && let Some(batch) = outbox.next_after(sent, self.proposer.incarnation())
+            {
+                sent = batch.sequence;
+                permit.send(DeliverRequest {
+                    node: self.local.0,
+                    incarnation: batch.incarnation.0,
+                    sequence: batch.sequence,
+                    messages: batch.messages,
+                    applied: batch.applied,
+                });
+            }
+            tokio::select! {
+                answer = answers.message() => match answer? {
+                    Some(answer) => outbox.answered(&answer),
+                    None => return Ok(()),
+                },
+                () = outbox.changed() => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,345 @@
+use super::*;
+
+#[test]
+fn a_topic_is_named_by_its_alias_once_the_client_has_seen_both() {
+    let mailbox = Mailbox::new(
+        ConnectionId(1),
+        Version::V5,
+        u32::MAX,
+        1,
+        OutboxLimits::of(100),
+    );
+    let push = |topic: &str, refuse: bool| {
+        let mut seen = None;
+        let pushed = mailbox.push_qos_0(topic, |out, alias| {
+            seen = alias.map(|alias| (alias.alias.get(), alias.send_topic));
+            out.push(0);
+            if refuse {
+                Err(Refused::TooLarge)
+            } else {
+                Ok(None)
+            }
+        });
+        assert_eq!(pushed.is_err(), refuse);
+        seen
+    };
+    assert_eq!(push("a", true), Some((1, true)));
+    assert_eq!(
+        push("a", false),
+        Some((1, true)),
+        "the first was never sent"
+    );
+    assert_eq!(push("a", false), Some((1, false)));
+    assert_eq!(push("b", false), None, "[MQTT-3.1.2-26]");
+    mailbox.take(&mut Contents::default());
+    assert_eq!(push("a", false), Some((1, false)));
+    let without = Mailbox::new(
+        ConnectionId(2),
+        Version::V5,
+        u32::MAX,
+        0,
+        OutboxLimits::of(100),
+    );
+    let pushed = without.push_qos_0("a", |_, alias| {
+        assert_eq!(alias, None);
+        Ok(None)
+    });
+    assert!(pushed.is_ok());
+}
+
+fn mailbox(bounds: &Arc<OutboxLimits>) -> Arc<Mailbox> {
+    Mailbox::new(ConnectionId(1), Version::V5, u32::MAX, 0, bounds.clone())
+}
+
+fn push(mailbox: &Mailbox, bytes: usize) -> Result<Put, Refused> {
+    mailbox.push_packet(QoS::AtLeastOnce, None, |out| {
+        out.resize(out.len() + bytes, 0);
+        Ok(Some(0))
+    })
+}
+
+fn push_qos_0(mailbox: &Mailbox, bytes: usize) -> Result<bool, Refused> {
+    mailbox.push_qos_0("t", |out, _| {
+        out.resize(out.len() + bytes, 0);
+        Ok(None)
+    })
+}
+
+/// Takes everything out, of which `unsent` bytes stay unsent together with what was unsent before.
+fn take(mailbox: &Mailbox, unsent: usize) {
+    mailbox.take(&mut Contents::default());
+    mailbox.progress(unsent, &mut WakeList::default());
+}
+
+/// Tickets that were released since the last call.
+fn released(publisher: &Mailbox) -> Vec<RequestId> {
+    let mut contents = Contents::default();
+    publisher.take(&mut contents);
+    let request_ids = contents.items.into_iter().map(|item| match item {
+        Item::AckReleased(request_id) => request_id,
+        other => panic!("unexpected {other:?}"),
+    });
+    request_ids.collect()
+}
+
+fn hold(mailbox: &Mailbox, publisher: &Arc<Mailbox>, request_id: RequestId, end: u64) -> bool {
+    let waiter = DeferredAck::Publisher(publisher.clone(), request_id);
+    mailbox.defer_ack(end, waiter, &mut WakeList::default())
+}
+
+#[test]
+fn a_publisher_waits_while_more_than_the_mark_is_ahead() {
+    let bounds = OutboxLimits::of(100);
+    let (slow, publisher) = (mailbox(&bounds), mailbox(&bounds));
+    assert_eq!(push(&slow, 50).expect("it fits").behind, None);
+    for (request_id, bytes) in [(1, 20), (2, 10)] {
+        let end = push(&slow, bytes).expect("it fits").behind;
+        assert!(hold(
+            &slow,
+            &publisher,
+            request_id,
+            end.expect("above the mark")
+        ));
+    }
+    assert_eq!(slow.state(), BackPressureState::Throttled);
+    take(&slow, 61);
+    assert_eq!(
+        released(&publisher),
+        [0; 0],
+        "50 of its 70 bytes must be near"
+    );
+    slow.progress(60, &mut WakeList::default());
+    assert_eq!(released(&publisher), [1]);
+    assert_eq!(slow.state(), BackPressureState::Throttled);
+    slow.progress(50, &mut WakeList::default());
+    assert_eq!(released(&publisher), [2]);
+    assert_eq!(slow.state(), BackPressureState::Normal);
+    // What was put in above the mark and sent before anybody could wait.
+    let end = push(&slow, 10).expect("it fits").behind.expect("60 wait");
+    take(&slow, 0);
+    assert!(!hold(&slow, &publisher, 3, end));
+    assert_eq!(slow.bounds.metrics.acknowledgements_held.get(), 2);
+}
+
+#[test]
+fn what_is_under_way_may_pass_the_bound_while_publishers_wait() {
+    let bounds = OutboxLimits::dropping(100);
+    let slow = mailbox(&bounds);
+    push(&slow, 99).expect("it fits");
+    assert_eq!(slow.state(), BackPressureState::Normal);
+    push(&slow, 1).expect("it fits");
+    assert_eq!(slow.state(), BackPressureState::Full);
+    assert_eq!(push_qos_0(&slow, 1), Err(Refused::Full));
+    for _ in 0..3 {
+        push(&slow, 100).expect("it was under way");
+    }
+    assert_eq!(push(&slow, 1), Err(Refused::Full), "four times the bound");
+    let dropped = &bounds.metrics.messages_dropped;
+    assert_eq!(dropped.of(DropReason::OutboxFull).get(), 1);
+    slow.count_refused(Refused::Full);
+    assert_eq!(dropped.of(DropReason::OutboxFull).get(), 2);
+    take(&slow, 99);
+    assert_eq!(slow.state(), BackPressureState::Normal);
+}
+
+#[test]
+fn nobody_waits_for_a_stalled_client_until_it_has_drained() {
+    let bounds = OutboxLimits::dropping(100);
+    let (slow, publisher) = (mailbox(&bounds), mailbox(&bounds));
+    let end = push(&slow, 100).expect("it fits").behind.expect("above");
+    assert!(hold(&slow, &publisher, 1, end));
+    slow.stall(&mut WakeList::default());
+    assert_eq!(released(&publisher), [1]);
+    assert_eq!(slow.state(), BackPressureState::Stalled);
+    assert_eq!(push(&slow, 1), Err(Refused::Full));
+    take(&slow, 99);
+    assert_eq!(slow.state(), BackPressureState::Stalled);
+    let put = push(&slow, 1).expect("one byte is free");
+    assert_eq!(put.behind, None, "stalled");
+    take(&slow, 51);
+    assert_eq!(slow.state(), BackPressureState::Stalled);
+    slow.progress(50, &mut WakeList::default());
+    assert_eq!(slow.state(), BackPressureState::Normal);
+    assert!(push(&slow, 1).expect("it fits").behind.is_some());
+}
+
+#[test]
+fn a_stalled_client_is_ended_once_by_what_does_not_fit() {
+    let slow = mailbox(&OutboxLimits::of(100));
+    push(&slow, 100).expect("it fits");
+    slow.stall(&mut WakeList::default());
+    assert!(!slow.is_ending());
+    assert_eq!(push(&slow, 1), Err(Refused::Ended));
+    assert_eq!(push(&slow, 1), Err(Refused::Ended));
+    assert!(slow.is_ending());
+    let mut contents = Contents::default();
+    slow.take(&mut contents);
+    assert!(matches!(contents.items[..], [Item::End(End::OutboxFull)]));
+}
+
+#[test]
+fn nobody_waits_when_no_time_is_given() {
+    let bounds = Arc::new(OutboxLimits {
+        stall: std::time::Duration::ZERO,
+        ..Arc::into_inner(OutboxLimits::dropping(100)).expect("just made")
+    });
+    let slow = mailbox(&bounds);
+    assert_eq!(push(&slow, 100).expect("it fits").behind, None);
+    assert_eq!(slow.state(), BackPressureState::Normal);
+    assert_eq!(push(&slow, 1), Err(Refused::Full));
+}
+
+#[test]
+fn the_end_of_a_connection_releases_everybody() {
+    let bounds = OutboxLimits::of(100);
+    let (slow, publisher) = (mailbox(&bounds), mailbox(&bounds));
+    let end = push(&slow, 60).expect("it fits").behind.expect("above");
+    assert!(hold(&slow, &publisher, 7, end));
+    slow.close(&mut WakeList::default());
+    assert_eq!(released(&publisher), [7]);
+    assert!(!hold(&slow, &publisher, 8, end));
+    assert_eq!(push(&slow, 1), Err(Refused::Ended));
+    assert_eq!(push_qos_0(&slow, 1), Err(Refused::Ended));
+    assert!(!slow.push_item(Item::AckReleased(1)));
+}
+
+proptest::proptest! {
+    /// Whatever happens in whichever order, everybody who waits is released once: not while more than the mark is ahead of
+    /// their message, and at once when it is not any more.
+    #[test]
+    fn everybody_is_released_in_time(
+        steps in proptest::collection::vec((0u8..8, 1usize..60), 1..200),
+    ) {
+        let bounds = OutboxLimits::of(200);
+        let (slow, publisher) = (mailbox(&bounds), mailbox(&bounds));
+        let (mut put, mut taken, mut request_id) = (0u64, 0u64, 0);
+        let mut waiting: Vec<(u64, RequestId)> = Vec::new();
+        let mut late: Option<u64> = None;
+        let mut stalled = false;
+        for (step, size) in steps {
+            match step {
+                0..=3 => if let Ok(pushed) = push(&slow, size) {
+                    put += size as u64;
+                    let level = put - taken + slow.unsent() as u64;
+                    proptest::prop_assert!(level < 4 * 200 + 60);
+                    proptest::prop_assert_eq!(pushed.behind.is_some(), level > 100 && !stalled);
+                    // Some come to wait only after the next step.
+                    let end = if size % 5 == 0 { late.replace(pushed.behind.unwrap_or(0)) } else { pushed.behind };
+                    if let Some(end) = end.filter(|end| *end > 0) {
+                        request_id += 1;
+                        if hold(&slow, &publisher, request_id, end) {
+                            waiting.push((end, request_id));
+                        }
+                    }
+                },
+                4 => if push_qos_0(&slow, size).is_ok() {
+                    put += size as u64;
+                },
+                5 => {
+                    slow.take(&mut Contents::default());
+                    taken = put;
+                }
+                6 => {
+                    let unsent = slow.unsent().saturating_sub(size);
+                    slow.progress(unsent, &mut WakeList::default());
+                }
+                _ => if size > 50 {
+                    slow.stall(&mut WakeList::default());
+                    stalled = true;
+                },
+            }
+            let level = put - taken + slow.unsent() as u64;
+            stalled &= level > 100;
+            let near = if stalled { u64::MAX } else { taken + 100 - (slow.unsent() as u64).min(taken + 100) };
+            let mut expected: Vec<RequestId> = Vec::new();
+            waiting.sort_unstable();
+            waiting.retain(|(end, request_id)| {
+                let over = *end <= near;
+                if over {
+                    expected.push(*request_id);
+                }
+                !over
+            });
+            let mut found = released(&publisher);
+            found.sort_unstable();
+            expected.sort_unstable();
+            proptest::prop_assert_eq!(found, expected);
+            let state = slow.state();
+            proptest::prop_assert_eq!(state == BackPressureState::Stalled, stalled);
+            if state == BackPressureState::Normal {
+                proptest::prop_assert!(waiting.is_empty());
+            }
+        }
+    }
+}
+
+/// Counts a thread that has ended, also with a panic.
+struct Ended<'a>(&'a AtomicUsize);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// Publishes with a window, and waits for every release.
+fn publish_many(slow: &Mailbox, messages: RequestId, window: u32) {
+    let own = mailbox(&OutboxLimits::of(100));
+    let mut waits = 0;
+    let collect = |waits: &mut u32, most: u32| {
+        let mut since = std::time::Instant::now();
+        while *waits > most {
+            let came = released(&own).len() as u32;
+            *waits -= came;
+            if came > 0 {
+                since = std::time::Instant::now();
+            }
+            let lost = since.elapsed() > std::time::Duration::from_secs(60);
+            assert!(!lost, "{waits} are not released: {slow:?}");
+            std::thread::yield_now();
+        }
+    };
+    for request_id in 0..messages {
+        let put = push(slow, 10).expect("windows bound what is under way");
+        if let Some(end) = put.behind
+            && hold(slow, &own, request_id, end)
+        {
+            waits += 1;
+        }
+        collect(&mut waits, window - 1);
+    }
+    collect(&mut waits, 0);
+}
+
+/// Many publishers at once, and a client that reads in pieces: no release is lost between the task that sends and those
+/// that put in, and nothing passes the bound by more than what was under way.
+#[test]
+fn publishers_of_many_threads_are_all_released() {
+    const PUBLISHERS: usize = 4;
+    const WINDOW: u32 = 8;
+    let bounds = OutboxLimits::of(400);
+    let slow = mailbox(&bounds);
+    let ended = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..PUBLISHERS {
+            scope.spawn(|| {
+                let _ended = Ended(&ended);
+                publish_many(&slow, 3_000, WINDOW);
+            });
+        }
+        let mut most = 0;
+        let mut sizes = [1usize, 7, 30, 100, 333].into_iter().cycle();
+        while ended.load(Ordering::Acquire) < PUBLISHERS {
+            slow.take(&mut Contents::default());
+            most = most.max(slow.unsent());
+            let sent = sizes.next().unwrap_or_default();
+            let unsent = slow.unsent().saturating_sub(sent);
+            slow.progress(unsent, &mut WakeList::default());
+            std::thread::yield_now();
+        }
+        // Below the mark nobody waits; above, a window of each may be there.
+        let bound = 200 + PUBLISHERS * WINDOW as usize * 10 + PUBLISHERS * 10;
+        assert!(most <= bound, "{most} bytes waited, {bound} may");
+    });
+    assert!(bounds.metrics.acknowledgements_held.get() > 0);
+}

@@ -32,7 +32,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Opens a socket; sends nothing. `level` is how answers are read.
+    /// Opens a socket and sends nothing. Answers are read as packets of protocol `level`.
     pub fn open(address: SocketAddr, level: u8) -> std::io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
         stream.set_nodelay(true)?;
@@ -90,7 +90,7 @@ impl Connection {
         &self.stream
     }
 
-    /// 1, 2, 3, …, 65535, 1, …
+    /// The next packet id: 1, 2, 3, …, 65535, 1, …
     pub fn packet_id(&mut self) -> u16 {
         self.next_packet_id = self.next_packet_id.checked_add(1).unwrap_or(1);
         self.next_packet_id
@@ -112,7 +112,7 @@ impl Connection {
         }
     }
 
-    /// Waits until something has come that nobody has read, and leaves it there.
+    /// Waits until there are unread bytes, and leaves them unread.
     #[track_caller]
     pub fn wait_for_bytes(&self) {
         if !self.inbox.is_empty() {
@@ -123,7 +123,7 @@ impl Connection {
         assert!(matches!(found, Ok(1..)), "nothing came: {found:?}");
     }
 
-    /// The next packet, PUBLISHes that were set aside excepted.
+    /// The next packet from the socket; PUBLISHes that were set aside are not looked at.
     pub fn receive(&mut self, within: Duration) -> Result<Packet, Fault> {
         let deadline = Instant::now() + within;
         loop {
@@ -159,7 +159,7 @@ impl Connection {
         }
     }
 
-    /// The next packet as its first byte and its body, well formed.
+    /// The next packet as its first byte and its body, after it was checked to be well formed.
     pub fn receive_frame(&mut self, within: Duration) -> Result<(u8, Vec<u8>), Fault> {
         let deadline = Instant::now() + within;
         loop {
@@ -309,7 +309,7 @@ impl Connection {
         }
     }
 
-    /// Closes without a DISCONNECT and waits until the broker has closed too: it knows then.
+    /// Closes without a DISCONNECT, then waits for the broker's close, which shows that it has noticed.
     pub fn hang_up(mut self) {
         let _ = self.stream.shutdown(Shutdown::Write);
         let _ = self.read_to_end(Duration::from_secs(2));
@@ -320,6 +320,6 @@ impl Connection {
         let _ = self.try_send(&wire::disconnect(self.level, 0, &Properties::new()));
         let _ = self.stream.shutdown(Shutdown::Write);
         // Reading until the broker's close makes sure that it has seen the DISCONNECT.
-        while self.receive(Duration::from_secs(2)).is_ok() {}
+        let _ = self.read_to_end(TIMEOUT);
     }
 }

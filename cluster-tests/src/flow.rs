@@ -1,4 +1,4 @@
-//! Publishers with large windows and subscribers that take their time, for tests of back-pressure.
+//! Publishers with large windows and slow subscribers, for tests of back-pressure.
 
 use crate::connection::{Connection, Fault};
 use crate::wire::{self, Connect, Message, Packet, Value, id};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// How long anything here may take.
 pub const LIMIT: Duration = Duration::from_secs(90);
 
-/// A connection whose socket keeps little that was not read.
+/// A connection whose socket buffers little that was not read.
 #[track_caller]
 pub fn with_small_buffer(address: SocketAddr, connect: &Connect) -> Connection {
     let connection = Connection::connect(address, connect).0;
@@ -61,7 +61,7 @@ pub fn publish(mut connection: Connection, from: u32, load: &Load) -> PublisherS
             let message = Message::new(&load.topic, payload).qos(load.qos, packet_id);
             waiting.insert(packet_id, Instant::now());
             let bytes = message.bytes(connection.level());
-            // A connection that was closed shows when it is read.
+            // A closed connection is noticed when it is read.
             assert_ne!(
                 connection.try_send(&bytes),
                 Err(Fault::Timeout),
@@ -97,12 +97,12 @@ pub fn publish(mut connection: Connection, from: u32, load: &Load) -> PublisherS
     seen
 }
 
-/// How a subscriber takes what it gets.
+/// How fast a subscriber reads.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadRate {
-    /// Messages until it rests.
+    /// Messages between two pauses.
     pub messages: u32,
-    /// How long it rests.
+    /// How long it pauses.
     pub rest: Duration,
 }
 

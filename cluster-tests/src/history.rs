@@ -1,4 +1,4 @@
-//! What clients asked and what they were told, with the time of both on one monotonic clock.
+//! Requests of clients and their outcomes, with the times of both on one monotonic clock.
 
 use crate::store::Hlc;
 use std::sync::Mutex;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// A value of a test; written as decimal digits, unique per write where a check needs that.
 pub type ValueId = u32;
 
-/// What was asked of one key.
+/// A request on one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Command {
     Set(ValueId),
@@ -18,7 +18,7 @@ pub enum Command {
     Vdel(ValueId),
 }
 
-/// What was answered.
+/// What was answered to a [`Command`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// `+OK`.
@@ -30,7 +30,7 @@ pub enum Outcome {
     Value(ValueId),
     /// `$-1`.
     Absent,
-    /// No answer: done or not.
+    /// There was no answer; the command was executed or not.
     Unknown,
 }
 
@@ -60,7 +60,7 @@ impl Operation {
         self.outcome != Outcome::Unknown
     }
 
-    /// An acknowledged change of the value.
+    /// Whether it is an acknowledged SET.
     pub fn has_set(&self) -> bool {
         self.outcome == Outcome::Ok
     }

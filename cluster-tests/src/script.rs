@@ -1,8 +1,8 @@
-//! Programs that use other people's MQTT clients against a cluster: started, told the addresses of its nodes, and heard.
+//! Runs programs that use other people's MQTT clients against a cluster.
 //!
-//! A program writes one JSON object per line. `{"ask": "kill", "node": 1}` asks to kill the node of that index ("start"
-//! brings it back, "kill-leader" kills whichever leads and brings it back when there is another); it is answered `done`
-//! on standard input. Everything else is its report, judged by the test.
+//! A program gets the addresses of the nodes as arguments. It writes one JSON object per line. `{"ask": "kill", "node": 1}` asks to kill the node of that index ("start"
+//! brings it back, "kill-leader" kills whichever leads and brings it back when there is another); the harness answers
+//! `done` on standard input. All other lines are its report, which the test judges.
 
 use crate::cluster::Cluster;
 use serde_json::Value;
@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// How long a program may say nothing.
+/// How long a program may write nothing.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long a program may run.
@@ -113,7 +113,7 @@ pub fn run(
         match (said["ask"].as_str(), said["node"].as_u64()) {
             (Some(what), Some(node)) => {
                 act(what, usize::try_from(node).expect("an index of a node"));
-                // A program that has ended meanwhile is heard below.
+                // If the program has ended meanwhile, its status below says so.
                 let _ = writeln!(answers, "done");
             }
             _ => report.push(said),
@@ -124,7 +124,7 @@ pub fn run(
     report
 }
 
-/// Does to the cluster what a program asks for.
+/// Carries out what a program asks for.
 #[track_caller]
 pub fn act(cluster: &mut Cluster, what: &str, node: usize) {
     match what {

@@ -1,4 +1,4 @@
-//! A trial: a cluster under load and watched, something done to it, and everything that clients saw judged.
+//! A trial: a cluster under load suffers a fault, and everything that its clients saw is judged.
 
 use crate::check::{kv, linearizable};
 use crate::cluster::{Cluster, Plan};
@@ -10,12 +10,12 @@ use std::time::Duration;
 pub const RECOVERY: Duration = Duration::from_secs(20);
 
 /// The longest time without an acknowledged write that an orderly step may cost: a stop, a hand-over, a change of members.
-/// It ends the wait for the node's lease, `cluster.node_lease_ms` = 5 s, which an orderly step must not wait for. On a busy
-/// machine the figure says nothing more; `make bench` measures it.
+/// It is `cluster.node_lease_ms`, because an orderly step must not wait for a lease to end. It says nothing else about
+/// speed, which `make bench` measures on a quiet machine.
 pub const ORDERLY_GAP: Duration = Duration::from_secs(5);
 
-/// The same when a leader is killed: an election, and clients that wait 3 s for an answer before they go to another node,
-/// both twice.
+/// The longest time without an acknowledged write when a leader is killed: twice an election and twice the 3 s that clients
+/// wait before they go to another node, rounded up. It separates a failover from none; `make bench` measures the time.
 pub const FAILOVER_GAP: Duration = Duration::from_secs(10);
 
 /// Keys that are watched.

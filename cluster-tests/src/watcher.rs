@@ -1,4 +1,4 @@
-//! A client that watches keys while others change them, and writes down what it is told.
+//! A client that watches keys while others change them, and records its notifications.
 
 use crate::check::kv::WatchedKey;
 use crate::history::History;
@@ -17,7 +17,8 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Watches the first `keys` keys of a load through one node; returns when it has been told `+OK` for all of them.
+    /// Watches the first `keys` keys of a load through one node; returns when all of them
+    /// were answered `+OK`.
     #[track_caller]
     pub fn start(
         name: &str,
@@ -57,7 +58,7 @@ struct Session {
 }
 
 impl Session {
-    /// Registers for every key; when each of them was confirmed.
+    /// Registers for every key. Returns the times of confirmation, or `None` when one fails.
     fn watch(&mut self) -> Option<Vec<u64>> {
         let timeout = Duration::from_secs(3);
         (0..self.keys)
@@ -93,7 +94,7 @@ impl Session {
         }
     }
 
-    /// Listens until told to stop, or until the connection ends: true.
+    /// Listens until it is to stop (false) or the connection has ended (true).
     fn listen(&mut self, stop: &AtomicBool) -> bool {
         loop {
             let ending = stop.load(Ordering::Relaxed);

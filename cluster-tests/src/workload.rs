@@ -1,4 +1,4 @@
-//! Load of many closed-loop clients on a few keys, recorded.
+//! A load of many clients on a few keys. Each client sends its next request after the answer; all is recorded.
 
 use crate::history::{Command, History, Operation, Outcome};
 use crate::random::Random;
@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What to load with.
+/// What a load consists of.
 #[derive(Debug, Clone)]
 pub struct Shape {
     pub clients: usize,
     pub keys: usize,
-    /// In names of keys and clients, so that loads of one test do not meet.
+    /// In names of keys and clients, so that loads of one test do not share any.
     pub name: String,
     pub seed: u64,
     /// How long a client waits for an answer before it calls the outcome unknown.
@@ -104,8 +104,10 @@ impl Load {
                 .count()
         };
         let goal = answered() + count;
-        crate::wait::until("the load to progress", within, || {
-            (answered() >= goal).then_some(())
+        let what = format!("{count} writes to be answered");
+        crate::wait::until_ok(&what, within, || match goal.saturating_sub(answered()) {
+            0 => Ok(()),
+            missing => Err(format!("{missing} are missing")),
         });
     }
 
@@ -160,7 +162,7 @@ impl Worker {
             35..45 => Command::SetNx(value),
             45..85 => Command::Get,
             85..93 => Command::Del,
-            // Of a value that may be there: one of the latest.
+            // One of the latest values, which may be there.
             _ => Command::Vdel(value.saturating_sub(1 + self.random.below(40) as u32)),
         };
         self.ask(key, command);

@@ -1,5 +1,5 @@
-//! Faults from a seed, for as long as asked: `make chaos SEED=7 SECONDS_OF_FAULTS=300`. First safety, under faults;
-//! then the faults end and everything must serve and agree again (C1).
+//! Random faults from a seed: `make chaos SEED=7 SECONDS_OF_FAULTS=300`. First safety is judged, under faults. Then the
+//! faults end, and all nodes must serve and agree again (C1).
 
 use cluster_tests::cluster::{Cluster, DEADLINE, Plan};
 use cluster_tests::random::Random;

@@ -1,4 +1,4 @@
-//! Sessions and messages that expire while the leader, who keeps the time, is killed: never early, and done in the end.
+//! Sessions and messages that expire while the leader, which proposes expiries, is killed: never early, and at last.
 //! Wills are in `delivery_wills`. P8 for sessions; [MQTT-3.1.2-23] [MQTT-3.3.2-5] [MQTT-3.3.2-6]
 
 use cluster_tests::cluster::Cluster;

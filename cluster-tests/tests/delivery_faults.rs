@@ -115,7 +115,7 @@ fn the_leader_is_paused() {
     });
 }
 
-/// A node that sleeps with clients' packets in its sockets wakes up when their sessions live elsewhere.
+/// A node is paused with clients' packets in its sockets, and goes on when their sessions have moved to other nodes.
 #[test]
 fn the_owner_of_sessions_is_paused() {
     trials("pause-owner", 1, |cluster, load, _| {

@@ -1,7 +1,7 @@
 //! One QoS 2 flow, both directions, and the clients' node is killed at every packet of it, one time after the other: P3,
 //! P4. [MQTT-4.3.3-2] [MQTT-4.4.0-1]
 //!
-//! What the publisher sends goes to a subscriber that is killed with it, and to an observer that is never near.
+//! What the publisher sends goes to a subscriber that is killed with it, and to an observer on another node.
 
 use cluster_tests::cluster::Cluster;
 use cluster_tests::connection::{Connection, Fault, TIMEOUT};
@@ -173,7 +173,7 @@ impl Client {
         }
     }
 
-    /// PUBCOMP; 0x92 when the PUBREL that was lost from sight had arrived.
+    /// PUBCOMP; with 0x92 when the earlier PUBREL had arrived.
     #[track_caller]
     fn completed(&mut self) {
         match self.connection().expect() {

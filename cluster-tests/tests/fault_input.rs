@@ -1,4 +1,4 @@
-//! P12: hostile clients, wrong starts. A clear message or a closed connection, never a crash.
+//! P12: hostile clients and wrong starts lead to a clear message or a closed connection, never to a crash.
 
 use cluster_tests::cluster::{Cluster, Plan, binary};
 use cluster_tests::connection::{Connection, Fault, TIMEOUT};
@@ -174,7 +174,7 @@ fn half_open_connections_are_closed() {
 
 #[test]
 fn ten_thousand_connections_at_once() {
-    // Both ends are here or in a child: each needs a descriptor per connection.
+    // This process and the node, which inherits the limit, need a descriptor per connection each.
     let limit = getrlimit(Resource::Nofile);
     let hard = limit.maximum.unwrap_or(1 << 20);
     setrlimit(

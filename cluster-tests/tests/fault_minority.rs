@@ -85,7 +85,7 @@ fn a_wiped_node_is_refused() {
     wiped(2);
 }
 
-/// The same of the node that would bootstrap a new cluster.
+/// The same for the node that would bootstrap a new cluster.
 #[test]
 fn a_wiped_first_node_is_refused_and_makes_no_new_cluster() {
     wiped(0);
@@ -120,7 +120,7 @@ fn wiped(index: usize) {
         let reply = client.call_until_answered(&Request::get("wiped"), RECOVERY);
         assert_eq!(reply.payload, blob(b"kept"));
     }
-    // With another one that has lost nothing it would make a majority, but not rightly.
+    // Together with one other node it would be a majority, but of nodes that have forgotten what they acknowledged.
     let (survivor, other) = (others[0], others[1]);
     cluster.nodes[other].kill();
     cluster.nodes[index].kill();

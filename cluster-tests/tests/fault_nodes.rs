@@ -14,7 +14,7 @@ const LONG: Duration = Duration::from_millis(6500);
 /// Pauses longer than an election, shorter than the lease.
 const SHORT: Duration = Duration::from_millis(1500);
 
-/// Less than `cluster.node_lease_ms`, 5 s: whoever took longer has waited for the lease to end.
+/// Less than `cluster.node_lease_ms`, which is 5 s: a longer time means a wait for the lease.
 const UNLEASED: Duration = Duration::from_secs(4);
 
 fn kill_and_restart(cluster: &mut Cluster, load: &Load, index: usize) {
@@ -108,7 +108,7 @@ fn all_nodes_are_killed_at_once() {
     });
 }
 
-/// C3: a rolling restart loses nothing, and each step costs little.
+/// C3: a rolling restart loses nothing, and no step waits for a lease.
 #[test]
 fn a_rolling_restart_is_hardly_noticed() {
     let result = trial::with("rolling", Plan::default(), |cluster, load| {
@@ -219,7 +219,7 @@ fn a_lagging_node_is_sent_a_snapshot() {
     for key in 0..97 {
         reader.expect(&Request::get(format!("lag/{key}")), blob(&value));
     }
-    // And it can lead: what it got is whole.
+    // It can lead, so the snapshot is complete.
     cluster.nodes[leader].kill();
     let mut writer = StoreClient::new("after", &cluster.addresses(), follower);
     let reply = writer.call_until_answered(&Request::set("lag/last", "2"), RECOVERY);

@@ -1,4 +1,4 @@
-//! Nodes that join, leave and are replaced while clients write: nothing that was acknowledged is lost, and nobody waits.
+//! Nodes that join, leave and are replaced while clients write. Nothing acknowledged is lost, and writes go on.
 
 use cluster_tests::cluster::{Cluster, Plan, binary};
 use cluster_tests::store::{Request, StoreClient, blob};

@@ -384,7 +384,7 @@ fn a_slow_consumer_does_not_stop_others(cluster: &Cluster) {
         .metric("process_resident_memory_bytes")
         .unwrap_or(0.0);
     let mut publisher = Connection::v5(address, "flooder");
-    // 100 MiB for a client that does not read.
+    // 100 MiB are published to a client that does not read.
     for _ in 0..1600 {
         publisher.publish(Message::new("flood", vec![b'x'; 64 * 1024]));
     }

@@ -10,7 +10,7 @@ use cluster_tests::wire::{Connect, Message, Packet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-const HELD: &str = "quorumq_acknowledgements_held_total";
+const DEFERRED: &str = "quorumq_acknowledgements_held_total";
 const DROPPED: &str = "quorumq_messages_dropped_total";
 const STALLED: &str = "quorumq_subscribers_stalled_total";
 const MEMORY: &str = "process_resident_memory_bytes";
@@ -29,7 +29,7 @@ fn back_pressure() {
         rules![
             a_subscriber_that_reads_slowly_slows_its_publishers_and_nobody_else,
             a_subscriber_that_acknowledges_slowly_slows_its_publishers,
-            messages_through_the_log_are_held_on_the_subscribers_node,
+            acknowledgements_of_logged_messages_are_deferred_on_the_subscribers_node,
             clients_that_publish_to_each_other_do_not_block_each_other,
             a_subscriber_that_does_not_read_is_ended,
         ],
@@ -82,7 +82,7 @@ fn ping(address: std::net::SocketAddr, stop: &AtomicBool) -> Vec<Duration> {
 }
 
 fn a_subscriber_that_reads_slowly_slows_its_publishers_and_nobody_else(cluster: &Cluster) {
-    let (held, dropped) = (sum(cluster, HELD), sum(cluster, DROPPED));
+    let (deferred, dropped) = (sum(cluster, DEFERRED), sum(cluster, DROPPED));
     let memory = sum(cluster, MEMORY);
     let mut slow = flow::with_small_buffer(cluster.mqtt(0), &Connect::v5("slow-reader"));
     slow.subscribe(&[("slow", 2)]);
@@ -126,7 +126,7 @@ fn a_subscriber_that_reads_slowly_slows_its_publishers_and_nobody_else(cluster: 
         0.0,
         "something was dropped"
     );
-    assert!(sum(cluster, HELD) > held, "nobody had to wait");
+    assert!(sum(cluster, DEFERRED) > deferred, "nobody had to wait");
     let grown = *most.lock().expect("nobody panics with it") - memory;
     // What nodes need to come up to speed is a part of it; what was published is more than twice as much.
     let published = f64::from(4 * load.messages) * load.bytes as f64;
@@ -145,7 +145,7 @@ fn a_subscriber_that_reads_slowly_slows_its_publishers_and_nobody_else(cluster: 
 
 /// Its socket is empty all the time, but its receive maximum is small.
 fn a_subscriber_that_acknowledges_slowly_slows_its_publishers(cluster: &Cluster) {
-    let (held, dropped) = (sum(cluster, HELD), sum(cluster, DROPPED));
+    let (deferred, dropped) = (sum(cluster, DEFERRED), sum(cluster, DROPPED));
     let connect = flow::connect_with_maximum("slow-acknowledger", 10);
     let mut slow = Connection::connect(cluster.mqtt(1), &connect).0;
     slow.subscribe(&[("slow-ack", 2)]);
@@ -170,13 +170,13 @@ fn a_subscriber_that_acknowledges_slowly_slows_its_publishers(cluster: &Cluster)
         0.0,
         "something was dropped"
     );
-    assert!(sum(cluster, HELD) > held, "nobody had to wait");
+    assert!(sum(cluster, DEFERRED) > deferred, "nobody had to wait");
 }
 
 /// A durable subscriber sends the topic's messages through the log. There, too, the slow one beside it slows the
 /// publishers of its own node.
-fn messages_through_the_log_are_held_on_the_subscribers_node(cluster: &Cluster) {
-    let (held, dropped) = (sum(cluster, HELD), sum(cluster, DROPPED));
+fn acknowledgements_of_logged_messages_are_deferred_on_the_subscribers_node(cluster: &Cluster) {
+    let (deferred, dropped) = (sum(cluster, DEFERRED), sum(cluster, DROPPED));
     let durable = Connect::v5("logged-durable").durable(600);
     let mut durable = Connection::connect(cluster.mqtt(1), &durable).0;
     durable.subscribe(&[("logged", 1)]);
@@ -209,13 +209,13 @@ fn messages_through_the_log_are_held_on_the_subscribers_node(cluster: &Cluster) 
         0.0,
         "something was dropped"
     );
-    assert!(sum(cluster, HELD) > held, "nobody had to wait");
+    assert!(sum(cluster, DEFERRED) > deferred, "nobody had to wait");
 }
 
 /// Each has its acknowledgements behind its messages: whoever stops reading one of them blocks the other.
 fn clients_that_publish_to_each_other_do_not_block_each_other(cluster: &Cluster) {
     let (ended, dropped) = (sum(cluster, STALLED), sum(cluster, DROPPED));
-    let held = sum(cluster, HELD);
+    let deferred = sum(cluster, DEFERRED);
     const MESSAGES: u32 = 3000;
     let clients = [("mutual-a", "mutual-b"), ("mutual-b", "mutual-a")].map(|(own, other)| {
         let connect = flow::connect_with_maximum(own, 20);
@@ -234,7 +234,7 @@ fn clients_that_publish_to_each_other_do_not_block_each_other(cluster: &Cluster)
         "something was dropped"
     );
     assert_eq!(sum(cluster, STALLED) - ended, 0.0, "somebody was stalled");
-    assert!(sum(cluster, HELD) > held, "nobody had to wait");
+    assert!(sum(cluster, DEFERRED) > deferred, "nobody had to wait");
 }
 
 /// Publishes and receives as many, on one thread, with a large window.
@@ -360,11 +360,11 @@ fn the_end_of_the_subscribers_node_releases_publishers() {
             publishers
         };
         wait::until("publishers to wait", flow::LIMIT, || {
-            let held = cluster.nodes[2].metric(HELD)?;
+            let deferred = cluster.nodes[2].metric(DEFERRED)?;
             let sent = cluster.nodes[2].metric("quorumq_messages_sent_total")?;
             std::thread::sleep(Duration::from_millis(200));
             let later = cluster.nodes[2].metric("quorumq_messages_sent_total")?;
-            (held > 0.0 && later == sent).then_some(())
+            (deferred > 0.0 && later == sent).then_some(())
         });
         assert!(published.iter().all(|publisher| !publisher.is_finished()));
         cluster.nodes[2].kill();

@@ -1,4 +1,4 @@
-//! State store §4: KEYNOTIFY (P7, K9, K10).
+//! KEYNOTIFY: P7, K9, K10 (docs/spec/state-store.md, Notifications).
 
 use cluster_tests::check::kv;
 use cluster_tests::cluster::Cluster;

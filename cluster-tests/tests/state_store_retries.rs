@@ -1,4 +1,5 @@
-//! State store §6: a re-sent request is applied once and answered as the first time (K11), on any node.
+//! A request that is sent again is applied once and answered as the first time, on any node: K11
+//! (docs/spec/state-store.md, Retries).
 
 use cluster_tests::cluster::Cluster;
 use cluster_tests::connection::TIMEOUT;

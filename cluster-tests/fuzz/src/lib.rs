@@ -1,7 +1,7 @@
 //! What the fuzz targets check: no panic, nothing read beyond a packet, and whatever is accepted can be written and is
 //! read back as the same.
 
-#[path = "../../../src/mqtt/codec/mod.rs"]
+#[path = "../../../src/codec/mod.rs"]
 pub mod codec;
 
 use codec::{

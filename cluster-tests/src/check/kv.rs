@@ -108,7 +108,7 @@ pub struct WatchedKey {
     pub key: usize,
     pub from: u64,
     pub to: u64,
-    /// The connection was cut: what was on its way then is lost, and nothing before it.
+    /// The connection was cut: only notifications that were in transit may be lost.
     pub cut: bool,
     pub received: Vec<Notification>,
 }
@@ -130,7 +130,7 @@ pub fn notification_violations(watched: &WatchedKey, operations: &[Operation]) -
         .filter(|operation| operation.key == key)
         .collect();
     let notified = notified_values(watched, &of_key, &mut found);
-    // Of a cut connection only what came before something that was received must have been received.
+    // A cut connection may have lost its last notifications. What precedes a received one must have been received too.
     let last = watched.received.last().map(|last| &last.version);
     for operation in &of_key {
         let inside = operation.invoked > watched.from
@@ -178,7 +178,7 @@ fn notified_values(
     notified
 }
 
-/// Deletions have no value to know them by: they are counted.
+/// Deletions carry no value that would identify them, so they are counted.
 fn deletions(watched: &WatchedKey, of_key: &[&Operation], found: &mut Vec<String>) {
     let notified = watched
         .received

@@ -1,7 +1,7 @@
 //! K1: the operations on each key have an order that agrees with what was answered and with real time.
 //!
-//! The search is `todc-utils`' (Wing and Gong, with Lowe's memory of what was tried). A request without an answer is
-//! given one at the end of the history that agrees with everything: it may have been done at any time or never.
+//! `todc-utils` searches for the order: the algorithm of Wing and Gong with Lowe's cache of tried states. A request without
+//! an answer gets one at the end of the history that agrees with everything: it may have been executed at any time or never.
 
 use crate::history::{Command, Operation, Outcome};
 use std::collections::BTreeMap;
@@ -47,7 +47,7 @@ fn step(command: Command, state: Option<u32>) -> (Outcome, Option<u32>) {
 pub fn violations(operations: &[Operation]) -> Vec<(usize, Vec<Operation>)> {
     let mut keys: BTreeMap<usize, Vec<Operation>> = BTreeMap::new();
     for operation in operations {
-        // A GET without an answer says nothing.
+        // A GET without an answer has no effect and shows nothing.
         if operation.is_known() || operation.is_write() {
             keys.entry(operation.key)
                 .or_default()

@@ -96,7 +96,7 @@ impl Replay<'_> {
         ));
     }
 
-    /// A QoS 1 message that a member of a group held when it was cut off may go to another member.
+    /// A QoS 1 message that a group member had not acknowledged when it was cut off may go to another member.
     fn may_be_taken_back(&self, flow: &Flow) -> bool {
         self.subscriber.shape.group.is_some() && flow.qos == 1
     }

@@ -1,4 +1,4 @@
-//! Finds a client another node when its own does not serve it.
+//! The connections of a client that goes to the next node when its own does not serve it.
 
 use crate::connection::{Connection, Fault};
 use crate::wire::{Connack, Connect};
@@ -9,10 +9,10 @@ use std::time::Duration;
 /// How long a CONNECT may go unanswered before the next node is tried: an election and a little more.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(2500);
 
-/// Between two attempts.
+/// Time between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// A client's list of nodes.
+/// A client and the nodes that it may connect to.
 pub struct FailoverClient {
     nodes: Vec<SocketAddr>,
     at: usize,
@@ -40,7 +40,7 @@ impl FailoverClient {
         self.at = (self.at + 1) % self.nodes.len();
     }
 
-    /// Tries node after node until one accepts; none when `stop` is set before.
+    /// Tries node after node until one accepts. `None` when `stop` is set before.
     pub fn connect(
         &mut self,
         connect: &Connect,
@@ -52,7 +52,7 @@ impl FailoverClient {
                 Ok((connection, connack)) if connack.code == 0 => {
                     return Some((connection, connack));
                 }
-                // Said no: it has no effect.
+                // A refused CONNECT has no effect.
                 Ok(_) => {}
                 Err(Fault::Closed | Fault::Timeout) => self.unanswered = true,
                 Err(Fault::Wrong(why)) => panic!("CONNECT to {address}: {why}"),

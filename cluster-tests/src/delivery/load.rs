@@ -16,26 +16,29 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long nothing at all may come, once the publishers have ended and all nodes serve, while something is missing.
+/// How long all subscribers may take to subscribe.
+const SUBSCRIBED_WITHIN: Duration = Duration::from_secs(60);
+
+/// How long subscribers wait for a missing message without receiving any, after the publishers have ended.
 const DRAINED_WITHIN: Duration = Duration::from_secs(20);
 
-/// How long nothing more may come before the subscribers leave: time for a copy too many to show itself.
+/// How long nothing more must come before the subscribers leave, so that a duplicate is seen.
 const QUIET: Duration = Duration::from_millis(500);
 
-/// What to load with.
+/// What a load consists of.
 #[derive(Debug, Clone)]
 pub struct Shape {
-    /// Begins every topic and client id, so that loads of one broker do not meet.
+    /// The beginning of every topic and client id, so that loads of one broker do not share any.
     pub name: String,
     pub seed: u64,
     pub publishers: usize,
     pub topics: usize,
     /// Messages in flight per publisher, at most.
     pub window: usize,
-    /// Between two messages of a publisher; it bounds how many there are.
+    /// Time between two messages of a publisher; it bounds their number.
     pub pause: Duration,
     pub subscribers: Vec<SubscriberShape>,
-    /// How often clients cut their own connections, of a thousand messages.
+    /// How often clients cut their own connections, per thousand messages.
     pub cuts: u64,
 }
 
@@ -94,6 +97,12 @@ struct Listener {
     thread: JoinHandle<()>,
 }
 
+impl Listener {
+    fn name(&self) -> String {
+        locked(&self.record).shape.client_id.clone()
+    }
+}
+
 /// A running load; [`Load::stop`] ends it.
 pub struct Load {
     signals: Arc<Signals>,
@@ -113,10 +122,12 @@ impl Load {
         let subscribers: Vec<Listener> = (0..shape.subscribers.len())
             .map(|index| listen(nodes, shape, index, &signals))
             .collect();
-        wait::until("all subscriptions", Duration::from_secs(20), || {
-            let done =
-                |listener: &Listener| listener.own_signals.subscribed.load(Ordering::Relaxed);
-            subscribers.iter().all(done).then_some(())
+        wait::until_ok("all subscriptions", SUBSCRIBED_WITHIN, || {
+            let is_open = |one: &&Listener| !one.own_signals.subscribed.load(Ordering::Relaxed);
+            match subscribers.iter().find(is_open) {
+                None => Ok(()),
+                Some(one) => Err(format!("{} is not subscribed", one.name())),
+            }
         });
         let publishers = (0..shape.publishers)
             .map(|number| publish(nodes, shape, number, &signals))
@@ -128,7 +139,7 @@ impl Load {
         }
     }
 
-    /// The time that its clients write down.
+    /// The time on the clock of its records.
     pub fn now(&self) -> At {
         self.signals.now()
     }
@@ -142,8 +153,13 @@ impl Load {
     #[track_caller]
     pub fn wait_progress(&self, count: usize, within: Duration) {
         let goal = self.accepted() + count;
-        wait::until("messages to be acknowledged", within, || {
-            (self.accepted() >= goal).then_some(())
+        let what = format!("{count} messages to be acknowledged");
+        wait::until_ok(&what, within, || {
+            let missing = goal.saturating_sub(self.accepted());
+            match missing {
+                0 => Ok(()),
+                missing => Err(format!("{missing} are missing")),
+            }
         });
     }
 
@@ -161,7 +177,7 @@ impl Load {
             .expect("some node is allowed")
     }
 
-    /// What was written down so far.
+    /// What was recorded so far.
     pub fn record(&self) -> Record {
         Record {
             publishers: self
@@ -177,7 +193,7 @@ impl Load {
         }
     }
 
-    /// Ends the publishers, waits until everything has arrived or nothing more comes, and returns what all wrote down.
+    /// Ends the publishers, waits until everything has arrived or nothing more comes, and returns the record.
     #[track_caller]
     pub fn stop(self) -> Record {
         self.stop_when(|record| delivery::lost(record).is_empty())
@@ -187,7 +203,7 @@ impl Load {
     #[track_caller]
     pub fn stop_when(self, complete: impl Fn(&Record) -> bool) -> Record {
         self.signals.publishers_end.store(true, Ordering::Relaxed);
-        // Those that cannot end write down what they wait for.
+        // A publisher that cannot end records what it waits for.
         let deadline = Instant::now() + DRAINED_WITHIN;
         while !self
             .publishers
@@ -221,7 +237,7 @@ impl Load {
             thread.join().expect("a publisher does not panic");
         }
         for listener in self.subscribers {
-            let name = locked(&listener.record).shape.client_id.clone();
+            let name = listener.name();
             listener.thread.join().expect("a subscriber does not panic");
             let ended = listener.own_signals.ended.load(Ordering::Relaxed);
             assert!(ended, "{name} found no node to leave in order");
@@ -229,8 +245,8 @@ impl Load {
         record
     }
 
-    /// Everything acknowledged is there and nothing more comes; or nothing has come for long and something is missing,
-    /// which the checks name then.
+    /// Waits until everything acknowledged has arrived and nothing more comes. When something stays missing, the wait ends
+    /// after [`DRAINED_WITHIN`] of silence, and the checks name it.
     fn wait_drained(&self, complete: impl Fn(&Record) -> bool) {
         let began = self.signals.now();
         loop {

@@ -1,10 +1,10 @@
-//! Publishers and durable subscribers that write down what they were told and what arrived, and move to another node
-//! when theirs dies; [`crate::check::delivery`] and [`crate::check::redelivery`] judge what they wrote.
+//! Publishers and durable subscribers that record every packet, and fail over to another node when theirs dies.
+//! [`crate::check::delivery`] and [`crate::check::redelivery`] judge the records.
 //!
-//! * [`label`] marks every message with who sent it, at which QoS, and as which in its order.
-//! * [`record`] is what clients write down.
+//! * [`label`] identifies a message: its publisher, topic, QoS and sequence number.
+//! * [`record`] is what clients record.
 //! * [`publisher`] and [`subscriber`] are one client each; [`failover_client`] finds them a node.
-//! * [`load`] runs many of them; [`trial`] runs them on a cluster that has something done to it.
+//! * [`load`] runs many of them and steers them by `signals`; [`trial`] runs a load on a cluster with a fault.
 
 pub mod failover_client;
 pub mod label;

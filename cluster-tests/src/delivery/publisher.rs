@@ -1,5 +1,6 @@
-//! One publisher: a session that outlives its connections, several messages in flight, everything sent again after a
-//! reconnect as the standard asks [MQTT-4.4.0-1], until it is acknowledged.
+//! One publisher. Its session outlives its connections, and several messages are in flight at once.
+//!
+//! Invariant: after a reconnect it sends again whatever is not acknowledged, as the standard asks [MQTT-4.4.0-1].
 
 use super::failover_client::FailoverClient;
 use super::label::Label;
@@ -20,7 +21,7 @@ const TIMEOUT: Duration = Duration::from_millis(2500);
 #[derive(Debug, Clone)]
 pub struct PublisherShape {
     pub client_id: String,
-    /// In labels.
+    /// Its number in labels.
     pub number: usize,
     /// Topics are `{prefix}/t{topic}`.
     pub prefix: String,
@@ -29,7 +30,7 @@ pub struct PublisherShape {
     pub window: usize,
     /// Between two messages.
     pub pause: Duration,
-    /// Cuts its connection that often, of a thousand messages.
+    /// How often it cuts its connection, per thousand messages.
     pub cuts: u64,
     pub seed: u64,
 }
@@ -57,7 +58,7 @@ enum End {
     Finished,
     /// The node does not serve.
     Failed,
-    /// The publisher felt like it.
+    /// The publisher cut it, because a random number said so.
     Cut,
 }
 
@@ -172,9 +173,9 @@ impl Publisher {
             if self.in_flight.is_empty() {
                 heard = Instant::now();
             }
-            // PUBRELs are held back for a moment now and then, so that a fault meets every state.
-            let lazy = self.random.chance(20);
-            if !lazy {
+            // PUBRELs are sometimes delayed, so that a fault meets every state.
+            let delays_pubrel = self.random.chance(20);
+            if !delays_pubrel {
                 self.release(connection)?;
             }
             let wait = self
@@ -197,7 +198,7 @@ impl Publisher {
     /// All that is in flight, in its order, with its packet ids.
     fn send_again(&mut self, connection: &mut Connection, resumed: bool) -> Result<(), Fault> {
         if !resumed {
-            // A lost session is a violation by itself; going on as a client would shows what else is.
+            // A lost session is a violation that is found elsewhere. The publisher goes on as a client would.
             self.in_flight
                 .retain(|flight| flight.stage == Stage::Published);
         }
@@ -215,7 +216,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// A new message, on a topic and at a QoS drawn.
+    /// Publishes a new message; topic and QoS are random.
     fn send_next(&mut self, connection: &mut Connection) -> Result<(), Fault> {
         let topic = self.random.below(self.shape.topics as u64) as usize;
         let qos = if self.random.chance(50) { 2 } else { 1 };
@@ -285,7 +286,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// False when the broker has said good-bye.
+    /// Takes a packet. False for a DISCONNECT.
     fn hear(&mut self, packet: Packet) -> bool {
         match packet {
             Packet::Puback(ack) => self.acknowledged(&ack, 1),

@@ -1,4 +1,4 @@
-//! One durable subscriber: subscribes once in its life, acknowledges late and in order, and writes down every packet.
+//! One durable subscriber. It subscribes once, acknowledges late and in order, and records every packet.
 
 use super::failover_client::FailoverClient;
 use super::label::Label;
@@ -18,7 +18,7 @@ const PING_AFTER: Duration = Duration::from_millis(500);
 /// Silence after which the node is given up.
 const TIMEOUT: Duration = Duration::from_millis(2500);
 
-/// What is owed to the broker.
+/// An acknowledgement that is due.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Answer {
     Puback(u16),
@@ -28,9 +28,9 @@ pub(super) enum Answer {
 
 pub(super) struct Subscriber {
     pub nodes: FailoverClient,
-    /// Of all topics.
+    /// Prefix of all topics.
     pub prefix: String,
-    /// Cuts its connection that often, of a thousand messages.
+    /// How often it cuts its connection, per thousand messages.
     pub cuts: u64,
     pub random: Random,
     pub record: Arc<Mutex<SubscriberRecord>>,
@@ -72,7 +72,7 @@ impl Subscriber {
             self.own_signals
                 .node
                 .store(self.nodes.node(), Ordering::Relaxed);
-            // What was owed on another connection is not sent on this one: the broker asks again.
+            // Acknowledgements that were due on another connection are not sent on this one: the broker repeats its packet.
             self.owed.clear();
             let end = self.serve(&mut connection, away);
             if matches!(end, End::Finished) {
@@ -196,7 +196,7 @@ impl Subscriber {
         }
     }
 
-    /// False when the broker has said good-bye.
+    /// Takes a packet. False for a DISCONNECT.
     fn hear(&mut self, packet: Packet) -> bool {
         match packet {
             Packet::Publish(publish) => {
@@ -240,7 +240,8 @@ impl Subscriber {
         }
     }
 
-    /// Sends the oldest answer that is owed. It is written down first: what follows it on the wire counts as after it.
+    /// Sends the oldest acknowledgement that is due. It is recorded first, because packets that the broker sends after it
+    /// must be recorded after it.
     fn answer(&mut self, connection: &mut Connection) -> Result<(), Fault> {
         let Some(answer) = self.owed.pop_front() else {
             return Ok(());

@@ -1,4 +1,4 @@
-//! A trial: publishers and subscribers on a cluster, something done to it, and everything they wrote down judged.
+//! A trial: a cluster with publishers and subscribers suffers a fault, and everything that they recorded is judged.
 
 use super::load::{Load, Shape};
 use super::record::Record;
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// How long a cluster may take to acknowledge again after a fault.
 pub const RECOVERY: Duration = Duration::from_secs(20);
 
-/// Violations that are printed: the first ones say what went wrong, the rest follow from them.
+/// How many violations are printed. The first ones say what went wrong; most others follow from them.
 const PRINTED: usize = 40;
 
 /// What a trial showed.
@@ -59,8 +59,8 @@ impl TrialResult {
     }
 }
 
-/// Loads the cluster, does `fault` to it (which must leave all nodes running), and judges D1 to D7, D9, S1 to S3. What is
-/// violated is named with the seed.
+/// Loads the cluster, applies `fault`, which must leave all nodes running, and judges D1 to D7, D9, S1 to S3. A violation is
+/// reported with the seed.
 #[track_caller]
 pub fn with(
     cluster: &mut Cluster,
@@ -110,7 +110,7 @@ pub fn judge(shape: &Shape, record: &Record) -> TrialResult {
     result
 }
 
-/// Writes everything that was written down to a file, one line each, for whoever looks into a violation.
+/// Writes the record to a file, one line per message or event, for the analysis of a violation.
 fn keep(shape: &Shape, record: &Record) {
     use std::fmt::Write as _;
     let mut text = String::new();

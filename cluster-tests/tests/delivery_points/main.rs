@@ -1,7 +1,7 @@
 //! The node of a client dies between any two packets of its QoS 1 and QoS 2 flows, in either direction, alone or
 //! together with the leader; the client goes on at another node: P1, P3, P4; D1 to D7, S1.
 //!
-//! Each kill hits one client at every point at once; each client has a topic of its own, and its number is its point's.
+//! For every point between two packets there is one client with a topic of its own. One kill meets all of them at once.
 
 mod helper;
 mod receiver;
@@ -18,7 +18,7 @@ use sender::{SENDING, Sender};
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Which node dies beside the clients' own.
+/// Which nodes die.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Victims {
     /// The clients' node follows.
@@ -97,7 +97,7 @@ impl Scene {
     /// Brings clients of the node `home` to their points; whoever kills it does so when this returns.
     #[track_caller]
     fn prepare(name: &str, home: SocketAddr, nodes: Vec<SocketAddr>) -> Self {
-        // What publishers send is recorded by one that hears everything and is nowhere near.
+        // A subscriber of all topics, on a node that is not killed, records what publishers send.
         let observer = Load::start(&nodes, &observed(name));
         let mut helper = Helper::new(name, nodes[0]);
         let mut senders: Vec<Sender> = (0..SENDING.len())
@@ -112,7 +112,7 @@ impl Scene {
         for receiver in &mut receivers {
             receiver.approach(&mut helper);
         }
-        // What is on its way is sent at the very last.
+        // Packets that are to be in transit are sent last.
         for sender in &mut senders {
             sender.last_packet();
         }
@@ -130,7 +130,7 @@ impl Scene {
         }
     }
 
-    /// All clients end their flows at other nodes; a failure of one does not keep the others from being looked at.
+    /// All clients end their flows at other nodes; the others go on when one of them fails.
     #[track_caller]
     fn go_on(mut self) -> Self {
         let (nodes, failed) = (&self.nodes, &mut self.failed);

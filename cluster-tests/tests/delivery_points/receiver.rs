@@ -17,17 +17,17 @@ use std::time::Instant;
 pub enum Receiving {
     /// Not connected when the message comes.
     Away,
-    /// PUBLISH there, and not read.
+    /// PUBLISH received and not read.
     Queued,
     /// PUBLISH read.
     Published,
-    /// PUBACK or PUBREC on its way.
+    /// PUBACK or PUBREC in transit.
     Answered,
-    /// PUBREL there, and not read.
+    /// PUBREL received and not read.
     Released,
     /// PUBREL read.
     ReleaseRead,
-    /// PUBCOMP on its way.
+    /// PUBCOMP in transit.
     Completed,
 }
 

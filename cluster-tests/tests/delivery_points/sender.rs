@@ -7,23 +7,23 @@ use cluster_tests::delivery::record::{PublisherRecord, Sent};
 use cluster_tests::wire::{self, Ack, Message, Packet, V5};
 use std::net::SocketAddr;
 
-/// Under which a publisher sends everything, so that an id that is not freed shows.
+/// The packet id of all messages of a publisher, so that an id that was not freed is noticed.
 const PACKET_ID: u16 = 77;
 
 /// How far a publisher's flow is when its node dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sending {
-    /// PUBLISH on its way.
+    /// PUBLISH in transit.
     Published,
-    /// PUBACK or PUBREC there, and not read.
+    /// PUBACK or PUBREC received and not read.
     Committed,
     /// PUBACK or PUBREC read.
     Answered,
     /// PUBREC read; the client forgets that and begins again.
     AnsweredAndForgotten,
-    /// PUBREL on its way.
+    /// PUBREL in transit.
     Released,
-    /// PUBCOMP there, and not read.
+    /// PUBCOMP received and not read.
     Completed,
     /// PUBCOMP read.
     Finished,

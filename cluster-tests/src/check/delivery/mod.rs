@@ -1,4 +1,4 @@
-//! Rules on what arrived: D1 to D5, D9, S1 to S3. How it arrived, packet by packet, is [`super::redelivery`]'s.
+//! Rules on what arrived: D1 to D5, D9, S1 to S3. [`super::redelivery`] has the rules on single packets.
 
 mod shared;
 #[cfg(test)]
@@ -146,7 +146,7 @@ fn arrived(
     }
 }
 
-/// How many messages the broker may rightly hold for one label: each PUBLISH of a QoS 1 message may count as one.
+/// How many messages the broker may have for one label: every PUBLISH of a QoS 1 message may count as one.
 fn copies(sent: &HashMap<Label, &Sent>, label: Label) -> u32 {
     match sent.get(&label) {
         Some(message) if label.qos == 1 => message.attempts,

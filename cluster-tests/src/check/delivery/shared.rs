@@ -1,25 +1,25 @@
 //! D9: the members of a shared subscription get each message once between them.
 
-use super::{copies, first_copies};
+use super::{SETTLED_MS, copies, first_copies};
 use crate::delivery::label::Label;
 use crate::delivery::record::{Event, Sent, SubscriberRecord};
 use std::collections::{BTreeMap, HashMap};
 
-/// One member gets each message; another one only what the first may have held, unacknowledged, when it was cut off.
+/// One member gets each message. Another member may get it only when the first was cut off before it acknowledged it.
 pub(super) fn violations(
     members: &[&SubscriberRecord],
     sent: &HashMap<Label, &Sent>,
     found: &mut Vec<String>,
 ) {
     let mut given: BTreeMap<Label, Vec<&str>> = BTreeMap::new();
-    let mut held: BTreeMap<Label, u32> = BTreeMap::new();
+    let mut unacknowledged: BTreeMap<Label, u32> = BTreeMap::new();
     for member in members {
         for delivery in member.deliveries() {
             if delivery.qos == 2 {
                 let names = given.entry(delivery.label).or_default();
                 names.push(&member.shape.client_id);
-            } else if is_held(member, delivery.event) {
-                *held.entry(delivery.label).or_default() += 1;
+            } else if is_unacknowledged(member, delivery.event) {
+                *unacknowledged.entry(delivery.label).or_default() += 1;
             }
         }
     }
@@ -28,7 +28,7 @@ pub(super) fn violations(
         found.push(format!("D9: {label} was given to {}", names.join(" and ")));
     }
     for (label, count) in first_copies(members) {
-        let allowed = copies(sent, label) + held.get(&label).unwrap_or(&0);
+        let allowed = copies(sent, label) + unacknowledged.get(&label).unwrap_or(&0);
         if count > allowed {
             found.push(format!(
                 "D9: members got {count} copies of {label} without DUP, {allowed} at most are explained"
@@ -37,8 +37,8 @@ pub(super) fn violations(
     }
 }
 
-/// The connection was cut before this QoS 1 message's PUBACK was surely stored.
-fn is_held(subscriber: &SubscriberRecord, event: usize) -> bool {
+/// Whether the connection was cut so early that the PUBACK of this QoS 1 message may not have been stored.
+fn is_unacknowledged(subscriber: &SubscriberRecord, event: usize) -> bool {
     let Some((_, Event::Publish(arrival))) = subscriber.events.get(event) else {
         return false;
     };

@@ -1,5 +1,5 @@
-//! Many small rules on one cluster. Each rule is reported under its own name, and a broken rule does not keep the others
-//! from being checked.
+//! Many small rules on one cluster. Each rule is reported under its own name, and a broken rule does not keep the
+//! others from being checked.
 
 use crate::cluster::Cluster;
 use std::panic::{AssertUnwindSafe, catch_unwind};

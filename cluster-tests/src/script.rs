@@ -1,8 +1,9 @@
 //! Runs programs that use other people's MQTT clients against a cluster.
 //!
-//! A program gets the addresses of the nodes as arguments. It writes one JSON object per line. `{"ask": "kill", "node": 1}` asks to kill the node of that index ("start"
-//! brings it back, "kill-leader" kills whichever leads and brings it back when there is another); the harness answers
-//! `done` on standard input. All other lines are its report, which the test judges.
+//! A program gets the addresses of the nodes as arguments. It writes one JSON object per line. `{"ask": "kill", "node":
+//! 1}` asks to kill the node of that index ("start" brings it back, "kill-leader" kills whichever leads and brings it
+//! back when there is another); the harness answers `done` on standard input. All other lines are its report, which the
+//! test judges.
 
 use crate::cluster::Cluster;
 use serde_json::Value;

@@ -1,7 +1,7 @@
 //! Tests that lack something on this machine: libfaketime, the right to mount, file descriptors.
 //!
-//! Invariant: a test never returns early without calling [`skip`]. Otherwise a machine without that thing would report a
-//! rule as shown that nobody looked at.
+//! Invariant: a test never returns early without calling [`skip`]. Otherwise a machine without that thing would report
+//! a rule as shown that nobody looked at.
 
 use std::fs::File;
 use std::io::Write;
@@ -13,8 +13,8 @@ static SKIPS: AtomicUsize = AtomicUsize::new(0);
 
 /// Says that a test cannot show its rule here, and why; the caller returns afterwards.
 ///
-/// The skip is counted: it is printed with its number, and appended as a line to the file that `QUORUMQ_SKIPS` names, which
-/// adds up the processes of a run. Panics unless `QUORUMQ_ALLOW_SKIP=1`.
+/// The skip is counted: it is printed with its number, and appended as a line to the file that `QUORUMQ_SKIPS` names,
+/// which adds up the processes of a run. Panics unless `QUORUMQ_ALLOW_SKIP=1`.
 #[track_caller]
 pub fn skip(reason: &str) {
     let is_allowed = std::env::var("QUORUMQ_ALLOW_SKIP").is_ok_and(|value| value == "1");

@@ -9,13 +9,14 @@ use std::time::Duration;
 /// How long a cluster may take to serve again after a fault.
 pub const RECOVERY: Duration = Duration::from_secs(20);
 
-/// The longest time without an acknowledged write that an orderly step may cost: a stop, a hand-over, a change of members.
-/// It is `cluster.node_lease_ms`, because an orderly step must not wait for a lease to end. It says nothing else about
-/// speed, which `make bench` measures on a quiet machine.
+/// The longest time without an acknowledged write that an orderly step may cost: a stop, a hand-over, a change of
+/// members. It is `cluster.node_lease_ms`, because an orderly step must not wait for a lease to end. It says nothing
+/// else about speed, which `make bench` measures on a quiet machine.
 pub const ORDERLY_GAP: Duration = Duration::from_secs(5);
 
-/// The longest time without an acknowledged write when a leader is killed: twice an election and twice the 3 s that clients
-/// wait before they go to another node, rounded up. It separates a failover from none; `make bench` measures the time.
+/// The longest time without an acknowledged write when a leader is killed: twice an election and twice the 3 s that
+/// clients wait before they go to another node, rounded up. It separates a failover from none; `make bench` measures
+/// the time.
 pub const FAILOVER_GAP: Duration = Duration::from_secs(10);
 
 /// Keys that are watched.

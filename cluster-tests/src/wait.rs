@@ -13,8 +13,8 @@ pub fn until<T>(what: &str, within: Duration, mut condition: impl FnMut() -> Opt
     until_ok(what, within, || condition().ok_or_else(String::new))
 }
 
-/// Asks `condition` until it is `Ok`, for `within` at most. The panic names `what` was waited for, how often it was looked
-/// at, and the latest error: the state that did not become the wanted one.
+/// Asks `condition` until it is `Ok`, for `within` at most. The panic names `what` was waited for, how often it was
+/// looked at, and the latest error: the state that did not become the wanted one.
 #[track_caller]
 pub fn until_ok<T>(
     what: &str,

@@ -1,5 +1,5 @@
-//! Nodes killed, paused and restarted while thousands of QoS 1 and QoS 2 messages flow to durable sessions: P1, P3 to P6;
-//! D1 to D7, D9, S1 to S3. `QUORUMQ_SEED` adds a seed to those of each test.
+//! Nodes killed, paused and restarted while thousands of QoS 1 and QoS 2 messages flow to durable sessions: P1, P3 to
+//! P6; D1 to D7, D9, S1 to S3. `QUORUMQ_SEED` adds a seed to those of each test.
 
 use cluster_tests::cluster::Cluster;
 use cluster_tests::delivery::load::{Load, Shape};

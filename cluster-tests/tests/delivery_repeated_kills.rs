@@ -1,5 +1,5 @@
-//! One QoS 2 flow, both directions, and the clients' node is killed at every packet of it, one time after the other: P3,
-//! P4. [MQTT-4.3.3-2] [MQTT-4.4.0-1]
+//! One QoS 2 flow, both directions, and the clients' node is killed at every packet of it, one time after the other:
+//! P3, P4. [MQTT-4.3.3-2] [MQTT-4.4.0-1]
 //!
 //! What the publisher sends goes to a subscriber that is killed with it, and to an observer on another node.
 

@@ -155,8 +155,8 @@ struct Heard {
     value: Option<u32>,
 }
 
-/// What a new subscriber of a node is sent, per topic and in order, until the retained messages have ended; none when the
-/// node does not serve now.
+/// What a new subscriber of a node is sent, per topic and in order, until the retained messages have ended; none when
+/// the node does not serve now.
 fn listen(
     world: &World,
     node: SocketAddr,

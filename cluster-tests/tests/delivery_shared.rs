@@ -1,5 +1,6 @@
 //! A member of a shared subscription ends while it holds messages: QoS 1 goes to another member, once; QoS 2 goes to
-//! nobody else `[MQTT-4.8.2-5]`; what waited for a member is lost with none of them. Judged from what members wrote down.
+//! nobody else `[MQTT-4.8.2-5]`; what waited for a member is lost with none of them. Judged from what members wrote
+//! down.
 
 use cluster_tests::cluster::{Cluster, Plan};
 use cluster_tests::connection::{Connection, TIMEOUT};

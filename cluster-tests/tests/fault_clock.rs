@@ -149,7 +149,8 @@ fn expiry_is_never_early_over_leaders_with_skewed_clocks() {
     }
 }
 
-/// Requests are judged by the store's clock; a leader whose clock is behind refuses no client that is right by the store.
+/// Requests are judged by the store's clock; a leader whose clock is behind refuses no client that is right by the
+/// store.
 #[test]
 fn a_cluster_with_one_skewed_node_serves() {
     let Some(plan) = skewed([0, 0, 40]) else {

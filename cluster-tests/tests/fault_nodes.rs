@@ -1,4 +1,5 @@
-//! Nodes killed, paused and stopped in the middle of SET, GET, DEL, VDEL and KEYNOTIFY load: P2, P7, P8, K1, K2, K3, K9.
+//! Nodes killed, paused and stopped in the middle of SET, GET, DEL, VDEL and KEYNOTIFY load: P2, P7, P8, K1, K2, K3,
+//! K9.
 
 use cluster_tests::cluster::{Cluster, Plan};
 use cluster_tests::connection::Connection;

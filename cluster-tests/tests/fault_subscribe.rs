@@ -19,8 +19,8 @@ fn without_lease_end() -> Plan {
     }
 }
 
-/// A subscriber does not wait for a paused node. A message that this node is sent while it is paused, and accepts when it
-/// goes on, reaches the subscriber all the same.
+/// A subscriber does not wait for a paused node. A message that this node is sent while it is paused, and accepts when
+/// it goes on, reaches the subscriber all the same.
 #[test]
 fn a_paused_node_holds_no_suback_up_and_misses_no_subscription() {
     let mut cluster = Cluster::start_with(without_lease_end());

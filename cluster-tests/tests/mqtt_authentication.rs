@@ -1,5 +1,5 @@
-//! Extended authentication (MQTT 5 §4.12) with SCRAM-SHA-256: what needs a nonce that the server chose, and so can't be a
-//! conversation of `corpus/log_in/`; the command line; and a client that others wrote.
+//! Extended authentication (MQTT 5 §4.12) with SCRAM-SHA-256: what needs a nonce that the server chose, and so can't be
+//! a conversation of `corpus/log_in/`; the command line; and a client that others wrote.
 
 use cluster_tests::check::kv::assert_none;
 use cluster_tests::cluster::{Cluster, Plan, binary};

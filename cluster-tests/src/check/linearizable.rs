@@ -1,7 +1,8 @@
 //! K1: the operations on each key have an order that agrees with what was answered and with real time.
 //!
-//! `todc-utils` searches for the order: the algorithm of Wing and Gong with Lowe's cache of tried states. A request without
-//! an answer gets one at the end of the history that agrees with everything: it may have been executed at any time or never.
+//! `todc-utils` searches for the order: the algorithm of Wing and Gong with Lowe's cache of tried states. A request
+//! without an answer gets one at the end of the history that agrees with everything: it may have been executed at any
+//! time or never.
 
 use crate::history::{Command, Operation, Outcome};
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! Rules on the packets of one subscriber, over all its connections: D6 (receive maximum) and D7 (packet ids, DUP).
 
-use crate::delivery::label::Label;
-use crate::delivery::record::{Arrival, Event, SubscriberRecord};
+use crate::record::Label;
+use crate::record::{Arrival, Event, SubscriberRecord};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How far the flow of a packet id is, as its receiver knows.
@@ -225,7 +225,7 @@ impl Replay<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::delivery::record::SubscriberShape;
+    use crate::record::SubscriberShape;
 
     fn label(qos: u8, sequence: u32) -> Label {
         Label {

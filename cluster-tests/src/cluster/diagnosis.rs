@@ -1,4 +1,5 @@
-//! What the processes of a cluster were doing when a test failed or hung: the end of each log, and where each thread is.
+//! What the processes of a cluster were doing when a test failed or hung: the end of each log, and where each thread
+//! is.
 //!
 //! Must not depend on the nodes' answers: whoever asks suspects that they don't answer.
 

@@ -1,18 +1,22 @@
-//! Real clusters of the real binary: started in temporary directories on free ports, killed, paused, wiped and restarted.
+//! Real clusters of the real binary: started in temporary directories on free ports, killed, paused, wiped and
+//! restarted.
 //!
 //! Invariant: nodes end with the value that holds them, panics included.
-//! Invariant: one cluster runs at a time on a machine, because the timing of faults would mean nothing otherwise. A lock
-//! file sees to it across test processes.
-//! Invariant: a test that fails or hangs says what every node was doing ([`diagnosis`]); [`watchdog`] ends those that hang.
+//! Invariant: one cluster runs at a time on a machine, because the timing of faults would mean nothing otherwise. A
+//! lock file sees to it across test processes.
+//! Invariant: a test that fails or hangs says what every node was doing ([`diagnosis`]); [`watchdog`] ends those that
+//! hang.
 
 pub mod diagnosis;
 mod network;
 mod node;
+mod plan;
 mod ports;
 mod watchdog;
 
 pub use network::Network;
 pub use node::{Entry, Node};
+pub use plan::{Plan, binary};
 pub use watchdog::DEADLINE;
 
 use crate::wait;
@@ -20,7 +24,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::io::Write as _;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -28,24 +32,6 @@ use watchdog::{Processes, Watchdog};
 
 /// How long a cluster may take to become ready.
 pub const READY_WITHIN: Duration = Duration::from_secs(30);
-
-/// The binary under test: `QUORUMQ_BIN`, or the release binary in cargo's target directory.
-pub fn binary() -> PathBuf {
-    if let Ok(path) = std::env::var("QUORUMQ_BIN") {
-        return PathBuf::from(path);
-    }
-    let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| {
-        let home = std::env::var("HOME").expect("HOME is set");
-        format!("{home}/.cache/quorumq/target")
-    });
-    let path = Path::new(&target).join("release/quorumq");
-    assert!(
-        path.exists(),
-        "no binary at {}; run `make build`, or set QUORUMQ_BIN",
-        path.display()
-    );
-    path
-}
 
 /// Nodes of one cluster.
 pub struct Cluster {
@@ -56,34 +42,6 @@ pub struct Cluster {
     processes: Processes,
     _watchdog: Watchdog,
     _machine: File,
-}
-
-/// What to start.
-pub struct Plan {
-    pub size: usize,
-    /// TOML put at the end of every node's file.
-    pub extra: String,
-    /// Lines of its `[mqtt]` section.
-    pub mqtt: String,
-    /// Whether [`Cluster::network`] is wanted.
-    pub network: bool,
-    /// Environment of single nodes, by index.
-    pub environment: Vec<(usize, String, String)>,
-    /// After this time the test has hung and is ended.
-    pub deadline: Duration,
-}
-
-impl Default for Plan {
-    fn default() -> Self {
-        Self {
-            size: 3,
-            extra: String::new(),
-            mqtt: String::new(),
-            network: false,
-            environment: Vec::new(),
-            deadline: DEADLINE,
-        }
-    }
 }
 
 impl Cluster {
@@ -329,8 +287,8 @@ impl Drop for Cluster {
     }
 }
 
-/// The watchdog's end of a test: nobody unwinds the stack of a thread that hangs, so what the cluster's value would have
-/// cleaned up is cleaned up here.
+/// The watchdog's end of a test: nobody unwinds the stack of a thread that hangs, so what the cluster's value would
+/// have cleaned up is cleaned up here.
 fn end_hanging_test(report: &str, processes: &Processes, directory: &Path) {
     // Not `eprintln!`, whose output the test's runner may keep for an end that never comes.
     let text = format!("this test hangs and is ended; what its nodes are doing:\n{report}");
@@ -346,7 +304,8 @@ fn end_hanging_test(report: &str, processes: &Processes, directory: &Path) {
     std::process::exit(101);
 }
 
-/// How long other clusters of this machine may take to end: a whole run of all tests, where a runner starts them at once.
+/// How long other clusters of this machine may take to end: a whole run of all tests, where a runner starts them at
+/// once.
 const MACHINE_WITHIN: Duration = Duration::from_secs(3600);
 
 /// Waits until no other cluster runs on this machine.

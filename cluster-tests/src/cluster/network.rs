@@ -1,5 +1,5 @@
-//! A network between nodes that can be cut, one direction at a time: each node's cluster port is behind a proxy, and the
-//! proxy looks up which node a connection comes from.
+//! A network between nodes that can be cut, one direction at a time: each node's cluster port is behind a proxy, and
+//! the proxy looks up which node a connection comes from.
 //!
 //! A cut does not close connections: bytes stop, as they do when a cable is pulled, and flow again when it is healed.
 

@@ -1,7 +1,7 @@
 //! One node: its directory, its process, its ports.
 
 use super::diagnosis::Process;
-use super::{Plan, binary};
+use super::plan::{Plan, binary};
 use crate::http;
 use crate::wait;
 use rustix::process::{Pid, Signal, kill_process};

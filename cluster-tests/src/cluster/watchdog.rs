@@ -7,8 +7,8 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-/// How long a test with a cluster may take. The runner ends it after 300 s (`.config/nextest.toml`); what is left is for
-/// the stacks of all nodes.
+/// How long a test with a cluster may take. The runner ends it after 300 s (`.config/nextest.toml`); what is left is
+/// for the stacks of all nodes.
 pub const DEADLINE: Duration = Duration::from_secs(225);
 
 /// The processes of a cluster; nodes are added while it runs.
@@ -45,8 +45,8 @@ pub(super) fn describe(processes: &Processes) -> String {
     each.concat()
 }
 
-/// What is left of the time that the runner gives a test. nextest runs each test in a process of its own and counts from
-/// its start; other runners count nothing, so there a cluster has all of it from its own start.
+/// What is left of the time that the runner gives a test. nextest runs each test in a process of its own and counts
+/// from its start; other runners count nothing, so there a cluster has all of it from its own start.
 pub(super) fn left_of(deadline: Duration) -> Duration {
     static FIRST: OnceLock<Instant> = OnceLock::new();
     let first = FIRST.get_or_init(Instant::now);
@@ -59,29 +59,27 @@ pub(super) fn left_of(deadline: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::script::Guarded;
     use crate::wait;
-    use std::process::Command;
+    use std::process::{Child, Command};
     use std::sync::atomic::Ordering;
 
-    fn processes(directory: &std::path::Path) -> (Processes, Guarded) {
+    fn processes(directory: &std::path::Path) -> (Processes, Child) {
         let log = directory.join("node1.log");
         std::fs::write(&log, "first\nlast words\n").expect("a log can be written");
         let process = Process::new("node 1".into(), log);
-        let sleeper = Guarded(
-            Command::new("sleep")
-                .arg("60")
-                .spawn()
-                .expect("sleep can be started"),
-        );
-        process.pid.store(sleeper.0.id(), Ordering::Relaxed);
+        // It ends by itself when this test fails before it is killed.
+        let sleeper = Command::new("sleep")
+            .arg("100")
+            .spawn()
+            .expect("sleep can be started");
+        process.pid.store(sleeper.id(), Ordering::Relaxed);
         (Arc::new(Mutex::new(vec![Arc::new(process)])), sleeper)
     }
 
     #[test]
     fn a_stuck_wait_ends_with_what_every_node_was_doing() {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
-        let (processes, sleeper) = processes(directory.path());
+        let (processes, mut sleeper) = processes(directory.path());
         let (said, report) = channel();
         let _watchdog = Watchdog::start(processes, Duration::from_millis(200), move |text| {
             let _ = said.send(text);
@@ -90,7 +88,7 @@ mod tests {
         let text = wait::until("what never comes", Duration::from_secs(60), || {
             report.try_recv().ok()
         });
-        let thread = format!("{} sleep (", sleeper.0.id());
+        let thread = format!("{} sleep (", sleeper.id());
         for part in [
             "--- node 1: process",
             &thread,
@@ -106,12 +104,14 @@ mod tests {
             "gdb is not installed"
         };
         assert!(text.contains(part), "{text}");
+        let ended = sleeper.kill().and_then(|()| sleeper.wait());
+        ended.expect("it was started");
     }
 
     #[test]
     fn a_cluster_that_ended_in_time_is_left_alone() {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
-        let (processes, _sleeper) = processes(directory.path());
+        let (processes, mut sleeper) = processes(directory.path());
         let (said, report) = channel();
         let watchdog = Watchdog::start(processes, Duration::from_secs(60), move |text| {
             let _ = said.send(text);
@@ -120,5 +120,7 @@ mod tests {
         // Its thread goes, and with it the sender.
         let end = report.recv_timeout(Duration::from_secs(30));
         assert_eq!(end, Err(RecvTimeoutError::Disconnected));
+        let ended = sleeper.kill().and_then(|()| sleeper.wait());
+        ended.expect("it was started");
     }
 }

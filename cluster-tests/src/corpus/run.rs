@@ -1,7 +1,7 @@
 //! Many conversations side by side, and what is told about them.
 
 use super::conversation::{self, Mismatch};
-use super::{APART, File, files};
+use super::file::{APART, File, files};
 use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -26,9 +26,8 @@ pub struct Report {
     broker: String,
 }
 
-/// Holds the conversations whose name begins with one of `picked` with the nodes of a broker; without any, all but those
-/// that need a node of their own.
-/// `QUORUMQ_REWRITE=1` rewrites those that go otherwise, `unlike` ones excepted.
+/// Holds the conversations whose name begins with one of `picked` with the nodes of a broker; without any, all but
+/// those that need a node of their own. `QUORUMQ_REWRITE=1` rewrites those that go otherwise, `unlike` ones excepted.
 pub fn hold_all(broker: &str, picked: &[String], nodes: &[SocketAddr]) -> Report {
     let began = Instant::now();
     let mut all = files(picked);

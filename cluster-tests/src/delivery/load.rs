@@ -2,11 +2,11 @@
 
 use super::failover_client::FailoverClient;
 use super::publisher::{Publisher, PublisherShape};
-use super::record::{At, PublisherRecord, Record, SubscriberRecord, SubscriberShape};
 use super::signals::{Signals, SubscriberSignals};
 use super::subscriber::Subscriber;
 use crate::check::delivery;
 use crate::random::Random;
+use crate::record::{At, PublisherRecord, Record, SubscriberRecord, SubscriberShape};
 use crate::wait;
 use crate::wire::V5;
 use std::collections::VecDeque;
@@ -43,10 +43,10 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Four publishers on three topics; subscribers of every kind: wide and narrow windows, QoS 1 and 2, MQTT 3.1.1, one
-    /// that is away until the end, and two shared subscriptions.
+    /// Four publishers on three topics; subscribers of every kind: wide and narrow windows, QoS 1 and 2, MQTT 3.1.1,
+    /// one that is away until the end, and two shared subscriptions.
     pub fn new(name: &str, seed: u64) -> Self {
-        use super::record::Interest;
+        use crate::record::Interest;
         let own = |kind: &str| SubscriberShape::new(format!("{name}-{kind}"));
         let mut subscribers = vec![
             own("wide"),
@@ -245,8 +245,8 @@ impl Load {
         record
     }
 
-    /// Waits until everything acknowledged has arrived and nothing more comes. When something stays missing, the wait ends
-    /// after [`DRAINED_WITHIN`] of silence, and the checks name it.
+    /// Waits until everything acknowledged has arrived and nothing more comes. When something stays missing, the wait
+    /// ends after [`DRAINED_WITHIN`] of silence, and the checks name it.
     fn wait_drained(&self, complete: impl Fn(&Record) -> bool) {
         let began = self.signals.now();
         loop {

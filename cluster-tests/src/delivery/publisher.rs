@@ -3,11 +3,11 @@
 //! Invariant: after a reconnect it sends again whatever is not acknowledged, as the standard asks [MQTT-4.4.0-1].
 
 use super::failover_client::FailoverClient;
-use super::label::Label;
-use super::record::{At, PublisherRecord, Sent};
 use super::signals::Signals;
 use crate::connection::{Connection, Fault};
 use crate::random::Random;
+use crate::record::Label;
+use crate::record::{At, PublisherRecord, Sent};
 use crate::wire::{self, Ack, Connect, Message, Packet, V5};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;

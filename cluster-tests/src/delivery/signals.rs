@@ -1,6 +1,6 @@
 //! What a load and the threads of its clients tell each other.
 
-use super::record::At;
+use crate::record::At;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Instant;
 

@@ -1,11 +1,11 @@
 //! One durable subscriber. It subscribes once, acknowledges late and in order, and records every packet.
 
 use super::failover_client::FailoverClient;
-use super::label::Label;
-use super::record::{Arrival, Event, Interest, SubscriberRecord};
 use super::signals::{Signals, SubscriberSignals};
 use crate::connection::{Connection, Fault};
 use crate::random::Random;
+use crate::record::Label;
+use crate::record::{Arrival, Event, Interest, SubscriberRecord};
 use crate::wire::{self, Connect, Packet, Properties, Publish, V5, Value, id};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -72,7 +72,8 @@ impl Subscriber {
             self.own_signals
                 .node
                 .store(self.nodes.node(), Ordering::Relaxed);
-            // Acknowledgements that were due on another connection are not sent on this one: the broker repeats its packet.
+            // Acknowledgements that were due on another connection are not sent on this one: the broker repeats its
+            // packet.
             self.owed.clear();
             let end = self.serve(&mut connection, away);
             if matches!(end, End::Finished) {
@@ -240,8 +241,8 @@ impl Subscriber {
         }
     }
 
-    /// Sends the oldest acknowledgement that is due. It is recorded first, because packets that the broker sends after it
-    /// must be recorded after it.
+    /// Sends the oldest acknowledgement that is due. It is recorded first, because packets that the broker sends after
+    /// it must be recorded after it.
     fn answer(&mut self, connection: &mut Connection) -> Result<(), Fault> {
         let Some(answer) = self.owed.pop_front() else {
             return Ok(());

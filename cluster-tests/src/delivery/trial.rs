@@ -1,10 +1,10 @@
 //! A trial: a cluster with publishers and subscribers suffers a fault, and everything that they recorded is judged.
 
 use super::load::{Load, Shape};
-use super::record::Record;
 use crate::check::kv::assert_none;
 use crate::check::{delivery, redelivery};
 use crate::cluster::Cluster;
+use crate::record::Record;
 use std::time::Duration;
 
 /// How long a cluster may take to acknowledge again after a fault.
@@ -29,7 +29,7 @@ pub struct TrialResult {
 
 impl TrialResult {
     pub fn of(record: &Record) -> Self {
-        use super::record::Event;
+        use crate::record::Event;
         let mut result = Self {
             accepted: record.accepted().count(),
             refused: 0,
@@ -39,7 +39,7 @@ impl TrialResult {
             longest_gap_ms: record.longest_gap_ms(),
         };
         for publisher in &record.publishers {
-            let refused = |sent: &&super::record::Sent| sent.refused.is_some();
+            let refused = |sent: &&crate::record::Sent| sent.refused.is_some();
             result.refused += publisher.messages.iter().filter(refused).count();
             result.reconnects += publisher.present.len().saturating_sub(1);
         }
@@ -59,8 +59,8 @@ impl TrialResult {
     }
 }
 
-/// Loads the cluster, applies `fault`, which must leave all nodes running, and judges D1 to D7, D9, S1 to S3. A violation is
-/// reported with the seed.
+/// Loads the cluster, applies `fault`, which must leave all nodes running, and judges D1 to D7, D9, S1 to S3. A
+/// violation is reported with the seed.
 #[track_caller]
 pub fn with(
     cluster: &mut Cluster,

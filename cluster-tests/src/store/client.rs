@@ -1,6 +1,8 @@
 //! One client: requests, one after the other, over one connection at a time.
 
-use super::{CallOutcome, Notification, Reply, Request};
+use super::notification::Notification;
+use super::reply::{CallOutcome, Reply};
+use super::request::Request;
 use crate::connection::{Connection, Fault};
 use crate::wire::{self, Connect, Message, Packet, Properties, Publish, Value, id};
 use std::net::SocketAddr;

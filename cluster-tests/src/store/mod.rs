@@ -5,47 +5,11 @@
 mod client;
 mod hlc;
 mod notification;
+mod reply;
 mod request;
 
 pub use client::{INVOKE, StoreClient};
 pub use hlc::Hlc;
 pub use notification::{Notification, hex};
+pub use reply::{CallOutcome, Reply};
 pub use request::{Request, blob, resp};
-
-use crate::wire::Publish;
-
-/// An answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reply {
-    pub payload: Vec<u8>,
-    /// `__ts`.
-    pub version: Option<Hlc>,
-    pub publish: Publish,
-}
-
-impl Reply {
-    fn read(publish: Publish) -> Self {
-        let version = publish
-            .properties
-            .user_values("__ts")
-            .first()
-            .and_then(|text| Hlc::parse(text));
-        Self {
-            payload: publish.payload.clone(),
-            version,
-            publish,
-        }
-    }
-}
-
-/// What became of a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CallOutcome {
-    Answered(Reply),
-    /// A PUBACK with a failing code: not executed.
-    Refused(u8),
-    /// No connection: not executed.
-    NotSent,
-    /// No answer: executed or not.
-    Unknown,
-}

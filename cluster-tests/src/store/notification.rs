@@ -1,6 +1,6 @@
 //! Notifications: what a client is sent of keys that it watches.
 
-use super::Hlc;
+use super::hlc::Hlc;
 use crate::wire::Publish;
 use std::time::Instant;
 

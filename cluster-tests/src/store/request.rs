@@ -1,6 +1,6 @@
 //! Requests, and the encoding of what is in them.
 
-use super::Hlc;
+use super::hlc::Hlc;
 
 /// A RESP3 array of blob strings.
 pub fn resp<A: AsRef<[u8]>>(items: impl IntoIterator<Item = A>) -> Vec<u8> {

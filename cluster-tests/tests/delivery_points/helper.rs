@@ -2,8 +2,8 @@
 
 use crate::session::{open, resume};
 use cluster_tests::connection::Connection;
-use cluster_tests::delivery::label::Label;
-use cluster_tests::delivery::record::{PublisherRecord, Sent};
+use cluster_tests::record::Label;
+use cluster_tests::record::{PublisherRecord, Sent};
 use cluster_tests::wire::{self, Message, Packet, V5};
 use std::net::SocketAddr;
 

@@ -10,8 +10,8 @@ mod session;
 
 use cluster_tests::cluster::Cluster;
 use cluster_tests::delivery::load::{Load, Shape};
-use cluster_tests::delivery::record::{PublisherRecord, SubscriberShape};
 use cluster_tests::delivery::trial;
+use cluster_tests::record::{PublisherRecord, SubscriberShape};
 use helper::Helper;
 use receiver::{RECEIVING, Receiver};
 use sender::{SENDING, Sender};

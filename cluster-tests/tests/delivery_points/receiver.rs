@@ -3,10 +3,8 @@
 use crate::helper::Helper;
 use crate::session::{open, resume};
 use cluster_tests::connection::{Connection, TIMEOUT};
-use cluster_tests::delivery::label::Label;
-use cluster_tests::delivery::record::{
-    Arrival, Event, Interest, SubscriberRecord, SubscriberShape,
-};
+use cluster_tests::record::Label;
+use cluster_tests::record::{Arrival, Event, Interest, SubscriberRecord, SubscriberShape};
 use cluster_tests::wire::{self, Packet};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

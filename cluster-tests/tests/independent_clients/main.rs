@@ -1,7 +1,7 @@
 //! Clients that others wrote: paho-mqtt, MQTT.js, mosquitto_pub and mosquitto_sub, every day and while nodes die.
 //!
-//! Their programs are in `clients/`; `scripts/setup test` installs what they need. What the Mosquitto programs are asked
-//! to do is written here.
+//! Their programs are in `clients/`; `scripts/setup test` installs what they need. What the Mosquitto programs are
+//! asked to do is written here.
 
 mod mosquitto;
 

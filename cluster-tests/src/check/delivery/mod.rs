@@ -1,15 +1,14 @@
 //! Rules on what arrived: D1 to D5, D9, S1 to S3. [`super::redelivery`] has the rules on single packets.
 
+mod copies;
 mod shared;
 #[cfg(test)]
 mod tests;
 
-use crate::delivery::label::Label;
-use crate::delivery::record::{Arrival, Event, Record, Sent, SubscriberRecord};
+use crate::record::Label;
+use crate::record::{Arrival, Event, Record, Sent, SubscriberRecord};
+use copies::{allowed, first};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-
-/// An acknowledgement sent this long before a connection was cut has been stored. Later ones may be lost with it.
-const SETTLED_MS: u64 = 2000;
 
 /// Every violation of a whole record, one line each.
 pub fn violations(record: &Record) -> Vec<String> {
@@ -146,14 +145,6 @@ fn arrived(
     }
 }
 
-/// How many messages the broker may have for one label: every PUBLISH of a QoS 1 message may count as one.
-fn copies(sent: &HashMap<Label, &Sent>, label: Label) -> u32 {
-    match sent.get(&label) {
-        Some(message) if label.qos == 1 => message.attempts,
-        _ => 1,
-    }
-}
-
 /// D2: QoS 2 exactly once; and what arrives as QoS 1 comes again as the same message only, with DUP 1.
 fn doubled(subscriber: &SubscriberRecord, sent: &HashMap<Label, &Sent>, found: &mut Vec<String>) {
     let name = &subscriber.shape.client_id;
@@ -166,29 +157,14 @@ fn doubled(subscriber: &SubscriberRecord, sent: &HashMap<Label, &Sent>, found: &
     for (label, count) in times.into_iter().filter(|(_, count)| *count > 1) {
         found.push(format!("D2: {name} was given {label} {count} times"));
     }
-    for (label, count) in first_copies(&[subscriber]) {
-        let allowed = copies(sent, label);
-        if count > allowed {
+    for (label, count) in first(&[subscriber]) {
+        let most = allowed(sent, label);
+        if count > most {
             found.push(format!(
-                "D2: {name} got {count} copies of {label} without DUP, and it was published {allowed} times"
+                "D2: {name} got {count} copies of {label} without DUP, and it was published {most} times"
             ));
         }
     }
-}
-
-/// How many QoS 1 PUBLISHes with DUP 0 came for each label.
-fn first_copies(subscribers: &[&SubscriberRecord]) -> BTreeMap<Label, u32> {
-    let mut times: BTreeMap<Label, u32> = BTreeMap::new();
-    for (_, event) in subscribers.iter().flat_map(|one| &one.events) {
-        if let Event::Publish(arrival) = event
-            && arrival.qos == 1
-            && !arrival.duplicate
-            && let Some(label) = arrival.label
-        {
-            *times.entry(label).or_default() += 1;
-        }
-    }
-    times
 }
 
 /// D4: per publisher, topic and QoS, first deliveries come in the order of sending.

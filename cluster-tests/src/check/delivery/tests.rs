@@ -1,7 +1,8 @@
 //! The judge finds what it should, and nothing else.
 
+use super::shared::SETTLED_MS;
 use super::*;
-use crate::delivery::record::{Interest, PublisherRecord, SubscriberShape};
+use crate::record::{Interest, PublisherRecord, SubscriberShape};
 
 fn label(qos: u8, sequence: u32) -> Label {
     Label {

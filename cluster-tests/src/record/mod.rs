@@ -1,6 +1,9 @@
-//! What clients of a load record.
+//! What the clients of a load of messages record: [`crate::delivery`] writes it, [`crate::check`] judges it.
 
-use super::label::Label;
+mod label;
+
+pub use label::Label;
+
 use std::collections::BTreeSet;
 
 /// Milliseconds since the load began.

@@ -186,7 +186,8 @@ impl Nodes {
         self.look();
     }
 
-    /// Looks at what the publisher was told. It may be told of each message only what follows from what it was told before.
+    /// Looks at what the publisher was told. It may be told of each message only what follows from what it was told
+    /// before.
     fn look(&mut self) {
         let mut contents = Contents::default();
         self.publisher.take(&mut contents);

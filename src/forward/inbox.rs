@@ -1,12 +1,12 @@
 //! Messages from other nodes: which batches were handled, and which acknowledgements are deferred.
 //!
-//! A batch is confirmed when it is in the mailboxes of its subscribers. A message that a slow subscriber throttles is named
-//! with the confirmation, and named again when its acknowledgement is released. Both travel on the stream that the batch came
-//! on. After a broken stream the first answer on the next one names every deferred acknowledgement, so it does not matter which
-//! answers were lost.
+//! A batch is confirmed when it is in the mailboxes of its subscribers. A message that a slow subscriber throttles is
+//! named with the confirmation, and named again when its acknowledgement is released. Both travel on the stream that
+//! the batch came on. After a broken stream the first answer on the next one names every deferred acknowledgement, so
+//! it does not matter which answers were lost.
 //!
-//! Invariant: a batch is delivered once. Its number rises within an incarnation of the sending node, and only the next one is
-//! delivered.
+//! Invariant: a batch is delivered once. Its number rises within an incarnation of the sending node, and only the next
+//! one is delivered.
 //! Invariant: only the newest stream of a node names acknowledgements.
 
 use std::collections::BTreeMap;
@@ -166,12 +166,12 @@ impl InboundStream {
         }
     }
 
-    /// Has each message of a batch delivered, unless that was done before. `deliver` returns the mailboxes that throttle the
-    /// publisher of the message.
+    /// Has each message of a batch delivered, unless that was done before. `deliver` returns the mailboxes that
+    /// throttle the publisher of the message.
     ///
     /// # Errors
-    /// When a message can't be read. Those before it are delivered; the batch counts as handled, because sending it again
-    /// would not help.
+    /// When a message can't be read. Those before it are delivered; the batch counts as handled, because sending it
+    /// again would not help.
     pub fn handle<'m>(
         &mut self,
         request: &'m DeliverRequest,

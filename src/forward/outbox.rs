@@ -1,16 +1,17 @@
 //! Messages for the connections of other nodes: batched per node, numbered, and confirmed in order.
 //!
-//! A batch keeps its number when it is sent again over a new stream, and the receiving node skips numbers that it has handled.
-//! So a broken stream neither loses nor doubles a message. What waits for a node is dropped only when the node's incarnation
-//! ends. The streams themselves are in [`super::stream`].
+//! A batch keeps its number when it is sent again over a new stream, and the receiving node skips numbers that it has
+//! handled. So a broken stream neither loses nor doubles a message. What waits for a node is dropped only when the
+//! node's incarnation ends. The streams themselves are in [`super::stream`].
 //!
-//! A confirmation may name messages whose acknowledgements are deferred: the messages are with the other node's connections,
-//! but their publishers must wait until the messages are named as released, or until the incarnation of the other node ends.
+//! A confirmation may name messages whose acknowledgements are deferred: the messages are with the other node's
+//! connections, but their publishers must wait until the messages are named as released, or until the incarnation of
+//! the other node ends.
 //!
 //! Invariant: each publisher that waits gets either [`Item::ForwardConfirmed`], or [`Item::AckDeferred`] and later
 //! [`Item::AckReleased`]; each of them once.
-//! Invariant: what waits for a node is bounded. Messages with QoS 0 are refused above [`limits::PEER_OUTBOX_BYTES`], and the
-//! receive maximums of their publishers bound the others.
+//! Invariant: what waits for a node is bounded. Messages with QoS 0 are refused above [`limits::PEER_OUTBOX_BYTES`],
+//! and the receive maximums of their publishers bound the others.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -35,15 +36,15 @@ pub(super) type Position = (u64, u32);
 /// A connection, and its request id for the message.
 type Publisher = (Arc<Mailbox>, RequestId);
 
-/// The publishers of a batch that wait for confirmation, by the place of their messages in it. `None` marks one that was told
-/// already.
+/// The publishers of a batch that wait for confirmation, by the place of their messages in it. `None` marks one that
+/// was told already.
 type Publishers = Vec<(u32, Option<Publisher>)>;
 
 /// A numbered batch of messages.
 #[derive(Clone, Debug)]
 pub struct MessageBatch {
-    /// The incarnation of this node in which the batch was numbered. A batch that is sent again keeps it, or the other node
-    /// might handle the batch twice.
+    /// The incarnation of this node in which the batch was numbered. A batch that is sent again keeps it, or the other
+    /// node might handle the batch twice.
     pub incarnation: Incarnation,
     /// Number of the batch.
     pub sequence: u64,
@@ -188,8 +189,8 @@ impl OutboxState {
         }
     }
 
-    /// Releases what a complete list of deferred acknowledgements does not name. The other node may have named it as released
-    /// on a stream that broke.
+    /// Releases what a complete list of deferred acknowledgements does not name. The other node may have named it as
+    /// released on a stream that broke.
     fn release_unnamed(&mut self, answer: &DeliverResponse, wake: &mut WakeList) {
         let named: HashSet<Position> = answer
             .deferred
@@ -284,8 +285,8 @@ impl Outbox {
         self.ready.notified().await;
     }
 
-    /// The log index that a new stream asks the other node to report, 0 when none. It may have been asked before, and the
-    /// answer lost.
+    /// The log index that a new stream asks the other node to report, 0 when none. It may have been asked before, and
+    /// the answer lost.
     pub fn awaited_index(&self) -> u64 {
         let state = self.state.lock();
         let awaited = state.barriers.iter().map(|barrier| barrier.index);

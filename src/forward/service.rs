@@ -1,5 +1,5 @@
-//! The gRPC service `Cluster`, which the other nodes call: their proposals go to the sequencer when this node leads, and their
-//! messages to this node's connections.
+//! The gRPC service `Cluster`, which the other nodes call: their proposals go to the sequencer when this node leads,
+//! and their messages to this node's connections.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -13,8 +13,9 @@
 //!
 //! With "groups only" the message is not for subscriptions that are not shared. Numbers are big-endian.
 //!
-//! Invariant: the layout never changes, because nodes of different versions talk to each other. Another layout gets another
-//! field of the request. Why the bytes are not a protobuf message: `docs/adr/0010-forwarded-messages-are-not-protobuf.md`.
+//! Invariant: the layout never changes, because nodes of different versions talk to each other. Another layout gets
+//! another field of the request. Why the bytes are not a protobuf message:
+//! `docs/adr/0010-forwarded-messages-are-not-protobuf.md`.
 
 use bytes::{BufMut, BytesMut};
 

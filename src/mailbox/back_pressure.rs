@@ -1,15 +1,15 @@
 //! Back-pressure: how a subscriber that reads slowly slows down its publishers, and for how long.
 //!
-//! A mailbox above its high-water mark still takes messages with QoS 1 and 2, but their acknowledgements are deferred. A
-//! publisher gets its PUBACK or PUBREC when at most the mark is ahead of its message. Until then its receive maximum
+//! A mailbox above its high-water mark still takes messages with QoS 1 and 2, but their acknowledgements are deferred.
+//! A publisher gets its PUBACK or PUBREC when at most the mark is ahead of its message. Until then its receive maximum
 //! closes, so it publishes at the pace of the subscriber. A subscriber that reads less than the minimum drain rate is
 //! *stalled*: no acknowledgement waits for it until it has drained below the mark, and `mqtt.outbox_full` says what
 //! happens to messages that do not fit.
 //!
 //! Sans-io: the mailbox reports its level; the task of the connection reports that the client has stalled.
 //!
-//! Invariant: deferred acknowledgements are kept in the order of the messages that they wait for, and each is handed out
-//! exactly once.
+//! Invariant: deferred acknowledgements are kept in the order of the messages that they wait for, and each is handed
+//! out exactly once.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -136,8 +136,8 @@ impl<A> BackPressure<A> {
         }
     }
 
-    /// The end of the message that was put in last, if its acknowledgement is to be deferred: `buffered` bytes are in the
-    /// mailbox, and `unsent` were taken out before them and are not sent.
+    /// The end of the message that was put in last, if its acknowledgement is to be deferred: `buffered` bytes are in
+    /// the mailbox, and `unsent` were taken out before them and are not sent.
     pub(super) fn throttle(
         &self,
         buffered: usize,
@@ -156,8 +156,8 @@ impl<A> BackPressure<A> {
         self.deferred.insert(at, (end, ack));
     }
 
-    /// Whether the acknowledgement of the message that ends at `end` need not wait, when `unsent` of the bytes that were
-    /// taken out are not sent.
+    /// Whether the acknowledgement of the message that ends at `end` need not wait, when `unsent` of the bytes that
+    /// were taken out are not sent.
     pub(super) fn is_released(&self, end: u64, unsent: usize, limits: &OutboxLimits) -> bool {
         self.stalled || end + unsent as u64 <= self.taken + limits.high_water_mark() as u64
     }

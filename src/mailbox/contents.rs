@@ -15,8 +15,8 @@ pub struct Tracked {
     pub packet_id_at: u32,
     /// 1 or 2.
     pub qos: QoS,
-    /// Number in the session's queue; the packet carries the packet id that follows from it. `None`: the packet id is still
-    /// to be filled in.
+    /// Number in the session's queue; the packet carries the packet id that follows from it. `None`: the packet id is
+    /// still to be filled in.
     pub sequence: Option<Sequence>,
     /// Message expiry interval that was left when the packet was put in, seconds.
     pub expiry_s: Option<u32>,
@@ -52,8 +52,8 @@ impl Contents {
         self.packets.is_empty() && self.items.is_empty()
     }
 
-    /// Appends one packet: `encode` writes it and returns where its packet id is, if it has one. A refused packet leaves
-    /// nothing behind.
+    /// Appends one packet: `encode` writes it and returns where its packet id is, if it has one. A refused packet
+    /// leaves nothing behind.
     pub(super) fn append(
         &mut self,
         qos: QoS,

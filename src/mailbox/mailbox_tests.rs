@@ -207,8 +207,8 @@ fn the_end_of_a_connection_releases_everybody() {
 }
 
 proptest::proptest! {
-    /// Whatever happens in whichever order, everybody who waits is released once: not while more than the mark is ahead of
-    /// their message, and at once when it is not any more.
+    /// Whatever happens in whichever order, everybody who waits is released once: not while more than the mark is ahead
+    /// of their message, and at once when it is not any more.
     #[test]
     fn everybody_is_released_in_time(
         steps in proptest::collection::vec((0u8..8, 1usize..60), 1..200),

@@ -1,8 +1,8 @@
 //! The mailbox of a connection: encoded PUBLISH packets, replies and notices that other tasks leave for it.
 //!
 //! A publisher's task writes packets straight into the mailbox of each subscriber's connection: one lock, one copy, no
-//! allocation once the buffer has grown. The connection's task takes everything at once, patches packet ids in place, and
-//! hands the same buffer to its socket. Nothing here reads or writes a socket.
+//! allocation once the buffer has grown. The connection's task takes everything at once, patches packet ids in place,
+//! and hands the same buffer to its socket. Nothing here reads or writes a socket.
 //!
 //! Invariant: only the task of the connection takes contents out and reports progress.
 //! Invariant: no mailbox is locked while a [`DeferredAck`] is released, because that locks the publisher's mailbox.
@@ -94,7 +94,8 @@ pub struct Mailbox {
     inner: Mutex<Inner>,
     /// Something was put in since the connection took the contents out.
     filled: AtomicBool,
-    /// Bytes that were taken out and are not sent: they wait for the socket, or for room in the client's receive maximum.
+    /// Bytes that were taken out and are not sent: they wait for the socket, or for room in the client's receive
+    /// maximum.
     unsent: AtomicUsize,
     /// A [`BackPressureState`].
     state: AtomicU8,
@@ -196,11 +197,12 @@ impl Mailbox {
         }
     }
 
-    /// Puts one packet with QoS 0 in, which may name its topic by an alias. Returns whether the connection must be woken.
+    /// Puts one packet with QoS 0 in, which may name its topic by an alias. Returns whether the connection must be
+    /// woken.
     ///
     /// # Errors
-    /// When the packet was refused. The caller counts it with [`Mailbox::count_refused`], unless another subscriber gets
-    /// the message instead.
+    /// When the packet was refused. The caller counts it with [`Mailbox::count_refused`], unless another subscriber
+    /// gets the message instead.
     pub fn push_qos_0(
         &self,
         topic: &str,
@@ -221,8 +223,8 @@ impl Mailbox {
         Ok(!self.filled.swap(true, Ordering::AcqRel))
     }
 
-    /// Puts a packet of the session's queue in. Returns whether the connection must be woken. The client's receive maximum
-    /// is the only bound: the queue grants no more packets.
+    /// Puts a packet of the session's queue in. Returns whether the connection must be woken. The client's receive
+    /// maximum is the only bound: the queue grants no more packets.
     ///
     /// # Errors
     /// When the packet is larger than the client accepts.
@@ -244,7 +246,8 @@ impl Mailbox {
     }
 
     /// Lets the connection itself put several packets in while the mailbox is locked. So `fill` can read a state whose
-    /// changes are delivered into this mailbox: no such change comes before the packets that were made from the older state.
+    /// changes are delivered into this mailbox: no such change comes before the packets that were made from the older
+    /// state.
     pub fn fill(&self, fill: impl FnOnce(&mut Filling<'_>)) {
         let mut inner = self.inner.lock();
         let mut filling = Filling::new(&mut inner.contents);
@@ -254,8 +257,8 @@ impl Mailbox {
         self.filled.store(true, Ordering::Release);
     }
 
-    /// Puts an item in. Returns whether the connection must be woken. Items need no bound: they answer the connection's own
-    /// requests, which are bounded, or end it.
+    /// Puts an item in. Returns whether the connection must be woken. Items need no bound: they answer the connection's
+    /// own requests, which are bounded, or end it.
     pub fn push_item(&self, item: Item) -> bool {
         let ends = matches!(item, Item::End(_));
         let mut inner = self.inner.lock();
@@ -270,8 +273,9 @@ impl Mailbox {
         !self.filled.swap(true, Ordering::AcqRel) || ends
     }
 
-    /// Defers `ack` until at most the high-water mark is ahead of the message that ends at `end`. Returns whether it was
-    /// deferred. It is not when the client has read that far already, or has stalled, or is gone; then `ack` is dropped.
+    /// Defers `ack` until at most the high-water mark is ahead of the message that ends at `end`. Returns whether it
+    /// was deferred. It is not when the client has read that far already, or has stalled, or is gone; then `ack` is
+    /// dropped.
     pub fn defer_ack(&self, end: u64, ack: DeferredAck, wake: &mut WakeList) -> bool {
         let mut inner = self.inner.lock();
         let unsent = self.unsent.load(Ordering::SeqCst);
@@ -298,8 +302,8 @@ impl Mailbox {
             let level = inner.contents.packets.len() + unsent;
             let state = inner.back_pressure.state(level, &self.limits);
             self.state.store(state as u8, Ordering::SeqCst);
-            // The connection's task writes `unsent` without the lock, and reads the state afterwards. Either it sees this
-            // state, or this loop sees its `unsent`.
+            // The connection's task writes `unsent` without the lock, and reads the state afterwards. Either it sees
+            // this state, or this loop sees its `unsent`.
             if self.unsent.load(Ordering::SeqCst) == unsent {
                 return before == BackPressureState::Normal && state != BackPressureState::Normal;
             }

@@ -27,8 +27,8 @@ impl TopicAliases {
         }
     }
 
-    /// The alias for a packet with this topic; `None` when the packet must carry the topic alone. A new alias is assigned
-    /// only by [`TopicAliases::confirm`], because the packet may be refused.
+    /// The alias for a packet with this topic; `None` when the packet must carry the topic alone. A new alias is
+    /// assigned only by [`TopicAliases::confirm`], because the packet may be refused.
     pub(super) fn get(&self, topic: &str) -> Option<TopicAlias> {
         if self.maximum == 0 {
             return None;

@@ -1,8 +1,8 @@
-//! The incarnation of this node, and whether the node may serve clients: it has registered its incarnation and has contact with
-//! the quorum.
+//! The incarnation of this node, and whether the node may serve clients: it has registered its incarnation and has
+//! contact with the quorum.
 //!
-//! A node that is cut off stops serving and disconnects its clients before the leader's lease for it runs out. An incarnation
-//! that the cluster has ended is followed by a new one.
+//! A node that is cut off stops serving and disconnects its clients before the leader's lease for it runs out. An
+//! incarnation that the cluster has ended is followed by a new one.
 //!
 //! Invariant: a session never has two live owners.
 

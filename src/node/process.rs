@@ -4,8 +4,8 @@ use tokio::runtime::{Handle, Runtime};
 
 use super::error::RunError;
 
-/// A runtime of its own threads. Replication has a separate one: it works in many small steps that wait for each other, and
-/// clients' work between two of them would delay every commit, and heartbeats too.
+/// A runtime of its own threads. Replication has a separate one: it works in many small steps that wait for each other,
+/// and clients' work between two of them would delay every commit, and heartbeats too.
 pub(super) fn threads(name: &str, count: usize) -> Result<Runtime, RunError> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(count)
@@ -24,7 +24,8 @@ pub(super) async fn on<T: Send + 'static>(
     ended.map_err(|error| RunError::Runtime(error.into()))?
 }
 
-/// Raises the limit of open files to what the system allows. Every connection needs one, and the default is often 1,024.
+/// Raises the limit of open files to what the system allows. Every connection needs one, and the default is often
+/// 1,024.
 pub(super) fn raise_descriptor_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);

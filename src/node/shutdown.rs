@@ -1,5 +1,5 @@
-//! A running node and its end, in order: leadership is handed over, clients are told to go elsewhere, what they still asked for
-//! is committed, the other nodes are told, and the files are closed.
+//! A running node and its end, in order: leadership is handed over, clients are told to go elsewhere, what they still
+//! asked for is committed, the other nodes are told, and the files are closed.
 //!
 //! What needs a majority is not waited for when there is none, because all nodes of a cluster may be stopped at once.
 
@@ -105,7 +105,8 @@ impl Node {
         self.broker.router.connections() == 0 && depth.queued + depth.in_flight == 0
     }
 
-    /// Ends this node's incarnation, so that the others need not wait for its lease: a SUBACK anywhere waits for every live node.
+    /// Ends this node's incarnation, so that the others need not wait for its lease: a SUBACK anywhere waits for every
+    /// live node.
     async fn end_incarnation(&self) {
         let proposer = &self.broker.proposer;
         let down = command::command::Kind::NodeDown(command::NodeDown {

@@ -1,8 +1,9 @@
 //! Runs committed batches through the machine and hands its outputs to this node's connections.
 //!
-//! Invariant: outputs are performed in the order in which the machine made them, after their batch is committed to the tables.
-//! Invariant: what the rest of the node reads of the machine ([`View`], [`Due`], [`Clock`]) is brought up to date after each
-//! batch.
+//! Invariant: outputs are performed in the order in which the machine made them, after their batch is committed to the
+//! tables.
+//! Invariant: what the rest of the node reads of the machine ([`View`], [`Due`], [`Clock`]) is brought up to date after
+//! each batch.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -96,8 +97,8 @@ pub struct Applier {
 }
 
 impl Applier {
-    /// An applier of an empty machine, which Raft restores before the first batch. Events of the incarnation are rare (a
-    /// handful per restart), so their channel needs no bound.
+    /// An applier of an empty machine, which Raft restores before the first batch. Events of the incarnation are rare
+    /// (a handful per restart), so their channel needs no bound.
     pub fn new(
         local: NodeId,
         machine: Machine,
@@ -269,7 +270,8 @@ impl Apply for Applier {
         self.machine.restore(backing);
         self.publish_nodes();
         self.publish();
-        // Proposals that were on their way may be applied inside the snapshot. Their replies are lost, so this incarnation ends.
+        // Proposals that were on their way may be applied inside the snapshot. Their replies are lost, so this
+        // incarnation ends.
         let incarnation = self.proposer.incarnation();
         if incarnation != Incarnation::default() {
             self.tell(IncarnationEvent::Ended(incarnation));

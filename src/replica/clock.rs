@@ -1,9 +1,9 @@
 //! The time that a leader stamps batches with.
 //!
-//! Log time follows elapsed time, not wall clocks. Every replica keeps the newest stamp it has seen and how long ago that was, so
-//! a new leader continues where the former one stopped, whatever its own wall clock says. The wall clock draws log time towards
-//! itself by at most [`SLEW`]. It is believed outright only in a process that has not yet seen a stamp of a live leader, which
-//! has nothing better.
+//! Log time follows elapsed time, not wall clocks. Every replica keeps the newest stamp it has seen and how long ago
+//! that was, so a new leader continues where the former one stopped, whatever its own wall clock says. The wall clock
+//! draws log time towards itself by at most [`SLEW`]. It is believed outright only in a process that has not yet seen a
+//! stamp of a live leader, which has nothing better.
 //!
 //! Invariant: no expiry is early, also after a leader change between nodes whose clocks differ (P8;
 //! `docs/adr/0004-log-time-follows-elapsed-time.md`).
@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 
 use crate::base::time::{Millis, wall_now};
 
-/// Log time runs faster or slower than elapsed time by at most one part in this number, which is less than the oscillators of
-/// two machines differ.
+/// Log time runs faster or slower than elapsed time by at most one part in this number, which is less than the
+/// oscillators of two machines differ.
 const SLEW: i64 = 10_000;
 
 /// How often the correction becomes the new reference, microseconds.

@@ -1,8 +1,8 @@
-//! Forwards this node's proposals to the leader: straight into the sequencer when this node leads, over one ordered gRPC stream
-//! otherwise.
+//! Forwards this node's proposals to the leader: straight into the sequencer when this node leads, over one ordered
+//! gRPC stream otherwise.
 //!
-//! Invariant: proposals leave in the order of their sequence. Whenever the leader changes or the stream breaks, everything that
-//! is not applied yet is sent again, beginning with the oldest.
+//! Invariant: proposals leave in the order of their sequence. Whenever the leader changes or the stream breaks,
+//! everything that is not applied yet is sent again, beginning with the oldest.
 
 use std::sync::Arc;
 use std::time::Duration;

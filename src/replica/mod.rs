@@ -1,5 +1,5 @@
-//! This node's side of the replicated machine: it proposes commands, stamps them when it leads, applies what is committed,
-//! and serves linearizable reads.
+//! This node's side of the replicated machine: it proposes commands, stamps them when it leads, applies what is
+//! committed, and serves linearizable reads.
 //!
 //! Below, Raft replicates opaque batches. Above, connections submit commands and reads, and find the replies in their
 //! mailboxes. This room knows neither packets nor sockets of clients.

@@ -1,4 +1,5 @@
-//! gRPC channels to the other nodes, at their addresses in the cluster's membership, and the cluster's id on every call.
+//! gRPC channels to the other nodes, at their addresses in the cluster's membership, and the cluster's id on every
+//! call.
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;

@@ -1,12 +1,13 @@
 //! What this node proposes: commands of its connections, collected into numbered proposals that are kept until they are
 //! applied.
 //!
-//! Connections append encoded commands to the open proposal. At most [`limits::PROPOSALS_IN_FLIGHT`] proposals are on their way
-//! to the leader. While they are, further commands join the open one, so proposals grow with load and nothing waits on an idle
-//! node. PUBACK and PUBCOMP are the exception: they wait up to [`limits::DEFERRED_COMMANDS`] to share a proposal.
+//! Connections append encoded commands to the open proposal. At most [`limits::PROPOSALS_IN_FLIGHT`] proposals are on
+//! their way to the leader. While they are, further commands join the open one, so proposals grow with load and nothing
+//! waits on an idle node. PUBACK and PUBCOMP are the exception: they wait up to [`limits::DEFERRED_COMMANDS`] to share
+//! a proposal.
 //!
-//! Invariant: a proposal is kept until this node's own apply reports it, and sent again whenever it may have been lost. The
-//! machine applies each sequence once.
+//! Invariant: a proposal is kept until this node's own apply reports it, and sent again whenever it may have been lost.
+//! The machine applies each sequence once.
 //! Invariant: commands are proposed in the order in which they were submitted, and each gets its reply in this order.
 
 use std::collections::VecDeque;
@@ -36,8 +37,8 @@ pub enum ReplyTo {
 }
 
 impl ReplyTo {
-    /// Defers the acknowledgement of a PUBLISH that is about to get its reply, until slow subscribers of this node have read
-    /// enough. Does nothing when `publisher` is the session of another connection.
+    /// Defers the acknowledgement of a PUBLISH that is about to get its reply, until slow subscribers of this node have
+    /// read enough. Does nothing when `publisher` is the session of another connection.
     fn defer_ack(&self, publisher: SessionId, throttled: Throttled, wake: &mut WakeList) {
         let ReplyTo::Connection(mailbox, request_id) = self else {
             return;
@@ -267,8 +268,8 @@ impl Proposer {
         Ok(())
     }
 
-    /// Proposes a command and waits until it is applied here. `None` when it was not taken, or the node's incarnation ended
-    /// before.
+    /// Proposes a command and waits until it is applied here. `None` when it was not taken, or the node's incarnation
+    /// ended before.
     pub async fn propose(&self, kind: command::command::Kind) -> Option<Reply> {
         let (sender, receiver) = oneshot::channel();
         self.submit(kind, ReplyTo::Task(sender)).ok()?;
@@ -292,8 +293,8 @@ impl Proposer {
         state.in_flight.front().map(|proposal| proposal.since)
     }
 
-    /// Begins a new incarnation: what was on its way is forgotten (the caller ends the connections that wait for it), and the
-    /// first proposal, which registers the incarnation, is made.
+    /// Begins a new incarnation: what was on its way is forgotten (the caller ends the connections that wait for it),
+    /// and the first proposal, which registers the incarnation, is made.
     pub fn begin(&self, incarnation: Incarnation) {
         let mut state = self.state.lock();
         *state = State {
@@ -333,8 +334,8 @@ impl Proposer {
         }
     }
 
-    /// The next proposal that a forwarder at `cursor` has not sent. Numbers a new one when there is room. A new forwarder
-    /// begins with a default cursor, so it sends everything that is not applied yet.
+    /// The next proposal that a forwarder at `cursor` has not sent. Numbers a new one when there is room. A new
+    /// forwarder begins with a default cursor, so it sends everything that is not applied yet.
     pub fn next(&self, cursor: &mut Cursor) -> Option<SequencedProposal> {
         let mut state = self.state.lock();
         if cursor.incarnation != state.incarnation || cursor.resend != state.resend {

@@ -1,7 +1,7 @@
 //! Linearizable reads on this node: all reads that wait share one ReadIndex round, then read the local state.
 //!
-//! Invariant: a read sees every write that was acknowledged anywhere before the read was submitted, and no expiry that is not in
-//! the log.
+//! Invariant: a read sees every write that was acknowledged anywhere before the read was submitted, and no expiry that
+//! is not in the log.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,8 +46,8 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Submits a read; the answer goes to the mailbox. There is no answer while no majority can be reached: if that lasts, the
-    /// node ends its connections, and the client asks again elsewhere.
+    /// Submits a read; the answer goes to the mailbox. There is no answer while no majority can be reached: if that
+    /// lasts, the node ends its connections, and the client asks again elsewhere.
     pub fn submit(&self, query: Query, mailbox: &Arc<Mailbox>, request_id: RequestId) {
         let mut waiting = self.waiting.lock();
         waiting.push(Waiting {
@@ -119,8 +119,8 @@ fn answer(backing: &dyn Backing, query: &Query, now: Millis) -> Option<Reply> {
     }
 }
 
-/// Answers reads of keys that may have expired. The leader's clock decides, so an empty command is committed first: it fires
-/// the timers that are due.
+/// Answers reads of keys that may have expired. The leader's clock decides, so an empty command is committed first: it
+/// fires the timers that are due.
 async fn answer_after_tick(
     reads: Vec<Waiting>,
     backing: Arc<dyn Backing>,

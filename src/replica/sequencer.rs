@@ -1,11 +1,11 @@
-//! The leader's side of proposing: collects the proposals of all nodes into batches, stamps each with its time, and appends it
-//! to the log.
+//! The leader's side of proposing: collects the proposals of all nodes into batches, stamps each with its time, and
+//! appends it to the log.
 //!
-//! Everything that waits when the previous batch has been appended becomes one log entry. When a timer is due and nothing is
-//! proposed, an empty batch moves log time on.
+//! Everything that waits when the previous batch has been appended becomes one log entry. When a timer is due and
+//! nothing is proposed, an empty batch moves log time on.
 //!
-//! Invariant: the proposals of a node are appended in the order in which they were submitted. A follower drops them; their nodes
-//! send them again to the leader.
+//! Invariant: the proposals of a node are appended in the order in which they were submitted. A follower drops them;
+//! their nodes send them again to the leader.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -151,8 +151,8 @@ impl Loop {
         }
     }
 
-    /// Waits for the commit of what was appended, if that is much: what comes meanwhile shares one entry. An entry costs every
-    /// node a sync, and messages to and from it, whatever its size.
+    /// Waits for the commit of what was appended, if that is much: what comes meanwhile shares one entry. An entry
+    /// costs every node a sync, and messages to and from it, whatever its size.
     async fn wait_for_commit(&mut self) {
         if self.uncommitted_bytes < limits::PIPELINED_BYTES {
             return;

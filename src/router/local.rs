@@ -11,8 +11,8 @@ use crate::machine::effect::Granted;
 use crate::machine::subscriptions::Subscription;
 use crate::mailbox::{Filling, Mailbox, Put, Refused, WakeList};
 
-/// Mailboxes above their high-water mark, with the end of the message in each: the acknowledgement of its publisher is to
-/// be deferred, see [`Mailbox::defer_ack`].
+/// Mailboxes above their high-water mark, with the end of the message in each: the acknowledgement of its publisher is
+/// to be deferred, see [`Mailbox::defer_ack`].
 pub type Throttled = Vec<(Arc<Mailbox>, u64)>;
 
 /// A connection of this node that a topic name matches. Overlapping subscriptions of one session are merged into one
@@ -63,8 +63,8 @@ impl LocalSubscriber {
         }
     }
 
-    /// Delivers a message with the QoS that was granted, unless it reaches the session through its queue. Returns whether it
-    /// was taken; what is dropped is counted. A mailbox above its high-water mark is added to `throttled`.
+    /// Delivers a message with the QoS that was granted, unless it reaches the session through its queue. Returns
+    /// whether it was taken; what is dropped is counted. A mailbox above its high-water mark is added to `throttled`.
     pub(super) fn deliver(
         &self,
         message: &Message<'_>,

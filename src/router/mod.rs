@@ -1,6 +1,7 @@
 //! The router: from a topic name to the connections of this node, and to the nodes that have other subscribers.
 //!
-//! The subscription index is replicated, so every node knows every match. Nothing here reads sockets, and nothing is stored.
+//! The subscription index is replicated, so every node knows every match. Nothing here reads sockets, and nothing is
+//! stored.
 //!
 //! Invariant: a message goes at most once to each node, and each node delivers it to its own connections only.
 //! Invariant: nothing here waits. A mailbox or a node that can take no more refuses, and every drop is counted.
@@ -35,7 +36,8 @@ pub use route::Route;
 /// What became of a message.
 #[derive(Debug, Default)]
 pub struct Delivered {
-    /// Nodes that must confirm before the publisher gets its acknowledgement; each confirms to the publisher's request id.
+    /// Nodes that must confirm before the publisher gets its acknowledgement; each confirms to the publisher's request
+    /// id.
     pub unconfirmed: u32,
     /// Nodes that do not get the message because too much waits for them.
     pub dropped: u32,
@@ -142,8 +144,8 @@ impl Router {
         look_up.route(&self.subscriptions, topic)
     }
 
-    /// Delivers a message to this node's connections and hands it to the other nodes of the route. With QoS 1 or 2, every
-    /// other node confirms to `publisher` when its connections have the message.
+    /// Delivers a message to this node's connections and hands it to the other nodes of the route. With QoS 1 or 2,
+    /// every other node confirms to `publisher` when its connections have the message.
     pub fn deliver(
         &self,
         route: &Route,
@@ -230,8 +232,8 @@ impl Router {
         route.deliver_local(message, &mut Throttled::new(), wake);
     }
 
-    /// Delivers a message from the log to this node's connections, unless it reaches them through their sessions' queues.
-    /// Every node does so for its own connections. Returns those that throttle the publisher.
+    /// Delivers a message from the log to this node's connections, unless it reaches them through their sessions'
+    /// queues. Every node does so for its own connections. Returns those that throttle the publisher.
     pub fn deliver_logged(
         &self,
         published: &ApplicationMessage,
@@ -285,7 +287,8 @@ impl Router {
         }
     }
 
-    /// Delivers a message of a session's queue to the connection that owns the session; nothing happens when it is gone.
+    /// Delivers a message of a session's queue to the connection that owns the session; nothing happens when it is
+    /// gone.
     pub fn deliver_granted(&self, granted: &Granted, wake: &mut WakeList) {
         let Some(mailbox) = self.mailbox(granted.connection) else {
             return;
@@ -309,8 +312,8 @@ impl Router {
     }
 }
 
-/// Delivers a batch of messages that another node has forwarded. Messages to the same topic follow each other often, so the
-/// last route is kept.
+/// Delivers a batch of messages that another node has forwarded. Messages to the same topic follow each other often, so
+/// the last route is kept.
 pub struct BatchDelivery<'r, 'm> {
     router: &'r Router,
     last: Option<LastRoute<'m>>,
@@ -323,8 +326,8 @@ struct LastRoute<'m> {
 }
 
 impl<'m> BatchDelivery<'_, 'm> {
-    /// Delivers the next message to this node's connections: to one member of each of `groups`, and to subscriptions that are
-    /// not shared unless `only_groups` holds. Returns the connections that throttle the publisher.
+    /// Delivers the next message to this node's connections: to one member of each of `groups`, and to subscriptions
+    /// that are not shared unless `only_groups` holds. Returns the connections that throttle the publisher.
     pub fn deliver<'g>(
         &mut self,
         message: &Message<'m>,

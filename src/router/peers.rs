@@ -17,11 +17,11 @@ pub struct Recipients<'a> {
 
 /// The other nodes of the cluster.
 pub trait PeerNodes: Send + Sync {
-    /// Queues a message for the connections of `node`. Returns whether it was taken: a message with QoS 0 is dropped when
-    /// too much waits for that node already.
+    /// Queues a message for the connections of `node`. Returns whether it was taken: a message with QoS 0 is dropped
+    /// when too much waits for that node already.
     ///
-    /// When the message is with the connections there, `publisher` gets [`Item::ForwardConfirmed`]; or, if one of them reads
-    /// slowly, [`Item::AckDeferred`] and later [`Item::AckReleased`].
+    /// When the message is with the connections there, `publisher` gets [`Item::ForwardConfirmed`]; or, if one of them
+    /// reads slowly, [`Item::AckDeferred`] and later [`Item::AckReleased`].
     ///
     /// [`Item::ForwardConfirmed`]: crate::mailbox::Item::ForwardConfirmed
     /// [`Item::AckDeferred`]: crate::mailbox::Item::AckDeferred
@@ -34,8 +34,8 @@ pub trait PeerNodes: Send + Sync {
         publisher: Option<(&Arc<Mailbox>, RequestId)>,
     ) -> bool;
 
-    /// Sends [`Item::SubscriptionEffective`] to `mailbox` once each of `nodes` has applied the log up to `index`, has ended,
-    /// or has been silent for so long that it matches nothing without the log.
+    /// Sends [`Item::SubscriptionEffective`] to `mailbox` once each of `nodes` has applied the log up to `index`, has
+    /// ended, or has been silent for so long that it matches nothing without the log.
     ///
     /// [`Item::SubscriptionEffective`]: crate::mailbox::Item::SubscriptionEffective
     fn await_applied(

@@ -14,8 +14,8 @@ use crate::machine::subscriptions::{Subscription, SubscriptionIndex};
 use crate::mailbox::back_pressure::BackPressureState;
 use crate::mailbox::{Mailbox, WakeList};
 
-/// Where the messages of one publisher with one topic name go. A route is current while the subscription index keeps its
-/// generation.
+/// Where the messages of one publisher with one topic name go. A route is current while the subscription index keeps
+/// its generation.
 #[derive(Debug, Default)]
 pub struct Route {
     pub(super) generation: u64,
@@ -42,7 +42,8 @@ impl Route {
         !self.remote.is_empty()
     }
 
-    /// The worst state of the connections of this node that get messages with QoS 1 or 2 straight. A stalled one counts as
+    /// The worst state of the connections of this node that get messages with QoS 1 or 2 straight. A stalled one counts
+    /// as
     /// [`BackPressureState::Normal`], because nobody waits for it.
     pub fn back_pressure(&self) -> BackPressureState {
         let mut worst = BackPressureState::Normal;
@@ -67,8 +68,8 @@ impl Route {
         }
     }
 
-    /// Writes the packet into the mailbox of every subscriber of this node, and adds those that throttle the publisher to
-    /// `throttled`.
+    /// Writes the packet into the mailbox of every subscriber of this node, and adds those that throttle the publisher
+    /// to `throttled`.
     pub(super) fn deliver_local(
         &self,
         message: &Message<'_>,

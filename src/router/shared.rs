@@ -1,10 +1,10 @@
 //! Shared subscriptions, for messages with QoS 0. Such messages do not go through the log: the node of the publisher
 //! chooses the member that gets each of them.
 //!
-//! The subscription index is replicated, so every node knows all members of a group and the node each is connected to. A
-//! node gives the members its publishers' messages in turn. When it is the turn of a member of another node, that node
-//! gets the message with the name of the group, and chooses among its own members, whose mailboxes it knows. So no message
-//! reaches a client that has left the group in the meantime.
+//! The subscription index is replicated, so every node knows all members of a group and the node each is connected to.
+//! A node gives the members its publishers' messages in turn. When it is the turn of a member of another node, that
+//! node gets the message with the name of the group, and chooses among its own members, whose mailboxes it knows. So no
+//! message reaches a client that has left the group in the meantime.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -120,8 +120,8 @@ impl Group {
         self.members.insert(at, (session, location));
     }
 
-    /// Delivers a message to the member whose turn it is, or to the next one that can take it. If that is a member of another
-    /// node, returns the node, which is to deliver it.
+    /// Delivers a message to the member whose turn it is, or to the next one that can take it. If that is a member of
+    /// another node, returns the node, which is to deliver it.
     pub(super) fn deliver(&self, message: &Message<'_>, wake: &mut WakeList) -> Option<NodeId> {
         let turn = self.turns.all.fetch_add(1, Ordering::Relaxed);
         let mut first_refused = None;

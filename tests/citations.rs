@@ -292,7 +292,11 @@ fn module(path: &[&str]) -> Option<(PathBuf, usize)> {
     if root().join(&test).is_file() {
         return Some((test, 1));
     }
-    let mut place = PathBuf::from("src");
+    let mut roots = ["src", "cluster-tests/src"].into_iter();
+    roots.find_map(|place| module_below(place.into(), path))
+}
+
+fn module_below(mut place: PathBuf, path: &[&str]) -> Option<(PathBuf, usize)> {
     for (depth, name) in path.iter().enumerate() {
         let directory = place.join(name);
         let file = place.join(format!("{name}.rs"));

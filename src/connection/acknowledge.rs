@@ -112,7 +112,7 @@ impl Connection {
             if is_urgent {
                 proposer.submit_always(kind, ReplyTo::Nobody);
             } else {
-                proposer.submit_lazily(kind);
+                proposer.submit_deferred(kind);
             }
             return;
         }

@@ -11,10 +11,9 @@ use crate::base::limits;
 use crate::base::proto::command::{self, command::Kind};
 use crate::codec::{Ack, PacketId, Publish, QoS, ReasonCode, encode};
 use crate::connection::sys;
-use crate::forward::wire::Message;
-use crate::mailbox::back_pressure::{BackPressureState, DeferredAck};
-use crate::mailbox::{Mailbox, RequestId};
-use crate::router::{Delivered, Route};
+use crate::mailbox::back_pressure::BackPressureState;
+use crate::mailbox::{DeferredAck, Mailbox, RequestId};
+use crate::router::{Delivered, Message, Route};
 use crate::session::inbound::Published;
 use crate::store::topics::INVOKE;
 use crate::telemetry::labels::{DisconnectReason, DropReason, Qos};
@@ -122,7 +121,7 @@ impl Connection {
         // Looked up when the message was judged.
         let route = self.routes.get(topic);
         let has_remote = route.is_some_and(Route::has_remote);
-        let pressure = route.map_or(BackPressureState::Normal, Route::pressure);
+        let pressure = route.map_or(BackPressureState::Normal, Route::back_pressure);
         if !self.has_routing_lease || self.is_held_up(pressure, has_remote) {
             return Ok(Flow::Stall);
         }
@@ -302,8 +301,8 @@ impl Connection {
     fn await_delivered(&mut self, request_id: RequestId, delivered: Delivered) {
         let mut waits_for = 0;
         for (slow, end) in delivered.throttled {
-            let waiter = DeferredAck::Publisher(self.mailbox.clone(), request_id);
-            waits_for += u32::from(slow.hold(end, waiter, &mut self.wake));
+            let waiter = DeferredAck::Local(self.mailbox.clone(), request_id);
+            waits_for += u32::from(slow.defer_ack(end, waiter, &mut self.wake));
         }
         if let Some(Request::Publish {
             unconfirmed, held, ..

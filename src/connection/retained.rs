@@ -8,10 +8,9 @@ use crate::base::proto::state;
 use crate::base::time::Millis;
 use crate::codec::QoS;
 use crate::connection::sys;
-use crate::forward::wire::Message;
 use crate::machine::read;
 use crate::mailbox::Filling;
-use crate::router::Router;
+use crate::router::{Message, Router};
 use crate::session::delivery::remaining_s;
 
 /// Messages that are read at once.

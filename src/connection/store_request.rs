@@ -14,12 +14,12 @@ use super::{Connection, Flow};
 use crate::base::hlc::Hlc;
 use crate::base::proto::command::{KeyNotify, command::Kind};
 use crate::codec::{PacketId, Property, Publish, PublishPropertiesBuf, QoS, ReasonCode};
-use crate::forward::wire::Message;
 use crate::machine::effect::Change;
 use crate::machine::store::{RequestIdentity, to_command};
 use crate::mailbox::RequestId;
 use crate::replica::proposer::Proposer;
 use crate::replica::reader::Query;
+use crate::router::Message;
 use crate::store::{self, Properties, Reply, StoreError, WriteAction, notify, reply, topics};
 use crate::telemetry::labels::{DisconnectReason, DropReason, Outcome, Verb};
 

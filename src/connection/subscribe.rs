@@ -99,11 +99,11 @@ impl Connection {
         if others.is_empty() {
             self.acknowledge_subscribe(request_id);
         } else {
-            let index = self.broker.view.applied().0;
+            let index = self.broker.view.applied();
             self.broker
                 .router
-                .remote()
-                .barrier(&others, index, &self.mailbox, request_id);
+                .peers()
+                .await_applied(&others, index, &self.mailbox, request_id);
         }
     }
 

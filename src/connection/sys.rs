@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 
 use crate::codec::QoS;
 use crate::connection::broker::Broker;
-use crate::forward::wire::Message;
 use crate::mailbox::WakeList;
+use crate::router::Message;
 use crate::telemetry::cells::{Counter, Label};
 use crate::topic::matches;
 
@@ -81,7 +81,7 @@ pub async fn run(broker: Arc<Broker>, cluster: impl Fn() -> ClusterView) {
         for (topic, value) in broker.sys.update(values) {
             broker
                 .router
-                .deliver_own(&message(topic, &value), &mut wake);
+                .deliver_local(&message(topic, &value), &mut wake);
         }
         drop(wake);
         tokio::time::sleep(Duration::from_secs(seconds.into())).await;

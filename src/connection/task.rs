@@ -25,7 +25,7 @@ use crate::base::limits;
 use crate::codec::frame;
 use crate::connection::broker::Broker;
 use crate::mailbox::Contents;
-use crate::mailbox::back_pressure::State;
+use crate::mailbox::back_pressure::BackPressureState;
 use crate::telemetry::labels::DisconnectReason;
 
 /// How long a goodbye may take to leave.

@@ -1,4 +1,4 @@
-//! What the node tells operators and probes, and what they may ask of it.
+//! The answers to probes, and the administration of the cluster.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,11 +17,11 @@ const CAUGHT_UP: u64 = 1_000;
 
 /// Answers probes and administration requests.
 pub struct NodeStatus {
-    /// For names.
+    /// For the cluster's name and id.
     pub config: Arc<Config>,
     /// The replica.
     pub raft: Raft,
-    /// The front end.
+    /// The node's connections.
     pub broker: Arc<Broker>,
 }
 
@@ -52,7 +52,7 @@ impl Readiness for NodeStatus {
                 "serving",
                 check(
                     self.broker.serving.load(Ordering::Acquire),
-                    "not registered with, or out of touch with, the cluster's majority",
+                    "not registered with, or without contact with, the cluster's majority",
                 ),
             ),
             (
@@ -112,7 +112,7 @@ impl Admin for NodeStatus {
                 node: NodeId(request.id),
                 address: request.address,
             };
-            // It goes on when the caller's patience has ended.
+            // The task goes on when the caller does not wait any longer.
             let raft = self.raft.clone();
             let added = tokio::spawn(async move { raft.add(peer).await });
             added

@@ -30,11 +30,22 @@ pub mod http;
 pub mod machine;
 pub mod mailbox;
 pub mod node;
-pub mod raft;
+pub(crate) mod raft;
 pub mod replica;
 pub mod router;
 pub mod session;
-pub mod storage;
+pub(crate) mod storage;
 pub mod store;
 pub mod telemetry;
 pub mod topic;
+
+/// What the integration tests of `raft/` and `storage/` use; no part of the crate's interface.
+#[doc(hidden)]
+pub mod testing {
+    pub use crate::raft::{Apply, ChangeError, Peer, Raft, RaftConfig, Role, StartError, Timing};
+    pub use crate::storage::metrics::LogMetrics;
+    pub use crate::storage::{
+        BeforeSync, Bounds, DataDir, EXIT_IO, FORMAT, GroupLog, LogDb, OpenError, Record,
+        SnapshotFile, Snapshots, StateDb, wait_closed,
+    };
+}

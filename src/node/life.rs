@@ -4,7 +4,6 @@
 //! that a session never has two live owners. A life that was declared dead is followed by a new one.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use prost::Message as _;
@@ -26,7 +25,7 @@ use crate::replica::sequencer::Sequencer;
 /// How often touch with the majority, and the other nodes' leases, are checked.
 const CHECK: Duration = Duration::from_millis(250);
 
-/// Keeps [`Broker::serving`] right.
+/// Keeps [`NodeState::is_serving`](crate::connection::broker::NodeState::is_serving) right.
 pub struct Life {
     /// The node's connections.
     pub broker: Arc<Broker>,
@@ -49,11 +48,11 @@ impl Life {
             tokio::select! {
                 event = self.events.recv() => match event {
                     Some(LifeEvent::Registered(incarnation)) => {
-                        registered |= incarnation == self.broker.proposer.incarnation();
+                        registered |= incarnation == self.broker.services.proposer.incarnation();
                     }
                     // Ended by itself, for good.
-                    Some(LifeEvent::Ended(_)) if self.broker.draining.load(Ordering::Acquire) => return,
-                    Some(LifeEvent::Ended(incarnation)) if incarnation == self.broker.proposer.incarnation() => {
+                    Some(LifeEvent::Ended(_)) if self.broker.state.is_draining() => return,
+                    Some(LifeEvent::Ended(incarnation)) if incarnation == self.broker.services.proposer.incarnation() => {
                         tracing::warn!(%incarnation, "this node's life was ended by the cluster; it begins a new one");
                         registered = false;
                         self.stop_serving();
@@ -69,7 +68,7 @@ impl Life {
                 } => match proven {
                     Ok(Ok(_)) => {
                         in_touch = Some(asked);
-                        self.broker.routing_lease.renew(asked);
+                        self.broker.state.routing_lease().renew(asked);
                     }
                     failed => if in_touch.is_some_and(|since| self.is_cut_off(&failed, since)) {
                         in_touch = None;
@@ -83,10 +82,10 @@ impl Life {
                 },
             }
             let serving = registered && in_touch.is_some();
-            if serving != self.broker.serving.swap(serving, Ordering::AcqRel) {
+            if serving != self.broker.state.set_serving(serving) {
                 tracing::info!(
                     serving,
-                    incarnation = self.broker.proposer.incarnation().0,
+                    incarnation = self.broker.services.proposer.incarnation().0,
                     "serving clients"
                 );
             }
@@ -109,14 +108,14 @@ impl Life {
             .view
             .known_incarnation()
             .0
-            .max(self.broker.proposer.incarnation().0);
+            .max(self.broker.services.proposer.incarnation().0);
         self.broker
             .proposer
             .begin(Incarnation(wall_now().0.max(after + 1)));
     }
 
     fn stop_serving(&self) {
-        self.broker.serving.store(false, Ordering::Release);
+        self.broker.state.set_serving(false);
         self.broker
             .router
             .post_to_all(|| Item::End(End::Unavailable));
@@ -156,11 +155,11 @@ impl Leases {
             if !leads {
                 continue;
             }
-            let live = self.broker.view.live_nodes();
+            let live = self.broker.services.view.live_nodes();
             declared.retain(|node, _| live.contains(node));
             for (node, incarnation) in live {
                 let silent = self.heard.last(node, incarnation).elapsed();
-                if node == self.broker.node || silent <= self.lease {
+                if node == self.broker.settings.node || silent <= self.lease {
                     continue;
                 }
                 let last = declared.get(&(node, incarnation)).copied();

@@ -20,7 +20,7 @@ use tonic::transport::server::TcpIncoming;
 use crate::base::ids::NodeId;
 use crate::base::proto::cluster::cluster_server::ClusterServer;
 use crate::config::Config;
-use crate::connection::broker::Broker;
+use crate::connection::broker::{Broker, Services, Settings};
 use crate::connection::{listener, sys};
 use crate::forward::inbox::Received;
 use crate::forward::service::{ClusterService, LastSeen};
@@ -37,8 +37,6 @@ use crate::replica::reader::Reader;
 use crate::replica::sequencer::{Due, Sequencer};
 use crate::router::Router;
 use crate::storage::{self, DataDir, OpenError};
-use crate::store::Quota;
-use crate::store::scan::PageBudget;
 use crate::telemetry::metrics::Metrics;
 use listen::bind;
 use process::{on, raise_descriptor_limit, signalled, threads};
@@ -191,28 +189,16 @@ impl Node {
         let replica = start_replica(&config, metrics.clone(), replication).await?;
         let raft = replica.raft.clone();
         let reader = Arc::new(Reader::default());
-        let scan_page = PageBudget {
-            max_keys: config.store.scan_page_keys,
-            ..PageBudget::default()
+        let services = Services {
+            proposer: replica.proposer.clone(),
+            reader: reader.clone(),
+            router: replica.router.clone(),
+            backing: raft.backing(),
+            clock: replica.clock.clone(),
+            view: replica.view.clone(),
         };
-        let store_quota = Quota {
-            max_keys: config.store.max_keys,
-            max_bytes: config.store.max_bytes,
-        };
-        let broker = Broker::new(
-            NodeId(config.node.id),
-            config.mqtt.clone(),
-            authenticator,
-            scan_page,
-            store_quota,
-            replica.router.clone(),
-            replica.proposer.clone(),
-            reader.clone(),
-            raft.backing(),
-            replica.clock.clone(),
-            replica.view.clone(),
-            metrics,
-        );
+        let settings = Settings::new(&config, &metrics);
+        let broker = Broker::new(settings, services, authenticator, metrics);
         tokio::spawn(reader.run(
             raft.clone(),
             replica.proposer.clone(),
@@ -229,7 +215,7 @@ impl Node {
         bootstrap(raft.clone(), &config);
         tokio::spawn(metrics::run(broker.clone(), raft.clone()));
         let status = raft.clone();
-        tokio::spawn(sys::run(broker.clone(), move || cluster_view(&status)));
+        tokio::spawn(broker.sys_publisher().run(move || cluster_view(&status)));
         let status = Arc::new(NodeStatus {
             config: config.clone(),
             raft: raft.clone(),

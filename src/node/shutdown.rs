@@ -3,7 +3,6 @@
 //!
 //! What needs a majority is not waited for when there is none: all nodes of a cluster may be told to stop at once.
 
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::Node;
@@ -22,10 +21,11 @@ impl Node {
     pub(super) async fn shutdown(mut self) {
         tracing::info!("shutting down");
         let deadline = tokio::time::Instant::now() + self.drain;
-        self.broker.draining.store(true, Ordering::Release);
+        self.broker.state.start_draining();
         let drained = async {
             self.hand_over().await;
             self.broker
+                .services
                 .router
                 .post_to_all(|| Item::End(End::ShuttingDown));
             while !self.is_settled() {
@@ -44,10 +44,11 @@ impl Node {
         }
         // However it came here, clients are told, and have a moment to read it.
         self.broker
+            .services
             .router
             .post_to_all(|| Item::End(End::ShuttingDown));
         let told = Instant::now() + PROBE;
-        while self.broker.router.connections() > 0 && Instant::now() < told {
+        while self.broker.services.router.connections() > 0 && Instant::now() < told {
             tokio::time::sleep(LOOK).await;
         }
         if let Some(stop) = self.stop_http.take() {
@@ -69,16 +70,16 @@ impl Node {
 
     /// Every client is gone, and whatever was proposed for them is applied.
     fn is_settled(&self) -> bool {
-        let depth = self.broker.proposer.depth();
-        self.broker.router.connections() == 0 && depth.gathering + depth.in_flight == 0
+        let depth = self.broker.services.proposer.depth();
+        self.broker.services.router.connections() == 0 && depth.gathering + depth.in_flight == 0
     }
 
     /// Declares this node's life over, so that the others need not wait for its lease: a subscription anywhere counts
     /// once every live node knows it.
     async fn end_life(&self) {
-        let proposer = &self.broker.proposer;
+        let proposer = &self.broker.services.proposer;
         let down = command::command::Kind::NodeDown(command::NodeDown {
-            node: self.broker.node.0,
+            node: self.broker.settings.node.0,
             incarnation: proposer.incarnation().0,
         });
         if proposer.propose(down).await.is_none() {

@@ -307,7 +307,7 @@ impl World {
         let sequence = self.queue.push(SIZE);
         self.rows.insert(sequence, entry(sequence.0, qos));
         self.published.insert(sequence, qos);
-        self.pump();
+        self.grant_ready();
     }
 
     fn connect(&mut self, receive_maximum: u16) {
@@ -343,11 +343,11 @@ impl World {
             connection.granted.push_back(Packet::Pubrel(sequence));
         }
         self.connection = Some(connection);
-        self.pump();
+        self.grant_ready();
     }
 
     /// Grants what may be granted, as the machine does after every change.
-    fn pump(&mut self) {
+    fn grant_ready(&mut self) {
         let Some(connection) = &mut self.connection else {
             return;
         };
@@ -488,7 +488,7 @@ impl World {
                 connection.granted.push_back(Packet::Pubrel(sequence));
             }
         }
-        self.pump();
+        self.grant_ready();
         true
     }
 

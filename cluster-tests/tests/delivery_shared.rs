@@ -1,8 +1,9 @@
 //! A member of a shared subscription ends while it holds messages: QoS 1 goes to another member, once; QoS 2 goes to
-//! nobody else `[MQTT-4.8.2-5]`; what waited for a member is lost with none of them. Judged from what members wrote down.
+//! nobody else `[MQTT-4.8.2-5]`; what waited for a member is lost with none of them. Judged from what members wrote
+//! down.
 
 use cluster_tests::cluster::{Cluster, Plan};
-use cluster_tests::connection::{Connection, PATIENCE};
+use cluster_tests::connection::{Connection, TIMEOUT};
 use cluster_tests::wire::{self, Connect, Message, Packet, Properties, V5, Value, id};
 use std::time::{Duration, Instant};
 
@@ -179,11 +180,11 @@ fn show(cluster: &mut Cluster, qos: u8, end: End) {
     }
     // As many as it may hold, and one more for each that it acknowledges: what brings that one shows that the
     // acknowledgement is in the log.
-    first.receive(usize::from(HELD), PATIENCE);
+    first.receive(usize::from(HELD), TIMEOUT);
     for index in 0..ACKNOWLEDGED as usize {
         let (_, packet_id) = first.came[index];
         first.acknowledge(qos, packet_id);
-        first.receive(usize::from(HELD) + index + 1, PATIENCE);
+        first.receive(usize::from(HELD) + index + 1, TIMEOUT);
     }
     first.connection.expect_nothing();
     let given = u32::from(HELD) + ACKNOWLEDGED;
@@ -192,7 +193,7 @@ fn show(cluster: &mut Cluster, qos: u8, end: End) {
     // Another member gets what waits.
     let mut second = Member::join(cluster, elsewhere, &format!("{name}-second"), &filter, 100);
     let waiting: Vec<u32> = (given + 1..=FIRST).collect();
-    second.receive_all(qos, &waiting, PATIENCE);
+    second.receive_all(qos, &waiting, TIMEOUT);
     second.connection.expect_nothing();
     match end {
         // Without a DISCONNECT.

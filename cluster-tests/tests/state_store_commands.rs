@@ -1,4 +1,4 @@
-//! State store §3: commands, exact replies, exact error texts.
+//! Commands of the state store: exact replies and error texts (docs/spec/state-store.md, Commands and Errors).
 
 use cluster_tests::cluster::Cluster;
 use cluster_tests::rules;

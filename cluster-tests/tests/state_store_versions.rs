@@ -1,4 +1,4 @@
-//! State store §5: versions, clocks, fencing (P8, K3, K4, K5).
+//! Versions, clocks, fencing: P8, K3, K4, K5 (docs/spec/state-store.md, Versions and Fencing).
 
 use cluster_tests::cluster::Cluster;
 use cluster_tests::rules;

@@ -2,7 +2,7 @@
 //!
 //! Log time follows elapsed time, not wall clocks: every replica keeps the newest stamp it has seen and how long ago
 //! that was, so a new leader goes on where the former one stopped, whatever its own wall clock says. That is what keeps
-//! an expiry from being early after a leader change between nodes whose clocks differ (state store §5). The wall clock
+//! an expiry from being early after a leader change between nodes whose clocks differ (docs/spec/state-store.md, Expiry). The wall clock
 //! only draws log time towards itself by [`SLEW`], and is believed outright when there is nothing better: in a process
 //! that has not yet seen a stamp of a live leader.
 

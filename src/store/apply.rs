@@ -1,7 +1,7 @@
 //! What a write does to its key: the state store's semantics as one pure function.
 //!
 //! The caller reads the key's row, has fired every expiry due at the store's clock ([`expire`]), and writes
-//! what comes out. The store's clock is the log's time, never a replica's own (state store §5).
+//! what comes out. The store's clock is the log's time, never a replica's own (docs/spec/state-store.md, Expiry).
 
 use bytes::Bytes;
 
@@ -13,7 +13,7 @@ use super::record::{KeyRecord, KeyRow, Tombstone};
 use super::reply::Reply;
 use super::request::{Condition, Write, WriteAction};
 
-/// What the store may hold; a SET that grows it past either limit is refused (state store §6).
+/// What the store may hold; a SET that grows it past either limit is refused (docs/spec/state-store.md, Quota).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
     /// The most keys.
@@ -94,8 +94,8 @@ pub struct Outcome<'a> {
 
 /// Applies `write` to a key whose row is `current` (`None` when there is none).
 ///
-/// The checks run in the order of state store §5: timestamps, fencing, NX, NEX or VDEL value; the quota comes last,
-/// when the request would otherwise succeed. A failed check changes nothing.
+/// The checks run in the order of docs/spec/state-store.md, Order of checks: timestamps, fencing, NX, NEX or VDEL
+/// value; the quota comes last, when the request would otherwise succeed. A failed check changes nothing.
 pub fn apply<'w, V: AsRef<[u8]>>(
     write: &Write<'w>,
     current: Option<&KeyRow<V>>,

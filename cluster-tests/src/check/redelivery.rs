@@ -1,7 +1,7 @@
 //! Rules on the packets of one subscriber, over all its connections: D6 (receive maximum) and D7 (packet ids, DUP).
 
-use crate::delivery::label::Label;
-use crate::delivery::record::{Arrival, Event, SubscriberRecord};
+use crate::record::Label;
+use crate::record::{Arrival, Event, SubscriberRecord};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How far the flow of a packet id is, as its receiver knows.
@@ -80,7 +80,7 @@ impl Replay<'_> {
             Event::SentPuback { packet_id } => self.step(*packet_id, Stage::Acknowledged),
             Event::SentPubrec { packet_id } => self.step(*packet_id, Stage::Received),
             Event::SentPubcomp { packet_id } => self.step(*packet_id, Stage::Completed),
-            Event::Publish(_) | Event::Cut | Event::Odd(_) => {}
+            Event::Publish(_) | Event::Cut | Event::ProtocolError(_) => {}
         }
     }
 
@@ -96,7 +96,7 @@ impl Replay<'_> {
         ));
     }
 
-    /// A QoS 1 message that a member of a group held when it was cut off may go to another member.
+    /// A QoS 1 message that a group member had not acknowledged when it was cut off may go to another member.
     fn may_be_taken_back(&self, flow: &Flow) -> bool {
         self.subscriber.shape.group.is_some() && flow.qos == 1
     }
@@ -225,7 +225,7 @@ impl Replay<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::delivery::record::SubscriberShape;
+    use crate::record::SubscriberShape;
 
     fn label(qos: u8, sequence: u32) -> Label {
         Label {

@@ -1,4 +1,4 @@
-//! Finds a client another node when its own does not serve it.
+//! The connections of a client that goes to the next node when its own does not serve it.
 
 use crate::connection::{Connection, Fault};
 use crate::wire::{Connack, Connect};
@@ -7,20 +7,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How long a CONNECT may go unanswered before the next node is tried: an election and a little more.
-const CONNECT_PATIENCE: Duration = Duration::from_millis(2500);
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(2500);
 
-/// Between two attempts.
+/// Time between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// A client's list of nodes.
-pub struct Hopper {
+/// A client and the nodes that it may connect to.
+pub struct FailoverClient {
     nodes: Vec<SocketAddr>,
     at: usize,
     /// A CONNECT was sent and not answered: it may have taken effect.
     pub unanswered: bool,
 }
 
-impl Hopper {
+impl FailoverClient {
     /// Begins with `nodes[first]`.
     pub fn new(nodes: &[SocketAddr], first: usize) -> Self {
         Self {
@@ -36,11 +36,11 @@ impl Hopper {
     }
 
     /// The next connection goes to the next node.
-    pub fn hop(&mut self) {
+    pub fn fail_over(&mut self) {
         self.at = (self.at + 1) % self.nodes.len();
     }
 
-    /// Tries node after node until one accepts; none when `stop` is set before.
+    /// Tries node after node until one accepts. `None` when `stop` is set before.
     pub fn connect(
         &mut self,
         connect: &Connect,
@@ -48,16 +48,16 @@ impl Hopper {
     ) -> Option<(Connection, Connack)> {
         while !stop.load(Ordering::Relaxed) {
             let address = self.nodes[self.at];
-            match Connection::try_connect_within(address, connect, CONNECT_PATIENCE) {
+            match Connection::try_connect_within(address, connect, CONNECT_TIMEOUT) {
                 Ok((connection, connack)) if connack.code == 0 => {
                     return Some((connection, connack));
                 }
-                // Said no: it has no effect.
+                // A refused CONNECT has no effect.
                 Ok(_) => {}
                 Err(Fault::Closed | Fault::Timeout) => self.unanswered = true,
                 Err(Fault::Wrong(why)) => panic!("CONNECT to {address}: {why}"),
             }
-            self.hop();
+            self.fail_over();
             std::thread::sleep(PAUSE);
         }
         None

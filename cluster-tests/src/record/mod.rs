@@ -1,12 +1,15 @@
-//! What clients of a load write down.
+//! What the clients of a load of messages record: [`crate::delivery`] writes it, [`crate::check`] judges it.
 
-use super::label::Label;
+mod label;
+
+pub use label::Label;
+
 use std::collections::BTreeSet;
 
 /// Milliseconds since the load began.
 pub type At = u64;
 
-/// What one publisher sent and was told.
+/// What one publisher sent, and how it was answered.
 #[derive(Debug, Clone, Default)]
 pub struct PublisherRecord {
     pub client_id: String,
@@ -16,7 +19,7 @@ pub struct PublisherRecord {
     /// A CONNECT went unanswered before the first CONNACK came, so that the session may have existed already.
     pub first_uncertain: bool,
     /// Acknowledgements that the standard does not allow, in words.
-    pub odd: Vec<String>,
+    pub protocol_errors: Vec<String>,
 }
 
 /// One message.
@@ -48,14 +51,14 @@ impl Interest {
     }
 }
 
-/// Who a subscriber is.
+/// What a subscriber is like.
 #[derive(Debug, Clone)]
 pub struct SubscriberShape {
     pub client_id: String,
     /// Protocol level.
     pub level: u8,
     pub interest: Interest,
-    /// Of its subscription.
+    /// The QoS of its subscription.
     pub qos: u8,
     /// The shared subscription's name.
     pub group: Option<String>,
@@ -79,7 +82,7 @@ impl SubscriberShape {
         }
     }
 
-    /// What it is sent is limited by its receive maximum.
+    /// How many messages may be unacknowledged at once.
     pub fn window(&self) -> usize {
         if self.level == crate::wire::V5 {
             usize::from(self.receive_maximum)
@@ -89,7 +92,7 @@ impl SubscriberShape {
     }
 }
 
-/// What happened at a subscriber, in its order.
+/// What happened at a subscriber.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A CONNACK with code 0.
@@ -109,10 +112,10 @@ pub enum Event {
     SentPubcomp {
         packet_id: u16,
     },
-    /// The connection ended, whoever ended it.
+    /// The connection ended; either side may have ended it.
     Cut,
     /// Something the standard does not allow, in words.
-    Odd(String),
+    ProtocolError(String),
 }
 
 /// A PUBLISH at a subscriber.
@@ -124,7 +127,7 @@ pub struct Arrival {
     pub retain: bool,
     /// The name after the load's own prefix; the whole name where that is missing.
     pub topic: String,
-    /// None: bytes that no publisher makes.
+    /// `None` for a payload that no publisher makes.
     pub label: Option<Label>,
     pub identifiers: Vec<u32>,
 }
@@ -133,7 +136,7 @@ pub struct Arrival {
 #[derive(Debug, Clone)]
 pub struct SubscriberRecord {
     pub shape: SubscriberShape,
-    /// Of its subscription; MQTT 5 only.
+    /// The identifier of its subscription; MQTT 5 only.
     pub identifier: Option<u32>,
     /// A CONNECT went unanswered before the first CONNACK came.
     pub first_uncertain: bool,
@@ -147,7 +150,7 @@ pub struct Delivery {
     /// Index of its PUBLISH in the events.
     pub event: usize,
     pub label: Label,
-    /// As it came.
+    /// The QoS of the PUBLISH that came.
     pub qos: u8,
 }
 
@@ -173,7 +176,7 @@ impl SubscriberRecord {
                 Event::Pubrel { packet_id } => {
                     open.remove(packet_id);
                 }
-                // No session there: nothing of it here either [MQTT-3.2.2-5].
+                // The broker has no session, so the client discards its own state [MQTT-3.2.2-5].
                 Event::Connected { present: false } => open.clear(),
                 _ => {}
             }
@@ -193,7 +196,7 @@ impl SubscriberRecord {
     }
 }
 
-/// What all clients of a load wrote down.
+/// What all clients of a load recorded.
 #[derive(Debug, Clone, Default)]
 pub struct Record {
     pub publishers: Vec<PublisherRecord>,
@@ -201,7 +204,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// What was acknowledged, of all publishers.
+    /// The acknowledged messages of all publishers.
     pub fn accepted(&self) -> impl Iterator<Item = &Sent> {
         self.publishers
             .iter()

@@ -1,13 +1,13 @@
-//! The mark of a message: who sent it, where to, at which QoS, and as which in that order.
+//! The label of a message: publisher, topic, QoS and sequence number.
 
 use std::fmt::{self, Display, Formatter};
 
-/// Identifies a message; its payload is made from it and nothing else.
+/// Identifies a message. The payload is a function of the label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Label {
     pub publisher: usize,
     pub topic: usize,
-    /// As published; a subscription may lower it.
+    /// The QoS of the PUBLISH; a subscription may lower it.
     pub qos: u8,
     /// 0, 1, 2, … for each publisher, topic and QoS.
     pub sequence: u32,
@@ -24,7 +24,7 @@ impl Display for Label {
 }
 
 impl Label {
-    /// The label as text, then filler: mostly short, one in a hundred messages 20 kB long.
+    /// The label as text, then filler: less than 64 bytes, and 20 kB for one message of a hundred.
     pub fn payload(&self) -> Vec<u8> {
         let mixed = (self.sequence as usize)
             .wrapping_mul(7919)

@@ -1,8 +1,8 @@
-//! One client's connection after its CONNECT was accepted. It hands each packet, each reply and each item of the mailbox to
-//! the part that handles it, and does nothing else.
+//! One client's connection after its CONNECT was accepted. It hands each packet, each reply and each item of the
+//! mailbox to the part that handles it, and does nothing else.
 //!
-//! [`Connection`] has no socket: [`super::task`] gives it what arrives and sends what it leaves in its output. What must
-//! outlive the connection is in the replicated machine; here is only what ends with it.
+//! [`Connection`] has no socket: [`super::task`] gives it what arrives and sends what it leaves in its output. What
+//! must outlive the connection is in the replicated machine; here is only what ends with it.
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -370,7 +370,7 @@ impl Connection {
             }
             Some(Request::Acknowledge(_)) => {
                 if let Some(Request::Acknowledge(in_log)) = context.requests.remove(request_id)
-                    && *reply == Reply::Done
+                    && matches!(reply, Reply::Done)
                 {
                     self.handle_acknowledged_in_log(&in_log);
                 }

@@ -22,8 +22,8 @@ struct Running {
 }
 
 impl DrainTimeout {
-    /// Ready when [`DrainTimeout::update`] must be called: publishers have begun to wait, wait no longer, or have waited
-    /// long enough.
+    /// Ready when [`DrainTimeout::update`] must be called: publishers have begun to wait, wait no longer, or have
+    /// waited long enough.
     pub(super) fn poll(&mut self, context: &mut Context<'_>, state: BackPressureState) -> Poll<()> {
         let is_waited_for = matches!(
             state,

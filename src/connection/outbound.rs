@@ -136,8 +136,8 @@ impl Outbound {
         }
     }
 
-    /// Whether messages of the session's queue may be waiting until the log knows of `acknowledged` more. They may when half
-    /// of the messages that the machine grants at once are in use; it grants `granted` at most.
+    /// Whether messages of the session's queue may be waiting until the log knows of `acknowledged` more. They may when
+    /// half of the messages that the machine grants at once are in use; it grants `granted` at most.
     pub(super) fn is_short_of_room(&self, acknowledged: usize, granted: u16) -> bool {
         let granted = self.receive_maximum.min(granted);
         2 * (self.window.len() + acknowledged) >= usize::from(granted)

@@ -7,7 +7,8 @@ use super::subscribing::request::SubscribeRequest;
 use crate::codec::PacketId;
 use crate::mailbox::RequestId;
 
-/// A request under way. Its type tells which part of the connection gets the reply; the content is private to that part.
+/// A request under way. Its type tells which part of the connection gets the reply; the content is private to that
+/// part.
 #[derive(Debug)]
 pub(super) enum Request {
     /// A PUBLISH on its way through the log.

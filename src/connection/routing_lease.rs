@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use crate::base::limits;
 
-/// The right of this node to deliver messages past the log: for [`limits::ROUTING_LEASE`] after it last began to confirm
-/// its contact with a quorum.
+/// The right of this node to deliver messages past the log: for [`limits::ROUTING_LEASE`] after it last began to
+/// confirm its contact with a quorum.
 ///
 /// Invariant: whoever subscribes waits at least that long for a silent node, so no message that such a node accepts
 /// later misses the subscriber (P6).

@@ -1,4 +1,5 @@
-//! The topics below `$SYS/`: `$SYS/broker/…` in Mosquitto's names for this node, `$SYS/cluster/…` for what all nodes share.
+//! The topics below `$SYS/`: `$SYS/broker/…` in Mosquitto's names for this node, `$SYS/cluster/…` for what all nodes
+//! share.
 //!
 //! Each node computes them for its own clients; they are not replicated. A new subscriber gets the current values as
 //! retained messages, and every subscriber gets the values that change.

@@ -52,8 +52,8 @@ enum Event {
     KeepAlive,
 }
 
-/// Serves one client until its connection ends. What the beginning needs is given back when it is over: most connections
-/// are idle most of the time, and there are many.
+/// Serves one client until its connection ends. What the beginning needs is given back when it is over: most
+/// connections are idle most of the time, and there are many.
 pub(super) async fn serve(broker: &Arc<Broker>, stream: TcpStream, address: SocketAddr) {
     match Box::pin(begin(broker, stream)).await {
         Ok(mut task) => task.run(address).await,
@@ -244,8 +244,8 @@ impl Task {
         Ok(flow? == Flow::Retry)
     }
 
-    /// Reads once and handles the packets. A read that does not fill the buffer has emptied the socket, which `poll_read`
-    /// takes into account: it does not ask the kernel again before there is more.
+    /// Reads once and handles the packets. A read that does not fill the buffer has emptied the socket, which
+    /// `poll_read` takes into account: it does not ask the kernel again before there is more.
     fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Ended>> {
         READ_BUFFER.with_borrow_mut(|buffer| {
             let mut buffer = ReadBuf::new(buffer);

@@ -64,9 +64,9 @@ pub fn expires_at(accepted_at: Millis, expiry_interval_s: u32) -> Millis {
     accepted_at.plus(u64::from(expiry_interval_s) * 1000)
 }
 
-/// The expiry interval to send with a message, seconds: what was received less the time it waited
-/// `[MQTT-3.3.2-6]`, rounded up. `None` when it has expired and must not be sent `[MQTT-3.3.2-5]`. At the deadline it may
-/// still be sent, so that a message with an interval of 0 reaches clients that are connected.
+/// The expiry interval to send with a message, seconds: what was received less the time it waited `[MQTT-3.3.2-6]`,
+/// rounded up. `None` when it has expired and must not be sent `[MQTT-3.3.2-5]`. At the deadline it may still be sent,
+/// so that a message with an interval of 0 reaches clients that are connected.
 pub fn remaining_s(expires_at: Millis, now: Millis) -> Option<u32> {
     let left_ms = expires_at.0.checked_sub(now.0)?;
     Some(u32::try_from(left_ms.div_ceil(1000)).unwrap_or(u32::MAX))

@@ -4,9 +4,9 @@
 //! head:u8 message:u64 size:varint [expires:u64] [group:varint] [identifier:varint ..]    queued
 //! head:u8 order:u64                                                                      released
 //! ```
-//! The low three bits of `head` are the format, which never changes its meaning: 1 queued, 2 released. The others of a queued entry are
-//! QoS (two bits), RETAIN, and whether it expires and came through a group. A queued entry usually takes 11 bytes; the
-//! message itself is stored once, however many sessions wait for it.
+//! The low three bits of `head` are the format, which never changes its meaning: 1 queued, 2 released. The others of a
+//! queued entry are QoS (two bits), RETAIN, and whether it expires and came through a group. A queued entry usually
+//! takes 11 bytes; the message itself is stored once, however many sessions wait for it.
 
 use smallvec::SmallVec;
 

@@ -1,8 +1,8 @@
 //! The replicated state of a session's outgoing queue: what may enter it, and which entries may be sent now.
 //!
-//! The entries themselves are rows of their own, in the order of their sequences; the machine shows them to the queue one
-//! by one. The queue *grants* them to the owning connection in order, as far as the client's receive maximum and the
-//! packet ids allow.
+//! The entries themselves are rows of their own, in the order of their sequences; the machine shows them to the queue
+//! one by one. The queue *grants* them to the owning connection in order, as far as the client's receive maximum and
+//! the packet ids allow.
 //!
 //! Invariant: a granted entry may have reached the client. It is sent again with DUP 1 after a loss of the connection,
 //! and it neither expires nor is dropped for others.
@@ -223,8 +223,8 @@ impl Queue {
         Entry::Released { order }
     }
 
-    /// An entry is finished: PUBACK, PUBCOMP, PUBREC of 0x80 or more `[MQTT-4.4.0-2]`, expiry, drop, or QoS 0 sent. `bytes` is
-    /// the size of its message. The row is removed.
+    /// An entry is finished: PUBACK, PUBCOMP, PUBREC of 0x80 or more `[MQTT-4.4.0-2]`, expiry, drop, or QoS 0 sent.
+    /// `bytes` is the size of its message. The row is removed.
     pub fn finish(&mut self, sequence: Sequence, entry: &Entry, bytes: u64) {
         let counted = match entry {
             Entry::Released { .. } => {
@@ -258,3 +258,7 @@ impl Queue {
 #[cfg(test)]
 #[path = "queue_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "queue_model_tests.rs"]
+mod model_tests;

@@ -1,8 +1,8 @@
-//! The client's PUBLISH packets with QoS 1 and 2 from their arrival to their acknowledgement, on either way: through the
-//! log, or past it to the subscribers of this and other nodes.
+//! The client's PUBLISH packets with QoS 1 and 2 from their arrival to their acknowledgement, on either way: through
+//! the log, or past it to the subscribers of this and other nodes.
 //!
-//! Invariant: no message overtakes an earlier one of the same QoS (P5). While a message is in the log, later ones of its
-//! QoS follow it there; while other nodes have messages to confirm, none goes into the log.
+//! Invariant: no message overtakes an earlier one of the same QoS (P5). While a message is in the log, later ones of
+//! its QoS follow it there; while other nodes have messages to confirm, none goes into the log.
 
 use std::num::NonZeroU16;
 

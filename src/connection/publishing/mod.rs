@@ -60,7 +60,8 @@ impl Publishing {
         self.aliases.resolve(maximum, alias, topic)
     }
 
-    /// Takes a PUBLISH to `topic`. While `client_is_behind`, the client has acknowledgements to send behind its messages.
+    /// Takes a PUBLISH to `topic`. While `client_is_behind`, the client has acknowledgements to send behind its
+    /// messages.
     ///
     /// # Errors
     /// The client exceeds the receive maximum.

@@ -1,6 +1,7 @@
 //! The state store over MQTT: requests arrive as PUBLISH on [`INVOKE`], answers and notifications leave as PUBLISH.
 //!
-//! Invariant: the answer goes before the acknowledgement of its request, so a client that has the PUBACK has the answer.
+//! Invariant: the answer goes before the acknowledgement of its request, so a client that has the PUBACK has the
+//! answer.
 //!
 //! [`INVOKE`]: crate::store::topics::INVOKE
 
@@ -309,8 +310,8 @@ fn fingerprint(payload: &[u8], properties: &Properties<'_>) -> u64 {
     hasher.finish()
 }
 
-/// The properties of an answer or a notification; `None` if they do not fit into MQTT's fields. They do: the correlation
-/// data came in such a field, and versions are short.
+/// The properties of an answer or a notification; `None` if they do not fit into MQTT's fields. They do: the
+/// correlation data came in such a field, and versions are short.
 fn properties(
     correlation_data: Option<&[u8]>,
     status: Option<&str>,

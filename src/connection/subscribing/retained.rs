@@ -1,7 +1,7 @@
 //! Retained messages for a new subscription, read page by page as the client takes them.
 //!
-//! Messages of a durable session with QoS 1 and 2 went into its queue when the subscription was made; a reader sends the
-//! others. It skips retained messages that are newer than the subscription: they were delivered when they were
+//! Messages of a durable session with QoS 1 and 2 went into its queue when the subscription was made; a reader sends
+//! the others. It skips retained messages that are newer than the subscription: they were delivered when they were
 //! published.
 
 use crate::base::ids::{LogIndex, SessionId};

@@ -10,7 +10,7 @@ use cluster_tests::wire::{Connect, Message, Packet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-const DEFERRED: &str = "quorumq_acknowledgements_held_total";
+const DEFERRED: &str = "quorumq_acknowledgements_deferred_total";
 const DROPPED: &str = "quorumq_messages_dropped_total";
 const STALLED: &str = "quorumq_subscribers_stalled_total";
 const MEMORY: &str = "process_resident_memory_bytes";

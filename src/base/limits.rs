@@ -9,15 +9,15 @@ use std::time::Duration;
 /// wire; more would only cut the same commands into smaller batches.
 pub const PROPOSALS_IN_FLIGHT: usize = 2;
 
-/// How long acknowledgements that nothing waits for stay behind when nothing else is proposed. Each commit costs every
-/// node a sync; most clients' next message comes sooner and takes them along.
-pub const LAZY_COMMANDS: Duration = Duration::from_millis(5);
+/// How long PUBACK and PUBCOMP wait to share a proposal with another command. Each commit costs every node a sync, and
+/// most clients' next message comes sooner than this.
+pub const DEFERRED_COMMANDS: Duration = Duration::from_millis(5);
 
-/// Bytes of commands that gather for the next proposal before connections are told to wait.
-pub const PROPOSAL_GATHERING_BYTES: usize = 64 << 20;
+/// Bytes of commands that may wait to be proposed; connections wait while there are more.
+pub const PROPOSAL_QUEUE_BYTES: usize = 64 << 20;
 
 /// The same for commands of requests with `$high_priority`.
-pub const PROPOSAL_URGENT_BYTES: usize = 80 << 20;
+pub const PROPOSAL_URGENT_QUEUE_BYTES: usize = 80 << 20;
 
 /// Bytes of commands in one proposal, the last one not counted. Larger ones would hold up heartbeats, on the wire and
 /// in the thread that handles them.
@@ -44,7 +44,7 @@ pub const ROUTING_LEASE: Duration = Duration::from_secs(1);
 
 /// How long SUBACK waits for nodes that do not answer. Longer than [`ROUTING_LEASE`], by more than clocks run apart:
 /// whatever such a node accepts afterwards, it matches against the subscription.
-pub const SUBSCRIBED_EVERYWHERE: Duration = Duration::from_millis(1_250);
+pub const SUBSCRIPTION_TIMEOUT: Duration = Duration::from_millis(1_250);
 
 /// Bytes of messages that wait for one peer node before further QoS 0 messages to it are dropped.
 pub const PEER_OUTBOX_BYTES: usize = 64 << 20;

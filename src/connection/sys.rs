@@ -12,10 +12,9 @@ use parking_lot::Mutex;
 
 use crate::base::ids::NodeId;
 use crate::codec::QoS;
-use crate::forward::wire::Message;
 use crate::mailbox::WakeList;
 use crate::replica::applier::View;
-use crate::router::Router;
+use crate::router::{Message, Router};
 use crate::telemetry::cells::{Counter, Label};
 use crate::telemetry::labels::{DropReason, Qos};
 use crate::telemetry::metrics::Metrics;
@@ -112,7 +111,8 @@ impl SysPublisher {
             values.append(&mut self.cluster_values(&cluster()));
             let mut wake = WakeList::default();
             for (topic, value) in self.topics.update(values) {
-                self.router.deliver_own(&message(topic, &value), &mut wake);
+                self.router
+                    .deliver_local(&message(topic, &value), &mut wake);
             }
             drop(wake);
             tokio::time::sleep(self.interval).await;

@@ -1,4 +1,4 @@
-//! What the node tells operators of sessions and retained messages.
+//! The administration of sessions and retained messages.
 
 use prost::Message as _;
 
@@ -10,7 +10,7 @@ use crate::http::{
     SubscriptionStatus,
 };
 use crate::machine::effect::Reply;
-use crate::machine::{key, read};
+use crate::machine::{read, schema};
 use crate::topic::Filter;
 
 impl NodeStatus {
@@ -27,7 +27,7 @@ impl NodeStatus {
             Some(Reply::Done) => Ok(true),
             Some(_) => Ok(false),
             None => Err(AdminError::NoLeader(
-                "this node is not in touch with the cluster's majority".to_owned(),
+                "this node has no contact with the cluster's majority".to_owned(),
             )),
         }
     }
@@ -93,7 +93,7 @@ impl Sessions for NodeStatus {
         Box::pin(async move {
             self.catch_up().await?;
             let backing = &*self.broker.services.backing;
-            let Some(row) = backing.get(&key::session::encode(&client_id)) else {
+            let Some(row) = backing.get(&schema::session::encode(&client_id)) else {
                 return Ok(None);
             };
             let row = state::Session::decode(row).expect("the machine wrote the row");
@@ -166,8 +166,9 @@ impl Sessions for NodeStatus {
             self.catch_up().await?;
             let row = self
                 .broker
+                .services
                 .backing
-                .get(&key::retained::encode(topic.as_bytes()));
+                .get(&schema::retained::encode(topic.as_bytes()));
             Ok(row.map(|row| {
                 let row = state::Retained::decode(row).expect("the machine wrote the row");
                 retained_status(&topic, &row, true)

@@ -1,4 +1,4 @@
-//! What the node tells operators and probes, and what they may ask of it.
+//! The answers to probes, and the administration of the cluster.
 
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ const CAUGHT_UP: u64 = 1_000;
 
 /// Answers probes and administration requests.
 pub struct NodeStatus {
-    /// For names.
+    /// For the cluster's name and id.
     pub config: Arc<Config>,
     /// The replica.
     pub raft: Raft,
-    /// The front end.
+    /// The node's connections.
     pub broker: Arc<Broker>,
 }
 
@@ -94,7 +94,7 @@ impl Admin for NodeStatus {
                 node: NodeId(request.id),
                 address: request.address,
             };
-            // It goes on when the caller's patience has ended.
+            // The task goes on when the caller does not wait any longer.
             let raft = self.raft.clone();
             let added = tokio::spawn(async move { raft.add(peer).await });
             added

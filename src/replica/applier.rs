@@ -1,4 +1,9 @@
 //! Runs committed batches through the machine and hands its outputs to this node's connections.
+//!
+//! Invariant: outputs are performed in the order in which the machine made them, after their batch is committed to the
+//! tables.
+//! Invariant: what the rest of the node reads of the machine ([`View`], [`Due`], [`Clock`]) is brought up to date after
+//! each batch.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +27,7 @@ use crate::store::Usage;
 use crate::telemetry::labels::DropReason as Dropped;
 use crate::telemetry::metrics::Metrics;
 
-/// What the rest of the node needs to know of the machine, kept current by apply.
+/// What the rest of the node needs to know of the machine.
 #[derive(Default)]
 pub struct View {
     live: Mutex<Vec<(NodeId, Incarnation)>>,
@@ -35,12 +40,12 @@ pub struct View {
 }
 
 impl View {
-    /// Nodes whose connections may be live.
+    /// Nodes whose incarnation is registered and has not ended.
     pub fn live_nodes(&self) -> Vec<(NodeId, Incarnation)> {
         self.live.lock().clone()
     }
 
-    /// An index that is applied and holds whatever a connection has got the reply to.
+    /// An applied log index. It covers every command that a connection has got the reply to.
     pub fn applied(&self) -> LogIndex {
         LogIndex(self.applied.load(Ordering::Acquire))
     }
@@ -50,7 +55,7 @@ impl View {
         *self.usage.lock()
     }
 
-    /// What waits for clients.
+    /// What waits in the queues of sessions and groups.
     pub fn queue_usage(&self) -> QueueUsage {
         *self.queues.lock()
     }
@@ -60,15 +65,15 @@ impl View {
         self.watches.load(Ordering::Relaxed)
     }
 
-    /// The newest life of this node that was ever registered.
+    /// The newest incarnation of this node that was ever registered.
     pub fn known_incarnation(&self) -> Incarnation {
         Incarnation(self.known_incarnation.load(Ordering::Acquire))
     }
 }
 
-/// Something that ends this node's present life.
+/// What the log says of this node's incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LifeEvent {
+pub enum IncarnationEvent {
     /// The incarnation was declared dead or refused, or its replies were lost with a snapshot: a new one must begin.
     Ended(Incarnation),
     /// The incarnation is registered.
@@ -85,14 +90,14 @@ pub struct Applier {
     clock: Arc<Clock>,
     view: Arc<View>,
     metrics: Arc<Metrics>,
-    life: mpsc::UnboundedSender<LifeEvent>,
-    /// Slow subscribers of this node that got the message of the command whose outputs are being performed, and its
-    /// publisher: the publisher's acknowledgement waits for them if it is a connection of this node, too.
+    events: mpsc::UnboundedSender<IncarnationEvent>,
+    /// Subscribers of this node that throttle the publisher of the PUBLISH whose outputs are being performed, with the
+    /// publisher's session. If the publisher is a connection of this node, too, its acknowledgement is deferred.
     throttled: Option<(SessionId, Throttled)>,
 }
 
 impl Applier {
-    /// An applier of an empty machine; Raft restores it before the first batch. Events of this node's life are rare
+    /// An applier of an empty machine, which Raft restores before the first batch. Events of the incarnation are rare
     /// (a handful per restart), so their channel needs no bound.
     pub fn new(
         local: NodeId,
@@ -102,8 +107,12 @@ impl Applier {
         due: Arc<Due>,
         clock: Arc<Clock>,
         metrics: Arc<Metrics>,
-    ) -> (Applier, Arc<View>, mpsc::UnboundedReceiver<LifeEvent>) {
-        let (life, events) = mpsc::unbounded_channel();
+    ) -> (
+        Applier,
+        Arc<View>,
+        mpsc::UnboundedReceiver<IncarnationEvent>,
+    ) {
+        let (events, receiver) = mpsc::unbounded_channel();
         let view = Arc::new(View::default());
         let applier = Applier {
             local,
@@ -114,10 +123,10 @@ impl Applier {
             clock,
             view: view.clone(),
             metrics,
-            life,
+            events,
             throttled: None,
         };
-        (applier, view, events)
+        (applier, view, receiver)
     }
 
     fn publish(&self) {
@@ -136,9 +145,9 @@ impl Applier {
             .store(self.machine.incarnation(self.local).0, Ordering::Release);
     }
 
-    fn tell(&self, event: LifeEvent) {
+    fn tell(&self, event: IncarnationEvent) {
         // The receiver is gone only when the node stops.
-        let _ = self.life.send(event);
+        let _ = self.events.send(event);
     }
 
     fn count_dropped(&self, reason: Dropped, count: u64) {
@@ -165,8 +174,8 @@ impl Applier {
                 }
                 if sequence == 1 {
                     self.publish_nodes();
-                    self.clock.is_live();
-                    self.tell(LifeEvent::Registered(incarnation));
+                    self.clock.set_live();
+                    self.tell(IncarnationEvent::Registered(incarnation));
                 }
             }
             Output::ProposalGap { incarnation, .. } => {
@@ -176,7 +185,7 @@ impl Applier {
             }
             Output::IncarnationRefused { refused, .. } => {
                 self.publish_nodes();
-                self.tell(LifeEvent::Ended(refused));
+                self.tell(IncarnationEvent::Ended(refused));
             }
             Output::Publish { message, expiry_s } => {
                 let throttled = self.router.deliver_logged(&message, expiry_s, wake);
@@ -192,7 +201,7 @@ impl Applier {
                 identifiers,
                 message,
             } => {
-                self.router.deliver_chosen(
+                self.router.deliver_assigned(
                     connection,
                     &message,
                     retain,
@@ -219,9 +228,9 @@ impl Applier {
             Output::NodeEnded { node, incarnation } => {
                 self.publish_nodes();
                 if node == self.local {
-                    self.tell(LifeEvent::Ended(incarnation));
+                    self.tell(IncarnationEvent::Ended(incarnation));
                 } else {
-                    self.router.remote().node_ended(node);
+                    self.router.peers().node_ended(node);
                 }
             }
             Output::End { connection, reason } => {
@@ -261,10 +270,11 @@ impl Apply for Applier {
         self.machine.restore(backing);
         self.publish_nodes();
         self.publish();
-        // Replies to what was on its way may have been applied inside the snapshot: they are lost, so is this life.
+        // Proposals that were on their way may be applied inside the snapshot. Their replies are lost, so this
+        // incarnation ends.
         let incarnation = self.proposer.incarnation();
         if incarnation != Incarnation::default() {
-            self.tell(LifeEvent::Ended(incarnation));
+            self.tell(IncarnationEvent::Ended(incarnation));
         }
     }
 }

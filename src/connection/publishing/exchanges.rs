@@ -14,10 +14,9 @@ use crate::base::proto::command::{self, command::Kind};
 use crate::codec::{PacketId, Publish, QoS, ReasonCode};
 use crate::connection::context::{Context, Flow};
 use crate::connection::requests::Request;
-use crate::forward::wire::Message;
-use crate::mailbox::RequestId;
-use crate::mailbox::back_pressure::{BackPressureState, DeferredAck};
-use crate::router::{Delivered, Route};
+use crate::mailbox::back_pressure::BackPressureState;
+use crate::mailbox::{DeferredAck, RequestId};
+use crate::router::{Delivered, Message, Route};
 use crate::session::inbound::{Inbound, Reception, Release};
 use crate::telemetry::labels::DropReason;
 

@@ -139,7 +139,7 @@ impl Publishing {
         };
         // A client that is behind must be read all the same: two clients may wait for each other's acknowledgements.
         let is_throttled =
-            !client_is_behind && exchanges.is_throttled(route.pressure(), route.has_remote());
+            !client_is_behind && exchanges.is_throttled(route.back_pressure(), route.has_remote());
         if !self.has_routing_lease || is_throttled {
             return Ok(Flow::Retry);
         }

@@ -156,9 +156,9 @@ impl Subscribing {
         if others.is_empty() {
             self.handle_effective(context, request_id);
         } else {
-            let applied = services.view.applied().0;
-            let remote = services.router.remote();
-            remote.barrier(&others, applied, &context.mailbox, request_id);
+            let applied = services.view.applied();
+            let peers = services.router.peers();
+            peers.await_applied(&others, applied, &context.mailbox, request_id);
         }
     }
 

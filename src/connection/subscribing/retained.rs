@@ -10,10 +10,9 @@ use crate::base::time::Millis;
 use crate::codec::QoS;
 use crate::connection::broker::Broker;
 use crate::connection::sys;
-use crate::forward::wire::Message;
 use crate::machine::read;
 use crate::mailbox::{Filling, Mailbox};
-use crate::router::Router;
+use crate::router::{Message, Router};
 use crate::session::delivery::{remaining_s, sends_retained};
 use crate::topic::Filter;
 

@@ -15,8 +15,7 @@ pub use admin::{
 pub use health::{Check, NotReady, Readiness};
 pub use serve::{Endpoints, serve};
 pub use sessions::{
-    LARGEST_PAGE, Listed, Page, RetainedStatus, SessionDetail, SessionStatus, Sessions,
-    SubscriptionStatus,
+    Listed, Page, RetainedStatus, SessionDetail, SessionStatus, Sessions, SubscriptionStatus,
 };
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::admin::{AdminError, AdminFuture, bounded};
 
 /// Most entries of one page.
-pub const LARGEST_PAGE: usize = 1_000;
+const LARGEST_PAGE: usize = 1_000;
 
 /// Which page of a list: `?after=NAME&limit=N`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,5 +1,5 @@
-# Quorumq's entry points. Each target sets the machine up first (scripts/setup): it checks the Rust toolchain,
-# installs Debian packages that are missing, and builds RocksDB once. A second run finds all of it in place.
+# Quorumq's entry points. Each target that builds sets the machine up first (scripts/setup): it checks the Rust
+# toolchain, installs the Debian packages that are missing, and builds RocksDB once. A second run finds all in place.
 
 CACHE ?= $(HOME)/.cache/quorumq
 CARGO_TARGET_DIR ?= $(CACHE)/target
@@ -9,7 +9,7 @@ export CACHE CARGO_TARGET_DIR
 WITH := scripts/with-env
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test unit cluster lint fmt bench chaos azure fuzz image conformance clean
+.PHONY: help build run test unit cluster lint fmt deny fresh bench chaos azure fuzz image conformance clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -26,7 +26,7 @@ test: ## everything: format, lints, unit and property tests, three-node clusters
 unit: ## unit and property tests only
 	@$(WITH) test scripts/test unit
 
-cluster: ## cluster tests of the release binary only; ONLY=<part of a name> picks some
+cluster: ## cluster tests of the release binary only; ONLY=<part of the name of a test or its file> picks some
 	@$(WITH) test scripts/test cluster $(ONLY)
 
 lint: ## formatting and lints
@@ -34,6 +34,12 @@ lint: ## formatting and lints
 
 fmt: ## format the sources
 	cargo fmt --all
+
+deny: ## licences, sources and forbidden packages among the dependencies
+	@$(WITH) deny cargo deny --locked check bans licenses sources
+
+fresh: ## set-up on a minimal Debian 12 and 13, as root and as a user; needs root and debootstrap
+	@scripts/fresh
 
 bench: ## figures, beside etcd, Mosquitto, rumqttd, RabbitMQ and NATS, as far as they are installed
 	@$(WITH) test scripts/bench
@@ -58,5 +64,5 @@ image: build ## a Docker image of the release binary, for docker compose: IMAGE=
 	@cp "$(CARGO_TARGET_DIR)/release/quorumq" "$(CACHE)/image/"
 	docker build -t $(IMAGE) --build-arg BASE=$(BASE) -f deploy/docker/Dockerfile "$(CACHE)/image"
 
-clean: ## remove what building and running left, but not the RocksDB that was built once
-	rm -rf "$(CARGO_TARGET_DIR)" "$(CACHE)/image"
+clean: ## remove what building, testing and running left, but not the RocksDB and the tools that were built once
+	rm -rf "$(CARGO_TARGET_DIR)" "$(CACHE)/image" "$(CACHE)/tmp" "$(CACHE)/fresh"

@@ -15,9 +15,9 @@ fn main() {
         .map(|address| address.parse().expect("host:port, an IP address"))
         .collect();
     let picked: Vec<String> = arguments.collect();
-    let told = corpus::hold_all(&broker, &picked, &nodes);
-    println!("{}", told.report());
-    if !told.complaints().is_empty() {
+    let report = corpus::hold_all(&broker, &picked, &nodes);
+    println!("{}", report.summary());
+    if !report.complaints().is_empty() {
         std::process::exit(1);
     }
 }

@@ -29,7 +29,7 @@ fn main() {
     let messages = usize::try_from(messages).expect("a number of messages fits");
     load.wait_progress(messages, Duration::from_secs(300));
     let record = load.stop();
-    println!("seed {seed}: {:?}", trial::Shown::of(&record));
+    println!("seed {seed}: {:?}", trial::TrialResult::of(&record));
     let mut rules: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for violation in trial::violations(&record) {
         let rule = violation.split(':').next().unwrap_or_default().to_owned();

@@ -9,7 +9,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 /// How long a test waits for a packet that must come.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why no packet came.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,11 +32,11 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Opens a socket; sends nothing. `level` is how answers are read.
+    /// Opens a socket and sends nothing. Answers are read as packets of protocol `level`.
     pub fn open(address: SocketAddr, level: u8) -> std::io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        let stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
         stream.set_nodelay(true)?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         Ok(Self {
             stream,
             level,
@@ -48,7 +48,7 @@ impl Connection {
 
     /// Connects and returns the CONNACK, whatever its code.
     pub fn try_connect(address: SocketAddr, connect: &Connect) -> Result<(Self, Connack), Fault> {
-        Self::try_connect_within(address, connect, PATIENCE)
+        Self::try_connect_within(address, connect, TIMEOUT)
     }
 
     pub fn try_connect_within(
@@ -90,7 +90,7 @@ impl Connection {
         &self.stream
     }
 
-    /// 1, 2, 3, …, 65535, 1, …
+    /// The next packet id: 1, 2, 3, …, 65535, 1, …
     pub fn packet_id(&mut self) -> u16 {
         self.next_packet_id = self.next_packet_id.checked_add(1).unwrap_or(1);
         self.next_packet_id
@@ -112,18 +112,18 @@ impl Connection {
         }
     }
 
-    /// Waits until something has come that nobody has read, and leaves it there.
+    /// Waits until there are unread bytes, and leaves them unread.
     #[track_caller]
     pub fn wait_for_bytes(&self) {
         if !self.inbox.is_empty() {
             return;
         }
-        let looked = self.stream.set_read_timeout(Some(PATIENCE));
+        let looked = self.stream.set_read_timeout(Some(TIMEOUT));
         let found = looked.and_then(|()| self.stream.peek(&mut [0]));
         assert!(matches!(found, Ok(1..)), "nothing came: {found:?}");
     }
 
-    /// The next packet, PUBLISHes that were set aside excepted.
+    /// The next packet from the socket; PUBLISHes that were set aside are not looked at.
     pub fn receive(&mut self, within: Duration) -> Result<Packet, Fault> {
         let deadline = Instant::now() + within;
         loop {
@@ -159,7 +159,7 @@ impl Connection {
         }
     }
 
-    /// The next packet as its first byte and its body, well formed.
+    /// The next packet as its first byte and its body, after it was checked to be well formed.
     pub fn receive_frame(&mut self, within: Duration) -> Result<(u8, Vec<u8>), Fault> {
         let deadline = Instant::now() + within;
         loop {
@@ -188,14 +188,14 @@ impl Connection {
     /// The next packet; panics when none comes.
     #[track_caller]
     pub fn expect(&mut self) -> Packet {
-        self.receive(PATIENCE)
+        self.receive(TIMEOUT)
             .unwrap_or_else(|fault| panic!("no packet: {fault:?}"))
     }
 
     /// The next packet that is no PUBLISH; PUBLISHes are set aside for [`Self::publish_received`].
     #[track_caller]
     pub fn expect_answer(&mut self) -> Packet {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             match self.receive(deadline.saturating_duration_since(Instant::now())) {
                 Ok(Packet::Publish(publish)) => self.set_aside.push_back(publish),
@@ -225,7 +225,7 @@ impl Connection {
 
     #[track_caller]
     pub fn publish_received(&mut self) -> Publish {
-        self.next_publish(PATIENCE)
+        self.next_publish(TIMEOUT)
             .unwrap_or_else(|fault| panic!("no PUBLISH: {fault:?}"))
     }
 
@@ -303,13 +303,13 @@ impl Connection {
     /// The broker closes, and sends nothing before that.
     #[track_caller]
     pub fn expect_closed(&mut self) {
-        match self.receive(PATIENCE) {
+        match self.receive(TIMEOUT) {
             Err(Fault::Closed) => {}
             other => panic!("instead of a close: {other:?}"),
         }
     }
 
-    /// Closes without a DISCONNECT and waits until the broker has closed too: it knows then.
+    /// Closes without a DISCONNECT, then waits for the broker's close, which shows that it has noticed.
     pub fn hang_up(mut self) {
         let _ = self.stream.shutdown(Shutdown::Write);
         let _ = self.read_to_end(Duration::from_secs(2));
@@ -320,6 +320,6 @@ impl Connection {
         let _ = self.try_send(&wire::disconnect(self.level, 0, &Properties::new()));
         let _ = self.stream.shutdown(Shutdown::Write);
         // Reading until the broker's close makes sure that it has seen the DISCONNECT.
-        while self.receive(Duration::from_secs(2)).is_ok() {}
+        let _ = self.read_to_end(TIMEOUT);
     }
 }

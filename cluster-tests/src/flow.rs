@@ -1,4 +1,4 @@
-//! Publishers with large windows and subscribers that take their time, for tests of back-pressure.
+//! Publishers with large windows and slow subscribers, for tests of back-pressure.
 
 use crate::connection::{Connection, Fault};
 use crate::wire::{self, Connect, Message, Packet, Value, id};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// How long anything here may take.
 pub const LIMIT: Duration = Duration::from_secs(90);
 
-/// A connection whose socket keeps little that was not read.
+/// A connection whose socket buffers little that was not read.
 #[track_caller]
 pub fn with_small_buffer(address: SocketAddr, connect: &Connect) -> Connection {
     let connection = Connection::connect(address, connect).0;
@@ -31,7 +31,7 @@ pub struct Load {
 
 /// What a publisher saw.
 #[derive(Debug, Clone, Copy)]
-pub struct Published {
+pub struct PublisherStats {
     pub acknowledged: u32,
     /// The longest time from a message to its PUBACK or PUBREC.
     pub slowest: Duration,
@@ -41,12 +41,12 @@ pub struct Published {
 
 /// Publishes all of `load` and waits for every acknowledgement. Payloads begin with `from` and the message's number.
 #[track_caller]
-pub fn publish(mut connection: Connection, from: u32, load: &Load) -> Published {
+pub fn publish(mut connection: Connection, from: u32, load: &Load) -> PublisherStats {
     let deadline = Instant::now() + LIMIT;
     let mut sent = 0;
     let mut waiting: HashMap<u16, Instant> = HashMap::new();
     let mut releasing = 0;
-    let mut seen = Published {
+    let mut seen = PublisherStats {
         acknowledged: 0,
         slowest: Duration::ZERO,
         longest_gap: Duration::ZERO,
@@ -61,7 +61,7 @@ pub fn publish(mut connection: Connection, from: u32, load: &Load) -> Published 
             let message = Message::new(&load.topic, payload).qos(load.qos, packet_id);
             waiting.insert(packet_id, Instant::now());
             let bytes = message.bytes(connection.level());
-            // A connection that was closed shows when it is read.
+            // A closed connection is noticed when it is read.
             assert_ne!(
                 connection.try_send(&bytes),
                 Err(Fault::Timeout),
@@ -97,19 +97,19 @@ pub fn publish(mut connection: Connection, from: u32, load: &Load) -> Published 
     seen
 }
 
-/// How a subscriber takes what it gets.
+/// How fast a subscriber reads.
 #[derive(Debug, Clone, Copy)]
-pub struct Pace {
-    /// Messages until it rests.
+pub struct ReadRate {
+    /// Messages between two pauses.
     pub messages: u32,
-    /// How long it rests.
+    /// How long it pauses.
     pub rest: Duration,
 }
 
-/// Reads `total` messages at that pace, acknowledges each, and checks that those of every publisher come once and in
+/// Reads `total` messages at that rate, acknowledges each, and checks that those of every publisher come once and in
 /// their order.
 #[track_caller]
-pub fn subscribe(connection: &mut Connection, total: u32, pace: Pace) {
+pub fn subscribe(connection: &mut Connection, total: u32, rate: ReadRate) {
     let mut next: HashMap<(u32, u8), u32> = HashMap::new();
     let mut count = 0;
     let deadline = Instant::now() + LIMIT;
@@ -141,8 +141,8 @@ pub fn subscribe(connection: &mut Connection, total: u32, pace: Pace) {
                 };
                 connection.send(&wire::acknowledgement(answer, publish.packet_id));
                 count += 1;
-                if count % pace.messages == 0 {
-                    std::thread::sleep(pace.rest);
+                if count % rate.messages == 0 {
+                    std::thread::sleep(rate.rest);
                 }
             }
             Packet::Pubrel(ack) => {

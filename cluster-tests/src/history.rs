@@ -1,15 +1,15 @@
-//! What clients asked and what they were told, with the time of both on one monotonic clock.
+//! Requests of clients and their outcomes, with the times of both on one monotonic clock.
 
 use crate::store::Hlc;
 use std::sync::Mutex;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A value of a test; written as decimal digits, unique per write where a check needs that.
 pub type ValueId = u32;
 
-/// What was asked of one key.
+/// A request on one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Ask {
+pub enum Command {
     Set(ValueId),
     SetNx(ValueId),
     SetNex(ValueId),
@@ -18,9 +18,9 @@ pub enum Ask {
     Vdel(ValueId),
 }
 
-/// What was answered.
+/// What was answered to a [`Command`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Told {
+pub enum Outcome {
     /// `+OK`.
     Ok,
     /// `:-1`.
@@ -30,7 +30,7 @@ pub enum Told {
     Value(ValueId),
     /// `$-1`.
     Absent,
-    /// No answer: done or not.
+    /// There was no answer; the command was executed or not.
     Unknown,
 }
 
@@ -39,8 +39,8 @@ pub enum Told {
 pub struct Operation {
     pub client: usize,
     pub key: usize,
-    pub ask: Ask,
-    pub told: Told,
+    pub command: Command,
+    pub outcome: Outcome,
     /// `__ts` of the answer.
     pub version: Option<Hlc>,
     /// `__ts` of the request.
@@ -53,16 +53,16 @@ pub struct Operation {
 
 impl Operation {
     pub fn is_write(&self) -> bool {
-        self.ask != Ask::Get
+        self.command != Command::Get
     }
 
     pub fn is_known(&self) -> bool {
-        self.told != Told::Unknown
+        self.outcome != Outcome::Unknown
     }
 
-    /// An acknowledged change of the value.
+    /// Whether it is an acknowledged SET.
     pub fn has_set(&self) -> bool {
-        self.told == Told::Ok
+        self.outcome == Outcome::Ok
     }
 }
 
@@ -110,8 +110,8 @@ impl History {
         all
     }
 
-    /// The longest time, in milliseconds, between two acknowledged changes that follow each other.
-    pub fn longest_write_gap_ms(&self) -> u64 {
+    /// The longest time between two acknowledged changes that follow each other.
+    pub fn longest_write_gap(&self) -> Duration {
         let mut times: Vec<u64> = self
             .operations()
             .iter()
@@ -119,11 +119,7 @@ impl History {
             .map(|operation| operation.returned)
             .collect();
         times.sort_unstable();
-        times
-            .windows(2)
-            .map(|pair| pair[1] - pair[0])
-            .max()
-            .unwrap_or(0)
-            / 1_000_000
+        let gaps = times.windows(2).map(|pair| pair[1] - pair[0]);
+        Duration::from_nanos(gaps.max().unwrap_or(0))
     }
 }

@@ -1,8 +1,8 @@
-//! The few lines of HTTP/1.1 that asking a node's administration port takes.
+//! A minimal HTTP/1.1 client for a node's administration port.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// An answer: its status and its body.
 #[derive(Debug, Clone)]
@@ -11,18 +11,34 @@ pub struct Answer {
     pub body: String,
 }
 
-/// GETs `path`; `None` when nothing answers within two seconds.
+/// How long a node may take to connect, and to send each part of an answer.
+const PART_WITHIN: Duration = Duration::from_secs(2);
+
+/// How long a whole answer may take.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+/// GETs `path`; `None` when there is no whole answer in time.
 pub fn get(address: SocketAddr, path: &str) -> Option<Answer> {
-    let within = Duration::from_secs(2);
-    let mut stream = TcpStream::connect_timeout(&address, within).ok()?;
-    stream.set_read_timeout(Some(within)).ok()?;
+    let deadline = Instant::now() + ANSWER_WITHIN;
+    let mut stream = TcpStream::connect_timeout(&address, PART_WITHIN).ok()?;
+    stream.set_read_timeout(Some(PART_WITHIN)).ok()?;
+    stream.set_write_timeout(Some(PART_WITHIN)).ok()?;
     write!(
         stream,
         "GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n"
     )
     .ok()?;
     let mut bytes = Vec::new();
-    stream.read_to_end(&mut bytes).ok()?;
+    let mut chunk = [0; 16 * 1024];
+    loop {
+        match stream.read(&mut chunk).ok()? {
+            0 => break,
+            read => bytes.extend(&chunk[..read]),
+        }
+        if Instant::now() > deadline {
+            return None;
+        }
+    }
     parse(&String::from_utf8_lossy(&bytes))
 }
 

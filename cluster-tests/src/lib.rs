@@ -1,15 +1,19 @@
-//! Shows that Quorumq keeps its promises: starts real clusters of the real binary, talks to them over raw sockets, breaks
-//! them, and judges what clients saw.
+//! The harness that shows whether Quorumq keeps its promises. It starts real clusters of the real binary, talks to them
+//! over raw sockets, kills nodes and cuts links, and judges what clients saw.
 //!
-//! Must not use Quorumq's own code for what it judges: packets are built and read by [`wire`], byte by byte, so that a
-//! mistake in the broker's codec cannot hide itself.
+//! Invariant: nothing here uses Quorumq's own code for what it judges. [`wire`] builds and reads packets byte by byte,
+//! so that a mistake in the broker's codec cannot hide itself.
+//! Invariant: what is judged about data is judged once. No test is retried, and no test is skipped in silence
+//! ([`skip`]).
 //!
 //! * [`cluster`] starts, kills, pauses and restarts nodes.
 //! * [`connection`] is one MQTT connection; [`store`] is a state store client on top of it.
-//! * [`corpus`] holds conversations written as text, byte by byte; [`conformance`] lists what they show of the standards.
-//! * [`history`] records what clients asked and were told; [`check`] judges it; [`workload`] makes it.
-//! * [`delivery`] does the same for messages: publishers and durable subscribers that move from node to node.
-//! * [`flow`] has publishers with large windows and subscribers that take their time.
+//! * [`corpus`] holds scripted conversations; [`conformance`] lists which statements of the standards they show.
+//! * [`history`] records requests and their outcomes; [`workload`] produces them; [`check`] judges them; [`trial`] does
+//!   all three on a cluster with a fault.
+//! * [`delivery`] does the same for messages, which [`record`] keeps: publishers and durable subscribers that fail over
+//!   from node to node.
+//! * [`flow`] has publishers with large windows and slow subscribers.
 //! * [`script`] runs programs that use other people's clients.
 
 pub mod check;
@@ -22,8 +26,10 @@ pub mod flow;
 pub mod history;
 pub mod http;
 pub mod random;
+pub mod record;
 pub mod rules;
 pub mod script;
+pub mod skip;
 pub mod store;
 pub mod trial;
 pub mod wait;

@@ -1,14 +1,14 @@
-//! Many small rules against one cluster: each is shown to hold or to be broken under its own name, and a broken one does
-//! not keep the others from being looked at.
+//! Many small rules on one cluster. Each rule is reported under its own name, and a broken rule does not keep the
+//! others from being checked.
 
 use crate::cluster::Cluster;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-/// A rule: its name and how it is shown.
+/// A rule: its name, and the function that panics when it is broken.
 pub type Rule = (&'static str, fn(&Cluster));
 
-/// Shows every rule; panics at the end with the names of the broken ones. `RULE=part of a name` picks some.
+/// Checks every rule, then panics with the names of the broken ones. `RULE=part of a name` picks some.
 pub fn show(cluster: &Cluster, rules: &[Rule]) {
     let picked = std::env::var("RULE").unwrap_or_default();
     let mut broken = Vec::new();

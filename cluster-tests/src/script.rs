@@ -1,8 +1,9 @@
-//! Programs that use other people's MQTT clients against a cluster: started, told the addresses of its nodes, and heard.
+//! Runs programs that use other people's MQTT clients against a cluster.
 //!
-//! A program writes one JSON object per line. `{"ask": "kill", "node": 1}` asks to kill the node of that index ("start"
-//! brings it back, "kill-leader" kills whichever leads and brings it back when there is another); it is answered `done`
-//! on standard input. Everything else is its report, judged by the test.
+//! A program gets the addresses of the nodes as arguments. It writes one JSON object per line. `{"ask": "kill", "node":
+//! 1}` asks to kill the node of that index ("start" brings it back, "kill-leader" kills whichever leads and brings it
+//! back when there is another); the harness answers `done` on standard input. All other lines are its report, which the
+//! test judges.
 
 use crate::cluster::Cluster;
 use serde_json::Value;
@@ -12,11 +13,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// How long a program may say nothing.
-const SILENCE: Duration = Duration::from_secs(60);
+/// How long a program may write nothing.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long a program may run.
-const LIFE: Duration = Duration::from_secs(120);
+const RUN_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Where `scripts/setup test` keeps the clients.
 pub fn installed() -> PathBuf {
@@ -94,23 +95,26 @@ pub fn run(
         Guarded(started.unwrap_or_else(|error| panic!("{command:?} cannot be started: {error}")));
     let mut answers = process.0.stdin.take().expect("it is piped");
     let lines = lines_of(process.0.stdout.take().expect("it is piped"));
-    let deadline = Instant::now() + LIFE;
+    let deadline = Instant::now() + RUN_TIMEOUT;
     let mut report = Vec::new();
     loop {
-        let line = match lines.recv_timeout(SILENCE) {
+        let line = match lines.recv_timeout(SILENCE_TIMEOUT) {
             Ok(line) => line,
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
-                panic!("{command:?} has said nothing for {SILENCE:?}")
+                panic!("{command:?} has said nothing for {SILENCE_TIMEOUT:?}")
             }
         };
-        assert!(Instant::now() < deadline, "{command:?} runs for {LIFE:?}");
+        assert!(
+            Instant::now() < deadline,
+            "{command:?} runs for {RUN_TIMEOUT:?}"
+        );
         let said: Value = serde_json::from_str(&line)
             .unwrap_or_else(|error| panic!("{command:?} said {line:?}: {error}"));
         match (said["ask"].as_str(), said["node"].as_u64()) {
             (Some(what), Some(node)) => {
                 act(what, usize::try_from(node).expect("an index of a node"));
-                // A program that has ended meanwhile is heard below.
+                // If the program has ended meanwhile, its status below says so.
                 let _ = writeln!(answers, "done");
             }
             _ => report.push(said),
@@ -121,7 +125,7 @@ pub fn run(
     report
 }
 
-/// Does to the cluster what a program asks for.
+/// Carries out what a program asks for.
 #[track_caller]
 pub fn act(cluster: &mut Cluster, what: &str, node: usize) {
     match what {

@@ -1,19 +1,71 @@
-//! Waiting for a condition with a deadline; tests wait for nothing else.
+//! Waiting for a condition. Tests wait for nothing else, and never for longer than a deadline.
+//!
+//! Deadlines are generous: they end a hang and say nothing about speed, which benchmarks measure.
 
 use std::time::{Duration, Instant};
 
-/// Asks `condition` until it answers, at most for `within`; the panic names `what` was waited for.
+/// Between two looks at a condition.
+const POLL: Duration = Duration::from_millis(20);
+
+/// Asks `condition` until it answers, for `within` at most. The panic names `what` was waited for.
 #[track_caller]
 pub fn until<T>(what: &str, within: Duration, mut condition: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + within;
+    until_ok(what, within, || condition().ok_or_else(String::new))
+}
+
+/// Asks `condition` until it is `Ok`, for `within` at most. The panic names `what` was waited for, how often it was
+/// looked at, and the latest error: the state that did not become the wanted one.
+#[track_caller]
+pub fn until_ok<T>(
+    what: &str,
+    within: Duration,
+    mut condition: impl FnMut() -> Result<T, String>,
+) -> T {
+    let began = Instant::now();
+    let mut looks = 0_u32;
     loop {
-        if let Some(found) = condition() {
-            return found;
+        looks += 1;
+        let why = match condition() {
+            Ok(found) => return found,
+            Err(why) => why,
+        };
+        let waited = began.elapsed();
+        if waited >= within {
+            let why = if why.is_empty() {
+                why
+            } else {
+                format!("; at last: {why}")
+            };
+            panic!("waited {waited:.1?} of {within:?} for {what}, looked {looks} times{why}");
         }
-        assert!(
-            Instant::now() < deadline,
-            "waited {within:?} in vain for {what}"
-        );
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(POLL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::catch_unwind;
+
+    #[test]
+    fn a_wait_ends_when_its_condition_holds() {
+        let mut looks = 0;
+        let found = until("three looks", Duration::from_secs(30), || {
+            looks += 1;
+            (looks == 3).then_some(looks)
+        });
+        assert_eq!(found, 3);
+    }
+
+    #[test]
+    fn a_wait_in_vain_says_what_for_and_what_was_there_instead() {
+        let within = Duration::from_millis(30);
+        let failed = catch_unwind(|| {
+            until_ok::<()>("a leader", within, || Err("node 1 is a follower".into()))
+        });
+        let payload = failed.expect_err("it never holds");
+        let said = payload.downcast_ref::<String>().expect("it has a text");
+        assert!(said.contains("for a leader, looked "), "{said}");
+        assert!(said.ends_with("at last: node 1 is a follower"), "{said}");
     }
 }

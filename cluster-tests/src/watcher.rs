@@ -1,8 +1,8 @@
-//! A client that watches keys while others change them, and writes down what it is told.
+//! A client that watches keys while others change them, and records its notifications.
 
-use crate::check::kv::Watched;
+use crate::check::kv::WatchedKey;
 use crate::history::History;
-use crate::store::{Outcome, Request, StoreClient};
+use crate::store::{CallOutcome, Request, StoreClient};
 use crate::workload::Shape;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,11 +13,12 @@ use std::time::Duration;
 /// A running watcher of one node.
 pub struct Watcher {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<Vec<Watched>>,
+    thread: JoinHandle<Vec<WatchedKey>>,
 }
 
 impl Watcher {
-    /// Watches the first `keys` keys of a load through one node; returns when it has been told `+OK` for all of them.
+    /// Watches the first `keys` keys of a load through one node; returns when all of them
+    /// were answered `+OK`.
     #[track_caller]
     pub fn start(
         name: &str,
@@ -43,7 +44,7 @@ impl Watcher {
 
     /// Ends it; call it when the load has ended. What it received, per key and connection.
     #[track_caller]
-    pub fn stop(self) -> Vec<Watched> {
+    pub fn stop(self) -> Vec<WatchedKey> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().expect("a watcher does not panic")
     }
@@ -57,14 +58,14 @@ struct Session {
 }
 
 impl Session {
-    /// Registers for every key; when each of them was confirmed.
+    /// Registers for every key. Returns the times of confirmation, or `None` when one fails.
     fn watch(&mut self) -> Option<Vec<u64>> {
-        let patience = Duration::from_secs(3);
+        let timeout = Duration::from_secs(3);
         (0..self.keys)
             .map(|key| {
                 let request = Request::keynotify(self.shape.key(key));
-                match self.client.try_call(&request, patience) {
-                    Outcome::Answered(reply) if reply.payload == b"+OK\r\n" => {
+                match self.client.try_call(&request, timeout) {
+                    CallOutcome::Answered(reply) if reply.payload == b"+OK\r\n" => {
                         Some(self.history.now())
                     }
                     _ => None,
@@ -73,7 +74,7 @@ impl Session {
             .collect()
     }
 
-    fn run(&mut self, first: Vec<u64>, stop: &AtomicBool) -> Vec<Watched> {
+    fn run(&mut self, first: Vec<u64>, stop: &AtomicBool) -> Vec<WatchedKey> {
         let mut all = Vec::new();
         let mut confirmed = Some(first);
         loop {
@@ -93,7 +94,7 @@ impl Session {
         }
     }
 
-    /// Listens until told to stop, or until the connection ends: true.
+    /// Listens until it is to stop (false) or the connection has ended (true).
     fn listen(&mut self, stop: &AtomicBool) -> bool {
         loop {
             let ending = stop.load(Ordering::Relaxed);
@@ -103,23 +104,23 @@ impl Session {
                     // Whatever was committed before is sent before this answer.
                     let marker = Request::get(self.shape.key(0));
                     let outcome = self.client.try_call(&marker, Duration::from_secs(5));
-                    return !matches!(outcome, Outcome::Answered(_));
+                    return !matches!(outcome, CallOutcome::Answered(_));
                 }
                 Err(crate::connection::Fault::Timeout) => {}
                 Err(_) => {
-                    self.client.hop();
+                    self.client.fail_over();
                     return true;
                 }
             }
         }
     }
 
-    fn segments(&mut self, from: &[u64], cut: bool) -> Vec<Watched> {
+    fn segments(&mut self, from: &[u64], cut: bool) -> Vec<WatchedKey> {
         let to = self.history.now();
         let received = std::mem::take(&mut self.client.notifications);
         from.iter()
             .enumerate()
-            .map(|(key, from)| Watched {
+            .map(|(key, from)| WatchedKey {
                 key,
                 from: *from,
                 to,

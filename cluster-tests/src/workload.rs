@@ -1,24 +1,24 @@
-//! Load of many closed-loop clients on a few keys, recorded.
+//! A load of many clients on a few keys. Each client sends its next request after the answer; all is recorded.
 
-use crate::history::{Ask, History, Operation, Told};
+use crate::history::{Command, History, Operation, Outcome};
 use crate::random::Random;
-use crate::store::{Hlc, Outcome, Reply, Request, StoreClient};
+use crate::store::{CallOutcome, Hlc, Reply, Request, StoreClient};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What to load with.
+/// What a load consists of.
 #[derive(Debug, Clone)]
 pub struct Shape {
     pub clients: usize,
     pub keys: usize,
-    /// In names of keys and clients, so that loads of one test do not meet.
+    /// In names of keys and clients, so that loads of one test do not share any.
     pub name: String,
     pub seed: u64,
     /// How long a client waits for an answer before it calls the outcome unknown.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// Waited between two requests of a client; it bounds the length of the history.
     pub pause: Duration,
 }
@@ -30,7 +30,7 @@ impl Default for Shape {
             keys: 24,
             name: "load".into(),
             seed: 1,
-            patience: Duration::from_secs(3),
+            timeout: Duration::from_secs(3),
             pause: Duration::from_millis(3),
         }
     }
@@ -104,8 +104,10 @@ impl Load {
                 .count()
         };
         let goal = answered() + count;
-        crate::wait::until("the load to progress", within, || {
-            (answered() >= goal).then_some(())
+        let what = format!("{count} writes to be answered");
+        crate::wait::until_ok(&what, within, || match goal.saturating_sub(answered()) {
+            0 => Ok(()),
+            missing => Err(format!("{missing} are missing")),
         });
     }
 
@@ -130,10 +132,10 @@ impl Load {
                 shape: self.shape.clone(),
             };
             for key in 0..self.shape.keys {
-                let told = worker.ask(key, Ask::Get);
+                let outcome = worker.ask(key, Command::Get);
                 assert_ne!(
-                    told,
-                    Told::Unknown,
+                    outcome,
+                    Outcome::Unknown,
                     "final read of key {key} through {node}"
                 );
             }
@@ -155,76 +157,76 @@ impl Worker {
     fn one(&mut self) {
         let key = self.random.below(self.shape.keys as u64) as usize;
         let value = self.values.fetch_add(1, Ordering::Relaxed);
-        let ask = match self.random.below(100) {
-            0..35 => Ask::Set(value),
-            35..45 => Ask::SetNx(value),
-            45..85 => Ask::Get,
-            85..93 => Ask::Del,
-            // Of a value that may be there: one of the latest.
-            _ => Ask::Vdel(value.saturating_sub(1 + self.random.below(40) as u32)),
+        let command = match self.random.below(100) {
+            0..35 => Command::Set(value),
+            35..45 => Command::SetNx(value),
+            45..85 => Command::Get,
+            85..93 => Command::Del,
+            // One of the latest values, which may be there.
+            _ => Command::Vdel(value.saturating_sub(1 + self.random.below(40) as u32)),
         };
-        self.ask(key, ask);
+        self.ask(key, command);
     }
 
-    fn ask(&mut self, key: usize, ask: Ask) -> Told {
+    fn ask(&mut self, key: usize, command: Command) -> Outcome {
         let name = self.shape.key(key);
         let requested = Hlc::now("client");
         let digits = |value: u32| value.to_string();
-        let request = match ask {
-            Ask::Set(value) => Request::set(&name, digits(value)),
-            Ask::SetNx(value) => Request::of(["SET", &name, &digits(value), "NX"]),
-            Ask::SetNex(value) => Request::of(["SET", &name, &digits(value), "NEX"]),
-            Ask::Get => Request::get(&name),
-            Ask::Del => Request::del(&name),
-            Ask::Vdel(value) => Request::vdel(&name, digits(value)),
+        let request = match command {
+            Command::Set(value) => Request::set(&name, digits(value)),
+            Command::SetNx(value) => Request::of(["SET", &name, &digits(value), "NX"]),
+            Command::SetNex(value) => Request::of(["SET", &name, &digits(value), "NEX"]),
+            Command::Get => Request::get(&name),
+            Command::Del => Request::del(&name),
+            Command::Vdel(value) => Request::vdel(&name, digits(value)),
         }
         .at(&requested.to_string());
         let invoked = self.history.now();
-        let outcome = self.client.try_call(&request, self.shape.patience);
+        let called = self.client.try_call(&request, self.shape.timeout);
         let returned = self.history.now();
-        let (told, version) = match outcome {
-            Outcome::Answered(reply) => (told(ask, &reply), reply.version),
+        let (outcome, version) = match called {
+            CallOutcome::Answered(reply) => (outcome_of(command, &reply), reply.version),
             // Not executed: nothing to record.
-            Outcome::Refused(_) => {
-                self.client.hop();
-                return Told::Unknown;
+            CallOutcome::Refused(_) => {
+                self.client.fail_over();
+                return Outcome::Unknown;
             }
-            Outcome::NotSent => return Told::Unknown,
-            Outcome::Unknown => (Told::Unknown, None),
+            CallOutcome::NotSent => return Outcome::Unknown,
+            CallOutcome::Unknown => (Outcome::Unknown, None),
         };
         self.history.add(Operation {
             client: self.number,
             key,
-            ask,
-            told,
+            command,
+            outcome,
             version,
             requested: Some(requested),
             invoked,
-            returned: if told == Told::Unknown {
+            returned: if outcome == Outcome::Unknown {
                 u64::MAX
             } else {
                 returned
             },
         });
-        told
+        outcome
     }
 }
 
 /// The answer's meaning. Panics on one that the command does not have.
-fn told(ask: Ask, reply: &Reply) -> Told {
+fn outcome_of(command: Command, reply: &Reply) -> Outcome {
     let wrong = || {
         panic!(
-            "{ask:?} was answered {:?}",
+            "{command:?} was answered {:?}",
             String::from_utf8_lossy(&reply.payload)
         )
     };
-    match (ask, reply.payload.as_slice()) {
-        (Ask::Set(_) | Ask::SetNx(_) | Ask::SetNex(_), b"+OK\r\n") => Told::Ok,
-        (Ask::SetNx(_) | Ask::SetNex(_) | Ask::Vdel(_), b":-1\r\n") => Told::Refused,
-        (Ask::Del | Ask::Vdel(_), b":1\r\n") => Told::Deleted(true),
-        (Ask::Del | Ask::Vdel(_), b":0\r\n") => Told::Deleted(false),
-        (Ask::Get, b"$-1\r\n") => Told::Absent,
-        (Ask::Get, payload) => value(payload).map_or_else(wrong, Told::Value),
+    match (command, reply.payload.as_slice()) {
+        (Command::Set(_) | Command::SetNx(_) | Command::SetNex(_), b"+OK\r\n") => Outcome::Ok,
+        (Command::SetNx(_) | Command::SetNex(_) | Command::Vdel(_), b":-1\r\n") => Outcome::Refused,
+        (Command::Del | Command::Vdel(_), b":1\r\n") => Outcome::Deleted(true),
+        (Command::Del | Command::Vdel(_), b":0\r\n") => Outcome::Deleted(false),
+        (Command::Get, b"$-1\r\n") => Outcome::Absent,
+        (Command::Get, payload) => value(payload).map_or_else(wrong, Outcome::Value),
         _ => wrong(),
     }
 }

@@ -1,9 +1,9 @@
-//! Sessions and messages that expire while the leader, who keeps the time, is killed: never early, and done in the end.
+//! Sessions and messages that expire while the leader, which proposes expiries, is killed: never early, and at last.
 //! Wills are in `delivery_wills`. P8 for sessions; [MQTT-3.1.2-23] [MQTT-3.3.2-5] [MQTT-3.3.2-6]
 
 use cluster_tests::cluster::Cluster;
 use cluster_tests::connection::Connection;
-use cluster_tests::delivery::hopper::Hopper;
+use cluster_tests::delivery::failover_client::FailoverClient;
 use cluster_tests::wire::{self, Connack, Connect, Message, Properties, V5, Value, id};
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
@@ -18,7 +18,7 @@ const GONE_WITHIN: Duration = Duration::from_secs(30);
 /// The connection to whichever of these nodes serves, the first one first.
 fn connect(nodes: &[SocketAddr], connect: &Connect) -> (Connection, Connack) {
     let never = AtomicBool::new(false);
-    let found = Hopper::new(nodes, 0).connect(connect, &never);
+    let found = FailoverClient::new(nodes, 0).connect(connect, &never);
     found.expect("it is not told to stop")
 }
 

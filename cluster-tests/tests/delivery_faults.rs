@@ -1,5 +1,5 @@
-//! Nodes killed, paused and restarted while thousands of QoS 1 and QoS 2 messages flow to durable sessions: P1, P3 to P6;
-//! D1 to D7, D9, S1 to S3. `QUORUMQ_SEED` adds a seed to those of each test.
+//! Nodes killed, paused and restarted while thousands of QoS 1 and QoS 2 messages flow to durable sessions: P1, P3 to
+//! P6; D1 to D7, D9, S1 to S3. `QUORUMQ_SEED` adds a seed to those of each test.
 
 use cluster_tests::cluster::Cluster;
 use cluster_tests::delivery::load::{Load, Shape};
@@ -23,13 +23,16 @@ fn trials(name: &str, rounds: u64, fault: impl Fn(&mut Cluster, &Load, u64)) {
     for round in 0..rounds {
         let seed = seed() + round;
         let shape = Shape::new(&format!("{name}-{seed}"), seed);
-        let shown = trial::with(&mut cluster, &shape, |cluster, load| {
+        let result = trial::with(&mut cluster, &shape, |cluster, load| {
             load.wait_progress(SOME, RECOVERY);
             fault(cluster, load, round);
             load.wait_progress(SOME, RECOVERY);
         });
-        assert!(shown.accepted > 2 * SOME, "too little to judge: {shown:?}");
-        assert_eq!(shown.refused, 0, "a majority serves: {shown:?}");
+        assert!(
+            result.accepted > 2 * SOME,
+            "too little to judge: {result:?}"
+        );
+        assert_eq!(result.refused, 0, "a majority serves: {result:?}");
     }
 }
 
@@ -54,11 +57,11 @@ fn clients_come_and_go() {
         cuts: 10,
         ..Shape::new("come-and-go", seed())
     };
-    let shown = trial::with(&mut cluster, &shape, |_, load| {
+    let result = trial::with(&mut cluster, &shape, |_, load| {
         load.wait_progress(2000, Duration::from_secs(40));
     });
-    assert!(shown.reconnects > 50, "too little to judge: {shown:?}");
-    assert!(shown.duplicates > 50, "too little to judge: {shown:?}");
+    assert!(result.reconnects > 50, "too little to judge: {result:?}");
+    assert!(result.duplicates > 50, "too little to judge: {result:?}");
 }
 
 #[test]
@@ -112,7 +115,7 @@ fn the_leader_is_paused() {
     });
 }
 
-/// A node that sleeps with clients' packets in its sockets wakes up when their sessions live elsewhere.
+/// A node is paused with clients' packets in its sockets, and goes on when their sessions have moved to other nodes.
 #[test]
 fn the_owner_of_sessions_is_paused() {
     trials("pause-owner", 1, |cluster, load, _| {

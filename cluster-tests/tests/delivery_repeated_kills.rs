@@ -1,10 +1,10 @@
-//! One QoS 2 flow, both directions, and the clients' node is killed at every packet of it, one time after the other: P3,
-//! P4. [MQTT-4.3.3-2] [MQTT-4.4.0-1]
+//! One QoS 2 flow, both directions, and the clients' node is killed at every packet of it, one time after the other:
+//! P3, P4. [MQTT-4.3.3-2] [MQTT-4.4.0-1]
 //!
-//! What the publisher sends goes to a subscriber that is killed with it, and to an observer that is never near.
+//! What the publisher sends goes to a subscriber that is killed with it, and to an observer on another node.
 
 use cluster_tests::cluster::Cluster;
-use cluster_tests::connection::{Connection, Fault, PATIENCE};
+use cluster_tests::connection::{Connection, Fault, TIMEOUT};
 use cluster_tests::delivery::trial::RECOVERY;
 use cluster_tests::wire::{self, Connect, Message, Packet, V5};
 use std::collections::BTreeMap;
@@ -173,7 +173,7 @@ impl Client {
         }
     }
 
-    /// PUBCOMP; 0x92 when the PUBREL that was lost from sight had arrived.
+    /// PUBCOMP; with 0x92 when the earlier PUBREL had arrived.
     #[track_caller]
     fn completed(&mut self) {
         match self.connection().expect() {
@@ -251,7 +251,7 @@ impl Client {
     #[track_caller]
     fn until_nothing(&mut self, packet_id: u16) {
         self.connection().send(&wire::PINGREQ);
-        match self.connection().receive(PATIENCE) {
+        match self.connection().receive(TIMEOUT) {
             Ok(Packet::Pingresp) => return,
             Ok(Packet::Pubrel(ack)) => assert_eq!(ack.packet_id, packet_id, "[MQTT-4.4.0-1]"),
             other => panic!("instead of PUBREL or nothing: {other:?}"),

@@ -3,7 +3,7 @@
 use cluster_tests::check::kv::assert_none;
 use cluster_tests::cluster::Cluster;
 use cluster_tests::connection::{Connection, Fault};
-use cluster_tests::delivery::hopper::Hopper;
+use cluster_tests::delivery::failover_client::FailoverClient;
 use cluster_tests::delivery::trial::RECOVERY;
 use cluster_tests::random::Random;
 use cluster_tests::trial::seed;
@@ -98,7 +98,7 @@ impl World {
 fn write(world: &World, nodes: &[SocketAddr], writer: usize, seed: u64) {
     let mut random = Random::new(seed.wrapping_mul(31).wrapping_add(writer as u64));
     let connect = Connect::v5(&format!("{}-writer-{writer}", world.prefix)).durable(600);
-    let mut hopper = Hopper::new(nodes, writer);
+    let mut nodes = FailoverClient::new(nodes, writer);
     let never = AtomicBool::new(false);
     let (mut value, mut packet_id) = (0_u32, 0_u16);
     let mut connection: Option<Connection> = None;
@@ -113,7 +113,7 @@ fn write(world: &World, nodes: &[SocketAddr], writer: usize, seed: u64) {
         world.change(topic, |changes| changes.begun.push(set));
         loop {
             let open = connection.take().or_else(|| {
-                let (connection, _) = hopper.connect(&connect, &never)?;
+                let (connection, _) = nodes.connect(&connect, &never)?;
                 Some(connection)
             });
             let mut open = open.expect("it is not told to stop");
@@ -121,7 +121,7 @@ fn write(world: &World, nodes: &[SocketAddr], writer: usize, seed: u64) {
                 connection = Some(open);
                 break;
             }
-            hopper.hop();
+            nodes.fail_over();
             message.duplicate = true;
         }
         world.change(topic, |changes| changes.acknowledged = changes.begun.len());
@@ -155,17 +155,16 @@ struct Heard {
     value: Option<u32>,
 }
 
-/// What a new subscriber of a node is sent, per topic and in order, until the retained messages have ended; none when the
-/// node does not serve now.
+/// What a new subscriber of a node is sent, per topic and in order, until the retained messages have ended; none when
+/// the node does not serve now.
 fn listen(
     world: &World,
     node: SocketAddr,
     client_id: &str,
 ) -> Option<BTreeMap<String, Vec<Heard>>> {
     let connect = Connect::v5(client_id);
-    let patience = Duration::from_millis(2500);
-    let (mut connection, connack) =
-        Connection::try_connect_within(node, &connect, patience).ok()?;
+    let timeout = Duration::from_millis(2500);
+    let (mut connection, connack) = Connection::try_connect_within(node, &connect, timeout).ok()?;
     if connack.code != 0 {
         return None;
     }
@@ -178,7 +177,7 @@ fn listen(
     let (mut granted, mut answered) = (false, false);
     let mut last = Instant::now();
     loop {
-        let wait = if answered { SILENCE } else { patience };
+        let wait = if answered { SILENCE } else { timeout };
         match connection.receive(wait.saturating_sub(last.elapsed())) {
             Ok(Packet::Suback(suback)) => {
                 assert_eq!(suback.codes, [0]);

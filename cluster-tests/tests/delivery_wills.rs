@@ -5,11 +5,11 @@
 use cluster_tests::check::kv::assert_none;
 use cluster_tests::cluster::{Cluster, Plan};
 use cluster_tests::connection::Connection;
-use cluster_tests::delivery::hopper::Hopper;
-use cluster_tests::delivery::label::Label;
+use cluster_tests::delivery::failover_client::FailoverClient;
 use cluster_tests::delivery::load::{Load, Shape};
-use cluster_tests::delivery::record::{At, PublisherRecord, Record, Sent, SubscriberShape};
 use cluster_tests::delivery::trial;
+use cluster_tests::record::Label;
+use cluster_tests::record::{At, PublisherRecord, Record, Sent, SubscriberShape};
 use cluster_tests::wire;
 use cluster_tests::wire::{Connect, Properties, V5, Value, Will, id};
 use std::net::SocketAddr;
@@ -113,7 +113,7 @@ impl Wills {
     fn reconnect(&mut self, name: &str, nodes: &[SocketAddr]) {
         let connect = Connect::v5(&self.client_id(name)).durable(600);
         let never = AtomicBool::new(false);
-        let found = Hopper::new(nodes, 0).connect(&connect, &never);
+        let found = FailoverClient::new(nodes, 0).connect(&connect, &never);
         let (connection, connack) = found.expect("it is not told to stop");
         assert!(connack.session_present, "S1: {name}");
         let case = self.cases.iter_mut().find(|case| case.name == name);

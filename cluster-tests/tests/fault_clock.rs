@@ -1,13 +1,14 @@
-//! Wall clocks that disagree: P8, K3, K4, K6. Needs libfaketime; without it the tests say so and show nothing.
+//! Wall clocks that disagree: P8, K3, K4, K6. Needs libfaketime; without it the tests are skipped, which fails them.
 
 use cluster_tests::cluster::{Cluster, Plan};
+use cluster_tests::skip::skip;
 use cluster_tests::store::{Request, StoreClient, blob};
 use cluster_tests::trial::{self, RECOVERY};
 use cluster_tests::wait;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// A cluster whose nodes' clocks are that many seconds off.
+/// A cluster whose nodes' clocks are that many seconds off; `None` where clocks cannot be changed and that is allowed.
 fn skewed(offsets_s: [i32; 3]) -> Option<Plan> {
     let library = [
         "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1",
@@ -17,7 +18,7 @@ fn skewed(offsets_s: [i32; 3]) -> Option<Plan> {
     .into_iter()
     .find(|path| Path::new(path).exists());
     let Some(library) = library else {
-        eprintln!("skipped: libfaketime is not installed (Debian package faketime)");
+        skip("libfaketime is not installed (Debian package faketime)");
         return None;
     };
     let mut plan = Plan::default();
@@ -115,7 +116,7 @@ fn expiry_is_never_early_over_leaders_with_skewed_clocks() {
     };
     let mut cluster = Cluster::start_with(plan);
     let addresses = cluster.addresses();
-    let life = Duration::from_secs(8);
+    let lifetime = Duration::from_secs(8);
     for round in 0..3 {
         let key = format!("life/{round}");
         let mut client = StoreClient::new("life", &addresses, 0);
@@ -134,12 +135,12 @@ fn expiry_is_never_early_over_leaders_with_skewed_clocks() {
             let reply = client.call_until_answered(&Request::get(&key), RECOVERY);
             let now = Instant::now();
             if reply.payload == b"$-1\r\n" {
-                assert!(now - sent >= life, "K6: gone after {:?}", now - sent);
+                assert!(now - sent >= lifetime, "K6: gone after {:?}", now - sent);
                 break;
             }
             assert_eq!(reply.payload, blob(b"v"));
             assert!(
-                now - sent < life + Duration::from_secs(35),
+                now - sent < lifetime + Duration::from_secs(35),
                 "K7: still there after {:?}",
                 now - sent
             );
@@ -148,7 +149,8 @@ fn expiry_is_never_early_over_leaders_with_skewed_clocks() {
     }
 }
 
-/// Requests are judged by the store's clock; a leader whose clock is behind refuses no client that is right by the store.
+/// Requests are judged by the store's clock; a leader whose clock is behind refuses no client that is right by the
+/// store.
 #[test]
 fn a_cluster_with_one_skewed_node_serves() {
     let Some(plan) = skewed([0, 0, 40]) else {

@@ -2,7 +2,7 @@
 
 use cluster_tests::cluster::Cluster;
 use cluster_tests::connection::Connection;
-use cluster_tests::store::{Outcome, Request, StoreClient, blob};
+use cluster_tests::store::{CallOutcome, Request, StoreClient, blob};
 use cluster_tests::trial::RECOVERY;
 use cluster_tests::wait;
 use cluster_tests::wire::{Connect, Packet, V5, V311};
@@ -25,10 +25,10 @@ fn a_minority_refuses_and_a_majority_heals() {
     let mut other = StoreClient::connected_or_none("other", cluster.mqtt(alone));
     for request in [Request::set("minority", "after"), Request::get("minority")] {
         let outcome = client.try_call(&request, Duration::from_secs(6));
-        assert!(!matches!(outcome, Outcome::Answered(_)), "{outcome:?}");
+        assert!(!matches!(outcome, CallOutcome::Answered(_)), "{outcome:?}");
         if let Some(other) = &mut other {
             let outcome = other.try_call(&request, Duration::from_secs(1));
-            assert!(!matches!(outcome, Outcome::Answered(_)), "{outcome:?}");
+            assert!(!matches!(outcome, CallOutcome::Answered(_)), "{outcome:?}");
         }
     }
     cluster.nodes[alone].wait_not_ready(Duration::from_secs(10));
@@ -85,7 +85,7 @@ fn a_wiped_node_is_refused() {
     wiped(2);
 }
 
-/// The same of the node that would bootstrap a new cluster.
+/// The same for the node that would bootstrap a new cluster.
 #[test]
 fn a_wiped_first_node_is_refused_and_makes_no_new_cluster() {
     wiped(0);
@@ -120,7 +120,7 @@ fn wiped(index: usize) {
         let reply = client.call_until_answered(&Request::get("wiped"), RECOVERY);
         assert_eq!(reply.payload, blob(b"kept"));
     }
-    // With another one that has lost nothing it would make a majority, but not rightly.
+    // Together with one other node it would be a majority, but of nodes that have forgotten what they acknowledged.
     let (survivor, other) = (others[0], others[1]);
     cluster.nodes[other].kill();
     cluster.nodes[index].kill();
@@ -129,7 +129,7 @@ fn wiped(index: usize) {
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(4) {
         let outcome = client.try_call(&Request::set("wiped", "forged"), Duration::from_secs(1));
-        let answered = matches!(outcome, Outcome::Answered(_));
+        let answered = matches!(outcome, CallOutcome::Answered(_));
         assert!(!answered, "a wiped node made a majority: {outcome:?}");
     }
     cluster.start_node(other);

@@ -1,9 +1,10 @@
-//! Nodes killed, paused and stopped in the middle of SET, GET, DEL, VDEL and KEYNOTIFY load: P2, P7, P8, K1, K2, K3, K9.
+//! Nodes killed, paused and stopped in the middle of SET, GET, DEL, VDEL and KEYNOTIFY load: P2, P7, P8, K1, K2, K3,
+//! K9.
 
 use cluster_tests::cluster::{Cluster, Plan};
 use cluster_tests::connection::Connection;
 use cluster_tests::store::{Request, StoreClient, blob};
-use cluster_tests::trial::{self, RECOVERY};
+use cluster_tests::trial::{self, FAILOVER_GAP, ORDERLY_GAP, RECOVERY};
 use cluster_tests::wait;
 use cluster_tests::workload::Load;
 use std::time::{Duration, Instant};
@@ -14,6 +15,9 @@ const LONG: Duration = Duration::from_millis(6500);
 /// Pauses longer than an election, shorter than the lease.
 const SHORT: Duration = Duration::from_millis(1500);
 
+/// Less than `cluster.node_lease_ms`, which is 5 s: a longer time means a wait for the lease.
+const UNLEASED: Duration = Duration::from_secs(4);
+
 fn kill_and_restart(cluster: &mut Cluster, load: &Load, index: usize) {
     cluster.nodes[index].kill();
     load.wait_progress(300, RECOVERY);
@@ -23,30 +27,30 @@ fn kill_and_restart(cluster: &mut Cluster, load: &Load, index: usize) {
 
 #[test]
 fn the_leader_is_killed_three_times() {
-    let shown = trial::with("kill-leader", Plan::default(), |cluster, load| {
+    let result = trial::with("kill-leader", Plan::default(), |cluster, load| {
         for _ in 0..3 {
             let leader = cluster.wait_leader();
             kill_and_restart(cluster, load, leader);
         }
     });
-    assert!(shown.longest_gap_ms < 5000, "{shown:?}");
+    result.assert_gap_below(FAILOVER_GAP);
     assert!(
-        shown.cut <= 3,
-        "watchers of nodes that lived stayed connected: {shown:?}"
+        result.cut <= 3,
+        "watchers of nodes that lived stayed connected: {result:?}"
     );
 }
 
 #[test]
 fn followers_are_killed() {
-    let shown = trial::with("kill-follower", Plan::default(), |cluster, load| {
+    let result = trial::with("kill-follower", Plan::default(), |cluster, load| {
         for _ in 0..2 {
             let follower = cluster.a_follower();
             kill_and_restart(cluster, load, follower);
         }
     });
     assert!(
-        shown.cut <= 2,
-        "watchers of nodes that lived stayed connected: {shown:?}"
+        result.cut <= 2,
+        "watchers of nodes that lived stayed connected: {result:?}"
     );
 }
 
@@ -105,10 +109,10 @@ fn all_nodes_are_killed_at_once() {
     });
 }
 
-/// C3: a rolling restart loses nothing, and each step costs little.
+/// C3: a rolling restart loses nothing, and no step waits for a lease.
 #[test]
 fn a_rolling_restart_is_hardly_noticed() {
-    let shown = trial::with("rolling", Plan::default(), |cluster, load| {
+    let result = trial::with("rolling", Plan::default(), |cluster, load| {
         for index in 0..3 {
             let status = cluster.nodes[index].terminate();
             assert!(
@@ -121,7 +125,7 @@ fn a_rolling_restart_is_hardly_noticed() {
             load.wait_progress(200, RECOVERY);
         }
     });
-    assert!(shown.longest_gap_ms < 2000, "{shown:?}");
+    result.assert_gap_below(ORDERLY_GAP);
 }
 
 /// A node that stops in order says so: a subscription elsewhere counts at once, and need not wait for its lease to end.
@@ -136,8 +140,7 @@ fn a_node_that_stops_in_order_holds_up_no_subscription() {
         let mut client = Connection::v5(cluster.mqtt(other), &format!("subscriber-{index}"));
         client.subscribe(&[("a/#", 1)]);
         let taken = started.elapsed();
-        // `cluster.node_lease_ms` is 5 s.
-        assert!(taken < Duration::from_secs(2), "SUBACK after {taken:?}");
+        assert!(taken < UNLEASED, "SUBACK after {taken:?}");
         client.disconnect();
         cluster.start_node(index);
         cluster.wait_ready();
@@ -217,7 +220,7 @@ fn a_lagging_node_is_sent_a_snapshot() {
     for key in 0..97 {
         reader.expect(&Request::get(format!("lag/{key}")), blob(&value));
     }
-    // And it can lead: what it got is whole.
+    // It can lead, so the snapshot is complete.
     cluster.nodes[leader].kill();
     let mut writer = StoreClient::new("after", &cluster.addresses(), follower);
     let reply = writer.call_until_answered(&Request::set("lag/last", "2"), RECOVERY);

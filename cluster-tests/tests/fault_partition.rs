@@ -1,5 +1,5 @@
-//! P11, P2: the network between nodes is cut, both ways and one way. The majority goes on, nobody else answers, and when it is
-//! healed everything serves again by itself (C1).
+//! P11, P2: the network between nodes is cut, both ways and one way. The majority goes on, nobody else answers, and
+//! when it is healed everything serves again by itself (C1).
 
 use cluster_tests::cluster::Plan;
 use cluster_tests::trial::{self, RECOVERY};

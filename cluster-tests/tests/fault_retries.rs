@@ -1,5 +1,5 @@
-//! K11 over leader changes: NX, DEL and VDEL that are sent again after a lost answer are applied once and answered as the
-//! first time.
+//! K11 over leader changes: NX, DEL and VDEL that are sent again after a lost answer are applied once and answered as
+//! the first time.
 
 use cluster_tests::cluster::Cluster;
 use cluster_tests::store::{Request, StoreClient, blob};

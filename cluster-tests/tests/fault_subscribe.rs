@@ -1,11 +1,11 @@
 //! SUBACK while a node is silent, and what that node accepts when it comes back: P6.
 
 use cluster_tests::cluster::{Cluster, Plan};
-use cluster_tests::connection::{Connection, PATIENCE};
+use cluster_tests::connection::{Connection, TIMEOUT};
 use cluster_tests::wire::{Message, Packet};
 
 /// A lease that no test outlasts: the silent node is never declared dead.
-fn patient() -> Plan {
+fn without_lease_end() -> Plan {
     let lease = |index| {
         [
             ("QUORUMQ__CLUSTER__NODE_LEASE_MS", "600000"),
@@ -19,11 +19,11 @@ fn patient() -> Plan {
     }
 }
 
-/// The subscriber does not wait for a node that stands still; and what that node is sent meanwhile, and accepts the moment it
-/// goes on, reaches the subscriber all the same.
+/// A subscriber does not wait for a paused node. A message that this node is sent while it is paused, and accepts when
+/// it goes on, reaches the subscriber all the same.
 #[test]
 fn a_paused_node_holds_no_suback_up_and_misses_no_subscription() {
-    let mut cluster = Cluster::start_with(patient());
+    let mut cluster = Cluster::start_with(without_lease_end());
     for round in 0..6 {
         let paused = cluster.a_follower();
         let other = (paused + 1 + round % 2) % 3;
@@ -43,7 +43,7 @@ fn a_paused_node_holds_no_suback_up_and_misses_no_subscription() {
             }
         }
         let publish = subscriber
-            .next_publish(PATIENCE)
+            .next_publish(TIMEOUT)
             .unwrap_or_else(|fault| panic!("round {round}: {topic} was missed: {fault:?}"));
         assert_eq!((publish.topic, publish.qos), (topic, qos));
     }
@@ -52,7 +52,7 @@ fn a_paused_node_holds_no_suback_up_and_misses_no_subscription() {
 /// The same with a node that is gone.
 #[test]
 fn a_killed_node_holds_no_suback_up() {
-    let mut cluster = Cluster::start_with(patient());
+    let mut cluster = Cluster::start_with(without_lease_end());
     let killed = cluster.a_follower();
     cluster.nodes[killed].kill();
     let other = (killed + 1) % 3;

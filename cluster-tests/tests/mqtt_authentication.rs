@@ -1,9 +1,9 @@
-//! Extended authentication (MQTT 5 §4.12) with SCRAM-SHA-256: what needs a nonce that the server chose, and so can't be a
-//! conversation of `corpus/log_in/`; the command line; and a client that others wrote.
+//! Extended authentication (MQTT 5 §4.12) with SCRAM-SHA-256: what needs a nonce that the server chose, and so can't be
+//! a conversation of `corpus/log_in/`; the command line; and a client that others wrote.
 
 use cluster_tests::check::kv::assert_none;
 use cluster_tests::cluster::{Cluster, Plan, binary};
-use cluster_tests::connection::{Connection, PATIENCE};
+use cluster_tests::connection::{Connection, TIMEOUT};
 use cluster_tests::wire::{
     self, Connack, Connect, Disconnect, Message, Packet, Properties, V5, Value, Will, id,
 };
@@ -273,7 +273,7 @@ fn a_re_authentication_ends_in_time(cluster: &Cluster) {
     ));
     auth_data(connection.expect_answer(), CONTINUE);
     // The time of a CONNECT is 5 s here.
-    match connection.receive(PATIENCE) {
+    match connection.receive(TIMEOUT) {
         Ok(Packet::Disconnect(disconnect)) => assert_eq!(disconnect.code, 0x87),
         other => panic!("instead of DISCONNECT: {other:?}"),
     }

@@ -41,7 +41,7 @@ fn conversations_with_a_node_that_asks_for_a_log_in() {
 /// `code` is what a plain CONNECT is answered with afterwards.
 fn hold(plan: Plan, picked: &[String], code: u8) {
     let mut cluster = Cluster::start_with(plan);
-    let told = corpus::hold_all("quorumq", picked, &cluster.addresses());
+    let report = corpus::hold_all("quorumq", picked, &cluster.addresses());
     // P12: whatever was sent, every node lives and serves.
     for index in 0..cluster.nodes.len() {
         assert!(
@@ -52,7 +52,7 @@ fn hold(plan: Plan, picked: &[String], code: u8) {
         let after = Connection::try_connect(cluster.mqtt(index), &Connect::v5("after"));
         assert_eq!(after.map(|(_, connack)| connack.code), Ok(code));
     }
-    eprintln!("{}", told.report());
-    assert!(!told.outcomes.is_empty(), "nothing picked");
-    assert!(told.complaints().is_empty(), "{}", told.report());
+    eprintln!("{}", report.summary());
+    assert!(!report.verdicts.is_empty(), "nothing picked");
+    assert!(report.complaints().is_empty(), "{}", report.summary());
 }

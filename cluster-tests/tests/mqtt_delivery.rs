@@ -1,7 +1,7 @@
 //! From PUBLISH to subscriber: matching, order, QoS, limits, from every node to every node.
 
 use cluster_tests::cluster::Cluster;
-use cluster_tests::connection::{Connection, Fault, PATIENCE};
+use cluster_tests::connection::{Connection, Fault, TIMEOUT};
 use cluster_tests::rules;
 use cluster_tests::wire::{self, Connect, Message, Packet, V5, V31, V311, Value, id};
 use std::time::Duration;
@@ -146,7 +146,7 @@ fn wrong_filters_are_refused(cluster: &Cluster) {
             &wire::Properties::new(),
             &[(filter, 0)],
         ));
-        match client.receive(PATIENCE) {
+        match client.receive(TIMEOUT) {
             Ok(Packet::Suback(suback)) => assert_eq!(suback.codes, [0x8F], "{filter:?}"),
             Ok(Packet::Disconnect(disconnect)) => {
                 assert!(
@@ -322,7 +322,7 @@ fn the_clients_receive_maximum_is_honoured(cluster: &Cluster) {
     for number in 0..6_u8 {
         publisher.publish(Message::new("narrow", [number]).qos(1, 0));
     }
-    let mut next = || match narrow.receive(PATIENCE) {
+    let mut next = || match narrow.receive(TIMEOUT) {
         Ok(Packet::Publish(publish)) => (publish.packet_id, publish.payload[0]),
         other => panic!("{other:?}"),
     };
@@ -333,7 +333,7 @@ fn the_clients_receive_maximum_is_honoured(cluster: &Cluster) {
         assert_eq!(narrow.expect(), Packet::Pingresp);
         let (packet_id, _) = open.remove(0);
         narrow.send(&wire::acknowledgement(wire::PUBACK, packet_id));
-        match narrow.receive(PATIENCE) {
+        match narrow.receive(TIMEOUT) {
             Ok(Packet::Publish(publish)) => {
                 assert_eq!(publish.payload, [number]);
                 assert!(
@@ -351,8 +351,9 @@ fn message_expiry_is_passed_on_and_counts_down(cluster: &Cluster) {
     let mut subscriber = Connection::v5(cluster.mqtt(0), "life-sub");
     subscriber.subscribe(&[("life", 1)]);
     let mut publisher = Connection::v5(cluster.mqtt(1), "life-pub");
-    for life in [1, 60, u32::MAX] {
-        let message = Message::new("life", "x").with(id::MESSAGE_EXPIRY, Value::FourBytes(life));
+    for expiry_s in [1, 60, u32::MAX] {
+        let message =
+            Message::new("life", "x").with(id::MESSAGE_EXPIRY, Value::FourBytes(expiry_s));
         publisher.publish(message.qos(1, 0));
         let publish = subscriber.publish_received();
         let left = publish
@@ -360,8 +361,8 @@ fn message_expiry_is_passed_on_and_counts_down(cluster: &Cluster) {
             .number(id::MESSAGE_EXPIRY)
             .expect("[MQTT-3.3.2-6]");
         assert!(
-            left <= life && left.saturating_add(5) >= life,
-            "{left} of {life}"
+            left <= expiry_s && left.saturating_add(5) >= expiry_s,
+            "{left} of {expiry_s}"
         );
     }
 }
@@ -384,7 +385,7 @@ fn a_slow_consumer_does_not_stop_others(cluster: &Cluster) {
         .metric("process_resident_memory_bytes")
         .unwrap_or(0.0);
     let mut publisher = Connection::v5(address, "flooder");
-    // 100 MiB for a client that does not read.
+    // 100 MiB are published to a client that does not read.
     for _ in 0..1600 {
         publisher.publish(Message::new("flood", vec![b'x'; 64 * 1024]));
     }
@@ -398,7 +399,7 @@ fn a_slow_consumer_does_not_stop_others(cluster: &Cluster) {
         "memory grew by {} bytes",
         after - before
     );
-    cluster_tests::wait::until("what was dropped to be counted", PATIENCE, || {
+    cluster_tests::wait::until("what was dropped to be counted", TIMEOUT, || {
         (cluster.nodes[0].metric("quorumq_messages_dropped_total")? > 0.0).then_some(())
     });
     // It may have been disconnected; if not, it is alive.
@@ -439,7 +440,7 @@ fn what_an_ended_connection_was_to_get_reaches_nobody_else(cluster: &Cluster) {
         publisher.expect_nothing();
         let mut next = Connection::v5(address, "crowd-owner");
         next.expect_nothing();
-        while !matches!(owner.receive(PATIENCE), Err(Fault::Closed)) {}
+        while !matches!(owner.receive(TIMEOUT), Err(Fault::Closed)) {}
         for text in ["one", "two", "three"] {
             publisher.publish(Message::new("bystanders", text));
             for bystander in &mut bystanders {

@@ -2,15 +2,15 @@
 //! nothing that was acknowledged while it is waited for.
 
 use cluster_tests::cluster::{Cluster, Plan};
-use cluster_tests::connection::{Connection, Fault, PATIENCE};
-use cluster_tests::flow::{self, Load, Pace};
+use cluster_tests::connection::{Connection, Fault, TIMEOUT};
+use cluster_tests::flow::{self, Load, ReadRate};
 use cluster_tests::rules;
 use cluster_tests::wait;
 use cluster_tests::wire::{Connect, Message, Packet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-const HELD: &str = "quorumq_acknowledgements_held_total";
+const DEFERRED: &str = "quorumq_acknowledgements_deferred_total";
 const DROPPED: &str = "quorumq_messages_dropped_total";
 const STALLED: &str = "quorumq_subscribers_stalled_total";
 const MEMORY: &str = "process_resident_memory_bytes";
@@ -29,7 +29,7 @@ fn back_pressure() {
         rules![
             a_subscriber_that_reads_slowly_slows_its_publishers_and_nobody_else,
             a_subscriber_that_acknowledges_slowly_slows_its_publishers,
-            messages_through_the_log_are_held_on_the_subscribers_node,
+            acknowledgements_of_logged_messages_are_deferred_on_the_subscribers_node,
             clients_that_publish_to_each_other_do_not_block_each_other,
             a_subscriber_that_does_not_read_is_ended,
         ],
@@ -42,7 +42,7 @@ fn sum(cluster: &Cluster, metric: &str) -> f64 {
 }
 
 /// Two publishers on each of two nodes, with QoS 1 and 2, and what they saw.
-fn publish_from_two_nodes(cluster: &Cluster, load: &Load) -> Vec<flow::Published> {
+fn publish_from_two_nodes(cluster: &Cluster, load: &Load) -> Vec<flow::PublisherStats> {
     std::thread::scope(|scope| {
         let publishers: Vec<_> = (0..4)
             .map(|number| {
@@ -82,7 +82,7 @@ fn ping(address: std::net::SocketAddr, stop: &AtomicBool) -> Vec<Duration> {
 }
 
 fn a_subscriber_that_reads_slowly_slows_its_publishers_and_nobody_else(cluster: &Cluster) {
-    let (held, dropped) = (sum(cluster, HELD), sum(cluster, DROPPED));
+    let (deferred, dropped) = (sum(cluster, DEFERRED), sum(cluster, DROPPED));
     let memory = sum(cluster, MEMORY);
     let mut slow = flow::with_small_buffer(cluster.mqtt(0), &Connect::v5("slow-reader"));
     slow.subscribe(&[("slow", 2)]);
@@ -107,17 +107,17 @@ fn a_subscriber_that_reads_slowly_slows_its_publishers_and_nobody_else(cluster: 
             }
         });
         let publishers = scope.spawn(|| publish_from_two_nodes(cluster, &load));
-        let pace = Pace {
+        let rate = ReadRate {
             messages: 64,
             rest: Duration::from_millis(30),
         };
-        flow::subscribe(&mut slow, 4 * load.messages, pace);
+        flow::subscribe(&mut slow, 4 * load.messages, rate);
         let seen = publishers.join().expect("all is acknowledged");
         stop.store(true, Ordering::Relaxed);
         for published in seen {
             assert_eq!(published.acknowledged, load.messages);
             let longest = published.longest_gap;
-            assert!(longest < PATIENCE, "{published:?}");
+            assert!(longest < TIMEOUT, "{published:?}");
         }
         trips.join().expect("the others are served")
     });
@@ -126,7 +126,7 @@ fn a_subscriber_that_reads_slowly_slows_its_publishers_and_nobody_else(cluster: 
         0.0,
         "something was dropped"
     );
-    assert!(sum(cluster, HELD) > held, "nobody had to wait");
+    assert!(sum(cluster, DEFERRED) > deferred, "nobody had to wait");
     let grown = *most.lock().expect("nobody panics with it") - memory;
     // What nodes need to come up to speed is a part of it; what was published is more than twice as much.
     let published = f64::from(4 * load.messages) * load.bytes as f64;
@@ -145,7 +145,7 @@ fn a_subscriber_that_reads_slowly_slows_its_publishers_and_nobody_else(cluster: 
 
 /// Its socket is empty all the time, but its receive maximum is small.
 fn a_subscriber_that_acknowledges_slowly_slows_its_publishers(cluster: &Cluster) {
-    let (held, dropped) = (sum(cluster, HELD), sum(cluster, DROPPED));
+    let (deferred, dropped) = (sum(cluster, DEFERRED), sum(cluster, DROPPED));
     let connect = flow::connect_with_maximum("slow-acknowledger", 10);
     let mut slow = Connection::connect(cluster.mqtt(1), &connect).0;
     slow.subscribe(&[("slow-ack", 2)]);
@@ -158,11 +158,11 @@ fn a_subscriber_that_acknowledges_slowly_slows_its_publishers(cluster: &Cluster)
     };
     std::thread::scope(|scope| {
         let publishers = scope.spawn(|| publish_from_two_nodes(cluster, &load));
-        let pace = Pace {
+        let rate = ReadRate {
             messages: 10,
             rest: Duration::from_millis(8),
         };
-        flow::subscribe(&mut slow, 4 * load.messages, pace);
+        flow::subscribe(&mut slow, 4 * load.messages, rate);
         publishers.join().expect("all is acknowledged");
     });
     assert_eq!(
@@ -170,13 +170,13 @@ fn a_subscriber_that_acknowledges_slowly_slows_its_publishers(cluster: &Cluster)
         0.0,
         "something was dropped"
     );
-    assert!(sum(cluster, HELD) > held, "nobody had to wait");
+    assert!(sum(cluster, DEFERRED) > deferred, "nobody had to wait");
 }
 
 /// A durable subscriber sends the topic's messages through the log. There, too, the slow one beside it slows the
 /// publishers of its own node.
-fn messages_through_the_log_are_held_on_the_subscribers_node(cluster: &Cluster) {
-    let (held, dropped) = (sum(cluster, HELD), sum(cluster, DROPPED));
+fn acknowledgements_of_logged_messages_are_deferred_on_the_subscribers_node(cluster: &Cluster) {
+    let (deferred, dropped) = (sum(cluster, DEFERRED), sum(cluster, DROPPED));
     let durable = Connect::v5("logged-durable").durable(600);
     let mut durable = Connection::connect(cluster.mqtt(1), &durable).0;
     durable.subscribe(&[("logged", 1)]);
@@ -190,18 +190,18 @@ fn messages_through_the_log_are_held_on_the_subscribers_node(cluster: &Cluster) 
         window: 400,
     };
     let publisher = Connection::v5(cluster.mqtt(0), "logged-pub");
-    let quick = Pace {
+    let quick = ReadRate {
         messages: u32::MAX,
         rest: Duration::ZERO,
     };
     std::thread::scope(|scope| {
         let publisher = scope.spawn(|| flow::publish(publisher, 1, &load));
         scope.spawn(|| flow::subscribe(&mut durable, load.messages, quick));
-        let pace = Pace {
+        let rate = ReadRate {
             messages: 64,
             rest: Duration::from_millis(60),
         };
-        flow::subscribe(&mut slow, load.messages, pace);
+        flow::subscribe(&mut slow, load.messages, rate);
         publisher.join().expect("all is acknowledged");
     });
     assert_eq!(
@@ -209,13 +209,13 @@ fn messages_through_the_log_are_held_on_the_subscribers_node(cluster: &Cluster) 
         0.0,
         "something was dropped"
     );
-    assert!(sum(cluster, HELD) > held, "nobody had to wait");
+    assert!(sum(cluster, DEFERRED) > deferred, "nobody had to wait");
 }
 
 /// Each has its acknowledgements behind its messages: whoever stops reading one of them blocks the other.
 fn clients_that_publish_to_each_other_do_not_block_each_other(cluster: &Cluster) {
     let (ended, dropped) = (sum(cluster, STALLED), sum(cluster, DROPPED));
-    let held = sum(cluster, HELD);
+    let deferred = sum(cluster, DEFERRED);
     const MESSAGES: u32 = 3000;
     let clients = [("mutual-a", "mutual-b"), ("mutual-b", "mutual-a")].map(|(own, other)| {
         let connect = flow::connect_with_maximum(own, 20);
@@ -234,7 +234,7 @@ fn clients_that_publish_to_each_other_do_not_block_each_other(cluster: &Cluster)
         "something was dropped"
     );
     assert_eq!(sum(cluster, STALLED) - ended, 0.0, "somebody was stalled");
-    assert!(sum(cluster, HELD) > held, "nobody had to wait");
+    assert!(sum(cluster, DEFERRED) > deferred, "nobody had to wait");
 }
 
 /// Publishes and receives as many, on one thread, with a large window.
@@ -276,7 +276,7 @@ fn a_subscriber_that_does_not_read_is_ended(cluster: &Cluster) {
     for published in publish_from_two_nodes(cluster, &load) {
         assert_eq!(published.acknowledged, load.messages);
         let longest = published.longest_gap;
-        assert!(longest < STALL + PATIENCE, "{published:?}");
+        assert!(longest < STALL + TIMEOUT, "{published:?}");
     }
     assert_eq!(sum(cluster, STALLED) - stalled, 1.0);
     let rest = dead.read_to_end(flow::LIMIT).expect("it is closed");
@@ -360,11 +360,11 @@ fn the_end_of_the_subscribers_node_releases_publishers() {
             publishers
         };
         wait::until("publishers to wait", flow::LIMIT, || {
-            let held = cluster.nodes[2].metric(HELD)?;
+            let deferred = cluster.nodes[2].metric(DEFERRED)?;
             let sent = cluster.nodes[2].metric("quorumq_messages_sent_total")?;
             std::thread::sleep(Duration::from_millis(200));
             let later = cluster.nodes[2].metric("quorumq_messages_sent_total")?;
-            (held > 0.0 && later == sent).then_some(())
+            (deferred > 0.0 && later == sent).then_some(())
         });
         assert!(published.iter().all(|publisher| !publisher.is_finished()));
         cluster.nodes[2].kill();
@@ -374,7 +374,7 @@ fn the_end_of_the_subscribers_node_releases_publishers() {
         }
     });
     assert!(matches!(
-        dead.read_to_end(PATIENCE),
+        dead.read_to_end(TIMEOUT),
         Ok(_) | Err(Fault::Closed)
     ));
 }

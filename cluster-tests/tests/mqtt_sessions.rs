@@ -1,7 +1,7 @@
 //! Connecting: what is negotiated, who is who, keep-alive, take-over.
 
 use cluster_tests::cluster::Cluster;
-use cluster_tests::connection::{Connection, Fault, PATIENCE};
+use cluster_tests::connection::{Connection, Fault, TIMEOUT};
 use cluster_tests::rules;
 use cluster_tests::wire::{self, Connect, Message, Packet, Properties, V5, V31, V311, Value, id};
 use std::collections::BTreeSet;
@@ -228,7 +228,7 @@ fn many_quick_take_overs_leave_one_connection(cluster: &Cluster) {
     for mut connection in connections {
         // A connection that was taken over has been told, or is told now, and does not answer a ping any more.
         let _ = connection.try_send(&wire::PINGREQ);
-        match connection.receive(PATIENCE) {
+        match connection.receive(TIMEOUT) {
             Ok(Packet::Pingresp) => match connection.receive(Duration::from_millis(500)) {
                 Err(Fault::Timeout) => alive += 1,
                 Ok(Packet::Disconnect(disconnect)) => assert_eq!(disconnect.code, 0x8E),
@@ -299,7 +299,7 @@ fn pings_are_answered_while_others_load(cluster: &Cluster) {
     let address = cluster.mqtt(0);
     let mut loader = Connection::v5(address, "loader");
     let mut pinger = Connection::v5(address, "pinger");
-    let burst: Vec<u8> = (1..=200)
+    let batch: Vec<u8> = (1..=200)
         .flat_map(|id| {
             Message::new("load/x", vec![b'x'; 4000])
                 .qos(1, id)
@@ -307,7 +307,7 @@ fn pings_are_answered_while_others_load(cluster: &Cluster) {
         })
         .collect();
     for _ in 0..20 {
-        loader.send(&burst);
+        loader.send(&batch);
         let sent = Instant::now();
         pinger.expect_nothing();
         assert!(

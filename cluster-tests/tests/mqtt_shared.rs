@@ -2,7 +2,7 @@
 //! connected, and none costs a commit.
 
 use cluster_tests::cluster::{Cluster, Plan};
-use cluster_tests::connection::{Connection, Fault, PATIENCE};
+use cluster_tests::connection::{Connection, Fault, TIMEOUT};
 use cluster_tests::rules;
 use cluster_tests::wait;
 use cluster_tests::wire::{self, Connect, Message, Packet, Properties, V5, Value, id};
@@ -52,7 +52,7 @@ impl Members {
     fn read(&mut self, total: usize) {
         let mut come = 0;
         let mut last_round = false;
-        wait::until("every message to arrive", 3 * PATIENCE, || {
+        wait::until("every message to arrive", 3 * TIMEOUT, || {
             for (connection, received) in self.connections.iter_mut().zip(&mut self.received) {
                 loop {
                     match connection.receive(Duration::from_millis(20)) {
@@ -176,7 +176,7 @@ fn a_group_whose_members_are_away_keeps_what_it_is_asked_to(cluster: &Cluster) {
     // Every node may know only now that it is away: what is published until then is lost, as QoS 0 may be.
     let queued = |cluster: &Cluster| cluster.nodes[0].metric("quorumq_queued_messages");
     let before = queued(cluster);
-    wait::until("a message to be kept", PATIENCE, || {
+    wait::until("a message to be kept", TIMEOUT, || {
         publisher.publish(Message::new("away", "early"));
         publisher.expect_nothing();
         (queued(cluster) > before).then_some(())

@@ -1,9 +1,9 @@
-//! State store §4: KEYNOTIFY (P7, K9, K10).
+//! KEYNOTIFY: P7, K9, K10 (docs/spec/state-store.md, Notifications).
 
 use cluster_tests::check::kv;
 use cluster_tests::cluster::Cluster;
-use cluster_tests::connection::PATIENCE;
-use cluster_tests::history::{Ask, History, Operation, Told};
+use cluster_tests::connection::TIMEOUT;
+use cluster_tests::history::{Command, History, Operation, Outcome};
 use cluster_tests::rules;
 use cluster_tests::store::{Hlc, Notification, Request, StoreClient, hex, resp};
 use cluster_tests::wire::{Packet, id};
@@ -34,7 +34,7 @@ const OK: &str = "+OK\r\n";
 /// The notifications up to and including that many.
 #[track_caller]
 fn heard(client: &mut StoreClient, count: usize) -> Vec<Notification> {
-    if let Err(fault) = client.listen(PATIENCE, |heard| heard.len() >= count) {
+    if let Err(fault) = client.listen(TIMEOUT, |heard| heard.len() >= count) {
         panic!(
             "{count} notifications wanted, {fault:?}: {:?}",
             client.notifications
@@ -249,7 +249,7 @@ fn a_registration_ends_with_the_connection(cluster: &Cluster) {
     taken.expect(&Request::set("ends", "w"), OK);
     heard_nothing_before(&mut taken, "ends/marker");
     loop {
-        match client.connection().receive(PATIENCE) {
+        match client.connection().receive(TIMEOUT) {
             Ok(Packet::Publish(publish)) => {
                 assert_ne!(publish.topic, client.response_topic, "{publish:?}");
             }
@@ -280,28 +280,28 @@ fn every_change_once_and_in_order_for_watchers_on_every_node(cluster: &Cluster) 
                 let mut client = StoreClient::connected(&format!("order-writer-{writer}"), address);
                 for round in 0..ROUNDS {
                     let value = writer * ROUNDS + round;
-                    let ask = if round % 5 == 4 {
-                        Ask::Del
+                    let command = if round % 5 == 4 {
+                        Command::Del
                     } else {
-                        Ask::Set(value)
+                        Command::Set(value)
                     };
-                    let request = match ask {
-                        Ask::Del => Request::del("order"),
+                    let request = match command {
+                        Command::Del => Request::del("order"),
                         _ => Request::set("order", value.to_string()),
                     };
                     let invoked = history.now();
                     let reply = client.call(&request);
-                    let told = match reply.payload.as_slice() {
-                        b"+OK\r\n" => Told::Ok,
-                        b":1\r\n" => Told::Deleted(true),
-                        b":0\r\n" => Told::Deleted(false),
+                    let outcome = match reply.payload.as_slice() {
+                        b"+OK\r\n" => Outcome::Ok,
+                        b":1\r\n" => Outcome::Deleted(true),
+                        b":0\r\n" => Outcome::Deleted(false),
                         other => panic!("{other:?}"),
                     };
                     history.add(Operation {
                         client: writer as usize,
                         key: 0,
-                        ask,
-                        told,
+                        command,
+                        outcome,
                         version: reply.version,
                         requested: None,
                         invoked,
@@ -315,11 +315,11 @@ fn every_change_once_and_in_order_for_watchers_on_every_node(cluster: &Cluster) 
     let end = history.now();
     let changes = operations
         .iter()
-        .filter(|operation| matches!(operation.told, Told::Ok | Told::Deleted(true)))
+        .filter(|operation| matches!(operation.outcome, Outcome::Ok | Outcome::Deleted(true)))
         .count();
     for (watcher, from) in &mut watchers {
         let heard = heard(watcher, changes);
-        let watched = kv::Watched {
+        let watched = kv::WatchedKey {
             key: 0,
             from: *from,
             to: end,

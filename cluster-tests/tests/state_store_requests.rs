@@ -1,4 +1,4 @@
-//! State store §1 and §2: what a request must look like, and what its answer looks like.
+//! The form of requests and answers (docs/spec/state-store.md, Requests and Answers).
 
 use cluster_tests::cluster::Cluster;
 use cluster_tests::connection::Connection;

@@ -1,9 +1,10 @@
-//! State store §6: a re-sent request is applied once and answered as the first time (K11), on any node.
+//! A request that is sent again is applied once and answered as the first time, on any node: K11
+//! (docs/spec/state-store.md, Retries).
 
 use cluster_tests::cluster::Cluster;
-use cluster_tests::connection::PATIENCE;
+use cluster_tests::connection::TIMEOUT;
 use cluster_tests::rules;
-use cluster_tests::store::{Outcome, Reply, Request, StoreClient, blob};
+use cluster_tests::store::{CallOutcome, Reply, Request, StoreClient, blob};
 
 #[test]
 fn retries() {
@@ -28,8 +29,8 @@ fn again(
     correlation: &[u8],
     duplicate: bool,
 ) -> Reply {
-    match client.try_call_as(request, correlation, duplicate, PATIENCE) {
-        Outcome::Answered(reply) => reply,
+    match client.try_call_as(request, correlation, duplicate, TIMEOUT) {
+        CallOutcome::Answered(reply) => reply,
         other => panic!("{other:?}"),
     }
 }

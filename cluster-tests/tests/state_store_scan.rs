@@ -1,4 +1,4 @@
-//! State store §3, SCAN: patterns, pages, tokens.
+//! SCAN: patterns, pages, tokens (docs/spec/state-store.md, Scan).
 
 use cluster_tests::cluster::Cluster;
 use cluster_tests::rules;

@@ -9,17 +9,19 @@ use std::fmt;
 use crate::base::time::Millis;
 
 /// How far ahead of the store's clock a request's timestamp or fencing token may be, in milliseconds
-/// (state store §5). More is refused, because nothing would be comparable with it for too long.
+/// (docs/spec/state-store.md, Clock values). More is refused, because nothing would be comparable with it for too long.
 pub const MAX_DRIFT_MS: u64 = 60_000;
 
-/// The largest counter there is: the .NET client keeps it in a signed 32-bit integer (state store §2).
+/// The largest counter there is: the .NET client keeps it in a signed 32-bit integer (docs/spec/state-store.md, Clock
+/// values).
 pub const MAX_COUNTER: u32 = i32::MAX as u32;
 
 /// The longest node id accepted, in bytes. Client libraries send a client id or a UUID; the bound keeps a
 /// fencing token from costing more than its key.
 pub const MAX_NODE_NAME_BYTES: usize = 1024;
 
-/// The node id of every version this store makes, the same on all nodes of a cluster (state store §2).
+/// The node id of every version this store makes, the same on all nodes of a cluster (docs/spec/state-store.md, Clock
+/// values).
 const STORE_NODE_NAME: &str = "StateStore";
 
 /// Why a text is not a timestamp. Clients only ever see "malformed timestamp"; the cause is for logs.
@@ -115,7 +117,8 @@ impl fmt::Debug for NodeName {
     }
 }
 
-/// A hybrid logical clock value, ordered by wall clock, then counter, then node id (state store §5).
+/// A hybrid logical clock value, ordered by wall clock, then counter, then node id (docs/spec/state-store.md, Clock
+/// values).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hlc {
     /// Milliseconds since the Unix epoch.
@@ -136,7 +139,7 @@ impl Hlc {
         }
     }
 
-    /// Reads `wall:counter:node`, padded or not (state store §2).
+    /// Reads `wall:counter:node`, padded or not (docs/spec/state-store.md, Clock values).
     ///
     /// # Errors
     /// What is wrong with the text; a number that does not fit is as wrong as one that is none.
@@ -154,7 +157,8 @@ impl Hlc {
         })
     }
 
-    /// Appends the text form: wall clock in at least 15 digits, counter in at least 5, node id (state store §2).
+    /// Appends the text form: wall clock in at least 15 digits, counter in at least 5, node id
+    /// (docs/spec/state-store.md, Clock values).
     pub fn write_text(&self, out: &mut Vec<u8>) {
         push_padded(out, self.wall_ms, 15);
         out.push(b':');
@@ -163,7 +167,8 @@ impl Hlc {
         out.extend_from_slice(self.node.as_str().as_bytes());
     }
 
-    /// Whether this value is more than [`MAX_DRIFT_MS`] ahead of the store's clock (state store §5).
+    /// Whether this value is more than [`MAX_DRIFT_MS`] ahead of the store's clock (docs/spec/state-store.md, Clock
+    /// values).
     pub fn is_too_far_ahead_of(&self, store_clock: Millis) -> bool {
         self.wall_ms > store_clock.plus(MAX_DRIFT_MS).0
     }
@@ -181,7 +186,8 @@ impl fmt::Display for Hlc {
     }
 }
 
-/// The version of a change: above the key's previous version and above the request's timestamp (state store §5).
+/// The version of a change: above the key's previous version and above the request's timestamp
+/// (docs/spec/state-store.md, Versions).
 ///
 /// The wall clock is the highest of the three. When the store's clock alone is highest, the counter follows the
 /// request's; otherwise it follows the highest counter among the values that share that wall clock.

@@ -1,4 +1,7 @@
-//! Every fixed limit, with its reason. What an operator may want to change is in the configuration instead.
+//! Fixed limits on work, memory and waiting that rooms share, each with its reason.
+//!
+//! A limit that concerns one file alone stands in that file. What an operator may want to change is in the
+//! configuration instead.
 
 use std::time::Duration;
 
@@ -6,18 +9,18 @@ use std::time::Duration;
 /// wire; more would only cut the same commands into smaller batches.
 pub const PROPOSALS_IN_FLIGHT: usize = 2;
 
-/// How long acknowledgements that nothing waits for stay behind when nothing else is proposed. Each commit costs every
-/// node a sync; most clients' next message comes sooner and takes them along.
-pub const LAZY_COMMANDS: Duration = Duration::from_millis(5);
+/// How long PUBACK and PUBCOMP wait to share a proposal with another command. Each commit costs every node a sync, and
+/// most clients' next message comes sooner than this.
+pub const DEFERRED_COMMANDS: Duration = Duration::from_millis(5);
 
-/// Bytes of commands that gather for the next proposal before connections are told to wait.
-pub const PROPOSAL_GATHERING_BYTES: usize = 64 << 20;
+/// Bytes of commands that may wait to be proposed; connections wait while there are more.
+pub const PROPOSAL_QUEUE_BYTES: usize = 64 << 20;
 
 /// The same for commands of requests with `$high_priority`.
-pub const PROPOSAL_URGENT_BYTES: usize = 80 << 20;
+pub const PROPOSAL_URGENT_QUEUE_BYTES: usize = 80 << 20;
 
-/// Bytes of commands in one proposal, the last one not counted. Larger ones would hold up heartbeats, on the wire and in
-/// the thread that handles them.
+/// Bytes of commands in one proposal, the last one not counted. Larger ones would hold up heartbeats, on the wire and
+/// in the thread that handles them.
 pub const PROPOSAL_BYTES: usize = 1 << 20;
 
 /// The same for a batch of messages to another node.
@@ -39,9 +42,9 @@ pub const SEQUENCER_QUEUE: usize = 256;
 /// How long after a proof of touch with a majority a node matches messages without the log. It takes one every 250 ms.
 pub const ROUTING_LEASE: Duration = Duration::from_secs(1);
 
-/// How long SUBACK waits for nodes that do not answer. Longer than [`ROUTING_LEASE`], by more than clocks run apart: whatever
-/// such a node accepts afterwards, it matches against the subscription.
-pub const SUBSCRIBED_EVERYWHERE: Duration = Duration::from_millis(1_250);
+/// How long SUBACK waits for nodes that do not answer. Longer than [`ROUTING_LEASE`], by more than clocks run apart:
+/// whatever such a node accepts afterwards, it matches against the subscription.
+pub const SUBSCRIPTION_TIMEOUT: Duration = Duration::from_millis(1_250);
 
 /// Bytes of messages that wait for one peer node before further QoS 0 messages to it are dropped.
 pub const PEER_OUTBOX_BYTES: usize = 64 << 20;
@@ -62,8 +65,8 @@ pub const GRANTS_AT_ONCE: usize = 1024;
 /// Rows of an ended session's queue that are removed in one batch.
 pub const PURGED_AT_ONCE: usize = 4096;
 
-/// Retained messages that apply looks at in one batch for new subscriptions of durable sessions; the rest follows in the
-/// next, so that no batch takes long.
+/// Retained messages that apply looks at in one batch for new subscriptions of durable sessions; the rest follows in
+/// the next, so that no batch takes long.
 pub const RETAINED_ROWS_AT_ONCE: usize = 4096;
 
 /// Bytes of retained messages that one batch puts into queues; the last message may exceed them.
@@ -76,7 +79,8 @@ pub const RETAINED_WAITING: u64 = 1024;
 /// Topics whose matching sessions apply remembers.
 pub const CACHED_MATCH_SETS: usize = 4096;
 
-/// Topic aliases towards one client, however many it allows: each costs this node memory as long as the connection lasts.
+/// Topic aliases towards one client, however many it allows: each costs this node memory as long as the connection
+/// lasts.
 pub const CLIENT_TOPIC_ALIASES: u16 = 64;
 
 /// Packets of a client in one exchange of extended authentication: SCRAM takes three, Kerberos a few more.

@@ -1,9 +1,9 @@
 //! PUBACK, PUBREC, PUBREL, PUBCOMP: one layout, two lists of reason codes.
 
-use super::encode::{Extras, PeerLimits, write_with_extras};
 use super::error::{DecodeError, EncodeError};
+use super::extras::{Extras, PeerLimits, read_extras, write_with_extras};
 use super::frame::Frame;
-use super::property::{Allowed, Property, PropertyId, PropertyReader, UserProperties};
+use super::property::UserProperties;
 use super::read::Reader;
 use super::reason::ReasonCode;
 use super::types::{PacketId, PacketType, Version};
@@ -21,8 +21,6 @@ pub struct Ack<'a> {
     /// User properties.
     pub user_properties: UserProperties<'a>,
 }
-
-const ALLOWED: Allowed = Allowed::of(&[PropertyId::ReasonString, PropertyId::UserProperty]);
 
 /// `[MQTT-3.4.2-1]` `[MQTT-3.5.2-1]` `[MQTT-3.6.2-1]` `[MQTT-3.7.2-1]`
 const fn is_code_of(packet: PacketType, code: ReasonCode) -> bool {
@@ -107,23 +105,4 @@ impl<'a> Ack<'a> {
             write::properties(out, |out| extras.write(out))
         })
     }
-}
-
-/// Reads reason string and user properties, the only properties of the acknowledgements. A body that ends before the
-/// property length has none (§3.4.2.2.1).
-pub(super) fn read_extras<'a>(
-    body: &mut Reader<'a>,
-) -> Result<(Option<&'a str>, UserProperties<'a>), DecodeError> {
-    if body.is_empty() {
-        return Ok((None, UserProperties::NONE));
-    }
-    let list = super::property::take_list(body)?;
-    let mut reader = PropertyReader::new(list, ALLOWED);
-    let mut reason_string = None;
-    while let Some(property) = reader.next()? {
-        if let Property::ReasonString(text) = property {
-            reason_string = Some(text);
-        }
-    }
-    Ok((reason_string, UserProperties::from_checked_list(list)))
 }

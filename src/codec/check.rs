@@ -24,7 +24,8 @@ fn word_contains<const N: usize>(word: [u8; 8], wanted: [u8; N]) -> bool {
     found != 0
 }
 
-/// True if a byte of the block is one of the wanted ones. Without an early exit, so that it compiles to vector compares.
+/// True if a byte of the block is one of the wanted ones. Without an early exit, so that it compiles to vector
+/// compares.
 #[inline]
 fn block_contains<const N: usize>(block: &[u8; 16], wanted: [u8; N]) -> bool {
     let mut found = false;

@@ -1,20 +1,20 @@
 //! The client's role: what our command line, the benchmark and the tests send and receive.
 //!
-//! Acknowledgements are written by [`super::encode`] and PUBLISH by [`super::encode_publish`], which are the same in both
-//! directions.
+//! Acknowledgements are written by [`super::encode`] and PUBLISH by [`super::encode_publish`], which are the same in
+//! both directions.
 
 use super::ack::Ack;
 use super::connack::ConnAck;
 use super::connect::Connect;
 use super::decode::{check_flags, empty};
 use super::disconnect::{Auth, Disconnect, Sender};
-use super::encode::PeerLimits;
 use super::error::{DecodeError, EncodeError};
+use super::extras::PeerLimits;
 use super::frame::Frame;
 use super::publish::{self, Publish};
+use super::publish_encode::{PublishHeader, TopicAlias};
 use super::suback::{SubAck, UnsubAck};
 use super::subscribe::Subscribe;
-use super::template::{PublishHeader, TopicAlias};
 use super::types::{MAX_PACKET_SIZE, PacketType, Version};
 use super::unsubscribe::Unsubscribe;
 

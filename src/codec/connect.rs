@@ -84,8 +84,8 @@ const WILL_RETAIN: u8 = 1 << 5;
 const PASSWORD: u8 = 1 << 6;
 const USER_NAME: u8 = 1 << 7;
 
-/// The version a CONNECT asks for, `None` if it is none of ours. For the answer to a CONNECT that is refused: it does not
-/// need the rest of the packet to be well-formed.
+/// The version a CONNECT asks for, `None` if it is none of ours. For the answer to a CONNECT that is refused: it does
+/// not need the rest of the packet to be well-formed.
 pub fn sniff_version(frame: Frame<'_>) -> Option<Version> {
     read_version(&mut Reader::new(frame.body)).ok()
 }

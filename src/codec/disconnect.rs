@@ -1,7 +1,7 @@
 //! DISCONNECT and AUTH.
 
-use super::encode::{Extras, PeerLimits, write_with_extras};
 use super::error::{DecodeError, EncodeError};
+use super::extras::{Extras, PeerLimits, write_with_extras};
 use super::frame::Frame;
 use super::property::{Allowed, Property, PropertyId, PropertyReader, UserProperties, take_list};
 use super::read::Reader;

@@ -1,7 +1,7 @@
 //! Cuts the byte stream into packets, before anything is parsed.
 //!
-//! The size limit is checked on the header alone, so that a hostile length costs nothing; no buffer is reserved here and
-//! no byte after a complete packet is asked for.
+//! The size limit is checked on the header alone, so that a hostile length costs nothing; no buffer is reserved here
+//! and no byte after a complete packet is asked for.
 
 use super::error::DecodeError;
 use super::read::{self, Variable};

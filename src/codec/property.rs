@@ -1,6 +1,7 @@
 //! The 27 properties of MQTT 5.0 (§2.2.2.2): one reader and one writer for all packets.
 //!
-//! Which property may stand in which packet is an [`Allowed`] set; whether a value is in its range is decided here, once.
+//! Which property may stand in which packet is an [`Allowed`] set; whether a value is in its range is decided here,
+//! once.
 
 use std::num::{NonZeroU16, NonZeroU32};
 
@@ -292,8 +293,8 @@ impl Allowed {
     }
 }
 
-/// Properties that may occur more than once anywhere. A subscription identifier may, too, but only in a PUBLISH from the
-/// server, which is why the list says it.
+/// Properties that may occur more than once anywhere. A subscription identifier may, too, but only in a PUBLISH from
+/// the server, which is why the list says it.
 const REPEATABLE: Allowed = Allowed::of(&[PropertyId::UserProperty]);
 
 /// Reads a property list, each property checked for its place, its number and its value.

@@ -1,7 +1,8 @@
 //! PUBLISH as it arrives, and the properties a message carries through the broker.
 //!
-//! The properties stay the raw bytes that were checked: a message is forwarded, queued and stored with them as they came,
-//! and what the broker itself looks at was noted while checking. Writing a PUBLISH is in [`super::template`].
+//! The properties stay the raw bytes that were checked: a message is forwarded, queued and stored with them as they
+//! came, and what the broker itself looks at was noted while checking. Writing a PUBLISH is in
+//! [`super::publish_encode`].
 
 use std::borrow::Cow;
 use std::num::{NonZeroU16, NonZeroU32};
@@ -200,7 +201,8 @@ impl<'a> PublishProperties<'a> {
 
     /// The list without what holds for one hop only: topic alias, subscription identifiers, message expiry (rewritten
     /// by the sender), will delay. All else is passed on unchanged and in order `[MQTT-3.3.2-4]` `[MQTT-3.3.2-15]`
-    /// `[MQTT-3.3.2-16]` `[MQTT-3.3.2-17]` `[MQTT-3.3.2-18]` `[MQTT-3.3.2-20]`. Borrowed unless something stood between.
+    /// `[MQTT-3.3.2-16]` `[MQTT-3.3.2-17]` `[MQTT-3.3.2-18]` `[MQTT-3.3.2-20]`. Borrowed unless something stood
+    /// between.
     pub fn forwardable(&self) -> Cow<'a, [u8]> {
         let (first, last) = self.forward;
         let list = self

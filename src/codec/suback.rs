@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use super::ack::read_extras;
-use super::encode::{Extras, PeerLimits, write_with_extras};
 use super::error::{DecodeError, EncodeError};
+use super::extras::read_extras;
+use super::extras::{Extras, PeerLimits, write_with_extras};
 use super::frame::Frame;
 use super::property::UserProperties;
 use super::read::Reader;

@@ -1,4 +1,5 @@
-//! UNSUBSCRIBE. As in SUBSCRIBE, a filter that is a string but no valid topic filter is answered, not a reason to close.
+//! UNSUBSCRIBE. As in SUBSCRIBE, a filter that is a string but no valid topic filter is answered, not a reason to
+//! close.
 
 use super::error::{DecodeError, EncodeError};
 use super::frame::Frame;

@@ -1,4 +1,4 @@
-//! The sending and the receiving side of the streams between nodes, together.
+//! The sending and the receiving side of a stream between two nodes, together.
 
 use std::collections::HashMap;
 
@@ -7,10 +7,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::base::ids::ConnectionId;
 use crate::codec::{QoS, Version};
-use crate::forward::outbox::{Outbox, Remote};
-use crate::forward::wire::{Forwarded, Message};
+use crate::forward::outbox::{Outbox, Outboxes};
 use crate::mailbox::back_pressure::OutboxLimits;
 use crate::mailbox::{Contents, Item, Mailbox, RequestId};
+use crate::router::{Message, PeerNodes, Recipients};
 
 const OTHER: NodeId = NodeId(2);
 const SIZE: usize = 10;
@@ -27,9 +27,9 @@ enum Step {
     Break,
     /// The subscriber reads.
     Read(usize),
-    /// The other node's life ends, and another begins.
+    /// The other node's incarnation ends, and another begins.
     End,
-    /// This node begins another life.
+    /// This node begins another incarnation.
     Renew,
 }
 
@@ -45,26 +45,26 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the publisher was told of one message.
+/// The acknowledgement of one message, as the publisher knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
-    Nothing,
-    Held,
-    /// It may acknowledge.
-    Through,
+enum Ack {
+    Pending,
+    Deferred,
+    /// The publisher may acknowledge.
+    Due,
 }
 
 struct Nodes {
-    remote: Remote,
+    outboxes: Outboxes,
     outbox: Arc<Outbox>,
     publisher: Arc<Mailbox>,
-    told: HashMap<RequestId, Told>,
+    acks: HashMap<RequestId, Ack>,
     published: RequestId,
     incarnation: u64,
-    received: Received,
-    incoming: Incoming,
+    inboxes: Inboxes,
+    stream: InboundStream,
     subscriber: Arc<Mailbox>,
-    /// Tickets in the order in which they came to the subscriber.
+    /// Request ids in the order in which they came to the subscriber.
     arrived: Vec<RequestId>,
     sent: u64,
     answers: Vec<DeliverResponse>,
@@ -82,17 +82,17 @@ fn mailbox() -> Arc<Mailbox> {
 
 impl Nodes {
     fn new() -> Nodes {
-        let remote = Remote::default();
-        let received = Received::default();
+        let outboxes = Outboxes::default();
+        let inboxes = Inboxes::default();
         let mut nodes = Nodes {
-            outbox: remote.outbox(OTHER),
-            remote,
+            outbox: outboxes.outbox(OTHER),
+            outboxes,
             publisher: mailbox(),
-            told: HashMap::new(),
+            acks: HashMap::new(),
             published: 0,
             incarnation: 1,
-            incoming: Incoming::new(received.peer(NodeId(1))),
-            received,
+            stream: InboundStream::new(inboxes.inbox(NodeId(1))),
+            inboxes,
             subscriber: mailbox(),
             arrived: Vec::new(),
             sent: 0,
@@ -106,7 +106,7 @@ impl Nodes {
     fn connect(&mut self) {
         self.answers.clear();
         self.sent = 0;
-        self.incoming = Incoming::new(self.received.peer(NodeId(1)));
+        self.stream = InboundStream::new(self.inboxes.inbox(NodeId(1)));
         let hello = DeliverRequest {
             incarnation: self.incarnation,
             ..DeliverRequest::default()
@@ -127,8 +127,11 @@ impl Nodes {
             payload: &self.published.to_be_bytes(),
         };
         let publisher = Some((&self.publisher, self.published));
-        assert!(self.remote.send(OTHER, &message.into(), publisher));
-        self.told.insert(self.published, Told::Nothing);
+        assert!(
+            self.outboxes
+                .forward(OTHER, &message, Recipients::default(), publisher)
+        );
+        self.acks.insert(self.published, Ack::Pending);
     }
 
     fn request(&mut self) {
@@ -151,59 +154,52 @@ impl Nodes {
 
     fn take(&mut self, request: &DeliverRequest) {
         let (subscriber, arrived) = (&self.subscriber, &mut self.arrived);
-        let deliver = |hold: &mut DeferAcks<'_>, wake: &mut WakeList| {
-            let mut messages = &request.messages[..];
-            let mut place = 0;
-            while !messages.is_empty() {
-                let message = Forwarded::decode(&mut messages)?.message;
-                let request_id = RequestId::from_be_bytes(message.payload.try_into().ok()?);
-                arrived.push(request_id);
-                let put = subscriber.push_packet(QoS::AtLeastOnce, None, |out| {
-                    out.resize(out.len() + SIZE, 0);
-                    Ok(Some(0))
-                });
-                if let Some(end) = put.ok().and_then(|put| put.behind) {
-                    hold(place, vec![(subscriber.clone(), end)], wake);
-                }
-                place += 1;
-            }
-            Some(())
+        let deliver = |forwarded: &Forwarded<'_>, _: &mut WakeList| {
+            let payload = forwarded.message.payload;
+            let request_id = payload.try_into().expect("it holds a request id");
+            arrived.push(RequestId::from_be_bytes(request_id));
+            let put = subscriber.push_packet(QoS::AtLeastOnce, None, |out| {
+                out.resize(out.len() + SIZE, 0);
+                Ok(Some(0))
+            });
+            let throttled = put.ok().and_then(|put| put.throttled);
+            throttled
+                .map(|end| (subscriber.clone(), end))
+                .into_iter()
+                .collect()
         };
-        assert_eq!(self.incoming.handle(request, deliver), Some(()));
-        let answer = self.incoming.answer(0);
+        assert_eq!(self.stream.handle(request, deliver), Ok(()));
+        let answer = self.stream.answer(0);
         self.answers.push(answer);
     }
 
     fn answer(&mut self) {
         if self.answers.is_empty() {
-            if !self.incoming.has_news() {
+            if !self.stream.has_news() {
                 return;
             }
-            let answer = self.incoming.answer(0);
+            let answer = self.stream.answer(0);
             self.answers.push(answer);
         }
         let answer = self.answers.remove(0);
-        self.outbox.answered(&answer);
+        self.outbox.handle_answer(&answer);
         self.look();
     }
 
-    /// What the publisher was told; each may be told only what follows from what it was told before.
+    /// Looks at what the publisher was told. It may be told of each message only what follows from what it was told
+    /// before.
     fn look(&mut self) {
         let mut contents = Contents::default();
         self.publisher.take(&mut contents);
         for item in contents.items {
             let (request_id, before, after) = match item {
-                Item::ForwardConfirmed(request_id) => (request_id, Told::Nothing, Told::Through),
-                Item::AckDeferred(request_id) => (request_id, Told::Nothing, Told::Held),
-                Item::AckReleased(request_id) => (request_id, Told::Held, Told::Through),
+                Item::ForwardConfirmed(request_id) => (request_id, Ack::Pending, Ack::Due),
+                Item::AckDeferred(request_id) => (request_id, Ack::Pending, Ack::Deferred),
+                Item::AckReleased(request_id) => (request_id, Ack::Deferred, Ack::Due),
                 other => panic!("unexpected {other:?}"),
             };
-            let told = self.told.insert(request_id, after);
-            assert_eq!(
-                told,
-                Some(before),
-                "request_id {request_id} before {after:?}"
-            );
+            let known = self.acks.insert(request_id, after);
+            assert_eq!(known, Some(before), "request {request_id} before {after:?}");
         }
     }
 
@@ -221,18 +217,18 @@ impl Nodes {
             Step::Break => self.connect(),
             Step::Read(bytes) => self.read(bytes),
             Step::End => {
-                self.remote.node_ended(OTHER);
+                self.outboxes.node_ended(OTHER);
                 self.look();
                 self.subscriber.close(&mut WakeList::default());
                 self.subscriber = mailbox();
-                self.received = Received::default();
+                self.inboxes = Inboxes::default();
                 self.connect();
             }
             Step::Renew => {
-                // Its connections end with its life.
+                // Its connections end with its incarnation.
                 self.publisher.close(&mut WakeList::default());
                 self.publisher = mailbox();
-                self.told.clear();
+                self.acks.clear();
                 self.incarnation += 1;
                 self.connect();
             }
@@ -247,25 +243,24 @@ impl Nodes {
             self.read(1000);
         }
         let waits: Vec<_> = self
-            .told
+            .acks
             .iter()
-            .filter(|(_, told)| **told != Told::Through)
+            .filter(|(_, ack)| **ack != Ack::Due)
             .collect();
         assert!(waits.is_empty(), "{waits:?} wait for ever");
     }
 }
 
 proptest! {
-    /// Streams break, lives end, subscribers are slow: every publisher is told once that its message is through, and no
-    /// message comes twice.
+    /// Streams break, incarnations end, subscribers are slow: every message is acknowledged once, and none comes twice.
     #[test]
     fn every_message_is_acknowledged_once(steps in prop::collection::vec(step(), 1..150)) {
         let mut nodes = Nodes::new();
         for step in steps {
             nodes.step(step);
-            let through = nodes.told.iter().filter(|(_, told)| **told == Told::Held);
-            for (request_id, _) in through {
-                prop_assert!(nodes.arrived.contains(request_id), "{} is held and was never there", request_id);
+            let deferred = nodes.acks.iter().filter(|(_, ack)| **ack == Ack::Deferred);
+            for (request_id, _) in deferred {
+                prop_assert!(nodes.arrived.contains(request_id), "{} is deferred and was never there", request_id);
             }
         }
         nodes.finish();
@@ -277,7 +272,7 @@ proptest! {
 }
 
 #[test]
-fn a_burst_of_a_life_that_is_over_does_not_silence_the_stream() {
+fn a_batch_of_an_incarnation_that_has_ended_does_not_silence_the_stream() {
     let mut nodes = Nodes::new();
     let steps = [
         Step::Publish(1),
@@ -295,7 +290,7 @@ fn a_burst_of_a_life_that_is_over_does_not_silence_the_stream() {
 }
 
 #[test]
-fn a_held_message_does_not_hold_up_others() {
+fn a_deferred_acknowledgement_does_not_delay_others() {
     let mut nodes = Nodes::new();
     for _ in 0..15 {
         nodes.publish();
@@ -303,30 +298,30 @@ fn a_held_message_does_not_hold_up_others() {
     nodes.request();
     nodes.answer();
     nodes.answer();
-    let held = |nodes: &Nodes| {
-        let mut held: Vec<RequestId> = nodes
-            .told
+    let deferred = |nodes: &Nodes| {
+        let mut deferred: Vec<RequestId> = nodes
+            .acks
             .iter()
-            .filter(|(_, told)| **told == Told::Held)
+            .filter(|(_, ack)| **ack == Ack::Deferred)
             .map(|(request_id, _)| *request_id)
             .collect();
-        held.sort_unstable();
-        held
+        deferred.sort_unstable();
+        deferred
     };
     // Half of twenty are below the mark.
-    assert_eq!(held(&nodes), [11, 12, 13, 14, 15]);
-    let through = nodes.told.values().filter(|told| **told == Told::Through);
-    assert_eq!(through.count(), 10);
+    assert_eq!(deferred(&nodes), [11, 12, 13, 14, 15]);
+    let due = nodes.acks.values().filter(|ack| **ack == Ack::Due);
+    assert_eq!(due.count(), 10);
     nodes.read(2 * SIZE);
     nodes.answer();
-    assert_eq!(held(&nodes), [13, 14, 15]);
+    assert_eq!(deferred(&nodes), [13, 14, 15]);
     // A release that is lost with its stream is found out on the next one.
     nodes.read(SIZE);
-    assert_eq!(nodes.incoming.answer(0).released.len(), 1);
+    assert_eq!(nodes.stream.answer(0).released.len(), 1);
     nodes.connect();
     nodes.answer();
-    assert_eq!(held(&nodes), [14, 15]);
-    nodes.remote.node_ended(OTHER);
+    assert_eq!(deferred(&nodes), [14, 15]);
+    nodes.outboxes.node_ended(OTHER);
     nodes.look();
-    assert_eq!(held(&nodes), [0; 0]);
+    assert_eq!(deferred(&nodes), [0; 0]);
 }

@@ -1,9 +1,13 @@
-//! What other nodes hand over: batches handled already, and the messages in them whose publishers must wait.
+//! Messages from other nodes: which batches were handled, and which acknowledgements are deferred.
 //!
-//! A batch is confirmed when it is in the mailboxes of its subscribers. Messages that a slow subscriber holds up are
-//! named with the confirmation and released later, one by one. Both travel on the stream the batch came on; after a
-//! broken stream the first answer on the next one names everything that is still held, so whatever was said in between
-//! and lost need not be known.
+//! A batch is confirmed when it is in the mailboxes of its subscribers. A message that a slow subscriber throttles is
+//! named with the confirmation, and named again when its acknowledgement is released. Both travel on the stream that
+//! the batch came on. After a broken stream the first answer on the next one names every deferred acknowledgement, so
+//! it does not matter which answers were lost.
+//!
+//! Invariant: a batch is delivered once. Its number rises within an incarnation of the sending node, and only the next
+//! one is delivered.
+//! Invariant: only the newest stream of a node names acknowledgements.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,67 +19,114 @@ use rustc_hash::FxHashMap;
 use tokio::sync::watch;
 
 use super::outbox::Position;
+use super::wire::{Forwarded, Malformed};
 use crate::base::ids::{Incarnation, NodeId};
-use crate::base::proto::cluster::{DeliverRequest, DeliverResponse};
-use crate::mailbox::WakeList;
-use crate::mailbox::back_pressure::DeferredAck;
-use crate::router::Pressed;
+use crate::base::proto::cluster::{self, DeliverRequest, DeliverResponse};
+use crate::mailbox::{DeferredAck, ReleaseAck, WakeList};
+use crate::router::Throttled;
 
-/// What was received from all other nodes.
+/// The inboxes of all other nodes.
 #[derive(Debug, Default)]
-pub struct Received(Mutex<FxHashMap<NodeId, Arc<Peer>>>);
+pub struct Inboxes(Mutex<FxHashMap<NodeId, Arc<Inbox>>>);
 
-impl Received {
-    /// What was received from `node`.
-    pub fn peer(&self, node: NodeId) -> Arc<Peer> {
+impl Inboxes {
+    /// The inbox of `node`.
+    pub fn inbox(&self, node: NodeId) -> Arc<Inbox> {
         self.0.lock().entry(node).or_default().clone()
     }
 }
 
-/// The life of another node, and the last of its batches that was handed over.
+/// The newest incarnation of the other node, and the last of its batches that was delivered.
 #[derive(Debug, Default)]
 struct Progress {
     incarnation: Incarnation,
     sequence: u64,
 }
 
-/// Messages of the other node's present life whose publishers wait.
+/// Deferred acknowledgements of messages of the other node's present incarnation.
 #[derive(Debug, Default)]
-struct Held {
+struct DeferredAcks {
     incarnation: Incarnation,
-    /// The newest stream: it alone tells what changes.
+    /// Number of the newest stream.
     stream: u64,
-    /// With each, whether the other node knows.
-    messages: BTreeMap<Position, bool>,
-    /// Those it does not know of, or some that are released since.
-    untold: Vec<Position>,
-    /// Those it takes for held and that are not any more.
+    /// All of them, each with whether the other node knows of it.
+    all: BTreeMap<Position, bool>,
+    /// Those that the next answer names. Some may be released since.
+    unreported: Vec<Position>,
+    /// Those that the other node knows of and that are released since.
     released: Vec<Position>,
+}
+
+impl DeferredAcks {
+    fn begin(&mut self, incarnation: Incarnation) {
+        *self = DeferredAcks {
+            incarnation,
+            stream: self.stream,
+            ..DeferredAcks::default()
+        };
+    }
 }
 
 /// What was received from one node.
 #[derive(Debug, Default)]
-pub struct Peer {
-    /// Locked while a batch is handed over, so that none is confirmed before.
+pub struct Inbox {
+    /// Locked while a batch is delivered, so that the batch is not confirmed before.
     progress: Mutex<Progress>,
-    held: Mutex<Held>,
+    deferred: Mutex<DeferredAcks>,
+    /// An acknowledgement was released.
     changed: watch::Sender<()>,
 }
 
-/// A message of another node that waits for slow subscribers.
-pub struct RemoteDeferredAck {
-    peer: Arc<Peer>,
+impl Inbox {
+    /// Defers the acknowledgement of a message until no subscriber in `throttled` has to read more.
+    fn defer(
+        self: &Arc<Self>,
+        incarnation: Incarnation,
+        position: Position,
+        throttled: Throttled,
+        wake: &mut WakeList,
+    ) {
+        let mut deferred = self.deferred.lock();
+        deferred.all.insert(position, false);
+        deferred.unreported.push(position);
+        drop(deferred);
+        let ack = Arc::new(RemoteDeferredAck {
+            inbox: self.clone(),
+            incarnation,
+            position,
+            missing: AtomicUsize::new(throttled.len() + 1),
+        });
+        for (mailbox, end) in throttled {
+            if !mailbox.defer_ack(end, DeferredAck::Remote(ack.clone()), wake) {
+                ack.release_one();
+            }
+        }
+        ack.release_one();
+    }
+
+    fn release(&self, incarnation: Incarnation, position: Position) {
+        let mut deferred = self.deferred.lock();
+        if deferred.incarnation == incarnation && deferred.all.remove(&position) == Some(true) {
+            deferred.released.push(position);
+            drop(deferred);
+            self.changed.send_replace(());
+        }
+    }
+}
+
+/// The acknowledgement of a message from another node that waits for slow subscribers.
+struct RemoteDeferredAck {
+    inbox: Arc<Inbox>,
     incarnation: Incarnation,
     position: Position,
-    /// Subscribers, and one while they are counted.
+    /// Subscribers that it waits for, plus one until all of them are known.
     missing: AtomicUsize,
 }
 
-impl RemoteDeferredAck {
-    /// One subscriber is not waited for any more.
-    pub fn one_less(&self) {
+impl ReleaseAck for RemoteDeferredAck {
+    fn release_one(&self) {
         if self.missing.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.peer.release(self.incarnation, self.position);
+            self.inbox.release(self.incarnation, self.position);
         }
     }
 }
@@ -86,31 +137,28 @@ impl fmt::Debug for RemoteDeferredAck {
     }
 }
 
-/// Gets the place of a message in its batch, and whom its publisher is to wait for.
-pub type DeferAcks<'a> = dyn FnMut(u32, Throttled, &mut WakeList) + 'a;
-
-/// One stream on which another node's batches come, as its answers are made.
+/// One stream of batches from another node, and the answers on it.
 #[derive(Debug)]
-pub struct Incoming {
-    peer: Arc<Peer>,
+pub struct InboundStream {
+    inbox: Arc<Inbox>,
     changed: watch::Receiver<()>,
     incarnation: Incarnation,
     stream: u64,
     sequence: u64,
-    /// The next answer names everything that is held.
+    /// The next answer names every deferred acknowledgement.
     is_new: bool,
 }
 
-impl Incoming {
-    /// A stream of `peer`, which replaces the one before.
-    pub fn new(peer: Arc<Peer>) -> Incoming {
-        let mut held = peer.held.lock();
-        held.stream += 1;
-        let stream = held.stream;
-        drop(held);
-        Incoming {
-            changed: peer.changed.subscribe(),
-            peer,
+impl InboundStream {
+    /// A stream into `inbox`, which replaces the one before.
+    pub fn new(inbox: Arc<Inbox>) -> InboundStream {
+        let mut deferred = inbox.deferred.lock();
+        deferred.stream += 1;
+        let stream = deferred.stream;
+        drop(deferred);
+        InboundStream {
+            changed: inbox.changed.subscribe(),
+            inbox,
             incarnation: Incarnation::default(),
             stream,
             sequence: 0,
@@ -118,139 +166,112 @@ impl Incoming {
         }
     }
 
-    /// Has a batch handed to the connections of this node, unless that was done before. `deliver` does it; it is given
-    /// what to do with messages whose publishers are to wait, and returns `None` when it can't read the batch.
-    pub fn handle(
+    /// Has each message of a batch delivered, unless that was done before. `deliver` returns the mailboxes that
+    /// throttle the publisher of the message.
+    ///
+    /// # Errors
+    /// When a message can't be read. Those before it are delivered; the batch counts as handled, because sending it
+    /// again would not help.
+    pub fn handle<'m>(
         &mut self,
-        request: &DeliverRequest,
-        deliver: impl FnOnce(&mut DeferAcks<'_>, &mut WakeList) -> Option<()>,
-    ) -> Option<()> {
+        request: &'m DeliverRequest,
+        mut deliver: impl FnMut(&Forwarded<'m>, &mut WakeList) -> Throttled,
+    ) -> Result<(), Malformed> {
         let incarnation = Incarnation(request.incarnation);
-        let peer = self.peer.clone();
-        let mut progress = peer.progress.lock();
+        let inbox = self.inbox.clone();
+        let mut progress = inbox.progress.lock();
         if progress.incarnation < incarnation {
             *progress = Progress {
                 incarnation,
                 sequence: 0,
             };
-            peer.held.lock().begin(incarnation);
+            inbox.deferred.lock().begin(incarnation);
         }
         if self.incarnation != progress.incarnation {
             self.incarnation = progress.incarnation;
             self.is_new = true;
         }
         if progress.incarnation != incarnation {
-            // Numbered in an life that is over: nobody waits for these messages.
+            // The batch was numbered in an incarnation that has ended: nobody waits for its messages.
             self.sequence = self.sequence.max(request.sequence);
-            return Some(());
+            return Ok(());
         }
         if request.sequence <= progress.sequence {
             self.sequence = progress.sequence;
-            return Some(());
+            return Ok(());
         }
         let mut wake = WakeList::default();
-        let mut hold = |message, throttled: Throttled, wake: &mut WakeList| {
-            let position = (request.sequence, message);
-            peer.hold(incarnation, position, throttled, wake);
-        };
-        let handled = deliver(&mut hold, &mut wake);
+        let mut messages = &request.messages[..];
+        let mut place = 0;
+        let mut handled = Ok(());
+        while !messages.is_empty() {
+            match Forwarded::decode(&mut messages) {
+                Ok(forwarded) => {
+                    let throttled = deliver(&forwarded, &mut wake);
+                    if !throttled.is_empty() {
+                        let position = (request.sequence, place);
+                        inbox.defer(incarnation, position, throttled, &mut wake);
+                    }
+                    place += 1;
+                }
+                Err(malformed) => {
+                    handled = Err(malformed);
+                    break;
+                }
+            }
+        }
         progress.sequence = request.sequence;
         self.sequence = request.sequence;
         handled
     }
 
-    /// Waits until [`Incoming::has_news`] may hold.
+    /// Waits until [`InboundStream::has_news`] may hold.
     pub async fn changed(&mut self) {
-        // Its sender is in the peer, which is there as long as this.
+        // The sender is in the inbox, which this stream keeps alive, so this never fails.
         let _ = self.changed.changed().await;
     }
 
-    /// What the other node is to be told now; `applied` is how far this node has applied the log.
+    /// The answer that the other node is to get now. `applied` is how far this node has applied the log.
     pub fn answer(&mut self, applied: u64) -> DeliverResponse {
         let mut answer = DeliverResponse {
             sequence: self.sequence,
             applied,
             ..DeliverResponse::default()
         };
-        let held = &mut *self.peer.held.lock();
-        if held.stream != self.stream || held.incarnation != self.incarnation {
+        let deferred = &mut *self.inbox.deferred.lock();
+        if deferred.stream != self.stream || deferred.incarnation != self.incarnation {
             return answer;
         }
         if std::mem::take(&mut self.is_new) {
-            answer.all_held = true;
-            held.untold.clear();
-            held.released.clear();
-            for (position, told) in &mut held.messages {
-                *told = true;
-                answer.held.push(named(*position));
+            answer.all_deferred = true;
+            deferred.unreported.clear();
+            deferred.released.clear();
+            for (position, reported) in &mut deferred.all {
+                *reported = true;
+                answer.deferred.push(to_proto(*position));
             }
             return answer;
         }
-        for position in held.untold.drain(..) {
-            if let Some(told) = held.messages.get_mut(&position) {
-                *told = true;
-                answer.held.push(named(position));
+        for position in deferred.unreported.drain(..) {
+            if let Some(reported) = deferred.all.get_mut(&position) {
+                *reported = true;
+                answer.deferred.push(to_proto(position));
             }
         }
-        answer.released = held.released.drain(..).map(named).collect();
+        answer.released = deferred.released.drain(..).map(to_proto).collect();
         answer
     }
 
-    /// Whether an answer would name messages.
+    /// Whether an answer would name acknowledgements.
     pub fn has_news(&self) -> bool {
-        let held = self.peer.held.lock();
-        held.stream == self.stream && !(held.released.is_empty() && held.untold.is_empty())
+        let deferred = self.inbox.deferred.lock();
+        deferred.stream == self.stream
+            && !(deferred.released.is_empty() && deferred.unreported.is_empty())
     }
 }
 
-fn named((sequence, message): Position) -> crate::base::proto::cluster::Position {
-    crate::base::proto::cluster::Position { sequence, message }
-}
-
-impl Held {
-    fn begin(&mut self, incarnation: Incarnation) {
-        *self = Held {
-            incarnation,
-            stream: self.stream,
-            ..Held::default()
-        };
-    }
-}
-
-impl Peer {
-    fn hold(
-        self: &Arc<Self>,
-        incarnation: Incarnation,
-        position: Position,
-        throttled: Throttled,
-        wake: &mut WakeList,
-    ) {
-        let mut held = self.held.lock();
-        held.messages.insert(position, false);
-        held.untold.push(position);
-        drop(held);
-        let hold = Arc::new(RemoteDeferredAck {
-            peer: self.clone(),
-            incarnation,
-            position,
-            missing: AtomicUsize::new(throttled.len() + 1),
-        });
-        for (mailbox, end) in throttled {
-            if !mailbox.defer_ack(end, DeferredAck::Node(hold.clone()), wake) {
-                hold.one_less();
-            }
-        }
-        hold.one_less();
-    }
-
-    fn release(&self, incarnation: Incarnation, position: Position) {
-        let mut held = self.held.lock();
-        if held.incarnation == incarnation && held.messages.remove(&position) == Some(true) {
-            held.released.push(position);
-            drop(held);
-            self.changed.send_replace(());
-        }
-    }
+fn to_proto((sequence, message): Position) -> cluster::Position {
+    cluster::Position { sequence, message }
 }
 
 #[cfg(test)]

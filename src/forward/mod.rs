@@ -1,7 +1,16 @@
-//! Everything between nodes that is not Raft: messages for other nodes' connections, and proposals for the leader.
+//! Everything between nodes that is not Raft: messages for the connections of other nodes, and proposals for the
+//! leader.
+//!
+//! [`outbox`] implements [`crate::router::PeerNodes`], so the router reaches other nodes without knowing this room.
+//! [`stream`] sends what the outboxes hold; [`service`] receives it on the other node, where [`inbox`] sees to it that
+//! each batch is delivered once.
 
 pub mod inbox;
+pub mod last_seen;
 pub mod outbox;
 pub mod service;
 pub mod stream;
-pub mod wire;
+mod wire;
+
+#[cfg(test)]
+mod shared_tests;

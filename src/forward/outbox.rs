@@ -1,11 +1,17 @@
-//! Messages for the connections of other nodes: gathered per node, numbered per batch, confirmed in order.
+//! Messages for the connections of other nodes: batched per node, numbered, and confirmed in order.
 //!
-//! A batch keeps its number when it is sent again over a new stream, and the receiving node passes over numbers it has
-//! handled, so nothing is lost or doubled by a broken stream. Only the end of the other node's life drops what is
-//! waiting for it. The streams themselves are opened by the node layer.
+//! A batch keeps its number when it is sent again over a new stream, and the receiving node skips numbers that it has
+//! handled. So a broken stream neither loses nor doubles a message. What waits for a node is dropped only when the
+//! node's incarnation ends. The streams themselves are in [`super::stream`].
 //!
-//! A confirmation may name messages as held: they are with the other node's connections, but their publishers are to
-//! wait until they are named as released, or the other node's life ends.
+//! A confirmation may name messages whose acknowledgements are deferred: the messages are with the other node's
+//! connections, but their publishers must wait until the messages are named as released, or until the incarnation of
+//! the other node ends.
+//!
+//! Invariant: each publisher that waits gets either [`Item::ForwardConfirmed`], or [`Item::AckDeferred`] and later
+//! [`Item::AckReleased`]; each of them once.
+//! Invariant: what waits for a node is bounded. Messages with QoS 0 are refused above [`limits::PEER_OUTBOX_BYTES`],
+//! and the receive maximums of their publishers bound the others.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -16,33 +22,60 @@ use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 
-use super::wire::Forwarded;
-use crate::base::ids::{Incarnation, NodeId};
+use super::wire;
+use crate::base::ids::{Incarnation, LogIndex, NodeId};
 use crate::base::limits;
 use crate::base::proto::cluster::DeliverResponse;
 use crate::codec::QoS;
 use crate::mailbox::{Item, Mailbox, RequestId, WakeList};
+use crate::router::{Message, PeerNodes, Recipients};
 
-/// A message: the batch it is in, and how many are before it in there.
-pub type Position = (u64, u32);
+/// Names a message: the number of its batch, and how many messages come before it in there.
+pub(super) type Position = (u64, u32);
 
-/// Who is told when the other node has applied the log up to an index, or has not answered for long enough.
-struct Barrier {
-    index: u64,
-    since: Instant,
-    countdown: Arc<Countdown>,
+/// A connection, and its request id for the message.
+type Publisher = (Arc<Mailbox>, RequestId);
+
+/// The publishers of a batch that wait for confirmation, by the place of their messages in it. `None` marks one that
+/// was told already.
+type Publishers = Vec<(u32, Option<Publisher>)>;
+
+/// A numbered batch of messages.
+#[derive(Clone, Debug)]
+pub struct MessageBatch {
+    /// The incarnation of this node in which the batch was numbered. A batch that is sent again keeps it, or the other
+    /// node might handle the batch twice.
+    pub incarnation: Incarnation,
+    /// Number of the batch.
+    pub sequence: u64,
+    /// Messages, see [`super::wire`].
+    pub messages: Bytes,
+    /// The log index that the other node is asked to report, 0 when none.
+    pub applied: u64,
 }
 
-/// Tells a connection once several nodes have answered.
+/// A batch that is complete and has no number yet.
+struct Unnumbered {
+    messages: Bytes,
+    publishers: Publishers,
+}
+
+/// A batch that was sent and is not confirmed.
+struct InFlight {
+    batch: MessageBatch,
+    publishers: Publishers,
+}
+
+/// A connection that waits until several nodes have applied a subscription.
 #[derive(Debug)]
-pub struct Countdown {
+struct Latch {
     mailbox: Arc<Mailbox>,
     request_id: RequestId,
     missing: Mutex<usize>,
 }
 
-impl Countdown {
-    fn one_less(&self, wake: &mut WakeList) {
+impl Latch {
+    fn count_down(&self, wake: &mut WakeList) {
         let mut missing = self.missing.lock();
         *missing -= 1;
         if *missing == 0
@@ -55,226 +88,149 @@ impl Countdown {
     }
 }
 
-/// A numbered batch of messages.
-#[derive(Clone, Debug)]
-pub struct MessageBatch {
-    /// The life of this node in which it was numbered. It keeps that too, or it might be handled twice.
-    pub incarnation: Incarnation,
-    /// Its number.
-    pub sequence: u64,
-    /// Messages, see [`super::wire`].
-    pub messages: Bytes,
-    /// The log index the other node is asked to report, 0 when none.
-    pub applied: u64,
-}
-
-/// A connection, and what it calls its message.
-type Publisher = (Arc<Mailbox>, RequestId);
-
-/// Publishers of a batch, by their messages' places in it.
-type Confirm = Vec<(u32, Option<Publisher>)>;
-
-struct Sent {
-    batch: MessageBatch,
-    confirm: Confirm,
+/// Counts a latch down when the other node has applied the log up to `index`, or has not answered for long enough.
+struct ApplyBarrier {
+    index: u64,
+    since: Instant,
+    latch: Arc<Latch>,
 }
 
 #[derive(Default)]
-struct Gathering {
-    /// What fills a batch and waits for its turn, before what gathers.
-    full: VecDeque<(Bytes, Confirm)>,
-    full_bytes: usize,
+struct OutboxState {
+    /// Complete batches, which go before the open one.
+    complete: VecDeque<Unnumbered>,
+    complete_bytes: usize,
+    /// The open batch: its messages, their number, and their publishers.
     messages: BytesMut,
-    /// Number of messages.
     count: u32,
-    confirm: Confirm,
-    /// Confirmed messages whose publishers wait.
-    held: BTreeMap<Position, Publisher>,
+    publishers: Publishers,
+    /// Publishers of confirmed messages whose acknowledgements are deferred.
+    deferred: BTreeMap<Position, Publisher>,
+    /// The log index that the next batch asks the other node to report, 0 when none.
     applied: u64,
     last_sequence: u64,
-    sent: VecDeque<Sent>,
-    barriers: Vec<Barrier>,
+    in_flight: VecDeque<InFlight>,
+    barriers: Vec<ApplyBarrier>,
 }
 
-impl Gathering {
+impl OutboxState {
     /// Bytes that wait to be sent.
     fn bytes(&self) -> usize {
-        self.full_bytes + self.messages.len()
+        self.complete_bytes + self.messages.len()
     }
 
-    fn split(&mut self) -> (Bytes, Confirm) {
+    /// Takes the open batch out.
+    fn close_batch(&mut self) -> Unnumbered {
         self.count = 0;
-        let messages = self.messages.split().freeze();
-        (messages, std::mem::take(&mut self.confirm))
+        Unnumbered {
+            messages: self.messages.split().freeze(),
+            publishers: std::mem::take(&mut self.publishers),
+        }
     }
 
-    fn release_barriers(&mut self, wake: &mut WakeList, is_over: impl Fn(&Barrier) -> bool) {
+    fn push(
+        &mut self,
+        message: &Message<'_>,
+        recipients: Recipients<'_>,
+        publisher: Option<Publisher>,
+    ) {
+        wire::encode(message, recipients, &mut self.messages);
+        if publisher.is_some() {
+            self.publishers.push((self.count, publisher));
+        }
+        self.count += 1;
+        if self.messages.len() >= limits::MESSAGE_BATCH_BYTES {
+            let batch = self.close_batch();
+            self.complete_bytes += batch.messages.len();
+            self.complete.push_back(batch);
+        }
+    }
+
+    fn next_unnumbered(&mut self) -> Unnumbered {
+        match self.complete.pop_front() {
+            Some(batch) => {
+                self.complete_bytes -= batch.messages.len();
+                batch
+            }
+            None => self.close_batch(),
+        }
+    }
+
+    /// Notes that a message is with the other node's connections, but its acknowledgement is deferred.
+    fn defer(&mut self, position: Position, wake: &mut WakeList) {
+        let (sequence, message) = position;
+        let mut in_flight = self.in_flight.iter_mut();
+        let found = in_flight
+            .find(|entry| entry.batch.sequence == sequence)
+            .and_then(|entry| {
+                let publishers = &mut entry.publishers;
+                let at = publishers.binary_search_by_key(&message, |(at, _)| *at);
+                publishers[at.ok()?].1.take()
+            });
+        if let Some(publisher) = found {
+            tell(publisher.clone(), Item::AckDeferred, wake);
+            self.deferred.insert(position, publisher);
+        }
+    }
+
+    /// Tells the publishers of all batches up to `sequence` that their messages are handed over.
+    fn confirm(&mut self, sequence: u64, wake: &mut WakeList) {
+        while let Some(entry) = self.in_flight.front()
+            && entry.batch.sequence <= sequence
+        {
+            let publishers = self.in_flight.pop_front().map(|entry| entry.publishers);
+            for publisher in publishers
+                .into_iter()
+                .flatten()
+                .filter_map(|(_, waits)| waits)
+            {
+                tell(publisher, Item::ForwardConfirmed, wake);
+            }
+        }
+    }
+
+    /// Releases what a complete list of deferred acknowledgements does not name. The other node may have named it as
+    /// released on a stream that broke.
+    fn release_unnamed(&mut self, answer: &DeliverResponse, wake: &mut WakeList) {
+        let named: HashSet<Position> = answer
+            .deferred
+            .iter()
+            .map(|position| (position.sequence, position.message))
+            .collect();
+        self.deferred.retain(|position, publisher| {
+            let released = !named.contains(position)
+                && (position.0 <= answer.sequence || publisher.0.is_closed());
+            if released {
+                tell(publisher.clone(), Item::AckReleased, wake);
+            }
+            !released
+        });
+    }
+
+    fn release_barriers(&mut self, wake: &mut WakeList, is_over: impl Fn(&ApplyBarrier) -> bool) {
         self.barriers.retain(|barrier| {
             let is_over = is_over(barrier);
             if is_over {
-                barrier.countdown.one_less(wake);
+                barrier.latch.count_down(wake);
             }
             !is_over
         });
     }
-}
 
-/// What waits for one node.
-#[derive(Default)]
-pub struct Outbox {
-    gathering: Mutex<Gathering>,
-    ready: Notify,
-}
-
-impl Outbox {
-    /// Batches that may wait for their confirmation at once; messages gather meanwhile.
-    pub const BATCHES_IN_FLIGHT: usize = 8;
-
-    /// The next batch after number `sent`, numbering what has gathered in the life `incarnation`.
-    pub fn next_after(&self, sent: u64, incarnation: Incarnation) -> Option<MessageBatch> {
-        let mut gathering = self.gathering.lock();
-        if let Some(found) = gathering
-            .sent
-            .iter()
-            .find(|entry| entry.batch.sequence > sent)
-        {
-            return Some(found.batch.clone());
+    /// Tells everybody who waits: the other node's incarnation has ended, and its connections with it.
+    fn end(self, wake: &mut WakeList) {
+        let in_flight = self.in_flight.into_iter().map(|entry| entry.publishers);
+        let complete = self.complete.into_iter().map(|batch| batch.publishers);
+        let publishers = in_flight.chain(complete).flatten().chain(self.publishers);
+        for publisher in publishers.filter_map(|(_, waits)| waits) {
+            tell(publisher, Item::ForwardConfirmed, wake);
         }
-        let nothing = gathering.bytes() == 0 && gathering.applied == 0;
-        if nothing || gathering.sent.len() >= Self::BATCHES_IN_FLIGHT {
-            return None;
+        for publisher in self.deferred.into_values() {
+            tell(publisher, Item::AckReleased, wake);
         }
-        gathering.last_sequence += 1;
-        let (messages, confirm) = match gathering.full.pop_front() {
-            Some(full) => {
-                gathering.full_bytes -= full.0.len();
-                full
-            }
-            None => gathering.split(),
-        };
-        let batch = MessageBatch {
-            incarnation,
-            sequence: gathering.last_sequence,
-            messages,
-            applied: std::mem::take(&mut gathering.applied),
-        };
-        gathering.sent.push_back(Sent {
-            batch: batch.clone(),
-            confirm,
-        });
-        Some(batch)
-    }
-
-    /// Waits until [`Outbox::next_after`] may have something new.
-    pub async fn changed(&self) {
-        self.ready.notified().await;
-    }
-
-    /// The log index the other node is to be asked for on a new stream, 0 when none: it may have been asked, and the
-    /// answer lost.
-    pub fn wanted(&self) -> u64 {
-        let gathering = self.gathering.lock();
-        let wanted = gathering.barriers.iter().map(|barrier| barrier.index);
-        wanted.max().unwrap_or_default()
-    }
-
-    /// The other node's answer.
-    pub fn answered(&self, answer: &DeliverResponse) {
-        let mut wake = WakeList::default();
-        let mut gathering = self.gathering.lock();
-        let gathering = &mut *gathering;
-        for position in &answer.held {
-            gathering.hold((position.sequence, position.message), &mut wake);
+        for barrier in self.barriers {
+            barrier.latch.count_down(wake);
         }
-        while let Some(entry) = gathering.sent.front()
-            && entry.batch.sequence <= answer.sequence
-        {
-            let entry = gathering.sent.pop_front().expect("just seen");
-            for publisher in entry.confirm.into_iter().filter_map(|(_, waits)| waits) {
-                tell(publisher, Item::ForwardConfirmed, &mut wake);
-            }
-        }
-        if answer.all_held {
-            gathering.keep_held(answer, &mut wake);
-        }
-        for position in &answer.released {
-            let position = (position.sequence, position.message);
-            if let Some(publisher) = gathering.held.remove(&position) {
-                tell(publisher, Item::AckReleased, &mut wake);
-            }
-        }
-        gathering.release_barriers(&mut wake, |barrier| barrier.index <= answer.applied);
-        self.ready.notify_one();
-    }
-
-    fn release_overdue(&self, wake: &mut WakeList) {
-        self.gathering.lock().release_barriers(wake, |barrier| {
-            barrier.since.elapsed() >= limits::SUBSCRIBED_EVERYWHERE
-        });
-    }
-
-    /// The other node's life has ended, and with it its connections: nothing waits for it any more.
-    fn ended(&self) {
-        let mut wake = WakeList::default();
-        let mut gathering = self.gathering.lock();
-        let last_sequence = gathering.last_sequence;
-        let old = std::mem::replace(
-            &mut *gathering,
-            Gathering {
-                last_sequence,
-                ..Gathering::default()
-            },
-        );
-        drop(gathering);
-        let sent = old.sent.into_iter().flat_map(|entry| entry.confirm);
-        let full = old.full.into_iter().flat_map(|(_, confirm)| confirm);
-        let waiting = full.chain(old.confirm);
-        for publisher in sent.chain(waiting).filter_map(|(_, waits)| waits) {
-            tell(publisher, Item::ForwardConfirmed, &mut wake);
-        }
-        for publisher in old.held.into_values() {
-            tell(publisher, Item::AckReleased, &mut wake);
-        }
-        for barrier in old.barriers {
-            barrier.countdown.one_less(&mut wake);
-        }
-        self.ready.notify_one();
-    }
-}
-
-impl Gathering {
-    /// The publisher of a message that is being confirmed is to wait.
-    fn hold(&mut self, position: Position, wake: &mut WakeList) {
-        let (sequence, message) = position;
-        let entry = self
-            .sent
-            .iter_mut()
-            .find(|entry| entry.batch.sequence == sequence);
-        let found = entry.and_then(|entry| {
-            let at = entry.confirm.binary_search_by_key(&message, |(at, _)| *at);
-            entry.confirm[at.ok()?].1.take()
-        });
-        if let Some(publisher) = found {
-            tell(publisher.clone(), Item::AckDeferred, wake);
-            self.held.insert(position, publisher);
-        }
-    }
-
-    /// Releases what the other node does not name as held; it may have said so before, on a stream that broke.
-    fn keep_held(&mut self, answer: &DeliverResponse, wake: &mut WakeList) {
-        let named: HashSet<Position> = answer
-            .held
-            .iter()
-            .map(|position| (position.sequence, position.message))
-            .collect();
-        self.held.retain(|position, publisher| {
-            let gone = !named.contains(position)
-                && (position.0 <= answer.sequence || publisher.0.is_closed());
-            if gone {
-                tell(publisher.clone(), Item::AckReleased, wake);
-            }
-            !gone
-        });
     }
 }
 
@@ -284,13 +240,111 @@ fn tell((mailbox, request_id): Publisher, item: fn(RequestId) -> Item, wake: &mu
     }
 }
 
+/// What waits for one node.
+#[derive(Default)]
+pub struct Outbox {
+    state: Mutex<OutboxState>,
+    ready: Notify,
+}
+
+impl Outbox {
+    /// Batches that may wait for their confirmation at once; further messages wait in the outbox.
+    pub const BATCHES_IN_FLIGHT: usize = 8;
+
+    /// The next batch after number `sent`. A new batch gets its number in `incarnation`.
+    pub fn next_after(&self, sent: u64, incarnation: Incarnation) -> Option<MessageBatch> {
+        let mut state = self.state.lock();
+        let mut in_flight = state.in_flight.iter();
+        if let Some(found) = in_flight.find(|entry| entry.batch.sequence > sent) {
+            return Some(found.batch.clone());
+        }
+        let nothing = state.bytes() == 0 && state.applied == 0;
+        if nothing || state.in_flight.len() >= Self::BATCHES_IN_FLIGHT {
+            return None;
+        }
+        state.last_sequence += 1;
+        let Unnumbered {
+            messages,
+            publishers,
+        } = state.next_unnumbered();
+        let batch = MessageBatch {
+            incarnation,
+            sequence: state.last_sequence,
+            messages,
+            applied: std::mem::take(&mut state.applied),
+        };
+        state.in_flight.push_back(InFlight {
+            batch: batch.clone(),
+            publishers,
+        });
+        Some(batch)
+    }
+
+    /// Waits until [`Outbox::next_after`] may return something new.
+    pub async fn changed(&self) {
+        self.ready.notified().await;
+    }
+
+    /// The log index that a new stream asks the other node to report, 0 when none. It may have been asked before, and
+    /// the answer lost.
+    pub fn awaited_index(&self) -> u64 {
+        let state = self.state.lock();
+        let awaited = state.barriers.iter().map(|barrier| barrier.index);
+        awaited.max().unwrap_or_default()
+    }
+
+    /// Handles an answer of the other node.
+    pub fn handle_answer(&self, answer: &DeliverResponse) {
+        let mut wake = WakeList::default();
+        let mut state = self.state.lock();
+        for position in &answer.deferred {
+            state.defer((position.sequence, position.message), &mut wake);
+        }
+        state.confirm(answer.sequence, &mut wake);
+        if answer.all_deferred {
+            state.release_unnamed(answer, &mut wake);
+        }
+        for position in &answer.released {
+            let position = (position.sequence, position.message);
+            if let Some(publisher) = state.deferred.remove(&position) {
+                tell(publisher, Item::AckReleased, &mut wake);
+            }
+        }
+        state.release_barriers(&mut wake, |barrier| barrier.index <= answer.applied);
+        self.ready.notify_one();
+    }
+
+    fn release_overdue(&self, wake: &mut WakeList) {
+        self.state.lock().release_barriers(wake, |barrier| {
+            barrier.since.elapsed() >= limits::SUBSCRIPTION_TIMEOUT
+        });
+    }
+
+    /// The other node's incarnation has ended.
+    fn end(&self) {
+        let mut wake = WakeList::default();
+        let mut state = self.state.lock();
+        let last_sequence = state.last_sequence;
+        let old = std::mem::replace(
+            &mut *state,
+            OutboxState {
+                last_sequence,
+                ..OutboxState::default()
+            },
+        );
+        drop(state);
+        old.end(&mut wake);
+        self.ready.notify_one();
+    }
+}
+
 /// The outboxes of all other nodes.
 #[derive(Default)]
-pub struct Remote {
+pub struct Outboxes {
     outboxes: RwLock<FxHashMap<NodeId, Arc<Outbox>>>,
 }
 
-impl Remote {
+impl Outboxes {
     /// The outbox of `node`.
     pub fn outbox(&self, node: NodeId) -> Arc<Outbox> {
         if let Some(outbox) = self.outboxes.read().get(&node) {
@@ -299,70 +353,7 @@ impl Remote {
         self.outboxes.write().entry(node).or_default().clone()
     }
 
-    /// Adds a message; tells whether it was taken. QoS 0 is dropped when too much is waiting; what is confirmed to its
-    /// publisher is not, because publishers stop at their receive maximum.
-    pub(super) fn send(
-        &self,
-        node: NodeId,
-        forwarded: &Forwarded<'_>,
-        publisher: Option<(&Arc<Mailbox>, RequestId)>,
-    ) -> bool {
-        let outbox = self.outbox(node);
-        let mut gathering = outbox.gathering.lock();
-        let qos = forwarded.message.qos;
-        if qos == QoS::AtMostOnce && gathering.bytes() >= limits::PEER_OUTBOX_BYTES {
-            return false;
-        }
-        let first = gathering.bytes() == 0;
-        forwarded.encode(&mut gathering.messages);
-        let place = gathering.count;
-        gathering.count += 1;
-        if let Some((mailbox, request_id)) = publisher {
-            let publisher = Some((mailbox.clone(), request_id));
-            gathering.confirm.push((place, publisher));
-        }
-        if gathering.messages.len() >= limits::MESSAGE_BATCH_BYTES {
-            let full = gathering.split();
-            gathering.full_bytes += full.0.len();
-            gathering.full.push_back(full);
-        }
-        drop(gathering);
-        if first {
-            outbox.ready.notify_one();
-        }
-        true
-    }
-
-    /// Asks `nodes` to report when they have applied the log up to `index`; the mailbox gets
-    /// [`Item::SubscriptionEffective`] once all have, have ended, or have been silent so long that they match nothing
-    /// without the log.
-    pub fn barrier(
-        &self,
-        nodes: &[NodeId],
-        index: u64,
-        mailbox: &Arc<Mailbox>,
-        request_id: RequestId,
-    ) {
-        let countdown = Arc::new(Countdown {
-            mailbox: mailbox.clone(),
-            request_id,
-            missing: Mutex::new(nodes.len()),
-        });
-        for node in nodes {
-            let outbox = self.outbox(*node);
-            let mut gathering = outbox.gathering.lock();
-            gathering.applied = gathering.applied.max(index);
-            gathering.barriers.push(Barrier {
-                index,
-                since: Instant::now(),
-                countdown: countdown.clone(),
-            });
-            drop(gathering);
-            outbox.ready.notify_one();
-        }
-    }
-
-    /// Waits no longer for nodes that do not answer. To be called a few times a second.
+    /// Gives up waiting for nodes that do not answer. To be called a few times a second.
     pub fn release_overdue(&self) {
         let mut wake = WakeList::default();
         for outbox in self.outboxes.read().values() {
@@ -375,15 +366,64 @@ impl Remote {
         let outboxes = self.outboxes.read();
         outboxes
             .values()
-            .map(|outbox| outbox.gathering.lock().bytes())
+            .map(|outbox| outbox.state.lock().bytes())
             .sum()
     }
+}
 
-    /// The life of `node` has ended.
-    pub fn node_ended(&self, node: NodeId) {
+impl PeerNodes for Outboxes {
+    fn forward(
+        &self,
+        node: NodeId,
+        message: &Message<'_>,
+        recipients: Recipients<'_>,
+        publisher: Option<(&Arc<Mailbox>, RequestId)>,
+    ) -> bool {
+        let outbox = self.outbox(node);
+        let mut state = outbox.state.lock();
+        let was_empty = state.bytes() == 0;
+        if message.qos == QoS::AtMostOnce && state.bytes() >= limits::PEER_OUTBOX_BYTES {
+            return false;
+        }
+        let publisher = publisher.map(|(mailbox, request_id)| (mailbox.clone(), request_id));
+        state.push(message, recipients, publisher);
+        drop(state);
+        if was_empty {
+            outbox.ready.notify_one();
+        }
+        true
+    }
+
+    fn await_applied(
+        &self,
+        nodes: &[NodeId],
+        index: LogIndex,
+        mailbox: &Arc<Mailbox>,
+        request_id: RequestId,
+    ) {
+        let latch = Arc::new(Latch {
+            mailbox: mailbox.clone(),
+            request_id,
+            missing: Mutex::new(nodes.len()),
+        });
+        for node in nodes {
+            let outbox = self.outbox(*node);
+            let mut state = outbox.state.lock();
+            state.applied = state.applied.max(index.0);
+            state.barriers.push(ApplyBarrier {
+                index: index.0,
+                since: Instant::now(),
+                latch: latch.clone(),
+            });
+            drop(state);
+            outbox.ready.notify_one();
+        }
+    }
+
+    fn node_ended(&self, node: NodeId) {
         let outbox = self.outboxes.read().get(&node).cloned();
         if let Some(outbox) = outbox {
-            outbox.ended();
+            outbox.end();
         }
     }
 }

@@ -1,56 +1,32 @@
-//! The gRPC service the other nodes call: their proposals when this node leads, their messages for its connections.
+//! The gRPC service `Cluster`, which the other nodes call: their proposals go to the sequencer when this node leads,
+//! and their messages to this node's connections.
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Instant;
 
 use futures::Stream;
-use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::inbox::{InboundStream, Inboxes};
+use super::last_seen::LastSeen;
 use crate::base::ids::{Incarnation, LogIndex, NodeId};
 use crate::base::proto::cluster::cluster_server::Cluster;
 use crate::base::proto::cluster::{
     DeliverRequest, DeliverResponse, ProposeRequest, ProposeResponse,
 };
-use crate::forward::inbox::{DeferAcks, Incoming, Received};
-use crate::mailbox::WakeList;
 use crate::raft::{Leadership, Raft};
 use crate::replica::peers::ClusterId;
 use crate::replica::proposer::SequencedProposal;
 use crate::replica::sequencer::Sequencer;
 use crate::router::Router;
 
-/// When each node was last heard of, kept by the leader.
-#[derive(Default)]
-pub struct LastSeen(Mutex<FxHashMap<NodeId, (Incarnation, Instant)>>);
+/// Answers that may wait for one stream.
+const ANSWERS: usize = 32;
 
-impl LastSeen {
-    fn note(&self, node: NodeId, incarnation: Incarnation) {
-        self.0.lock().insert(node, (incarnation, Instant::now()));
-    }
-
-    /// When `incarnation` of `node` was last heard of; now, if this is the first time it is asked for.
-    pub fn last(&self, node: NodeId, incarnation: Incarnation) -> Instant {
-        let mut heard = self.0.lock();
-        let entry = heard.entry(node).or_insert((incarnation, Instant::now()));
-        if entry.0 < incarnation {
-            *entry = (incarnation, Instant::now());
-        }
-        entry.1
-    }
-
-    /// Starts all leases anew: a new leader gives every node its full lease.
-    pub fn forget(&self) {
-        self.0.lock().clear();
-    }
-}
-
-/// The service.
+/// The service of one node.
 pub struct ClusterService {
     /// Checked on every call.
     pub cluster: ClusterId,
@@ -60,15 +36,15 @@ pub struct ClusterService {
     pub sequencer: Sequencer,
     /// Whether this node leads.
     pub leadership: watch::Receiver<Leadership>,
-    /// How far the log is applied here.
+    /// How far this node has applied the log.
     pub applied: watch::Receiver<LogIndex>,
     /// This node's connections.
     pub router: Arc<Router>,
-    /// Signs of life.
-    pub heard: Arc<LastSeen>,
-    /// What other nodes have handed over.
-    pub received: Arc<Received>,
-    /// Where messages are handed to connections.
+    /// When the other nodes were last heard from.
+    pub last_seen: Arc<LastSeen>,
+    /// What the other nodes have sent.
+    pub inboxes: Arc<Inboxes>,
+    /// The runtime on which messages are delivered to connections.
     pub clients: Handle,
 }
 
@@ -97,7 +73,7 @@ impl ClusterService {
                     "node {node} is not a member of the cluster"
                 )));
             }
-            self.heard.note(node, incarnation);
+            self.last_seen.note(node, incarnation);
             if message.sequence != 0 {
                 let proposal = SequencedProposal {
                     incarnation,
@@ -128,60 +104,63 @@ impl Cluster for ClusterService {
         request: Request<Streaming<DeliverRequest>>,
     ) -> Result<Response<Self::DeliverStream>, Status> {
         self.cluster.check(&request)?;
-        let (answers, receiver) = mpsc::channel(32);
+        let (answers, receiver) = mpsc::channel(ANSWERS);
         let receiving = Receiving {
             applied: self.applied.clone(),
             router: self.router.clone(),
-            received: self.received.clone(),
+            inboxes: self.inboxes.clone(),
             answers,
-            incoming: None,
-            wanted: 0,
+            inbound: None,
+            awaited_index: 0,
         };
         self.clients.spawn(receiving.run(request.into_inner()));
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 }
 
-/// One incoming stream of messages.
+/// One call of `Deliver`.
 struct Receiving {
     applied: watch::Receiver<LogIndex>,
     router: Arc<Router>,
-    received: Arc<Received>,
+    inboxes: Arc<Inboxes>,
     answers: mpsc::Sender<Result<DeliverResponse, Status>>,
-    /// Since the first request has come, which says who sends.
-    incoming: Option<Incoming>,
-    /// The log index the other node waits for, 0 when none.
-    wanted: u64,
+    /// The stream; `None` until the first request says which node sends it.
+    inbound: Option<InboundStream>,
+    /// The log index that the other node waits for, 0 when none.
+    awaited_index: u64,
 }
+
+/// The other node takes no more answers: the call has ended.
+struct Ended;
 
 impl Receiving {
     async fn run(mut self, mut stream: Streaming<DeliverRequest>) {
         loop {
             let applied = self.applied.borrow_and_update().0;
-            let reached = self.wanted != 0 && applied >= self.wanted;
+            let reached = self.awaited_index != 0 && applied >= self.awaited_index;
             if reached {
-                self.wanted = 0;
+                self.awaited_index = 0;
             }
-            let has_news = self.incoming.as_ref().is_some_and(Incoming::has_news);
+            let has_news = self.inbound.as_ref().is_some_and(InboundStream::has_news);
             if (reached || has_news) && self.answer(applied).await.is_err() {
                 return;
             }
             let released = async {
-                match &mut self.incoming {
-                    Some(incoming) => incoming.changed().await,
+                match &mut self.inbound {
+                    Some(inbound) => inbound.changed().await,
                     None => std::future::pending().await,
                 }
             };
             tokio::select! {
-                message = stream.message() => match message {
-                    Ok(Some(message)) => {
-                        if self.handle(&message, applied).await.is_err() {
+                request = stream.message() => match request {
+                    Ok(Some(request)) => {
+                        if self.handle(&request, applied).await.is_err() {
                             return;
                         }
                     }
                     _ => return,
                 },
-                changed = self.applied.changed(), if self.wanted != 0 => {
+                changed = self.applied.changed(), if self.awaited_index != 0 => {
                     if changed.is_err() {
                         return;
                     }
@@ -191,28 +170,31 @@ impl Receiving {
         }
     }
 
-    async fn handle(&mut self, message: &DeliverRequest, applied: u64) -> Result<(), ()> {
-        let incoming = self
-            .incoming
-            .get_or_insert_with(|| Incoming::new(self.received.peer(NodeId(message.node))));
-        let deliver = |hold: &mut DeferAcks<'_>, wake: &mut WakeList| {
-            self.router.deliver_forwarded(&message.messages, hold, wake)
-        };
-        if incoming.handle(message, deliver).is_none() {
-            tracing::error!(
-                from = message.node,
-                "a node forwarded messages that can't be read"
-            );
-        }
-        self.wanted = self.wanted.max(message.applied);
+    async fn handle(&mut self, request: &DeliverRequest, applied: u64) -> Result<(), Ended> {
+        self.deliver(request);
+        self.awaited_index = self.awaited_index.max(request.applied);
         self.answer(applied).await
     }
 
-    async fn answer(&mut self, applied: u64) -> Result<(), ()> {
-        let Some(incoming) = &mut self.incoming else {
+    fn deliver(&mut self, request: &DeliverRequest) {
+        let inbound = self
+            .inbound
+            .get_or_insert_with(|| InboundStream::new(self.inboxes.inbox(NodeId(request.node))));
+        let mut batch = self.router.batch();
+        let handled = inbound.handle(request, |forwarded, wake| {
+            let groups = forwarded.groups.iter();
+            batch.deliver(&forwarded.message, groups, forwarded.only_groups, wake)
+        });
+        if let Err(error) = handled {
+            tracing::error!(from = request.node, %error, "a batch of messages can't be read");
+        }
+    }
+
+    async fn answer(&mut self, applied: u64) -> Result<(), Ended> {
+        let Some(inbound) = &mut self.inbound else {
             return Ok(());
         };
-        let answer = incoming.answer(applied);
-        self.answers.send(Ok(answer)).await.map_err(|_| ())
+        let answer = inbound.answer(applied);
+        self.answers.send(Ok(answer)).await.map_err(|_| Ended)
     }
 }

@@ -1,4 +1,4 @@
-//! The streams on which messages leave for other nodes; one per node, opened again whenever it breaks.
+//! The streams on which messages leave for other nodes: one per node, opened again whenever it breaks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,32 +8,31 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
 
+use super::outbox::{Outbox, Outboxes};
 use crate::base::ids::NodeId;
 use crate::base::proto::cluster::DeliverRequest;
-use crate::forward::outbox::Outbox;
 use crate::raft::Raft;
 use crate::replica::peers::Peers;
 use crate::replica::proposer::Proposer;
-use crate::router::Router;
 
-/// How often the membership, and subscriptions that wait for silent nodes, are looked at.
-const LOOK: Duration = Duration::from_millis(250);
+/// How often the membership is looked at, and subscriptions that wait for silent nodes.
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Before a broken stream is opened again.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// What the streams need.
+/// The streams of one node.
 pub struct PeerStreams {
     /// This node.
     pub local: NodeId,
     /// For the membership.
     pub raft: Raft,
-    /// The way to other nodes.
+    /// Channels to the other nodes.
     pub peers: Arc<Peers>,
-    /// For this node's life.
+    /// For this node's incarnation.
     pub proposer: Arc<Proposer>,
-    /// Whose outboxes are emptied.
-    pub router: Arc<Router>,
+    /// What is to be sent.
+    pub outboxes: Arc<Outboxes>,
 }
 
 impl PeerStreams {
@@ -51,31 +50,32 @@ impl PeerStreams {
             for node in members.iter().copied().filter(|node| *node != self.local) {
                 streams
                     .entry(node)
-                    .or_insert_with(|| tokio::spawn(self.clone().feed(node)));
+                    .or_insert_with(|| tokio::spawn(self.clone().keep_stream(node)));
             }
             streams.retain(|node, stream| {
-                let member = members.contains(node);
-                if !member {
+                let is_member = members.contains(node);
+                if !is_member {
                     stream.abort();
                 }
-                member
+                is_member
             });
-            tokio::time::sleep(LOOK).await;
-            self.router.remote().release_overdue();
+            tokio::time::sleep(CHECK_INTERVAL).await;
+            self.outboxes.release_overdue();
         }
     }
 
-    async fn feed(self: Arc<Self>, node: NodeId) {
-        let outbox = self.router.remote().outbox(node);
+    async fn keep_stream(self: Arc<Self>, node: NodeId) {
+        let outbox = self.outboxes.outbox(node);
         loop {
-            if let Err(status) = self.feed_stream(node, &outbox).await {
+            if let Err(status) = self.run_stream(node, &outbox).await {
                 tracing::debug!(node = node.0, %status, "the stream of messages ended");
             }
             tokio::time::sleep(RETRY).await;
         }
     }
 
-    async fn feed_stream(&self, node: NodeId, outbox: &Outbox) -> Result<(), tonic::Status> {
+    /// Runs one stream until it ends.
+    async fn run_stream(&self, node: NodeId, outbox: &Outbox) -> Result<(), tonic::Status> {
         let Some(mut client) = self.peers.client(node) else {
             return Ok(());
         };
@@ -84,11 +84,11 @@ impl PeerStreams {
             .deliver(ReceiverStream::new(receiver))
             .await?
             .into_inner();
-        // It says what it holds, and how far it is.
+        // The answer names every deferred acknowledgement, and how far the other node has applied the log.
         let first = DeliverRequest {
             node: self.local.0,
             incarnation: self.proposer.incarnation().0,
-            applied: outbox.wanted(),
+            applied: outbox.awaited_index(),
             ..DeliverRequest::default()
         };
         if sender.send(first).await.is_err() {
@@ -110,7 +110,7 @@ impl PeerStreams {
             }
             tokio::select! {
                 answer = answers.message() => match answer? {
-                    Some(answer) => outbox.answered(&answer),
+                    Some(answer) => outbox.handle_answer(&answer),
                     None => return Ok(()),
                 },
                 () = outbox.changed() => {}

@@ -1,4 +1,4 @@
-//! A message on its way to another node: the bytes inside `cluster.DeliverRequest.messages`.
+//! The bytes of a forwarded message: the items of `cluster.DeliverRequest.messages`.
 //!
 //! | field | bytes |
 //! |---|---|
@@ -11,34 +11,17 @@
 //! | properties as they are forwarded | u32 length, bytes |
 //! | payload | the rest |
 //!
-//! With "groups only" the message is not for subscriptions that are not shared. Numbers are big-endian. The layout is for
-//! ever; another one gets another field of the request.
+//! With "groups only" the message is not for subscriptions that are not shared. Numbers are big-endian.
+//!
+//! Invariant: the layout never changes, because nodes of different versions talk to each other. Another layout gets
+//! another field of the request. Why the bytes are not a protobuf message:
+//! `docs/adr/0010-forwarded-messages-are-not-protobuf.md`.
 
 use bytes::{BufMut, BytesMut};
 
 use crate::base::ids::SessionId;
 use crate::codec::QoS;
-
-/// A message as routing sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message<'a> {
-    /// The publisher's session, for No Local.
-    pub publisher: Option<SessionId>,
-    /// QoS it was published with.
-    pub qos: QoS,
-    /// RETAIN as published.
-    pub retain: bool,
-    /// Topic name.
-    pub topic: &'a str,
-    /// Properties as they are forwarded: a checked list without its length.
-    pub properties: &'a [u8],
-    /// Message expiry interval left, seconds.
-    pub expiry: Option<u32>,
-    /// It never goes through the log: sessions whose messages otherwise do get it straight too, while they are connected.
-    pub direct: bool,
-    /// The application message.
-    pub payload: &'a [u8],
-}
+use crate::router::{Message, Recipients};
 
 const RETAIN: u8 = 1 << 2;
 const EXPIRY: u8 = 1 << 3;
@@ -46,110 +29,92 @@ const DIRECT: u8 = 1 << 4;
 const GROUPS: u8 = 1 << 5;
 const ONLY_GROUPS: u8 = 1 << 6;
 
-/// Names of groups, as they are written.
+/// The bytes are no forwarded message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a forwarded message is malformed")]
+pub struct Malformed;
+
+/// The names of groups in a message that was received. They are well-formed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Groups<'a>(&'a [u8]);
+pub struct GroupNames<'a>(&'a [u8]);
 
-impl<'a> Groups<'a> {
-    /// The groups written to `names` by [`Groups::add`].
-    pub fn new(names: &'a [u8]) -> Groups<'a> {
-        Groups(names)
-    }
-
-    /// Writes one more.
-    pub fn add(names: &mut impl Extend<u8>, group: &str) {
-        // A filter is below 2^16 bytes.
-        names.extend((group.len() as u16).to_be_bytes());
-        names.extend(group.bytes());
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Takes the first name off.
-    fn next(&mut self) -> Option<&'a str> {
-        let length = u16::from_be_bytes(take(&mut self.0)?).into();
-        std::str::from_utf8(take_slice(&mut self.0, length)?).ok()
+impl<'a> GroupNames<'a> {
+    fn decode(bytes: &'a [u8]) -> Result<GroupNames<'a>, Malformed> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            take_name(&mut rest)?;
+        }
+        Ok(GroupNames(bytes))
     }
 
     /// All names.
     pub fn iter(self) -> impl Iterator<Item = &'a str> {
-        let mut rest = self;
-        std::iter::from_fn(move || rest.next())
-    }
-
-    fn is_well_formed(mut self) -> bool {
-        while self.next().is_some() {}
-        self.is_empty()
+        let mut rest = self.0;
+        std::iter::from_fn(move || take_name(&mut rest).ok())
     }
 }
 
-/// A message for another node, and for whom there.
+fn take_name<'a>(bytes: &mut &'a [u8]) -> Result<&'a str, Malformed> {
+    let length = u16::from_be_bytes(take(bytes)?).into();
+    std::str::from_utf8(take_slice(bytes, length)?).map_err(|_| Malformed)
+}
+
+/// A message from another node, and which subscriptions of this one it is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forwarded<'a> {
     /// The message.
     pub message: Message<'a>,
     /// One member of each of these gets it.
-    pub groups: Groups<'a>,
-    /// Nobody else gets it.
+    pub groups: GroupNames<'a>,
+    /// Subscriptions that are not shared do not get it.
     pub only_groups: bool,
 }
 
-impl<'a> From<Message<'a>> for Forwarded<'a> {
-    fn from(message: Message<'a>) -> Forwarded<'a> {
-        Forwarded {
-            message,
-            groups: Groups::default(),
-            only_groups: false,
+/// Appends a message.
+pub fn encode(message: &Message<'_>, recipients: Recipients<'_>, out: &mut BytesMut) {
+    let expiry = if message.expiry.is_some() { 4 } else { 0 };
+    let names: usize = recipients.groups.iter().map(|name| 2 + name.len()).sum();
+    let groups = if names > 0 { 4 + names } else { 0 };
+    let texts = message.topic.len() + message.properties.len() + message.payload.len();
+    let length = 8 + 1 + expiry + groups + 2 + 4 + texts;
+    out.reserve(4 + length);
+    // An MQTT packet is below 2^28 bytes, and a topic name or filter below 2^16: every length fits.
+    out.put_u32(length as u32);
+    out.put_u64(message.publisher.map_or(0, |session| session.0));
+    let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+    out.put_u8(
+        message.qos as u8
+            | flag(message.retain, RETAIN)
+            | flag(message.expiry.is_some(), EXPIRY)
+            | flag(message.direct, DIRECT)
+            | flag(groups > 0, GROUPS)
+            | flag(recipients.only_groups, ONLY_GROUPS),
+    );
+    if let Some(seconds) = message.expiry {
+        out.put_u32(seconds);
+    }
+    if groups > 0 {
+        out.put_u32(names as u32);
+        for name in recipients.groups {
+            out.put_u16(name.len() as u16);
+            out.put_slice(name.as_bytes());
         }
     }
+    out.put_u16(message.topic.len() as u16);
+    out.put_slice(message.topic.as_bytes());
+    out.put_u32(message.properties.len() as u32);
+    out.put_slice(message.properties);
+    out.put_slice(message.payload);
 }
 
 impl<'a> Forwarded<'a> {
-    /// Appends the message.
-    pub fn encode(&self, out: &mut BytesMut) {
-        let message = &self.message;
-        let expiry = if message.expiry.is_some() { 4 } else { 0 };
-        let groups = if self.groups.is_empty() {
-            0
-        } else {
-            4 + self.groups.0.len()
-        };
-        let texts = message.topic.len() + message.properties.len() + message.payload.len();
-        let length = 8 + 1 + expiry + groups + 2 + 4 + texts;
-        out.reserve(4 + length);
-        // An MQTT packet is below 2^28 bytes, and a topic below 2^16.
-        out.put_u32(length as u32);
-        out.put_u64(message.publisher.map_or(0, |session| session.0));
-        let flag = |set: bool, flag: u8| if set { flag } else { 0 };
-        out.put_u8(
-            message.qos as u8
-                | flag(message.retain, RETAIN)
-                | flag(message.expiry.is_some(), EXPIRY)
-                | flag(message.direct, DIRECT)
-                | flag(groups > 0, GROUPS)
-                | flag(self.only_groups, ONLY_GROUPS),
-        );
-        if let Some(seconds) = message.expiry {
-            out.put_u32(seconds);
-        }
-        if groups > 0 {
-            out.put_u32(self.groups.0.len() as u32);
-            out.put_slice(self.groups.0);
-        }
-        out.put_u16(message.topic.len() as u16);
-        out.put_slice(message.topic.as_bytes());
-        out.put_u32(message.properties.len() as u32);
-        out.put_slice(message.properties);
-        out.put_slice(message.payload);
-    }
-
-    /// Takes the first message off `bytes`; `None` when it is malformed.
-    pub fn decode(bytes: &mut &'a [u8]) -> Option<Forwarded<'a>> {
+    /// Takes the first message off `bytes`.
+    ///
+    /// # Errors
+    /// When the bytes do not begin with a message.
+    pub fn decode(bytes: &mut &'a [u8]) -> Result<Forwarded<'a>, Malformed> {
         let length = u32::from_be_bytes(take(bytes)?) as usize;
-        let (mut body, rest) = bytes.split_at_checked(length)?;
+        let (mut body, rest) = bytes.split_at_checked(length).ok_or(Malformed)?;
         *bytes = rest;
         let body = &mut body;
         let publisher = u64::from_be_bytes(take(body)?);
@@ -161,21 +126,17 @@ impl<'a> Forwarded<'a> {
         };
         let groups = if flags & GROUPS != 0 {
             let length = u32::from_be_bytes(take(body)?) as usize;
-            Groups(take_slice(body, length)?)
+            GroupNames::decode(take_slice(body, length)?)?
         } else {
-            Groups::default()
+            GroupNames::default()
         };
-        if !groups.is_well_formed() {
-            return None;
-        }
-        let topic_length = u16::from_be_bytes(take(body)?).into();
-        let topic = std::str::from_utf8(take_slice(body, topic_length)?).ok()?;
+        let topic = take_name(body)?;
         let properties_length = u32::from_be_bytes(take(body)?) as usize;
         let properties = take_slice(body, properties_length)?;
-        Some(Forwarded {
+        Ok(Forwarded {
             message: Message {
                 publisher: (publisher != 0).then_some(SessionId(publisher)),
-                qos: QoS::from_bits(flags & 0b11)?,
+                qos: QoS::from_bits(flags & 0b11).ok_or(Malformed)?,
                 retain: flags & RETAIN != 0,
                 topic,
                 properties,
@@ -189,22 +150,72 @@ impl<'a> Forwarded<'a> {
     }
 }
 
-fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
-    let (head, rest) = bytes.split_first_chunk::<N>()?;
+fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], Malformed> {
+    let (head, rest) = bytes.split_first_chunk::<N>().ok_or(Malformed)?;
     *bytes = rest;
-    Some(*head)
+    Ok(*head)
 }
 
-fn take_slice<'a>(bytes: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
-    let (head, rest) = bytes.split_at_checked(length)?;
+fn take_slice<'a>(bytes: &mut &'a [u8], length: usize) -> Result<&'a [u8], Malformed> {
+    let (head, rest) = bytes.split_at_checked(length).ok_or(Malformed)?;
     *bytes = rest;
-    Some(head)
+    Ok(head)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn the_layout_is_for_ever() {
+        let message = Message {
+            publisher: Some(SessionId(0x0102)),
+            qos: QoS::AtLeastOnce,
+            retain: true,
+            topic: "t/1",
+            properties: &[3, 0, 1, b'x'],
+            expiry: Some(60),
+            direct: true,
+            payload: b"abc",
+        };
+        let recipients = Recipients {
+            groups: &["$share/g/t/+"],
+            only_groups: true,
+        };
+        let mut bytes = BytesMut::new();
+        encode(&message, recipients, &mut bytes);
+        let plain = Message {
+            publisher: None,
+            qos: QoS::AtMostOnce,
+            retain: false,
+            properties: &[],
+            expiry: None,
+            direct: false,
+            ..message
+        };
+        encode(&plain, Recipients::default(), &mut bytes);
+        let expected = [
+            &[0, 0, 0, 47][..],
+            &[0, 0, 0, 0, 0, 0, 1, 2],
+            &[0b0111_1101],
+            &[0, 0, 0, 60],
+            &[0, 0, 0, 14, 0, 12],
+            b"$share/g/t/+",
+            &[0, 3],
+            b"t/1",
+            &[0, 0, 0, 4, 3, 0, 1, b'x'],
+            b"abc",
+            &[0, 0, 0, 21],
+            &[0, 0, 0, 0, 0, 0, 0, 0],
+            &[0],
+            &[0, 3],
+            b"t/1",
+            &[0, 0, 0, 0],
+            b"abc",
+        ];
+        assert_eq!(bytes, expected.concat());
+    }
 
     proptest! {
         #[test]
@@ -214,27 +225,22 @@ mod tests {
             payload in prop::collection::vec(any::<u8>(), 0..50), copies in 1usize..4,
             groups in prop::collection::vec("\\PC{0,9}", 0..3), only_groups: bool,
         ) {
-            let mut names = Vec::new();
-            for group in &groups {
-                Groups::add(&mut names, group);
-            }
-            let message = Forwarded {
-                message: Message {
-                    publisher: (publisher != 0).then_some(SessionId(publisher)),
-                    qos: QoS::from_bits(qos).expect("below 3"), retain, topic: &topic,
-                    properties: &properties, expiry, direct, payload: &payload,
-                },
-                groups: Groups::new(&names),
-                only_groups,
+            let message = Message {
+                publisher: (publisher != 0).then_some(SessionId(publisher)),
+                qos: QoS::from_bits(qos).expect("below 3"), retain, topic: &topic,
+                properties: &properties, expiry, direct, payload: &payload,
             };
-            prop_assert!(message.groups.iter().eq(groups.iter()));
+            let groups: Vec<&str> = groups.iter().map(String::as_str).collect();
             let mut bytes = BytesMut::new();
             for _ in 0..copies {
-                message.encode(&mut bytes);
+                encode(&message, Recipients { groups: &groups, only_groups }, &mut bytes);
             }
             let mut rest = &bytes[..];
             for _ in 0..copies {
-                prop_assert_eq!(Forwarded::decode(&mut rest), Some(message));
+                let decoded = Forwarded::decode(&mut rest).expect("it was encoded");
+                prop_assert_eq!(decoded.message, message);
+                prop_assert!(decoded.groups.iter().eq(groups.iter().copied()));
+                prop_assert_eq!(decoded.only_groups, only_groups);
             }
             prop_assert!(rest.is_empty());
         }
@@ -242,7 +248,7 @@ mod tests {
         #[test]
         fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
             let mut rest = &bytes[..];
-            while !rest.is_empty() && Forwarded::decode(&mut rest).is_some() {}
+            while !rest.is_empty() && Forwarded::decode(&mut rest).is_ok() {}
         }
     }
 }

@@ -1,5 +1,5 @@
-//! How messages reach sessions: subscriptions, queues, groups and retained replays, and the order in which they act on one
-//! another. Each of them knows at most the queues beside itself; what takes more than one is routed here.
+//! How messages reach sessions: subscriptions, queues, groups and retained replays, and the order in which they act on
+//! one another. Each of them knows at most the queues beside itself; what takes more than one is routed here.
 
 use std::sync::Arc;
 
@@ -42,8 +42,8 @@ impl Messaging {
         }
     }
 
-    /// Forgets what is in memory and reads groups and replays. Every session follows with [`Messaging::restore_session`],
-    /// then come the subscriptions.
+    /// Forgets what is in memory and reads groups and replays. Every session follows with
+    /// [`Messaging::restore_session`], then come the subscriptions.
     pub fn restore(&mut self, backing: &dyn Backing) {
         self.index.clear();
         self.match_sets = MatchSets::default();
@@ -94,7 +94,8 @@ impl Messaging {
         self.queues.disconnect(batch, session, client_id, None);
     }
 
-    /// The session has lost its connection. `sent_through` is the last entry of its queue that was sent, if that is known.
+    /// The session has lost its connection. `sent_through` is the last entry of its queue that was sent, if that is
+    /// known.
     pub fn disconnect(
         &mut self,
         batch: &mut Batch<'_, '_>,

@@ -1,10 +1,11 @@
 //! The replicated state machine: commands in, replies and outputs out.
 //!
-//! Everything here is deterministic. It has no clock, randomness, disk or network: time rides in the log, and storage is
-//! what [`tables::Tables`] shows. What is kept in memory is derived from the tables and rebuilt by [`Machine::restore`].
+//! Everything here is deterministic. It has no clock, randomness, disk or network: time rides in the log, and storage
+//! is what [`tables::Tables`] shows. What is kept in memory is derived from the tables and rebuilt by
+//! [`Machine::restore`].
 //!
-//! Every table and everything in memory has one owner, a module with private fields. A part may call the parts that it is
-//! handed; these come lowest first:
+//! Every table and everything in memory has one owner, a module with private fields. A part may call the parts that it
+//! is handed; these come lowest first:
 //!
 //! ```text
 //! schema, tables                        keys and rows as bytes

@@ -1,5 +1,5 @@
-//! Reads of the replicated state for the outside. The caller has waited until this replica has applied what the read must
-//! see.
+//! Reads of the replicated state for the outside. The caller has waited until this replica has applied what the read
+//! must see.
 
 use super::schema::{self, Range};
 use super::tables::Backing;
@@ -66,8 +66,8 @@ pub fn scan(
     page.finish()
 }
 
-/// Visits the retained messages whose topics match the unshared `filter`, in the order of their topics and those from `from`
-/// on, until `visit` returns `false`.
+/// Visits the retained messages whose topics match the unshared `filter`, in the order of their topics and those from
+/// `from` on, until `visit` returns `false`.
 pub fn retained(
     backing: &dyn Backing,
     filter: &str,

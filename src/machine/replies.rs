@@ -4,11 +4,11 @@
 //! The replies of one log entry are one row. In memory there is only an index from a digest of (client id, correlation
 //! data, 64-bit fingerprint) to the entry; the row decides.
 //!
-//! Two requests are the same when their 128-bit fingerprints are; where one of them was logged by a version that had only
-//! the 64-bit one, when those are. Commands hold both. So a request that comes again is known whichever versions of a
-//! rolling upgrade proposed it the first and the second time, and it is never applied twice. Replicas of both versions
-//! agree, unless a client constructs two requests with the same 64 bits and correlation data while the upgrade lasts; after
-//! it, such a client only loses its own remembered reply.
+//! Two requests are the same when their 128-bit fingerprints are; where one of them was logged by a version that had
+//! only the 64-bit one, when those are. Commands hold both. So a request that comes again is known whichever versions
+//! of a rolling upgrade proposed it the first and the second time, and it is never applied twice. Replicas of both
+//! versions agree, unless a client constructs two requests with the same 64 bits and correlation data while the upgrade
+//! lasts; after it, such a client only loses its own remembered reply.
 
 use rustc_hash::FxHashMap;
 

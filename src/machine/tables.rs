@@ -1,11 +1,12 @@
-//! What `apply` reads and writes: tables over an ordered map of bytes, with the changes of the batch under way laid over
-//! what is stored.
+//! What `apply` reads and writes: tables over an ordered map of bytes, with the changes of the batch under way laid
+//! over what is stored.
 //!
-//! There are two layers. Bytes: a [`Backing`] is the stored state (RocksDB in the product, a map in tests); [`Tables`] never
-//! writes to it, the storage layer takes [`Tables::into_changes`] and writes them in one atomic batch. Rows: the generic
-//! methods of both know keys and rows by their [`Table`].
+//! There are two layers. Bytes: a [`Backing`] is the stored state (RocksDB in the product, a map in tests); [`Tables`]
+//! never writes to it, the storage layer takes [`Tables::into_changes`] and writes them in one atomic batch. Rows: the
+//! generic methods of both know keys and rows by their [`Table`].
 //!
-//! Invariant: a row is decoded here and nowhere else. A row that can't be decoded ends the replica, see [`schema::decoded`].
+//! Invariant: a row is decoded here and nowhere else. A row that can't be decoded ends the replica, see
+//! [`schema::decoded`].
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -199,7 +200,8 @@ impl<'a> Tables<'a> {
         self.put_new_bytes(T::encode(key), row.to_bytes());
     }
 
-    /// Writes the row of a key from bytes that the caller has made, where a row would own what the caller only has on loan.
+    /// Writes the row of a key from bytes that the caller has made, where a row would own what the caller only has on
+    /// loan.
     pub fn put_encoded<T: Table>(&mut self, key: T::Key<'_>, row: Vec<u8>) {
         self.put_bytes(T::encode(key), row);
     }

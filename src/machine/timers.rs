@@ -1,6 +1,7 @@
 //! Timers: what is due at a log time. They are rows, so every replica fires the same ones in the same order.
 
-use super::schema::timer::{Kind, Timer};
+use super::schema::Timer;
+use super::schema::timer::Kind;
 use super::tables::{Backing, Tables};
 use crate::base::time::Millis;
 

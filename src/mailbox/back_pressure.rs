@@ -1,104 +1,75 @@
-//! How a subscriber that reads slowly slows down those who publish to it, and how long it may.
+//! Back-pressure: how a subscriber that reads slowly slows down its publishers, and for how long.
 //!
-//! A mailbox that holds more than its *mark* takes further messages with QoS 1 and 2, but whoever sent them waits: the
-//! publisher gets its PUBACK or PUBREC when no more than the mark is ahead of its message, so its receive maximum closes,
-//! and the publisher is slowed to the subscriber's pace. A subscriber that keeps no pace is *stalled*: nobody waits for it
-//! until it has drained, and what does not fit is handled by policy.
+//! A mailbox above its high-water mark still takes messages with QoS 1 and 2, but their acknowledgements are deferred.
+//! A publisher gets its PUBACK or PUBREC when at most the mark is ahead of its message. Until then its receive maximum
+//! closes, so it publishes at the pace of the subscriber. A subscriber that reads less than the minimum drain rate is
+//! *stalled*: no acknowledgement waits for it until it has drained below the mark, and `mqtt.outbox_full` says what
+//! happens to messages that do not fit.
 //!
-//! Sans-io: the mailbox says how much waits, its connection when time is up.
+//! Sans-io: the mailbox reports its level; the task of the connection reports that the client has stalled.
+//!
+//! Invariant: deferred acknowledgements are kept in the order of the messages that they wait for, and each is handed
+//! out exactly once.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Item, Mailbox, RequestId, WakeList};
 use crate::base::limits;
 use crate::config::OutboxPolicy;
-use crate::forward::inbox::RemoteDeferredAck;
 use crate::telemetry::metrics::Metrics;
 
-/// What may wait for one client, and what happens to the rest; the same for all connections of a node.
+/// How much may wait for one client, and what happens to the rest; the same for all connections of a node.
 #[derive(Debug)]
 pub struct OutboxLimits {
-    /// Bytes that may wait for a client.
+    /// Bytes that may wait for a client (`mqtt.outbox_max_bytes`).
     pub bytes: usize,
-    /// How long a client may keep no pace before nobody waits for it any more. Zero: nobody ever waits.
+    /// How long a client may stay below the minimum drain rate before it is stalled (`mqtt.outbox_stall_s`). Zero: no
+    /// acknowledgement is ever deferred.
     pub stall: Duration,
-    /// What happens to messages with QoS 1 and 2 that do not fit.
+    /// What happens to messages with QoS 1 and 2 that do not fit (`mqtt.outbox_full`).
     pub full: OutboxPolicy,
-    /// Counts what is dropped and what has to wait.
+    /// Counts dropped messages and deferred acknowledgements.
     pub metrics: Arc<Metrics>,
 }
 
 impl OutboxLimits {
-    /// Bytes above which publishers wait.
+    /// Bytes above which acknowledgements are deferred.
     pub fn high_water_mark(&self) -> usize {
         self.bytes / 2
     }
 
-    /// Bytes that even messages under way must not pass.
+    /// Bytes that no mailbox exceeds, not even by messages that were under way when their publishers were throttled.
     pub fn overrun(&self) -> usize {
         self.bytes.saturating_mul(limits::OUTBOX_OVERRUN)
     }
 
-    /// Bytes that a client has to take within `stall` while publishers wait for it.
+    /// Bytes that a client must read within [`OutboxLimits::stall`] while acknowledgements wait for it.
     pub fn minimum_drain_rate(&self) -> u64 {
         (self.bytes / 8) as u64
     }
-}
 
-/// Who waits until a message is near enough to its subscriber.
-#[derive(Clone)]
-pub enum DeferredAck {
-    /// A connection of this node; it gets [`Item::AckReleased`].
-    Publisher(Arc<Mailbox>, RequestId),
-    /// Another node, for a connection of its own.
-    Node(Arc<RemoteDeferredAck>),
-}
-
-impl DeferredAck {
-    /// Tells it. No lock of a mailbox may be held.
-    pub fn release(self, wake: &mut WakeList) {
-        match self {
-            DeferredAck::Publisher(mailbox, request_id) => {
-                if mailbox.push_item(Item::AckReleased(request_id)) {
-                    wake.add(&mailbox);
-                }
-            }
-            DeferredAck::Node(hold) => hold.one_less(),
-        }
+    fn defers(&self) -> bool {
+        !self.stall.is_zero()
     }
 }
 
-impl fmt::Debug for DeferredAck {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            // Mailboxes may wait for each other, or for themselves.
-            DeferredAck::Publisher(mailbox, request_id) => {
-                write!(f, "Publisher({:?}, {request_id})", mailbox.connection)
-            }
-            DeferredAck::Node(hold) => write!(f, "Node({hold:?})"),
-        }
-    }
-}
-
-/// What others have to know of a mailbox before they put something in.
+/// What publishers must know of a mailbox before they put a message in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum BackPressureState {
-    /// Nobody waits.
+    /// No acknowledgement is deferred.
     Normal,
-    /// Somebody waits.
+    /// Acknowledgements are deferred.
     Throttled,
-    /// Somebody waits, and what is put in now passes the bound.
+    /// The mailbox has reached its limit: further messages count towards the overrun.
     Full,
-    /// Nobody waits until it has drained.
+    /// The client hardly reads: no acknowledgement waits for it until it has drained.
     Stalled,
 }
 
 impl BackPressureState {
-    /// The state with this number, which [`BackPressureState`] has made.
+    /// The state with this number, which comes from a [`BackPressureState`].
     pub fn from_number(number: u8) -> BackPressureState {
         match number {
             0 => BackPressureState::Normal,
@@ -109,109 +80,121 @@ impl BackPressureState {
     }
 }
 
-/// Whether a message with QoS 1 or 2 may be put in.
+/// What happens to a message with QoS 1 or 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It may.
-    Take,
+pub(super) enum Admission {
+    /// It is put in.
+    Accept,
     /// It is dropped.
     Drop,
-    /// It is not, and the connection ends.
-    End,
+    /// It is dropped, and the connection ends.
+    Disconnect,
 }
 
-/// The account of one mailbox, kept under its lock.
-#[derive(Debug, Default)]
-pub struct BackPressure {
+/// The back-pressure of one mailbox, kept under its lock. `A` is a deferred acknowledgement.
+///
+/// A message is named by its *end*: the number of bytes that were put into the mailbox up to and including it.
+#[derive(Debug)]
+pub(super) struct BackPressure<A> {
     /// Bytes that were ever taken out.
     taken: u64,
-    /// Who waits, and for which message: its end, counted in bytes that were ever put in. In order.
-    waiting: VecDeque<(u64, DeferredAck)>,
+    /// Deferred acknowledgements, each with the end of the message it waits for. In order.
+    deferred: VecDeque<(u64, A)>,
     stalled: bool,
 }
 
-impl BackPressure {
-    /// Bytes were taken out, which does not mean that the client has them.
-    pub fn took(&mut self, bytes: usize) {
+impl<A> Default for BackPressure<A> {
+    fn default() -> Self {
+        BackPressure {
+            taken: 0,
+            deferred: VecDeque::new(),
+            stalled: false,
+        }
+    }
+}
+
+impl<A> BackPressure<A> {
+    /// Notes that bytes were taken out, which does not mean that the client has them.
+    pub(super) fn took(&mut self, bytes: usize) {
         self.taken += bytes as u64;
     }
 
-    /// Bytes the client has got, when `unsent` of those that were taken are not sent.
-    pub fn drained(&self, unsent: usize) -> u64 {
+    /// Bytes the client has got, when `unsent` of those that were taken out are not sent.
+    pub(super) fn drained(&self, unsent: usize) -> u64 {
         self.taken.saturating_sub(unsent as u64)
     }
 
-    /// Whether a message with QoS 1 or 2 may be put in on top of `level` bytes that wait.
-    pub fn judge(&self, level: usize, bounds: &OutboxLimits) -> Verdict {
-        let waits = !self.stalled && !bounds.stall.is_zero();
-        if level < bounds.bytes || (waits && level < bounds.overrun()) {
-            Verdict::Take
-        } else if bounds.full == OutboxPolicy::Drop {
-            Verdict::Drop
+    /// Decides about a message with QoS 1 or 2, when `level` bytes wait already.
+    pub(super) fn admit(&self, level: usize, limits: &OutboxLimits) -> Admission {
+        let defers = !self.stalled && limits.defers();
+        if level < limits.bytes || (defers && level < limits.overrun()) {
+            Admission::Accept
+        } else if limits.full == OutboxPolicy::Drop {
+            Admission::Drop
         } else {
-            Verdict::End
+            Admission::Disconnect
         }
     }
 
-    /// The end of the message that was put in last, if its sender is to wait: `inside` bytes are in the mailbox, and
-    /// `unsent` were taken out before them and are not sent.
-    pub fn behind(&self, inside: usize, unsent: usize, bounds: &OutboxLimits) -> Option<u64> {
-        let waits =
-            inside + unsent > bounds.high_water_mark() && !self.stalled && !bounds.stall.is_zero();
-        waits.then_some(self.taken + inside as u64)
-    }
-
-    /// Lets `waiter` wait for the message that ends at `end`.
-    pub fn wait(&mut self, end: u64, waiter: DeferredAck) {
-        // Two that put messages in at the same time may come here in the other order.
-        let at = self.waiting.partition_point(|(known, _)| *known <= end);
-        self.waiting.insert(at, (end, waiter));
-    }
-
-    /// Whether the message that ends at `end` need not be waited for, when `unsent` of the bytes that were taken out are
-    /// not sent.
-    pub fn is_near(&self, end: u64, unsent: usize, bounds: &OutboxLimits) -> bool {
-        self.stalled || end + unsent as u64 <= self.taken + bounds.high_water_mark() as u64
-    }
-
-    /// Takes out those whose wait is over.
-    pub fn release(
-        &mut self,
+    /// The end of the message that was put in last, if its acknowledgement is to be deferred: `buffered` bytes are in
+    /// the mailbox, and `unsent` were taken out before them and are not sent.
+    pub(super) fn throttle(
+        &self,
+        buffered: usize,
         unsent: usize,
-        bounds: &OutboxLimits,
-        released: &mut Vec<DeferredAck>,
-    ) {
-        while let Some((end, _)) = self.waiting.front()
-            && self.is_near(*end, unsent, bounds)
+        limits: &OutboxLimits,
+    ) -> Option<u64> {
+        let defers =
+            buffered + unsent > limits.high_water_mark() && !self.stalled && limits.defers();
+        defers.then_some(self.taken + buffered as u64)
+    }
+
+    /// Defers `ack` until at most the mark is ahead of the message that ends at `end`.
+    pub(super) fn defer(&mut self, end: u64, ack: A) {
+        // Two publishers that put messages in at the same time may come here in the other order.
+        let at = self.deferred.partition_point(|(known, _)| *known <= end);
+        self.deferred.insert(at, (end, ack));
+    }
+
+    /// Whether the acknowledgement of the message that ends at `end` need not wait, when `unsent` of the bytes that
+    /// were taken out are not sent.
+    pub(super) fn is_released(&self, end: u64, unsent: usize, limits: &OutboxLimits) -> bool {
+        self.stalled || end + unsent as u64 <= self.taken + limits.high_water_mark() as u64
+    }
+
+    /// Moves the acknowledgements that need not wait any more to `released`.
+    pub(super) fn release(&mut self, unsent: usize, limits: &OutboxLimits, released: &mut Vec<A>) {
+        while let Some((end, _)) = self.deferred.front()
+            && self.is_released(*end, unsent, limits)
         {
-            released.extend(self.waiting.pop_front().map(|(_, waiter)| waiter));
+            released.extend(self.deferred.pop_front().map(|(_, ack)| ack));
         }
     }
 
-    /// The state, when `level` bytes wait for the client.
-    pub fn state(&mut self, level: usize, bounds: &OutboxLimits) -> BackPressureState {
-        self.stalled &= level > bounds.high_water_mark();
+    /// The state when `level` bytes wait for the client. A stalled client that has drained is not stalled any more.
+    pub(super) fn state(&mut self, level: usize, limits: &OutboxLimits) -> BackPressureState {
+        self.stalled &= level > limits.high_water_mark();
         if self.stalled {
             BackPressureState::Stalled
-        } else if level >= bounds.bytes && !bounds.stall.is_zero() {
+        } else if level >= limits.bytes && limits.defers() {
             BackPressureState::Full
-        } else if self.waiting.is_empty() {
+        } else if self.deferred.is_empty() {
             BackPressureState::Normal
         } else {
             BackPressureState::Throttled
         }
     }
 
-    /// Nobody waits until it has drained.
-    pub fn stall(&mut self) {
+    /// The client hardly reads: nothing waits for it until it has drained.
+    pub(super) fn stall(&mut self) {
         self.stalled = true;
     }
 
-    /// The connection has ended: takes out everybody who waits.
-    pub fn end(&mut self) -> impl Iterator<Item = DeferredAck> {
-        std::mem::take(&mut self.waiting)
+    /// The connection has ended: takes out all deferred acknowledgements.
+    pub(super) fn close(&mut self) -> impl Iterator<Item = A> {
+        std::mem::take(&mut self.deferred)
             .into_iter()
-            .map(|(_, waiter)| waiter)
+            .map(|(_, ack)| ack)
     }
 }
 

@@ -47,8 +47,8 @@ fn a_topic_is_named_by_its_alias_once_the_client_has_seen_both() {
     assert!(pushed.is_ok());
 }
 
-fn mailbox(bounds: &Arc<OutboxLimits>) -> Arc<Mailbox> {
-    Mailbox::new(ConnectionId(1), Version::V5, u32::MAX, 0, bounds.clone())
+fn mailbox(limits: &Arc<OutboxLimits>) -> Arc<Mailbox> {
+    Mailbox::new(ConnectionId(1), Version::V5, u32::MAX, 0, limits.clone())
 }
 
 fn push(mailbox: &Mailbox, bytes: usize) -> Result<Put, Refused> {
@@ -71,7 +71,7 @@ fn take(mailbox: &Mailbox, unsent: usize) {
     mailbox.progress(unsent, &mut WakeList::default());
 }
 
-/// Tickets that were released since the last call.
+/// Request ids that were released since the last call.
 fn released(publisher: &Mailbox) -> Vec<RequestId> {
     let mut contents = Contents::default();
     publisher.take(&mut contents);
@@ -82,19 +82,19 @@ fn released(publisher: &Mailbox) -> Vec<RequestId> {
     request_ids.collect()
 }
 
-fn hold(mailbox: &Mailbox, publisher: &Arc<Mailbox>, request_id: RequestId, end: u64) -> bool {
-    let waiter = DeferredAck::Publisher(publisher.clone(), request_id);
-    mailbox.defer_ack(end, waiter, &mut WakeList::default())
+fn defer(mailbox: &Mailbox, publisher: &Arc<Mailbox>, request_id: RequestId, end: u64) -> bool {
+    let ack = DeferredAck::Local(publisher.clone(), request_id);
+    mailbox.defer_ack(end, ack, &mut WakeList::default())
 }
 
 #[test]
 fn a_publisher_waits_while_more_than_the_mark_is_ahead() {
-    let bounds = OutboxLimits::of(100);
-    let (slow, publisher) = (mailbox(&bounds), mailbox(&bounds));
-    assert_eq!(push(&slow, 50).expect("it fits").behind, None);
+    let limits = OutboxLimits::of(100);
+    let (slow, publisher) = (mailbox(&limits), mailbox(&limits));
+    assert_eq!(push(&slow, 50).expect("it fits").throttled, None);
     for (request_id, bytes) in [(1, 20), (2, 10)] {
-        let end = push(&slow, bytes).expect("it fits").behind;
-        assert!(hold(
+        let end = push(&slow, bytes).expect("it fits").throttled;
+        assert!(defer(
             &slow,
             &publisher,
             request_id,
@@ -115,16 +115,19 @@ fn a_publisher_waits_while_more_than_the_mark_is_ahead() {
     assert_eq!(released(&publisher), [2]);
     assert_eq!(slow.state(), BackPressureState::Normal);
     // What was put in above the mark and sent before anybody could wait.
-    let end = push(&slow, 10).expect("it fits").behind.expect("60 wait");
+    let end = push(&slow, 10)
+        .expect("it fits")
+        .throttled
+        .expect("60 wait");
     take(&slow, 0);
-    assert!(!hold(&slow, &publisher, 3, end));
-    assert_eq!(slow.bounds.metrics.acknowledgements_held.get(), 2);
+    assert!(!defer(&slow, &publisher, 3, end));
+    assert_eq!(slow.limits.metrics.acknowledgements_deferred.get(), 2);
 }
 
 #[test]
 fn what_is_under_way_may_pass_the_bound_while_publishers_wait() {
-    let bounds = OutboxLimits::dropping(100);
-    let slow = mailbox(&bounds);
+    let limits = OutboxLimits::dropping(100);
+    let slow = mailbox(&limits);
     push(&slow, 99).expect("it fits");
     assert_eq!(slow.state(), BackPressureState::Normal);
     push(&slow, 1).expect("it fits");
@@ -134,7 +137,7 @@ fn what_is_under_way_may_pass_the_bound_while_publishers_wait() {
         push(&slow, 100).expect("it was under way");
     }
     assert_eq!(push(&slow, 1), Err(Refused::Full), "four times the bound");
-    let dropped = &bounds.metrics.messages_dropped;
+    let dropped = &limits.metrics.messages_dropped;
     assert_eq!(dropped.of(DropReason::OutboxFull).get(), 1);
     slow.count_refused(Refused::Full);
     assert_eq!(dropped.of(DropReason::OutboxFull).get(), 2);
@@ -144,10 +147,10 @@ fn what_is_under_way_may_pass_the_bound_while_publishers_wait() {
 
 #[test]
 fn nobody_waits_for_a_stalled_client_until_it_has_drained() {
-    let bounds = OutboxLimits::dropping(100);
-    let (slow, publisher) = (mailbox(&bounds), mailbox(&bounds));
-    let end = push(&slow, 100).expect("it fits").behind.expect("above");
-    assert!(hold(&slow, &publisher, 1, end));
+    let limits = OutboxLimits::dropping(100);
+    let (slow, publisher) = (mailbox(&limits), mailbox(&limits));
+    let end = push(&slow, 100).expect("it fits").throttled.expect("above");
+    assert!(defer(&slow, &publisher, 1, end));
     slow.stall(&mut WakeList::default());
     assert_eq!(released(&publisher), [1]);
     assert_eq!(slow.state(), BackPressureState::Stalled);
@@ -155,12 +158,12 @@ fn nobody_waits_for_a_stalled_client_until_it_has_drained() {
     take(&slow, 99);
     assert_eq!(slow.state(), BackPressureState::Stalled);
     let put = push(&slow, 1).expect("one byte is free");
-    assert_eq!(put.behind, None, "stalled");
+    assert_eq!(put.throttled, None, "stalled");
     take(&slow, 51);
     assert_eq!(slow.state(), BackPressureState::Stalled);
     slow.progress(50, &mut WakeList::default());
     assert_eq!(slow.state(), BackPressureState::Normal);
-    assert!(push(&slow, 1).expect("it fits").behind.is_some());
+    assert!(push(&slow, 1).expect("it fits").throttled.is_some());
 }
 
 #[test]
@@ -179,39 +182,39 @@ fn a_stalled_client_is_ended_once_by_what_does_not_fit() {
 
 #[test]
 fn nobody_waits_when_no_time_is_given() {
-    let bounds = Arc::new(OutboxLimits {
+    let limits = Arc::new(OutboxLimits {
         stall: std::time::Duration::ZERO,
         ..Arc::into_inner(OutboxLimits::dropping(100)).expect("just made")
     });
-    let slow = mailbox(&bounds);
-    assert_eq!(push(&slow, 100).expect("it fits").behind, None);
+    let slow = mailbox(&limits);
+    assert_eq!(push(&slow, 100).expect("it fits").throttled, None);
     assert_eq!(slow.state(), BackPressureState::Normal);
     assert_eq!(push(&slow, 1), Err(Refused::Full));
 }
 
 #[test]
 fn the_end_of_a_connection_releases_everybody() {
-    let bounds = OutboxLimits::of(100);
-    let (slow, publisher) = (mailbox(&bounds), mailbox(&bounds));
-    let end = push(&slow, 60).expect("it fits").behind.expect("above");
-    assert!(hold(&slow, &publisher, 7, end));
+    let limits = OutboxLimits::of(100);
+    let (slow, publisher) = (mailbox(&limits), mailbox(&limits));
+    let end = push(&slow, 60).expect("it fits").throttled.expect("above");
+    assert!(defer(&slow, &publisher, 7, end));
     slow.close(&mut WakeList::default());
     assert_eq!(released(&publisher), [7]);
-    assert!(!hold(&slow, &publisher, 8, end));
+    assert!(!defer(&slow, &publisher, 8, end));
     assert_eq!(push(&slow, 1), Err(Refused::Ended));
     assert_eq!(push_qos_0(&slow, 1), Err(Refused::Ended));
     assert!(!slow.push_item(Item::AckReleased(1)));
 }
 
 proptest::proptest! {
-    /// Whatever happens in whichever order, everybody who waits is released once: not while more than the mark is ahead of
-    /// their message, and at once when it is not any more.
+    /// Whatever happens in whichever order, everybody who waits is released once: not while more than the mark is ahead
+    /// of their message, and at once when it is not any more.
     #[test]
     fn everybody_is_released_in_time(
         steps in proptest::collection::vec((0u8..8, 1usize..60), 1..200),
     ) {
-        let bounds = OutboxLimits::of(200);
-        let (slow, publisher) = (mailbox(&bounds), mailbox(&bounds));
+        let limits = OutboxLimits::of(200);
+        let (slow, publisher) = (mailbox(&limits), mailbox(&limits));
         let (mut put, mut taken, mut request_id) = (0u64, 0u64, 0);
         let mut waiting: Vec<(u64, RequestId)> = Vec::new();
         let mut late: Option<u64> = None;
@@ -222,12 +225,12 @@ proptest::proptest! {
                     put += size as u64;
                     let level = put - taken + slow.unsent() as u64;
                     proptest::prop_assert!(level < 4 * 200 + 60);
-                    proptest::prop_assert_eq!(pushed.behind.is_some(), level > 100 && !stalled);
+                    proptest::prop_assert_eq!(pushed.throttled.is_some(), level > 100 && !stalled);
                     // Some come to wait only after the next step.
-                    let end = if size % 5 == 0 { late.replace(pushed.behind.unwrap_or(0)) } else { pushed.behind };
+                    let end = if size % 5 == 0 { late.replace(pushed.throttled.unwrap_or(0)) } else { pushed.throttled };
                     if let Some(end) = end.filter(|end| *end > 0) {
                         request_id += 1;
-                        if hold(&slow, &publisher, request_id, end) {
+                        if defer(&slow, &publisher, request_id, end) {
                             waiting.push((end, request_id));
                         }
                     }
@@ -301,8 +304,8 @@ fn publish_many(slow: &Mailbox, messages: RequestId, window: u32) {
     };
     for request_id in 0..messages {
         let put = push(slow, 10).expect("windows bound what is under way");
-        if let Some(end) = put.behind
-            && hold(slow, &own, request_id, end)
+        if let Some(end) = put.throttled
+            && defer(slow, &own, request_id, end)
         {
             waits += 1;
         }
@@ -317,8 +320,8 @@ fn publish_many(slow: &Mailbox, messages: RequestId, window: u32) {
 fn publishers_of_many_threads_are_all_released() {
     const PUBLISHERS: usize = 4;
     const WINDOW: u32 = 8;
-    let bounds = OutboxLimits::of(400);
-    let slow = mailbox(&bounds);
+    let limits = OutboxLimits::of(400);
+    let slow = mailbox(&limits);
     let ended = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..PUBLISHERS {
@@ -341,5 +344,5 @@ fn publishers_of_many_threads_are_all_released() {
         let bound = 200 + PUBLISHERS * WINDOW as usize * 10 + PUBLISHERS * 10;
         assert!(most <= bound, "{most} bytes waited, {bound} may");
     });
-    assert!(bounds.metrics.acknowledgements_held.get() > 0);
+    assert!(limits.metrics.acknowledgements_deferred.get() > 0);
 }

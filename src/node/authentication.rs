@@ -1,4 +1,4 @@
-//! The users of this node's clients, read from the file that the configuration names.
+//! Who may connect: the users in the file that the configuration names.
 
 use std::fs::File;
 use std::io::Read;
@@ -30,10 +30,10 @@ impl std::fmt::Display for UsersProblem {
     }
 }
 
-/// What clients must show, as it is configured.
+/// The configured mechanisms of authentication.
 ///
 /// # Errors
-/// Everything that is wrong with the files.
+/// With everything that is wrong with the files.
 pub fn authenticator(config: &AuthConfig) -> Result<Authenticator, Vec<UsersProblem>> {
     let mut mechanisms: Vec<Box<dyn Mechanism>> = Vec::new();
     if let Some(path) = &config.scram_file {
@@ -48,7 +48,7 @@ fn users(path: &Path) -> Result<Credentials, Vec<UsersProblem>> {
         line,
         message,
     };
-    let text = read(path).map_err(|message| vec![problem(None, message)])?;
+    let text = read(path).map_err(|error| vec![problem(None, error.to_string())])?;
     Credentials::parse(&text).map_err(|lines| {
         let lines = lines.into_iter();
         lines
@@ -57,20 +57,29 @@ fn users(path: &Path) -> Result<Credentials, Vec<UsersProblem>> {
     })
 }
 
-fn read(path: &Path) -> Result<String, String> {
-    let explain = |error: std::io::Error| format!("can't be read: {error}");
-    let mut bytes = Vec::new();
-    let file = File::open(path).map_err(explain)?;
-    file.take(LARGEST_USERS_FILE_BYTES + 1)
-        .read_to_end(&mut bytes)
-        .map_err(explain)?;
-    if bytes.len() as u64 > LARGEST_USERS_FILE_BYTES {
-        return Err(format!("is larger than {LARGEST_USERS_FILE_BYTES} bytes"));
-    }
-    String::from_utf8(bytes).map_err(|_| "is not UTF-8 text".to_owned())
+/// Why a file of users can't be used at all.
+#[derive(Debug, thiserror::Error)]
+enum ReadError {
+    #[error("can't be read: {0}")]
+    Io(#[from] std::io::Error),
+    #[error("is larger than {LARGEST_USERS_FILE_BYTES} bytes")]
+    TooLarge,
+    #[error("is not UTF-8 text")]
+    NotUtf8,
 }
 
-/// Tells the operator who may connect, and of a file that everybody on the machine can read.
+fn read(path: &Path) -> Result<String, ReadError> {
+    let mut bytes = Vec::new();
+    let file = File::open(path)?;
+    file.take(LARGEST_USERS_FILE_BYTES + 1)
+        .read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LARGEST_USERS_FILE_BYTES {
+        return Err(ReadError::TooLarge);
+    }
+    String::from_utf8(bytes).map_err(|_| ReadError::NotUtf8)
+}
+
+/// Logs who may connect, and warns of a file that every user of the machine can read.
 pub fn announce(config: &AuthConfig) {
     use std::os::unix::fs::PermissionsExt;
     let Some(path) = &config.scram_file else {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use tokio::net::TcpListener;
 
-use super::RunError;
+use super::error::RunError;
 use crate::config::Address;
 
 /// Listens on the first address of a name that can be listened on.

@@ -1,27 +1,28 @@
-//! Copies what the layers count on their own into the node's metrics.
+//! Copies into the node's metrics what other rooms count on their own.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use crate::connection::broker::Broker;
+use crate::forward::outbox::Outboxes;
 use crate::raft::Raft;
 use crate::raft::metrics::Histogram;
 use crate::telemetry::cells::Latency;
 use crate::telemetry::labels::Queue;
 use crate::telemetry::metrics::Metrics;
 
-/// How old a copied value may be.
+/// How often values are copied.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Carries new observations of a layer's histogram over, each at the upper bound of the bucket it was counted in.
+/// Copies new observations of a histogram, each at the upper bound of the bucket that it was counted in.
 #[derive(Default)]
-struct Carried {
+struct CopiedHistogram {
     seen: Vec<u64>,
 }
 
-impl Carried {
-    fn carry(&mut self, from: &Histogram, to: &Latency) {
+impl CopiedHistogram {
+    fn copy(&mut self, from: &Histogram, to: &Latency) {
         let mut longest = 0;
         for (index, (bound, count)) in from.buckets().enumerate() {
             if self.seen.len() <= index {
@@ -36,29 +37,29 @@ impl Carried {
     }
 }
 
-/// Counters that were copied so far.
+/// What was copied so far.
 #[derive(Default)]
 struct Copied {
     leader: Option<u64>,
-    fsync: Carried,
-    apply: Carried,
+    fsync: CopiedHistogram,
+    apply: CopiedHistogram,
     log_bytes: u64,
     log_entries: u64,
     snapshots_built: u64,
     snapshots_installed: u64,
 }
 
-/// What a counter has grown by since `seen`, which is brought up to date.
+/// How much a counter has grown since `seen`. Sets `seen` to its present value.
 fn growth(now: u64, seen: &mut u64) -> u64 {
     now.saturating_sub(std::mem::replace(seen, now))
 }
 
 /// Runs until the node stops.
-pub async fn run(broker: Arc<Broker>, raft: Raft) {
+pub(super) async fn run(broker: Arc<Broker>, outboxes: Arc<Outboxes>, raft: Raft) {
     let mut copied = Copied::default();
     loop {
         copied.raft(&raft, &broker.metrics);
-        node(&broker, &broker.metrics);
+        node(&broker, &outboxes, &broker.metrics);
         tokio::time::sleep(INTERVAL).await;
     }
 }
@@ -85,9 +86,9 @@ impl Copied {
         metrics.queue_depth.of(Queue::Apply).set(status.apply_lag());
         let counted = raft.metrics();
         self.apply
-            .carry(&counted.apply_us, &metrics.raft_apply_seconds);
+            .copy(&counted.apply_us, &metrics.raft_apply_seconds);
         self.fsync
-            .carry(&counted.log.fsync_us, &metrics.log_fsync_seconds);
+            .copy(&counted.log.fsync_us, &metrics.log_fsync_seconds);
         let bytes = counted.log.append_bytes.load(Relaxed);
         metrics.log_bytes.add(growth(bytes, &mut self.log_bytes));
         let entries = counted.log.append_entries.sum();
@@ -105,23 +106,23 @@ impl Copied {
     }
 }
 
-fn node(broker: &Broker, metrics: &Metrics) {
-    let (sessions, subscriptions) = broker.router.subscriptions().counts();
+fn node(broker: &Broker, outboxes: &Outboxes, metrics: &Metrics) {
+    let (sessions, subscriptions) = broker.services.router.subscriptions().counts();
     metrics.sessions.set(sessions as u64);
     metrics.subscriptions.set(subscriptions as u64);
-    let queues = broker.view.queue_usage();
+    let queues = broker.services.view.queue_usage();
     metrics.queued_messages.set(queues.messages);
     metrics.queued_bytes.set(queues.bytes);
     metrics.retained_messages.set(queues.retained);
-    let usage = broker.view.store_usage();
+    let usage = broker.services.view.store_usage();
     metrics.store_keys.set(usage.keys);
     metrics.store_bytes.set(usage.bytes);
-    metrics.store_watches.set(broker.view.watches());
-    let proposer = broker.proposer.depth();
+    metrics.store_watches.set(broker.services.view.watches());
+    let proposer = broker.services.proposer.depth();
     metrics
         .queue_depth
         .of(Queue::Proposals)
-        .set(proposer.gathering as u64);
+        .set(proposer.queued as u64);
     metrics
         .queue_depth
         .of(Queue::Unapplied)
@@ -129,9 +130,9 @@ fn node(broker: &Broker, metrics: &Metrics) {
     metrics
         .queue_depth
         .of(Queue::Reads)
-        .set(broker.reader.depth() as u64);
+        .set(broker.services.reader.depth() as u64);
     metrics
         .queue_depth
         .of(Queue::Peers)
-        .set(broker.router.remote().depth_bytes() as u64);
+        .set(outboxes.depth_bytes() as u64);
 }

@@ -2,10 +2,10 @@
 
 use tokio::runtime::{Handle, Runtime};
 
-use super::RunError;
+use super::error::RunError;
 
-/// Replication has a thread of its own: it does little, in many small steps that wait for each other, and a burst of
-/// clients' work between two of them would delay every commit, and heartbeats too.
+/// A runtime of its own threads. Replication has a separate one: it works in many small steps that wait for each other,
+/// and clients' work between two of them would delay every commit, and heartbeats too.
 pub(super) fn threads(name: &str, count: usize) -> Result<Runtime, RunError> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(count)
@@ -15,7 +15,7 @@ pub(super) fn threads(name: &str, count: usize) -> Result<Runtime, RunError> {
         .map_err(RunError::Runtime)
 }
 
-/// Runs `task` on `runtime`: what it opens is driven there.
+/// Runs `task` on `runtime`, which then drives the sockets that the task opens.
 pub(super) async fn on<T: Send + 'static>(
     runtime: &Handle,
     task: impl Future<Output = Result<T, RunError>> + Send + 'static,
@@ -24,7 +24,8 @@ pub(super) async fn on<T: Send + 'static>(
     ended.map_err(|error| RunError::Runtime(error.into()))?
 }
 
-/// Every connection is a descriptor; the soft limit is often 1,024.
+/// Raises the limit of open files to what the system allows. Every connection needs one, and the default is often
+/// 1,024.
 pub(super) fn raise_descriptor_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
@@ -34,7 +35,7 @@ pub(super) fn raise_descriptor_limit() {
     }
 }
 
-/// Until the process is asked to end.
+/// Waits until the process is asked to stop.
 pub(super) async fn signalled() {
     use tokio::signal::unix::{SignalKind, signal};
     match signal(SignalKind::terminate()) {

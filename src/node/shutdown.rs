@@ -1,54 +1,87 @@
-//! The end of a node, in order: leadership is handed over, clients are told to go elsewhere, what they still asked for is
-//! committed, the other nodes are told, and the files are closed.
+//! A running node and its end, in order: leadership is handed over, clients are told to go elsewhere, what they still
+//! asked for is committed, the other nodes are told, and the files are closed.
 //!
-//! What needs a majority is not waited for when there is none: all nodes of a cluster may be told to stop at once.
+//! What needs a majority is not waited for when there is none, because all nodes of a cluster may be stopped at once.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::Node;
+use tokio::sync::oneshot;
+
 use crate::base::proto::command;
+use crate::connection::broker::Broker;
 use crate::mailbox::{End, Item};
+use crate::raft::Raft;
 
-/// How often it is looked whether everything is settled.
-const LOOK: Duration = Duration::from_millis(5);
+/// How often it is checked whether everything is drained.
+const DRAIN_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// How often a majority is asked for, and how long it may take to answer: longer than an election.
-const PROBE: Duration = Duration::from_millis(200);
-const PROBE_ANSWER: Duration = Duration::from_millis(1_200);
+/// How often the quorum is probed.
+const PROBE_INTERVAL: Duration = Duration::from_millis(200);
+
+/// How long a probe of the quorum may take: longer than an election.
+const PROBE_TIMEOUT: Duration = Duration::from_millis(1_200);
+
+/// How long clients may take at the very end to read that the node stops.
+const NOTICE_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// A running node.
+pub(super) struct Node {
+    broker: Arc<Broker>,
+    raft: Raft,
+    /// `shutdown.drain_s`.
+    drain: Duration,
+    stop_http: Option<oneshot::Sender<()>>,
+}
 
 impl Node {
-    /// Takes the node down; takes `shutdown.drain_s` at most, and a little to close the files.
+    pub(super) fn new(
+        broker: Arc<Broker>,
+        raft: Raft,
+        drain: Duration,
+        stop_http: Option<oneshot::Sender<()>>,
+    ) -> Node {
+        Node {
+            broker,
+            raft,
+            drain,
+            stop_http,
+        }
+    }
+
+    /// Takes the node down. That takes `shutdown.drain_s` at most, and a little to close the files.
     pub(super) async fn shutdown(mut self) {
         tracing::info!("shutting down");
         let deadline = tokio::time::Instant::now() + self.drain;
-        self.broker.draining.store(true, Ordering::Release);
+        self.broker.state.start_draining();
         let drained = async {
             self.hand_over().await;
             self.broker
+                .services
                 .router
                 .post_to_all(|| Item::End(End::ShuttingDown));
-            while !self.is_settled() {
-                tokio::time::sleep(LOOK).await;
+            while !self.is_drained() {
+                tokio::time::sleep(DRAIN_CHECK_INTERVAL).await;
             }
-            self.end_life().await;
+            self.end_incarnation().await;
         };
         tokio::select! {
             () = drained => {}
             () = self.majority_is_lost() => {
-                tracing::warn!("no majority is left to commit what is under way: whoever asked for it does not hear of it");
+                tracing::warn!("no majority is left to commit what is under way: its requests are not answered");
             }
             () = tokio::time::sleep_until(deadline) => {
-                tracing::warn!("not everything was settled in shutdown.drain_s");
+                tracing::warn!("not everything was drained in shutdown.drain_s");
             }
         }
-        // However it came here, clients are told, and have a moment to read it.
+        // Whatever ended the drain, clients are told, and have a moment to read it.
         self.broker
+            .services
             .router
             .post_to_all(|| Item::End(End::ShuttingDown));
-        let told = Instant::now() + PROBE;
-        while self.broker.router.connections() > 0 && Instant::now() < told {
-            tokio::time::sleep(LOOK).await;
+        let noticed = Instant::now() + NOTICE_TIMEOUT;
+        while self.broker.services.router.connections() > 0 && Instant::now() < noticed {
+            tokio::time::sleep(DRAIN_CHECK_INTERVAL).await;
         }
         if let Some(stop) = self.stop_http.take() {
             let _ = stop.send(());
@@ -67,33 +100,35 @@ impl Node {
         }
     }
 
-    /// Every client is gone, and whatever was proposed for them is applied.
-    fn is_settled(&self) -> bool {
-        let depth = self.broker.proposer.depth();
-        self.broker.router.connections() == 0 && depth.gathering + depth.in_flight == 0
+    /// Whether every client is gone, and every command that was proposed for them is applied.
+    fn is_drained(&self) -> bool {
+        let depth = self.broker.services.proposer.depth();
+        self.broker.services.router.connections() == 0 && depth.queued + depth.in_flight == 0
     }
 
-    /// Declares this node's life over, so that the others need not wait for its lease: a subscription anywhere counts
-    /// once every live node knows it.
-    async fn end_life(&self) {
-        let proposer = &self.broker.proposer;
+    /// Ends this node's incarnation, so that the others need not wait for its lease: a SUBACK anywhere waits for every
+    /// live node.
+    async fn end_incarnation(&self) {
+        let proposer = &self.broker.services.proposer;
         let down = command::command::Kind::NodeDown(command::NodeDown {
-            node: self.broker.node.0,
+            node: self.broker.settings.node.0,
             incarnation: proposer.incarnation().0,
         });
         if proposer.propose(down).await.is_none() {
-            tracing::info!("nobody was told that this node stops: the others find out");
+            tracing::info!(
+                "the other nodes were not told that this node stops: its lease has to run out"
+            );
         }
     }
 
-    /// Returns when no majority answers.
+    /// Returns when the quorum does not answer.
     async fn majority_is_lost(&self) {
         loop {
-            let answer = tokio::time::timeout(PROBE_ANSWER, self.raft.read_barrier());
+            let answer = tokio::time::timeout(PROBE_TIMEOUT, self.raft.read_barrier());
             if !matches!(answer.await, Ok(Ok(_))) {
                 return;
             }
-            tokio::time::sleep(PROBE).await;
+            tokio::time::sleep(PROBE_INTERVAL).await;
         }
     }
 }

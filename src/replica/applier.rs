@@ -1,4 +1,9 @@
 //! Runs committed batches through the machine and hands its outputs to this node's connections.
+//!
+//! Invariant: outputs are performed in the order in which the machine made them, after their batch is committed to the
+//! tables.
+//! Invariant: what the rest of the node reads of the machine ([`View`], [`Due`], [`Clock`]) is brought up to date after
+//! each batch.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use crate::base::ids::{Incarnation, LogIndex, NodeId, SessionId};
-use crate::machine::effect::{DropReason, Output};
+use crate::machine::effect::{ApplicationMessage, DropReason, Output, Reply};
 use crate::machine::tables::{Backing, Tables};
 use crate::machine::{Machine, QueueUsage};
 use crate::mailbox::{End, Item, WakeList};
@@ -19,10 +24,10 @@ use crate::replica::sequencer::Due;
 use crate::router::{Router, Throttled};
 use crate::storage::fatal;
 use crate::store::Usage;
-use crate::telemetry::labels::DropReason as Dropped;
+use crate::telemetry::labels;
 use crate::telemetry::metrics::Metrics;
 
-/// What the rest of the node needs to know of the machine, kept current by apply.
+/// What the rest of the node needs to know of the machine.
 #[derive(Default)]
 pub struct View {
     live: Mutex<Vec<(NodeId, Incarnation)>>,
@@ -35,12 +40,12 @@ pub struct View {
 }
 
 impl View {
-    /// Nodes whose connections may be live.
+    /// Nodes whose incarnation is registered and has not ended.
     pub fn live_nodes(&self) -> Vec<(NodeId, Incarnation)> {
         self.live.lock().clone()
     }
 
-    /// An index that is applied and holds whatever a connection has got the reply to.
+    /// An applied log index. It covers every command that a connection has got the reply to.
     pub fn applied(&self) -> LogIndex {
         LogIndex(self.applied.load(Ordering::Acquire))
     }
@@ -50,7 +55,7 @@ impl View {
         *self.usage.lock()
     }
 
-    /// What waits for clients.
+    /// What waits in the queues of sessions and groups.
     pub fn queue_usage(&self) -> QueueUsage {
         *self.queues.lock()
     }
@@ -60,15 +65,15 @@ impl View {
         self.watches.load(Ordering::Relaxed)
     }
 
-    /// The newest life of this node that was ever registered.
+    /// The newest incarnation of this node that was ever registered.
     pub fn known_incarnation(&self) -> Incarnation {
         Incarnation(self.known_incarnation.load(Ordering::Acquire))
     }
 }
 
-/// Something that ends this node's present life.
+/// What the log says of this node's incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LifeEvent {
+pub enum IncarnationEvent {
     /// The incarnation was declared dead or refused, or its replies were lost with a snapshot: a new one must begin.
     Ended(Incarnation),
     /// The incarnation is registered.
@@ -85,14 +90,14 @@ pub struct Applier {
     clock: Arc<Clock>,
     view: Arc<View>,
     metrics: Arc<Metrics>,
-    life: mpsc::UnboundedSender<LifeEvent>,
-    /// Slow subscribers of this node that got the message of the command whose outputs are being performed, and its
-    /// publisher: the publisher's acknowledgement waits for them if it is a connection of this node, too.
+    events: mpsc::UnboundedSender<IncarnationEvent>,
+    /// Subscribers of this node that throttle the publisher of the PUBLISH whose outputs are being performed, with the
+    /// publisher's session. If the publisher is a connection of this node, too, its acknowledgement is deferred.
     throttled: Option<(SessionId, Throttled)>,
 }
 
 impl Applier {
-    /// An applier of an empty machine; Raft restores it before the first batch. Events of this node's life are rare
+    /// An applier of an empty machine, which Raft restores before the first batch. Events of the incarnation are rare
     /// (a handful per restart), so their channel needs no bound.
     pub fn new(
         local: NodeId,
@@ -102,8 +107,12 @@ impl Applier {
         due: Arc<Due>,
         clock: Arc<Clock>,
         metrics: Arc<Metrics>,
-    ) -> (Applier, Arc<View>, mpsc::UnboundedReceiver<LifeEvent>) {
-        let (life, events) = mpsc::unbounded_channel();
+    ) -> (
+        Applier,
+        Arc<View>,
+        mpsc::UnboundedReceiver<IncarnationEvent>,
+    ) {
+        let (events, receiver) = mpsc::unbounded_channel();
         let view = Arc::new(View::default());
         let applier = Applier {
             local,
@@ -114,13 +123,13 @@ impl Applier {
             clock,
             view: view.clone(),
             metrics,
-            life,
+            events,
             throttled: None,
         };
-        (applier, view, events)
+        (applier, view, receiver)
     }
 
-    fn publish(&self) {
+    fn update_view(&self) {
         self.due.set(self.machine.next_due());
         self.clock.observe(self.machine.clock());
         *self.view.usage.lock() = self.machine.usage();
@@ -129,113 +138,111 @@ impl Applier {
         self.view.watches.store(watches, Ordering::Relaxed);
     }
 
-    fn publish_nodes(&self) {
+    fn update_nodes(&self) {
         *self.view.live.lock() = self.machine.live_nodes().collect();
         self.view
             .known_incarnation
             .store(self.machine.incarnation(self.local).0, Ordering::Release);
     }
 
-    fn tell(&self, event: LifeEvent) {
+    fn tell(&self, event: IncarnationEvent) {
         // The receiver is gone only when the node stops.
-        let _ = self.life.send(event);
+        let _ = self.events.send(event);
     }
 
-    fn count_dropped(&self, reason: Dropped, count: u64) {
+    fn handle_reply(&mut self, incarnation: Incarnation, reply: Reply, wake: &mut WakeList) {
+        self.metrics.raft_proposals.increment();
+        if incarnation == self.proposer.incarnation() {
+            let throttled = self.throttled.take();
+            self.proposer.replied(reply, throttled, wake);
+        }
+    }
+
+    fn handle_proposal_applied(&self, incarnation: Incarnation, sequence: u64) {
+        if let Some(taken) = self.proposer.applied(incarnation, sequence) {
+            self.metrics.raft_commit_seconds.observe(taken);
+        }
+        // The first proposal of an incarnation registers it.
+        if sequence == 1 {
+            self.update_nodes();
+            self.clock.set_live();
+            self.tell(IncarnationEvent::Registered(incarnation));
+        }
+    }
+
+    fn handle_node_ended(&self, node: NodeId, incarnation: Incarnation) {
+        self.update_nodes();
+        if node == self.local {
+            self.tell(IncarnationEvent::Ended(incarnation));
+        } else {
+            self.router.peers().node_ended(node);
+        }
+    }
+
+    fn deliver(
+        &mut self,
+        message: &ApplicationMessage,
+        expiry_s: Option<u32>,
+        wake: &mut WakeList,
+    ) {
+        let throttled = self.router.deliver_logged(message, expiry_s, wake);
+        self.throttled = message
+            .publisher
+            .filter(|_| !throttled.is_empty())
+            .map(|publisher| (publisher, throttled));
+    }
+
+    fn count_dropped(&self, reason: DropReason, count: u64) {
+        let reason = match reason {
+            DropReason::QueueFull => labels::DropReason::QueueFull,
+            DropReason::Expired => labels::DropReason::Expired,
+        };
         if count > 0 {
             self.metrics.messages_dropped.of(reason).add(count);
         }
     }
 
     fn perform(&mut self, output: Output, wake: &mut WakeList) {
+        let router = &self.router;
         match output {
-            Output::Reply { incarnation, reply } => {
-                self.metrics.raft_proposals.increment();
-                if incarnation == self.proposer.incarnation() {
-                    let throttled = self.throttled.take();
-                    self.proposer.replied(reply, throttled, wake);
-                }
-            }
+            Output::Reply { incarnation, reply } => self.handle_reply(incarnation, reply, wake),
             Output::ProposalApplied {
                 incarnation,
                 sequence,
-            } => {
-                if let Some(taken) = self.proposer.applied(incarnation, sequence) {
-                    self.metrics.raft_commit_seconds.observe(taken);
-                }
-                if sequence == 1 {
-                    self.publish_nodes();
-                    self.clock.is_live();
-                    self.tell(LifeEvent::Registered(incarnation));
-                }
-            }
+            } => self.handle_proposal_applied(incarnation, sequence),
             Output::ProposalGap { incarnation, .. } => {
                 if incarnation == self.proposer.incarnation() {
                     self.proposer.resend();
                 }
             }
             Output::IncarnationRefused { refused, .. } => {
-                self.publish_nodes();
-                self.tell(LifeEvent::Ended(refused));
+                self.update_nodes();
+                self.tell(IncarnationEvent::Ended(refused));
             }
-            Output::Publish { message, expiry_s } => {
-                let throttled = self.router.deliver_logged(&message, expiry_s, wake);
-                self.throttled = message
-                    .publisher
-                    .filter(|_| !throttled.is_empty())
-                    .map(|publisher| (publisher, throttled));
-            }
+            Output::Publish { message, expiry_s } => self.deliver(&message, expiry_s, wake),
             Output::Send {
                 connection,
                 retain,
                 expiry_s,
                 identifiers,
                 message,
-            } => {
-                self.router.deliver_chosen(
-                    connection,
-                    &message,
-                    retain,
-                    expiry_s,
-                    identifiers,
-                    wake,
-                );
-            }
-            Output::Deliver(granted) => self.router.deliver_granted(&granted, wake),
+            } => router.deliver_assigned(connection, &message, retain, expiry_s, identifiers, wake),
+            Output::Deliver(granted) => router.deliver_granted(&granted, wake),
             Output::SendPubRel {
                 connection,
                 sequence,
-            } => self
-                .router
-                .post(connection, Item::SendPubRel(sequence), wake),
-            Output::Dropped { reason, count } => {
-                let reason = match reason {
-                    DropReason::QueueFull => Dropped::QueueFull,
-                    DropReason::Expired => Dropped::Expired,
-                };
-                self.count_dropped(reason, count);
-            }
-            Output::NodesChanged => self.publish_nodes(),
-            Output::NodeEnded { node, incarnation } => {
-                self.publish_nodes();
-                if node == self.local {
-                    self.tell(LifeEvent::Ended(incarnation));
-                } else {
-                    self.router.remote().node_ended(node);
-                }
-            }
+            } => router.post(connection, Item::SendPubRel(sequence), wake),
+            Output::Dropped { reason, count } => self.count_dropped(reason, count),
+            Output::NodesChanged => self.update_nodes(),
+            Output::NodeEnded { node, incarnation } => self.handle_node_ended(node, incarnation),
             Output::End { connection, reason } => {
-                self.router
-                    .post(connection, Item::End(End::Machine(reason)), wake);
+                router.post(connection, Item::End(End::Machine(reason)), wake);
             }
             Output::Notify {
                 connection,
                 key,
                 change,
-            } => {
-                self.router
-                    .post(connection, Item::Notify { key, change }, wake);
-            }
+            } => router.post(connection, Item::Notify { key, change }, wake),
         }
     }
 }
@@ -253,18 +260,19 @@ impl Apply for Applier {
         for output in self.machine.take_outputs() {
             self.perform(output, &mut wake);
         }
-        self.publish();
+        self.update_view();
     }
 
     fn restored(&mut self, backing: &dyn Backing, last: LogIndex) {
         self.view.applied.store(last.0, Ordering::Release);
         self.machine.restore(backing);
-        self.publish_nodes();
-        self.publish();
-        // Replies to what was on its way may have been applied inside the snapshot: they are lost, so is this life.
+        self.update_nodes();
+        self.update_view();
+        // Proposals that were on their way may be applied inside the snapshot. Their replies are lost, so this
+        // incarnation ends.
         let incarnation = self.proposer.incarnation();
         if incarnation != Incarnation::default() {
-            self.tell(LifeEvent::Ended(incarnation));
+            self.tell(IncarnationEvent::Ended(incarnation));
         }
     }
 }

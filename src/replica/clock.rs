@@ -1,10 +1,12 @@
-//! The time a leader stamps batches with.
+//! The time that a leader stamps batches with.
 //!
-//! Log time follows elapsed time, not wall clocks: every replica keeps the newest stamp it has seen and how long ago
-//! that was, so a new leader goes on where the former one stopped, whatever its own wall clock says. That is what keeps
-//! an expiry from being early after a leader change between nodes whose clocks differ (state store §5). The wall clock
-//! only draws log time towards itself by [`SLEW`], and is believed outright when there is nothing better: in a process
-//! that has not yet seen a stamp of a live leader.
+//! Log time follows elapsed time, not wall clocks. Every replica keeps the newest stamp it has seen and how long ago
+//! that was, so a new leader continues where the former one stopped, whatever its own wall clock says. The wall clock
+//! draws log time towards itself by at most [`SLEW`]. It is believed outright only in a process that has not yet seen a
+//! stamp of a live leader, which has nothing better.
+//!
+//! Invariant: no expiry is early, also after a leader change between nodes whose clocks differ (P8;
+//! `docs/adr/0004-log-time-follows-elapsed-time.md`).
 
 use std::time::Instant;
 
@@ -12,10 +14,11 @@ use parking_lot::Mutex;
 
 use crate::base::time::{Millis, wall_now};
 
-/// Log time runs at most one part in this many faster or slower than elapsed time: less than clock crystals differ.
+/// Log time runs faster or slower than elapsed time by at most one part in this number, which is less than the
+/// oscillators of two machines differ.
 const SLEW: i64 = 10_000;
 
-/// How often the correction is taken over, microseconds.
+/// How often the correction becomes the new reference, microseconds.
 const REBASE_US: i64 = 1_000_000;
 
 #[derive(Clone, Copy)]
@@ -27,7 +30,7 @@ struct Known {
 #[derive(Default)]
 struct State {
     known: Option<Known>,
-    /// A stamp of a live leader was seen in this process.
+    /// This process has seen a stamp of a live leader.
     live: bool,
 }
 
@@ -44,7 +47,7 @@ impl Clock {
     }
 
     /// From now on stamps are known to be fresh: this process's own registration came back through the log.
-    pub fn is_live(&self) {
+    pub fn set_live(&self) {
         self.state.lock().live = true;
     }
 
@@ -115,7 +118,7 @@ mod tests {
     fn a_new_leader_whose_clock_is_an_hour_ahead_goes_on_with_elapsed_time() {
         let (clock, start) = (Clock::default(), Instant::now());
         clock.observe_at(Millis(10_000), start);
-        clock.is_live();
+        clock.set_live();
         let later = start + Duration::from_secs(100);
         assert_eq!(
             clock.now_at(later, Millis(3_710_000)),
@@ -128,7 +131,7 @@ mod tests {
     fn a_leader_whose_clock_is_behind_slows_down_and_never_goes_back() {
         let (clock, start) = (Clock::default(), Instant::now());
         clock.observe_at(Millis(10_000), start);
-        clock.is_live();
+        clock.set_live();
         let mut last = Millis(0);
         for step in 0..5_000 {
             let now = clock.now_at(start + Duration::from_millis(step), Millis(0));
@@ -141,7 +144,7 @@ mod tests {
     #[test]
     fn an_old_stamp_does_not_move_it() {
         let (clock, start) = (Clock::default(), Instant::now());
-        clock.is_live();
+        clock.set_live();
         clock.observe_at(Millis(10_000), start);
         clock.observe_at(Millis(9_000), start);
         assert_eq!(clock.now_at(start, Millis(10_000)), Millis(10_000));

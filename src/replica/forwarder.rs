@@ -1,5 +1,8 @@
-//! The way of this node's proposals to the leader: straight into the sequencer when this node leads, over one ordered
-//! gRPC stream otherwise. Whenever the leader changes or the stream breaks, everything that is not applied is sent again.
+//! Forwards this node's proposals to the leader: straight into the sequencer when this node leads, over one ordered
+//! gRPC stream otherwise.
+//!
+//! Invariant: proposals leave in the order of their sequence. Whenever the leader changes or the stream breaks,
+//! everything that is not applied yet is sent again, beginning with the oldest.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,24 +17,27 @@ use crate::replica::peers::Peers;
 use crate::replica::proposer::{Cursor, Proposer};
 use crate::replica::sequencer::Sequencer;
 
-/// How often a node tells the leader that it lives.
-const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
+/// How often the leader gets a sign of life.
+const HEARTBEAT: Duration = Duration::from_millis(500);
 
-/// A proposal that is not applied after this long is sent again; the machine passes over the copy.
-const STALLED: Duration = Duration::from_secs(2);
+/// A proposal that is not applied after this time is sent again; the machine skips the copy.
+const APPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Before a failed stream is opened again.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// The link of one node.
+/// Proposals that may wait in one stream.
+const STREAM_QUEUE: usize = 16;
+
+/// The forwarder of one node.
 pub struct ProposalForwarder {
     /// This node.
     pub local: NodeId,
     /// What is to be sent.
     pub proposer: Arc<Proposer>,
-    /// The log, when this node leads.
+    /// Where proposals go when this node leads.
     pub sequencer: Sequencer,
-    /// The way to other nodes.
+    /// Channels to the other nodes.
     pub peers: Arc<Peers>,
     /// Who leads.
     pub leadership: watch::Receiver<Leadership>,
@@ -45,17 +51,16 @@ impl ProposalForwarder {
             match leadership.leader {
                 Some(leader) if leader == self.local => {
                     if leadership.is_leader {
-                        self.feed_sequencer().await;
+                        self.submit_all().await;
                     } else if self.leadership.changed().await.is_err() {
                         return;
                     }
                 }
                 Some(leader) => {
-                    self.feed_stream(leader).await;
-                    let again = tokio::time::sleep(RETRY);
+                    self.stream_to(leader).await;
                     tokio::select! {
                         changed = self.leadership.changed() => if changed.is_err() { return },
-                        () = again => {}
+                        () = tokio::time::sleep(RETRY) => {}
                     }
                 }
                 None => {
@@ -67,20 +72,17 @@ impl ProposalForwarder {
         }
     }
 
-    fn resend_if_stalled(&self) {
-        if self
-            .proposer
-            .oldest()
-            .is_some_and(|since| since.elapsed() > STALLED)
-        {
+    fn resend_if_overdue(&self) {
+        let oldest = self.proposer.oldest();
+        if oldest.is_some_and(|since| since.elapsed() > APPLY_TIMEOUT) {
             self.proposer.resend();
         }
     }
 
-    /// Until the leadership changes.
-    async fn feed_sequencer(&mut self) {
+    /// Submits proposals to this node's sequencer until the leadership changes.
+    async fn submit_all(&mut self) {
         let mut cursor = Cursor::default();
-        let mut life = tokio::time::interval(SIGN_OF_LIFE);
+        let mut heartbeat = tokio::time::interval(HEARTBEAT);
         loop {
             while let Some(proposal) = self.proposer.next(&mut cursor) {
                 self.sequencer.submit(self.local, proposal).await;
@@ -92,21 +94,21 @@ impl ProposalForwarder {
                     return;
                 }
                 () = self.proposer.changed() => {}
-                _ = life.tick() => self.resend_if_stalled(),
+                _ = heartbeat.tick() => self.resend_if_overdue(),
             }
         }
     }
 
-    /// Until the leadership changes or the stream ends.
-    async fn feed_stream(&mut self, leader: NodeId) {
+    /// Sends proposals to `leader` until the leadership changes or the stream ends.
+    async fn stream_to(&mut self, leader: NodeId) {
         let Some(mut client) = self.peers.client(leader) else {
             return;
         };
-        let (sender, receiver) = mpsc::channel(16);
+        let (sender, receiver) = mpsc::channel(STREAM_QUEUE);
         let call = client.propose(ReceiverStream::new(receiver));
         tokio::pin!(call);
         let mut cursor = Cursor::default();
-        let mut life = tokio::time::interval(SIGN_OF_LIFE);
+        let mut heartbeat = tokio::time::interval(HEARTBEAT);
         loop {
             while let Ok(permit) = sender.try_reserve()
                 && let Some(proposal) = self.proposer.next(&mut cursor)
@@ -131,8 +133,8 @@ impl ProposalForwarder {
                     return;
                 }
                 () = self.proposer.changed() => {}
-                _ = life.tick() => {
-                    self.resend_if_stalled();
+                _ = heartbeat.tick() => {
+                    self.resend_if_overdue();
                     let incarnation = self.proposer.incarnation().0;
                     let _ = sender.try_send(ProposeRequest {
                         node: self.local.0,

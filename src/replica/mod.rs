@@ -1,7 +1,8 @@
-//! This node's side of the replicated machine: proposing, stamping when it leads, applying, and linearizable reads.
+//! This node's side of the replicated machine: it proposes commands, stamps them when it leads, applies what is
+//! committed, and serves linearizable reads.
 //!
-//! Below it Raft replicates opaque batches; above it connections hand in commands and reads, and find the answers in
-//! their mailboxes. It knows neither packets nor sockets of clients.
+//! Below, Raft replicates opaque batches. Above, connections submit commands and reads, and find the replies in their
+//! mailboxes. This room knows neither packets nor sockets of clients.
 
 pub mod applier;
 pub mod clock;

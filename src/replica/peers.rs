@@ -1,4 +1,5 @@
-//! gRPC channels to the other nodes, by their addresses in the cluster's membership.
+//! gRPC channels to the other nodes, at their addresses in the cluster's membership, and the cluster's id on every
+//! call.
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -22,6 +23,8 @@ pub const CLUSTER_METADATA: &str = "quorumq-cluster";
 pub struct ClusterId(MetadataValue<Ascii>);
 
 impl ClusterId {
+    /// The id as a metadata value.
+    ///
     /// # Errors
     /// When the id holds something else than visible ASCII.
     pub fn new(id: &str) -> Result<ClusterId, tonic::metadata::errors::InvalidMetadataValue> {
@@ -59,7 +62,7 @@ pub struct Peers {
 }
 
 impl Peers {
-    /// No channels yet; each is opened at its first use.
+    /// No channels yet; each is opened when it is used for the first time.
     pub fn new(raft: Raft, cluster: ClusterId) -> Peers {
         Peers {
             raft,

@@ -1,13 +1,18 @@
-//! What this node proposes: collected from its connections into numbered proposals, kept until they are applied.
+//! What this node proposes: commands of its connections, collected into numbered proposals that are kept until they are
+//! applied.
 //!
-//! Connections append encoded commands to the batch that is gathering. At most [`limits::PROPOSALS_IN_FLIGHT`]
-//! proposals are on their way; while they are, the next one gathers, so batches grow with load and nothing waits
-//! when idle, but for acknowledgements that nothing waits for: these let another command take them along. A proposal stays here until this node's own apply reports it, and is sent again whenever it may have
-//! been lost: the machine applies each sequence once.
+//! Connections append encoded commands to the open proposal. At most [`limits::PROPOSALS_IN_FLIGHT`] proposals are on
+//! their way to the leader. While they are, further commands join the open one, so proposals grow with load and nothing
+//! waits on an idle node. PUBACK and PUBCOMP are the exception: they wait up to [`limits::DEFERRED_COMMANDS`] to share
+//! a proposal.
+//!
+//! Invariant: a proposal is kept until this node's own apply reports it, and sent again whenever it may have been lost.
+//! The machine applies each sequence once.
+//! Invariant: commands are proposed in the order in which they were submitted, and each gets its reply in this order.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
@@ -18,9 +23,8 @@ use crate::base::ids::{Incarnation, SessionId};
 use crate::base::limits;
 use crate::base::proto::command;
 use crate::machine::effect::Reply;
-use crate::mailbox::back_pressure;
-use crate::mailbox::{Item, Mailbox, RequestId, WakeList};
-use crate::router::Pressed;
+use crate::mailbox::{DeferredAck, Item, Mailbox, RequestId, WakeList};
+use crate::router::Throttled;
 
 /// Who gets the reply to a command.
 pub enum ReplyTo {
@@ -33,9 +37,9 @@ pub enum ReplyTo {
 }
 
 impl ReplyTo {
-    /// The message that the coming reply acknowledges was handed to slow subscribers of this node: it is to wait for them,
-    /// if it is this waiter's.
-    fn hold(&self, publisher: SessionId, throttled: Throttled, wake: &mut WakeList) {
+    /// Defers the acknowledgement of a PUBLISH that is about to get its reply, until slow subscribers of this node have
+    /// read enough. Does nothing when `publisher` is the session of another connection.
+    fn defer_ack(&self, publisher: SessionId, throttled: Throttled, wake: &mut WakeList) {
         let ReplyTo::Connection(mailbox, request_id) = self else {
             return;
         };
@@ -43,13 +47,13 @@ impl ReplyTo {
             return;
         }
         for (slow, end) in throttled {
-            // First, because it may be released at once.
+            // The item goes first, because the acknowledgement may be released at once.
             if mailbox.push_item(Item::AckDeferred(*request_id)) {
                 wake.add(mailbox);
             }
-            let waiter = pressure::ReplyTo::Publisher(mailbox.clone(), *request_id);
-            if !slow.hold(end, waiter.clone(), wake) {
-                waiter.release(wake);
+            let ack = DeferredAck::Local(mailbox.clone(), *request_id);
+            if !slow.defer_ack(end, ack.clone(), wake) {
+                ack.release(wake);
             }
         }
     }
@@ -71,21 +75,27 @@ impl ReplyTo {
 /// A proposal on its way.
 #[derive(Clone)]
 pub struct SequencedProposal {
-    /// The life of this node it belongs to.
+    /// The incarnation of this node that it belongs to.
     pub incarnation: Incarnation,
-    /// Its number within that life.
+    /// Its number within that incarnation.
     pub sequence: u64,
     /// Length-delimited commands.
     pub commands: Bytes,
 }
 
+/// A proposal that is complete and has no number yet.
+struct Unnumbered {
+    commands: Bytes,
+    reply_to: VecDeque<ReplyTo>,
+}
+
 struct InFlight {
-    numbered: SequencedProposal,
-    waiters: VecDeque<ReplyTo>,
+    proposal: SequencedProposal,
+    reply_to: VecDeque<ReplyTo>,
     since: Instant,
 }
 
-/// How far a link has sent what is on its way.
+/// How far a forwarder has sent the proposals in flight.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cursor {
     incarnation: Incarnation,
@@ -96,22 +106,59 @@ pub struct Cursor {
 #[derive(Default)]
 struct State {
     incarnation: Incarnation,
+    /// Raised when everything in flight must be sent again.
     resend: u64,
     next_sequence: u64,
-    /// Proposals that are full and wait for their turn, before what gathers.
-    full: VecDeque<(Bytes, VecDeque<ReplyTo>)>,
-    full_bytes: usize,
+    /// Complete proposals, which go before the open one.
+    complete: VecDeque<Unnumbered>,
+    complete_bytes: usize,
+    /// The open proposal: its commands, and who gets their replies.
     commands: BytesMut,
-    /// When what has gathered is proposed although nothing in it is urgent; `None` when something is.
-    ripe_at: Option<Instant>,
-    waiters: VecDeque<ReplyTo>,
+    reply_to: VecDeque<ReplyTo>,
+    /// When the open proposal is sent although it holds deferred commands only; `None` when it is sent at once.
+    flush_at: Option<Instant>,
     in_flight: VecDeque<InFlight>,
 }
 
 impl State {
     /// Whether there is something to be proposed now.
-    fn has_something(&self) -> bool {
-        !self.full.is_empty() || !(self.commands.is_empty() || self.ripe_at.is_some())
+    fn is_ready(&self) -> bool {
+        !self.complete.is_empty() || !(self.commands.is_empty() || self.flush_at.is_some())
+    }
+
+    fn has_room_in_flight(&self) -> bool {
+        self.in_flight.len() < limits::PROPOSALS_IN_FLIGHT
+    }
+
+    /// Takes the open proposal out.
+    fn close_proposal(&mut self) -> Unnumbered {
+        self.flush_at = None;
+        Unnumbered {
+            commands: self.commands.split().freeze(),
+            reply_to: std::mem::take(&mut self.reply_to),
+        }
+    }
+
+    /// Numbers the next proposal and puts it in flight.
+    fn sequence_next(&mut self) {
+        let next = match self.complete.pop_front() {
+            Some(complete) => {
+                self.complete_bytes -= complete.commands.len();
+                complete
+            }
+            None => self.close_proposal(),
+        };
+        let proposal = SequencedProposal {
+            incarnation: self.incarnation,
+            sequence: self.next_sequence,
+            commands: next.commands,
+        };
+        self.next_sequence += 1;
+        self.in_flight.push_back(InFlight {
+            proposal,
+            reply_to: next.reply_to,
+            since: Instant::now(),
+        });
     }
 }
 
@@ -120,95 +167,100 @@ impl State {
 #[error("too many commands are waiting to be proposed")]
 pub struct Overloaded;
 
-/// Commands that wait.
+/// Number of commands that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Depth {
-    /// For the next proposal.
-    pub gathering: usize,
+    /// To be proposed.
+    pub queued: usize,
     /// To be applied here.
     pub in_flight: usize,
 }
 
-/// The node's proposals. Shared by its connections, the link to the leader, and apply.
-#[derive(Default)]
-pub struct Proposer {
-    state: Mutex<State>,
-    ready: Notify,
-    lazy: Notify,
-}
-
-/// When a command wants to be proposed.
+/// When a command is to be proposed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum When {
     Now,
-    Soon,
+    /// With the next command, or after [`limits::DEFERRED_COMMANDS`].
+    Deferred,
+}
+
+/// The proposals of this node. Shared by its connections, the forwarder, and apply.
+#[derive(Default)]
+pub struct Proposer {
+    state: Mutex<State>,
+    /// There may be something to send.
+    ready: Notify,
+    /// The first deferred command came: its time must be waited for.
+    deferred: Notify,
 }
 
 impl Proposer {
-    /// Adds a command to the proposal that is gathering.
+    /// Submits a command.
     ///
     /// # Errors
-    /// When too much is waiting already; nothing was added.
-    pub fn submit(&self, kind: command::command::Kind, waiter: ReplyTo) -> Result<(), Overloaded> {
-        self.gather(kind, waiter, limits::PROPOSAL_GATHERING_BYTES, When::Now)
+    /// When too much is waiting already; nothing was submitted.
+    pub fn submit(
+        &self,
+        kind: command::command::Kind,
+        reply_to: ReplyTo,
+    ) -> Result<(), Overloaded> {
+        self.push(kind, reply_to, limits::PROPOSAL_QUEUE_BYTES, When::Now)
     }
 
-    /// Adds a command that goes ahead of what is held back: there is room for it when there is none for others.
+    /// Submits a command of a request with high priority: there is room for it when there is none for others.
     ///
     /// # Errors
-    /// When even that is used up; nothing was added.
+    /// When even that room is used up; nothing was submitted.
     pub fn submit_urgent(
         &self,
         kind: command::command::Kind,
-        waiter: ReplyTo,
+        reply_to: ReplyTo,
     ) -> Result<(), Overloaded> {
-        self.gather(kind, waiter, limits::PROPOSAL_URGENT_BYTES, When::Now)
+        let bound = limits::PROPOSAL_URGENT_QUEUE_BYTES;
+        self.push(kind, reply_to, bound, When::Now)
     }
 
-    /// Adds a command that ends something: there are at most as many as there are connections, so it is never refused.
-    pub fn submit_always(&self, kind: command::command::Kind, waiter: ReplyTo) {
-        let taken = self.gather(kind, waiter, usize::MAX, When::Now);
+    /// Submits a command that ends something. There are at most as many as there are connections, so none is refused.
+    pub fn submit_always(&self, kind: command::command::Kind, reply_to: ReplyTo) {
+        let taken = self.push(kind, reply_to, usize::MAX, When::Now);
         debug_assert!(taken.is_ok(), "there is no bound");
     }
 
-    /// The same for a command that nothing waits for: it goes with the next one, or after [`limits::LAZY_COMMANDS`].
-    pub fn submit_lazily(&self, kind: command::command::Kind) {
-        let taken = self.gather(kind, ReplyTo::Nobody, usize::MAX, When::Soon);
+    /// Submits a command that nobody waits for: it is proposed together with the next command, or after
+    /// [`limits::DEFERRED_COMMANDS`].
+    pub fn submit_deferred(&self, kind: command::command::Kind) {
+        let taken = self.push(kind, ReplyTo::Nobody, usize::MAX, When::Deferred);
         debug_assert!(taken.is_ok(), "there is no bound");
     }
 
-    fn gather(
+    fn push(
         &self,
         kind: command::command::Kind,
-        waiter: ReplyTo,
+        reply_to: ReplyTo,
         bound: usize,
         when: When,
     ) -> Result<(), Overloaded> {
         let command = command::Command { kind: Some(kind) };
         let mut state = self.state.lock();
-        if state.full_bytes + state.commands.len() >= bound {
+        if state.complete_bytes + state.commands.len() >= bound {
             return Err(Overloaded);
         }
         if when == When::Now {
-            state.ripe_at = None;
+            state.flush_at = None;
         } else if state.commands.is_empty() {
-            state.ripe_at = Some(Instant::now() + limits::LAZY_COMMANDS);
-            self.lazy.notify_one();
+            state.flush_at = Some(Instant::now() + limits::DEFERRED_COMMANDS);
+            self.deferred.notify_one();
         }
         command
             .encode_length_delimited(&mut state.commands)
             .expect("a BytesMut grows");
-        state.waiters.push_back(waiter);
+        state.reply_to.push_back(reply_to);
         if state.commands.len() >= limits::PROPOSAL_BYTES {
-            state.ripe_at = None;
-            let full = (
-                state.commands.split().freeze(),
-                std::mem::take(&mut state.waiters),
-            );
-            state.full_bytes += full.0.len();
-            state.full.push_back(full);
+            let complete = state.close_proposal();
+            state.complete_bytes += complete.commands.len();
+            state.complete.push_back(complete);
         }
-        let may_send = state.has_something() && state.in_flight.len() < limits::PROPOSALS_IN_FLIGHT;
+        let may_send = state.is_ready() && state.has_room_in_flight();
         drop(state);
         if may_send {
             self.ready.notify_one();
@@ -216,7 +268,8 @@ impl Proposer {
         Ok(())
     }
 
-    /// Proposes a command and waits until it is applied here; `None` when the node's life ended before.
+    /// Proposes a command and waits until it is applied here. `None` when it was not taken, or the node's incarnation
+    /// ended before.
     pub async fn propose(&self, kind: command::command::Kind) -> Option<Reply> {
         let (sender, receiver) = oneshot::channel();
         self.submit(kind, ReplyTo::Task(sender)).ok()?;
@@ -226,32 +279,22 @@ impl Proposer {
     /// How much is waiting.
     pub fn depth(&self) -> Depth {
         let state = self.state.lock();
+        let complete = state.complete.iter().map(|next| next.reply_to.len());
+        let in_flight = state.in_flight.iter().map(|sent| sent.reply_to.len());
         Depth {
-            gathering: state.waiters.len()
-                + state
-                    .full
-                    .iter()
-                    .map(|(_, waiters)| waiters.len())
-                    .sum::<usize>(),
-            in_flight: state
-                .in_flight
-                .iter()
-                .map(|proposal| proposal.waiters.len())
-                .sum(),
+            queued: state.reply_to.len() + complete.sum::<usize>(),
+            in_flight: in_flight.sum(),
         }
     }
 
-    /// How long the oldest proposal has been on its way.
+    /// Since when the oldest proposal has been on its way.
     pub fn oldest(&self) -> Option<Instant> {
-        self.state
-            .lock()
-            .in_flight
-            .front()
-            .map(|proposal| proposal.since)
+        let state = self.state.lock();
+        state.in_flight.front().map(|proposal| proposal.since)
     }
 
-    /// Begins a new life: what was under way is forgotten (its connections are ended by the caller), and the first
-    /// proposal, which registers the incarnation, is made.
+    /// Begins a new incarnation: what was on its way is forgotten (the caller ends the connections that wait for it),
+    /// and the first proposal, which registers the incarnation, is made.
     pub fn begin(&self, incarnation: Incarnation) {
         let mut state = self.state.lock();
         *state = State {
@@ -259,47 +302,22 @@ impl Proposer {
             next_sequence: 1,
             ..State::default()
         };
-        Self::number(&mut state);
+        state.sequence_next();
         drop(state);
         self.ready.notify_one();
     }
 
-    /// This node's present life.
+    /// This node's present incarnation.
     pub fn incarnation(&self) -> Incarnation {
         self.state.lock().incarnation
     }
 
-    fn number(state: &mut State) {
-        let (commands, waiters) = match state.full.pop_front() {
-            Some(full) => {
-                state.full_bytes -= full.0.len();
-                full
-            }
-            None => {
-                state.ripe_at = None;
-                let commands = state.commands.split().freeze();
-                (commands, std::mem::take(&mut state.waiters))
-            }
-        };
-        let numbered = SequencedProposal {
-            incarnation: state.incarnation,
-            sequence: state.next_sequence,
-            commands,
-        };
-        state.next_sequence += 1;
-        state.in_flight.push_back(InFlight {
-            numbered,
-            waiters,
-            since: Instant::now(),
-        });
-    }
-
-    /// Waits until [`Proposer::next`] may have something new.
+    /// Waits until [`Proposer::next`] may return something new.
     pub async fn changed(&self) {
         loop {
-            let ripe_at = self.state.lock().ripe_at;
-            let ripe = async {
-                match ripe_at {
+            let flush_at = self.state.lock().flush_at;
+            let flush = async {
+                match flush_at {
                     Some(at) => tokio::time::sleep_until(at.into()).await,
                     None => std::future::pending().await,
                 }
@@ -307,17 +325,17 @@ impl Proposer {
             tokio::select! {
                 biased;
                 () = self.ready.notified() => return,
-                () = ripe => {
-                    self.state.lock().ripe_at = None;
+                () = flush => {
+                    self.state.lock().flush_at = None;
                     return;
                 }
-                () = self.lazy.notified() => {}
+                () = self.deferred.notified() => {}
             }
         }
     }
 
-    /// The next proposal that a link at `cursor` has not sent, numbering what has gathered when there is room. A link
-    /// begins with a default cursor, so a new link sends everything that is not applied yet.
+    /// The next proposal that a forwarder at `cursor` has not sent. Numbers a new one when there is room. A new
+    /// forwarder begins with a default cursor, so it sends everything that is not applied yet.
     pub fn next(&self, cursor: &mut Cursor) -> Option<SequencedProposal> {
         let mut state = self.state.lock();
         if cursor.incarnation != state.incarnation || cursor.resend != state.resend {
@@ -331,68 +349,66 @@ impl Proposer {
         if state
             .in_flight
             .back()
-            .is_none_or(|newest| newest.numbered.sequence <= cursor.sent)
+            .is_none_or(|newest| newest.proposal.sequence <= cursor.sent)
         {
-            if !state.has_something() || state.in_flight.len() >= limits::PROPOSALS_IN_FLIGHT {
+            if !state.is_ready() || !state.has_room_in_flight() {
                 return None;
             }
-            Self::number(&mut state);
+            state.sequence_next();
         }
-        let found = state
-            .in_flight
-            .iter()
-            .find(|proposal| proposal.numbered.sequence > cursor.sent)?;
-        cursor.sent = found.numbered.sequence;
-        Some(found.numbered.clone())
+        let mut in_flight = state.in_flight.iter();
+        let found = in_flight.find(|sent| sent.proposal.sequence > cursor.sent)?;
+        cursor.sent = found.proposal.sequence;
+        Some(found.proposal.clone())
     }
 
-    /// Something on its way may have been lost: links send everything again.
+    /// Something on its way may have been lost: forwarders send everything again.
     pub fn resend(&self) {
         self.state.lock().resend += 1;
         self.ready.notify_one();
     }
 
-    /// Apply has the reply to the next command of the oldest proposal. `throttled`: if that is a PUBLISH of this session, it
-    /// is to wait for slow subscribers.
+    /// Hands the reply to the next command of the oldest proposal over. If the command is a PUBLISH of the session in
+    /// `throttled`, its acknowledgement is deferred until those subscribers have read enough.
     pub fn replied(
         &self,
         reply: Reply,
         throttled: Option<(SessionId, Throttled)>,
         wake: &mut WakeList,
     ) {
-        let waiter = self
+        let reply_to = self
             .state
             .lock()
             .in_flight
             .front_mut()
-            .and_then(|proposal| proposal.waiters.pop_front());
-        if let Some(waiter) = waiter {
+            .and_then(|proposal| proposal.reply_to.pop_front());
+        if let Some(reply_to) = reply_to {
             if let Some((publisher, throttled)) = throttled
                 && matches!(reply, Reply::Published { .. })
             {
-                waiter.hold(publisher, throttled, wake);
+                reply_to.defer_ack(publisher, throttled, wake);
             }
-            waiter.complete(reply, wake);
+            reply_to.complete(reply, wake);
         }
     }
 
-    /// Apply is through with a proposal; returns how long it was on its way.
-    pub fn applied(&self, incarnation: Incarnation, sequence: u64) -> Option<std::time::Duration> {
+    /// Forgets a proposal that is applied. Returns how long it was on its way.
+    pub fn applied(&self, incarnation: Incarnation, sequence: u64) -> Option<Duration> {
         let mut state = self.state.lock();
         if state.incarnation != incarnation {
             return None;
         }
-        let mut since = None;
-        while let Some(proposal) = state.in_flight.front()
-            && proposal.numbered.sequence <= sequence
+        let mut taken = None;
+        while let Some(oldest) = state.in_flight.front()
+            && oldest.proposal.sequence <= sequence
         {
-            debug_assert!(proposal.numbered.sequence < sequence || proposal.waiters.is_empty());
-            since = Some(proposal.since.elapsed());
+            debug_assert!(oldest.proposal.sequence < sequence || oldest.reply_to.is_empty());
+            taken = Some(oldest.since.elapsed());
             state.in_flight.pop_front();
         }
         drop(state);
         self.ready.notify_one();
-        since
+        taken
     }
 }
 

@@ -11,7 +11,7 @@ fn kind() -> Kind {
 }
 
 #[test]
-fn a_life_begins_with_an_empty_proposal_numbered_one() {
+fn an_incarnation_begins_with_an_empty_proposal_numbered_one() {
     let proposer = Proposer::default();
     proposer.begin(Incarnation(7));
     let mut cursor = Cursor::default();
@@ -24,7 +24,7 @@ fn a_life_begins_with_an_empty_proposal_numbered_one() {
 }
 
 #[test]
-fn commands_gather_while_as_many_proposals_as_allowed_are_on_their_way() {
+fn commands_share_a_proposal_while_as_many_proposals_as_allowed_are_on_their_way() {
     let proposer = Proposer::default();
     proposer.begin(Incarnation(7));
     let mut cursor = Cursor::default();
@@ -37,36 +37,38 @@ fn commands_gather_while_as_many_proposals_as_allowed_are_on_their_way() {
     proposer.submit(kind(), ReplyTo::Nobody).expect("room");
     assert!(proposer.next(&mut cursor).is_none());
     proposer.applied(Incarnation(7), 1);
-    let next = proposer.next(&mut cursor).expect("what gathered");
+    let next = proposer.next(&mut cursor).expect("the open one");
     assert_eq!(next.sequence, limits::PROPOSALS_IN_FLIGHT as u64 + 1);
     assert!(next.commands.len() > 8, "both commands are in one proposal");
 }
 
 #[test]
-fn what_nothing_waits_for_goes_with_the_next_command() {
+fn a_deferred_command_goes_with_the_next_command() {
     let proposer = Proposer::default();
     proposer.begin(Incarnation(7));
     let mut cursor = Cursor::default();
     proposer.next(&mut cursor).expect("the registration");
-    proposer.submit_lazily(kind());
-    proposer.submit_lazily(kind());
+    proposer.submit_deferred(kind());
+    proposer.submit_deferred(kind());
     assert!(proposer.next(&mut cursor).is_none());
     proposer.submit(kind(), ReplyTo::Nobody).expect("room");
-    let all = proposer.next(&mut cursor).expect("an urgent command");
-    assert_eq!(proposer.depth().gathering, 0);
+    let all = proposer
+        .next(&mut cursor)
+        .expect("a command that is sent at once");
+    assert_eq!(proposer.depth().queued, 0);
     proposer.applied(Incarnation(7), 1);
     proposer.submit(kind(), ReplyTo::Nobody).expect("room");
     let one = proposer.next(&mut cursor).expect("room");
     assert_eq!(all.commands.len(), 3 * one.commands.len());
-    proposer.submit_lazily(kind());
+    proposer.submit_deferred(kind());
     assert!(
         proposer.next(&mut cursor).is_none(),
-        "what follows an urgent one waits again"
+        "what follows is deferred again"
     );
 }
 
 #[tokio::test]
-async fn what_nothing_waits_for_goes_alone_when_nothing_else_comes() {
+async fn a_deferred_command_goes_alone_when_nothing_else_comes() {
     let proposer = Proposer::default();
     proposer.begin(Incarnation(7));
     let mut cursor = Cursor::default();
@@ -76,7 +78,7 @@ async fn what_nothing_waits_for_goes_alone_when_nothing_else_comes() {
         proposer.changed().await;
         proposer.next(&mut cursor)
     };
-    let submits = async { proposer.submit_lazily(kind()) };
+    let submits = async { proposer.submit_deferred(kind()) };
     let (sent, ()) = tokio::join!(waits, submits);
     assert_eq!(sent.map(|sent| sent.sequence), Some(2));
 }
@@ -98,7 +100,7 @@ fn no_proposal_is_much_larger_than_allowed_and_the_order_is_kept() {
             .submit(command(value), ReplyTo::Nobody)
             .expect("room");
     }
-    assert_eq!(proposer.depth().gathering, 10);
+    assert_eq!(proposer.depth().queued, 10);
     let mut all = BytesMut::new();
     for sequence in 2.. {
         for _ in 0..proposer.depth().in_flight {
@@ -124,7 +126,7 @@ fn no_proposal_is_much_larger_than_allowed_and_the_order_is_kept() {
     assert_eq!(
         proposer.depth(),
         Depth {
-            gathering: 0,
+            queued: 0,
             in_flight: 0
         }
     );
@@ -161,7 +163,7 @@ fn what_is_urgent_finds_room_when_others_have_to_wait() {
     proposer.begin(Incarnation(7));
     let large = || {
         Kind::StoreWrite(command::StoreWrite {
-            value: vec![0; limits::PROPOSAL_GATHERING_BYTES].into(),
+            value: vec![0; limits::PROPOSAL_QUEUE_BYTES].into(),
             ..Default::default()
         })
     };
@@ -176,7 +178,7 @@ fn what_is_urgent_finds_room_when_others_have_to_wait() {
 }
 
 #[tokio::test]
-async fn replies_reach_the_waiters_in_order() {
+async fn replies_come_in_order() {
     let proposer = Proposer::default();
     proposer.begin(Incarnation(7));
     proposer.applied(Incarnation(7), 1);

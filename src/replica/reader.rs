@@ -1,6 +1,10 @@
-//! Linearizable reads on this node: all that wait share one ReadIndex round, then read the local state.
+//! Linearizable reads on this node: all reads that wait share one ReadIndex round, then read the local state.
+//!
+//! Invariant: a read sees every write that was acknowledged anywhere before the read was submitted, and no expiry that
+//! is not in the log.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -10,18 +14,21 @@ use crate::base::time::Millis;
 use crate::machine::read;
 use crate::machine::tables::Backing;
 use crate::mailbox::{Item, Mailbox, RequestId, WakeList};
-use crate::raft::Raft;
+use crate::raft::{Raft, ReadError};
 use crate::replica::clock::Clock;
 use crate::replica::proposer::Proposer;
 use crate::store::Reply;
 use crate::store::scan::PageBudget;
+
+/// Before a round that failed is tried again.
+const RETRY: Duration = Duration::from_millis(20);
 
 /// What is to be read.
 #[derive(Clone, Debug)]
 pub enum Query {
     /// GET of a key.
     Get(bytes::Bytes),
-    /// SCAN: a pattern, where the previous page ended, and what a page may cost.
+    /// SCAN: a pattern, where the previous page ended, and how much a page may read.
     Scan(bytes::Bytes, Option<bytes::Bytes>, PageBudget),
 }
 
@@ -39,8 +46,8 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Hands a read in; the answer goes to the mailbox. When no majority can be reached there is no answer: the node
-    /// ends its connections if that lasts, and the client asks again elsewhere.
+    /// Submits a read; the answer goes to the mailbox. There is no answer while no majority can be reached: if that
+    /// lasts, the node ends its connections, and the client asks again elsewhere.
     pub fn submit(&self, query: Query, mailbox: &Arc<Mailbox>, request_id: RequestId) {
         let mut waiting = self.waiting.lock();
         waiting.push(Waiting {
@@ -55,7 +62,7 @@ impl Reader {
         }
     }
 
-    /// Reads that wait for a round.
+    /// Number of reads that wait for a round.
     pub fn depth(&self) -> usize {
         self.waiting.lock().len()
     }
@@ -70,10 +77,10 @@ impl Reader {
             }
             while let Err(error) = raft.read_barrier().await {
                 tracing::debug!(%error, reads = round.len(), "reads wait for a leader");
-                if matches!(error, crate::raft::ReadError::Stopped) {
+                if matches!(error, ReadError::Stopped) {
                     return;
                 }
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+                tokio::time::sleep(RETRY).await;
             }
             let backing = raft.backing();
             let mut wake = WakeList::default();
@@ -98,7 +105,7 @@ fn deliver(read: &Waiting, reply: Reply, wake: &mut WakeList) {
     }
 }
 
-/// `None` when the key's expiry is over by this node's clock but not yet in the log.
+/// The answer to a read. `None` when the key has expired by this node's clock, but its expiry is not yet in the log.
 fn answer(backing: &dyn Backing, query: &Query, now: Millis) -> Option<Reply> {
     match query {
         Query::Get(key) => {
@@ -112,7 +119,8 @@ fn answer(backing: &dyn Backing, query: &Query, now: Millis) -> Option<Reply> {
     }
 }
 
-/// An expiry that a read would observe is committed first: whether it is over is the leader's clock to say.
+/// Answers reads of keys that may have expired. The leader's clock decides, so an empty command is committed first: it
+/// fires the timers that are due.
 async fn answer_after_tick(
     reads: Vec<Waiting>,
     backing: Arc<dyn Backing>,

@@ -1,7 +1,11 @@
-//! The leader's side of proposing: stamps what all nodes propose with its time, and appends it to the log.
+//! The leader's side of proposing: collects the proposals of all nodes into batches, stamps each with its time, and
+//! appends it to the log.
 //!
 //! Everything that waits when the previous batch has been appended becomes one log entry. When a timer is due and
-//! nothing is proposed, an empty batch moves the log time on.
+//! nothing is proposed, an empty batch moves log time on.
+//!
+//! Invariant: the proposals of a node are appended in the order in which they were submitted. A follower drops them;
+//! their nodes send them again to the leader.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,15 +22,19 @@ use crate::raft::Raft;
 use crate::replica::clock::Clock;
 use crate::replica::proposer::SequencedProposal;
 
-/// How long a tick is given to be applied before another one is proposed.
-const TICK_AGAIN: Duration = Duration::from_millis(100);
+/// How long an empty batch is given to be applied before another one is proposed.
+const TICK_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// How long an entry waits for those before it to be committed.
-const COMMIT_PATIENCE: Duration = Duration::from_millis(50);
+const COMMIT_TIMEOUT: Duration = Duration::from_millis(50);
+
+/// How often a leader that waits for apply looks whether it still leads.
+const APPLY_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// When the earliest timer of the machine is due; written by apply.
 #[derive(Debug)]
 pub struct Due {
+    /// Log time, `u64::MAX` when there is no timer.
     deadline_ms: AtomicU64,
     changed: Notify,
 }
@@ -53,14 +61,14 @@ impl Due {
     }
 }
 
-/// Where proposals for this node's log go in; they are dropped while it does not lead, and their nodes send them again.
+/// The handle of the sequencer.
 #[derive(Clone)]
 pub struct Sequencer {
     sender: mpsc::Sender<(NodeId, SequencedProposal)>,
 }
 
 impl Sequencer {
-    /// The handle, and the loop to be spawned.
+    /// The handle, and the loop that is to be spawned.
     pub fn new(
         raft: Raft,
         due: Arc<Due>,
@@ -75,16 +83,16 @@ impl Sequencer {
                 due,
                 clock,
                 bytes: 0,
-                on_their_way: 0,
+                uncommitted_bytes: 0,
                 unchecked: 0,
             }
             .run(),
         )
     }
 
-    /// Hands a proposal in; waits while too many are waiting.
+    /// Submits a proposal of `node`. Waits while too many are waiting.
     pub async fn submit(&self, node: NodeId, proposal: SequencedProposal) {
-        // The loop ends only with the node.
+        // Sending fails only when the node stops, because the loop runs as long as the node.
         let _ = self.sender.send((node, proposal)).await;
     }
 }
@@ -94,10 +102,11 @@ struct Loop {
     raft: Raft,
     due: Arc<Due>,
     clock: Arc<Clock>,
+    /// Bytes of commands in the batch that is being collected.
     bytes: usize,
-    /// Bytes appended since all was committed.
-    on_their_way: usize,
-    /// Entries appended since apply was last looked at.
+    /// Bytes of commands appended since everything was committed.
+    uncommitted_bytes: usize,
+    /// Entries appended since the progress of apply was checked.
     unchecked: u64,
 }
 
@@ -116,7 +125,7 @@ impl Loop {
                 ))
                 .await;
                 if let Some(at) = ticked_at {
-                    tokio::time::sleep_until(at + TICK_AGAIN).await;
+                    tokio::time::sleep_until(at + TICK_TIMEOUT).await;
                 }
             };
             tokio::select! {
@@ -142,18 +151,18 @@ impl Loop {
         }
     }
 
-    /// While much is on its way to a majority, what comes meanwhile shares one entry: an entry costs every node a sync,
-    /// and messages to and from it, whatever its size.
+    /// Waits for the commit of what was appended, if that is much: what comes meanwhile shares one entry. An entry
+    /// costs every node a sync, and messages to and from it, whatever its size.
     async fn wait_for_commit(&mut self) {
-        if self.on_their_way < limits::PIPELINED_BYTES {
+        if self.uncommitted_bytes < limits::PIPELINED_BYTES {
             return;
         }
         let last = self.raft.last_index();
         let mut committed = self.raft.committed();
         let all = committed.wait_for(|committed| *committed >= last);
-        // A leader that hears no majority any more has more to do than to wait.
-        let _ = tokio::time::timeout(COMMIT_PATIENCE, all).await;
-        self.on_their_way = 0;
+        // The wait is bounded: a leader that has lost the majority must not stop here.
+        let _ = tokio::time::timeout(COMMIT_TIMEOUT, all).await;
+        self.uncommitted_bytes = 0;
     }
 
     /// Appends what waits as one entry, or several when it is large.
@@ -177,7 +186,7 @@ impl Loop {
     }
 
     async fn append_batch(&mut self, proposals: Vec<command::Proposal>) {
-        self.on_their_way += self.bytes;
+        self.uncommitted_bytes += self.bytes;
         self.bytes = 0;
         if !self.raft.leadership().borrow().is_leader {
             return;
@@ -187,11 +196,11 @@ impl Loop {
             stamp_ms: self.clock.now().0,
             proposals,
         };
-        // Not the leader any more: the proposing nodes see the new one and send again.
+        // Proposing fails when this node does not lead any more: the proposing nodes see the new leader and send again.
         let _ = self.raft.propose(batch.encode_to_vec().into()).await;
     }
 
-    /// Holds back while apply is too far behind what was appended.
+    /// Waits while apply is too far behind what was appended.
     async fn wait_for_apply(&mut self) {
         self.unchecked += 1;
         if self.unchecked < limits::ENTRIES_AHEAD_OF_APPLY / 2 {
@@ -210,7 +219,7 @@ impl Loop {
             {
                 return;
             }
-            if tokio::time::timeout(Duration::from_millis(50), applied.changed())
+            if tokio::time::timeout(APPLY_CHECK_INTERVAL, applied.changed())
                 .await
                 .is_ok_and(|ended| ended.is_err())
             {

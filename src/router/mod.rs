@@ -1,9 +1,16 @@
-//! Where a message goes: from a topic name to the connections of this node, and to the nodes that have others.
+//! The router: from a topic name to the connections of this node, and to the nodes that have other subscribers.
 //!
-//! The subscription index is replicated, so every node knows every match; a message goes at most once to each node, and
-//! that node delivers it to its own connections. Nothing here reads sockets, and nothing here is stored.
+//! The subscription index is replicated, so every node knows every match. Nothing here reads sockets, and nothing is
+//! stored.
+//!
+//! Invariant: a message goes at most once to each node, and each node delivers it to its own connections only.
+//! Invariant: nothing here waits. A mailbox or a node that can take no more refuses, and every drop is counted.
 
-pub mod shared;
+mod local;
+mod message;
+mod peers;
+mod route;
+mod shared;
 
 use std::sync::Arc;
 
@@ -13,212 +20,78 @@ use smallvec::SmallVec;
 
 use crate::base::ids::{ConnectionId, NodeId, SessionId};
 use crate::base::limits;
-use crate::codec::{EncodeError, PacketId, PublishHeader, QoS, encode_publish, frame};
-use crate::forward::inbox::DeferAcks;
-use crate::forward::outbox::Remote;
-use crate::forward::wire::{Forwarded, Groups, Message};
+use crate::codec::QoS;
 use crate::machine::effect::{ApplicationMessage, Granted};
-use crate::machine::subscriptions::{Subscription, SubscriptionIndex};
-use crate::mailbox::back_pressure::State;
-use crate::mailbox::{Filling, Item, Mailbox, Put, Refused, RequestId, WakeList};
-use shared::{Group, Turns};
+use crate::machine::subscriptions::SubscriptionIndex;
+use crate::mailbox::{Filling, Item, Mailbox, RequestId, WakeList};
+use local::LocalSubscriber;
+use route::LookUp;
+use shared::RoundRobins;
 
-/// A connection of this node that a topic name matches. Overlapping subscriptions of one session are merged into one
-/// copy with the highest granted QoS and all identifiers `[MQTT-3.3.4-2]` `[MQTT-3.3.4-4]`.
-#[derive(Debug)]
-pub struct LocalSubscriber {
-    session: SessionId,
-    mailbox: Arc<Mailbox>,
-    qos: QoS,
-    /// Its messages with QoS 1 and 2 go through its session's queue.
-    durable: bool,
-    retain_as_published: bool,
-    identifiers: SmallVec<[u32; 2]>,
-}
-
-impl LocalSubscriber {
-    fn new(session: SessionId, mailbox: &Arc<Mailbox>, qos: QoS) -> LocalSubscriber {
-        LocalSubscriber {
-            session,
-            mailbox: mailbox.clone(),
-            qos,
-            durable: false,
-            retain_as_published: false,
-            identifiers: SmallVec::new(),
-        }
-    }
-
-    /// Takes over what one more subscription asks for.
-    fn merge(&mut self, subscription: &Subscription) {
-        self.retain_as_published |= subscription.retain_as_published;
-        if subscription.identifier != 0 && !self.identifiers.contains(&subscription.identifier) {
-            self.identifiers.push(subscription.identifier);
-        }
-    }
-
-    /// How the client gets a message.
-    fn delivery(&self, message: &Message<'_>, qos: QoS) -> PublishHeader<'_> {
-        PublishHeader {
-            version: self.mailbox.version,
-            qos,
-            dup: false,
-            // [MQTT-3.3.1-12] [MQTT-3.3.1-13]
-            retain: message.retain && self.retain_as_published,
-            packet_id: (qos != QoS::AtMostOnce).then_some(PacketId::MAX),
-            subscription_ids: &self.identifiers,
-            remaining_expiry: message.expiry,
-            topic_alias: None,
-            max_packet_size: self.mailbox.max_packet_size,
-        }
-    }
-
-    fn push_qos_0(&self, message: &Message<'_>, wake: &mut WakeList) -> Result<(), Refused> {
-        let delivery = self.delivery(message, QoS::AtMostOnce);
-        let first = self.mailbox.push_qos_0(message.topic, |out, topic_alias| {
-            let delivery = PublishHeader {
-                topic_alias,
-                ..delivery
-            };
-            encode(out, message, &delivery)
-        })?;
-        if first {
-            wake.add(&self.mailbox);
-        }
-        Ok(())
-    }
-
-    /// With QoS 1 or 2. If the publisher is to wait, tells for what.
-    fn push(
-        &self,
-        message: &Message<'_>,
-        qos: QoS,
-        wake: &mut WakeList,
-    ) -> Result<Option<u64>, Refused> {
-        let delivery = self.delivery(message, qos);
-        let pushed = self
-            .mailbox
-            .push_packet(qos, message.expiry, |out| encode(out, message, &delivery));
-        if matches!(pushed, Ok(Put { wake: true, .. }) | Err(Refused::Ended)) {
-            wake.add(&self.mailbox);
-        }
-        // What the node itself sends answers to somebody who waits already.
-        Ok(pushed?.behind.filter(|_| !message.direct))
-    }
-}
-
-/// The result of a look-up, valid for one topic name and one publisher while the index keeps its generation.
-#[derive(Debug, Default)]
-pub struct Route {
-    generation: u64,
-    local: Vec<LocalSubscriber>,
-    remote: SmallVec<[NodeId; 4]>,
-    /// For messages with QoS 0; the others go through the log.
-    groups: Vec<Group>,
-    /// Some match is served from the log: a durable session or a group.
-    logged: bool,
-    /// The same for messages with QoS 0.
-    logged_qos_0: bool,
-    /// Whether it depends on who publishes: some match has No Local.
-    for_one_publisher: bool,
-}
-
-impl Route {
-    /// Nobody is subscribed.
-    pub fn is_empty(&self) -> bool {
-        self.local.is_empty() && self.remote.is_empty() && self.groups.is_empty()
-    }
-
-    /// Whether other nodes get the message.
-    pub fn has_remote(&self) -> bool {
-        !self.remote.is_empty()
-    }
-
-    /// Whether somebody on this node who gets messages with QoS 1 or 2 straight is waited for, and whether nothing more
-    /// fits there.
-    pub fn pressure(&self) -> BackPressureState {
-        let targets = self.local.iter();
-        let states = targets
-            .filter(|target| target.qos != QoS::AtMostOnce && !target.durable)
-            .map(|target| target.mailbox.state());
-        states.fold(BackPressureState::Normal, |worst, state| {
-            match (worst, state) {
-                (BackPressureState::Full, _) | (_, BackPressureState::Full) => {
-                    BackPressureState::Full
-                }
-                (BackPressureState::Throttled, _) | (_, BackPressureState::Throttled) => {
-                    BackPressureState::Throttled
-                }
-                _ => BackPressureState::Normal,
-            }
-        })
-    }
-
-    /// Whether a message with this QoS must go through the log.
-    pub fn is_logged(&self, qos: QoS) -> bool {
-        match qos {
-            QoS::AtMostOnce => self.logged_qos_0,
-            QoS::AtLeastOnce | QoS::ExactlyOnce => self.logged,
-        }
-    }
-}
-
-/// Mailboxes that hold much, and the end of a message in each: its publisher is to wait, see [`Mailbox::defer_ack`].
-pub type Throttled = Vec<(Arc<Mailbox>, u64)>;
+pub use local::Throttled;
+pub use message::Message;
+pub use peers::{PeerNodes, Recipients};
+pub use route::Route;
 
 /// What became of a message.
 #[derive(Debug, Default)]
 pub struct Delivered {
-    /// Nodes that must confirm before the publisher may be told; each confirms to the request id it was given.
+    /// Nodes that must confirm before the publisher gets its acknowledgement; each confirms to the publisher's request
+    /// id.
     pub unconfirmed: u32,
-    /// Nodes that do not get it because the way to them is full.
+    /// Nodes that do not get the message because too much waits for them.
     pub dropped: u32,
-    /// Nodes the message was handed to.
+    /// Nodes that get the message.
     pub forwarded: u32,
-    /// Connections of this node that are to be waited for.
+    /// Connections of this node that the acknowledgement must wait for.
     pub throttled: Throttled,
 }
 
 /// The router of a node.
 pub struct Router {
-    local: NodeId,
+    node: NodeId,
     subscriptions: Arc<SubscriptionIndex>,
     connections: RwLock<FxHashMap<ConnectionId, Arc<Mailbox>>>,
-    remote: Remote,
-    /// Whose turn it is in groups.
-    turns: Turns,
-    /// Routes of recent messages from the log, which only apply delivers.
+    peers: Arc<dyn PeerNodes>,
+    /// Whose turn it is in shared subscriptions.
+    round_robins: RoundRobins,
+    /// Routes of recent messages from the log. Apply alone delivers those, so the lock is never contended.
     logged_routes: Mutex<FxHashMap<Box<str>, Route>>,
 }
 
 impl Router {
-    /// A router of `local` over its replica's subscription index.
-    pub fn new(local: NodeId, subscriptions: Arc<SubscriptionIndex>) -> Arc<Router> {
+    /// A router of `node` over its replica's subscription index.
+    pub fn new(
+        node: NodeId,
+        subscriptions: Arc<SubscriptionIndex>,
+        peers: Arc<dyn PeerNodes>,
+    ) -> Arc<Router> {
         Arc::new(Router {
-            local,
+            node,
             subscriptions,
             connections: RwLock::default(),
-            remote: Remote::default(),
-            turns: Turns::new(local),
+            peers,
+            round_robins: RoundRobins::new(node),
             logged_routes: Mutex::default(),
         })
     }
 
-    /// The way to other nodes.
-    pub fn remote(&self) -> &Remote {
-        &self.remote
+    /// The other nodes.
+    pub fn peers(&self) -> &dyn PeerNodes {
+        &*self.peers
     }
 
-    /// The index.
+    /// The subscription index.
     pub fn subscriptions(&self) -> &Arc<SubscriptionIndex> {
         &self.subscriptions
     }
 
-    /// Makes a connection known. Done before its session is opened, so that nothing for it is missed.
+    /// Makes a connection known. A connection is registered before its session is opened, so that no message is missed.
     pub fn register(&self, mailbox: Arc<Mailbox>) {
         self.connections.write().insert(mailbox.connection, mailbox);
     }
 
-    /// Forgets a connection.
+    /// Forgets a connection and closes its mailbox.
     pub fn unregister(&self, connection: ConnectionId) {
         let mailbox = self.connections.write().remove(&connection);
         self.subscriptions.advance();
@@ -227,22 +100,21 @@ impl Router {
         }
     }
 
-    /// Number of connections.
+    /// Number of registered connections.
     pub fn connections(&self) -> usize {
         self.connections.read().len()
     }
 
-    /// Leaves an item for one connection; nothing happens when it is gone.
+    /// Posts an item to one connection; nothing happens when it is gone.
     pub fn post(&self, connection: ConnectionId, item: Item, wake: &mut WakeList) {
-        let mailbox = self.connections.read().get(&connection).cloned();
-        if let Some(mailbox) = mailbox
+        if let Some(mailbox) = self.mailbox(connection)
             && mailbox.push_item(item)
         {
             wake.add(&mailbox);
         }
     }
 
-    /// Leaves an item for every connection.
+    /// Posts an item to every connection.
     pub fn post_to_all(&self, item: impl Fn() -> Item) {
         let mut wake = WakeList::default();
         for mailbox in self.connections.read().values() {
@@ -252,6 +124,10 @@ impl Router {
         }
     }
 
+    fn mailbox(&self, connection: ConnectionId) -> Option<Arc<Mailbox>> {
+        self.connections.read().get(&connection).cloned()
+    }
+
     /// Whether `route` may still be used.
     pub fn is_current(&self, route: &Route) -> bool {
         route.generation == self.subscriptions.generation()
@@ -259,103 +135,17 @@ impl Router {
 
     /// Looks up where messages of `publisher` to `topic` go.
     pub fn route(&self, topic: &str, publisher: Option<SessionId>) -> Route {
-        // Read first: what changes during the look-up makes the route outdated.
-        let mut route = Route {
-            generation: self.subscriptions.generation(),
-            ..Route::default()
+        let look_up = LookUp {
+            node: self.node,
+            connections: &self.connections.read(),
+            round_robins: &self.round_robins,
+            publisher,
         };
-        let connections = self.connections.read();
-        self.subscriptions
-            .for_each_match(topic, |group, subscription| {
-                if let Some(group) = group {
-                    // With QoS 1 and 2 members are chosen in apply.
-                    route.logged = true;
-                    self.add_member(&mut route.groups, &connections, group, subscription);
-                    return;
-                }
-                route.for_one_publisher |= subscription.no_local;
-                if subscription.no_local && publisher == Some(subscription.subscriber.session) {
-                    return;
-                }
-                self.add_match(&mut route, &connections, subscription);
-            });
-        route.logged_qos_0 |= route.groups.iter().any(Group::waits);
-        route
+        look_up.route(&self.subscriptions, topic)
     }
 
-    fn add_member(
-        &self,
-        groups: &mut Vec<Group>,
-        connections: &FxHashMap<ConnectionId, Arc<Mailbox>>,
-        filter: &Arc<str>,
-        subscription: &Subscription,
-    ) {
-        let found = groups.iter().position(|group| group.filter() == filter);
-        let group = match found {
-            Some(found) => &mut groups[found],
-            None => {
-                groups.push(Group::new(filter, &self.turns));
-                groups.last_mut().expect("just pushed")
-            }
-        };
-        let subscriber = &subscription.subscriber;
-        match subscriber.owner() {
-            Some(owner) if owner.node != self.local => {
-                group.add_there(subscriber.session, owner.node);
-            }
-            Some(owner) => {
-                if let Some(mailbox) = connections.get(&owner.connection) {
-                    let mut target =
-                        LocalSubscriber::new(subscriber.session, mailbox, QoS::AtMostOnce);
-                    target.merge(subscription);
-                    group.add_here(target);
-                }
-            }
-            None if subscriber.queues(QoS::AtMostOnce) => group.keep(),
-            None => {}
-        }
-    }
-
-    fn add_match(
-        &self,
-        route: &mut Route,
-        connections: &FxHashMap<ConnectionId, Arc<Mailbox>>,
-        subscription: &Subscription,
-    ) {
-        let subscriber = &subscription.subscriber;
-        let durable = subscriber.queues(QoS::AtLeastOnce);
-        route.logged |= durable && subscription.qos != QoS::AtMostOnce;
-        route.logged_qos_0 |= subscriber.queues(QoS::AtMostOnce);
-        let Some(owner) = subscriber.owner() else {
-            return;
-        };
-        if owner.node != self.local {
-            if !route.remote.contains(&owner.node) {
-                route.remote.push(owner.node);
-            }
-            return;
-        }
-        let Some(mailbox) = connections.get(&owner.connection) else {
-            return;
-        };
-        let found = route
-            .local
-            .iter()
-            .position(|target| target.session == subscriber.session);
-        let target = match found {
-            Some(found) => &mut route.local[found],
-            None => {
-                let target = LocalSubscriber::new(subscriber.session, mailbox, subscription.qos);
-                route.local.push(LocalSubscriber { durable, ..target });
-                route.local.last_mut().expect("just pushed")
-            }
-        };
-        target.qos = target.qos.max(subscription.qos);
-        target.merge(subscription);
-    }
-
-    /// Hands a message to this node's connections and to the other nodes of the route. With QoS 1 or 2 every other node
-    /// confirms to `publisher` when its connections have the message.
+    /// Delivers a message to this node's connections and hands it to the other nodes of the route. With QoS 1 or 2,
+    /// every other node confirms to `publisher` when its connections have the message.
     pub fn deliver(
         &self,
         route: &Route,
@@ -364,16 +154,17 @@ impl Router {
         wake: &mut WakeList,
     ) -> Delivered {
         let mut delivered = Delivered::default();
-        deliver_here(route, message, &mut delivered.throttled, wake);
+        route.deliver_local(message, &mut delivered.throttled, wake);
         if message.qos == QoS::AtMostOnce && !message.direct && !route.groups.is_empty() {
             self.deliver_to_groups(route, message, &mut delivered, wake);
             return delivered;
         }
-        let confirm = publisher.filter(|_| message.qos != QoS::AtMostOnce);
+        let publisher = publisher.filter(|_| message.qos != QoS::AtMostOnce);
         for node in &route.remote {
-            if self.remote.send(*node, &(*message).into(), confirm) {
+            let recipients = Recipients::default();
+            if self.peers.forward(*node, message, recipients, publisher) {
                 delivered.forwarded += 1;
-                delivered.unconfirmed += u32::from(confirm.is_some());
+                delivered.unconfirmed += u32::from(publisher.is_some());
             } else {
                 delivered.dropped += 1;
             }
@@ -381,7 +172,7 @@ impl Router {
         delivered
     }
 
-    /// Hands a message with QoS 0 to one member of each group, and to the other nodes of the route.
+    /// Delivers a message with QoS 0 to one member of each group, and hands it to the other nodes of the route.
     fn deliver_to_groups(
         &self,
         route: &Route,
@@ -389,29 +180,29 @@ impl Router {
         delivered: &mut Delivered,
         wake: &mut WakeList,
     ) {
+        // The groups whose turn has come to a member of another node.
         let chosen: SmallVec<[(NodeId, &str); 4]> = route
             .groups
             .iter()
-            .filter_map(|group| Some((group.send(message, wake)?, &**group.filter())))
+            .filter_map(|group| Some((group.deliver(message, wake)?, &**group.filter())))
             .collect();
-        let others = chosen.iter().map(|(node, _)| *node);
         let mut nodes = route.remote.clone();
-        for node in others {
-            if !nodes.contains(&node) {
-                nodes.push(node);
+        for (node, _) in &chosen {
+            if !nodes.contains(node) {
+                nodes.push(*node);
             }
         }
         for node in nodes {
-            let mut names: SmallVec<[u8; 64]> = SmallVec::new();
-            for (_, group) in chosen.iter().filter(|(chosen, _)| *chosen == node) {
-                Groups::add(&mut names, group);
-            }
-            let forwarded = Forwarded {
-                message: *message,
-                groups: Groups::new(&names),
+            let groups: SmallVec<[&str; 4]> = chosen
+                .iter()
+                .filter(|(chosen, _)| *chosen == node)
+                .map(|(_, group)| *group)
+                .collect();
+            let recipients = Recipients {
+                groups: &groups,
                 only_groups: !route.remote.contains(&node),
             };
-            if self.remote.send(node, &forwarded, None) {
+            if self.peers.forward(node, message, recipients, None) {
                 delivered.forwarded += 1;
             } else {
                 delivered.dropped += 1;
@@ -419,19 +210,10 @@ impl Router {
         }
     }
 
-    /// Hands a message to one connection of this node, whatever it has subscribed to; tells whether it was taken.
+    /// Delivers a message to one connection of this node, whatever it has subscribed to. Returns whether it was taken.
     pub fn deliver_to(&self, mailbox: &Arc<Mailbox>, message: &Message<'_>) -> bool {
         let target = LocalSubscriber::new(SessionId::default(), mailbox, QoS::ExactlyOnce);
-        let route = Route {
-            local: vec![target],
-            ..Route::default()
-        };
-        deliver_here(
-            &route,
-            message,
-            &mut Throttled::new(),
-            &mut WakeList::default(),
-        )
+        target.deliver(message, &mut Throttled::new(), &mut WakeList::default())
     }
 
     /// Puts a message into a mailbox that its own connection fills.
@@ -441,30 +223,17 @@ impl Router {
         message: &Message<'_>,
         identifier: Option<u32>,
     ) {
-        let delivery = PublishHeader {
-            version: mailbox.version,
-            qos: message.qos,
-            dup: false,
-            retain: message.retain,
-            packet_id: (message.qos != QoS::AtMostOnce).then_some(PacketId::MAX),
-            subscription_ids: identifier.as_slice(),
-            remaining_expiry: message.expiry,
-            topic_alias: None,
-            max_packet_size: mailbox.max_packet_size,
-        };
-        filling.push(message.qos, message.expiry, |out| {
-            encode(out, message, &delivery)
-        });
+        local::put(filling, mailbox, message, identifier);
     }
 
-    /// Hands a message of the node's own to its connections, and to no other node.
-    pub fn deliver_own(&self, message: &Message<'_>, wake: &mut WakeList) {
+    /// Delivers a message that the node itself publishes, to its own connections only.
+    pub fn deliver_local(&self, message: &Message<'_>, wake: &mut WakeList) {
         let route = self.route(message.topic, None);
-        deliver_here(&route, message, &mut Throttled::new(), wake);
+        route.deliver_local(message, &mut Throttled::new(), wake);
     }
 
-    /// Hands a message from the log to this node's connections, as far as it does not go through their sessions' queues;
-    /// every node does so for its own. Returns those that are to be waited for, if anybody can.
+    /// Delivers a message from the log to this node's connections, unless it reaches them through their sessions'
+    /// queues. Every node does so for its own connections. Returns those that throttle the publisher.
     pub fn deliver_logged(
         &self,
         published: &ApplicationMessage,
@@ -472,16 +241,16 @@ impl Router {
         wake: &mut WakeList,
     ) -> Throttled {
         let mut throttled = Throttled::new();
-        let message = logged_message(published, expiry_s);
+        let message = Message::logged(published, expiry_s);
         let mut routes = self.logged_routes.lock();
         if let Some(route) = routes.get(message.topic)
             && self.is_current(route)
         {
-            deliver_here(route, &message, &mut throttled, wake);
+            route.deliver_local(&message, &mut throttled, wake);
             return throttled;
         }
         let route = self.route(message.topic, message.publisher);
-        deliver_here(&route, &message, &mut throttled, wake);
+        route.deliver_local(&message, &mut throttled, wake);
         if !route.for_one_publisher {
             if routes.len() >= limits::CACHED_ROUTES {
                 routes.clear();
@@ -491,8 +260,8 @@ impl Router {
         throttled
     }
 
-    /// Sends a message that was chosen for one connection of this node, with QoS 0.
-    pub fn deliver_chosen(
+    /// Delivers a message from the log, with QoS 0, to the connection that apply has assigned it to.
+    pub fn deliver_assigned(
         &self,
         connection: ConnectionId,
         published: &ApplicationMessage,
@@ -501,7 +270,7 @@ impl Router {
         identifiers: SmallVec<[u32; 2]>,
         wake: &mut WakeList,
     ) {
-        let Some(mailbox) = self.connections.read().get(&connection).cloned() else {
+        let Some(mailbox) = self.mailbox(connection) else {
             return;
         };
         let target = LocalSubscriber {
@@ -511,153 +280,82 @@ impl Router {
         };
         let message = Message {
             retain,
-            ..logged_message(published, expiry_s)
+            ..Message::logged(published, expiry_s)
         };
         if let Err(refused) = target.push_qos_0(&message, wake) {
             mailbox.count_refused(refused);
         }
     }
 
-    /// Sends a message of a session's queue to the connection that owns the session; nothing happens when it is gone.
+    /// Delivers a message of a session's queue to the connection that owns the session; nothing happens when it is
+    /// gone.
     pub fn deliver_granted(&self, granted: &Granted, wake: &mut WakeList) {
-        let Some(mailbox) = self.connections.read().get(&granted.connection).cloned() else {
+        let Some(mailbox) = self.mailbox(granted.connection) else {
             return;
         };
-        let qos = granted.qos;
-        let delivery = PublishHeader {
-            version: mailbox.version,
-            qos,
-            dup: granted.dup,
-            retain: granted.retain,
-            packet_id: (qos != QoS::AtMostOnce).then(|| granted.sequence.packet_id()),
-            subscription_ids: &granted.identifiers,
-            remaining_expiry: granted.expiry_s,
-            topic_alias: None,
-            max_packet_size: mailbox.max_packet_size,
-        };
-        let message = logged_message(&granted.message, granted.expiry_s);
-        let pushed = mailbox.push_granted(qos, granted.expiry_s, granted.sequence, |out| {
-            encode(out, &message, &delivery)
-        });
-        let first = match pushed {
-            Ok(first) => first,
-            Err(_) if qos == QoS::AtMostOnce => false,
+        let must_wake = match local::put_granted(&mailbox, granted) {
+            Ok(must_wake) => must_wake,
+            Err(_) if granted.qos == QoS::AtMostOnce => false,
             Err(_) => mailbox.push_item(Item::Undeliverable(granted.sequence)),
         };
-        if first {
+        if must_wake {
             wake.add(&mailbox);
         }
     }
 
-    /// Hands messages another node forwarded to this node's connections; `hold` gets the places of those whose publishers
-    /// are to wait. `None` when the bytes are malformed.
-    pub fn deliver_forwarded(
-        &self,
-        mut messages: &[u8],
-        hold: &mut DeferAcks<'_>,
+    /// Begins the delivery of a batch of messages from another node.
+    pub fn batch<'m>(&self) -> BatchDelivery<'_, 'm> {
+        BatchDelivery {
+            router: self,
+            last: None,
+        }
+    }
+}
+
+/// Delivers a batch of messages that another node has forwarded. Messages to the same topic follow each other often, so
+/// the last route is kept.
+pub struct BatchDelivery<'r, 'm> {
+    router: &'r Router,
+    last: Option<LastRoute<'m>>,
+}
+
+struct LastRoute<'m> {
+    topic: &'m str,
+    publisher: Option<SessionId>,
+    route: Route,
+}
+
+impl<'m> BatchDelivery<'_, 'm> {
+    /// Delivers the next message to this node's connections: to one member of each of `groups`, and to subscriptions
+    /// that are not shared unless `only_groups` holds. Returns the connections that throttle the publisher.
+    pub fn deliver<'g>(
+        &mut self,
+        message: &Message<'m>,
+        groups: impl Iterator<Item = &'g str>,
+        only_groups: bool,
         wake: &mut WakeList,
-    ) -> Option<()> {
+    ) -> Throttled {
+        let router = self.router;
+        let known = self.last.take().filter(|last| {
+            last.topic == message.topic
+                && last.publisher == message.publisher
+                && router.is_current(&last.route)
+        });
+        let last = self.last.insert(known.unwrap_or_else(|| LastRoute {
+            topic: message.topic,
+            publisher: message.publisher,
+            route: router.route(message.topic, message.publisher),
+        }));
         let mut throttled = Throttled::new();
-        let mut last: Option<(&str, Option<SessionId>, Route)> = None;
-        let mut place = 0;
-        while !messages.is_empty() {
-            let Forwarded {
-                message,
-                groups,
-                only_groups,
-            } = Forwarded::decode(&mut messages)?;
-            let known = last.take().filter(|(topic, publisher, route)| {
-                *topic == message.topic && *publisher == message.publisher && self.is_current(route)
-            });
-            let (.., route) = last.insert(known.unwrap_or_else(|| {
-                (
-                    message.topic,
-                    message.publisher,
-                    self.route(message.topic, message.publisher),
-                )
-            }));
-            if !only_groups {
-                deliver_here(route, &message, &mut throttled, wake);
-            }
-            for name in groups.iter() {
-                let found = route.groups.iter().find(|group| &**group.filter() == name);
-                if let Some(group) = found {
-                    group.send_here(&message, wake);
-                }
-            }
-            if !throttled.is_empty() {
-                hold(place, std::mem::take(&mut throttled), wake);
-            }
-            place += 1;
+        if !only_groups {
+            last.route.deliver_local(message, &mut throttled, wake);
         }
-        Some(())
-    }
-}
-
-fn logged_message(published: &ApplicationMessage, expiry_s: Option<u32>) -> Message<'_> {
-    Message {
-        publisher: published.publisher,
-        qos: published.qos,
-        retain: published.retain,
-        topic: &published.topic,
-        properties: &published.properties,
-        expiry: expiry_s,
-        direct: false,
-        payload: &published.payload,
-    }
-}
-
-/// Writes the packet into the mailbox of every target of this node, and adds those that are to be waited for; tells
-/// whether all have taken it. What is dropped is counted.
-fn deliver_here(
-    route: &Route,
-    message: &Message<'_>,
-    throttled: &mut Throttled,
-    wake: &mut WakeList,
-) -> bool {
-    let mut taken = true;
-    for target in &route.local {
-        let qos = message.qos.min(target.qos);
-        if qos == QoS::AtMostOnce {
-            if let Err(refused) = target.push_qos_0(message, wake) {
-                target.mailbox.count_refused(refused);
-                taken = false;
-            }
-        } else if !target.durable || message.direct {
-            match target.push(message, qos, wake) {
-                Ok(Some(end)) => throttled.push((target.mailbox.clone(), end)),
-                Ok(None) => {}
-                Err(_) => taken = false,
+        for name in groups {
+            let mut known = last.route.groups.iter();
+            if let Some(group) = known.find(|group| &**group.filter() == name) {
+                group.deliver_local(message, wake);
             }
         }
-    }
-    taken
-}
-
-/// Appends the packet; returns where its packet id is.
-fn encode(
-    out: &mut Vec<u8>,
-    message: &Message<'_>,
-    delivery: &PublishHeader<'_>,
-) -> Result<Option<usize>, Refused> {
-    let at = out.len();
-    match encode_publish(
-        out,
-        message.topic,
-        message.properties,
-        message.payload,
-        delivery,
-    ) {
-        Ok(_) if delivery.qos == QoS::AtMostOnce => Ok(None),
-        Ok(_) => {
-            let header = frame::header(&out[at..], u32::MAX)
-                .ok()
-                .flatten()
-                .expect("just encoded");
-            Ok(Some(at + header.length + 2 + message.topic.len()))
-        }
-        Err(EncodeError::TooLarge { .. }) => Err(Refused::TooLarge),
-        // Topic and properties were checked when they came in, so this is the one thing left that can be wrong.
-        Err(_) => Err(Refused::TooLarge),
+        throttled
     }
 }

@@ -1,9 +1,10 @@
-//! Messages with QoS 0 for shared subscriptions. They do not go through the log: the publisher's node chooses.
+//! Shared subscriptions, for messages with QoS 0. Such messages do not go through the log: the node of the publisher
+//! chooses the member that gets each of them.
 //!
-//! The index is replicated, so every node knows all members of a group and where each is connected. A node gives them
-//! its publishers' messages in turn. When it is the turn of a member elsewhere, that member's node gets the message with
-//! the group's name and chooses among its own members, whose mailboxes it knows; so no message can reach a client that
-//! has left the group since.
+//! The subscription index is replicated, so every node knows all members of a group and the node each is connected to.
+//! A node gives the members its publishers' messages in turn. When it is the turn of a member of another node, that
+//! node gets the message with the name of the group, and chooses among its own members, whose mailboxes it knows. So no
+//! message reaches a client that has left the group in the meantime.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,168 +13,165 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::LocalSubscriber;
+use super::local::LocalSubscriber;
+use super::message::Message;
 use crate::base::ids::{NodeId, SessionId};
 use crate::base::limits;
-use crate::forward::wire::Message;
 use crate::mailbox::{Refused, WakeList};
 
-/// Whose turn it is in one group, for all publishers of this node.
+/// The turns of one group, for all publishers of this node.
 #[derive(Debug)]
-struct Turn {
-    /// Among all members.
-    everywhere: AtomicUsize,
-    /// Among this node's, for other nodes' messages.
-    here: AtomicUsize,
+struct RoundRobin {
+    /// Among the members of all nodes, for messages that were published on this one.
+    all: AtomicUsize,
+    /// Among the members of this node, for messages that were published on others.
+    local: AtomicUsize,
 }
 
-/// Whose turn it is, by group.
+/// The turns of all groups.
 #[derive(Debug)]
-pub struct Turns {
-    /// Nodes begin at different members.
+pub(super) struct RoundRobins {
+    /// The first turn in every group. Nodes begin with different members.
     first: usize,
-    groups: Mutex<FxHashMap<Arc<str>, Arc<Turn>>>,
+    groups: Mutex<FxHashMap<Arc<str>, Arc<RoundRobin>>>,
 }
 
-impl Turns {
-    /// The turns of a node.
-    pub fn new(local: NodeId) -> Turns {
-        Turns {
+impl RoundRobins {
+    pub(super) fn new(local: NodeId) -> RoundRobins {
+        RoundRobins {
             first: local.0 as usize,
             groups: Mutex::default(),
         }
     }
 
-    fn of(&self, filter: &Arc<str>) -> Arc<Turn> {
+    fn of(&self, filter: &Arc<str>) -> Arc<RoundRobin> {
         let mut groups = self.groups.lock();
-        if let Some(turn) = groups.get(filter) {
-            return turn.clone();
+        if let Some(turns) = groups.get(filter) {
+            return turns.clone();
         }
         if groups.len() >= limits::CACHED_ROUTES {
-            // No route needs it.
-            groups.retain(|_, turn| Arc::strong_count(turn) > 1);
+            // Those that no route refers to begin anew when they are needed.
+            groups.retain(|_, turns| Arc::strong_count(turns) > 1);
         }
-        let turn = Arc::new(Turn {
-            everywhere: AtomicUsize::new(self.first),
-            here: AtomicUsize::new(0),
+        let turns = Arc::new(RoundRobin {
+            all: AtomicUsize::new(self.first),
+            local: AtomicUsize::new(0),
         });
-        groups.insert(filter.clone(), turn.clone());
-        turn
+        groups.insert(filter.clone(), turns.clone());
+        turns
     }
 }
 
 #[derive(Debug)]
-enum Place {
-    Here(LocalSubscriber),
-    There(NodeId),
+enum MemberLocation {
+    Local(LocalSubscriber),
+    Remote(NodeId),
 }
 
-/// A group that a topic name matches, and those of its members that are connected.
+/// A group that a topic name matches, with those of its members that are connected.
 #[derive(Debug)]
-pub struct Group {
+pub(super) struct Group {
     filter: Arc<str>,
-    turn: Arc<Turn>,
+    turns: Arc<RoundRobin>,
     /// In the order of their sessions, which is the same on all nodes.
-    members: Vec<(SessionId, Place)>,
-    /// Some member that is away wants messages with QoS 0 to be kept.
-    keeps: bool,
+    members: Vec<(SessionId, MemberLocation)>,
+    /// Some member that is not connected wants messages with QoS 0 to be queued.
+    queues: bool,
 }
 
 impl Group {
     /// A group without members.
-    pub fn new(filter: &Arc<str>, turns: &Turns) -> Group {
+    pub(super) fn new(filter: &Arc<str>, turns: &RoundRobins) -> Group {
         Group {
             filter: filter.clone(),
-            turn: turns.of(filter),
+            turns: turns.of(filter),
             members: Vec::new(),
-            keeps: false,
+            queues: false,
         }
     }
 
     /// `$share/{name}/{filter}`.
-    pub fn filter(&self) -> &Arc<str> {
+    pub(super) fn filter(&self) -> &Arc<str> {
         &self.filter
     }
 
-    /// Whether a message must wait in the log until a member is connected.
-    pub fn waits(&self) -> bool {
-        self.members.is_empty() && self.keeps
+    /// Whether a message must be queued in the log until a member is connected.
+    pub(super) fn must_queue(&self) -> bool {
+        self.members.is_empty() && self.queues
     }
 
-    /// Some member that is away wants messages with QoS 0 to be kept.
-    pub fn keep(&mut self) {
-        self.keeps = true;
+    /// Adds a member that is not connected and wants messages with QoS 0 to be queued.
+    pub(super) fn add_queueing(&mut self) {
+        self.queues = true;
     }
 
-    /// Adds a member of this node.
-    pub fn add_here(&mut self, target: LocalSubscriber) {
-        self.add(target.session, Place::Here(target));
+    /// Adds a member that is connected to this node.
+    pub(super) fn add_local(&mut self, subscriber: LocalSubscriber) {
+        self.add(subscriber.session, MemberLocation::Local(subscriber));
     }
 
-    /// Adds a member of another node.
-    pub fn add_there(&mut self, session: SessionId, node: NodeId) {
-        self.add(session, Place::There(node));
+    /// Adds a member that is connected to another node.
+    pub(super) fn add_remote(&mut self, session: SessionId, node: NodeId) {
+        self.add(session, MemberLocation::Remote(node));
     }
 
-    fn add(&mut self, session: SessionId, place: Place) {
+    fn add(&mut self, session: SessionId, location: MemberLocation) {
         let at = self.members.partition_point(|(known, _)| *known < session);
-        self.members.insert(at, (session, place));
+        self.members.insert(at, (session, location));
     }
 
-    /// Sends a message to the member whose turn it is, or to the next one that can take it; the other node that is to do
-    /// so, if that member is not here.
-    pub fn send(&self, message: &Message<'_>, wake: &mut WakeList) -> Option<NodeId> {
-        let turn = self.turn.everywhere.fetch_add(1, Ordering::Relaxed);
-        let mut full = None;
-        for (_, place) in in_turn(&self.members, turn) {
-            match place {
-                Place::There(node) => return Some(*node),
-                Place::Here(target) => match target.push_qos_0(message, wake) {
+    /// Delivers a message to the member whose turn it is, or to the next one that can take it. If that is a member of
+    /// another node, returns the node, which is to deliver it.
+    pub(super) fn deliver(&self, message: &Message<'_>, wake: &mut WakeList) -> Option<NodeId> {
+        let turn = self.turns.all.fetch_add(1, Ordering::Relaxed);
+        let mut first_refused = None;
+        for (_, location) in in_turn(&self.members, turn) {
+            match location {
+                MemberLocation::Remote(node) => return Some(*node),
+                MemberLocation::Local(subscriber) => match subscriber.push_qos_0(message, wake) {
                     Ok(()) => return None,
-                    Err(refused) => full = full.or(Some((target, refused))),
+                    Err(refused) => {
+                        first_refused = first_refused.or(Some((subscriber, refused)));
+                    }
                 },
             }
         }
-        count(full);
+        count(first_refused);
         None
     }
 
-    /// The same for a message of another node, among the members of this one.
-    pub fn send_here(&self, message: &Message<'_>, wake: &mut WakeList) {
-        let turn = self.turn.here.fetch_add(1, Ordering::Relaxed);
-        let here: SmallVec<[&LocalSubscriber; 8]> = self
+    /// Delivers a message that was published on another node to a member of this one.
+    pub(super) fn deliver_local(&self, message: &Message<'_>, wake: &mut WakeList) {
+        let turn = self.turns.local.fetch_add(1, Ordering::Relaxed);
+        let local: SmallVec<[&LocalSubscriber; 8]> = self
             .members
             .iter()
-            .filter_map(|(_, place)| match place {
-                Place::Here(target) => Some(target),
-                Place::There(_) => None,
+            .filter_map(|(_, location)| match location {
+                MemberLocation::Local(subscriber) => Some(subscriber),
+                MemberLocation::Remote(_) => None,
             })
             .collect();
-        let mut full = None;
-        for &target in in_turn(&here, turn) {
-            match target.push_qos_0(message, wake) {
+        let mut first_refused = None;
+        for &subscriber in in_turn(&local, turn) {
+            match subscriber.push_qos_0(message, wake) {
                 Ok(()) => return,
-                Err(refused) => full = full.or(Some((target, refused))),
+                Err(refused) => first_refused = first_refused.or(Some((subscriber, refused))),
             }
         }
-        count(full);
+        count(first_refused);
     }
 }
 
-/// All of them, beginning with the one whose turn it is.
+/// All members, beginning with the one whose turn it is.
 fn in_turn<T>(members: &[T], turn: usize) -> impl Iterator<Item = &T> {
     let first = turn.checked_rem(members.len()).unwrap_or_default();
     let (later, now) = members.split_at(first);
     now.iter().chain(later)
 }
 
-/// Nobody could take the message; it counts for the first one that was asked.
-fn count(full: Option<(&LocalSubscriber, Refused)>) {
-    if let Some((target, refused)) = full {
-        target.mailbox.count_refused(refused);
+/// Counts a message that no member could take, for the first one that refused it.
+fn count(first_refused: Option<(&LocalSubscriber, Refused)>) {
+    if let Some((subscriber, refused)) = first_refused {
+        subscriber.mailbox.count_refused(refused);
     }
 }
-
-#[cfg(test)]
-#[path = "shared_tests.rs"]
-mod tests;

@@ -1,7 +1,7 @@
 //! What a write does to its key: the state store's semantics as one pure function.
 //!
 //! The caller reads the key's row, has fired every expiry due at the store's clock ([`expire`]), and writes
-//! what comes out. The store's clock is the log's time, never a replica's own (state store §5).
+//! what comes out. The store's clock is the log's time, never a replica's own (docs/spec/state-store.md, Expiry).
 
 use bytes::Bytes;
 
@@ -13,7 +13,7 @@ use super::record::{KeyRecord, KeyRow, Tombstone};
 use super::reply::Reply;
 use super::request::{Condition, Write, WriteAction};
 
-/// What the store may hold; a SET that grows it past either limit is refused (state store §6).
+/// What the store may hold; a SET that grows it past either limit is refused (docs/spec/state-store.md, Quota).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
     /// The most keys.
@@ -78,7 +78,7 @@ pub enum RowChange<'a> {
     /// The row is replaced; observers get SET with the value and version.
     Put(KeyRecord<&'a [u8]>),
     /// The row becomes a tombstone; observers get DELETE with its version.
-    Bury(Tombstone),
+    Tombstone(Tombstone),
 }
 
 /// What a write comes to.
@@ -94,8 +94,8 @@ pub struct Outcome<'a> {
 
 /// Applies `write` to a key whose row is `current` (`None` when there is none).
 ///
-/// The checks run in the order of state store §5: timestamps, fencing, NX, NEX or VDEL value; the quota comes last,
-/// when the request would otherwise succeed. A failed check changes nothing.
+/// The checks run in the order of docs/spec/state-store.md, Order of checks: timestamps, fencing, NX, NEX or VDEL
+/// value; the quota comes last, when the request would otherwise succeed. A failed check changes nothing.
 pub fn apply<'w, V: AsRef<[u8]>>(
     write: &Write<'w>,
     current: Option<&KeyRow<V>>,
@@ -172,7 +172,7 @@ fn check_clocks(write: &Write<'_>, store_clock: Millis) -> Result<(), StoreError
     }
 }
 
-/// State store §5, fencing: the same for SET, DEL and VDEL.
+/// The same for SET, DEL and VDEL: docs/spec/state-store.md, Fencing.
 fn check_fencing<V>(write: &Write<'_>, there: Option<&KeyRecord<V>>) -> Result<(), StoreError> {
     let stored = there.and_then(|record| record.fencing_token.as_ref());
     match (stored, write.fencing_token.as_ref()) {
@@ -234,7 +234,7 @@ fn act<'w, V: AsRef<[u8]>>(
             (RowChange::Unchanged, Reply::ValueDiffers)
         }
         (WriteAction::Del | WriteAction::VDel { .. }, Some(record)) => (
-            RowChange::Bury(Tombstone { version: version() }),
+            RowChange::Tombstone(Tombstone { version: version() }),
             Reply::Deleted {
                 version: record.version.clone(),
             },
@@ -260,7 +260,7 @@ fn usage_after<V: AsRef<[u8]>>(
     match row {
         RowChange::Unchanged => usage,
         RowChange::Put(record) => usage.minus(before).plus(Usage::of(key, record)),
-        RowChange::Bury(_) => usage.minus(before),
+        RowChange::Tombstone(_) => usage.minus(before),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The errors a client of the state store sees, in the words its libraries compare with.
 
-/// A refused request. `Display` gives the text after `-ERR `, verbatim (state store §3).
+/// A refused request. `Display` gives the text after `-ERR `, verbatim (docs/spec/state-store.md, Errors).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[repr(u8)]
 pub enum StoreError {

@@ -1,9 +1,9 @@
-//! What tells apart two requests of one client with the same correlation data: a reply is remembered for the request that
-//! it was given to and for no other.
+//! What tells apart two requests of one client with the same correlation data: a reply is remembered for the request
+//! that it was given to and for no other.
 //!
-//! Invariant: [`Fingerprint::stable`] is in the log and in rows, so it never changes: it is the first 128 bits of SHA-256 of
-//! the fields, each after its length. SHA-256 is quick where the processor has instructions for it, and no two requests
-//! with one fingerprint can be constructed.
+//! Invariant: [`Fingerprint::stable`] is in the log and in rows, so it never changes: it is the first 128 bits of
+//! SHA-256 of the fields, each after its length. SHA-256 is quick where the processor has instructions for it, and no
+//! two requests with one fingerprint can be constructed.
 
 use std::hash::Hasher as _;
 
@@ -18,8 +18,8 @@ pub const STABLE_BYTES: usize = 16;
 pub struct Fingerprint {
     /// The fingerprint.
     pub stable: [u8; STABLE_BYTES],
-    /// What versions without `stable` computed. It may go in the version after the next: until every node has `stable`, a
-    /// request that comes again through another node may be known by this number only.
+    /// What versions without `stable` computed. It may go in the version after the next: until every node has `stable`,
+    /// a request that comes again through another node may be known by this number only.
     pub legacy: u64,
 }
 

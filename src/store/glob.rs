@@ -1,4 +1,4 @@
-//! SCAN patterns: a glob over the whole key (state store §3).
+//! SCAN patterns: a glob over the whole key (docs/spec/state-store.md, Scan).
 //!
 //! `*` stands for any characters, `/` included; `?` for one character; `[ab]`, `[a-z]` and `[!ab]` for one of a class,
 //! or one outside it; `^` and `\` are ordinary, `[*]` is a literal star. A character is a Unicode scalar value.

@@ -3,7 +3,7 @@
 //! Pure functions over bytes and values: [`request::parse`] reads a PUBLISH, [`apply::apply`] turns a write and the
 //! key's [`record::KeyRow`] into a change and a [`reply::Reply`], [`scan`] lists keys, [`notify`] writes
 //! notifications. Nothing here reads a clock, keeps state or knows where rows are kept. The rules are those of
-//! `spec/state-store.md`, cited as "state store §n".
+//! `docs/spec/state-store.md`.
 
 pub mod apply;
 pub mod error;

@@ -1,4 +1,4 @@
-//! KEYNOTIFY notifications: their topic and payload (state store §4).
+//! KEYNOTIFY notifications: their topic and payload (docs/spec/state-store.md, Notifications).
 
 use super::resp3::{push_array, push_blob};
 use super::topics::NOTIFY_PREFIX;

@@ -51,14 +51,16 @@ pub struct KeyRecord<V = Bytes> {
 }
 
 impl<V> KeyRecord<V> {
-    /// Whether the key's time is over. Expiry is never early: at the deadline, not before it (state store §5).
+    /// Whether the key's time is over. Expiry is never early: at the deadline, not before it (docs/spec/state-store.md,
+    /// Expiry).
     pub fn is_expired(&self, store_clock: Millis) -> bool {
         self.expires_at
             .is_some_and(|deadline| deadline <= store_clock)
     }
 }
 
-/// What a deleted or expired key leaves behind, so that its next version is higher (state store §5).
+/// What a deleted or expired key leaves behind, so that its next version is higher (docs/spec/state-store.md,
+/// Versions).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tombstone {
     /// Higher than the version of the value that went; also the version of the DELETE notification.

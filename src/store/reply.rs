@@ -1,6 +1,6 @@
 //! Replies: their exact payload, their `__ts`, and the bytes under which they are remembered.
 //!
-//! Remembered replies let a re-sent request get the answer it got the first time (state store §6).
+//! Remembered replies let a re-sent request get the answer it got the first time (docs/spec/state-store.md, Retries).
 
 use bytes::{Buf, Bytes};
 
@@ -10,14 +10,14 @@ use super::error::StoreError;
 use super::record::{RecordError, decode_hlc, encode_hlc};
 use super::resp3::{push_array, push_blob};
 
-/// `__stat` of every answer, errors included (state store §2).
+/// `__stat` of every answer, errors included (docs/spec/state-store.md, Answers).
 pub const STATUS: &str = "200";
 /// `__protVer` of every answer and notification.
 pub const PROTOCOL_VERSION: &str = "1.0";
 /// Content type of every answer and notification.
 pub const CONTENT_TYPE: &str = "application/octet-stream";
 
-/// The answer to a request (state store §2, §3).
+/// The answer to a request (docs/spec/state-store.md, Answers).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// SET applied.

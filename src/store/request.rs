@@ -1,14 +1,15 @@
 //! Requests: a PUBLISH's payload and user properties, read into what the client asks for.
 //!
 //! Only what needs neither the clock nor the key is judged here; [`super::apply`] does the rest. Errors come in
-//! the order of state store §5: syntax first, then timestamps.
+//! the order of docs/spec/state-store.md, Order of checks: syntax first, then timestamps.
 
 use crate::base::hlc::{Hlc, decimal};
 
 use super::error::StoreError;
 use super::resp3;
 
-/// The user properties of a request that mean something to the store (state store §1); the others are ignored.
+/// The user properties of a request that mean something to the store (docs/spec/state-store.md, Requests); the others
+/// are ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Properties<'a> {
     /// `__ts`: the client's clock.
@@ -35,7 +36,7 @@ impl<'a> Properties<'a> {
     }
 }
 
-/// When a SET applies (state store §3).
+/// When a SET applies (docs/spec/state-store.md, Commands).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Condition {
     /// Always.
@@ -110,7 +111,7 @@ pub enum Request<'a> {
 /// Reads a request.
 ///
 /// `__ts` and `__ft` are read for writes only: GET, KEYNOTIFY and SCAN need neither, and the clients send `__ts` on
-/// every request, so a reader whose clock is wrong still reads (state store §1, §5).
+/// every request, so a reader whose clock is wrong still reads (docs/spec/state-store.md, Reads).
 ///
 /// # Errors
 /// [`StoreError::Syntax`], [`StoreError::UnknownCommand`], [`StoreError::WrongNumberOfArguments`],

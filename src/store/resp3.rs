@@ -32,7 +32,7 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// Reads `*N\r\n` and N times `$len\r\nbytes\r\n`, and nothing after it (state store §3).
+/// Reads `*N\r\n` and N times `$len\r\nbytes\r\n`, and nothing after it (docs/spec/state-store.md, Payloads).
 ///
 /// # Errors
 /// [`Malformed`] for everything else: other types, null or negative lengths, numbers that overflow, missing or

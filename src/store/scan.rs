@@ -1,4 +1,4 @@
-//! SCAN: where a page of keys begins, what belongs on it, and when it is full (state store §3).
+//! SCAN: where a page of keys begins, what belongs on it, and when it is full (docs/spec/state-store.md, Scan).
 //!
 //! The caller walks live and dead rows in key order and shows them to a [`Page`]. A token names the last row
 //! seen, so pages stay right while keys come and go: a key that is there throughout is listed exactly once.
@@ -12,7 +12,7 @@ use super::reply::Reply;
 /// First byte of every token; its numbers are for ever.
 const TOKEN_FORMAT: u8 = 1;
 
-/// Keys a page has room for however long they are (state store §3).
+/// Keys a page has room for however long they are (docs/spec/state-store.md, Scan).
 const MIN_KEYS: usize = 4;
 
 /// What one page may cost. Whichever is used up first ends the page.

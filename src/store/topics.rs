@@ -2,13 +2,14 @@
 
 use crate::topic;
 
-/// Where requests are published (state store §1).
+/// Where requests are published (docs/spec/state-store.md, Requests).
 pub const INVOKE: &str = "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke";
 
-/// What the topics of notifications start with (state store §4). No response topic may.
+/// What the topics of notifications start with (docs/spec/state-store.md, Notifications). No response topic may.
 pub const NOTIFY_PREFIX: &str = "clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8";
 
-/// Why a response topic is refused. The client gets PUBACK 0x90, then DISCONNECT 0x90 (state store §1).
+/// Why a response topic is refused. The client gets PUBACK 0x90, then DISCONNECT 0x90 (docs/spec/state-store.md,
+/// Requests).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResponseTopicError {
     /// It is no topic name: empty, too long, or with a wildcard or NUL.

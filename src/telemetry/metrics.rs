@@ -125,8 +125,8 @@ metrics! {
     messages_dropped: By<DropReason, Counter>;
     /// Messages handed to other nodes for their clients.
     messages_forwarded: Counter;
-    /// PUBACKs and PUBRECs that were held back because a subscriber reads slowly.
-    acknowledgements_held: Counter;
+    /// PUBACKs and PUBRECs that were deferred because a subscriber reads slowly.
+    acknowledgements_deferred: Counter;
     /// Times a subscriber was not waited for any more because it hardly read, see `mqtt.outbox_stall_s`.
     subscribers_stalled: Counter;
     /// Subscriptions of the whole cluster in this node's index.

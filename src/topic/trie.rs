@@ -123,35 +123,14 @@ impl<K: Ord + Clone, V> Trie<K, V> {
         self.subscribers(filter)?.get(key)
     }
 
-    /// Visits the subscribers of exactly this filter, by key.
-    pub fn for_each_subscriber(&self, filter: &str, mut visit: impl FnMut(&K, &V)) {
-        if let Some(subscribers) = self.subscribers(filter) {
-            subscribers.for_each(&mut visit);
-        }
-    }
-
     /// Visits every subscription whose filter matches the valid topic `name`: a key once for each of its filters that
     /// match.
     pub fn for_each_match(&self, name: &str, mut visit: impl FnMut(&K, &V)) {
         if let Some(subscribers) = self.exact.get(name) {
             subscribers.for_each(&mut visit);
         }
-        self.tree.for_each_match(name, &mut |subscribers| {
-            subscribers.for_each(&mut visit);
-            true
-        });
-    }
-
-    /// Whether any filter matches the valid topic `name`.
-    pub fn has_match(&self, name: &str) -> bool {
-        let mut found = self.exact.contains_key(name);
-        if !found {
-            self.tree.for_each_match(name, &mut |_| {
-                found = true;
-                false
-            });
-        }
-        found
+        self.tree
+            .for_each_match(name, &mut |subscribers| subscribers.for_each(&mut visit));
     }
 
     fn subscribers(&self, filter: &str) -> Option<&Subscribers<K, V>> {
@@ -333,8 +312,8 @@ impl<K: Ord + Clone, V> Tree<K, V> {
         give_back(&mut self.edges);
     }
 
-    /// Visits the subscribers of every filter that matches, until `visit` returns `false`.
-    fn for_each_match(&self, name: &str, visit: &mut impl FnMut(&Subscribers<K, V>) -> bool) {
+    /// Visits the subscribers of every filter that matches.
+    fn for_each_match(&self, name: &str, visit: &mut impl FnMut(&Subscribers<K, V>)) {
         if self.node(ROOT).is_bare() {
             return;
         }
@@ -346,17 +325,12 @@ impl<K: Ord + Clone, V> Tree<K, V> {
         while let Some((index, depth)) = open.pop() {
             let node = self.node(index);
             let wildcards = index != ROOT || !is_reserved;
-            if wildcards
-                && let Some(subscribers) = &node.below
-                && !visit(subscribers)
-            {
-                return;
+            if wildcards && let Some(subscribers) = &node.below {
+                visit(subscribers);
             }
             let Some(symbol) = levels.symbol(depth, &self.symbols) else {
-                if let Some(subscribers) = &node.here
-                    && !visit(subscribers)
-                {
-                    return;
+                if let Some(subscribers) = &node.here {
+                    visit(subscribers);
                 }
                 continue;
             };

@@ -12,8 +12,9 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use quorumq::base::ids::{LogIndex, NodeId};
 use quorumq::machine::tables::{Backing, Tables};
-use quorumq::raft::{Apply, Peer, Raft, RaftConfig, StartError};
-use quorumq::storage::{DataDir, OpenError, wait_closed};
+use quorumq::testing::{
+    Apply, DataDir, OpenError, Peer, Raft, RaftConfig, StartError, wait_closed,
+};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tonic::transport::server::TcpIncoming;

@@ -1,14 +1,14 @@
 //! Rules on versions and notifications: K3, K4, K9.
 
-use crate::history::{Ask, Operation, Told};
+use crate::history::{Command, Operation, Outcome};
 use crate::store::{Hlc, Notification};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// The value that an operation writes when it takes effect.
-fn written(ask: Ask) -> Option<u32> {
-    match ask {
-        Ask::Set(value) | Ask::SetNx(value) | Ask::SetNex(value) => Some(value),
-        Ask::Get | Ask::Del | Ask::Vdel(_) => None,
+fn written(command: Command) -> Option<u32> {
+    match command {
+        Command::Set(value) | Command::SetNx(value) | Command::SetNex(value) => Some(value),
+        Command::Get | Command::Del | Command::Vdel(_) => None,
     }
 }
 
@@ -70,8 +70,8 @@ fn rising(key: usize, operations: &[&Operation], found: &mut Vec<String>) {
 fn reads_agree(key: usize, operations: &[&Operation], found: &mut Vec<String>) {
     let mut of_value: HashMap<u32, Hlc> = HashMap::new();
     for operation in operations {
-        let value = match (operation.told, written(operation.ask)) {
-            (Told::Value(value), _) | (Told::Ok, Some(value)) => value,
+        let value = match (operation.outcome, written(operation.command)) {
+            (Outcome::Value(value), _) | (Outcome::Ok, Some(value)) => value,
             _ => continue,
         };
         let Some(version) = &operation.version else {
@@ -104,17 +104,17 @@ fn above_request(key: usize, operations: &[&Operation], found: &mut Vec<String>)
 
 /// What one watcher of a key received between its `+OK` and the end of its connection, in the history's time.
 #[derive(Debug, Clone)]
-pub struct Watched {
+pub struct WatchedKey {
     pub key: usize,
     pub from: u64,
     pub to: u64,
-    /// The connection was cut: what was on its way then is lost, and nothing before it.
+    /// The connection was cut: only notifications that were in transit may be lost.
     pub cut: bool,
     pub received: Vec<Notification>,
 }
 
 /// K9: what was received is exactly what happened to the key meanwhile, in version order.
-pub fn notification_violations(watched: &Watched, operations: &[Operation]) -> Vec<String> {
+pub fn notification_violations(watched: &WatchedKey, operations: &[Operation]) -> Vec<String> {
     let mut found = Vec::new();
     let key = watched.key;
     for pair in watched.received.windows(2) {
@@ -129,14 +129,14 @@ pub fn notification_violations(watched: &Watched, operations: &[Operation]) -> V
         .iter()
         .filter(|operation| operation.key == key)
         .collect();
-    let told = values_told(watched, &of_key, &mut found);
-    // Of a cut connection only what came before something that was received must have been received.
+    let notified = notified_values(watched, &of_key, &mut found);
+    // A cut connection may have lost its last notifications. What precedes a received one must have been received too.
     let last = watched.received.last().map(|last| &last.version);
     for operation in &of_key {
         let inside = operation.invoked > watched.from
             && operation.returned < watched.to
             && (!watched.cut || operation.version.as_ref() < last);
-        if inside && operation.has_set() && !told.contains(&written(operation.ask)) {
+        if inside && operation.has_set() && !notified.contains(&written(operation.command)) {
             found.push(format!("K9: key {key}: not notified of {operation:?}"));
         }
     }
@@ -145,18 +145,18 @@ pub fn notification_violations(watched: &Watched, operations: &[Operation]) -> V
 }
 
 /// The values notified; those that nobody wrote, or with another version, are violations.
-fn values_told(
-    watched: &Watched,
+fn notified_values(
+    watched: &WatchedKey,
     of_key: &[&Operation],
     found: &mut Vec<String>,
 ) -> BTreeSet<Option<u32>> {
     let key = watched.key;
     let sets: HashMap<u32, &Operation> = of_key
         .iter()
-        .filter(|operation| matches!(operation.told, Told::Ok | Told::Unknown))
-        .filter_map(|operation| written(operation.ask).map(|value| (value, *operation)))
+        .filter(|operation| matches!(operation.outcome, Outcome::Ok | Outcome::Unknown))
+        .filter_map(|operation| written(operation.command).map(|value| (value, *operation)))
         .collect();
-    let mut told = BTreeSet::new();
+    let mut notified = BTreeSet::new();
     for notification in &watched.received {
         let Some(value) = &notification.value else {
             continue;
@@ -165,7 +165,7 @@ fn values_told(
         match value.and_then(|value| sets.get(&value)) {
             None => found.push(format!("K9: key {key}: invented: {notification:?}")),
             Some(operation) => {
-                told.insert(value);
+                notified.insert(value);
                 let other = |version: &Hlc| *version != notification.version;
                 if operation.version.as_ref().is_some_and(other) {
                     found.push(format!(
@@ -175,24 +175,25 @@ fn values_told(
             }
         }
     }
-    told
+    notified
 }
 
-/// Deletions have no value to know them by: they are counted.
-fn deletions(watched: &Watched, of_key: &[&Operation], found: &mut Vec<String>) {
+/// Deletions carry no value that would identify them, so they are counted.
+fn deletions(watched: &WatchedKey, of_key: &[&Operation], found: &mut Vec<String>) {
     let notified = watched
         .received
         .iter()
         .filter(|notification| notification.value.is_none())
         .count();
-    let deleted = |operation: &&&Operation| operation.told == Told::Deleted(true);
+    let deleted = |operation: &&&Operation| operation.outcome == Outcome::Deleted(true);
     let least = of_key
         .iter()
         .filter(|operation| operation.invoked > watched.from && operation.returned < watched.to)
         .filter(deleted)
         .count();
     let may = |operation: &&&Operation| {
-        matches!(operation.ask, Ask::Del | Ask::Vdel(_)) && operation.told == Told::Unknown
+        matches!(operation.command, Command::Del | Command::Vdel(_))
+            && operation.outcome == Outcome::Unknown
     };
     let most = of_key.iter().filter(deleted).count() + of_key.iter().filter(may).count();
     if (notified < least && !watched.cut) || notified > most {
@@ -226,12 +227,18 @@ mod tests {
         }
     }
 
-    fn operation(ask: Ask, told: Told, version: u64, invoked: u64, returned: u64) -> Operation {
+    fn operation(
+        command: Command,
+        outcome: Outcome,
+        version: u64,
+        invoked: u64,
+        returned: u64,
+    ) -> Operation {
         Operation {
             client: 0,
             key: 1,
-            ask,
-            told,
+            command,
+            outcome,
             version: (version > 0).then(|| hlc(version)),
             requested: None,
             invoked,
@@ -242,9 +249,9 @@ mod tests {
     #[test]
     fn a_version_that_goes_back_is_found() {
         let history = [
-            operation(Ask::Set(1), Told::Ok, 10, 0, 1),
-            operation(Ask::Del, Told::Deleted(true), 10, 2, 3),
-            operation(Ask::Set(2), Told::Ok, 9, 4, 5),
+            operation(Command::Set(1), Outcome::Ok, 10, 0, 1),
+            operation(Command::Del, Outcome::Deleted(true), 10, 2, 3),
+            operation(Command::Set(2), Outcome::Ok, 9, 4, 5),
         ];
         assert_eq!(version_violations(&history).len(), 1);
     }
@@ -252,9 +259,9 @@ mod tests {
     #[test]
     fn concurrent_writes_may_have_either_order() {
         let history = [
-            operation(Ask::Set(1), Told::Ok, 10, 0, 5),
-            operation(Ask::Set(2), Told::Ok, 9, 1, 4),
-            operation(Ask::Get, Told::Value(1), 10, 6, 7),
+            operation(Command::Set(1), Outcome::Ok, 10, 0, 5),
+            operation(Command::Set(2), Outcome::Ok, 9, 1, 4),
+            operation(Command::Get, Outcome::Value(1), 10, 6, 7),
         ];
         assert!(version_violations(&history).is_empty());
     }
@@ -262,15 +269,15 @@ mod tests {
     #[test]
     fn a_read_with_another_version_is_found() {
         let history = [
-            operation(Ask::Set(1), Told::Ok, 10, 0, 1),
-            operation(Ask::Get, Told::Value(1), 11, 2, 3),
+            operation(Command::Set(1), Outcome::Ok, 10, 0, 1),
+            operation(Command::Get, Outcome::Value(1), 11, 2, 3),
         ];
         assert_eq!(version_violations(&history).len(), 1);
     }
 
     #[test]
     fn a_version_not_above_its_request_is_found() {
-        let mut set = operation(Ask::Set(1), Told::Ok, 10, 0, 1);
+        let mut set = operation(Command::Set(1), Outcome::Ok, 10, 0, 1);
         set.requested = Some(hlc(10));
         assert_eq!(version_violations(&[set]).len(), 1);
     }
@@ -287,12 +294,12 @@ mod tests {
     #[test]
     fn missing_reordered_and_invented_notifications_are_found() {
         let history = [
-            operation(Ask::Set(1), Told::Ok, 10, 1, 2),
-            operation(Ask::Set(2), Told::Ok, 11, 3, 4),
-            operation(Ask::Del, Told::Deleted(true), 11, 5, 6),
+            operation(Command::Set(1), Outcome::Ok, 10, 1, 2),
+            operation(Command::Set(2), Outcome::Ok, 11, 3, 4),
+            operation(Command::Del, Outcome::Deleted(true), 11, 5, 6),
         ];
         let judge = |received: &[Notification]| {
-            let watched = Watched {
+            let watched = WatchedKey {
                 key: 1,
                 from: 0,
                 to: 100,

@@ -1,9 +1,10 @@
 //! K1: the operations on each key have an order that agrees with what was answered and with real time.
 //!
-//! The search is `todc-utils`' (Wing and Gong, with Lowe's memory of what was tried). A request without an answer is
-//! given one at the end of the history that agrees with everything: it may have been done at any time or never.
+//! `todc-utils` searches for the order: the algorithm of Wing and Gong with Lowe's cache of tried states. A request
+//! without an answer gets one at the end of the history that agrees with everything: it may have been executed at any
+//! time or never.
 
-use crate::history::{Ask, Operation, Told};
+use crate::history::{Command, Operation, Outcome};
 use std::collections::BTreeMap;
 use todc_utils::linearizability::WGLChecker;
 use todc_utils::linearizability::history::{Action, History};
@@ -14,32 +15,32 @@ struct Key;
 
 impl Specification for Key {
     type State = Option<u32>;
-    type Operation = (Ask, Told);
+    type Operation = (Command, Outcome);
 
     fn init() -> Self::State {
         None
     }
 
-    fn apply((ask, told): &Self::Operation, state: &Self::State) -> (bool, Self::State) {
-        let (wanted, next) = step(*ask, *state);
-        (*told == Told::Unknown || *told == wanted, next)
+    fn apply((command, outcome): &Self::Operation, state: &Self::State) -> (bool, Self::State) {
+        let (wanted, next) = step(*command, *state);
+        (*outcome == Outcome::Unknown || *outcome == wanted, next)
     }
 }
 
 /// What the store answers to a request, and the value after it.
-fn step(ask: Ask, state: Option<u32>) -> (Told, Option<u32>) {
-    match (ask, state) {
-        (Ask::Set(value), _) => (Told::Ok, Some(value)),
-        (Ask::SetNx(value) | Ask::SetNex(value), None) => (Told::Ok, Some(value)),
-        (Ask::SetNx(_), Some(_)) => (Told::Refused, state),
-        (Ask::SetNex(value), Some(found)) if value == found => (Told::Ok, state),
-        (Ask::SetNex(_), Some(_)) => (Told::Refused, state),
-        (Ask::Get, None) => (Told::Absent, None),
-        (Ask::Get, Some(found)) => (Told::Value(found), state),
-        (Ask::Del | Ask::Vdel(_), None) => (Told::Deleted(false), None),
-        (Ask::Del, Some(_)) => (Told::Deleted(true), None),
-        (Ask::Vdel(value), Some(found)) if value == found => (Told::Deleted(true), None),
-        (Ask::Vdel(_), Some(_)) => (Told::Refused, state),
+fn step(command: Command, state: Option<u32>) -> (Outcome, Option<u32>) {
+    match (command, state) {
+        (Command::Set(value), _) => (Outcome::Ok, Some(value)),
+        (Command::SetNx(value) | Command::SetNex(value), None) => (Outcome::Ok, Some(value)),
+        (Command::SetNx(_), Some(_)) => (Outcome::Refused, state),
+        (Command::SetNex(value), Some(found)) if value == found => (Outcome::Ok, state),
+        (Command::SetNex(_), Some(_)) => (Outcome::Refused, state),
+        (Command::Get, None) => (Outcome::Absent, None),
+        (Command::Get, Some(found)) => (Outcome::Value(found), state),
+        (Command::Del | Command::Vdel(_), None) => (Outcome::Deleted(false), None),
+        (Command::Del, Some(_)) => (Outcome::Deleted(true), None),
+        (Command::Vdel(value), Some(found)) if value == found => (Outcome::Deleted(true), None),
+        (Command::Vdel(_), Some(_)) => (Outcome::Refused, state),
     }
 }
 
@@ -47,7 +48,7 @@ fn step(ask: Ask, state: Option<u32>) -> (Told, Option<u32>) {
 pub fn violations(operations: &[Operation]) -> Vec<(usize, Vec<Operation>)> {
     let mut keys: BTreeMap<usize, Vec<Operation>> = BTreeMap::new();
     for operation in operations {
-        // A GET without an answer says nothing.
+        // A GET without an answer has no effect and shows nothing.
         if operation.is_known() || operation.is_write() {
             keys.entry(operation.key)
                 .or_default()
@@ -65,7 +66,7 @@ fn is_linearizable(operations: &[Operation]) -> bool {
     // At equal times the response comes last, which allows more.
     let mut events = Vec::with_capacity(operations.len() * 2);
     for (process, operation) in operations.iter().enumerate() {
-        let both = (operation.ask, operation.told);
+        let both = (operation.command, operation.outcome);
         events.push((operation.invoked, 0, process, Action::Call(both)));
         let returned = if operation.is_known() {
             operation.returned
@@ -101,12 +102,12 @@ pub fn assert_linearizable(operations: &[Operation]) {
 mod tests {
     use super::*;
 
-    fn operation(ask: Ask, told: Told, invoked: u64, returned: u64) -> Operation {
+    fn operation(command: Command, outcome: Outcome, invoked: u64, returned: u64) -> Operation {
         Operation {
             client: 0,
             key: 1,
-            ask,
-            told,
+            command,
+            outcome,
             version: None,
             requested: None,
             invoked,
@@ -117,9 +118,9 @@ mod tests {
     #[test]
     fn a_stale_read_is_found() {
         let stale = [
-            operation(Ask::Set(1), Told::Ok, 0, 1),
-            operation(Ask::Set(2), Told::Ok, 2, 3),
-            operation(Ask::Get, Told::Value(1), 4, 5),
+            operation(Command::Set(1), Outcome::Ok, 0, 1),
+            operation(Command::Set(2), Outcome::Ok, 2, 3),
+            operation(Command::Get, Outcome::Value(1), 4, 5),
         ];
         assert_eq!(violations(&stale).len(), 1);
     }
@@ -128,9 +129,9 @@ mod tests {
     fn a_read_during_a_write_may_see_either() {
         for seen in [1, 2] {
             let history = [
-                operation(Ask::Set(1), Told::Ok, 0, 1),
-                operation(Ask::Set(2), Told::Ok, 2, 9),
-                operation(Ask::Get, Told::Value(seen), 4, 5),
+                operation(Command::Set(1), Outcome::Ok, 0, 1),
+                operation(Command::Set(2), Outcome::Ok, 2, 9),
+                operation(Command::Get, Outcome::Value(seen), 4, 5),
             ];
             assert!(violations(&history).is_empty());
         }
@@ -139,17 +140,17 @@ mod tests {
     #[test]
     fn an_unknown_write_may_be_done_late_or_never_but_not_undone() {
         let late = [
-            operation(Ask::Set(1), Told::Ok, 0, 1),
-            operation(Ask::Set(2), Told::Unknown, 2, u64::MAX),
-            operation(Ask::Get, Told::Value(1), 4, 5),
-            operation(Ask::Get, Told::Value(2), 6, 7),
+            operation(Command::Set(1), Outcome::Ok, 0, 1),
+            operation(Command::Set(2), Outcome::Unknown, 2, u64::MAX),
+            operation(Command::Get, Outcome::Value(1), 4, 5),
+            operation(Command::Get, Outcome::Value(2), 6, 7),
         ];
         assert!(violations(&late).is_empty());
         let undone = [
             late[0].clone(),
             late[1].clone(),
-            operation(Ask::Get, Told::Value(2), 4, 5),
-            operation(Ask::Get, Told::Value(1), 6, 7),
+            operation(Command::Get, Outcome::Value(2), 4, 5),
+            operation(Command::Get, Outcome::Value(1), 6, 7),
         ];
         assert_eq!(violations(&undone).len(), 1);
     }
@@ -157,8 +158,8 @@ mod tests {
     #[test]
     fn a_lost_acknowledged_write_is_found() {
         let lost = [
-            operation(Ask::Set(1), Told::Ok, 0, 1),
-            operation(Ask::Get, Told::Absent, 2, 3),
+            operation(Command::Set(1), Outcome::Ok, 0, 1),
+            operation(Command::Get, Outcome::Absent, 2, 3),
         ];
         assert_eq!(violations(&lost).len(), 1);
     }
@@ -166,8 +167,8 @@ mod tests {
     #[test]
     fn two_winners_of_one_nx_are_found() {
         let twice = [
-            operation(Ask::SetNx(1), Told::Ok, 0, 5),
-            operation(Ask::SetNx(2), Told::Ok, 0, 5),
+            operation(Command::SetNx(1), Outcome::Ok, 0, 5),
+            operation(Command::SetNx(2), Outcome::Ok, 0, 5),
         ];
         assert_eq!(violations(&twice).len(), 1);
     }
@@ -175,12 +176,12 @@ mod tests {
     #[test]
     fn conditions_compare_with_the_value() {
         let history = [
-            operation(Ask::SetNex(7), Told::Ok, 0, 1),
-            operation(Ask::SetNex(7), Told::Ok, 2, 3),
-            operation(Ask::SetNex(8), Told::Refused, 4, 5),
-            operation(Ask::Vdel(8), Told::Refused, 6, 7),
-            operation(Ask::Vdel(7), Told::Deleted(true), 8, 9),
-            operation(Ask::Vdel(7), Told::Deleted(false), 10, 11),
+            operation(Command::SetNex(7), Outcome::Ok, 0, 1),
+            operation(Command::SetNex(7), Outcome::Ok, 2, 3),
+            operation(Command::SetNex(8), Outcome::Refused, 4, 5),
+            operation(Command::Vdel(8), Outcome::Refused, 6, 7),
+            operation(Command::Vdel(7), Outcome::Deleted(true), 8, 9),
+            operation(Command::Vdel(7), Outcome::Deleted(false), 10, 11),
         ];
         assert!(violations(&history).is_empty());
     }

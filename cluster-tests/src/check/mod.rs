@@ -1,4 +1,4 @@
-//! Judges of histories. Each knows one rule of `spec/invariants.md` and names it when it is broken.
+//! Judges of histories. Each knows one rule of `docs/spec/invariants.md` and names it when it is broken.
 
 pub mod delivery;
 pub mod kv;

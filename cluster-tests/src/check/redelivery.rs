@@ -1,7 +1,7 @@
 //! Rules on the packets of one subscriber, over all its connections: D6 (receive maximum) and D7 (packet ids, DUP).
 
-use crate::delivery::label::Label;
-use crate::delivery::record::{Arrival, Event, SubscriberRecord};
+use crate::record::Label;
+use crate::record::{Arrival, Event, SubscriberRecord};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How far the flow of a packet id is, as its receiver knows.
@@ -80,7 +80,7 @@ impl Replay<'_> {
             Event::SentPuback { packet_id } => self.step(*packet_id, Stage::Acknowledged),
             Event::SentPubrec { packet_id } => self.step(*packet_id, Stage::Received),
             Event::SentPubcomp { packet_id } => self.step(*packet_id, Stage::Completed),
-            Event::Publish(_) | Event::Cut | Event::Odd(_) => {}
+            Event::Publish(_) | Event::Cut | Event::ProtocolError(_) => {}
         }
     }
 
@@ -96,7 +96,7 @@ impl Replay<'_> {
         ));
     }
 
-    /// A QoS 1 message that a member of a group held when it was cut off may go to another member.
+    /// A QoS 1 message that a group member had not acknowledged when it was cut off may go to another member.
     fn may_be_taken_back(&self, flow: &Flow) -> bool {
         self.subscriber.shape.group.is_some() && flow.qos == 1
     }
@@ -225,7 +225,7 @@ impl Replay<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::delivery::record::SubscriberShape;
+    use crate::record::SubscriberShape;
 
     fn label(qos: u8, sequence: u32) -> Label {
         Label {
@@ -323,7 +323,7 @@ mod tests {
             );
             assert_eq!(judge(&not_at_all).is_empty(), sent == 3, "new after {sent}");
         }
-        let held = [FIRST, publish(1, 0, 1, false), Event::Cut, RESUMED];
+        let unacknowledged = [FIRST, publish(1, 0, 1, false), Event::Cut, RESUMED];
         let sent = [
             FIRST,
             publish(1, 0, 1, false),
@@ -331,7 +331,7 @@ mod tests {
             Event::Cut,
             RESUMED,
         ];
-        for (before, reusable) in [(&held[..], false), (&sent[..], true)] {
+        for (before, reusable) in [(&unacknowledged[..], false), (&sent[..], true)] {
             assert_good(&[before, &[publish(1, 0, 1, true), puback(1)]].concat());
             let other = [before, &[publish(1, 1, 1, false), puback(1)]].concat();
             assert_eq!(judge(&other).is_empty(), reusable);
@@ -402,8 +402,8 @@ mod tests {
 
     #[test]
     fn what_is_never_sent_again_is_found() {
-        let held = [FIRST, publish(1, 0, 1, false), Event::Cut, RESUMED];
-        assert_eq!(judge(&held), ["D7"]);
+        let unacknowledged = [FIRST, publish(1, 0, 1, false), Event::Cut, RESUMED];
+        assert_eq!(judge(&unacknowledged), ["D7"]);
         let received = [
             FIRST,
             publish(2, 0, 1, false),
@@ -415,7 +415,7 @@ mod tests {
         let mut member = SubscriberShape::new("m");
         member.group = Some("g".into());
         assert!(
-            judge_as(member.clone(), &held).is_empty(),
+            judge_as(member.clone(), &unacknowledged).is_empty(),
             "another member may have got it"
         );
         assert_eq!(

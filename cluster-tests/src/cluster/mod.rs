@@ -1,43 +1,37 @@
 //! Real clusters of the real binary: started in temporary directories on free ports, killed, paused, wiped and
-//! restarted, and ended with the value that holds them, panics included.
+//! restarted.
 //!
-//! One cluster runs at a time on a machine: the timing of faults would mean nothing otherwise. A lock file sees to it
-//! across test processes.
+//! Invariant: nodes end with the value that holds them, panics included.
+//! Invariant: one cluster runs at a time on a machine, because the timing of faults would mean nothing otherwise. A
+//! lock file sees to it across test processes.
+//! Invariant: a test that fails or hangs says what every node was doing ([`diagnosis`]); [`watchdog`] ends those that
+//! hang.
 
+pub mod diagnosis;
 mod network;
 mod node;
+mod plan;
 mod ports;
+mod watchdog;
 
 pub use network::Network;
 pub use node::{Entry, Node};
+pub use plan::{Plan, binary};
+pub use watchdog::DEADLINE;
 
 use crate::wait;
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
+use std::io::Write as _;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
+use watchdog::{Processes, Watchdog};
 
 /// How long a cluster may take to become ready.
 pub const READY_WITHIN: Duration = Duration::from_secs(30);
-
-/// The binary under test: `QUORUMQ_BIN`, or the release binary in cargo's target directory.
-pub fn binary() -> PathBuf {
-    if let Ok(path) = std::env::var("QUORUMQ_BIN") {
-        return PathBuf::from(path);
-    }
-    let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| {
-        let home = std::env::var("HOME").expect("HOME is set");
-        format!("{home}/.cache/quorumq/target")
-    });
-    let path = Path::new(&target).join("release/quorumq");
-    assert!(
-        path.exists(),
-        "no binary at {}; run `make build`, or set QUORUMQ_BIN",
-        path.display()
-    );
-    path
-}
 
 /// Nodes of one cluster.
 pub struct Cluster {
@@ -45,32 +39,9 @@ pub struct Cluster {
     /// The network between them, when the plan asked for one that can be cut.
     network: Option<Network>,
     directory: TempDir,
+    processes: Processes,
+    _watchdog: Watchdog,
     _machine: File,
-}
-
-/// What to start.
-pub struct Plan {
-    pub size: usize,
-    /// TOML put at the end of every node's file.
-    pub extra: String,
-    /// Lines of its `[mqtt]` section.
-    pub mqtt: String,
-    /// Whether [`Cluster::network`] is wanted.
-    pub network: bool,
-    /// Environment of single nodes, by index.
-    pub environment: Vec<(usize, String, String)>,
-}
-
-impl Default for Plan {
-    fn default() -> Self {
-        Self {
-            size: 3,
-            extra: String::new(),
-            mqtt: String::new(),
-            network: false,
-            environment: Vec::new(),
-        }
-    }
 }
 
 impl Cluster {
@@ -101,6 +72,8 @@ impl Cluster {
 
     /// Directories and configuration files, and nothing started.
     pub fn prepare(plan: Plan) -> Self {
+        // Asked first: the wait for the lock counts where the runner counts it.
+        watchdog::left_of(plan.deadline);
         let machine = lock_machine();
         let mut directory =
             TempDir::with_prefix("quorumq-cluster-").expect("a temporary directory can be made");
@@ -118,7 +91,7 @@ impl Cluster {
             .enumerate()
             .map(|(index, address)| (index + 1, address))
             .collect();
-        let nodes = (0..plan.size)
+        let nodes: Vec<Node> = (0..plan.size)
             .map(|index| {
                 let environment = plan
                     .environment
@@ -141,10 +114,19 @@ impl Cluster {
                 )
             })
             .collect();
+        let processes: Processes = Arc::new(Mutex::new(nodes.iter().map(Node::process).collect()));
+        let path = directory.path().to_owned();
+        let left = watchdog::left_of(plan.deadline);
+        let watchdog = Watchdog::start(processes.clone(), left, {
+            let processes = processes.clone();
+            move |report| end_hanging_test(&report, &processes, &path)
+        });
         Self {
             nodes,
             network,
             directory,
+            processes,
+            _watchdog: watchdog,
             _machine: machine,
         }
     }
@@ -193,6 +175,9 @@ impl Cluster {
         let plan = Plan::default();
         let path = self.directory.path();
         let node = Node::prepare(path, id, addresses, entry, &plan, Vec::new());
+        let mut processes = self.processes.lock().expect("no holder of the lock panics");
+        processes.push(node.process());
+        drop(processes);
         self.nodes.push(node);
         self.nodes.len() - 1
     }
@@ -251,15 +236,34 @@ impl Cluster {
     /// Waits for a leader that runs.
     #[track_caller]
     pub fn wait_leader(&self) -> usize {
-        wait::until("a leader", READY_WITHIN, || self.leader())
+        wait::until_ok("a leader", READY_WITHIN, || {
+            self.leader().ok_or_else(|| self.leaders_seen())
+        })
     }
 
     /// Waits for a leader other than that node.
     #[track_caller]
     pub fn wait_leader_other_than(&self, index: usize) -> usize {
-        wait::until("another leader", READY_WITHIN, || {
-            self.leader().filter(|leader| *leader != index)
+        let what = format!("a leader other than node {}", self.nodes[index].id);
+        wait::until_ok(&what, READY_WITHIN, || {
+            let leader = self.leader().filter(|leader| *leader != index);
+            leader.ok_or_else(|| self.leaders_seen())
         })
+    }
+
+    /// What each node says of the leader.
+    fn leaders_seen(&self) -> String {
+        let seen = self.nodes.iter().map(|node| match node.leader_seen() {
+            Some((term, leader)) => format!("node {} sees {leader} in term {term}", node.id),
+            None if node.answers() => format!("node {} sees none", node.id),
+            None => format!("node {} does not run", node.id),
+        });
+        seen.collect::<Vec<_>>().join(", ")
+    }
+
+    /// What every node is doing, as far as it can be seen from outside.
+    pub fn diagnosis(&self) -> String {
+        watchdog::describe(&self.processes)
     }
 
     /// Index of some running node that is not the leader.
@@ -274,15 +278,35 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        let failed = std::thread::panicking();
+        if std::thread::panicking() {
+            eprint!("{}", self.diagnosis());
+        }
         for node in &mut self.nodes {
-            if failed {
-                node.print_tail();
-            }
-            node.end();
+            node.kill();
         }
     }
 }
+
+/// The watchdog's end of a test: nobody unwinds the stack of a thread that hangs, so what the cluster's value would
+/// have cleaned up is cleaned up here.
+fn end_hanging_test(report: &str, processes: &Processes, directory: &Path) {
+    // Not `eprintln!`, whose output the test's runner may keep for an end that never comes.
+    let text = format!("this test hangs and is ended; what its nodes are doing:\n{report}");
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+    let processes = processes.lock().expect("no holder of the lock panics");
+    let pids = processes.iter().filter_map(|process| process.pid());
+    for pid in pids.filter_map(|pid| Pid::from_raw(i32::try_from(pid).ok()?)) {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+    if std::env::var_os("QUORUMQ_KEEP").is_none() {
+        let _ = std::fs::remove_dir_all(directory);
+    }
+    std::process::exit(101);
+}
+
+/// How long other clusters of this machine may take to end: a whole run of all tests, where a runner starts them at
+/// once.
+const MACHINE_WITHIN: Duration = Duration::from_secs(3600);
 
 /// Waits until no other cluster runs on this machine.
 fn lock_machine() -> File {
@@ -293,6 +317,8 @@ fn lock_machine() -> File {
         .write(true)
         .open(&path)
         .expect("the lock file can be opened");
-    file.lock().expect("the lock file can be locked");
+    wait::until("another cluster's end", MACHINE_WITHIN, || {
+        file.try_lock().ok()
+    });
     file
 }

@@ -1,5 +1,5 @@
-//! A network between nodes that can be cut, one direction at a time: each node's cluster port is behind a proxy, and the
-//! proxy looks up which node a connection comes from.
+//! A network between nodes that can be cut, one direction at a time: each node's cluster port is behind a proxy, and
+//! the proxy looks up which node a connection comes from.
 //!
 //! A cut does not close connections: bytes stop, as they do when a cable is pulled, and flow again when it is healed.
 
@@ -41,7 +41,7 @@ impl Network {
             let listener = TcpListener::bind(outside).expect("the port is free");
             listener
                 .set_nonblocking(true)
-                .expect("a listener can be told");
+                .expect("a listener can be made non-blocking");
             let (links, inside) = (links.clone(), *inside);
             std::thread::spawn(move || accept(&links, &listener, to, inside));
         }
@@ -98,8 +98,8 @@ fn accept(links: &Arc<Links>, listener: &TcpListener, to: usize, inside: SocketA
 }
 
 fn connect(links: &Arc<Links>, near: TcpStream, peer: SocketAddr, to: usize, inside: SocketAddr) {
-    // First, because it is cheap: nodes knock again and again at one that is down, and to look for the origin means to
-    // read the whole table of the machine's connections.
+    // First, because it is cheap: nodes try a node that is down again and again, and finding the origin of a connection
+    // takes reading the machine's whole connection table.
     let Ok(far) = TcpStream::connect_timeout(&inside, Duration::from_secs(2)) else {
         return;
     };
@@ -219,7 +219,7 @@ mod tests {
     fn ask(stream: &mut TcpStream, within: Duration) -> bool {
         stream
             .set_read_timeout(Some(within))
-            .expect("a socket can be told");
+            .expect("a socket option can be set");
         stream.write_all(b"x").expect("the proxy takes it");
         stream.read_exact(&mut [0; 1]).is_ok()
     }
@@ -228,7 +228,9 @@ mod tests {
     fn bytes_pass_quickly_until_the_link_is_cut_and_again_when_it_is_healed() {
         let (network, address) = echo();
         let mut stream = TcpStream::connect(address).expect("the proxy listens");
-        stream.set_nodelay(true).expect("a socket can be told");
+        stream
+            .set_nodelay(true)
+            .expect("a socket option can be set");
         assert!(ask(&mut stream, Duration::from_secs(5)));
         let began = Instant::now();
         for _ in 0..200 {
@@ -243,7 +245,7 @@ mod tests {
             network.heal();
             stream
                 .set_read_timeout(Some(Duration::from_secs(5)))
-                .expect("a socket can be told");
+                .expect("a socket option can be set");
             stream.read_exact(&mut [0; 1]).expect("what was held comes");
             assert!(ask(&mut stream, Duration::from_secs(5)));
         }

@@ -1,6 +1,7 @@
 //! One node: its directory, its process, its ports.
 
-use super::{Plan, binary};
+use super::diagnosis::Process;
+use super::plan::{Plan, binary};
 use crate::http;
 use crate::wait;
 use rustix::process::{Pid, Signal, kill_process};
@@ -9,7 +10,12 @@ use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How long a node may take to end: it writes a snapshot of what is in memory first.
+const EXIT_WITHIN: Duration = Duration::from_secs(60);
 
 /// Where a node listens.
 #[derive(Debug, Clone, Copy)]
@@ -55,8 +61,10 @@ pub struct Node {
     pub config: PathBuf,
     pub log: PathBuf,
     pub environment: Vec<(String, String)>,
-    process: Option<Child>,
+    child: Option<Child>,
     paused: bool,
+    /// The same for whoever diagnoses a failure.
+    process: Arc<Process>,
 }
 
 impl Node {
@@ -68,15 +76,17 @@ impl Node {
         plan: &Plan,
         environment: Vec<(String, String)>,
     ) -> Self {
+        let log = directory.join(format!("node{id}.log"));
         let node = Self {
             id,
             addresses,
             data: directory.join(format!("node{id}")),
             config: directory.join(format!("node{id}.toml")),
-            log: directory.join(format!("node{id}.log")),
+            log: log.clone(),
             environment,
-            process: None,
+            child: None,
             paused: false,
+            process: Arc::new(Process::new(format!("node {id}"), log)),
         };
         fs::create_dir_all(&node.data).expect("the data directory can be made");
         fs::write(&node.config, node.toml(entry, plan)).expect("the configuration can be written");
@@ -98,6 +108,11 @@ impl Node {
         )
     }
 
+    /// What a diagnosis knows of it.
+    pub(super) fn process(&self) -> Arc<Process> {
+        self.process.clone()
+    }
+
     pub fn mqtt(&self) -> SocketAddr {
         self.addresses.mqtt
     }
@@ -105,8 +120,10 @@ impl Node {
     /// Starts the process; its output goes to the log file.
     #[track_caller]
     pub fn start(&mut self) {
-        assert!(self.process.is_none(), "node {} runs already", self.id);
-        self.process = Some(self.command().spawn().expect("the binary can be started"));
+        assert!(self.child.is_none(), "node {} runs already", self.id);
+        let child = self.command().spawn().expect("the binary can be started");
+        self.process.pid.store(child.id(), Ordering::Relaxed);
+        self.child = Some(child);
         self.paused = false;
     }
 
@@ -131,33 +148,34 @@ impl Node {
     }
 
     pub fn is_running(&mut self) -> bool {
-        match &mut self.process {
-            Some(process) => matches!(process.try_wait(), Ok(None)),
+        match &mut self.child {
+            Some(child) => matches!(child.try_wait(), Ok(None)),
             None => false,
         }
     }
 
     /// Started, neither killed nor paused by the test.
     pub fn answers(&self) -> bool {
-        self.process.is_some() && !self.paused
+        self.child.is_some() && !self.paused
     }
 
     pub fn pid(&self) -> Option<u32> {
-        self.process.as_ref().map(Child::id)
+        self.child.as_ref().map(Child::id)
     }
 
     fn signal(&self, signal: Signal) {
-        if let Some(process) = &self.process {
-            let pid = Pid::from_child(process);
-            let _ = kill_process(pid, signal);
+        if let Some(child) = &self.child {
+            let _ = kill_process(Pid::from_child(child), signal);
         }
     }
 
     /// SIGKILL, and waits for the end.
     pub fn kill(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            let _ = process.kill();
-            let _ = process.wait();
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            // Nothing refuses SIGKILL. The watchdog ends a test whose node hangs in the kernel.
+            let _ = child.wait();
+            self.process.pid.store(0, Ordering::Relaxed);
         }
         self.paused = false;
     }
@@ -197,34 +215,23 @@ impl Node {
     #[track_caller]
     pub fn terminate(&mut self) -> ExitStatus {
         self.signal(Signal::TERM);
-        self.wait_exit(Duration::from_secs(20))
+        self.wait_exit(EXIT_WITHIN)
     }
 
     /// Waits until the process ends by itself.
     #[track_caller]
     pub fn wait_exit(&mut self, within: Duration) -> ExitStatus {
-        let mut process = self.process.take().expect("the node was started");
-        let started = std::time::Instant::now();
-        loop {
-            if let Ok(Some(status)) = process.try_wait() {
-                return status;
-            }
-            if started.elapsed() > within {
-                self.process = Some(process);
-                panic!("node {} has not ended within {within:?}", self.id);
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    /// Ends the process whatever its state.
-    pub(super) fn end(&mut self) {
-        self.kill();
+        let what = format!("node {} to end", self.id);
+        let child = self.child.as_mut().expect("the node was started");
+        let status = wait::until(&what, within, || child.try_wait().transpose());
+        self.child = None;
+        self.process.pid.store(0, Ordering::Relaxed);
+        status.expect("a child can be waited for")
     }
 
     /// Removes everything the node has stored; it must not run.
     pub fn wipe(&mut self) {
-        assert!(self.process.is_none(), "node {} runs", self.id);
+        assert!(self.child.is_none(), "node {} runs", self.id);
         fs::remove_dir_all(&self.data).expect("the data directory can be removed");
         fs::create_dir_all(&self.data).expect("the data directory can be made");
     }
@@ -247,15 +254,18 @@ impl Node {
     /// Waits until `/readyz` says 200; panics when the process ends before.
     #[track_caller]
     pub fn wait_ready(&mut self, within: Duration) {
-        let deadline = std::time::Instant::now() + within;
+        let deadline = Instant::now() + within;
         while !self.is_ready() {
             if !self.is_running() {
-                self.print_tail();
+                eprint!("{}", self.process.log_tail());
                 panic!("node {} has ended", self.id);
             }
-            if std::time::Instant::now() > deadline {
-                let said = self.get("/readyz?verbose");
-                panic!("node {} is not ready within {within:?}: {said:?}", self.id);
+            if Instant::now() > deadline {
+                let answer = self.get("/readyz?verbose");
+                panic!(
+                    "node {} is not ready within {within:?}: {answer:?}",
+                    self.id
+                );
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -264,8 +274,10 @@ impl Node {
     /// Waits until `/readyz` says that it is not.
     #[track_caller]
     pub fn wait_not_ready(&mut self, within: Duration) {
-        wait::until("a node to stop being ready", within, || {
-            self.get("/readyz").filter(|answer| answer.status != 200)
+        let what = format!("node {} to stop being ready", self.id);
+        wait::until_ok(&what, within, || match self.get("/readyz") {
+            Some(answer) if answer.status != 200 => Ok(()),
+            answer => Err(format!("/readyz: {answer:?}")),
         });
     }
 
@@ -305,20 +317,6 @@ impl Node {
         fs::read(&self.log)
             .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
             .unwrap_or_default()
-    }
-
-    pub fn print_tail(&self) {
-        let text = self.log_text();
-        let lines: Vec<&str> = text.lines().collect();
-        let from = lines.len().saturating_sub(40);
-        eprintln!(
-            "--- node {}: the last lines of {}",
-            self.id,
-            self.log.display()
-        );
-        for line in &lines[from..] {
-            eprintln!("{line}");
-        }
     }
 }
 

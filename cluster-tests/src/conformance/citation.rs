@@ -1,6 +1,6 @@
 //! Citations of statements in text and in the sources of tests.
 
-use super::{Number, Standard};
+use super::standard::{Number, Standard};
 
 /// The statements that a text cites, in its order.
 pub fn in_text(text: &str) -> Vec<Number> {

@@ -1,6 +1,7 @@
 //! `docs/conformance.md`.
 
-use super::{Conformance, Proof, Standard, Statement};
+use super::standard::Standard;
+use super::statements::{Conformance, Proof, Statement};
 use crate::corpus;
 use std::fmt::Write;
 

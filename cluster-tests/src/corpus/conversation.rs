@@ -2,8 +2,8 @@
 
 use super::pattern::{self, Names};
 use super::show;
-use super::step::{self, Expect, Step, What};
-use crate::connection::{Connection, Fault, PATIENCE};
+use super::step::{self, Expectation, Step, Wanted};
+use crate::connection::{Connection, Fault, TIMEOUT};
 use crate::wire::{self, Packet, Properties};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ const TURN: Duration = Duration::from_millis(20);
 
 /// A line that was not kept.
 #[derive(Debug, Clone)]
-pub struct Broken {
+pub struct Mismatch {
     /// Counted from 1.
     pub line: usize,
     pub expected: String,
@@ -25,7 +25,7 @@ pub struct Broken {
 }
 
 /// What came on a connection instead of what was expected.
-enum Came {
+enum Actual {
     Frame(u8, Vec<u8>),
     Closed,
     Nothing,
@@ -33,7 +33,7 @@ enum Came {
     Wrong(String),
 }
 
-impl From<Fault> for Came {
+impl From<Fault> for Actual {
     fn from(fault: Fault) -> Self {
         match fault {
             Fault::Timeout => Self::Nothing,
@@ -45,8 +45,13 @@ impl From<Fault> for Came {
 
 /// Holds a conversation with these nodes and returns its text. With `rewrite`, an expectation that is not met is
 /// replaced by what came, and the conversation goes on.
-pub fn hold(text: &str, word: &str, nodes: &[SocketAddr], rewrite: bool) -> Result<String, Broken> {
-    let mut talk = Talk {
+pub fn hold(
+    text: &str,
+    word: &str,
+    nodes: &[SocketAddr],
+    rewrite: bool,
+) -> Result<String, Mismatch> {
+    let mut conversation = Conversation {
         nodes,
         word,
         node: 0,
@@ -57,7 +62,7 @@ pub fn hold(text: &str, word: &str, nodes: &[SocketAddr], rewrite: bool) -> Resu
     let mut lines = text.lines().enumerate().peekable();
     let mut written = String::new();
     while let Some((index, line)) = lines.next() {
-        let broken = |expected: &str, came: String| Broken {
+        let broken = |expected: &str, came: String| Mismatch {
             line: index + 1,
             expected: expected.trim().to_owned(),
             came,
@@ -76,11 +81,11 @@ pub fn hold(text: &str, word: &str, nodes: &[SocketAddr], rewrite: bool) -> Resu
                     run.push((next, expect));
                     lines.next();
                 }
-                let kept = talk.expect(run, rewrite);
+                let kept = conversation.expect(run, rewrite);
                 written += &kept.map_err(|(line, came)| broken(line, came))?;
             }
             other => {
-                let done = other.map_or(Ok(()), |step| talk.step(step));
+                let done = other.map_or(Ok(()), |step| conversation.step(step));
                 done.map_err(|why| broken(line, why))?;
                 written += line;
                 written.push('\n');
@@ -90,7 +95,7 @@ pub fn hold(text: &str, word: &str, nodes: &[SocketAddr], rewrite: bool) -> Resu
     Ok(written)
 }
 
-struct Talk<'a> {
+struct Conversation<'a> {
     nodes: &'a [SocketAddr],
     word: &'a str,
     node: usize,
@@ -99,7 +104,7 @@ struct Talk<'a> {
     names: Names,
 }
 
-impl Talk<'_> {
+impl Conversation<'_> {
     fn step(&mut self, step: Step) -> Result<(), String> {
         match step {
             Step::Level(level) => self.level = level,
@@ -110,8 +115,8 @@ impl Talk<'_> {
                     connection.hang_up();
                 }
             }
-            Step::Say(name, nodes) => {
-                let bytes = pattern::bytes(&nodes, &self.names)?;
+            Step::Send(name, patterns) => {
+                let bytes = pattern::bytes(&patterns, &self.names)?;
                 // A broker may close before it has read everything.
                 let _ = self.connection(&name)?.try_send(&bytes);
             }
@@ -141,7 +146,7 @@ impl Talk<'_> {
     /// Sees a run of expectations met, in any order when there are several. Returns their lines, or what they become.
     fn expect<'l>(
         &mut self,
-        mut run: Vec<(&'l str, Expect)>,
+        mut run: Vec<(&'l str, Expectation)>,
         rewrite: bool,
     ) -> Result<String, (&'l str, String)> {
         let as_it_was: Vec<&str> = run.iter().map(|(line, _)| *line).collect();
@@ -154,7 +159,7 @@ impl Talk<'_> {
                     written += met;
                     written.push('\n');
                 }
-                Err(Came::Wrong(why)) => return Err((line, why)),
+                Err(Actual::Wrong(why)) => return Err((line, why)),
                 Err(came) if rewrite => {
                     replaced = true;
                     let mark = if run[0].1.unordered { "<~" } else { "<" };
@@ -163,7 +168,7 @@ impl Talk<'_> {
                     written += format!("{on} {mark} {shown}").trim_start();
                     written.push('\n');
                     // What waits for the end or for silence goes on waiting; a packet stands for the one expected.
-                    if !(matches!(came, Came::Frame(..)) && run[0].1.what.is_quiet()) {
+                    if !(matches!(came, Actual::Frame(..)) && run[0].1.wanted.is_quiet()) {
                         run.remove(0);
                     }
                 }
@@ -183,33 +188,33 @@ impl Talk<'_> {
     }
 
     /// Takes what comes next and the expectation that it meets, whose line is returned.
-    fn meet<'l>(&mut self, run: &mut Vec<(&'l str, Expect)>) -> Result<&'l str, Came> {
-        if run[0].1.what.is_quiet() {
+    fn meet<'l>(&mut self, run: &mut Vec<(&'l str, Expectation)>) -> Result<&'l str, Actual> {
+        if run[0].1.wanted.is_quiet() {
             self.quiet(&run[0].1)?;
             return Ok(run.remove(0).0);
         }
         let (level, header, body) = self.next(&run[0].1)?;
         for (index, (_, expect)) in run.iter().enumerate() {
             let mut names = self.names.clone();
-            if expect.what.accepts(level, header, &body, &mut names) {
+            if expect.wanted.accepts(level, header, &body, &mut names) {
                 self.names = names;
                 return Ok(run.remove(index).0);
             }
         }
-        Err(Came::Frame(header, body))
+        Err(Actual::Frame(header, body))
     }
 
     /// The next packet on one of the connections, behind that connection's level.
-    fn next(&mut self, expect: &Expect) -> Result<(u8, u8, Vec<u8>), Came> {
-        let patience = expect.within.unwrap_or(PATIENCE);
-        let deadline = Instant::now() + patience;
+    fn next(&mut self, expect: &Expectation) -> Result<(u8, u8, Vec<u8>), Actual> {
+        let timeout = expect.within.unwrap_or(TIMEOUT);
+        let deadline = Instant::now() + timeout;
         loop {
             for name in &expect.on {
                 let turn = match expect.on.len() {
-                    1 => patience,
+                    1 => timeout,
                     _ => TURN,
                 };
-                let connection = self.connection(name).map_err(Came::Wrong)?;
+                let connection = self.connection(name).map_err(Actual::Wrong)?;
                 match connection.receive_frame(turn) {
                     Err(Fault::Timeout) => {}
                     other => {
@@ -219,48 +224,48 @@ impl Talk<'_> {
                 }
             }
             if Instant::now() >= deadline {
-                return Err(Came::Nothing);
+                return Err(Actual::Nothing);
             }
         }
     }
 
     /// Nothing comes, or only what announces the end.
-    fn quiet(&mut self, expect: &Expect) -> Result<(), Came> {
-        let patience = expect.within.unwrap_or(PATIENCE);
-        let connection = self.connection(&expect.on[0]).map_err(Came::Wrong)?;
-        match &expect.what {
-            What::Closed => ended(connection, patience, &[]),
-            What::End(codes) => ended(connection, patience, codes),
-            What::Refused(codes) => match connection.read_to_end(patience)?.as_slice() {
+    fn quiet(&mut self, expect: &Expectation) -> Result<(), Actual> {
+        let timeout = expect.within.unwrap_or(TIMEOUT);
+        let connection = self.connection(&expect.on[0]).map_err(Actual::Wrong)?;
+        match &expect.wanted {
+            Wanted::Closed => ended(connection, timeout, &[]),
+            Wanted::End(codes) => ended(connection, timeout, codes),
+            Wanted::Refused(codes) => match connection.read_to_end(timeout)?.as_slice() {
                 [] => Ok(()),
                 [0x20, _, 0, code, ..] if codes.contains(code) => Ok(()),
-                other => Err(Came::Wrong(format!("{other:02x?}"))),
+                other => Err(Actual::Wrong(format!("{other:02x?}"))),
             },
-            What::Open(time) => still(connection, *time),
+            Wanted::Open(time) => still(connection, *time),
             _ => {
                 still(connection, LISTEN)?;
                 connection.try_send(&wire::PINGREQ)?;
-                match connection.receive_frame(patience)? {
+                match connection.receive_frame(timeout)? {
                     (0xD0, _) => Ok(()),
-                    (header, body) => Err(Came::Frame(header, body)),
+                    (header, body) => Err(Actual::Frame(header, body)),
                 }
             }
         }
     }
 }
 
-fn still(connection: &mut Connection, time: Duration) -> Result<(), Came> {
+fn still(connection: &mut Connection, time: Duration) -> Result<(), Actual> {
     match connection.receive_frame(time) {
         Err(Fault::Timeout) => Ok(()),
         Err(fault) => Err(fault.into()),
-        Ok((header, body)) => Err(Came::Frame(header, body)),
+        Ok((header, body)) => Err(Actual::Frame(header, body)),
     }
 }
 
 /// Closed; before that at most one refusing CONNACK or DISCONNECT with one of these codes.
-fn ended(connection: &mut Connection, patience: Duration, codes: &[u8]) -> Result<(), Came> {
+fn ended(connection: &mut Connection, timeout: Duration, codes: &[u8]) -> Result<(), Actual> {
     let level = connection.level();
-    match connection.receive_frame(patience) {
+    match connection.receive_frame(timeout) {
         Err(Fault::Closed) => return Ok(()),
         Err(fault) => return Err(fault.into()),
         Ok((header, body)) => {
@@ -270,39 +275,39 @@ fn ended(connection: &mut Connection, patience: Duration, codes: &[u8]) -> Resul
                 _ => 0,
             };
             if code == 0 || !codes.contains(&code) {
-                return Err(Came::Frame(header, body));
+                return Err(Actual::Frame(header, body));
             }
         }
     }
-    match connection.receive_frame(patience) {
+    match connection.receive_frame(timeout) {
         Err(Fault::Closed) => Ok(()),
         Err(fault) => Err(fault.into()),
-        Ok((header, body)) => Err(Came::Frame(header, body)),
+        Ok((header, body)) => Err(Actual::Frame(header, body)),
     }
 }
 
 fn show(
-    came: &Came,
+    came: &Actual,
     open: &BTreeMap<String, Connection>,
     on: &str,
     word: &str,
     names: &mut Names,
 ) -> String {
     match came {
-        Came::Frame(header, body) => {
+        Actual::Frame(header, body) => {
             let level = open.get(on).map_or(wire::V5, Connection::level);
             show::packet(level, *header, body, word, names)
         }
-        Came::Closed => "CLOSE".into(),
-        Came::Nothing => "SILENCE".into(),
-        Came::Wrong(why) => why.clone(),
+        Actual::Closed => "CLOSE".into(),
+        Actual::Nothing => "SILENCE".into(),
+        Actual::Wrong(why) => why.clone(),
     }
 }
 
-impl What {
+impl Wanted {
     /// Whether it is about no packet coming.
     fn is_quiet(&self) -> bool {
-        use What::{Closed, End, Open, Refused, Silence};
+        use Wanted::{Closed, End, Open, Refused, Silence};
         matches!(self, Closed | End(_) | Refused(_) | Silence | Open(_))
     }
 
@@ -310,8 +315,8 @@ impl What {
         let decoded = wire::decode_packet(level, header, body);
         match (self, decoded) {
             (Self::First(headers), _) => headers.contains(&header),
-            (Self::Exactly(nodes), _) => {
-                pattern::matches(nodes, &wire::packet(header, body), names)
+            (Self::Exactly(patterns), _) => {
+                pattern::matches(patterns, &wire::packet(header, body), names)
             }
             (Self::Disconnect { codes, without }, Ok(Packet::Disconnect(came))) => {
                 codes.contains(&came.code) && lacks(&came.properties, without)

@@ -11,9 +11,10 @@
 //! alone                        nothing else is said to the broker meanwhile: for filters like `#`
 //! unlike quorumq why           that broker is known to answer otherwise
 //!
-//! > 10 [ s"MQTT" 05 02 0000 00 s"@" ]
-//! < 20 PRESENT                 an accepting CONNACK with session present 1; NEW: with 0
-//! < 20 NEW ( 13 003C ) WITHOUT 1A 1C   ... that has, among others, these properties, and has not those
+//! > connect v5 clean @         packets that only set the scene have names; see below
+//! < connack new                an accepting CONNACK of any version with session present 0; present: with 1
+//! < connack new ( 13 003C ) WITHOUT 1A 1C   ... that has, among others, these properties, and has not those
+//! > 10 [ s"MQTT" 05 02 0000 00 s"@" ]   bytes
 //! < 20|90 *                    a packet whose first byte is one of these
 //! < 90 [ 0001 00 02 ]          a packet with exactly these bytes
 //! < PUBACK 0001                whichever its form, with a code of success; also PUBREC, PUBREL, PUBCOMP
@@ -32,110 +33,56 @@
 //!
 //! A word in front of `>`, `<`, `close` names one of several connections; `a|b <` comes on one of the two.
 //!
+//! # Packets by name
+//!
+//! The packets that a rule is about are written as bytes. Those that lead to it, or clear up after it, have names, in
+//! what is sent and in what comes; each name stands for exactly one sequence of bytes, `connack` without a version
+//! excepted. The version is `v31`, `v311` or `v5`.
+//!
+//! ```text
+//! connect v5 clean @b                    clean start 1, client id @b, no keep-alive, nothing else
+//! connect v5 @b SessionExpiry=120        clean start 0, and a property; "" is the empty client id
+//! connect v311 clean @ keep-alive=2
+//! connack any                            a CONNACK, whatever it says
+//! connack v311 new                       exactly these bytes: accepted, session present 0, no properties
+//! connack v311 present                   ... 1
+//! subscribe v5 id=1 @/t qos=1            a filter and the options behind it, as often as needed: qos=0..2, no-local,
+//!                                        retain-as-published, retain-handling=0..2
+//! subscribe v5 id=1 SubscriptionIdentifier=7 @/a qos=0 @/b qos=2
+//! suback v5 id=1 qos=0 qos=2             granted
+//! disconnect                             the shortest form, of any version
+//! disconnect v5 SessionExpiry=0
+//! ```
+//!
+//! Properties have the standard's names without "Interval" and spaces, and come in the order in which they are written:
+//! `SessionExpiry`, `ReceiveMaximum`, `MaximumPacketSize`, `TopicAliasMaximum`, `SubscriptionIdentifier` are decimal
+//! numbers, `AuthenticationMethod` and `AuthenticationData` are texts in quotes. In names, too, `@` is the
+//! conversation's word.
+//!
+//! # Bytes
+//!
 //! Bytes are hexadecimal; `"text"` is its bytes, `s"text"` has two bytes of length in front, `[ … ]` has its remaining
-//! length in front, `( … )` its length as properties do, and `00*70000` repeats a byte. `@` in quotes is a word of eight
-//! letters that no other conversation has: client ids and topics begin with it.
+//! length in front, `( … )` its length as properties do, and `00*70000` repeats a byte. `@` in quotes is a word of
+//! eight letters that no other conversation has: client ids and topics begin with it.
 //!
 //! In what comes, `$name` is a packet id, `$name*24` so many bytes and `s$name` a string that the broker chooses: the
-//! first use of a name takes what came, later ones stand for it. `00|10` is one of these bytes, `00000008-0000000A` a number between these, `..*3`
-//! three bytes of any value. Properties with commas between them come in any order, `( 01 01 , 08 s"a" )`.
+//! first use of a name takes what came, later ones stand for it. `00|10` is one of these bytes, `00000008-0000000A` a
+//! number between these, `..*3` three bytes of any value. Properties with commas between them come in any order:
+//! `( 01 01 , 08 s"a" )`.
 //!
 //! `QUORUMQ_REWRITE=1` writes what came into the files in place of what did not come.
 
 mod conversation;
+mod file;
 mod pattern;
 mod run;
+mod setup;
 mod show;
 mod step;
 
-pub use conversation::Broken;
-pub use run::{Outcome, Told, hold_all};
-
-/// The folder of conversations with a node that knows [`USERS`] and nobody else.
-pub const LOG_IN: &str = "log_in/";
-
-/// The user of RFC 7677's example, whose password is "pencil".
-pub const USERS: &str = "user:SCRAM-SHA-256$4096:W22ZaJ0SNY7soEsUEjb6gQ==\
-    $WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=\n";
-
-/// The folders of conversations that need a node of their own.
-pub const APART: [&str; 2] = [LIMITS, LOG_IN];
-
-/// The folder of conversations with a node whose limits are low.
-pub const LIMITS: &str = "limits/";
-
-/// The `[mqtt]` section of that node.
-pub const LOW_LIMITS: &str = "\
-receive_maximum = 2
-max_packet_size_bytes = 256
-topic_alias_maximum = 0
-max_keep_alive_s = 2
-session_expiry_max_s = 1
-";
-
-use std::path::{Path, PathBuf};
-
-/// A conversation and its text.
-#[derive(Debug, Clone)]
-pub struct File {
-    /// `folder/name`.
-    pub name: String,
-    pub path: PathBuf,
-    pub text: String,
-}
-
-impl File {
-    /// Whether it wants the broker for itself.
-    pub fn is_alone(&self) -> bool {
-        self.text.lines().any(|line| line.trim() == "alone")
-    }
-
-    /// Why a broker is known to answer otherwise.
-    pub fn unlike(&self, broker: &str) -> Option<&str> {
-        self.text.lines().find_map(|line| {
-            let rest = line.strip_prefix("unlike ")?.strip_prefix(broker)?;
-            rest.strip_prefix(' ')
-        })
-    }
-}
-
-/// Where the conversations are.
-pub fn directory() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")
-}
-
-/// The conversations whose name begins with one of these, by name; all without any. [`APART`] are among them.
-pub fn files(picked: &[String]) -> Vec<File> {
-    let mut found = Vec::new();
-    for folder in sorted(&directory()) {
-        if folder.is_dir() {
-            found.extend(sorted(&folder).into_iter().filter_map(read));
-        }
-    }
-    let is_picked = |file: &File| picked.iter().any(|name| file.name.starts_with(name));
-    found.retain(|file| picked.is_empty() || is_picked(file));
-    found
-}
-
-fn sorted(directory: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(directory)
-        .unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
-    let mut found: Vec<PathBuf> = entries
-        .map(|entry| entry.expect("a directory can be read").path())
-        .collect();
-    found.sort();
-    found
-}
-
-fn read(path: PathBuf) -> Option<File> {
-    if path.extension().is_none_or(|extension| extension != "txt") {
-        return None;
-    }
-    let folder = path.parent()?.file_name()?.to_string_lossy().into_owned();
-    let name = format!("{folder}/{}", path.file_stem()?.to_string_lossy());
-    let text = std::fs::read_to_string(&path).expect("a file of the corpus can be read");
-    Some(File { name, path, text })
-}
+pub use conversation::Mismatch;
+pub use file::{APART, File, LIMITS, LOG_IN, LOW_LIMITS, USERS, directory, files};
+pub use run::{Report, Verdict, hold_all};
 
 #[cfg(test)]
 mod tests {

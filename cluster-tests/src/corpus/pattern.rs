@@ -8,7 +8,7 @@ pub type Names = BTreeMap<String, Vec<u8>>;
 
 /// A part of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Node {
+pub enum Pattern {
     Bytes(Vec<u8>),
     /// `$name`: two bytes, a packet id; `$name*24`: so many bytes.
     Taken(String, usize),
@@ -21,26 +21,26 @@ pub enum Node {
     /// `..*4`: so many bytes, whatever they are.
     Any(usize),
     /// `[ … ]`: its length in front.
-    Body(Vec<Node>),
+    Body(Vec<Pattern>),
     /// `( … , … )`: its length in front; with commas a list of properties in any order, else exactly that.
-    Properties(Vec<Vec<Node>>),
+    Properties(Vec<Vec<Pattern>>),
 }
 
 /// Reads a line; `word` stands for `@` in quotes.
-pub fn parse(line: &str, word: &str) -> Result<Vec<Node>, String> {
+pub fn parse(line: &str, word: &str) -> Result<Vec<Pattern>, String> {
     struct Open {
         bracket: char,
-        before: Vec<Node>,
-        groups: Vec<Vec<Node>>,
+        before: Vec<Pattern>,
+        groups: Vec<Vec<Pattern>>,
     }
     let mut rest = line.trim();
     let mut open: Vec<Open> = Vec::new();
-    let mut nodes = Vec::new();
+    let mut patterns = Vec::new();
     while let Some(first) = rest.chars().next() {
         match first {
             ' ' => rest = &rest[1..],
             '[' | '(' => {
-                let before = std::mem::take(&mut nodes);
+                let before = std::mem::take(&mut patterns);
                 let groups = Vec::new();
                 open.push(Open {
                     bracket: first,
@@ -52,17 +52,17 @@ pub fn parse(line: &str, word: &str) -> Result<Vec<Node>, String> {
             ',' => {
                 let inner = open.last_mut().filter(|inner| inner.bracket == '(');
                 let inner = inner.ok_or("a comma outside ( )")?;
-                inner.groups.push(std::mem::take(&mut nodes));
+                inner.groups.push(std::mem::take(&mut patterns));
                 rest = &rest[1..];
             }
             ']' | ')' => {
                 let mut inner = open.pop().ok_or("closed without an opening")?;
-                let body = std::mem::replace(&mut nodes, inner.before);
-                nodes.push(match (inner.bracket, first) {
-                    ('[', ']') => Node::Body(body),
+                let body = std::mem::replace(&mut patterns, inner.before);
+                patterns.push(match (inner.bracket, first) {
+                    ('[', ']') => Pattern::Body(body),
                     ('(', ')') => {
                         inner.groups.push(body);
-                        Node::Properties(inner.groups)
+                        Pattern::Properties(inner.groups)
                     }
                     (bracket, _) => return Err(format!("{bracket} closed by {first}")),
                 });
@@ -70,25 +70,25 @@ pub fn parse(line: &str, word: &str) -> Result<Vec<Node>, String> {
             }
             '"' => {
                 let (text, after) = quoted(rest, word)?;
-                nodes.push(Node::Bytes(text));
+                patterns.push(Pattern::Bytes(text));
                 rest = after;
             }
             's' if rest[1..].starts_with('"') => {
                 let (text, after) = quoted(&rest[1..], word)?;
-                nodes.push(Node::Bytes(wire::field(&text)));
+                patterns.push(Pattern::Bytes(wire::field(&text)));
                 rest = after;
             }
             _ => {
                 let end = rest
                     .find([' ', ',', ']', ')', '[', '(', '"'])
                     .unwrap_or(rest.len());
-                nodes.push(bare(&rest[..end])?);
+                patterns.push(bare(&rest[..end])?);
                 rest = &rest[end..];
             }
         }
     }
     if open.is_empty() {
-        Ok(nodes)
+        Ok(patterns)
     } else {
         Err("not closed".into())
     }
@@ -99,36 +99,36 @@ fn quoted<'a>(rest: &'a str, word: &str) -> Result<(Vec<u8>, &'a str), String> {
     Ok((text.replace('@', word).into_bytes(), after))
 }
 
-fn bare(word: &str) -> Result<Node, String> {
+fn bare(word: &str) -> Result<Pattern, String> {
     if let Some(name) = word.strip_prefix("s$") {
-        return Ok(Node::Text(name.to_owned()));
+        return Ok(Pattern::Text(name.to_owned()));
     }
     if let Some(name) = word.strip_prefix('$') {
         let (name, length) = match name.split_once('*') {
             Some((name, length)) => (name, length.parse().map_err(|_| format!("{word:?}"))?),
             None => (name, 2),
         };
-        return Ok(Node::Taken(name.to_owned(), length));
+        return Ok(Pattern::Taken(name.to_owned(), length));
     }
     if word.contains('|') {
         let bytes = hex(&word.replace('|', ""))?;
-        return Ok(Node::OneOf(bytes));
+        return Ok(Pattern::OneOf(bytes));
     }
     if let Some((low, high)) = word.split_once('-') {
         let (low, high) = (hex(low)?, hex(high)?);
         if low.len() != high.len() || low > high {
             return Err(format!("no range: {word:?}"));
         }
-        return Ok(Node::Between(low, high));
+        return Ok(Pattern::Between(low, high));
     }
     let (digits, times) = match word.split_once('*') {
         Some((digits, times)) => (digits, times.parse().map_err(|_| format!("{word:?}"))?),
         None => (word, 1),
     };
     if digits == ".." {
-        return Ok(Node::Any(times));
+        return Ok(Pattern::Any(times));
     }
-    Ok(Node::Bytes(hex(digits)?.repeat(times)))
+    Ok(Pattern::Bytes(hex(digits)?.repeat(times)))
 }
 
 /// Bytes from hexadecimal digits.
@@ -142,26 +142,26 @@ pub fn hex(digits: &str) -> Result<Vec<u8>, String> {
 }
 
 /// The bytes to send; every name must have its value.
-pub fn bytes(nodes: &[Node], names: &Names) -> Result<Vec<u8>, String> {
+pub fn bytes(patterns: &[Pattern], names: &Names) -> Result<Vec<u8>, String> {
     let value = |name: &String| {
         let value = names.get(name);
         value.ok_or_else(|| format!("${name} has not come yet"))
     };
     let mut said = Vec::new();
-    for node in nodes {
+    for node in patterns {
         match node {
-            Node::Bytes(bytes) => said.extend(bytes),
-            Node::Taken(name, _) => said.extend(value(name)?),
-            Node::Text(name) => said.extend(wire::field(value(name)?)),
-            Node::Body(inner) => said.extend(with_length(bytes(inner, names)?)?),
-            Node::Properties(groups) => {
+            Pattern::Bytes(bytes) => said.extend(bytes),
+            Pattern::Taken(name, _) => said.extend(value(name)?),
+            Pattern::Text(name) => said.extend(wire::field(value(name)?)),
+            Pattern::Body(inner) => said.extend(with_length(bytes(inner, names)?)?),
+            Pattern::Properties(groups) => {
                 let mut list = Vec::new();
                 for group in groups {
                     list.extend(bytes(group, names)?);
                 }
                 said.extend(with_length(list)?);
             }
-            Node::OneOf(_) | Node::Between(..) | Node::Any(_) => {
+            Pattern::OneOf(_) | Pattern::Between(..) | Pattern::Any(_) => {
                 return Err("choices are for what comes, not for what is sent".into());
             }
         }
@@ -174,35 +174,35 @@ fn with_length(bytes: Vec<u8>) -> Result<Vec<u8>, String> {
     Ok([wire::varint(length), bytes].concat())
 }
 
-/// Whether `came` is exactly what the nodes say. Names that are met for the first time take what came, also when the
+/// Whether `came` is exactly what the patterns say. Names that are met for the first time take what came, also when the
 /// rest then turns out to be something else: match against a copy where that matters.
-pub fn matches(nodes: &[Node], came: &[u8], names: &mut Names) -> bool {
-    beginning(nodes, came, names) == Some(came.len())
+pub fn matches(patterns: &[Pattern], came: &[u8], names: &mut Names) -> bool {
+    beginning(patterns, came, names) == Some(came.len())
 }
 
-/// How many of the bytes the nodes cover.
-fn beginning(nodes: &[Node], came: &[u8], names: &mut Names) -> Option<usize> {
+/// How many of the bytes the patterns cover.
+fn beginning(patterns: &[Pattern], came: &[u8], names: &mut Names) -> Option<usize> {
     let mut at = 0;
-    for node in nodes {
+    for node in patterns {
         let rest = &came[at..];
         at += match node {
-            Node::Bytes(wanted) => rest.starts_with(wanted).then_some(wanted.len())?,
-            Node::OneOf(choices) => choices.contains(rest.first()?).then_some(1)?,
-            Node::Any(count) => rest.get(..*count)?.len(),
-            Node::Between(low, high) => {
+            Pattern::Bytes(wanted) => rest.starts_with(wanted).then_some(wanted.len())?,
+            Pattern::OneOf(choices) => choices.contains(rest.first()?).then_some(1)?,
+            Pattern::Any(count) => rest.get(..*count)?.len(),
+            Pattern::Between(low, high) => {
                 let value = rest.get(..low.len())?;
                 (value >= &low[..] && value <= &high[..]).then_some(low.len())?
             }
-            Node::Taken(name, length) => taken(name, rest.get(..*length)?, names)?.len(),
-            Node::Text(name) => {
+            Pattern::Taken(name, length) => taken(name, rest.get(..*length)?, names)?.len(),
+            Pattern::Text(name) => {
                 let length = usize::from(u16::from_be_bytes([*rest.first()?, *rest.get(1)?]));
                 2 + taken(name, rest.get(2..2 + length)?, names)?.len()
             }
-            Node::Body(inner) => {
+            Pattern::Body(inner) => {
                 let (start, body) = measured(rest)?;
                 matches(inner, body, names).then_some(start + body.len())?
             }
-            Node::Properties(groups) => {
+            Pattern::Properties(groups) => {
                 let (start, list) = measured(rest)?;
                 let same = match groups.as_slice() {
                     [exactly] => matches(exactly, list, names),
@@ -235,7 +235,7 @@ fn measured(came: &[u8]) -> Option<(usize, &[u8])> {
 }
 
 /// Every property has its group; user properties come in the order of theirs.
-fn any_order(groups: &[Vec<Node>], list: &[u8], names: &mut Names) -> bool {
+fn any_order(groups: &[Vec<Pattern>], list: &[u8], names: &mut Names) -> bool {
     let Ok(mut came) = wire::split_properties(list) else {
         return false;
     };
@@ -254,7 +254,7 @@ fn any_order(groups: &[Vec<Node>], list: &[u8], names: &mut Names) -> bool {
 }
 
 /// Whether the list has a property for every group, whatever else it has.
-pub fn holds_all(groups: &[Vec<Node>], list: &[&[u8]], names: &mut Names) -> bool {
+pub fn holds_all(groups: &[Vec<Pattern>], list: &[&[u8]], names: &mut Names) -> bool {
     groups
         .iter()
         .all(|group| list.iter().any(|one| matches(group, one, names)))
@@ -269,8 +269,8 @@ mod tests {
     }
 
     fn fits(line: &str, came: &[u8]) -> bool {
-        let nodes = parse(line, "w").expect("it is well formed");
-        matches(&nodes, came, &mut Names::new())
+        let patterns = parse(line, "w").expect("it is well formed");
+        matches(&patterns, came, &mut Names::new())
     }
 
     #[test]
@@ -312,13 +312,13 @@ mod tests {
 
     #[test]
     fn a_name_takes_what_comes_and_keeps_it() {
-        let nodes = parse("$1 s$id $1", "w").expect("it is well formed");
+        let patterns = parse("$1 s$id $1", "w").expect("it is well formed");
         let mut names = Names::new();
-        assert!(matches(&nodes, &[7, 8, 0, 1, b'x', 7, 8], &mut names));
+        assert!(matches(&patterns, &[7, 8, 0, 1, b'x', 7, 8], &mut names));
         assert_eq!(names["id"], b"x");
-        assert!(!matches(&nodes, &[7, 9, 0, 1, b'x', 7, 9], &mut names));
-        let nodes = parse("$long*3 $1", "w").expect("it is well formed");
-        assert!(matches(&nodes, &[1, 2, 3, 7, 8], &mut names));
+        assert!(!matches(&patterns, &[7, 9, 0, 1, b'x', 7, 9], &mut names));
+        let patterns = parse("$long*3 $1", "w").expect("it is well formed");
+        assert!(matches(&patterns, &[1, 2, 3, 7, 8], &mut names));
         assert_eq!(names["long"], [1, 2, 3]);
         let answer = parse("[ $1 s$id ]", "w").expect("it is well formed");
         assert_eq!(

@@ -1,7 +1,7 @@
 //! Many conversations side by side, and what is told about them.
 
-use super::conversation::{self, Broken};
-use super::{APART, File, files};
+use super::conversation::{self, Mismatch};
+use super::file::{APART, File, files};
 use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,30 +12,29 @@ const SIDE_BY_SIDE: usize = 12;
 
 /// How a conversation went.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct Verdict {
     pub file: File,
-    pub broken: Option<Broken>,
+    pub broken: Option<Mismatch>,
     pub took: Duration,
 }
 
 /// How all of them went.
 #[derive(Debug)]
-pub struct Told {
-    pub outcomes: Vec<Outcome>,
+pub struct Report {
+    pub verdicts: Vec<Verdict>,
     pub took: Duration,
     broker: String,
 }
 
-/// Holds the conversations whose name begins with one of `picked` with the nodes of a broker; without any, all but those
-/// that need a node of their own.
-/// `QUORUMQ_REWRITE=1` rewrites those that go otherwise, `unlike` ones excepted.
-pub fn hold_all(broker: &str, picked: &[String], nodes: &[SocketAddr]) -> Told {
+/// Holds the conversations whose name begins with one of `picked` with the nodes of a broker; without any, all but
+/// those that need a node of their own. `QUORUMQ_REWRITE=1` rewrites those that go otherwise, `unlike` ones excepted.
+pub fn hold_all(broker: &str, picked: &[String], nodes: &[SocketAddr]) -> Report {
     let began = Instant::now();
     let mut all = files(picked);
     let is_apart = |file: &File| APART.iter().any(|folder| file.name.starts_with(folder));
     all.retain(|file| !picked.is_empty() || !is_apart(file));
     let (alone, beside): (Vec<File>, Vec<File>) = all.into_iter().partition(File::is_alone);
-    let outcomes = Mutex::new(Vec::new());
+    let verdicts = Mutex::new(Vec::new());
     for (group, threads) in [(beside, SIDE_BY_SIDE), (alone, 1)] {
         // Those that wait begin first.
         let mut group = group;
@@ -47,11 +46,11 @@ pub fn hold_all(broker: &str, picked: &[String], nodes: &[SocketAddr]) -> Told {
                 let Some((index, file)) = taken else { break };
                 let mut turned = nodes.to_vec();
                 turned.rotate_left(index % nodes.len());
-                let outcome = hold(file, broker, &turned);
-                outcomes
+                let verdict = hold(file, broker, &turned);
+                verdicts
                     .lock()
                     .expect("no thread panics with it")
-                    .push(outcome);
+                    .push(verdict);
             }
         };
         std::thread::scope(|scope| {
@@ -60,16 +59,16 @@ pub fn hold_all(broker: &str, picked: &[String], nodes: &[SocketAddr]) -> Told {
             }
         });
     }
-    let mut outcomes = outcomes.into_inner().expect("every thread has ended");
-    outcomes.sort_by(|a, b| a.file.name.cmp(&b.file.name));
-    Told {
-        outcomes,
+    let mut verdicts = verdicts.into_inner().expect("every thread has ended");
+    verdicts.sort_by(|a, b| a.file.name.cmp(&b.file.name));
+    Report {
+        verdicts,
         took: began.elapsed(),
         broker: broker.to_owned(),
     }
 }
 
-fn hold(file: File, broker: &str, nodes: &[SocketAddr]) -> Outcome {
+fn hold(file: File, broker: &str, nodes: &[SocketAddr]) -> Verdict {
     let began = Instant::now();
     let asked = std::env::var("QUORUMQ_REWRITE").is_ok_and(|value| value == "1");
     // What is known to be wrong is not made the expectation.
@@ -84,7 +83,7 @@ fn hold(file: File, broker: &str, nodes: &[SocketAddr]) -> Outcome {
         }
         Err(broken) => Some(broken),
     };
-    Outcome {
+    Verdict {
         file,
         broken,
         took: began.elapsed(),
@@ -109,14 +108,14 @@ fn unique_word() -> String {
     word
 }
 
-impl Told {
+impl Report {
     /// Everything that is not as it should be, one entry each: a conversation that broke, or one that was known to
     /// break and does not.
     pub fn complaints(&self) -> Vec<String> {
-        let complaint = |outcome: &Outcome| {
-            let name = &outcome.file.name;
-            let known = outcome.file.unlike(&self.broker);
-            match (&outcome.broken, known) {
+        let complaint = |verdict: &Verdict| {
+            let name = &verdict.file.name;
+            let known = verdict.file.unlike(&self.broker);
+            match (&verdict.broken, known) {
                 (Some(broken), None) => Some(format!(
                     "{name}:{}\n    expected {}\n    came     {}",
                     broken.line, broken.expected, broken.came
@@ -128,16 +127,16 @@ impl Told {
                 _ => None,
             }
         };
-        self.outcomes.iter().filter_map(complaint).collect()
+        self.verdicts.iter().filter_map(complaint).collect()
     }
 
     /// How many held, how many are known to break, the slowest, and the complaints.
-    pub fn report(&self) -> String {
-        let held = self.outcomes.iter().filter(|o| o.broken.is_none()).count();
+    pub fn summary(&self) -> String {
+        let held = self.verdicts.iter().filter(|o| o.broken.is_none()).count();
         let complaints = self.complaints();
-        let (all, took) = (self.outcomes.len(), self.took.as_millis());
+        let (all, took) = (self.verdicts.len(), self.took.as_millis());
         let mut report = format!("{held} of {all} conversations held in {took} ms");
-        if let Some(slowest) = self.outcomes.iter().max_by_key(|outcome| outcome.took) {
+        if let Some(slowest) = self.verdicts.iter().max_by_key(|verdict| verdict.took) {
             let (name, took) = (&slowest.file.name, slowest.took.as_millis());
             report += &format!("; the slowest, {name}, took {took} ms");
         }

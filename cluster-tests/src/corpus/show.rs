@@ -12,11 +12,11 @@ pub fn packet(level: u8, header: u8, body: &[u8], word: &str, names: &mut Names)
     let body = match decoded {
         Packet::Connack(connack) if connack.code == 0 => {
             let present = if connack.session_present {
-                "PRESENT"
+                "present"
             } else {
-                "NEW"
+                "new"
             };
-            return format!("20 {present}");
+            return format!("connack {present}");
         }
         Packet::Connack(connack) => {
             let code = format!("00 {:02X}", connack.code);

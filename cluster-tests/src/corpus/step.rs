@@ -1,6 +1,7 @@
 //! The lines of a conversation.
 
-use super::pattern::{self, Node};
+use super::pattern::{self, Pattern};
+use super::setup;
 use crate::wire;
 use std::time::Duration;
 
@@ -15,23 +16,23 @@ pub enum Step {
     /// These names stand for different values.
     Differ(Vec<String>),
     Close(String),
-    Say(String, Vec<Node>),
-    Expect(Expect),
+    Send(String, Vec<Pattern>),
+    Expect(Expectation),
 }
 
 /// What must come.
 #[derive(Debug)]
-pub struct Expect {
+pub struct Expectation {
     /// The connections, on one of which it comes.
     pub on: Vec<String>,
     /// With its neighbours of the same kind in any order.
     pub unordered: bool,
     pub within: Option<Duration>,
-    pub what: What,
+    pub wanted: Wanted,
 }
 
 #[derive(Debug)]
-pub enum What {
+pub enum Wanted {
     Closed,
     /// Closed, with at most one of these reasons before.
     End(Vec<u8>),
@@ -42,14 +43,14 @@ pub enum What {
     Open(Duration),
     Accepted {
         present: bool,
-        with: Vec<Vec<Node>>,
+        with: Vec<Vec<Pattern>>,
         without: Vec<u8>,
     },
     First(Vec<u8>),
     /// An acknowledgement in whichever of its forms.
     Ack {
         header: u8,
-        id: Node,
+        id: Pattern,
         codes: Vec<u8>,
         /// Properties it has not.
         without: Vec<u8>,
@@ -58,7 +59,7 @@ pub enum What {
         codes: Vec<u8>,
         without: Vec<u8>,
     },
-    Exactly(Vec<Node>),
+    Exactly(Vec<Pattern>),
 }
 
 /// Reads a line; `None` for comments, empty lines and what only the runner looks at.
@@ -97,10 +98,11 @@ pub fn parse(line: &str, word: &str) -> Result<Option<Step>, String> {
     let at = line.find(['>', '<']).ok_or("neither > nor <")?;
     let (name, rest) = (line[..at].trim(), &line[at + 1..]);
     if line[at..].starts_with('>') {
-        return Ok(Some(Step::Say(
-            name.to_owned(),
-            pattern::parse(rest, word)?,
-        )));
+        let patterns = match setup::packet(rest, word)? {
+            Some(bytes) => vec![Pattern::Bytes(bytes)],
+            None => pattern::parse(rest, word)?,
+        };
+        return Ok(Some(Step::Send(name.to_owned(), patterns)));
     }
     let (unordered, rest) = match rest.strip_prefix('~') {
         Some(rest) => (true, rest),
@@ -110,11 +112,11 @@ pub fn parse(line: &str, word: &str) -> Result<Option<Step>, String> {
         Some((rest, within)) => (rest, Some(Duration::from_millis(number(within.trim())?))),
         None => (rest, None),
     };
-    Ok(Some(Step::Expect(Expect {
+    Ok(Some(Step::Expect(Expectation {
         on: name.split('|').map(|name| name.trim().to_owned()).collect(),
         unordered,
         within,
-        what: expectation(rest.trim(), word)?,
+        wanted: expectation(rest.trim(), word)?,
     })))
 }
 
@@ -125,7 +127,7 @@ fn codes(words: &[&str]) -> Result<Vec<u8>, String> {
         .collect()
 }
 
-fn expectation(wanted: &str, word: &str) -> Result<What, String> {
+fn expectation(wanted: &str, word: &str) -> Result<Wanted, String> {
     let (wanted, without) = match wanted.split_once(" WITHOUT ") {
         Some((wanted, without)) => {
             let ids: Vec<&str> = without.split_whitespace().collect();
@@ -135,28 +137,29 @@ fn expectation(wanted: &str, word: &str) -> Result<What, String> {
     };
     let words: Vec<&str> = wanted.split_whitespace().collect();
     let what = match words.as_slice() {
-        ["CLOSE"] => What::Closed,
-        ["END", rest @ ..] => What::End(codes(rest)?),
-        ["REFUSED", rest @ ..] => What::Refused(codes(rest)?),
-        ["SILENCE"] => What::Silence,
+        ["CLOSE"] => Wanted::Closed,
+        ["END", rest @ ..] => Wanted::End(codes(rest)?),
+        ["REFUSED", rest @ ..] => Wanted::Refused(codes(rest)?),
+        ["SILENCE"] => Wanted::Silence,
         ["OPEN", millis] => {
             let millis = millis.parse().map_err(|_| "OPEN needs milliseconds")?;
-            What::Open(Duration::from_millis(millis))
+            Wanted::Open(Duration::from_millis(millis))
         }
-        ["20", present @ ("PRESENT" | "NEW"), ..] => {
+        ["connack", present @ ("present" | "new"), ..] => {
             let with = wanted.split_once(present).map_or("", |(_, with)| with);
             let with = match pattern::parse(with, word)?.as_slice() {
                 [] => Vec::new(),
-                [Node::Properties(groups)] => groups.clone(),
-                _ => return Err("after NEW or PRESENT come properties in ( )".into()),
+                [Pattern::Properties(groups)] => groups.clone(),
+                _ => return Err("after new or present come properties in ( )".into()),
             };
-            What::Accepted {
-                present: *present == "PRESENT",
+            Wanted::Accepted {
+                present: *present == "present",
                 with,
                 without,
             }
         }
-        [first, "*"] => What::First(codes(&first.split('|').collect::<Vec<_>>())?),
+        ["connack", "any"] => Wanted::First(vec![0x20]),
+        [first, "*"] => Wanted::First(codes(&first.split('|').collect::<Vec<_>>())?),
         [
             name @ ("PUBACK" | "PUBREC" | "PUBREL" | "PUBCOMP"),
             id,
@@ -168,10 +171,10 @@ fn expectation(wanted: &str, word: &str) -> Result<What, String> {
                 "PUBREL" => (wire::PUBREL, &[0][..]),
                 _ => (wire::PUBCOMP, &[0][..]),
             };
-            let mut nodes = pattern::parse(id, word)?;
-            What::Ack {
+            let mut patterns = pattern::parse(id, word)?;
+            Wanted::Ack {
                 header,
-                id: nodes.pop().ok_or("an acknowledgement has an id")?,
+                id: patterns.pop().ok_or("an acknowledgement has an id")?,
                 codes: match rest {
                     [] => success.into(),
                     rest => codes(rest)?,
@@ -179,12 +182,15 @@ fn expectation(wanted: &str, word: &str) -> Result<What, String> {
                 without,
             }
         }
-        ["E0", rest @ ..] if !wanted.contains('[') => What::Disconnect {
+        ["E0", rest @ ..] if !wanted.contains('[') => Wanted::Disconnect {
             codes: codes(rest)?,
             without,
         },
-        _ if !without.is_empty() => return Err("WITHOUT is for NEW, PRESENT, PUBACK, E0".into()),
-        _ => What::Exactly(pattern::parse(wanted, word)?),
+        _ if !without.is_empty() => return Err("WITHOUT is for connack, PUBACK, E0".into()),
+        _ => Wanted::Exactly(match setup::packet(wanted, word)? {
+            Some(bytes) => vec![Pattern::Bytes(bytes)],
+            None => pattern::parse(wanted, word)?,
+        }),
     };
     Ok(what)
 }

@@ -1,48 +1,52 @@
 //! Many publishers and subscribers at once.
 
-use super::hopper::Hopper;
+use super::failover_client::FailoverClient;
 use super::publisher::{Publisher, PublisherShape};
-use super::record::{At, PublisherRecord, Record, SubscriberRecord, SubscriberShape};
-use super::subscriber::{Line, Subscriber};
+use super::signals::{Signals, SubscriberSignals};
+use super::subscriber::Subscriber;
 use crate::check::delivery;
 use crate::random::Random;
+use crate::record::{At, PublisherRecord, Record, SubscriberRecord, SubscriberShape};
 use crate::wait;
 use crate::wire::V5;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long nothing at all may come, once the publishers have ended and all nodes serve, while something is missing.
+/// How long all subscribers may take to subscribe.
+const SUBSCRIBED_WITHIN: Duration = Duration::from_secs(60);
+
+/// How long subscribers wait for a missing message without receiving any, after the publishers have ended.
 const DRAINED_WITHIN: Duration = Duration::from_secs(20);
 
-/// How long nothing more may come before the subscribers leave: time for a copy too many to show itself.
+/// How long nothing more must come before the subscribers leave, so that a duplicate is seen.
 const QUIET: Duration = Duration::from_millis(500);
 
-/// What to load with.
+/// What a load consists of.
 #[derive(Debug, Clone)]
 pub struct Shape {
-    /// Begins every topic and client id, so that loads of one broker do not meet.
+    /// The beginning of every topic and client id, so that loads of one broker do not share any.
     pub name: String,
     pub seed: u64,
     pub publishers: usize,
     pub topics: usize,
     /// Messages in flight per publisher, at most.
     pub window: usize,
-    /// Between two messages of a publisher; it bounds how many there are.
+    /// Time between two messages of a publisher; it bounds their number.
     pub pause: Duration,
     pub subscribers: Vec<SubscriberShape>,
-    /// How often clients cut their own connections, of a thousand messages.
+    /// How often clients cut their own connections, per thousand messages.
     pub cuts: u64,
 }
 
 impl Shape {
-    /// Four publishers on three topics; subscribers of every kind: wide and narrow windows, QoS 1 and 2, MQTT 3.1.1, one
-    /// that is away until the end, and two shared subscriptions.
+    /// Four publishers on three topics; subscribers of every kind: wide and narrow windows, QoS 1 and 2, MQTT 3.1.1,
+    /// one that is away until the end, and two shared subscriptions.
     pub fn new(name: &str, seed: u64) -> Self {
-        use super::record::Interest;
+        use crate::record::Interest;
         let own = |kind: &str| SubscriberShape::new(format!("{name}-{kind}"));
         let mut subscribers = vec![
             own("wide"),
@@ -87,33 +91,21 @@ impl Shape {
     }
 }
 
-/// What the threads of a load share.
-#[derive(Debug)]
-pub(super) struct Flags {
-    began: Instant,
-    pub publishers_end: AtomicBool,
-    /// Give up even where something is in flight.
-    pub publishers_abandon: AtomicBool,
-    pub subscribers_abandon: AtomicBool,
-    /// Messages accepted so far.
-    pub accepted: AtomicUsize,
-}
-
-impl Flags {
-    pub fn now(&self) -> At {
-        u64::try_from(self.began.elapsed().as_millis()).expect("a test is shorter than an aeon")
-    }
-}
-
 struct Listener {
     record: Arc<Mutex<SubscriberRecord>>,
-    line: Arc<Line>,
+    own_signals: Arc<SubscriberSignals>,
     thread: JoinHandle<()>,
+}
+
+impl Listener {
+    fn name(&self) -> String {
+        locked(&self.record).shape.client_id.clone()
+    }
 }
 
 /// A running load; [`Load::stop`] ends it.
 pub struct Load {
-    flags: Arc<Flags>,
+    signals: Arc<Signals>,
     publishers: Vec<(Arc<Mutex<PublisherRecord>>, JoinHandle<()>)>,
     subscribers: Vec<Listener>,
 }
@@ -126,46 +118,48 @@ impl Load {
     /// Subscribes all subscribers, those that are away included, then starts to publish.
     #[track_caller]
     pub fn start(nodes: &[SocketAddr], shape: &Shape) -> Self {
-        let flags = Arc::new(Flags {
-            began: Instant::now(),
-            publishers_end: AtomicBool::new(false),
-            publishers_abandon: AtomicBool::new(false),
-            subscribers_abandon: AtomicBool::new(false),
-            accepted: AtomicUsize::new(0),
-        });
+        let signals = Arc::new(Signals::new());
         let subscribers: Vec<Listener> = (0..shape.subscribers.len())
-            .map(|index| listen(nodes, shape, index, &flags))
+            .map(|index| listen(nodes, shape, index, &signals))
             .collect();
-        wait::until("all subscriptions", Duration::from_secs(20), || {
-            let done = |listener: &Listener| listener.line.subscribed.load(Ordering::Relaxed);
-            subscribers.iter().all(done).then_some(())
+        wait::until_ok("all subscriptions", SUBSCRIBED_WITHIN, || {
+            let is_open = |one: &&Listener| !one.own_signals.subscribed.load(Ordering::Relaxed);
+            match subscribers.iter().find(is_open) {
+                None => Ok(()),
+                Some(one) => Err(format!("{} is not subscribed", one.name())),
+            }
         });
         let publishers = (0..shape.publishers)
-            .map(|number| publish(nodes, shape, number, &flags))
+            .map(|number| publish(nodes, shape, number, &signals))
             .collect();
         Self {
-            flags,
+            signals,
             publishers,
             subscribers,
         }
     }
 
-    /// The time that its clients write down.
+    /// The time on the clock of its records.
     pub fn now(&self) -> At {
-        self.flags.now()
+        self.signals.now()
     }
 
     /// Messages acknowledged so far.
     pub fn accepted(&self) -> usize {
-        self.flags.accepted.load(Ordering::Relaxed)
+        self.signals.accepted.load(Ordering::Relaxed)
     }
 
     /// Waits until that many more messages were acknowledged.
     #[track_caller]
     pub fn wait_progress(&self, count: usize, within: Duration) {
         let goal = self.accepted() + count;
-        wait::until("messages to be acknowledged", within, || {
-            (self.accepted() >= goal).then_some(())
+        let what = format!("{count} messages to be acknowledged");
+        wait::until_ok(&what, within, || {
+            let missing = goal.saturating_sub(self.accepted());
+            match missing {
+                0 => Ok(()),
+                missing => Err(format!("{missing} are missing")),
+            }
         });
     }
 
@@ -174,7 +168,7 @@ impl Load {
         let connected = |node: usize| {
             self.subscribers
                 .iter()
-                .filter(|listener| listener.line.node.load(Ordering::Relaxed) == node)
+                .filter(|listener| listener.own_signals.node.load(Ordering::Relaxed) == node)
                 .count()
         };
         (0..nodes)
@@ -183,7 +177,7 @@ impl Load {
             .expect("some node is allowed")
     }
 
-    /// What was written down so far.
+    /// What was recorded so far.
     pub fn record(&self) -> Record {
         Record {
             publishers: self
@@ -199,7 +193,7 @@ impl Load {
         }
     }
 
-    /// Ends the publishers, waits until everything has arrived or nothing more comes, and returns what all wrote down.
+    /// Ends the publishers, waits until everything has arrived or nothing more comes, and returns the record.
     #[track_caller]
     pub fn stop(self) -> Record {
         self.stop_when(|record| delivery::lost(record).is_empty())
@@ -208,8 +202,8 @@ impl Load {
     /// The same for a load whose messages others publish: `complete` says whether they have arrived.
     #[track_caller]
     pub fn stop_when(self, complete: impl Fn(&Record) -> bool) -> Record {
-        self.flags.publishers_end.store(true, Ordering::Relaxed);
-        // Those that cannot end write down what they wait for.
+        self.signals.publishers_end.store(true, Ordering::Relaxed);
+        // A publisher that cannot end records what it waits for.
         let deadline = Instant::now() + DRAINED_WITHIN;
         while !self
             .publishers
@@ -217,23 +211,25 @@ impl Load {
             .all(|(_, thread)| thread.is_finished())
         {
             if Instant::now() > deadline {
-                self.flags.publishers_abandon.store(true, Ordering::Relaxed);
+                self.signals
+                    .publishers_abandon
+                    .store(true, Ordering::Relaxed);
             }
             std::thread::sleep(Duration::from_millis(10));
         }
         for listener in &self.subscribers {
-            listener.line.wake.store(true, Ordering::Relaxed);
+            listener.own_signals.wake.store(true, Ordering::Relaxed);
         }
         self.wait_drained(complete);
         for listener in &self.subscribers {
-            listener.line.end.store(true, Ordering::Relaxed);
+            listener.own_signals.end.store(true, Ordering::Relaxed);
         }
         let deadline = Instant::now() + DRAINED_WITHIN;
         let ended = |listener: &Listener| listener.thread.is_finished();
         while !self.subscribers.iter().all(ended) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(10));
         }
-        self.flags
+        self.signals
             .subscribers_abandon
             .store(true, Ordering::Relaxed);
         let record = self.record();
@@ -241,24 +237,24 @@ impl Load {
             thread.join().expect("a publisher does not panic");
         }
         for listener in self.subscribers {
-            let name = locked(&listener.record).shape.client_id.clone();
+            let name = listener.name();
             listener.thread.join().expect("a subscriber does not panic");
-            let ended = listener.line.ended.load(Ordering::Relaxed);
+            let ended = listener.own_signals.ended.load(Ordering::Relaxed);
             assert!(ended, "{name} found no node to leave in order");
         }
         record
     }
 
-    /// Everything acknowledged is there and nothing more comes; or nothing has come for long and something is missing,
-    /// which the checks name then.
+    /// Waits until everything acknowledged has arrived and nothing more comes. When something stays missing, the wait
+    /// ends after [`DRAINED_WITHIN`] of silence, and the checks name it.
     fn wait_drained(&self, complete: impl Fn(&Record) -> bool) {
-        let began = self.flags.now();
+        let began = self.signals.now();
         loop {
             let record = self.record();
             let latest =
                 |subscriber: &SubscriberRecord| subscriber.events.last().map(|last| last.0);
             let last = record.subscribers.iter().filter_map(latest).max();
-            let silence = self.flags.now() - last.unwrap_or(0).max(began);
+            let silence = self.signals.now() - last.unwrap_or(0).max(began);
             let silence = Duration::from_millis(silence);
             if silence > DRAINED_WITHIN || (silence > QUIET && complete(&record)) {
                 return;
@@ -268,7 +264,7 @@ impl Load {
     }
 }
 
-fn listen(nodes: &[SocketAddr], shape: &Shape, index: usize, flags: &Arc<Flags>) -> Listener {
+fn listen(nodes: &[SocketAddr], shape: &Shape, index: usize, signals: &Arc<Signals>) -> Listener {
     let own = &shape.subscribers[index];
     let number = u32::try_from(index).expect("a load has few subscribers") + 1;
     let record = Arc::new(Mutex::new(SubscriberRecord {
@@ -277,9 +273,9 @@ fn listen(nodes: &[SocketAddr], shape: &Shape, index: usize, flags: &Arc<Flags>)
         first_uncertain: false,
         events: Vec::new(),
     }));
-    let line = Arc::new(Line::default());
+    let own_signals = Arc::new(SubscriberSignals::default());
     let subscriber = Subscriber {
-        hopper: Hopper::new(nodes, index),
+        nodes: FailoverClient::new(nodes, index),
         prefix: shape.name.clone(),
         cuts: shape.cuts,
         random: Random::new(
@@ -289,13 +285,13 @@ fn listen(nodes: &[SocketAddr], shape: &Shape, index: usize, flags: &Arc<Flags>)
                 .wrapping_add(index as u64),
         ),
         record: record.clone(),
-        line: line.clone(),
-        flags: flags.clone(),
+        own_signals: own_signals.clone(),
+        signals: signals.clone(),
         owed: VecDeque::new(),
     };
     Listener {
         record,
-        line,
+        own_signals,
         thread: std::thread::spawn(move || subscriber.run()),
     }
 }
@@ -304,7 +300,7 @@ fn publish(
     nodes: &[SocketAddr],
     shape: &Shape,
     number: usize,
-    flags: &Arc<Flags>,
+    signals: &Arc<Signals>,
 ) -> (Arc<Mutex<PublisherRecord>>, JoinHandle<()>) {
     let own = PublisherShape {
         client_id: format!("{}-publisher-{number}", shape.name),
@@ -325,9 +321,9 @@ fn publish(
     }));
     let publisher = Publisher::new(
         own,
-        Hopper::new(nodes, number),
+        FailoverClient::new(nodes, number),
         record.clone(),
-        flags.clone(),
+        signals.clone(),
     );
     (record, std::thread::spawn(move || publisher.run()))
 }

@@ -1,12 +1,13 @@
-//! One publisher: a session that outlives its connections, several messages in flight, everything sent again after a
-//! reconnect as the standard asks [MQTT-4.4.0-1], until it is acknowledged.
+//! One publisher. Its session outlives its connections, and several messages are in flight at once.
+//!
+//! Invariant: after a reconnect it sends again whatever is not acknowledged, as the standard asks [MQTT-4.4.0-1].
 
-use super::hopper::Hopper;
-use super::label::Label;
-use super::load::Flags;
-use super::record::{At, PublisherRecord, Sent};
+use super::failover_client::FailoverClient;
+use super::signals::Signals;
 use crate::connection::{Connection, Fault};
 use crate::random::Random;
+use crate::record::Label;
+use crate::record::{At, PublisherRecord, Sent};
 use crate::wire::{self, Ack, Connect, Message, Packet, V5};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
@@ -14,13 +15,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// How long a node may leave everything unanswered before the publisher moves on.
-const PATIENCE: Duration = Duration::from_millis(2500);
+const TIMEOUT: Duration = Duration::from_millis(2500);
 
 /// How a publisher behaves.
 #[derive(Debug, Clone)]
 pub struct PublisherShape {
     pub client_id: String,
-    /// In labels.
+    /// Its number in labels.
     pub number: usize,
     /// Topics are `{prefix}/t{topic}`.
     pub prefix: String,
@@ -29,7 +30,7 @@ pub struct PublisherShape {
     pub window: usize,
     /// Between two messages.
     pub pause: Duration,
-    /// Cuts its connection that often, of a thousand messages.
+    /// How often it cuts its connection, per thousand messages.
     pub cuts: u64,
     pub seed: u64,
 }
@@ -51,21 +52,21 @@ struct InFlight {
     stage: Stage,
 }
 
-/// Why a connection is left.
-enum Left {
+/// Why a connection ends.
+enum End {
     /// Nothing is in flight and nothing more is wanted.
     Finished,
     /// The node does not serve.
     Failed,
-    /// The publisher felt like it.
+    /// The publisher cut it, because a random number said so.
     Cut,
 }
 
 pub(super) struct Publisher {
     pub shape: PublisherShape,
-    pub hopper: Hopper,
+    pub nodes: FailoverClient,
     pub record: Arc<Mutex<PublisherRecord>>,
-    pub flags: Arc<Flags>,
+    pub signals: Arc<Signals>,
     random: Random,
     in_flight: VecDeque<InFlight>,
     next_packet_id: u16,
@@ -76,16 +77,16 @@ pub(super) struct Publisher {
 impl Publisher {
     pub fn new(
         shape: PublisherShape,
-        hopper: Hopper,
+        nodes: FailoverClient,
         record: Arc<Mutex<PublisherRecord>>,
-        flags: Arc<Flags>,
+        signals: Arc<Signals>,
     ) -> Self {
         Self {
             random: Random::new(shape.seed),
             shape,
-            hopper,
+            nodes,
             record,
-            flags,
+            signals,
             in_flight: VecDeque::new(),
             next_packet_id: 0,
             sequences: BTreeMap::new(),
@@ -96,25 +97,25 @@ impl Publisher {
     /// Publishes until it is told to end, then until nothing is in flight.
     pub fn run(mut self) {
         let connect = Connect::v5(&self.shape.client_id).durable(3600);
-        let flags = self.flags.clone();
+        let signals = self.signals.clone();
         while let Some((mut connection, connack)) =
-            self.hopper.connect(&connect, &flags.publishers_abandon)
+            self.nodes.connect(&connect, &signals.publishers_abandon)
         {
             let resumed = self.connected(connack.session_present);
             match self.serve(&mut connection, resumed) {
-                Left::Finished => {
+                End::Finished => {
                     connection.disconnect();
                     return;
                 }
-                Left::Failed => self.hopper.hop(),
-                Left::Cut if self.random.chance(50) => self.hopper.hop(),
-                Left::Cut => {}
+                End::Failed => self.nodes.fail_over(),
+                End::Cut if self.random.chance(50) => self.nodes.fail_over(),
+                End::Cut => {}
             }
         }
         for flight in &self.in_flight {
             let label = self.record(|record| record.messages[flight.message].label);
             let (stage, packet_id) = (flight.stage, flight.packet_id);
-            self.odd(format!(
+            self.protocol_error(format!(
                 "{label}, packet id {packet_id}, got no answer: {stage:?}"
             ));
         }
@@ -125,11 +126,11 @@ impl Publisher {
     }
 
     fn now(&self) -> At {
-        self.flags.now()
+        self.signals.now()
     }
 
     fn connected(&self, present: bool) -> bool {
-        let unanswered = self.hopper.unanswered;
+        let unanswered = self.nodes.unanswered;
         self.record(|record| {
             if record.present.is_empty() {
                 record.first_uncertain = unanswered;
@@ -139,42 +140,42 @@ impl Publisher {
         present
     }
 
-    fn serve(&mut self, connection: &mut Connection, resumed: bool) -> Left {
+    fn serve(&mut self, connection: &mut Connection, resumed: bool) -> End {
         match self.talk(connection, resumed) {
-            Ok(left) => left,
+            Ok(end) => end,
             Err(Fault::Wrong(why)) => {
-                self.record(|record| record.odd.push(why));
-                Left::Failed
+                self.record(|record| record.protocol_errors.push(why));
+                End::Failed
             }
-            Err(_) => Left::Failed,
+            Err(_) => End::Failed,
         }
     }
 
-    fn talk(&mut self, connection: &mut Connection, resumed: bool) -> Result<Left, Fault> {
+    fn talk(&mut self, connection: &mut Connection, resumed: bool) -> Result<End, Fault> {
         self.send_again(connection, resumed)?;
         let mut heard = Instant::now();
         loop {
-            let ending = self.flags.publishers_end.load(Ordering::Relaxed);
-            if self.flags.publishers_abandon.load(Ordering::Relaxed) {
-                return Ok(Left::Failed);
+            let ending = self.signals.publishers_end.load(Ordering::Relaxed);
+            if self.signals.publishers_abandon.load(Ordering::Relaxed) {
+                return Ok(End::Failed);
             }
             if ending && self.in_flight.is_empty() {
-                return Ok(Left::Finished);
+                return Ok(End::Finished);
             }
             let may_send = !ending && self.in_flight.len() < self.shape.window;
             if may_send && Instant::now() >= self.next {
                 self.send_next(connection)?;
                 self.next = Instant::now() + self.shape.pause;
                 if self.random.below(1000) < self.shape.cuts {
-                    return Ok(Left::Cut);
+                    return Ok(End::Cut);
                 }
             }
             if self.in_flight.is_empty() {
                 heard = Instant::now();
             }
-            // PUBRELs are held back for a moment now and then, so that a fault meets every state.
-            let lazy = self.random.chance(20);
-            if !lazy {
+            // PUBRELs are sometimes delayed, so that a fault meets every state.
+            let delays_pubrel = self.random.chance(20);
+            if !delays_pubrel {
                 self.release(connection)?;
             }
             let wait = self
@@ -185,10 +186,10 @@ impl Publisher {
                 Ok(packet) => {
                     heard = Instant::now();
                     if !self.hear(packet) {
-                        return Ok(Left::Failed);
+                        return Ok(End::Failed);
                     }
                 }
-                Err(Fault::Timeout) if heard.elapsed() < PATIENCE => {}
+                Err(Fault::Timeout) if heard.elapsed() < TIMEOUT => {}
                 Err(fault) => return Err(fault),
             }
         }
@@ -197,7 +198,7 @@ impl Publisher {
     /// All that is in flight, in its order, with its packet ids.
     fn send_again(&mut self, connection: &mut Connection, resumed: bool) -> Result<(), Fault> {
         if !resumed {
-            // A lost session is a violation by itself; going on as a client would shows what else is.
+            // A lost session is a violation that is found elsewhere. The publisher goes on as a client would.
             self.in_flight
                 .retain(|flight| flight.stage == Stage::Published);
         }
@@ -215,7 +216,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// A new message, on a topic and at a QoS drawn.
+    /// Publishes a new message; topic and QoS are random.
     fn send_next(&mut self, connection: &mut Connection) -> Result<(), Fault> {
         let topic = self.random.below(self.shape.topics as u64) as usize;
         let qos = if self.random.chance(50) { 2 } else { 1 };
@@ -285,20 +286,20 @@ impl Publisher {
         Ok(())
     }
 
-    /// False when the broker has said good-bye.
+    /// Takes a packet. False for a DISCONNECT.
     fn hear(&mut self, packet: Packet) -> bool {
         match packet {
             Packet::Puback(ack) => self.acknowledged(&ack, 1),
             Packet::Pubrec(ack) => self.acknowledged(&ack, 2),
             Packet::Pubcomp(ack) => self.completed(&ack),
             Packet::Disconnect(_) => return false,
-            other => self.odd(format!("a publisher was sent {other:?}")),
+            other => self.protocol_error(format!("a publisher was sent {other:?}")),
         }
         true
     }
 
-    fn odd(&self, what: String) {
-        self.record(|record| record.odd.push(what));
+    fn protocol_error(&self, what: String) {
+        self.record(|record| record.protocol_errors.push(what));
     }
 
     fn position(&self, packet_id: u16) -> Option<usize> {
@@ -310,17 +311,17 @@ impl Publisher {
     /// PUBACK (`qos` 1) or PUBREC (2).
     fn acknowledged(&mut self, ack: &Ack, qos: u8) {
         let Some(position) = self.position(ack.packet_id) else {
-            return self.odd(format!(
+            return self.protocol_error(format!(
                 "packet id {} is acknowledged and not in use",
                 ack.packet_id
             ));
         };
         let flight = &mut self.in_flight[position];
         let (message, again) = (flight.message, flight.stage != Stage::Published);
-        let now = self.flags.now();
+        let now = self.signals.now();
         let label = self.record(|record| record.messages[message].label);
         if label.qos != qos || again {
-            return self.odd(format!(
+            return self.protocol_error(format!(
                 "{label} got {ack:?} for QoS {qos}, in answer to {}",
                 if again { "a PUBREL" } else { "its PUBLISH" }
             ));
@@ -331,7 +332,7 @@ impl Publisher {
             return;
         }
         self.record(|record| record.messages[message].accepted = Some(now));
-        self.flags.accepted.fetch_add(1, Ordering::Relaxed);
+        self.signals.accepted.fetch_add(1, Ordering::Relaxed);
         if qos == 1 {
             self.in_flight.remove(position);
         } else {
@@ -344,7 +345,7 @@ impl Publisher {
             Some(position) if self.in_flight[position].stage == Stage::Released => {
                 self.in_flight.remove(position);
             }
-            _ => self.odd(format!("{ack:?} is a PUBCOMP without a PUBREL")),
+            _ => self.protocol_error(format!("{ack:?} is a PUBCOMP without a PUBREL")),
         }
     }
 }

@@ -1,14 +1,14 @@
-//! One durable subscriber: subscribes once in its life, acknowledges late and in order, and writes down every packet.
+//! One durable subscriber. It subscribes once, acknowledges late and in order, and records every packet.
 
-use super::hopper::Hopper;
-use super::label::Label;
-use super::load::Flags;
-use super::record::{Arrival, Event, Interest, SubscriberRecord};
+use super::failover_client::FailoverClient;
+use super::signals::{Signals, SubscriberSignals};
 use crate::connection::{Connection, Fault};
 use crate::random::Random;
+use crate::record::Label;
+use crate::record::{Arrival, Event, Interest, SubscriberRecord};
 use crate::wire::{self, Connect, Packet, Properties, Publish, V5, Value, id};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 const PING_AFTER: Duration = Duration::from_millis(500);
 
 /// Silence after which the node is given up.
-const PATIENCE: Duration = Duration::from_millis(2500);
+const TIMEOUT: Duration = Duration::from_millis(2500);
 
-/// What is owed to the broker.
+/// An acknowledgement that is due.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Answer {
     Puback(u16),
@@ -26,34 +26,20 @@ pub(super) enum Answer {
     Pubcomp(u16),
 }
 
-/// What the load tells one subscriber, and asks of it.
-#[derive(Debug, Default)]
-pub(super) struct Line {
-    /// Its subscription is acknowledged.
-    pub subscribed: AtomicBool,
-    /// One that is away comes back.
-    pub wake: AtomicBool,
-    /// Everything is acknowledged; it leaves.
-    pub end: AtomicBool,
-    pub ended: AtomicBool,
-    /// Index of the node that it is connected to.
-    pub node: AtomicUsize,
-}
-
 pub(super) struct Subscriber {
-    pub hopper: Hopper,
-    /// Of all topics.
+    pub nodes: FailoverClient,
+    /// Prefix of all topics.
     pub prefix: String,
-    /// Cuts its connection that often, of a thousand messages.
+    /// How often it cuts its connection, per thousand messages.
     pub cuts: u64,
     pub random: Random,
     pub record: Arc<Mutex<SubscriberRecord>>,
-    pub line: Arc<Line>,
-    pub flags: Arc<Flags>,
+    pub own_signals: Arc<SubscriberSignals>,
+    pub signals: Arc<Signals>,
     pub owed: VecDeque<Answer>,
 }
 
-enum Left {
+enum End {
     Finished,
     Away,
     Failed,
@@ -71,44 +57,47 @@ impl Subscriber {
             }
             (connect, shape.away)
         });
-        let flags = self.flags.clone();
+        let signals = self.signals.clone();
         let mut away = away;
         while let Some((mut connection, connack)) =
-            self.hopper.connect(&connect, &flags.subscribers_abandon)
+            self.nodes.connect(&connect, &signals.subscribers_abandon)
         {
-            let unanswered = self.hopper.unanswered;
-            if !self.line.subscribed.load(Ordering::Relaxed) {
+            let unanswered = self.nodes.unanswered;
+            if !self.own_signals.subscribed.load(Ordering::Relaxed) {
                 self.with(|record| record.first_uncertain = unanswered);
             }
             self.log(Event::Connected {
                 present: connack.session_present,
             });
-            self.line.node.store(self.hopper.node(), Ordering::Relaxed);
-            // What was owed on another connection is not sent on this one: the broker asks again.
+            self.own_signals
+                .node
+                .store(self.nodes.node(), Ordering::Relaxed);
+            // Acknowledgements that were due on another connection are not sent on this one: the broker repeats its
+            // packet.
             self.owed.clear();
-            let left = self.serve(&mut connection, away);
-            if matches!(left, Left::Finished) {
+            let end = self.serve(&mut connection, away);
+            if matches!(end, End::Finished) {
                 connection.disconnect();
-                self.line.ended.store(true, Ordering::Relaxed);
+                self.own_signals.ended.store(true, Ordering::Relaxed);
                 return;
             }
             drop(connection);
             self.log(Event::Cut);
-            match left {
-                Left::Away => {
+            match end {
+                End::Away => {
                     away = false;
                     self.wait_for_wake();
                 }
-                Left::Cut if self.random.chance(50) => {}
-                _ => self.hopper.hop(),
+                End::Cut if self.random.chance(50) => {}
+                _ => self.nodes.fail_over(),
             }
         }
     }
 
     fn wait_for_wake(&self) {
         let woken = || {
-            self.line.wake.load(Ordering::Relaxed)
-                || self.flags.subscribers_abandon.load(Ordering::Relaxed)
+            self.own_signals.wake.load(Ordering::Relaxed)
+                || self.signals.subscribers_abandon.load(Ordering::Relaxed)
         };
         while !woken() {
             std::thread::sleep(Duration::from_millis(10));
@@ -120,27 +109,27 @@ impl Subscriber {
     }
 
     fn log(&self, event: Event) {
-        let at = self.flags.now();
+        let at = self.signals.now();
         self.with(|record| record.events.push((at, event)));
     }
 
-    fn serve(&mut self, connection: &mut Connection, away: bool) -> Left {
+    fn serve(&mut self, connection: &mut Connection, away: bool) -> End {
         match self.talk(connection, away) {
-            Ok(left) => left,
+            Ok(end) => end,
             Err(Fault::Wrong(why)) => {
-                self.log(Event::Odd(why));
-                Left::Failed
+                self.log(Event::ProtocolError(why));
+                End::Failed
             }
-            Err(_) => Left::Failed,
+            Err(_) => End::Failed,
         }
     }
 
-    fn talk(&mut self, connection: &mut Connection, away: bool) -> Result<Left, Fault> {
-        if !self.line.subscribed.load(Ordering::Relaxed) {
+    fn talk(&mut self, connection: &mut Connection, away: bool) -> Result<End, Fault> {
+        if !self.own_signals.subscribed.load(Ordering::Relaxed) {
             self.subscribe(connection)?;
         }
         if away {
-            return Ok(Left::Away);
+            return Ok(End::Away);
         }
         let mut heard = Instant::now();
         let mut pinged = false;
@@ -150,10 +139,10 @@ impl Subscriber {
                     (heard, pinged) = (Instant::now(), false);
                     let is_publish = matches!(packet, Packet::Publish(_));
                     if !self.hear(packet) {
-                        return Ok(Left::Failed);
+                        return Ok(End::Failed);
                     }
                     if is_publish && self.random.below(1000) < self.cuts {
-                        return Ok(Left::Cut);
+                        return Ok(End::Cut);
                     }
                     // Answers pile up to a random number below the receive maximum.
                     while self.owed.len() as u64 > self.random.below(8) {
@@ -165,15 +154,15 @@ impl Subscriber {
                         self.answer(connection)?;
                     }
                     let silence = heard.elapsed();
-                    if silence > PATIENCE {
-                        return Ok(Left::Failed);
+                    if silence > TIMEOUT {
+                        return Ok(End::Failed);
                     }
                     if silence > PING_AFTER && !pinged {
                         connection.try_send(&wire::PINGREQ)?;
                         pinged = true;
                     }
-                    if self.line.end.load(Ordering::Relaxed) {
-                        return Ok(Left::Finished);
+                    if self.own_signals.end.load(Ordering::Relaxed) {
+                        return Ok(End::Finished);
                     }
                 }
                 Err(fault) => return Err(fault),
@@ -199,16 +188,16 @@ impl Subscriber {
             (shape.level, filter, shape.qos, list)
         });
         connection.try_send(&wire::subscribe(level, 1, &list, &[(&filter, qos)]))?;
-        match connection.receive(PATIENCE)? {
+        match connection.receive(TIMEOUT)? {
             Packet::Suback(suback) if suback.packet_id == 1 && suback.codes == [qos] => {
-                self.line.subscribed.store(true, Ordering::Relaxed);
+                self.own_signals.subscribed.store(true, Ordering::Relaxed);
                 Ok(())
             }
             other => Err(Fault::Wrong(format!("SUBSCRIBE {filter}: {other:?}"))),
         }
     }
 
-    /// False when the broker has said good-bye.
+    /// Takes a packet. False for a DISCONNECT.
     fn hear(&mut self, packet: Packet) -> bool {
         match packet {
             Packet::Publish(publish) => {
@@ -229,7 +218,9 @@ impl Subscriber {
             }
             Packet::Pingresp => {}
             Packet::Disconnect(_) => return false,
-            other => self.log(Event::Odd(format!("a subscriber was sent {other:?}"))),
+            other => self.log(Event::ProtocolError(format!(
+                "a subscriber was sent {other:?}"
+            ))),
         }
         true
     }
@@ -250,7 +241,8 @@ impl Subscriber {
         }
     }
 
-    /// Sends the oldest answer that is owed. It is written down first: what follows it on the wire counts as after it.
+    /// Sends the oldest acknowledgement that is due. It is recorded first, because packets that the broker sends after
+    /// it must be recorded after it.
     fn answer(&mut self, connection: &mut Connection) -> Result<(), Fault> {
         let Some(answer) = self.owed.pop_front() else {
             return Ok(());

@@ -1,21 +1,21 @@
-//! A trial: publishers and subscribers on a cluster, something done to it, and everything they wrote down judged.
+//! A trial: a cluster with publishers and subscribers suffers a fault, and everything that they recorded is judged.
 
 use super::load::{Load, Shape};
-use super::record::Record;
 use crate::check::kv::assert_none;
 use crate::check::{delivery, redelivery};
 use crate::cluster::Cluster;
+use crate::record::Record;
 use std::time::Duration;
 
 /// How long a cluster may take to acknowledge again after a fault.
 pub const RECOVERY: Duration = Duration::from_secs(20);
 
-/// Violations that are printed: the first ones say what went wrong, the rest follow from them.
-const SHOWN: usize = 40;
+/// How many violations are printed. The first ones say what went wrong; most others follow from them.
+const PRINTED: usize = 40;
 
 /// What a trial showed.
 #[derive(Debug, Clone, Copy)]
-pub struct Shown {
+pub struct TrialResult {
     pub accepted: usize,
     pub refused: usize,
     pub delivered: usize,
@@ -27,10 +27,10 @@ pub struct Shown {
     pub longest_gap_ms: u64,
 }
 
-impl Shown {
+impl TrialResult {
     pub fn of(record: &Record) -> Self {
-        use super::record::Event;
-        let mut shown = Self {
+        use crate::record::Event;
+        let mut result = Self {
             accepted: record.accepted().count(),
             refused: 0,
             delivered: 0,
@@ -39,46 +39,46 @@ impl Shown {
             longest_gap_ms: record.longest_gap_ms(),
         };
         for publisher in &record.publishers {
-            let refused = |sent: &&super::record::Sent| sent.refused.is_some();
-            shown.refused += publisher.messages.iter().filter(refused).count();
-            shown.reconnects += publisher.present.len().saturating_sub(1);
+            let refused = |sent: &&crate::record::Sent| sent.refused.is_some();
+            result.refused += publisher.messages.iter().filter(refused).count();
+            result.reconnects += publisher.present.len().saturating_sub(1);
         }
         for subscriber in &record.subscribers {
-            shown.delivered += subscriber.deliveries().len();
+            result.delivered += subscriber.deliveries().len();
             let mut connections = 0_usize;
             for (_, event) in &subscriber.events {
                 match event {
                     Event::Connected { .. } => connections += 1,
-                    Event::Publish(arrival) if arrival.duplicate => shown.duplicates += 1,
+                    Event::Publish(arrival) if arrival.duplicate => result.duplicates += 1,
                     _ => {}
                 }
             }
-            shown.reconnects += connections.saturating_sub(1);
+            result.reconnects += connections.saturating_sub(1);
         }
-        shown
+        result
     }
 }
 
-/// Loads the cluster, does `fault` to it (which must leave all nodes running), and judges D1 to D7, D9, S1 to S3. What is
-/// violated is named with the seed.
+/// Loads the cluster, applies `fault`, which must leave all nodes running, and judges D1 to D7, D9, S1 to S3. A
+/// violation is reported with the seed.
 #[track_caller]
 pub fn with(
     cluster: &mut Cluster,
     shape: &Shape,
     fault: impl FnOnce(&mut Cluster, &Load),
-) -> Shown {
+) -> TrialResult {
     eprintln!("trial {} begins, seed {}", shape.name, shape.seed);
     let load = Load::start(&cluster.addresses(), shape);
     load.wait_progress(100, RECOVERY);
     fault(cluster, &load);
     load.wait_progress(100, RECOVERY);
     cluster.wait_ready();
-    let shown = judge(shape, &load.stop());
+    let result = judge(shape, &load.stop());
     for node in &cluster.nodes {
         let panicked = node.log_text().contains("panicked at");
         assert!(!panicked, "C2: node {} has panicked", node.id);
     }
-    shown
+    result
 }
 
 /// D1 to D7, D9, S1 to S3: every violation, one line each.
@@ -91,15 +91,15 @@ pub fn violations(record: &Record) -> Vec<String> {
 
 /// Judges what the clients of a load wrote down; panics with every violation.
 #[track_caller]
-pub fn judge(shape: &Shape, record: &Record) -> Shown {
-    let shown = Shown::of(record);
-    eprintln!("trial {}, seed {}: {shown:?}", shape.name, shape.seed);
+pub fn judge(shape: &Shape, record: &Record) -> TrialResult {
+    let result = TrialResult::of(record);
+    eprintln!("trial {}, seed {}: {result:?}", shape.name, shape.seed);
     let mut violations = violations(record);
     let count = violations.len();
     if count > 0 && std::env::var_os("QUORUMQ_KEEP").is_some() {
         keep(shape, record);
     }
-    violations.truncate(SHOWN);
+    violations.truncate(PRINTED);
     if count > 0 {
         violations.insert(
             0,
@@ -107,10 +107,10 @@ pub fn judge(shape: &Shape, record: &Record) -> Shown {
         );
     }
     assert_none(&violations);
-    shown
+    result
 }
 
-/// Writes everything that was written down to a file, one line each, for whoever looks into a violation.
+/// Writes the record to a file, one line per message or event, for the analysis of a violation.
 fn keep(shape: &Shape, record: &Record) {
     use std::fmt::Write as _;
     let mut text = String::new();

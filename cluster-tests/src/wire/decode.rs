@@ -1,6 +1,6 @@
 //! Packets as the broker sends them, checked strictly: what is not as the standard says is an error that says where.
 
-use super::{Properties, V5, Value, id};
+use super::property::{Properties, V5, Value, id};
 
 /// CONNACK.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Packets as a client sends them.
 
-use super::{Properties, V5, V31, Value, id};
+use super::property::{Properties, V5, V31, Value, id};
 
 /// A string or binary field: two bytes of length, then the bytes.
 pub fn field(bytes: &[u8]) -> Vec<u8> {

@@ -1,9 +1,9 @@
 //! Our codec beside three others, on the same packets: legal, nearly legal and damaged ones from numbered seeds.
 //!
-//! The decision must be the same, and a PUBLISH must say the same. Where the decisions differ on purpose, the difference
-//! is in a list below with its reason; a difference that is not in a list fails the test, and so does an entry that no
-//! packet shows any more. `CODEC_DIFFERENTIAL_CASES` sets how many packets are tried (more than the default find rarer
-//! ones; fewer skip the check for stale entries).
+//! The decision must be the same, and a PUBLISH must say the same. Where the decisions differ on purpose, the
+//! difference is in a list below with its reason; a difference that is not in a list fails the test, and so does an
+//! entry that no packet shows any more. `CODEC_DIFFERENTIAL_CASES` sets how many packets are tried (more than the
+//! default find rarer ones; fewer skip the check for stale entries).
 
 mod generator;
 mod oracles;
@@ -384,7 +384,8 @@ fn rumqttd_takes_what_we_take() {
     peer.compare(|case| rumqttd(case.version, &case.bytes));
 }
 
-/// The reason why rumqttd's codec is not ours (docs/adr/0001): three bytes from any client end the task that reads them.
+/// The reason why rumqttd's codec is not ours (docs/adr/0001): three bytes from any client end the task that reads
+/// them.
 #[test]
 fn three_bytes_panic_rumqttd_and_are_a_protocol_error_here() {
     for bytes in [[0x20, 1, 0], [0xB0, 1, 0]] {

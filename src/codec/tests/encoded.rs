@@ -240,9 +240,9 @@ fn pings_are_two_bytes() {
 
 #[test]
 fn publish_is_patched_per_subscriber() {
-    let template = PublishTemplate::new("t", &[0x01, 1], b"xy").unwrap();
-    let bytes =
-        |delivery: &PublishHeader<'_>| written(|out| template.encode_into(out, delivery)).unwrap();
+    let bytes = |header: &PublishHeader<'_>| {
+        written(|out| encode_publish(out, "t", &[0x01, 1], b"xy", header)).unwrap()
+    };
     let plain = PublishHeader::plain(V5);
     assert_eq!(bytes(&plain), b"\x30\x08\0\x01t\x02\x01\x01xy");
     assert_eq!(
@@ -301,41 +301,28 @@ fn publish_is_patched_per_subscriber() {
 #[test]
 fn a_publish_that_does_not_fit_is_not_written() {
     // [MQTT-3.1.2-24] [MQTT-3.1.2-25]
-    let template = PublishTemplate::new("t", &[], &[0; 200]).unwrap();
-    let delivery = |max| PublishHeader {
+    let header = |max| PublishHeader {
         max_packet_size: max,
         ..PublishHeader::plain(V5)
     };
-    let size = template.size();
-    assert_eq!(size, 207);
-    assert_eq!(
-        written(|out| template.encode_into(out, &delivery(207))).map(|bytes| bytes.len()),
-        Ok(207)
-    );
+    let publish = |max| written(|out| encode_publish(out, "t", &[], &[0; 200], &header(max)));
+    assert_eq!(publish(207).map(|bytes| bytes.len()), Ok(207));
     let too_large = Err(EncodeError::TooLarge {
         size: 207,
         max: 206,
     });
-    assert_eq!(
-        written(|out| template.encode_into(out, &delivery(206))),
-        too_large
-    );
-    assert_eq!(
-        written(|out| encode_publish(out, "t", &[], &[0; 200], &delivery(206))),
-        too_large
-    );
+    assert_eq!(publish(206), too_large);
 }
 
 #[test]
 fn the_size_limit_counts_what_is_added_per_subscriber() {
-    let template = PublishTemplate::new("t", &[], b"x").unwrap();
-    let delivery = PublishHeader {
+    let header = PublishHeader {
         remaining_expiry: Some(1),
         max_packet_size: 11,
         ..PublishHeader::plain(V5)
     };
     assert_eq!(
-        written(|out| template.encode_into(out, &delivery)),
+        written(|out| encode_publish(out, "t", &[], b"x", &header)),
         Err(EncodeError::TooLarge { size: 12, max: 11 })
     );
 }
@@ -370,37 +357,13 @@ fn a_publish_needs_its_packet_id_and_real_subscription_ids() {
 }
 
 #[test]
-fn head_and_payload_together_are_the_packet() {
-    let template = PublishTemplate::new("a/b", &[0x03, 0, 1, b'c'], b"payload").unwrap();
-    for version in VERSIONS {
-        let delivery = PublishHeader {
-            qos: QoS::ExactlyOnce,
-            packet_id: Some(id(3)),
-            ..PublishHeader::plain(version)
-        };
-        let mut whole = Vec::new();
-        let size = template.encode_into(&mut whole, &delivery).unwrap();
-        let mut parts = Vec::new();
-        assert_eq!(template.encode_head_into(&mut parts, &delivery), Ok(size));
-        parts.extend_from_slice(&template.payload());
-        assert_eq!(parts, whole);
-    }
-    assert_eq!(
-        (template.topic(), template.forwardable()),
-        ("a/b", [0x03, 0, 1, b'c'].as_slice())
-    );
-    assert_eq!(template.properties().unwrap().content_type(), Some("c"));
-}
-
-#[test]
 fn fields_longer_than_65535_bytes_are_refused() {
     let long = "x".repeat(65_536);
     let longest = &long[1..];
-    assert_eq!(
-        PublishTemplate::new(&long, &[], &[]),
-        Err(EncodeError::FieldTooLong(65_536))
-    );
-    assert!(PublishTemplate::new(longest, &[], &[]).is_ok());
+    let publish =
+        |topic| written(|out| encode_publish(out, topic, &[], &[], &PublishHeader::plain(V5)));
+    assert_eq!(publish(&long), Err(EncodeError::FieldTooLong(65_536)));
+    assert!(publish(longest).is_ok());
     let mut connack = ConnAck::accepted(false);
     connack.properties.assigned_client_id = Some(&long);
     let result = written(|out| encode::connack(out, V5, &connack, PeerLimits::NONE));

@@ -1,9 +1,9 @@
 //! The queues of sessions: messages go in when they are published, are granted to the owning connection as far as its
 //! client's receive maximum allows, and leave when the client has acknowledged them.
 //!
-//! The arithmetic is [`crate::session::Queue`]'s. In memory there is a copy of the row of every queue that was used, and of
-//! the entries that are under way; both are derived from the tables. What a batch has changed is granted and written once,
-//! when it ends: [`Queues::grant_ready`], [`Queues::store`].
+//! The arithmetic is [`crate::session::Queue`]'s. In memory there is a copy of the row of every queue that was used,
+//! and of the entries that are under way; both are derived from the tables. What a batch has changed is granted and
+//! written once, when it ends: [`Queues::grant_ready`], [`Queues::store`].
 //!
 //! Invariant: what follows from a batch never depends on which queues are in memory.
 

@@ -1,5 +1,5 @@
-//! Retained messages: the last one of every topic `[MQTT-3.3.1-5]`, until it expires or an empty one deletes it. There is
-//! nothing of them in memory.
+//! Retained messages: the last one of every topic `[MQTT-3.3.1-5]`, until it expires or an empty one deletes it. There
+//! is nothing of them in memory.
 
 mod page;
 pub(super) mod replay;

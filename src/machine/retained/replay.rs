@@ -1,10 +1,10 @@
-//! Retained messages on their way into the queue of a new subscription: those with QoS 1 and 2 of a durable session. The
-//! others are sent by the node of the connection.
+//! Retained messages on their way into the queue of a new subscription: those with QoS 1 and 2 of a durable session.
+//! The others are sent by the node of the connection.
 //!
-//! A subscription may match a million of them, so they go some at a time: what one batch looks at is bounded, and no more
-//! goes into a queue than half of what it may hold, the rest when its client has taken that. How far a replay has come is a
-//! row. In between messages are published. What is retained of their topic goes into the queue before them, so that no
-//! older message comes after a newer one of its topic (P5); the replay passes over it when it comes there.
+//! A subscription may match a million of them, so they go some at a time: what one batch looks at is bounded, and no
+//! more goes into a queue than half of what it may hold, the rest when its client has taken that. How far a replay has
+//! come is a row. In between messages are published. What is retained of their topic goes into the queue before them,
+//! so that no older message comes after a newer one of its topic (P5); the replay passes over it when it comes there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -102,8 +102,8 @@ impl RetainedReplays {
             .collect()
     }
 
-    /// Puts the retained messages that match a new subscription into its session's queue: the first ones now, the others
-    /// in later batches.
+    /// Puts the retained messages that match a new subscription into its session's queue: the first ones now, the
+    /// others in later batches.
     pub fn start(
         &mut self,
         batch: &mut Batch<'_, '_>,
@@ -224,7 +224,8 @@ impl RetainedReplays {
         if limits.rows == 0 || limits.bytes == 0 {
             return Progress::More;
         }
-        // What was replayed first is forgotten with the topics that are passed, and no more of it than rows are looked at.
+        // What was replayed first is forgotten with the topics that are passed, and no more of it than rows are looked
+        // at.
         let mut replayed = replayed_topics(batch, (session, number), replay, limits.rows + 1);
         let end = match replayed.len() > limits.rows {
             true => replayed.pop_last(),

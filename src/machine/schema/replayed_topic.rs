@@ -1,5 +1,5 @@
-//! `0x1c | session u64 | number u64 | topic` → empty: the retained message of a topic has gone into the queue before its
-//! retained replay came to it.
+//! `0x1c | session u64 | number u64 | topic` → empty: the retained message of a topic has gone into the queue before
+//! its retained replay came to it.
 
 use super::table::{Range, Table, key, rest, take_u64};
 use crate::base::ids::SessionId;

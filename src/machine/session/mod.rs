@@ -1,7 +1,7 @@
 //! Sessions: their rows, which connection owns which, and when one without a connection expires.
 //!
-//! What else belongs to a session (subscriptions, queue, will, watched keys) has other owners; the order in which they act
-//! when a session begins or ends is [`super::lifecycle`]'s.
+//! What else belongs to a session (subscriptions, queue, will, watched keys) has other owners; the order in which they
+//! act when a session begins or ends is [`super::lifecycle`]'s.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -76,7 +76,7 @@ impl Store {
                 KeyRow::Value(record).encode(&mut row);
                 batch.tables.put_encoded::<schema::Record>(write.key, row);
             }
-            RowChange::Bury(tombstone) => self.write_tombstone(batch, write.key, tombstone),
+            RowChange::Tombstone(tombstone) => self.write_tombstone(batch, write.key, tombstone),
         }
         outcome.reply
     }

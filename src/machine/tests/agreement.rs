@@ -1,5 +1,5 @@
-//! Whatever happens to sessions in whatever order: replicas agree byte for byte, also when their memory is thrown away in
-//! between, no message is kept longer than a queue refers to it, and nothing is left when all sessions have ended.
+//! Whatever happens to sessions in whatever order: replicas agree byte for byte, also when their memory is thrown away
+//! in between, no message is kept longer than a queue refers to it, and nothing is left when all sessions have ended.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::queues::{
     BOUNDS, acknowledge, assert_empty, durable, message, rows, rows_of, sent, subscribe,
 };
-use super::{LIFE, NODE, Replica, proposal};
+use super::{INCARNATION, NODE, Replica, proposal};
 use crate::base::ids::{Incarnation, SessionId};
 use crate::base::proto::command::command::Kind;
 use crate::base::proto::{command, state};
@@ -95,7 +95,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// Carries steps out, with memory thrown away before some of them.
 struct Run {
     replica: Replica,
-    life: u64,
+    incarnation: u64,
     sequence: u64,
     next_connection: u64,
     connections: BTreeMap<u8, u64>,
@@ -107,7 +107,7 @@ impl Run {
         replica.machine.parts.messaging.set_replay_budget(BUDGET);
         Run {
             replica,
-            life: LIFE.0 + 1,
+            incarnation: INCARNATION.0 + 1,
             sequence: 0,
             next_connection: 0,
             connections: BTreeMap::new(),
@@ -116,7 +116,7 @@ impl Run {
 
     fn commands(&mut self, kinds: Vec<Kind>) -> Vec<Output> {
         self.sequence += 1;
-        let batch = proposal(NODE, Incarnation(self.life), self.sequence, kinds);
+        let batch = proposal(NODE, Incarnation(self.incarnation), self.sequence, kinds);
         self.replica.apply(vec![batch])
     }
 
@@ -201,7 +201,7 @@ impl Run {
             }
             Step::Pass(ms) => return self.replica.pass(*ms),
             Step::NodeDown => {
-                self.life += 1;
+                self.incarnation += 1;
                 self.sequence = 0;
                 return self.commands(Vec::new());
             }

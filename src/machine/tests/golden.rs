@@ -1,5 +1,5 @@
-//! One long random history, always the same: the changes of every batch and what it asks of the outside are what they were
-//! when the constants below were recorded.
+//! One long random history, always the same: the changes of every batch and what it asks of the outside are what they
+//! were when the constants below were recorded.
 //!
 //! Invariant: replicas of different versions apply the same log during a rolling upgrade, so whoever makes a constant
 //! change has made replicas differ. A constant may be recorded anew only when the history itself was changed.

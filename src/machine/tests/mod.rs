@@ -4,27 +4,31 @@ mod agreement;
 mod golden;
 mod golden_commands;
 mod golden_outputs;
+mod groups;
+mod proposals;
 mod queues;
 mod retained_replay;
+mod sessions;
+mod store;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use prost::Message as _;
 
-use super::effect::{self, EndReason, Output, Reply};
+use super::Machine;
+use super::effect::{Output, Reply};
 use super::store::{RequestIdentity, to_command};
 use super::tables::{Change, Tables};
-use super::{ApplyError, Machine};
 use crate::base::hlc::{Hlc, NodeName};
-use crate::base::ids::{CLUSTER, ConnectionId, Incarnation, LogIndex, NodeId};
+use crate::base::ids::{Incarnation, LogIndex, NodeId};
 use crate::base::proto::command;
 use crate::base::proto::command::command::Kind;
 use crate::store::fingerprint::Fingerprint;
 use crate::store::{Condition, Quota, Reply as StoreReply, Write, WriteAction};
 
 const NODE: NodeId = NodeId(1);
-const LIFE: Incarnation = Incarnation(7);
+const INCARNATION: Incarnation = Incarnation(7);
 
 struct Replica {
     machine: Machine,
@@ -75,7 +79,7 @@ impl Replica {
     /// Applies commands as this node's next proposal.
     fn run(&mut self, kinds: Vec<Kind>) -> Vec<Output> {
         self.sequence += 1;
-        self.apply(vec![proposal(NODE, LIFE, self.sequence, kinds)])
+        self.apply(vec![proposal(NODE, INCARNATION, self.sequence, kinds)])
     }
 
     fn reply(&mut self, kind: Kind) -> Reply {
@@ -122,7 +126,7 @@ impl Replica {
             }],
         };
         let kinds = vec![Kind::OpenSession(watcher), Kind::Subscribe(subscribe)];
-        self.apply(vec![proposal(NodeId(2), LIFE, 1, kinds)]);
+        self.apply(vec![proposal(NodeId(2), INCARNATION, 1, kinds)]);
     }
 
     /// Everything in memory is thrown away and derived from what is stored.
@@ -132,7 +136,12 @@ impl Replica {
     }
 }
 
-fn proposal(node: NodeId, life: Incarnation, sequence: u64, kinds: Vec<Kind>) -> command::Proposal {
+fn proposal(
+    node: NodeId,
+    incarnation: Incarnation,
+    sequence: u64,
+    kinds: Vec<Kind>,
+) -> command::Proposal {
     let mut commands = Vec::new();
     for kind in kinds {
         let command = command::Command { kind: Some(kind) };
@@ -142,7 +151,7 @@ fn proposal(node: NodeId, life: Incarnation, sequence: u64, kinds: Vec<Kind>) ->
     }
     command::Proposal {
         node: node.0,
-        incarnation: life.0,
+        incarnation: incarnation.0,
         sequence,
         commands: commands.into(),
     }
@@ -216,413 +225,4 @@ fn wills(outputs: &[Output]) -> usize {
         .iter()
         .filter(|output| matches!(output, Output::Publish { .. }))
         .count()
-}
-
-#[test]
-fn a_proposal_is_applied_once_and_in_order() {
-    let mut replica = Replica::new();
-    let second = |correlation: &[u8]| {
-        proposal(
-            NODE,
-            LIFE,
-            2,
-            vec![Kind::StoreWrite(set(
-                b"k",
-                b"v",
-                Condition::Nx,
-                None,
-                correlation,
-            ))],
-        )
-    };
-    let outputs = replica.apply(vec![second(b"1"), second(b"2")]);
-    let replies = outputs
-        .iter()
-        .filter(|output| matches!(output, Output::Reply { .. }))
-        .count();
-    assert_eq!(replies, 1, "the copy is passed over: {outputs:?}");
-    let outputs = replica.apply(vec![proposal(NODE, LIFE, 4, Vec::new())]);
-    assert!(
-        matches!(outputs[..], [Output::ProposalGap { expected: 3, .. }]),
-        "{outputs:?}"
-    );
-    let outputs = replica.apply(vec![proposal(NODE, Incarnation(6), 1, Vec::new())]);
-    assert!(
-        matches!(
-            outputs[..],
-            [Output::IncarnationRefused { known: LIFE, .. }]
-        ),
-        "{outputs:?}"
-    );
-}
-
-#[test]
-fn an_unknown_command_stops_the_replica() {
-    let mut replica = Replica::new();
-    let unknown = command::Proposal {
-        commands: vec![0u8].into(),
-        ..proposal(NODE, LIFE, 2, Vec::new())
-    };
-    let entry = command::Batch {
-        stamp_ms: 1,
-        proposals: vec![unknown],
-    }
-    .encode_to_vec();
-    let applied = replica.machine.apply(
-        LogIndex(9),
-        entry.into(),
-        &mut Tables::new(&BTreeMap::new()),
-    );
-    assert!(matches!(
-        applied,
-        Err(ApplyError::UnknownCommand(LogIndex(9)))
-    ));
-}
-
-#[test]
-fn a_session_is_found_again_until_its_expiry() {
-    let mut replica = Replica::new();
-    assert!(!replica.present(open("a", 1)));
-    replica.run(vec![close("a", 1)]);
-    replica.pass(99_999);
-    replica.restart();
-    assert!(
-        replica.present(open("a", 2)),
-        "expiry counts from the end of the connection"
-    );
-    replica.pass(1_000_000);
-    replica.run(vec![close("a", 2)]);
-    replica.pass(100_000);
-    assert!(!replica.present(open("a", 3)), "expired");
-    assert!(!replica.present(command::OpenSession {
-        clean_start: true,
-        ..open("a", 4)
-    }));
-}
-
-#[test]
-fn a_second_connection_takes_the_session_over() {
-    let mut replica = Replica::new();
-    replica.present(open("a", 1));
-    let outputs = replica.run(vec![Kind::OpenSession(open("a", 2))]);
-    let ended = Output::End {
-        connection: ConnectionId(1),
-        reason: EndReason::TakenOver,
-    };
-    assert!(
-        outputs
-            .iter()
-            .any(|output| format!("{output:?}") == format!("{ended:?}")),
-        "{outputs:?}"
-    );
-    let late = replica.reply(close("a", 1));
-    assert!(
-        matches!(late, Reply::NotOwner),
-        "the old connection has nothing to say any more"
-    );
-    assert!(replica.present(open("a", 3)));
-}
-
-#[test]
-fn subscriptions_outlive_memory_and_end_with_their_session() {
-    let mut replica = Replica::new();
-    replica.present(open("a", 1));
-    let subscription = command::Subscription {
-        filter: "x/+".to_owned(),
-        qos: 1,
-        ..Default::default()
-    };
-    let subscribe = |connection| {
-        Kind::Subscribe(command::Subscribe {
-            client_id: "a".to_owned(),
-            connection,
-            subscriptions: vec![subscription.clone()],
-        })
-    };
-    assert!(
-        matches!(&replica.reply(subscribe(1)), Reply::Subscribed { new, .. } if new == &[true])
-    );
-    assert!(
-        matches!(&replica.reply(subscribe(1)), Reply::Subscribed { new, .. } if new == &[false])
-    );
-    assert!(matches!(replica.reply(subscribe(9)), Reply::NotOwner));
-    replica.restart();
-    let matches = |replica: &Replica| {
-        let mut count = 0;
-        replica
-            .machine
-            .parts
-            .messaging
-            .index()
-            .for_each_match("x/y", |_, _| count += 1);
-        count
-    };
-    assert_eq!(matches(&replica), 1);
-    replica.run(vec![close("a", 1)]);
-    replica.pass(100_000);
-    assert_eq!(matches(&replica), 0);
-}
-
-#[test]
-fn a_key_expires_when_its_time_is_over_and_watchers_are_told() {
-    let mut replica = Replica::new();
-    replica.present(open("a", 1));
-    replica.store(set(b"k", b"v", Condition::None, Some(500), b"1"));
-    let watch = command::KeyNotify {
-        client_id: "a".to_owned(),
-        connection: 1,
-        key: "k".into(),
-        stop: false,
-    };
-    assert!(matches!(
-        replica.reply(Kind::KeyNotify(watch)),
-        Reply::Store(StoreReply::Notify)
-    ));
-    replica.restart();
-    assert!(replica.pass(499).is_empty());
-    let outputs = replica.pass(1);
-    assert!(
-        matches!(
-            &outputs[..],
-            [Output::Notify {
-                connection: ConnectionId(1),
-                change: effect::Change::Delete { .. },
-                ..
-            }]
-        ),
-        "{outputs:?}"
-    );
-    assert!(matches!(
-        replica.store(set(b"k", b"w", Condition::Nx, None, b"2")),
-        StoreReply::Set { .. }
-    ));
-    replica.run(vec![close("a", 1)]);
-    let outputs = replica.run(vec![Kind::StoreWrite(set(
-        b"k",
-        b"x",
-        Condition::None,
-        None,
-        b"3",
-    ))]);
-    assert!(
-        !outputs
-            .iter()
-            .any(|output| matches!(output, Output::Notify { .. })),
-        "watching ends with the connection"
-    );
-}
-
-#[test]
-fn a_request_that_comes_again_is_answered_as_the_first_time() {
-    let mut replica = Replica::new();
-    let request = || set(b"k", b"v", Condition::Nx, None, b"same");
-    let first = replica.store(request());
-    assert!(matches!(first, StoreReply::Set { .. }));
-    replica.restart();
-    assert_eq!(replica.store(request()), first);
-    let other = command::StoreWrite {
-        fingerprint: vec![2; 16].into(),
-        legacy_fingerprint: 2,
-        ..request()
-    };
-    assert!(
-        matches!(replica.store(other), StoreReply::NotSet { .. }),
-        "another request with the same correlation data"
-    );
-    let mut batch = vec![Kind::StoreWrite(set(b"l", b"v", Condition::Nx, None, b"twice")); 2];
-    batch.push(Kind::Nothing(command::Nothing {}));
-    let outputs = replica.run(batch);
-    let answered = |output: &&Output| {
-        matches!(
-            output,
-            Output::Reply {
-                reply: Reply::Store(StoreReply::Set { .. }),
-                ..
-            }
-        )
-    };
-    assert_eq!(
-        outputs.iter().filter(answered).count(),
-        2,
-        "also within one batch: {outputs:?}"
-    );
-    replica.pass(60_000);
-    assert_eq!(replica.machine.parts.replies.len(), 0);
-    assert!(
-        matches!(replica.store(request()), StoreReply::NotSet { .. }),
-        "forgotten after its time"
-    );
-}
-
-#[test]
-fn a_request_is_known_again_by_what_both_versions_have_logged() {
-    let request = || set(b"k", b"v", Condition::Nx, None, b"same");
-    let old = || command::StoreWrite {
-        fingerprint: Default::default(),
-        ..request()
-    };
-    for (first, second) in [(old(), request()), (request(), old()), (old(), old())] {
-        let mut replica = Replica::new();
-        let reply = replica.store(first);
-        assert!(matches!(reply, StoreReply::Set { .. }));
-        assert_eq!(replica.store(second.clone()), reply);
-        replica.restart();
-        assert_eq!(replica.store(second), reply);
-    }
-    let mut replica = Replica::new();
-    replica.store(request());
-    let collides = command::StoreWrite {
-        fingerprint: vec![2; 16].into(),
-        ..request()
-    };
-    assert!(
-        matches!(replica.store(collides), StoreReply::NotSet { .. }),
-        "another request with the same 64 bits"
-    );
-}
-
-#[test]
-fn a_node_that_is_declared_dead_loses_its_connections_and_its_life() {
-    let mut replica = Replica::new();
-    replica.present(open("a", 1));
-    let down = Kind::NodeDown(command::NodeDown {
-        node: NODE.0,
-        incarnation: LIFE.0,
-    });
-    let outputs = replica.apply(vec![proposal(
-        CLUSTER,
-        Incarnation(0),
-        0,
-        vec![down.clone()],
-    )]);
-    assert!(
-        matches!(
-            outputs[..],
-            [Output::NodeEnded {
-                node: NODE,
-                incarnation: LIFE
-            }]
-        ),
-        "{outputs:?}"
-    );
-    assert!(
-        replica
-            .apply(vec![proposal(CLUSTER, Incarnation(0), 0, vec![down])])
-            .is_empty(),
-        "once"
-    );
-    let outputs = replica.run(Vec::new());
-    assert!(
-        matches!(outputs[..], [Output::IncarnationRefused { .. }]),
-        "{outputs:?}"
-    );
-    assert_eq!(replica.machine.live_nodes().count(), 0);
-    replica.apply(vec![proposal(
-        NODE,
-        Incarnation(8),
-        1,
-        vec![Kind::OpenSession(open("a", 1))],
-    )]);
-    assert_eq!(
-        replica.machine.live_nodes().collect::<Vec<_>>(),
-        [(NODE, Incarnation(8))]
-    );
-}
-
-#[test]
-fn a_will_goes_out_once_after_an_abnormal_end() {
-    let mut replica = Replica::new();
-    replica.watch_wills();
-    replica.present(with_will(open("a", 1), 0));
-    assert_eq!(wills(&replica.run(vec![close("a", 1)])), 1);
-    assert_eq!(wills(&replica.pass(200_000)), 0);
-    replica.present(with_will(open("a", 2), 0));
-    let graceful = command::CloseSession {
-        client_id: "a".to_owned(),
-        connection: 2,
-        discard_will: true,
-        ..Default::default()
-    };
-    assert_eq!(
-        wills(&replica.run(vec![Kind::CloseSession(graceful)])),
-        0,
-        "[MQTT-3.14.4-3]"
-    );
-    assert_eq!(wills(&replica.pass(200_000)), 0);
-}
-
-#[test]
-fn a_delayed_will_waits_and_is_cancelled_by_a_resume() {
-    let mut replica = Replica::new();
-    replica.watch_wills();
-    replica.present(with_will(open("a", 1), 10));
-    assert_eq!(wills(&replica.run(vec![close("a", 1)])), 0);
-    replica.restart();
-    assert_eq!(wills(&replica.pass(9_999)), 0);
-    assert!(
-        replica.present(with_will(open("a", 2), 10)),
-        "[MQTT-3.1.3-9]"
-    );
-    assert_eq!(wills(&replica.pass(10_000)), 0);
-    replica.run(vec![close("a", 2)]);
-    assert_eq!(wills(&replica.pass(10_000)), 1);
-}
-
-#[test]
-fn a_delayed_will_goes_out_when_its_session_ends_first() {
-    let mut replica = Replica::new();
-    replica.watch_wills();
-    replica.present(with_will(open("a", 1), 1_000));
-    replica.run(vec![close("a", 1)]);
-    assert_eq!(
-        wills(&replica.pass(100_000)),
-        1,
-        "the session expires after 100 s"
-    );
-    assert_eq!(wills(&replica.pass(1_000_000)), 0);
-    replica.present(with_will(open("b", 2), 1_000));
-    let clean = command::OpenSession {
-        clean_start: true,
-        ..open("b", 3)
-    };
-    assert_eq!(wills(&replica.run(vec![Kind::OpenSession(clean)])), 1);
-}
-
-#[test]
-fn replicas_agree_byte_for_byte_wherever_they_were_restarted() {
-    let run = |restart_at: Option<u64>| {
-        let mut replica = Replica::new();
-        for step in 0..40 {
-            if restart_at == Some(step) {
-                replica.restart();
-            }
-            let client = format!("c{}", step % 3);
-            let key = [b'k', (step % 5) as u8];
-            replica.run(vec![
-                Kind::OpenSession(with_will(open(&client, step + 1), (step % 2) as u32)),
-                Kind::StoreWrite(set(
-                    &key,
-                    b"v",
-                    Condition::Nex,
-                    Some(step * 37 + 1),
-                    &step.to_be_bytes(),
-                )),
-                Kind::KeyNotify(command::KeyNotify {
-                    client_id: client.clone(),
-                    connection: step + 1,
-                    key: key.to_vec().into(),
-                    stop: false,
-                }),
-            ]);
-            if step % 4 == 0 {
-                replica.run(vec![close(&client, step + 1)]);
-            }
-            replica.pass(step * 11);
-        }
-        replica.stored
-    };
-    let whole = run(None);
-    for step in 0..40 {
-        assert_eq!(run(Some(step)), whole, "restarted before step {step}");
-    }
 }

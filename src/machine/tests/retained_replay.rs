@@ -330,8 +330,8 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// P6: everything that was retained when SUBSCRIBE was done comes once, as long as the subscription is there, whatever
-    /// is published meanwhile; P5: nothing older after anything newer of its topic.
+    /// P6: everything that was retained when SUBSCRIBE was done comes once, as long as the subscription is there,
+    /// whatever is published meanwhile; P5: nothing older after anything newer of its topic.
     #[test]
     fn every_retained_message_comes_once_and_before_what_is_newer(
         steps in steps(),

@@ -1,0 +1,54 @@
+//! What a mailbox holds beside packets: replies to the connection's requests, and notices.
+
+use bytes::Bytes;
+
+use crate::machine::effect::{Change, EndReason, Reply};
+use crate::session::Sequence;
+use crate::store::Reply as StoreReply;
+
+/// Identifies an outstanding request of one connection.
+pub type RequestId = u32;
+
+/// A reply to one of the connection's requests, or a notice.
+#[derive(Debug)]
+pub enum Item {
+    /// A proposed command was applied.
+    Reply(RequestId, Reply),
+    /// A linearizable read was carried out.
+    Read(RequestId, StoreReply),
+    /// Another node has handed a forwarded message to its connections.
+    ForwardConfirmed(RequestId),
+    /// The message has reached its subscribers, but one of them reads slowly: the acknowledgement waits for
+    /// [`Item::AckReleased`].
+    AckDeferred(RequestId),
+    /// The acknowledgement need not wait for one of the slow subscribers any more.
+    AckReleased(RequestId),
+    /// Every live node has applied a subscription.
+    SubscriptionEffective(RequestId),
+    /// A watched key changed.
+    Notify {
+        /// Name of the key in the state store.
+        key: Bytes,
+        /// What happened to it.
+        change: Change,
+    },
+    /// A message of the session's queue is larger than the client accepts. It counts as delivered `[MQTT-3.1.2-25]`.
+    Undeliverable(Sequence),
+    /// The client is to get PUBREL for a message of the session's queue.
+    SendPubRel(Sequence),
+    /// The connection must end.
+    End(End),
+}
+
+/// Why the node ends a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The replicated state says so.
+    Machine(EndReason),
+    /// The node has lost contact with the quorum.
+    Unavailable,
+    /// The node is shutting down.
+    ShuttingDown,
+    /// The client reads too slowly for what it has subscribed to.
+    OutboxFull,
+}

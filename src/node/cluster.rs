@@ -1,0 +1,183 @@
+//! The cluster listener, and everything that talks to other nodes; and how a node becomes a member of its cluster.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tonic::transport::server::TcpIncoming;
+
+use super::incarnation::IncarnationTask;
+use super::leases::NodeLeases;
+use crate::base::ids::NodeId;
+use crate::base::limits;
+use crate::base::proto::cluster::cluster_server::ClusterServer;
+use crate::config::Config;
+use crate::connection::broker::Broker;
+use crate::forward::inbox::Inboxes;
+use crate::forward::last_seen::LastSeen;
+use crate::forward::outbox::Outboxes;
+use crate::forward::service::ClusterService;
+use crate::forward::stream::PeerStreams;
+use crate::raft::{ChangeError, Peer, Raft};
+use crate::replica::applier::IncarnationEvent;
+use crate::replica::clock::Clock;
+use crate::replica::forwarder::ProposalForwarder;
+use crate::replica::peers::{ClusterId, Peers};
+use crate::replica::sequencer::{Due, Sequencer};
+
+/// Between two attempts to join.
+const JOIN_RETRY: Duration = Duration::from_millis(500);
+
+/// What the tasks between nodes need.
+pub(super) struct ClusterTasks {
+    pub(super) cluster: ClusterId,
+    pub(super) raft: Raft,
+    pub(super) broker: Arc<Broker>,
+    pub(super) outboxes: Arc<Outboxes>,
+    pub(super) due: Arc<Due>,
+    pub(super) clock: Arc<Clock>,
+    pub(super) incarnation_events: mpsc::UnboundedReceiver<IncarnationEvent>,
+    pub(super) give_up: Duration,
+    pub(super) node_lease: Duration,
+}
+
+impl ClusterTasks {
+    /// Starts them. Replication runs on `replication`; what touches clients runs on the runtime of the caller.
+    pub(super) fn start(self, listener: TcpListener, replication: &Handle) {
+        let raft = self.raft;
+        let local = self.broker.settings.node;
+        let (sequencer, sequence) = Sequencer::new(raft.clone(), self.due, self.clock);
+        replication.spawn(sequence);
+        // Proposals have a connection of their own, so that they do not queue behind messages.
+        let peers = || Arc::new(Peers::new(raft.clone(), self.cluster.clone()));
+        let forwarder = ProposalForwarder {
+            local,
+            proposer: self.broker.services.proposer.clone(),
+            sequencer: sequencer.clone(),
+            peers: peers(),
+            leadership: raft.leadership(),
+        };
+        replication.spawn(forwarder.run());
+        let streams = PeerStreams {
+            local,
+            raft: raft.clone(),
+            peers: peers(),
+            proposer: self.broker.services.proposer.clone(),
+            outboxes: self.outboxes,
+        };
+        tokio::spawn(Arc::new(streams).run());
+        let last_seen = Arc::new(LastSeen::default());
+        let leases = NodeLeases {
+            broker: self.broker.clone(),
+            raft: raft.clone(),
+            last_seen: last_seen.clone(),
+            sequencer: sequencer.clone(),
+            lease: self.node_lease,
+        };
+        tokio::spawn(leases.run());
+        let incarnation = IncarnationTask::new(
+            self.broker.clone(),
+            raft.clone(),
+            self.incarnation_events,
+            self.give_up,
+        );
+        tokio::spawn(incarnation.run());
+        let service = ClusterService {
+            cluster: self.cluster,
+            raft: raft.clone(),
+            sequencer,
+            leadership: raft.leadership(),
+            applied: raft.applied(),
+            router: self.broker.services.router.clone(),
+            last_seen,
+            inboxes: Arc::new(Inboxes::default()),
+            clients: Handle::current(),
+        };
+        replication.spawn(serve(listener, raft, service));
+    }
+}
+
+/// Serves the other nodes' calls until the node stops.
+async fn serve(listener: TcpListener, raft: Raft, service: ClusterService) {
+    let server = tonic::transport::Server::builder()
+        // A peer whose calls time out on a starved machine resets streams; that is no attack.
+        .http2_max_pending_accept_reset_streams(Some(4096))
+        .http2_keepalive_interval(Some(Duration::from_secs(2)))
+        .http2_keepalive_timeout(Some(Duration::from_secs(4)))
+        .initial_stream_window_size(8 << 20)
+        .initial_connection_window_size(16 << 20)
+        .add_service(raft.service())
+        .add_service(
+            ClusterServer::new(service)
+                .max_decoding_message_size(limits::CLUSTER_MESSAGE_BYTES)
+                .max_encoding_message_size(limits::CLUSTER_MESSAGE_BYTES),
+        );
+    // The server's own setting is for listeners that it opens itself. Without this one, answers wait some 40 ms for the
+    // acknowledgement of the packet before them.
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    if let Err(error) = server.serve_with_incoming(incoming).await {
+        tracing::error!(%error, "the cluster listener has ended");
+    }
+}
+
+/// Joins a cluster, if the configuration says so; or creates one, from the member with the lowest id.
+pub(super) fn bootstrap(raft: Raft, config: &Config) {
+    if !config.cluster.join.is_empty() {
+        let via = config.cluster.join.iter().map(ToString::to_string);
+        tokio::spawn(join(raft, via.collect()));
+        return;
+    }
+    let local = NodeId(config.node.id);
+    let own = Peer {
+        node: local,
+        address: config.advertised().to_string(),
+    };
+    let mut members: Vec<Peer> = config
+        .cluster
+        .members
+        .iter()
+        .map(|member| Peer {
+            node: NodeId(member.id),
+            address: member.address.to_string(),
+        })
+        .collect();
+    if members.is_empty() {
+        members.push(own);
+    }
+    if members.iter().map(|member| member.node).min() != Some(local) {
+        return;
+    }
+    tokio::spawn(async move {
+        if let Err(error) = raft.bootstrap(members).await {
+            tracing::error!(%error, "the cluster was not created");
+        }
+    });
+}
+
+/// Asks one node after the other to add this node, until one has, or until that can't succeed.
+async fn join(raft: Raft, via: Vec<String>) {
+    let mut last_warning = String::new();
+    for address in via.iter().cycle() {
+        match raft.join(address).await {
+            Ok(()) => {
+                tracing::info!(address, "this node is a member of the cluster");
+                return;
+            }
+            Err(ChangeError::Stopped) => return,
+            Err(error @ ChangeError::OtherDataDirectory { .. }) => {
+                tracing::error!(address, %error, "the cluster was not joined");
+                return;
+            }
+            Err(error) => {
+                let text = error.to_string();
+                if text != last_warning {
+                    tracing::warn!(address, %error, "the cluster is not joined yet");
+                    last_warning = text;
+                }
+            }
+        }
+        tokio::time::sleep(JOIN_RETRY).await;
+    }
+}

@@ -1,0 +1,35 @@
+//! Why a node could not run.
+
+use super::authentication::UsersProblem;
+use crate::raft;
+use crate::storage::OpenError;
+
+/// Why a node could not run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The runtime's threads could not be started.
+    #[error("the threads could not be started: {0}")]
+    Runtime(std::io::Error),
+    /// The file of users can't be used.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Users(Vec<UsersProblem>),
+    /// The data directory can't be used.
+    #[error("{0}")]
+    Storage(#[from] OpenError),
+    /// The replica could not start.
+    #[error("{0}")]
+    Raft(#[from] raft::StartError),
+    /// A listener could not be opened.
+    #[error("{what} can't listen on {address}: {error}")]
+    Listen {
+        /// The configuration key.
+        what: &'static str,
+        /// The address it names.
+        address: String,
+        /// What the system says.
+        error: std::io::Error,
+    },
+    /// The cluster's id can't be sent.
+    #[error("the cluster's id is not usable: {0}")]
+    ClusterId(#[from] tonic::metadata::errors::InvalidMetadataValue),
+}

@@ -88,7 +88,7 @@ impl Lifecycle<'_> {
         let Some((mut row, owner)) = session::owned(batch, client_id, command.connection) else {
             return Reply::NotOwner;
         };
-        // `[MQTT-3.14.2.2.2]`: DISCONNECT may change the interval, but not away from 0.
+        // DISCONNECT may change the interval, but not away from 0 (MQTT 5, 3.14.2.2.2).
         if let Some(interval) = command.expiry_interval_s
             && row.expiry_interval_s != 0
         {

@@ -21,21 +21,21 @@
 
 mod apply;
 mod batch;
-pub mod effect;
+pub(crate) mod effect;
 mod lifecycle;
 mod match_set;
 mod messaging;
 mod meta;
 mod node;
 mod queue;
-pub mod read;
+pub(crate) mod read;
 mod replies;
 mod retained;
 mod schema;
 mod session;
 mod shared;
-pub mod store;
-pub mod subscriptions;
+pub(crate) mod store;
+pub(crate) mod subscriptions;
 pub mod tables;
 #[cfg(test)]
 mod tests;

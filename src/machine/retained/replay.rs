@@ -158,7 +158,7 @@ impl RetainedReplays {
         }
         let most = self.most_waiting(queues, session);
         let queue = queues.queue(session);
-        if !queue.is_some_and(|queue| queue.messages * 2 <= most) {
+        if queue.is_none_or(|queue| queue.messages * 2 > most) {
             return;
         }
         for number in self.numbers(session) {

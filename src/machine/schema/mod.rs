@@ -69,3 +69,37 @@ pub use timer::Timer;
 pub use waiting::Waiting;
 pub use watch::{ClientId, Watch};
 pub use will::Will;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn no_two_tables_have_one_ordinal() {
+        let all = [
+            Meta::ORDINAL,
+            Node::ORDINAL,
+            Session::ORDINAL,
+            Subscription::ORDINAL,
+            Will::ORDINAL,
+            Queue::ORDINAL,
+            Entry::ORDINAL,
+            Message::ORDINAL,
+            References::ORDINAL,
+            Received::ORDINAL,
+            Retained::ORDINAL,
+            Group::ORDINAL,
+            Waiting::ORDINAL,
+            RetainedReplay::ORDINAL,
+            ReplayedTopic::ORDINAL,
+            Record::ORDINAL,
+            Watch::ORDINAL,
+            Replies::ORDINAL,
+            Timer::ORDINAL,
+        ];
+        assert_eq!(BTreeSet::from(all).len(), all.len());
+        assert!(!all.contains(&0), "the storage layer's own");
+    }
+}

@@ -15,7 +15,7 @@ use crate::base::ids::{ConnectionId, Incarnation, NodeId, Owner, SessionId};
 use crate::base::proto::{command, state};
 use crate::base::time::Millis;
 
-/// A session expiry interval that means "never" `[MQTT5 3.1.2.11.2]`.
+/// A session expiry interval that means "never" (MQTT 5, 3.1.2.11.2).
 const NEVER_EXPIRES: u32 = u32::MAX;
 
 /// The session that a connection owns.

@@ -56,6 +56,10 @@ pub use types::{
     ChangeError, Leadership, Member, NOTHING, NotLeader, Peer, ReadError, Role, StartError, Status,
 };
 
+/// Log filter for the Raft library. It repeats the same line while a peer is away, and the handle of a core that has
+/// stopped repeats it for each message that it cannot take; this node's own lines say both once.
+pub const LOG_FILTER: &str = "openraft=error,openraft::raft::raft_inner=off";
+
 /// Longest wait for a snapshot asked for by hand.
 const SNAPSHOT_PATIENCE: Duration = Duration::from_secs(300);
 /// Entries the state may lag behind the log before proposals wait: Raft itself blocks, and loses its leases, when

@@ -6,7 +6,7 @@
 
 mod bench;
 mod check;
-pub mod client;
+mod client;
 mod cluster;
 pub mod exit;
 mod health;

@@ -8,13 +8,13 @@
 //! [`telemetry`] serve the upper half.
 //!
 //! # One request, from socket to commit to answer
-//! [`mqtt::connection::task`] reads packets, [`replica::proposer`] gathers commands, [`replica::sequencer`] stamps
+//! `connection::task` reads packets, [`replica::proposer`] gathers commands, [`replica::sequencer`] stamps
 //! them on the leader, [`raft`] replicates the batch, [`machine::Machine::apply`] runs it on every node,
 //! [`replica::applier`] hands the outputs to the connections through [`router::mailbox`].
 //!
 //! # One PUBLISH to a durable session
-//! `mqtt::connection::publish` proposes it when its [`router::Route`] says that the log must hold it; `machine::publish` finds
-//! the sessions, `machine::queues` puts an entry into each queue and grants it as [`session::queue`] allows; the owner's
+//! `connection::publishing` proposes it when its [`router::Route`] says that the log must hold it; `machine::messaging` finds
+//! the sessions, `machine::queue` puts an entry into each queue and grants it as [`session::queue`] allows; the owner's
 //! node encodes it into the mailbox; the client's acknowledgement comes back as one more command.
 //!
 //! `docs/architecture.md` tells both at length.
@@ -24,17 +24,28 @@ pub mod base;
 pub mod cli;
 pub mod codec;
 pub mod config;
-pub mod connection;
+pub(crate) mod connection;
 pub mod forward;
-pub mod http;
+pub(crate) mod http;
 pub mod machine;
 pub mod mailbox;
 pub mod node;
-pub mod raft;
+pub(crate) mod raft;
 pub mod replica;
 pub mod router;
 pub mod session;
-pub mod storage;
+pub(crate) mod storage;
 pub mod store;
 pub mod telemetry;
 pub mod topic;
+
+/// What the integration tests of `raft/` and `storage/` use; no part of the crate's interface.
+#[doc(hidden)]
+pub mod testing {
+    pub use crate::raft::{Apply, ChangeError, Peer, Raft, RaftConfig, Role, StartError, Timing};
+    pub use crate::storage::metrics::LogMetrics;
+    pub use crate::storage::{
+        BeforeSync, Bounds, DataDir, EXIT_IO, FORMAT, GroupLog, LogDb, OpenError, Record,
+        SnapshotFile, Snapshots, StateDb, wait_closed,
+    };
+}

@@ -1,4 +1,4 @@
-//! Three replicas over real gRPC: what the layers above may rely on.
+//! Three replicas over real gRPC: what the rooms above may rely on.
 
 mod directory;
 mod raft_support;
@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
 use quorumq::base::ids::NodeId;
-use quorumq::raft::{ChangeError, Role};
+use quorumq::testing::{ChangeError, Role};
 use raft_support::{Cluster, eventually, insist, row, times_written};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -219,7 +219,7 @@ async fn a_wiped_node_is_refused_until_it_leaves_and_joins_under_a_new_id() {
     cluster.write("b", "2").await;
     cluster.run_wiped(1).await;
     let node = &cluster.nodes[&1];
-    eventually("the refusal", || node.raft.status().disowned).await;
+    eventually("the refusal", || node.raft.status().directory_mismatch).await;
     assert_eq!(node.raft.applied().borrow().0, 0, "it was given nothing");
     let again = node.raft.bootstrap(cluster.peers()).await;
     assert!(

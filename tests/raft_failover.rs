@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use directory::Directory;
 use parking_lot::Mutex;
-use quorumq::raft::{Raft, Timing};
+use quorumq::testing::{Raft, Timing};
 use raft_support::{Cluster, Node, config, listen, row};
 
 const KILLS: usize = 20;
 
-/// Replicas that live.
+/// The replicas that run.
 type Replicas = Arc<Mutex<BTreeMap<u64, Raft>>>;
 
 fn replicas(cluster: &Cluster) -> Replicas {
@@ -97,7 +97,7 @@ async fn cluster_with(timing: Timing) -> Cluster {
 }
 
 /// The lease is 4 s, and the draw beyond it 3.9 s at least: only the broken connections explain an earlier election. The
-/// last sign of life was heard up to a second before.
+/// last heartbeat came up to a second before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_whose_connections_broke_is_replaced_when_its_lease_ends() {
     let mut cluster = cluster_with(Timing {

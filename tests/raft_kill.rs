@@ -1,4 +1,4 @@
-//! A replica killed with SIGKILL again and again: what it acknowledged is there, and nothing is applied twice.
+//! A replica is killed with SIGKILL again and again: what it acknowledged is there, and nothing is applied twice.
 
 mod directory;
 mod raft_support;
@@ -10,12 +10,12 @@ use std::process::{Command, Stdio};
 use bytes::Bytes;
 use directory::Directory;
 use quorumq::base::ids::NodeId;
-use quorumq::raft::Peer;
+use quorumq::testing::Peer;
 use raft_support::{Node, eventually, insist, listen, row, times_written};
 
 /// Names the directory for the test that runs as a child of the other.
 const CHILD: &str = "QUORUMQ_TEST_RAFT_CHILD";
-const LIVES: u64 = 4;
+const KILLS: u64 = 4;
 
 async fn single(dir: &Path) -> Node {
     let node = Node::start(1, dir, listen(None).await).await;
@@ -58,7 +58,7 @@ async fn child_writes_for_ever() {
 async fn kill_9_loses_nothing_acknowledged_and_applies_nothing_twice() {
     let dir = Directory::new();
     let mut last = 0;
-    for life in 1..=LIVES {
+    for kill in 1..=KILLS {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "child_writes_for_ever", "--nocapture"])
             .env(CHILD, dir.path())
@@ -72,13 +72,13 @@ async fn kill_9_loses_nothing_acknowledged_and_applies_nothing_twice() {
                 .strip_prefix("applied ")
                 .and_then(|text| text.parse().ok());
             last = number.unwrap_or(last).max(last);
-            if last >= life * 90 {
+            if last >= kill * 90 {
                 child.kill().unwrap();
             }
         }
         child.wait().unwrap();
     }
-    assert!(last >= LIVES * 90);
+    assert!(last >= KILLS * 90);
     let node = single(dir.path()).await;
     insist("a read", || node.raft.read_barrier()).await;
     let backing = node.raft.backing();

@@ -1,4 +1,4 @@
-//! The log database: what it promises across restarts, kills, damage and a full disk.
+//! The log database: what it guarantees across restarts, kills, damage and a full disk.
 
 mod directory;
 
@@ -11,9 +11,7 @@ use bytes::Bytes;
 use directory::Directory;
 use parking_lot::Mutex;
 use quorumq::base::ids::GROUP_ZERO;
-use quorumq::storage::log_db::{BeforeSync, Bounds};
-use quorumq::storage::metrics::LogMetrics;
-use quorumq::storage::{EXIT_IO, GroupLog, LogDb, Record};
+use quorumq::testing::{BeforeSync, Bounds, EXIT_IO, GroupLog, LogDb, LogMetrics, Record};
 use tokio::sync::oneshot;
 
 /// Names the directory for a test that runs as a child of another.
@@ -149,7 +147,7 @@ async fn nothing_leaves_memory_before_it_is_durable_and_applied() {
     );
     log.applied(99);
     assert!(log.bytes_in_memory() <= 10_000);
-    // From disk, from memory, and across the border.
+    // From disk, from memory, and from both.
     for range in [0..20, 95..100, 0..100, 30..31] {
         let records = log.read(range.start, range.end, usize::MAX).await;
         let wanted: Vec<Record> = range.map(|index| record(index, 1, 1_000)).collect();
@@ -227,7 +225,7 @@ async fn damage_before_the_tail_is_refused() {
     assert!(LogDb::open(dir.path(), Arc::new(LogMetrics::default()), None).is_err());
 }
 
-/// Appends for ever, printing each index once it is durable. Only as a child.
+/// Appends for ever, and prints each index once it is durable. Runs only as a child.
 #[tokio::test]
 async fn child_appends_for_ever() {
     let Some(dir) = std::env::var_os(CHILD) else {

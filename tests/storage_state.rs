@@ -1,4 +1,4 @@
-//! The applied state, snapshots and the data directory: what they promise at every step of a replacement.
+//! The applied state, snapshots and the data directory: what they guarantee at every step of a replacement.
 
 use std::fs;
 use std::path::Path;
@@ -6,8 +6,7 @@ use std::path::Path;
 use bytes::Bytes;
 use quorumq::base::ids::NodeId;
 use quorumq::machine::tables::{Backing, Change, Changes};
-use quorumq::storage::data_dir::FORMAT;
-use quorumq::storage::{DataDir, OpenError, SnapshotFile, Snapshots, State};
+use quorumq::testing::{DataDir, FORMAT, OpenError, SnapshotFile, Snapshots, StateDb};
 
 fn changes(rows: &[(&str, Option<&str>)]) -> Changes {
     rows.iter()
@@ -20,7 +19,7 @@ fn changes(rows: &[(&str, Option<&str>)]) -> Changes {
         .collect()
 }
 
-fn rows(state: &State) -> Vec<(String, String)> {
+fn rows(state: &StateDb) -> Vec<(String, String)> {
     let mut found = Vec::new();
     state.scan(b"a", b"z", &mut |key, value| {
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
@@ -36,7 +35,7 @@ fn pair(key: &str, value: &str) -> (String, String) {
 
 /// A directory with an old state, and beside it a database with a new one.
 fn old_and_new(data: &Path) -> std::path::PathBuf {
-    let state = State::open(data).unwrap();
+    let state = StateDb::open(data).unwrap();
     state.write(
         changes(&[("a", Some("new")), ("b", Some("new"))]),
         &[(b"applied", b"2")],
@@ -51,28 +50,28 @@ fn old_and_new(data: &Path) -> std::path::PathBuf {
     replacement
 }
 
-fn assert_old(state: &State) {
+fn assert_old(state: &StateDb) {
     assert_eq!(rows(state), [pair("a", "old"), pair("c", "old")]);
-    assert_eq!(state.mark(b"applied").unwrap(), "1");
+    assert_eq!(state.reserved(b"applied").unwrap(), "1");
 }
 
-fn assert_new(state: &State) {
+fn assert_new(state: &StateDb) {
     assert_eq!(rows(state), [pair("a", "new"), pair("b", "new")]);
-    assert_eq!(state.mark(b"applied").unwrap(), "2");
+    assert_eq!(state.reserved(b"applied").unwrap(), "2");
 }
 
 #[test]
 fn a_replacement_shows_nothing_of_the_old_state_now_and_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let replacement = old_and_new(dir.path());
-    let state = State::open(dir.path()).unwrap();
+    let state = StateDb::open(dir.path()).unwrap();
     assert_old(&state);
     state.replace(&replacement).unwrap();
     assert_new(&state);
     state.write(changes(&[("d", Some("later"))]), &[]);
     state.flush();
     drop(state);
-    let state = State::open(dir.path()).unwrap();
+    let state = StateDb::open(dir.path()).unwrap();
     assert_eq!(rows(&state).last(), Some(&pair("d", "later")));
     assert_eq!(fs::read_dir(dir.path().join("state")).unwrap().count(), 1);
 }
@@ -82,7 +81,7 @@ fn a_crash_after_moving_the_replacement_leaves_the_old_state() {
     let dir = tempfile::tempdir().unwrap();
     let replacement = old_and_new(dir.path());
     fs::rename(&replacement, dir.path().join("state/2")).unwrap();
-    assert_old(&State::open(dir.path()).unwrap());
+    assert_old(&StateDb::open(dir.path()).unwrap());
     assert!(
         !dir.path().join("state/2").exists(),
         "what was left is removed"
@@ -95,7 +94,7 @@ fn a_crash_while_the_switch_is_written_leaves_the_old_state() {
     let replacement = old_and_new(dir.path());
     fs::rename(&replacement, dir.path().join("state/2")).unwrap();
     fs::write(dir.path().join("state.partial"), "2").unwrap();
-    assert_old(&State::open(dir.path()).unwrap());
+    assert_old(&StateDb::open(dir.path()).unwrap());
 }
 
 #[test]
@@ -104,7 +103,7 @@ fn a_crash_after_the_switch_leaves_the_new_state() {
     let replacement = old_and_new(dir.path());
     fs::rename(&replacement, dir.path().join("state/2")).unwrap();
     fs::write(dir.path().join("state.current"), "2\n").unwrap();
-    assert_new(&State::open(dir.path()).unwrap());
+    assert_new(&StateDb::open(dir.path()).unwrap());
     assert!(
         !dir.path().join("state/1").exists(),
         "the old one is removed"
@@ -118,18 +117,18 @@ fn a_replacement_that_is_no_database_changes_nothing() {
     let broken = dir.path().join("broken");
     fs::create_dir(&broken).unwrap();
     fs::write(broken.join("CURRENT"), "MANIFEST-000042\n").unwrap();
-    let state = State::open(dir.path()).unwrap();
+    let state = StateDb::open(dir.path()).unwrap();
     assert!(state.replace(&broken).is_err());
     assert_old(&state);
     drop(state);
-    assert_old(&State::open(dir.path()).unwrap());
+    assert_old(&StateDb::open(dir.path()).unwrap());
 }
 
 #[test]
 fn a_reader_keeps_what_it_reads_while_the_state_is_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let replacement = old_and_new(dir.path());
-    let state = State::open(dir.path()).unwrap();
+    let state = StateDb::open(dir.path()).unwrap();
     let mut found = Vec::new();
     state.scan(b"a", b"z", &mut |key, _| {
         if found.is_empty() {
@@ -215,7 +214,7 @@ fn damaged_or_misplaced_parts_are_refused() {
 #[test]
 fn only_complete_snapshots_count_and_only_the_newest() {
     let dir = tempfile::tempdir().unwrap();
-    let state = State::open(dir.path()).unwrap();
+    let state = StateDb::open(dir.path()).unwrap();
     state.write(changes(&[("a", Some("1"))]), &[]);
     let snapshots = Snapshots::open(dir.path()).unwrap();
     let take = |id: &str| {

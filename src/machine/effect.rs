@@ -142,7 +142,7 @@ pub enum Output {
         /// The reply.
         reply: Reply,
     },
-    /// Another node has registered a life: it is live now.
+    /// A node has registered an incarnation: it is live now.
     NodesChanged,
     /// All commands of this node's proposal `sequence` are answered.
     ProposalApplied {
@@ -181,8 +181,8 @@ pub enum Output {
         /// What happened to it.
         change: Change,
     },
-    /// Deliver a message to this node's connections, as far as it does not go through their sessions' queues: every node
-    /// does so for its own.
+    /// Deliver a message to this node's connections, as far as it does not go through their sessions' queues: every
+    /// node does so for its own.
     Publish {
         /// The message.
         message: Arc<ApplicationMessage>,
@@ -218,11 +218,11 @@ pub enum Output {
         /// How many.
         count: u64,
     },
-    /// A node was declared dead, or registered a new life: its former connections are gone.
+    /// A node was declared dead, or registered a new incarnation: its former connections are gone.
     NodeEnded {
         /// The node.
         node: NodeId,
-        /// The life that has ended.
+        /// The incarnation that has ended.
         incarnation: Incarnation,
     },
 }

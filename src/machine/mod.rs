@@ -1,208 +1,91 @@
-//! The replicated state machine: commands in, replies and effects out.
+//! The replicated state machine: commands in, replies and outputs out.
 //!
-//! Everything here is deterministic. It has no clock, randomness, disk or network: time rides in the
-//! log, and storage is what [`tables::Tables`] shows. What is kept in memory is derived from the tables
-//! and rebuilt by [`Machine::restore`].
+//! Everything here is deterministic. It has no clock, randomness, disk or network: time rides in the log, and storage
+//! is what [`tables::Tables`] shows. What is kept in memory is derived from the tables and rebuilt by
+//! [`Machine::restore`].
 //!
-//! A batch is applied in this order: the log time moves on, timers due at it fire, then the commands of
-//! each proposal run. One file per family of commands.
+//! Every table and everything in memory has one owner, a module with private fields. A part may call the parts that it
+//! is handed; these come lowest first:
+//!
+//! ```text
+//! schema, tables                        keys and rows as bytes
+//! batch (meta, timers, effect)          what every command is carried out with
+//! subscriptions, match_set              which sessions match a topic
+//! session, will, node, replies, store   each knows nothing of the others; `store` knows `replies`
+//! queue                                 queues of sessions, messages, acknowledgements
+//! shared, retained                      groups, retained messages and their replays: put into queues
+//! messaging                             routes between subscriptions, queues, groups and replays
+//! lifecycle                             how sessions begin and end
+//! apply                                 hands each command and timer to its owner
+//! ```
 
-mod acknowledge;
-#[cfg(test)]
-mod agreement_tests;
-pub mod effect;
-mod groups;
-mod messages;
-mod nodes;
-mod publish;
-mod purge;
-#[cfg(test)]
-mod queue_tests;
-mod queues;
-pub mod read;
+mod apply;
+mod batch;
+pub(crate) mod effect;
+mod lifecycle;
+mod match_set;
+mod messaging;
+mod meta;
+mod node;
+mod queue;
+pub(crate) mod read;
 mod replies;
 mod retained;
-mod retained_replay;
-#[cfg(test)]
-mod retained_replay_tests;
-pub mod schema;
-mod sessions;
-pub mod store;
-pub mod subscriptions;
+mod schema;
+mod session;
+mod shared;
+pub(crate) mod store;
+pub(crate) mod subscriptions;
 pub mod tables;
 #[cfg(test)]
 mod tests;
 mod timers;
-mod wills;
+mod will;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use prost::Message as _;
-use rustc_hash::FxHashMap;
 
-use crate::base::ids::{CLUSTER, ConnectionId, Incarnation, LogIndex, NodeId, Owner, SessionId};
-use crate::base::proto::{command, state};
+use crate::base::ids::{Incarnation, LogIndex, NodeId};
+use crate::base::proto::command;
 use crate::base::time::Millis;
-use effect::{Output, Reply};
+use crate::store::Usage;
+pub use apply::ApplyError;
+use apply::Parts;
+use batch::{Batch, Outputs, Shared};
+use effect::Output;
+use meta::Meta;
+pub use meta::QueueUsage;
 use subscriptions::SubscriptionIndex;
 use tables::{Backing, Tables};
-
-/// The log holds something this version cannot apply: the node must stop, skipping it would make
-/// replicas differ.
-#[derive(Debug, thiserror::Error)]
-pub enum ApplyError {
-    /// The entry is not a batch.
-    #[error("log entry {0} is not a batch of commands: {1}")]
-    Malformed(LogIndex, prost::DecodeError),
-    /// A command's number is not known here.
-    #[error("log entry {0} holds a command that this version does not know; upgrade this node")]
-    UnknownCommand(LogIndex),
-}
-
-/// What a command is carried out with.
-pub(crate) struct Context<'a, 't> {
-    tables: &'a mut Tables<'t>,
-    index: LogIndex,
-    now: Millis,
-    node: NodeId,
-    incarnation: Incarnation,
-}
-
-impl Context<'_, '_> {
-    /// A connection of the proposing node.
-    fn owner(&self, connection: u64) -> Owner {
-        Owner {
-            node: self.node,
-            incarnation: self.incarnation,
-            connection: ConnectionId(connection),
-        }
-    }
-}
-
-/// What waits for clients in the whole cluster.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct QueueUsage {
-    /// Messages in all queues and groups; one that waits in two counts twice.
-    pub messages: u64,
-    /// Their size, bytes.
-    pub bytes: u64,
-    /// Retained messages.
-    pub retained: u64,
-}
-
-/// The session that a connection owns.
-#[derive(Clone)]
-struct Connected {
-    client_id: Arc<str>,
-    session: SessionId,
-    durable: bool,
-}
+use timers::Timers;
 
 /// The state machine of one replica.
 pub struct Machine {
-    /// The node this replica is on; decides which outputs are kept, never what is stored.
-    local: NodeId,
-    meta: state::Meta,
-    nodes: BTreeMap<NodeId, state::Node>,
-    connections: BTreeMap<Owner, Connected>,
-    subscriptions: Arc<SubscriptionIndex>,
-    match_sets: publish::MatchSets,
-    queues: FxHashMap<SessionId, queues::SessionQueue>,
-    groups: groups::Groups,
-    feeds: retained_replay::Feeds,
-    /// Queues that the batch under way has changed, or that may have room for more.
-    touched: BTreeSet<SessionId>,
-    /// Clients whose session ends with the batch, because its queue was full.
-    doomed: Vec<Arc<str>>,
-    watchers: store::Watchers,
-    replies: replies::Memory,
-    next_due: Millis,
-    outputs: Vec<Output>,
+    shared: Shared,
+    parts: Parts,
 }
 
 impl Machine {
-    /// An empty machine; [`Machine::restore`] gives it its state.
+    /// An empty machine of the node `local`; [`Machine::restore`] gives it its state.
     pub fn new(local: NodeId, subscriptions: Arc<SubscriptionIndex>) -> Self {
         Machine {
-            local,
-            meta: state::Meta::default(),
-            nodes: BTreeMap::new(),
-            connections: BTreeMap::new(),
-            subscriptions,
-            match_sets: publish::MatchSets::default(),
-            queues: FxHashMap::default(),
-            groups: groups::Groups::default(),
-            feeds: retained_replay::Feeds::default(),
-            touched: BTreeSet::new(),
-            doomed: Vec::new(),
-            watchers: store::Watchers::default(),
-            replies: replies::Memory::default(),
-            next_due: Millis::NEVER,
-            outputs: Vec::new(),
+            shared: Shared {
+                meta: Meta::default(),
+                timers: Timers::new(),
+                outputs: Outputs::new(local),
+            },
+            parts: Parts::new(subscriptions),
         }
     }
 
     /// Rebuilds everything that is kept in memory from the stored tables.
     pub fn restore(&mut self, backing: &dyn Backing) {
-        self.outputs.clear();
-        self.meta = match backing.get(&schema::meta::encode()) {
-            Some(row) => state::Meta::decode(row).expect("this machine wrote the row"),
-            None => state::Meta::default(),
-        };
-        self.nodes.clear();
-        let (from, to) = schema::node::all();
-        backing.scan(&from, &to, &mut |row_key, row| {
-            let node = schema::node::decode(row_key).expect("this machine wrote the key");
-            self.nodes.insert(
-                node,
-                state::Node::decode(row).expect("this machine wrote the row"),
-            );
-            true
-        });
-        self.restore_sessions(backing);
-        self.watchers.restore(backing);
-        self.replies.restore(backing);
-        self.find_next_due(backing);
-    }
-
-    fn restore_sessions(&mut self, backing: &dyn Backing) {
-        self.connections.clear();
-        self.subscriptions.clear();
-        self.match_sets = publish::MatchSets::default();
-        self.queues.clear();
-        self.groups.restore(backing);
-        self.feeds.restore(backing);
-        let (from, to) = schema::session::all();
-        backing.scan(&from, &to, &mut |row_key, row| {
-            let client_id = schema::session::decode(row_key).expect("this machine wrote the key");
-            let row = state::Session::decode(row).expect("this machine wrote the row");
-            let owner = sessions::owner_of(&row);
-            if let Some(owner) = owner {
-                let connected = Connected {
-                    client_id: client_id.into(),
-                    session: SessionId(row.session_id),
-                    durable: row.durable,
-                };
-                self.connections.insert(owner, connected);
-            }
-            let queueing = sessions::queueing_of(&row);
-            self.subscriptions
-                .open(SessionId(row.session_id), client_id, owner, queueing);
-            true
-        });
-        let (from, to) = schema::subscription::all();
-        backing.scan(&from, &to, &mut |row_key, row| {
-            let (session, filter) =
-                schema::subscription::decode(row_key).expect("this machine wrote the key");
-            let row = state::Subscription::decode(row).expect("this machine wrote the row");
-            self.subscriptions.subscribe(session, filter, &row);
-            if let Some(subscriber) = self.subscriptions.subscriber(session) {
-                self.groups.restore_member(filter, subscriber, &row);
-            }
-            true
-        });
+        self.shared.outputs.take();
+        self.shared.meta.restore(backing);
+        self.shared.timers.restore(backing);
+        self.parts.restore(backing);
     }
 
     /// Applies one log entry.
@@ -215,138 +98,52 @@ impl Machine {
         entry: Bytes,
         tables: &mut Tables<'_>,
     ) -> Result<(), ApplyError> {
-        let batch =
+        let entry =
             command::Batch::decode(entry).map_err(|error| ApplyError::Malformed(index, error))?;
-        self.meta.clock_ms = self.meta.clock_ms.max(batch.stamp_ms);
-        let now = Millis(self.meta.clock_ms);
-        let mut context = Context {
-            tables,
-            index,
-            now,
-            node: NodeId::default(),
-            incarnation: Incarnation::default(),
-        };
-        self.feeds.begin_batch();
-        self.fire_timers(&mut context);
-        for proposal in batch.proposals {
-            context.node = NodeId(proposal.node);
-            context.incarnation = Incarnation(proposal.incarnation);
-            self.apply_proposal(&mut context, proposal)?;
-        }
-        self.settle(&mut context);
-        self.store_replies(&mut context);
-        context
-            .tables
-            .put(schema::meta::encode(), self.meta.encode_to_vec());
+        let now = self.shared.meta.advance_clock(entry.stamp_ms);
+        let mut batch = Batch::new(&mut self.shared, tables, index, now);
+        self.parts.apply(&mut batch, entry.proposals)?;
+        self.shared.meta.store(tables);
         Ok(())
-    }
-
-    fn apply_proposal(
-        &mut self,
-        context: &mut Context<'_, '_>,
-        proposal: command::Proposal,
-    ) -> Result<(), ApplyError> {
-        // What a leader proposes on its own account is lost with its leadership and does nothing when it comes twice.
-        let own_account = context.node == CLUSTER;
-        if !own_account
-            && !self.admit(
-                context,
-                context.node,
-                context.incarnation,
-                proposal.sequence,
-            )
-        {
-            return Ok(());
-        }
-        let mut commands = proposal.commands;
-        while commands.has_remaining() {
-            let command = command::Command::decode_length_delimited(&mut commands)
-                .map_err(|error| ApplyError::Malformed(context.index, error))?;
-            let kind = command
-                .kind
-                .ok_or(ApplyError::UnknownCommand(context.index))?;
-            let reply = self.run(context, kind)?;
-            if context.node == self.local {
-                let incarnation = context.incarnation;
-                self.outputs.push(Output::Reply { incarnation, reply });
-            }
-        }
-        if context.node == self.local {
-            let (incarnation, sequence) = (context.incarnation, proposal.sequence);
-            self.outputs.push(Output::ProposalApplied {
-                incarnation,
-                sequence,
-            });
-        }
-        Ok(())
-    }
-
-    fn run(
-        &mut self,
-        context: &mut Context<'_, '_>,
-        kind: command::command::Kind,
-    ) -> Result<Reply, ApplyError> {
-        use command::command::Kind;
-        Ok(match kind {
-            Kind::Nothing(_) => Reply::Done,
-            Kind::NodeDown(command) => self.node_down(context, command),
-            Kind::OpenSession(command) => self.open_session(context, command),
-            Kind::CloseSession(command) => self.close_session(context, command),
-            Kind::DeleteSession(command) => self.delete_session_command(context, command),
-            Kind::Disconnect(command) => self.disconnect(context, command),
-            Kind::Subscribe(command) => self.subscribe(context, command),
-            Kind::Unsubscribe(command) => self.unsubscribe(context, command),
-            Kind::StoreWrite(command) => Reply::Store(self.store_write(context, command)),
-            Kind::KeyNotify(command) => self.key_notify(context, command),
-            Kind::Publish(command) => self.publish(context, command),
-            Kind::Acknowledge(command) => self.acknowledge(context, command),
-        })
-    }
-
-    /// What is done once per batch, after its commands.
-    fn settle(&mut self, context: &mut Context<'_, '_>) {
-        for client_id in std::mem::take(&mut self.doomed) {
-            self.end_session(context, &client_id, effect::EndReason::QueueFull);
-        }
-        self.settle_queues(context);
     }
 
     /// Outputs since the last call, in the order in which they happened.
     pub fn take_outputs(&mut self) -> Vec<Output> {
-        std::mem::take(&mut self.outputs)
+        self.shared.outputs.take()
     }
 
     /// Log time.
     pub fn clock(&self) -> Millis {
-        Millis(self.meta.clock_ms)
+        self.shared.meta.clock()
     }
 
     /// When the earliest timer is due; the leader proposes an empty batch then.
     pub fn next_due(&self) -> Millis {
-        self.next_due
+        self.shared.timers.next_due()
     }
 
-    /// The newest life of `node` that was registered.
+    /// The newest incarnation of `node` that was registered.
     pub fn incarnation(&self, node: NodeId) -> Incarnation {
-        Incarnation(self.nodes.get(&node).map_or(0, |row| row.incarnation))
+        self.parts.nodes.incarnation(node)
+    }
+
+    /// Nodes whose connections may be live, with their incarnation.
+    pub fn live_nodes(&self) -> impl Iterator<Item = (NodeId, Incarnation)> + '_ {
+        self.parts.nodes.live()
     }
 
     /// Number of keys that are watched in the whole cluster.
     pub fn watched_keys(&self) -> usize {
-        self.watchers.len()
+        self.parts.store.watched_keys()
     }
 
     /// What waits for clients.
     pub fn queue_usage(&self) -> QueueUsage {
-        QueueUsage {
-            messages: self.meta.queued_messages,
-            bytes: self.meta.queued_bytes,
-            retained: self.meta.retained,
-        }
+        self.shared.meta.queue_usage()
     }
 
-    /// Number of remembered replies.
-    pub fn remembered_replies(&self) -> usize {
-        self.replies.len()
+    /// Keys of the state store that hold a value, and their bytes.
+    pub fn usage(&self) -> Usage {
+        self.shared.meta.store_usage()
     }
 }

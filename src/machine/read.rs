@@ -1,9 +1,7 @@
-//! Reads of the replicated state. The caller has waited until this replica has applied what the read must see.
+//! Reads of the replicated state for the outside. The caller has waited until this replica has applied what the read
+//! must see.
 
-use prost::Message as _;
-
-use super::schema;
-use super::store::decode_row;
+use super::schema::{self, Range};
 use super::tables::Backing;
 use crate::base::ids::SessionId;
 use crate::base::proto::state;
@@ -25,9 +23,7 @@ pub struct Found {
 
 /// GET.
 pub fn get(backing: &dyn Backing, store_key: &[u8]) -> Found {
-    let row = backing
-        .get(&schema::record::encode(store_key))
-        .map(decode_row);
+    let row = backing.row::<schema::Record>(store_key);
     let expires_at = row
         .as_ref()
         .and_then(KeyRow::record)
@@ -36,16 +32,6 @@ pub fn get(backing: &dyn Backing, store_key: &[u8]) -> Found {
         reply: store::apply::get(row.as_ref()),
         expires_at,
     }
-}
-
-/// Log time of the state.
-pub fn clock(backing: &dyn Backing) -> Millis {
-    let row = backing.get(&schema::meta::encode());
-    Millis(row.map_or(0, |row| {
-        state::Meta::decode(row)
-            .expect("this machine wrote the row")
-            .clock_ms
-    }))
 }
 
 /// SCAN: one page of keys that match `pattern`, from `token` on.
@@ -58,28 +44,30 @@ pub fn scan(
     let Ok(glob) = Glob::new(pattern) else {
         return Reply::Error(StoreError::Syntax);
     };
-    let range = match scan::range(&glob, token) {
-        Ok(range) => range,
+    let bounds = match scan::range(&glob, token) {
+        Ok(bounds) => bounds,
         Err(error) => return Reply::Error(error),
     };
-    let clock = clock(backing);
-    let (from, whole) = schema::record::from(&range.from);
-    let to = range.to.map_or(whole, |to| schema::record::encode(&to));
+    let meta = backing.row::<schema::Meta>(()).unwrap_or_default();
+    let clock = Millis(meta.clock_ms);
+    let mut range = Range::<schema::Record>::all().starting_at(&bounds.from);
+    if let Some(to) = &bounds.to {
+        range = range.before(to);
+    }
     let mut page = Page::new(&glob, budget);
-    backing.scan(&from, &to, &mut |row_key, row| {
-        let Some(store_key) = schema::record::decode(row_key) else {
-            return true;
-        };
+    backing.rows(&range, |store_key, row| {
+        // Only its first bytes are looked at.
+        let is_there = store::record::is_there(row.bytes(), clock);
         page.visit(
             store_key,
-            store::record::is_there(row, clock).expect("this machine wrote the row"),
+            is_there.expect("a row of the state store is what this version writes"),
         )
     });
     page.finish()
 }
 
-/// Visits the retained messages whose topics match the unshared `filter`, in the order of their topics and those from `from`
-/// on, until `visit` returns `false`.
+/// Visits the retained messages whose topics match the unshared `filter`, in the order of their topics and those from
+/// `from` on, until `visit` returns `false`.
 pub fn retained(
     backing: &dyn Backing,
     filter: &str,
@@ -90,16 +78,24 @@ pub fn retained(
         filter,
         from,
         |from, show| {
-            let (from, to) = schema::retained::from(from);
-            backing.scan(&from, &to, &mut |row_key, row| {
-                schema::retained::decode(row_key).is_none_or(|topic| show(topic, row))
-            });
+            let range = Range::<schema::Retained>::all().starting_at(from);
+            backing.rows(&range, |topic, row| show(topic, row.bytes()));
         },
         |topic, row| {
-            let row = state::Retained::decode(row).expect("this machine wrote the row");
-            visit(topic, row)
+            let row = schema::StoredRow::<schema::Retained>::new(row);
+            visit(topic, row.decode())
         },
     );
+}
+
+/// The retained message of a topic.
+pub fn retained_message(backing: &dyn Backing, topic: &str) -> Option<state::Retained> {
+    backing.row::<schema::Retained>(topic.as_bytes())
+}
+
+/// The session of a client.
+pub fn session(backing: &dyn Backing, client_id: &str) -> Option<state::Session> {
+    backing.row::<schema::Session>(client_id)
 }
 
 /// At most `most` sessions in the order of their client ids, after one of them, and whether there are more.
@@ -109,16 +105,14 @@ pub fn sessions(
     most: usize,
     connected: bool,
 ) -> (Vec<(String, state::Session)>, bool) {
-    let mut from = schema::session::encode(after);
+    let mut range = Range::<schema::Session>::all();
     if !after.is_empty() {
-        from.push(0);
+        range = range.after(after);
     }
-    let (_, to) = schema::session::all();
     let mut found = Vec::new();
     let mut more = false;
-    backing.scan(&from, &to, &mut |row_key, row| {
-        let client_id = schema::session::decode(row_key).expect("this machine wrote the key");
-        let row = state::Session::decode(row).expect("this machine wrote the row");
+    backing.rows(&range, |client_id, row| {
+        let row = row.decode();
         if connected && row.owner_node == 0 {
             return true;
         }
@@ -134,8 +128,7 @@ pub fn sessions(
 /// How far the queue of a session has come.
 pub fn queue(backing: &dyn Backing, session: u64) -> state::Queue {
     backing
-        .get(&schema::queue::encode(SessionId(session)))
-        .map(|row| state::Queue::decode(row).expect("this machine wrote the row"))
+        .row::<schema::Queue>(SessionId(session))
         .unwrap_or_default()
 }
 
@@ -145,14 +138,9 @@ pub fn subscriptions(
     session: u64,
     mut visit: impl FnMut(&str, state::Subscription),
 ) {
-    let (from, to) = schema::subscription::of_session(SessionId(session));
-    backing.scan(&from, &to, &mut |row_key, row| {
-        let (_, filter) =
-            schema::subscription::decode(row_key).expect("this machine wrote the key");
-        visit(
-            filter,
-            state::Subscription::decode(row).expect("this machine wrote the row"),
-        );
+    let range = schema::Subscription::of_session(SessionId(session));
+    backing.rows(&range, |(_, filter), row| {
+        visit(filter, row.decode());
         true
     });
 }

@@ -1,158 +1,144 @@
-//! Remembered replies: a state-store write that is sent again is answered as the first time and not
-//! carried out again (state store §6).
+//! Remembered replies: a state-store write that is sent again is answered as the first time and not carried out again
+//! (docs/spec/state-store.md, Retries).
 //!
-//! The replies of one log entry are one row. In memory there is only an index from a fingerprint of
-//! (client id, correlation data, request) to the entry; the row decides.
+//! The replies of one log entry are one row. In memory there is only an index from a digest of (client id, correlation
+//! data, 64-bit fingerprint) to the entry; the row decides.
+//!
+//! Two requests are the same when their 128-bit fingerprints are; where one of them was logged by a version that had
+//! only the 64-bit one, when those are. Commands hold both. So a request that comes again is known whichever versions
+//! of a rolling upgrade proposed it the first and the second time, and it is never applied twice. Replicas of both
+//! versions agree, unless a client constructs two requests with the same 64 bits and correlation data while the upgrade
+//! lasts; after it, such a client only loses its own remembered reply.
 
-use std::hash::{Hash, Hasher};
+use rustc_hash::FxHashMap;
 
-use prost::Message as _;
-use rustc_hash::{FxHashMap, FxHasher};
-
+use super::batch::Batch;
+use super::schema;
 use super::schema::timer::Kind;
 use super::tables::Backing;
-use super::{Context, Machine, schema};
 use crate::base::ids::LogIndex;
 use crate::base::proto::{command, state};
-use crate::store::Reply as StoreReply;
+use crate::store::Reply;
+use crate::store::fingerprint::{STABLE_BYTES, digest};
+
+type Key = [u8; STABLE_BYTES];
 
 /// Index of what is remembered, and what the batch under way adds.
 #[derive(Default)]
-pub(super) struct Memory {
-    entries: FxHashMap<u64, LogIndex>,
+pub(super) struct Replies {
+    entries: FxHashMap<Key, LogIndex>,
     pending: Vec<state::RememberedReply>,
+    /// The longest that any of `pending` is to be remembered, seconds.
     pending_s: u32,
 }
 
-fn fingerprint(client_id: &str, correlation_data: &[u8], request: u64) -> u64 {
-    let mut hasher = FxHasher::default();
-    client_id.hash(&mut hasher);
-    correlation_data.hash(&mut hasher);
-    request.hash(&mut hasher);
-    hasher.finish()
-}
-
-impl Memory {
-    /// Number of remembered replies.
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    fn index_row(&mut self, index: LogIndex, row: &state::Replies) {
-        for reply in &row.replies {
-            let fingerprint =
-                fingerprint(&reply.client_id, &reply.correlation_data, reply.fingerprint);
-            self.entries.insert(fingerprint, index);
-        }
-    }
-
+impl Replies {
     /// Builds the index anew from the tables.
     pub fn restore(&mut self, backing: &dyn Backing) {
-        *self = Memory::default();
-        let (from, to) = schema::replies::all();
-        backing.scan(&from, &to, &mut |row_key, row| {
-            let index = schema::replies::decode(row_key).expect("this machine wrote the key");
-            let row = state::Replies::decode(row).expect("this machine wrote the row");
-            self.index_row(index, &row);
+        *self = Replies::default();
+        backing.rows::<schema::Replies>(&schema::Range::all(), |index, row| {
+            for reply in &row.decode().replies {
+                self.entries.insert(key_of_reply(reply), index);
+            }
             true
         });
     }
-}
 
-impl Machine {
     /// The reply that was given to the same request before.
-    pub(super) fn remembered(
-        &self,
-        context: &Context<'_, '_>,
-        command: &command::StoreWrite,
-    ) -> Option<StoreReply> {
-        let memory = &self.replies;
-        let found = memory.entries.get(&fingerprint(
-            &command.client_id,
-            &command.correlation_data,
-            command.fingerprint,
-        ))?;
-        let same = |reply: &&state::RememberedReply| {
-            reply.fingerprint == command.fingerprint
-                && reply.client_id == command.client_id
-                && reply.correlation_data == command.correlation_data
-        };
-        if *found == context.index {
-            return memory
-                .pending
-                .iter()
-                .find(same)
-                .and_then(|reply| StoreReply::decode(reply.reply.clone()).ok());
+    pub fn find(&self, batch: &Batch<'_, '_>, command: &command::StoreWrite) -> Option<Reply> {
+        let index = *self.entries.get(&key_of_command(command))?;
+        if index == batch.index {
+            return find_in(&self.pending, command);
         }
-        let row = context.tables.get(&schema::replies::encode(*found))?;
-        let row = state::Replies::decode(row).expect("this machine wrote the row");
-        row.replies
-            .iter()
-            .find(same)
-            .and_then(|reply| StoreReply::decode(reply.reply.clone()).ok())
+        let row = batch.tables.get::<schema::Replies>(index)?;
+        find_in(&row.replies, command)
     }
 
-    /// Remembers a reply until the request's message expiry.
-    pub(super) fn remember(
-        &mut self,
-        context: &Context<'_, '_>,
-        command: command::StoreWrite,
-        reply: &StoreReply,
-    ) {
-        let fingerprint = fingerprint(
-            &command.client_id,
-            &command.correlation_data,
-            command.fingerprint,
-        );
-        self.replies.entries.insert(fingerprint, context.index);
-        self.replies.pending_s = self.replies.pending_s.max(command.remember_s);
+    /// Remembers a reply as long as the command says.
+    pub fn remember(&mut self, batch: &Batch<'_, '_>, command: command::StoreWrite, reply: &Reply) {
+        self.entries.insert(key_of_command(&command), batch.index);
+        self.pending_s = self.pending_s.max(command.remember_s);
         let mut bytes = Vec::with_capacity(32);
         reply.encode(&mut bytes);
-        self.replies.pending.push(state::RememberedReply {
+        self.pending.push(state::RememberedReply {
             client_id: command.client_id,
             correlation_data: command.correlation_data,
-            fingerprint: command.fingerprint,
+            legacy_fingerprint: command.legacy_fingerprint,
             reply: bytes.into(),
+            fingerprint: command.fingerprint,
         });
     }
 
     /// Writes the batch's replies as one row that lives as long as the longest of them asks for.
-    pub(super) fn store_replies(&mut self, context: &mut Context<'_, '_>) {
-        if self.replies.pending.is_empty() {
+    pub fn store(&mut self, batch: &mut Batch<'_, '_>) {
+        if self.pending.is_empty() {
             return;
         }
         let row = state::Replies {
-            replies: std::mem::take(&mut self.replies.pending),
+            replies: std::mem::take(&mut self.pending),
         };
-        let seconds = std::mem::take(&mut self.replies.pending_s);
-        context
-            .tables
-            .put(schema::replies::encode(context.index), row.encode_to_vec());
-        let deadline = context.now.plus(u64::from(seconds) * 1000);
-        self.set_timer(
-            context,
-            deadline,
-            Kind::Replies,
-            &context.index.0.to_be_bytes(),
-        );
+        let seconds = std::mem::take(&mut self.pending_s);
+        batch.tables.put::<schema::Replies>(batch.index, &row);
+        let deadline = batch.now.plus(u64::from(seconds) * 1000);
+        let subject = batch.index.0.to_be_bytes();
+        batch.set_timer(deadline, Kind::Replies, &subject);
     }
 
-    pub(super) fn forget_replies(&mut self, context: &mut Context<'_, '_>, subject: &[u8]) {
+    /// A timer says that the replies of a log entry may go.
+    pub fn forget(&mut self, batch: &mut Batch<'_, '_>, subject: &[u8]) {
         let Ok(index) = subject.try_into() else {
             return;
         };
         let index = LogIndex(u64::from_be_bytes(index));
-        let row_key = schema::replies::encode(index);
-        if let Some(row) = context.tables.get(&row_key) {
-            let row = state::Replies::decode(row).expect("this machine wrote the row");
-            for reply in row.replies {
-                let fingerprint =
-                    fingerprint(&reply.client_id, &reply.correlation_data, reply.fingerprint);
-                if self.replies.entries.get(&fingerprint) == Some(&index) {
-                    self.replies.entries.remove(&fingerprint);
-                }
+        let Some(row) = batch.tables.get::<schema::Replies>(index) else {
+            return;
+        };
+        for reply in &row.replies {
+            let key = key_of_reply(reply);
+            if self.entries.get(&key) == Some(&index) {
+                self.entries.remove(&key);
             }
-            context.tables.delete(row_key);
         }
+        batch.tables.delete::<schema::Replies>(index);
     }
+
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+}
+
+fn key(client_id: &str, correlation_data: &[u8], legacy_fingerprint: u64) -> Key {
+    let fingerprint = legacy_fingerprint.to_be_bytes();
+    digest(&[client_id.as_bytes(), correlation_data, &fingerprint])
+}
+
+fn key_of_command(command: &command::StoreWrite) -> Key {
+    let correlation_data = &command.correlation_data;
+    key(
+        &command.client_id,
+        correlation_data,
+        command.legacy_fingerprint,
+    )
+}
+
+fn key_of_reply(reply: &state::RememberedReply) -> Key {
+    let correlation_data = &reply.correlation_data;
+    key(&reply.client_id, correlation_data, reply.legacy_fingerprint)
+}
+
+fn find_in(replies: &[state::RememberedReply], command: &command::StoreWrite) -> Option<Reply> {
+    let reply = replies.iter().find(|reply| is_same(reply, command))?;
+    Reply::decode(reply.reply.clone()).ok()
+}
+
+fn is_same(reply: &state::RememberedReply, command: &command::StoreWrite) -> bool {
+    let has_both = !reply.fingerprint.is_empty() && !command.fingerprint.is_empty();
+    let is_same_request = match has_both {
+        true => reply.fingerprint == command.fingerprint,
+        false => reply.legacy_fingerprint == command.legacy_fingerprint,
+    };
+    is_same_request
+        && reply.client_id == command.client_id
+        && reply.correlation_data == command.correlation_data
 }

@@ -1,13 +1,19 @@
-//! What `apply` reads and writes: an ordered map of bytes, with the changes of the batch under way laid
+//! What `apply` reads and writes: tables over an ordered map of bytes, with the changes of the batch under way laid
 //! over what is stored.
 //!
-//! A [`Backing`] is the stored state (RocksDB in the product, a map in tests). [`Tables`] never writes to
-//! it: the storage layer takes [`Tables::into_changes`] and writes them in one atomic batch.
+//! There are two layers. Bytes: a [`Backing`] is the stored state (RocksDB in the product, a map in tests); [`Tables`]
+//! never writes to it, the storage layer takes [`Tables::into_changes`] and writes them in one atomic batch. Rows: the
+//! generic methods of both know keys and rows by their [`Table`].
+//!
+//! Invariant: a row is decoded here and nowhere else. A row that can't be decoded ends the replica, see
+//! [`schema::decoded`].
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use bytes::Bytes;
+
+use super::schema::{self, Range, Row as _, StoredRow, Table};
 
 /// The stored state below a batch that is being applied.
 ///
@@ -19,6 +25,25 @@ pub trait Backing: Send + Sync {
 
     /// Rows with `from <= key < to`, in key order, until `visit` returns `false`.
     fn scan(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool);
+}
+
+impl dyn Backing + '_ {
+    /// The row of a key.
+    pub fn row<T: Table>(&self, key: T::Key<'_>) -> Option<T::Row> {
+        let row = self.get(&T::encode(key))?;
+        Some(schema::decoded::<T>(T::Row::from_bytes(row)))
+    }
+
+    /// The rows of a range in key order, until `visit` returns `false`.
+    pub fn rows<T: Table>(
+        &self,
+        range: &Range<T>,
+        mut visit: impl FnMut(T::Key<'_>, StoredRow<'_, T>) -> bool,
+    ) {
+        self.scan(&range.from, &range.to, &mut |key, row| {
+            visit(schema::decoded_key::<T>(key), StoredRow::new(row))
+        });
+    }
 }
 
 impl Backing for BTreeMap<Vec<u8>, Vec<u8>> {
@@ -46,9 +71,10 @@ impl Backing for BTreeMap<Vec<u8>, Vec<u8>> {
 pub enum Change {
     /// It gets a value.
     Put(Bytes),
-    /// The same, and it has none in the stored state: nothing remains to be done when it is deleted before it was stored.
+    /// It gets a value and has none in the stored state: when it is deleted before it was stored, nothing remains to be
+    /// done.
     New(Bytes),
-    /// It goes.
+    /// It is removed.
     Delete,
 }
 
@@ -81,7 +107,7 @@ impl<'a> Tables<'a> {
     }
 
     /// The value under `key` as the next command of the batch must see it.
-    pub fn get(&self, key: &[u8]) -> Option<Bytes> {
+    pub fn get_bytes(&self, key: &[u8]) -> Option<Bytes> {
         match self.changes.get(key) {
             Some(change) => change.value().cloned(),
             None => self.backing.get(key),
@@ -89,17 +115,17 @@ impl<'a> Tables<'a> {
     }
 
     /// Writes `value` under `key`.
-    pub fn put(&mut self, key: Vec<u8>, value: impl Into<Bytes>) {
+    pub fn put_bytes(&mut self, key: Vec<u8>, value: impl Into<Bytes>) {
         self.changes.insert(key, Change::Put(value.into()));
     }
 
     /// Writes `value` under a `key` that never had one before.
-    pub fn put_new(&mut self, key: Vec<u8>, value: impl Into<Bytes>) {
+    fn put_new_bytes(&mut self, key: Vec<u8>, value: impl Into<Bytes>) {
         self.changes.insert(key, Change::New(value.into()));
     }
 
     /// Removes `key`; nothing happens when it is absent.
-    pub fn delete(&mut self, key: Vec<u8>) {
+    pub fn delete_bytes(&mut self, key: Vec<u8>) {
         match self.changes.entry(key) {
             Entry::Occupied(known) if matches!(known.get(), Change::New(_)) => {
                 known.remove();
@@ -112,7 +138,7 @@ impl<'a> Tables<'a> {
     }
 
     /// Rows with `from <= key < to` in key order, until `visit` returns `false`.
-    pub fn scan(&self, from: &[u8], to: &[u8], mut visit: impl FnMut(&[u8], &[u8]) -> bool) {
+    fn scan_bytes(&self, from: &[u8], to: &[u8], mut visit: impl FnMut(&[u8], &[u8]) -> bool) {
         if from >= to {
             return;
         }
@@ -151,6 +177,49 @@ impl<'a> Tables<'a> {
                 return;
             }
         }
+    }
+
+    /// The row of a key.
+    pub fn get<T: Table>(&self, key: T::Key<'_>) -> Option<T::Row> {
+        let row = self.get_bytes(&T::encode(key))?;
+        Some(schema::decoded::<T>(T::Row::from_bytes(row)))
+    }
+
+    /// Whether a key has a row.
+    pub fn contains<T: Table>(&self, key: T::Key<'_>) -> bool {
+        self.get_bytes(&T::encode(key)).is_some()
+    }
+
+    /// Writes the row of a key.
+    pub fn put<T: Table>(&mut self, key: T::Key<'_>, row: &T::Row) {
+        self.put_bytes(T::encode(key), row.to_bytes());
+    }
+
+    /// Writes the row of a key that never had one before.
+    pub fn put_new<T: Table>(&mut self, key: T::Key<'_>, row: &T::Row) {
+        self.put_new_bytes(T::encode(key), row.to_bytes());
+    }
+
+    /// Writes the row of a key from bytes that the caller has made, where a row would own what the caller only has on
+    /// loan.
+    pub fn put_encoded<T: Table>(&mut self, key: T::Key<'_>, row: Vec<u8>) {
+        self.put_bytes(T::encode(key), row);
+    }
+
+    /// Removes the row of a key, if it has one.
+    pub fn delete<T: Table>(&mut self, key: T::Key<'_>) {
+        self.delete_bytes(T::encode(key));
+    }
+
+    /// The rows of a range in key order, until `visit` returns `false`.
+    pub fn scan<T: Table>(
+        &self,
+        range: &Range<T>,
+        mut visit: impl FnMut(T::Key<'_>, StoredRow<'_, T>) -> bool,
+    ) {
+        self.scan_bytes(&range.from, &range.to, |key, row| {
+            visit(schema::decoded_key::<T>(key), StoredRow::new(row))
+        });
     }
 
     /// The batch's changes, to be written atomically.

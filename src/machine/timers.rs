@@ -1,85 +1,72 @@
 //! Timers: what is due at a log time. They are rows, so every replica fires the same ones in the same order.
 
-use super::schema::timer::{self, Kind};
-use super::{Context, Machine};
+use super::schema::Timer;
+use super::schema::timer::Kind;
+use super::tables::{Backing, Tables};
 use crate::base::time::Millis;
 
-impl Machine {
-    pub(super) fn set_timer(
-        &mut self,
-        context: &mut Context<'_, '_>,
-        deadline: Millis,
-        kind: Kind,
-        subject: &[u8],
-    ) {
-        context
-            .tables
-            .put(timer::encode(deadline, kind, subject), Vec::new());
+/// A timer that is due.
+pub(super) struct Due {
+    pub deadline: Millis,
+    pub kind: Kind,
+    pub subject: Vec<u8>,
+}
+
+/// When the earliest timer is due; the timers themselves are rows.
+pub(super) struct Timers {
+    /// Invariant: no timer is due earlier. There may be none at this very time: it may have been cleared.
+    next_due: Millis,
+}
+
+impl Timers {
+    pub fn new() -> Self {
+        let next_due = Millis::NEVER;
+        Timers { next_due }
+    }
+
+    pub fn next_due(&self) -> Millis {
+        self.next_due
+    }
+
+    /// Finds the earliest deadline anew, after the tables were replaced.
+    pub fn restore(&mut self, backing: &dyn Backing) {
+        self.next_due = Millis::NEVER;
+        backing.rows(&Timer::since(Millis(0)), |(deadline, ..), _| {
+            self.next_due = deadline;
+            false
+        });
+    }
+
+    pub fn set(&mut self, tables: &mut Tables<'_>, deadline: Millis, kind: Kind, subject: &[u8]) {
+        tables.put::<Timer>((deadline, kind, subject), &());
         self.next_due = self.next_due.min(deadline);
     }
 
-    pub(super) fn clear_timer(
-        &mut self,
-        context: &mut Context<'_, '_>,
-        deadline: Millis,
-        kind: Kind,
-        subject: &[u8],
-    ) {
-        context
-            .tables
-            .delete(timer::encode(deadline, kind, subject));
+    pub fn clear(&self, tables: &mut Tables<'_>, deadline: Millis, kind: Kind, subject: &[u8]) {
+        tables.delete::<Timer>((deadline, kind, subject));
     }
 
-    /// Fires what is due at the batch's log time, the earliest first.
-    pub(super) fn fire_timers(&mut self, context: &mut Context<'_, '_>) {
-        if self.next_due > context.now {
-            return;
-        }
-        let (from, to) = timer::since(self.next_due);
+    /// What is due, the earliest first. The rows stay until they are cleared.
+    pub fn due(&mut self, tables: &Tables<'_>, now: Millis) -> Vec<Due> {
         let mut due = Vec::new();
+        if self.next_due > now {
+            return due;
+        }
         let mut next = Millis::NEVER;
-        let now = context.now;
-        context.tables.scan(&from, &to, |row, _| {
-            let Some((deadline, ..)) = timer::decode(row) else {
-                return true;
-            };
+        let since = Timer::since(self.next_due);
+        tables.scan(&since, |(deadline, kind, subject), _| {
             if deadline > now {
                 next = deadline;
                 return false;
             }
-            due.push(row.to_vec());
+            due.push(Due {
+                deadline,
+                kind,
+                subject: subject.to_vec(),
+            });
             true
         });
         self.next_due = next;
-        for row in due {
-            if let Some((deadline, kind, subject)) = timer::decode(&row) {
-                match kind {
-                    Kind::KeyExpiry => self.expire_key(context, subject),
-                    Kind::Tombstone => self.drop_tombstone(context, subject, deadline),
-                    Kind::Replies => self.forget_replies(context, subject),
-                    Kind::WillDelay => self.will_due(context, subject, deadline),
-                    Kind::SessionExpiry => self.expire_session(context, subject, deadline),
-                    Kind::RetainedExpiry => self.expire_retained(context, subject, deadline),
-                    Kind::PurgeSession => self.purge_session_later(context, subject),
-                    Kind::PurgeGroup => self.purge_group_later(context, subject),
-                    Kind::Grant => self.go_on_granting(subject),
-                    Kind::Feed => self.go_on_feeding(context, subject),
-                }
-            }
-            context.tables.delete(row);
-        }
-    }
-
-    /// Finds the earliest deadline anew, after the tables were replaced.
-    pub(super) fn find_next_due(&mut self, backing: &dyn super::tables::Backing) {
-        let (from, to) = timer::since(Millis(0));
-        self.next_due = Millis::NEVER;
-        backing.scan(&from, &to, &mut |row, _| match timer::decode(row) {
-            Some((deadline, ..)) => {
-                self.next_due = deadline;
-                false
-            }
-            None => true,
-        });
+        due
     }
 }

@@ -47,14 +47,14 @@ impl ClusterTasks {
     /// Starts them. Replication runs on `replication`; what touches clients runs on the runtime of the caller.
     pub(super) fn start(self, listener: TcpListener, replication: &Handle) {
         let raft = self.raft;
-        let local = self.broker.node;
+        let local = self.broker.settings.node;
         let (sequencer, sequence) = Sequencer::new(raft.clone(), self.due, self.clock);
         replication.spawn(sequence);
         // Proposals have a connection of their own, so that they do not queue behind messages.
         let peers = || Arc::new(Peers::new(raft.clone(), self.cluster.clone()));
         let forwarder = ProposalForwarder {
             local,
-            proposer: self.broker.proposer.clone(),
+            proposer: self.broker.services.proposer.clone(),
             sequencer: sequencer.clone(),
             peers: peers(),
             leadership: raft.leadership(),
@@ -64,7 +64,7 @@ impl ClusterTasks {
             local,
             raft: raft.clone(),
             peers: peers(),
-            proposer: self.broker.proposer.clone(),
+            proposer: self.broker.services.proposer.clone(),
             outboxes: self.outboxes,
         };
         tokio::spawn(Arc::new(streams).run());
@@ -90,7 +90,7 @@ impl ClusterTasks {
             sequencer,
             leadership: raft.leadership(),
             applied: raft.applied(),
-            router: self.broker.router.clone(),
+            router: self.broker.services.router.clone(),
             last_seen,
             inboxes: Arc::new(Inboxes::default()),
             clients: Handle::current(),

@@ -1,7 +1,5 @@
 //! The administration of sessions and retained messages.
 
-use prost::Message as _;
-
 use super::status::NodeStatus;
 use crate::base::proto::{command, state};
 use crate::codec::Version;
@@ -10,7 +8,7 @@ use crate::http::{
     SubscriptionStatus,
 };
 use crate::machine::effect::Reply;
-use crate::machine::{read, schema};
+use crate::machine::read;
 use crate::topic::Filter;
 
 impl NodeStatus {
@@ -23,7 +21,7 @@ impl NodeStatus {
     }
 
     async fn propose(&self, kind: command::command::Kind) -> Result<bool, AdminError> {
-        match self.broker.proposer.propose(kind).await {
+        match self.broker.services.proposer.propose(kind).await {
             Some(Reply::Done) => Ok(true),
             Some(_) => Ok(false),
             None => Err(AdminError::NoLeader(
@@ -75,7 +73,7 @@ impl Sessions for NodeStatus {
     fn list(&self, page: Page) -> AdminFuture<'_, Listed<SessionStatus>> {
         Box::pin(async move {
             self.catch_up().await?;
-            let backing = &*self.broker.backing;
+            let backing = &*self.broker.services.backing;
             let (rows, more) = read::sessions(backing, &page.after, page.size(), page.connected);
             let entries: Vec<_> = rows
                 .iter()
@@ -92,11 +90,10 @@ impl Sessions for NodeStatus {
     fn show(&self, client_id: String) -> AdminFuture<'_, Option<SessionDetail>> {
         Box::pin(async move {
             self.catch_up().await?;
-            let backing = &*self.broker.backing;
-            let Some(row) = backing.get(&schema::session::encode(&client_id)) else {
+            let backing = &*self.broker.services.backing;
+            let Some(row) = read::session(backing, &client_id) else {
                 return Ok(None);
             };
-            let row = state::Session::decode(row).expect("the machine wrote the row");
             let mut subscriptions = Vec::new();
             read::subscriptions(backing, row.session_id, |filter, row| {
                 subscriptions.push(SubscriptionStatus {
@@ -144,14 +141,19 @@ impl Sessions for NodeStatus {
             }
             let mut entries: Vec<RetainedStatus> = Vec::new();
             let mut next = None;
-            read::retained(&*self.broker.backing, filter, &from, |topic, row| {
-                if entries.len() == page.size() {
-                    next = entries.last().map(|last| last.topic.clone());
-                    return false;
-                }
-                entries.push(retained_status(topic, &row, false));
-                true
-            });
+            read::retained(
+                &*self.broker.services.backing,
+                filter,
+                &from,
+                |topic, row| {
+                    if entries.len() == page.size() {
+                        next = entries.last().map(|last| last.topic.clone());
+                        return false;
+                    }
+                    entries.push(retained_status(topic, &row, false));
+                    true
+                },
+            );
             Ok(Listed { entries, next })
         })
     }
@@ -159,14 +161,8 @@ impl Sessions for NodeStatus {
     fn retained_message(&self, topic: String) -> AdminFuture<'_, Option<RetainedStatus>> {
         Box::pin(async move {
             self.catch_up().await?;
-            let row = self
-                .broker
-                .backing
-                .get(&schema::retained::encode(topic.as_bytes()));
-            Ok(row.map(|row| {
-                let row = state::Retained::decode(row).expect("the machine wrote the row");
-                retained_status(&topic, &row, true)
-            }))
+            let row = read::retained_message(&*self.broker.services.backing, &topic);
+            Ok(row.map(|row| retained_status(&topic, &row, true)))
         })
     }
 }

@@ -1,14 +1,10 @@
-//! Raft's incoming side: checks who calls, then translates.
-//!
-//! A caller of another cluster, with another format, under an id that belongs to another data directory, or that
-//! means to reach another node than this, is refused on every call with a message that says what to do.
+//! Raft's incoming side: checks who calls ([`super::transport::identity`]), then passes the call to the part that
+//! answers it.
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use futures::{Stream, StreamExt};
-use openraft::errors::RaftError;
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, StreamAppendError, StreamAppendResult,
     TransferLeaderError, TransferLeaderRequest, VoteRequest,
@@ -18,17 +14,16 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::members::Members;
-use super::metrics::Metrics;
-use super::peers::{
-    CLUSTER_KEY, FORMAT_KEY, FROM_DIRECTORY_KEY, FROM_KEY, Identity, TO_DIRECTORY_KEY, TO_KEY,
-    WIRE_FORMAT,
-};
-use super::read::{self, LocalError};
-use super::snapshot_receive::Receiver;
-use super::succession::Succession;
-use super::type_config::{CoreRaft, TypeConfig};
-use super::wire;
+use super::core::encoding;
+use super::core::fast_election::FastElection;
+use super::core::read::{ReadIndexError, read_index};
+use super::core::roster::Roster;
+use super::core::state_machine::CoreRaft;
+use super::core::type_config::TypeConfig;
+use super::membership::call;
+use super::membership::changes::Changes;
+use super::transport::identity::IdentityCheck;
+use super::transport::snapshot_receive::SnapshotReceiver;
 use crate::base::ids::GroupId;
 use crate::base::proto::raft::{self as pb, raft_server};
 
@@ -37,96 +32,36 @@ const STEPS: usize = 16;
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// What peers call. Clones serve the same replica.
+/// The Raft service. Clones serve the same replica.
 #[derive(Clone)]
 pub struct Service {
-    pub(super) inner: Arc<Inner>,
+    inner: Arc<Inner>,
 }
 
-pub(super) struct Inner {
+/// What the service answers with.
+pub struct Inner {
     pub group: GroupId,
     pub core: CoreRaft,
-    pub identity: Identity,
-    pub members: Arc<Members>,
-    pub receiver: Arc<Receiver>,
-    pub metrics: Arc<Metrics>,
-    pub succession: Arc<Succession>,
+    pub roster: Roster,
+    pub identity_check: Arc<IdentityCheck>,
+    pub changes: Arc<Changes>,
+    pub receiver: Arc<SnapshotReceiver>,
+    pub fast_election: Arc<FastElection>,
 }
 
-fn text<'m>(metadata: &'m MetadataMap, key: &str) -> &'m str {
-    metadata
-        .get(key)
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default()
+impl Service {
+    /// The service over its parts.
+    pub fn new(inner: Inner) -> Service {
+        Service {
+            inner: Arc::new(inner),
+        }
+    }
 }
 
 impl Inner {
-    /// Lets a call of a member or a stranger of this cluster in.
+    /// Lets a call in, and returns the caller's node id.
     fn admit(&self, metadata: &MetadataMap) -> Result<u64, Status> {
-        let checked = self.check(metadata);
-        if let Err(status) = &checked {
-            self.metrics.peers_refused.fetch_add(1, Relaxed);
-            self.members
-                .refused(text(metadata, FROM_KEY), status.message());
-        }
-        checked
-    }
-
-    /// A caller of this cluster that speaks our language, and its node id.
-    fn check_cluster(&self, metadata: &MetadataMap) -> Result<u64, Status> {
-        let refuse = |text: String| Err(Status::failed_precondition(text));
-        let own = &self.identity;
-        let format = text(metadata, FORMAT_KEY);
-        if format.parse() != Ok(WIRE_FORMAT) {
-            return refuse(format!(
-                "node {} speaks format {WIRE_FORMAT}, the caller {format:?}: upgrade one release at a time",
-                own.node
-            ));
-        }
-        let cluster = text(metadata, CLUSTER_KEY);
-        if cluster != own.cluster {
-            return refuse(format!(
-                "node {} belongs to cluster {}, the caller to {cluster}: check cluster.id and the addresses",
-                own.node, own.cluster
-            ));
-        }
-        match text(metadata, FROM_KEY).parse() {
-            Ok(from) => Ok(from),
-            Err(_) => refuse("the caller does not say which node it is".to_owned()),
-        }
-    }
-
-    fn check(&self, metadata: &MetadataMap) -> Result<u64, Status> {
-        let refuse = |text: String| Err(Status::failed_precondition(text));
-        let own = &self.identity;
-        let from = self.check_cluster(metadata)?;
-        let to = text(metadata, TO_KEY);
-        if !to.is_empty() && to.parse() != Ok(own.node.0) {
-            return refuse(format!(
-                "this is node {}, the caller wants node {to}: two nodes share an address",
-                own.node
-            ));
-        }
-        if !to.is_empty() && text(metadata, TO_DIRECTORY_KEY) != own.directory {
-            self.members.disowned(text(metadata, TO_DIRECTORY_KEY));
-            return refuse(format!(
-                "node {} has data directory {}, not the {} the cluster knows: its disk was wiped or replaced; \
-                 run `quorumq cluster leave {}` and join it under a new id",
-                own.node,
-                own.directory,
-                text(metadata, TO_DIRECTORY_KEY),
-                own.node
-            ));
-        }
-        if let Some(known) = self.members.directory_of(from)
-            && known != text(metadata, FROM_DIRECTORY_KEY)
-        {
-            return refuse(format!(
-                "node {from} is known with data directory {known}, the caller has another: its disk was wiped or \
-                 replaced; run `quorumq cluster leave {from}` and join it under a new id"
-            ));
-        }
-        Ok(from)
+        Ok(self.identity_check.admit(metadata)?)
     }
 
     fn group(&self, group: u32) -> Result<(), Status> {
@@ -143,13 +78,13 @@ fn stopped(error: impl std::fmt::Display) -> Status {
 
 fn append_from(
     request: pb::AppendRequest,
-) -> Result<AppendEntriesRequest<TypeConfig>, wire::Malformed> {
-    let entries = request.entries.into_iter().map(wire::entry_from);
+) -> Result<AppendEntriesRequest<TypeConfig>, encoding::Malformed> {
+    let entries = request.entries.into_iter().map(encoding::entry_from);
     Ok(AppendEntriesRequest {
-        vote: wire::some_vote(&request.ballot)?,
-        prev_log_id: request.previous.as_ref().map(wire::log_id_from),
+        vote: encoding::some_vote(&request.vote)?,
+        prev_log_id: request.previous.as_ref().map(encoding::log_id_from),
         entries: entries.collect::<Result<_, _>>()?,
-        leader_commit: request.committed.as_ref().map(wire::log_id_from),
+        leader_commit: request.committed.as_ref().map(encoding::log_id_from),
     })
 }
 
@@ -157,10 +92,10 @@ fn append_reply(result: StreamAppendResult<TypeConfig>) -> pb::AppendReply {
     use pb::append_reply::Result as Reply;
     let result = match result {
         Ok(matched) => Reply::Matched(pb::Matched {
-            log_id: matched.as_ref().map(wire::log_id_to),
+            log_id: matched.as_ref().map(encoding::log_id_to),
         }),
-        Err(StreamAppendError::Conflict(id)) => Reply::Conflict(wire::log_id_to(&id)),
-        Err(StreamAppendError::HigherVote(vote)) => Reply::Higher(wire::vote_to(&vote)),
+        Err(StreamAppendError::Conflict(id)) => Reply::Conflict(encoding::log_id_to(&id)),
+        Err(StreamAppendError::HigherVote(vote)) => Reply::Higher(encoding::vote_to(&vote)),
     };
     pb::AppendReply {
         result: Some(result),
@@ -178,8 +113,8 @@ impl raft_server::Raft for Service {
     ) -> Result<Response<Self::AppendStream>, Status> {
         let from = self.inner.admit(request.metadata())?;
         let inner = Arc::clone(&self.inner);
-        let stream = inner.succession.stream(from);
-        // A broken or senseless stream just ends here; the leader opens another.
+        let stream = inner.fast_election.stream(from);
+        // A stream that is broken or makes no sense just ends here; the leader opens another.
         let requests = request.into_inner().scan((), move |(), item| {
             let decoded = item
                 .ok()
@@ -209,7 +144,7 @@ impl raft_server::Raft for Service {
         let request = request.into_inner();
         self.inner.group(request.group)?;
         let request = append_from(request)?;
-        self.inner.succession.heard(from);
+        self.inner.fast_election.heard(from);
         let previous = request.prev_log_id;
         let last = request
             .entries
@@ -246,8 +181,8 @@ impl raft_server::Raft for Service {
         let request = request.into_inner();
         self.inner.group(request.group)?;
         let rpc = VoteRequest {
-            vote: wire::some_vote(&request.ballot)?,
-            last_log_id: request.last.as_ref().map(wire::log_id_from),
+            vote: encoding::some_vote(&request.vote)?,
+            last_log_id: request.last.as_ref().map(encoding::log_id_from),
             leadership_transfer: request.transfer,
         };
         let core = &self.inner.core;
@@ -257,9 +192,9 @@ impl raft_server::Raft for Service {
         };
         let response = response.map_err(stopped)?;
         Ok(Response::new(pb::VoteReply {
-            ballot: Some(wire::vote_to(&response.vote)),
+            vote: Some(encoding::vote_to(&response.vote)),
             granted: response.vote_granted,
-            last: response.last_log_id.as_ref().map(wire::log_id_to),
+            last: response.last_log_id.as_ref().map(encoding::log_id_to),
         }))
     }
 
@@ -271,8 +206,8 @@ impl raft_server::Raft for Service {
         self.inner.admit(request.metadata())?;
         let request = request.into_inner();
         self.inner.group(request.group)?;
-        let from = wire::some_vote(&request.from)?;
-        let last = request.last.as_ref().map(wire::log_id_from);
+        let from = encoding::some_vote(&request.from)?;
+        let last = request.last.as_ref().map(encoding::log_id_from);
         let rpc = TransferLeaderRequest::new(from, request.to, last);
         let response = self
             .inner
@@ -283,11 +218,11 @@ impl raft_server::Raft for Service {
         let refused = match response {
             Ok(()) => None,
             Err(TransferLeaderError::VoteChanged { actual, .. }) => {
-                Some(Refused::Ballot(wire::vote_to(&actual)))
+                Some(Refused::Vote(encoding::vote_to(&actual)))
             }
             Err(TransferLeaderError::LogNotFlushed { actual, .. }) => {
                 Some(Refused::Durable(pb::Matched {
-                    log_id: actual.as_ref().map(wire::log_id_to),
+                    log_id: actual.as_ref().map(encoding::log_id_to),
                 }))
             }
         };
@@ -300,14 +235,16 @@ impl raft_server::Raft for Service {
     ) -> Result<Response<pb::ReadIndexReply>, Status> {
         let from = self.inner.admit(request.metadata())?;
         self.inner.group(request.into_inner().group)?;
-        match read::local(&self.inner.core).await {
+        match read_index(&self.inner.core).await {
             // A node that was removed gets no entries any more, so it would wait for them in vain.
-            Ok(_) if !self.inner.members.contains(from) => Err(Status::failed_precondition(
+            Ok(_) if !self.inner.roster.contains(from) => Err(Status::failed_precondition(
                 format!("node {from} is not a member of the cluster"),
             )),
             Ok(index) => Ok(Response::new(pb::ReadIndexReply { index })),
-            Err(LocalError::Elsewhere(_)) => Err(Status::unavailable("this node does not lead")),
-            Err(LocalError::Failed(error)) => Err(Status::unavailable(error.to_string())),
+            Err(ReadIndexError::NotLeader(_)) => {
+                Err(Status::unavailable("this node does not lead"))
+            }
+            Err(ReadIndexError::Failed(error)) => Err(Status::unavailable(error.to_string())),
         }
     }
 
@@ -326,15 +263,17 @@ impl raft_server::Raft for Service {
         &self,
         request: Request<pb::HelloRequest>,
     ) -> Result<Response<pb::HelloReply>, Status> {
-        // A known node under another data directory is not refused: it learns just that from the answer.
-        let from = self.inner.check_cluster(request.metadata())?;
-        let known_as = self.inner.members.directory_of(from).unwrap_or_default();
-        self.inner.group(request.get_ref().group)?;
-        let initialised = self.inner.core.is_initialized().await.map_err(stopped)?;
-        let leader = self.inner.members.leader();
+        // A node that is known with another data directory is not refused: it learns just that from the answer.
+        let inner = &self.inner;
+        let from = inner.identity_check.admit_stranger(request.metadata())?;
+        let known_as = inner.roster.directory_of(from).unwrap_or_default();
+        inner.group(request.get_ref().group)?;
+        let initialised = inner.core.is_initialized().await.map_err(stopped)?;
+        let leader = inner.roster.leader();
+        let own = inner.identity_check.own();
         Ok(Response::new(pb::HelloReply {
-            node: self.inner.identity.node.0,
-            directory: self.inner.identity.directory.clone(),
+            node: own.node.0,
+            directory: own.directory.clone(),
             initialised,
             known_as,
             leader: leader.as_ref().map_or(0, |(id, _)| *id),
@@ -352,18 +291,7 @@ impl raft_server::Raft for Service {
         let Some(change) = request.change else {
             return Err(Status::invalid_argument("a change without content"));
         };
-        let result = self.inner.members.change(change, request.forwarded).await;
-        Ok(Response::new(super::members::reply_to(result)))
-    }
-}
-
-/// The error of an operation that only a stopped core refuses.
-pub(super) fn fatal_text<E>(error: RaftError<TypeConfig, E>) -> String
-where
-    E: std::fmt::Display + std::fmt::Debug,
-{
-    match error {
-        RaftError::APIError(error) => error.to_string(),
-        RaftError::Fatal(fatal) => fatal.to_string(),
+        let result = self.inner.changes.change(change, request.forwarded).await;
+        Ok(Response::new(call::reply_to(result)))
     }
 }

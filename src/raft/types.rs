@@ -110,9 +110,9 @@ pub enum Role {
     Learner,
 }
 
-/// One member as membership records it, with what the leader knows of its progress.
+/// One member's replica: what the membership records of it, and what the leader knows of its progress.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Member {
+pub struct ReplicaStatus {
     /// Node id.
     pub node: u64,
     /// `host:port` of its cluster listener.
@@ -151,14 +151,14 @@ pub struct Status {
     /// Highest index removed from the log.
     pub purged: Option<u64>,
     /// Members in order of id.
-    pub members: Vec<Member>,
+    pub members: Vec<ReplicaStatus>,
     /// A membership change has not reached its final configuration yet.
     pub joint: bool,
     /// On the leader: milliseconds since a majority last confirmed it.
     pub majority_ms: Option<u64>,
     /// The data directory the cluster knows this node's id with, when it is another than this node has: its disk
     /// was wiped or replaced, peers refuse it, and it has to leave and join under a new id.
-    pub disowned: Option<String>,
+    pub directory_mismatch: Option<String>,
     /// Why Raft has stopped, when it has.
     pub stopped: Option<String>,
 }
@@ -170,7 +170,7 @@ impl Status {
     }
 
     /// The member called `node`, when it is one.
-    pub fn member(&self, node: NodeId) -> Option<&Member> {
+    pub fn member(&self, node: NodeId) -> Option<&ReplicaStatus> {
         self.members.iter().find(|member| member.node == node.0)
     }
 }

@@ -9,8 +9,10 @@
 //! DIR/incoming/   a snapshot being received
 //! ```
 //!
-//! The UUID is made once, when the directory is. The cluster remembers it with the node id, so a wiped disk
+//! The UUID is made once, with the directory. The cluster's membership records it with the node id, so a wiped disk
 //! can't come back under its old id and vote a second time.
+//!
+//! Invariant: one process uses the directory, as one node of one cluster.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -20,18 +22,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::ids::NodeId;
 
-/// Version of the layout above. Rises with every change a previous release can't read.
+/// Version of the layout above. It rises with every change that an earlier release can't read.
 pub const FORMAT: u32 = 1;
 
 /// The data directory can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another process uses it.
-    #[error("{} is in use by another process{}", .path.display(), .pid.as_ref().map(|pid| format!(" (pid {pid})")).unwrap_or_default())]
+    #[error("{} is in use by another process{}", .path.display(), in_parentheses(.pid.as_deref()))]
     InUse {
         /// The directory.
         path: PathBuf,
-        /// The process, when it wrote its id.
+        /// Its process id, when it wrote one.
         pid: Option<String>,
     },
     /// It belongs to another node.
@@ -39,9 +41,9 @@ pub enum OpenError {
     OtherNode {
         /// The directory.
         path: PathBuf,
-        /// Whose it is.
+        /// The node that it belongs to.
         stored: u64,
-        /// Who asked.
+        /// The node that wants it.
         given: u64,
     },
     /// It belongs to another cluster.
@@ -49,9 +51,9 @@ pub enum OpenError {
     OtherCluster {
         /// The directory.
         path: PathBuf,
-        /// Its cluster.
+        /// The cluster that it belongs to.
         stored: String,
-        /// The cluster configured.
+        /// The cluster that is configured.
         given: String,
     },
     /// It was written by a release with another format.
@@ -59,7 +61,7 @@ pub enum OpenError {
     Format {
         /// The directory.
         path: PathBuf,
-        /// The format found.
+        /// Its format.
         stored: u32,
     },
     /// `meta` is missing beside data, or unreadable.
@@ -67,7 +69,7 @@ pub enum OpenError {
     Damaged {
         /// The file or directory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// In which way.
         reason: String,
     },
     /// The operating system refused.
@@ -75,7 +77,7 @@ pub enum OpenError {
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// The reason it gave.
         source: io::Error,
     },
     /// RocksDB refused.
@@ -83,27 +85,31 @@ pub enum OpenError {
     Database {
         /// The database's directory.
         path: PathBuf,
-        /// RocksDB's words.
+        /// The reason it gave.
         reason: String,
     },
 }
 
+fn in_parentheses(pid: Option<&str>) -> String {
+    pid.map_or_else(String::new, |pid| format!(" (pid {pid})"))
+}
+
 impl OpenError {
-    pub(crate) fn io(path: &Path, source: io::Error) -> Self {
+    pub fn io(path: &Path, source: io::Error) -> Self {
         OpenError::Io {
             path: path.to_owned(),
             source,
         }
     }
 
-    pub(crate) fn database(path: &Path, error: &dyn std::fmt::Display) -> Self {
+    pub fn database(path: &Path, error: &dyn std::fmt::Display) -> Self {
         OpenError::Database {
             path: path.to_owned(),
             reason: error.to_string(),
         }
     }
 
-    pub(crate) fn damaged(path: &Path, reason: impl Into<String>) -> Self {
+    pub fn damaged(path: &Path, reason: impl Into<String>) -> Self {
         OpenError::Damaged {
             path: path.to_owned(),
             reason: reason.into(),
@@ -111,6 +117,7 @@ impl OpenError {
     }
 }
 
+/// Content of the file `meta`.
 #[derive(Debug, Serialize, Deserialize)]
 struct Meta {
     format: u32,
@@ -119,7 +126,7 @@ struct Meta {
     cluster: String,
 }
 
-/// An open, locked data directory.
+/// An open data directory, locked while this value lives.
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
@@ -192,6 +199,7 @@ impl DataDir {
     }
 }
 
+/// Takes the lock, without waiting.
 fn lock(path: &Path) -> Result<File, OpenError> {
     let lock_path = path.join("LOCK");
     let mut file = File::options()
@@ -214,7 +222,7 @@ fn lock(path: &Path) -> Result<File, OpenError> {
         }
         Err(fs::TryLockError::Error(error)) => return Err(OpenError::io(&lock_path, error)),
     }
-    // The pid only helps a person; the lock is what counts.
+    // The process id only helps a person; the lock is what counts.
     let _ = file.set_len(0);
     let _ = writeln!(file, "{}", std::process::id());
     Ok(file)
@@ -225,6 +233,7 @@ fn read_meta(path: &Path, text: &[u8]) -> Result<Meta, OpenError> {
     toml::from_str(text).map_err(|error| OpenError::damaged(path, error.message()))
 }
 
+/// Makes the identity of a new directory, durably.
 fn create_meta(path: &Path, node: NodeId, cluster: &str) -> Result<Meta, OpenError> {
     for name in ["log", "state", "snapshots"] {
         if path.join(name).exists() {
@@ -250,7 +259,7 @@ fn create_meta(path: &Path, node: NodeId, cluster: &str) -> Result<Meta, OpenErr
 }
 
 /// Replaces `path` with `content` so that after a crash it holds either the old or the new bytes, whole.
-pub(crate) fn write_durably(path: &Path, content: &[u8]) -> io::Result<()> {
+pub fn write_durably(path: &Path, content: &[u8]) -> io::Result<()> {
     let partial = path.with_extension("partial");
     let mut file = File::create(&partial)?;
     file.write_all(content)?;
@@ -260,7 +269,16 @@ pub(crate) fn write_durably(path: &Path, content: &[u8]) -> io::Result<()> {
     sync_dir(path.parent().unwrap_or(Path::new(".")))
 }
 
+/// Removes a directory if it is there. When that fails, the next start tries again.
+pub fn remove_dir(path: &Path) {
+    if let Err(error) = fs::remove_dir_all(path)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        tracing::warn!(path = %path.display(), %error, "an unused directory was not removed; the next start tries again");
+    }
+}
+
 /// Makes renames, creations and removals in `path` durable.
-pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
+pub fn sync_dir(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }

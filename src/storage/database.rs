@@ -1,9 +1,10 @@
-//! A RocksDB that this process has open, and the wait for its end.
+//! The RocksDB databases that this process has open, and the wait until they are closed.
 //!
 //! A process must not end while a thread still works in RocksDB: its static data goes first, and the thread then aborts
-//! the process ("pthread lock: Invalid argument"). Handles of a database are shared with tasks and threads that end on
-//! their own time, so nobody knows by himself which handle is the last. Hence every open database is entered here
-//! until it is closed, and whoever is about to end the process waits for that.
+//! the process ("pthread lock: Invalid argument"). Tasks and threads share the handles of a database and end on their
+//! own time, so no owner knows which handle is the last. Therefore whoever is about to end the process waits here.
+//!
+//! Invariant: a database is in the list of open ones from before it is opened until after it is closed.
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -12,13 +13,13 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use rocksdb::DB;
 
-/// Directories of the databases that are open.
+/// Directories of the open databases.
 static OPEN: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
-/// One of them was closed.
+/// Signalled when a database was closed.
 static CLOSED: Condvar = Condvar::new();
 
-/// An open database. Fields are dropped in their order: the entry goes when RocksDB has closed it.
-pub(super) struct Database {
+/// An open database. Fields are dropped in their order, so its entry in the list goes after RocksDB has closed it.
+pub struct Database {
     db: DB,
     _entry: Entry,
 }
@@ -29,7 +30,7 @@ impl Database {
         path: &Path,
         open: impl FnOnce() -> Result<DB, rocksdb::Error>,
     ) -> Result<Database, rocksdb::Error> {
-        // Entered before: a failed open has its threads to end, too.
+        // Listed before it is opened: a failed open has threads to end, too.
         let entry = Entry::new(path);
         Ok(Database {
             db: open()?,
@@ -46,6 +47,7 @@ impl Deref for Database {
     }
 }
 
+/// An entry in the list of open databases.
 struct Entry(PathBuf);
 
 impl Entry {
@@ -65,10 +67,10 @@ impl Drop for Entry {
     }
 }
 
-/// Waits until this process has no database below `directory` open any more, for at most `patience`. Returns whether
+/// Waits until this process has no database below `directory` open any more, for at most `timeout`. Returns whether
 /// that is so. Blocks the thread.
-pub fn wait_closed(directory: &Path, patience: Duration) -> bool {
-    let deadline = Instant::now() + patience;
+pub fn wait_closed(directory: &Path, timeout: Duration) -> bool {
+    let deadline = Instant::now() + timeout;
     let mut open = OPEN.lock();
     while open.iter().any(|path| path.starts_with(directory)) {
         if CLOSED.wait_until(&mut open, deadline).timed_out() {

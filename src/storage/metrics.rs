@@ -1,4 +1,4 @@
-//! Lock-free counters of storage; nothing here knows how they are exported.
+//! Counters of storage, written without locks. Nothing here knows how they are exported.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -44,7 +44,8 @@ impl Histogram {
         self.observe(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// `(upper bound, observations at or below it and above the previous bound)` per bucket; the last bound is `u64::MAX`.
+    /// Per bucket its upper bound, and the observations at or below it and above the previous bound. The last bound is
+    /// `u64::MAX`.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let bounds = self.bounds.iter().copied().chain([u64::MAX]);
         bounds.zip(self.buckets.iter().map(|bucket| bucket.load(Relaxed)))

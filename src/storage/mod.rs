@@ -1,25 +1,23 @@
-//! What a replica keeps on disk: the log, the applied state, and the data directory they live in.
+//! What a replica keeps on disk: the log, the applied state, snapshots, and the data directory they live in.
 //!
-//! Only this module names RocksDB. It knows nothing of Raft's rules: it stores entries, changes and files,
-//! durably where it says so, and stops the process when the disk does not keep its promise.
+//! Only this room names RocksDB. It knows nothing of Raft's rules: it stores entries, rows and files, and makes them
+//! durable where it says so.
+//!
+//! Invariant: the process ends ([`fatal`]) when the disk does not keep its promise, so whatever this room reports as
+//! durable is durable. See `docs/spec/replication.md`, Storage and Snapshots.
 
-pub mod data_dir;
+mod data_dir;
 mod database;
 mod fatal;
-pub mod log_db;
-mod log_flush;
+mod log;
 pub mod metrics;
 mod options;
-mod recent;
-mod record;
-pub mod snapshots;
-pub mod state_db;
-mod tail;
+mod snapshot;
+mod state;
 
-pub use data_dir::{DataDir, OpenError};
+pub use data_dir::{DataDir, FORMAT, OpenError};
 pub use database::wait_closed;
 pub use fatal::{EXIT_IO, fatal};
-pub use log_db::{GroupLog, LogDb};
-pub use record::Record;
-pub use snapshots::{Snapshot, SnapshotFile, Snapshots};
-pub use state_db::State;
+pub use log::{BeforeSync, Bounds, GroupLog, LogDb, Record};
+pub use snapshot::{Incoming, Snapshot, SnapshotFile, Snapshots};
+pub use state::{CheckpointError, StateDb};

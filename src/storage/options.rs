@@ -18,7 +18,7 @@ fn common() -> Options {
 }
 
 /// The log: synced WAL, short-lived entries.
-pub(super) fn log() -> Options {
+pub fn log() -> Options {
     let mut options = common();
     // A torn tail is what a crash leaves and was never acknowledged; damage before it must stop the node.
     options.set_wal_recovery_mode(DBRecoveryMode::TolerateCorruptedTailRecords);
@@ -30,7 +30,7 @@ pub(super) fn log() -> Options {
 }
 
 /// Entries of the log.
-pub(super) fn log_entries() -> Options {
+pub fn log_entries() -> Options {
     let mut options = Options::default();
     options.set_write_buffer_size(64 << 20);
     options.set_max_write_buffer_number(4);
@@ -40,7 +40,7 @@ pub(super) fn log_entries() -> Options {
 }
 
 /// The applied state: no WAL, many small rows, point reads and short scans.
-pub(super) fn state() -> Options {
+pub fn state() -> Options {
     let mut options = common();
     let mut table = BlockBasedOptions::default();
     table.set_block_cache(&Cache::new_lru_cache(STATE_CACHE));

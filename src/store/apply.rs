@@ -78,7 +78,7 @@ pub enum RowChange<'a> {
     /// The row is replaced; observers get SET with the value and version.
     Put(KeyRecord<&'a [u8]>),
     /// The row becomes a tombstone; observers get DELETE with its version.
-    Bury(Tombstone),
+    Tombstone(Tombstone),
 }
 
 /// What a write comes to.
@@ -234,7 +234,7 @@ fn act<'w, V: AsRef<[u8]>>(
             (RowChange::Unchanged, Reply::ValueDiffers)
         }
         (WriteAction::Del | WriteAction::VDel { .. }, Some(record)) => (
-            RowChange::Bury(Tombstone { version: version() }),
+            RowChange::Tombstone(Tombstone { version: version() }),
             Reply::Deleted {
                 version: record.version.clone(),
             },
@@ -260,7 +260,7 @@ fn usage_after<V: AsRef<[u8]>>(
     match row {
         RowChange::Unchanged => usage,
         RowChange::Put(record) => usage.minus(before).plus(Usage::of(key, record)),
-        RowChange::Bury(_) => usage.minus(before),
+        RowChange::Tombstone(_) => usage.minus(before),
     }
 }
 

@@ -115,7 +115,7 @@ impl Key {
         self.usage = outcome.usage;
         match outcome.row {
             RowChange::Unchanged => {}
-            RowChange::Bury(tombstone) => self.row = Some(KeyRow::Tombstone(tombstone)),
+            RowChange::Tombstone(tombstone) => self.row = Some(KeyRow::Tombstone(tombstone)),
             RowChange::Put(record) => {
                 self.row = Some(KeyRow::Value(KeyRecord {
                     value: Bytes::copy_from_slice(record.value),

@@ -7,6 +7,7 @@
 
 pub mod apply;
 pub mod error;
+pub mod fingerprint;
 pub mod glob;
 pub mod notify;
 pub mod record;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use quorumq::storage::wait_closed;
+use quorumq::testing::wait_closed;
 
 /// Removed when dropped, once this process has no database in it open any more: RocksDB aborts a process that ends
 /// while a thread still closes one. Declare it before whatever opens databases in it.

@@ -12,8 +12,9 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use quorumq::base::ids::{LogIndex, NodeId};
 use quorumq::machine::tables::{Backing, Tables};
-use quorumq::raft::{Apply, Peer, Raft, RaftConfig, StartError};
-use quorumq::storage::{DataDir, OpenError, wait_closed};
+use quorumq::testing::{
+    Apply, DataDir, OpenError, Peer, Raft, RaftConfig, StartError, wait_closed,
+};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tonic::transport::server::TcpIncoming;
@@ -48,14 +49,14 @@ impl Apply for Rows {
         let mut counter = key.clone();
         counter[0] = b'n';
         let count = tables
-            .get(&counter)
+            .get_bytes(&counter)
             .and_then(|bytes| Some(u64::from_be_bytes(bytes[..].try_into().ok()?)))
             .unwrap_or(0);
-        tables.put(counter, (count + 1).to_be_bytes().to_vec());
+        tables.put_bytes(counter, (count + 1).to_be_bytes().to_vec());
         if value.is_empty() {
-            tables.delete(key);
+            tables.delete_bytes(key);
         } else {
-            tables.put(key, value);
+            tables.put_bytes(key, value);
         }
         self.pending.push((index.0, batch));
     }

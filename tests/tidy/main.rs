@@ -315,6 +315,6 @@ fn what_is_for_tests_alone_is_left_out_and_nothing_else() {
             .any(|item| matches!(item, syn::Item::Struct(found) if found.ident == name))
     };
     assert!(has("Machine"), "items after #[cfg(test)] are looked at");
-    assert!(find("src/machine/tests.rs").is_test);
+    assert!(find("src/machine/tests/mod.rs").is_test);
     assert!(named(machine).iter().any(|named| named.is_local));
 }

@@ -1,29 +1,32 @@
 //! `0x19 | shared filter` → `state.Group`: a share name with its filter, as it was subscribed to.
 
-use super::{key, ordinal, whole};
+use super::table::{Table, key, rest};
+use crate::base::proto::state;
 
-/// The row of a group.
-pub fn encode(filter: &str) -> Vec<u8> {
-    key(ordinal::GROUP, &[filter.as_bytes()])
-}
+/// The table.
+pub enum Group {}
 
-/// The filter of a key of this table.
-pub fn decode(key: &[u8]) -> Option<&str> {
-    std::str::from_utf8(key.strip_prefix(&[ordinal::GROUP])?).ok()
-}
+impl Table for Group {
+    const ORDINAL: u8 = 0x19;
+    type Key<'a> = &'a str;
+    type Row = state::Group;
 
-/// All rows.
-pub fn all() -> (Vec<u8>, Vec<u8>) {
-    whole(ordinal::GROUP)
+    fn encode(filter: Self::Key<'_>) -> Vec<u8> {
+        key::<Self>(&[filter.as_bytes()])
+    }
+
+    fn decode(key: &[u8]) -> Option<Self::Key<'_>> {
+        std::str::from_utf8(rest::<Self>(key)?).ok()
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
     fn a_key_decodes_to_what_it_was_made_of() {
-        assert_eq!(
-            super::decode(&super::encode("$share/g/ä/#")),
-            Some("$share/g/ä/#")
-        );
+        let filter = "$share/g/ä/#";
+        assert_eq!(Group::decode(&Group::encode(filter)), Some(filter));
     }
 }

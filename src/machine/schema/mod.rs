@@ -1,101 +1,105 @@
-//! The schema of `state/`: one file per key type. Keys sort as bytes; numbers are big-endian.
+//! The schema of `state/`: one file per table, with its key, the type of its rows, and its ranges. Keys sort as bytes;
+//! numbers are big-endian.
 //!
-//! | ordinal | table | key | value |
-//! |---|---|---|---|
-//! | `0x00` | the storage layer's own | | |
-//! | `0x01` | [`meta`] | | `state.Meta` |
-//! | `0x02` | [`node`] | node id | `state.Node` |
-//! | `0x10` | [`session`] | client id | `state.Session` |
-//! | `0x11` | [`subscription`] | session id, filter | `state.Subscription` |
-//! | `0x12` | [`will`] | client id | `state.Will` |
-//! | `0x13` | [`queue`] | session id | `state.Queue` |
-//! | `0x14` | [`entry`] | session id, sequence | `session::Entry` |
-//! | `0x15` | [`message`] | message id | `state.Message` |
-//! | `0x16` | [`references`] | message id | number |
-//! | `0x17` | [`received`] | session id, packet id | |
-//! | `0x18` | [`retained`] | topic | `state.Retained` |
-//! | `0x19` | [`group`] | shared filter | `state.Group` |
-//! | `0x1a` | [`waiting`] | group id, number | `session::Entry` |
-//! | `0x1b` | [`feed`] | session id, number | `state.Feed` |
-//! | `0x1c` | [`ahead`] | session id, number, topic | |
-//! | `0x20` | [`record`] | state-store key | `store::record` |
-//! | `0x21` | [`watch`] | connection, state-store key | client id |
-//! | `0x22` | [`replies`] | log index | `state.Replies` |
-//! | `0x30` | [`timer`] | deadline, kind, subject | |
+//! | ordinal | table | key | row | owner |
+//! |---|---|---|---|---|
+//! | `0x00` | the storage layer's own | | | |
+//! | `0x01` | [`Meta`] | | `state.Meta` | `meta` |
+//! | `0x02` | [`Node`] | node id | `state.Node` | `node` |
+//! | `0x10` | [`Session`] | client id | `state.Session` | `session` |
+//! | `0x11` | [`Subscription`] | session id, filter | `state.Subscription` | `messaging` |
+//! | `0x12` | [`Will`] | client id | `state.Will` | `will` |
+//! | `0x13` | [`Queue`] | session id | `state.Queue` | `queue` |
+//! | `0x14` | [`Entry`] | session id, sequence | `session::Entry` | `queue` |
+//! | `0x15` | [`Message`] | message id | `state.Message` | `queue::message` |
+//! | `0x16` | [`References`] | message id | [`Count`] | `queue::message` |
+//! | `0x17` | [`Received`] | session id, packet id | | `queue::received` |
+//! | `0x18` | [`Retained`] | topic | `state.Retained` | `retained` |
+//! | `0x19` | [`Group`] | shared filter | `state.Group` | `shared` |
+//! | `0x1a` | [`Waiting`] | group id, number | `session::Entry` | `shared` |
+//! | `0x1b` | [`RetainedReplay`] | session id, number | `state.RetainedReplay` | `retained::replay` |
+//! | `0x1c` | [`ReplayedTopic`] | session id, number, topic | | `retained::replay` |
+//! | `0x20` | [`Record`] | state-store key | `store::record` | `store` |
+//! | `0x21` | [`Watch`] | connection, state-store key | [`ClientId`] | `store::watchers` |
+//! | `0x22` | [`Replies`] | log index | `state.Replies` | `replies` |
+//! | `0x30` | [`Timer`] | deadline, kind, subject | | `timers` |
 //!
-//! Ordinals are for ever: one is never given to another table.
+//! Invariant: ordinals are for ever; one is never given to another table.
+//! Invariant: only its owner writes a table. Reads for the outside are in [`super::read`].
 
-pub mod ahead;
-pub mod entry;
-pub mod feed;
-pub mod group;
-pub mod message;
-pub mod meta;
-pub mod node;
-pub mod queue;
-pub mod received;
-pub mod record;
-pub mod references;
-pub mod replies;
-pub mod retained;
-pub mod session;
-pub mod subscription;
+mod entry;
+mod group;
+mod message;
+mod meta;
+mod node;
+mod queue;
+mod received;
+mod record;
+mod references;
+mod replayed_topic;
+mod replies;
+mod retained;
+pub mod retained_replay;
+mod session;
+mod subscription;
+mod table;
 pub mod timer;
-pub mod waiting;
-pub mod watch;
-pub mod will;
+mod waiting;
+mod watch;
+mod will;
 
-/// The first byte of every key.
-pub(crate) mod ordinal {
-    pub const META: u8 = 0x01;
-    pub const NODE: u8 = 0x02;
-    pub const SESSION: u8 = 0x10;
-    pub const SUBSCRIPTION: u8 = 0x11;
-    pub const WILL: u8 = 0x12;
-    pub const QUEUE: u8 = 0x13;
-    pub const ENTRY: u8 = 0x14;
-    pub const MESSAGE: u8 = 0x15;
-    pub const REFERENCES: u8 = 0x16;
-    pub const RECEIVED: u8 = 0x17;
-    pub const RETAINED: u8 = 0x18;
-    pub const GROUP: u8 = 0x19;
-    pub const WAITING: u8 = 0x1a;
-    pub const FEED: u8 = 0x1b;
-    pub const AHEAD: u8 = 0x1c;
-    pub const RECORD: u8 = 0x20;
-    pub const WATCH: u8 = 0x21;
-    pub const REPLIES: u8 = 0x22;
-    pub const TIMER: u8 = 0x30;
-}
+pub use entry::Entry;
+pub use group::Group;
+pub use message::Message;
+pub use meta::Meta;
+pub use node::Node;
+pub use queue::Queue;
+pub use received::Received;
+pub use record::Record;
+pub use references::{Count, References};
+pub use replayed_topic::ReplayedTopic;
+pub use replies::Replies;
+pub use retained::Retained;
+pub use retained_replay::RetainedReplay;
+pub use session::Session;
+pub use subscription::Subscription;
+pub use table::{Range, Row, StoredRow, Table};
+pub(super) use table::{decoded, decoded_key};
+pub use timer::Timer;
+pub use waiting::Waiting;
+pub use watch::{ClientId, Watch};
+pub use will::Will;
 
-/// Builds a key: the table's ordinal, then `parts`.
-fn key(ordinal: u8, parts: &[&[u8]]) -> Vec<u8> {
-    let length = 1 + parts.iter().map(|part| part.len()).sum::<usize>();
-    let mut key = Vec::with_capacity(length);
-    key.push(ordinal);
-    for part in parts {
-        key.extend_from_slice(part);
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn no_two_tables_have_one_ordinal() {
+        let all = [
+            Meta::ORDINAL,
+            Node::ORDINAL,
+            Session::ORDINAL,
+            Subscription::ORDINAL,
+            Will::ORDINAL,
+            Queue::ORDINAL,
+            Entry::ORDINAL,
+            Message::ORDINAL,
+            References::ORDINAL,
+            Received::ORDINAL,
+            Retained::ORDINAL,
+            Group::ORDINAL,
+            Waiting::ORDINAL,
+            RetainedReplay::ORDINAL,
+            ReplayedTopic::ORDINAL,
+            Record::ORDINAL,
+            Watch::ORDINAL,
+            Replies::ORDINAL,
+            Timer::ORDINAL,
+        ];
+        assert_eq!(BTreeSet::from(all).len(), all.len());
+        assert!(!all.contains(&0), "the storage layer's own");
     }
-    key
-}
-
-/// The key range `[from, to)` of a whole table.
-fn whole(ordinal: u8) -> (Vec<u8>, Vec<u8>) {
-    (vec![ordinal], vec![ordinal + 1])
-}
-
-/// The key range `[from, to)` of the rows of one number, which comes first in the key.
-fn range_of(ordinal: u8, number: u64) -> (Vec<u8>, Vec<u8>) {
-    let from = key(ordinal, &[&number.to_be_bytes()]);
-    let to = match number.checked_add(1) {
-        Some(next) => key(ordinal, &[&next.to_be_bytes()]),
-        None => whole(ordinal).1,
-    };
-    (from, to)
-}
-
-/// Splits eight bytes off the front as a number.
-fn take_u64(bytes: &[u8]) -> Option<(u64, &[u8])> {
-    let (head, rest) = bytes.split_first_chunk::<8>()?;
-    Some((u64::from_be_bytes(*head), rest))
 }

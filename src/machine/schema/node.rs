@@ -1,33 +1,34 @@
 //! `0x02 | node u64` → `state.Node`: incarnation and last applied proposal of each node.
 
-use super::{key, ordinal, take_u64, whole};
+use super::table::{Table, key, only_u64, rest};
 use crate::base::ids::NodeId;
+use crate::base::proto::state;
 
-/// The row of `node`.
-pub fn encode(node: NodeId) -> Vec<u8> {
-    key(ordinal::NODE, &[&node.0.to_be_bytes()])
-}
+/// The table.
+pub enum Node {}
 
-/// The node of a key of this table.
-pub fn decode(key: &[u8]) -> Option<NodeId> {
-    let rest = key.strip_prefix(&[ordinal::NODE])?;
-    match take_u64(rest)? {
-        (node, []) => Some(NodeId(node)),
-        _ => None,
+impl Table for Node {
+    const ORDINAL: u8 = 0x02;
+    type Key<'a> = NodeId;
+    type Row = state::Node;
+
+    fn encode(node: Self::Key<'_>) -> Vec<u8> {
+        key::<Self>(&[&node.0.to_be_bytes()])
     }
-}
 
-/// All rows.
-pub fn all() -> (Vec<u8>, Vec<u8>) {
-    whole(ordinal::NODE)
+    fn decode(key: &[u8]) -> Option<Self::Key<'_>> {
+        only_u64(rest::<Self>(key)?).map(NodeId)
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
     fn a_key_decodes_to_what_it_was_made_of() {
-        let node = crate::base::ids::NodeId(0x0102_0304_0506_0708);
-        assert_eq!(super::decode(&super::encode(node)), Some(node));
-        assert_eq!(super::decode(&[2, 0]), None);
+        let node = NodeId(0x0102_0304_0506_0708);
+        assert_eq!(Node::decode(&Node::encode(node)), Some(node));
+        assert_eq!(Node::decode(&[2, 0]), None);
     }
 }

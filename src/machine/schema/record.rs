@@ -1,29 +1,48 @@
 //! `0x20 | state-store key` → [`crate::store::record`]: a value or the tombstone of a key of the state store.
 
-use super::{key, ordinal, whole};
+use bytes::Bytes;
 
-/// The row of the state store's `store_key`.
-pub fn encode(store_key: &[u8]) -> Vec<u8> {
-    key(ordinal::RECORD, &[store_key])
+use super::table::{Row, Table, key, rest};
+use crate::store::{KeyRow, RecordError};
+
+/// The table.
+pub enum Record {}
+
+impl Table for Record {
+    const ORDINAL: u8 = 0x20;
+    type Key<'a> = &'a [u8];
+    type Row = KeyRow;
+
+    fn encode(store_key: Self::Key<'_>) -> Vec<u8> {
+        key::<Self>(&[store_key])
+    }
+
+    fn decode(key: &[u8]) -> Option<Self::Key<'_>> {
+        rest::<Self>(key)
+    }
 }
 
-/// The state store's key of a key of this table.
-pub fn decode(key: &[u8]) -> Option<&[u8]> {
-    key.strip_prefix(&[ordinal::RECORD])
-}
+impl Row for KeyRow {
+    type Error = RecordError;
 
-/// All rows from the state store's `store_key` on.
-pub fn from(store_key: &[u8]) -> (Vec<u8>, Vec<u8>) {
-    (encode(store_key), whole(ordinal::RECORD).1)
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut row = Vec::new();
+        self.encode(&mut row);
+        row
+    }
+
+    fn from_bytes(row: Bytes) -> Result<Self, RecordError> {
+        KeyRow::decode(row)
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
     fn a_key_decodes_to_what_it_was_made_of() {
-        assert_eq!(
-            super::decode(&super::encode(b"\x00\xff")),
-            Some(&b"\x00\xff"[..])
-        );
+        let store_key = &b"\x00\xff"[..];
+        assert_eq!(Record::decode(&Record::encode(store_key)), Some(store_key));
     }
 }

@@ -1,35 +1,33 @@
 //! `0x22 | log index u64` → `state.Replies`: the remembered replies of one log entry's state-store writes.
 
-use super::{key, ordinal, take_u64, whole};
+use super::table::{Table, key, only_u64, rest};
 use crate::base::ids::LogIndex;
+use crate::base::proto::state;
 
-/// The row of one log entry.
-pub fn encode(index: LogIndex) -> Vec<u8> {
-    key(ordinal::REPLIES, &[&index.0.to_be_bytes()])
-}
+/// The table.
+pub enum Replies {}
 
-/// The log index of a key of this table.
-pub fn decode(key: &[u8]) -> Option<LogIndex> {
-    match take_u64(key.strip_prefix(&[ordinal::REPLIES])?)? {
-        (index, []) => Some(LogIndex(index)),
-        _ => None,
+impl Table for Replies {
+    const ORDINAL: u8 = 0x22;
+    type Key<'a> = LogIndex;
+    type Row = state::Replies;
+
+    fn encode(index: Self::Key<'_>) -> Vec<u8> {
+        key::<Self>(&[&index.0.to_be_bytes()])
     }
-}
 
-/// All rows.
-pub fn all() -> (Vec<u8>, Vec<u8>) {
-    whole(ordinal::REPLIES)
+    fn decode(key: &[u8]) -> Option<Self::Key<'_>> {
+        only_u64(rest::<Self>(key)?).map(LogIndex)
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::base::ids::LogIndex;
+    use super::*;
 
     #[test]
     fn a_key_decodes_to_what_it_was_made_of() {
-        assert_eq!(
-            super::decode(&super::encode(LogIndex(9))),
-            Some(LogIndex(9))
-        );
+        let key = Replies::encode(LogIndex(9));
+        assert_eq!(Replies::decode(&key), Some(LogIndex(9)));
     }
 }

@@ -1,30 +1,39 @@
 //! `0x18 | topic` → `state.Retained`: the retained message of one topic.
 
-use super::{key, ordinal, whole};
+use super::table::{Table, key, rest};
+use crate::base::proto::state;
 
-/// The row of `topic`.
-pub fn encode(topic: &[u8]) -> Vec<u8> {
-    key(ordinal::RETAINED, &[topic])
-}
+/// The table.
+pub enum Retained {}
 
-/// The topic of a key of this table.
-pub fn decode(key: &[u8]) -> Option<&[u8]> {
-    key.strip_prefix(&[ordinal::RETAINED])
-}
+impl Table for Retained {
+    const ORDINAL: u8 = 0x18;
+    /// The topic; a scan may begin inside a character.
+    type Key<'a> = &'a [u8];
+    type Row = state::Retained;
 
-/// All rows from `topic` on.
-pub fn from(topic: &[u8]) -> (Vec<u8>, Vec<u8>) {
-    (encode(topic), whole(ordinal::RETAINED).1)
+    fn encode(topic: Self::Key<'_>) -> Vec<u8> {
+        key::<Self>(&[topic])
+    }
+
+    fn decode(key: &[u8]) -> Option<Self::Key<'_>> {
+        rest::<Self>(key)
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::table::{Range, has};
     use super::*;
 
     #[test]
     fn a_key_decodes_to_what_it_was_made_of() {
-        assert_eq!(decode(&encode(b"a/b")), Some(&b"a/b"[..]));
-        let (from, to) = from(b"a");
-        assert!(from <= encode(b"a") && encode(b"\xff") < to);
+        assert_eq!(
+            Retained::decode(&Retained::encode(b"a/b")),
+            Some(&b"a/b"[..])
+        );
+        let range = Range::<Retained>::all().starting_at(b"a");
+        assert!(has(&range, &Retained::encode(b"a")));
+        assert!(has(&range, &Retained::encode(b"\xff")));
     }
 }

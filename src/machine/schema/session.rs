@@ -1,26 +1,31 @@
 //! `0x10 | client id` → `state.Session`.
 
-use super::{key, ordinal, whole};
+use super::table::{Table, key, rest};
+use crate::base::proto::state;
 
-/// The row of the session of `client_id`.
-pub fn encode(client_id: &str) -> Vec<u8> {
-    key(ordinal::SESSION, &[client_id.as_bytes()])
-}
+/// The table.
+pub enum Session {}
 
-/// The client id of a key of this table.
-pub fn decode(key: &[u8]) -> Option<&str> {
-    std::str::from_utf8(key.strip_prefix(&[ordinal::SESSION])?).ok()
-}
+impl Table for Session {
+    const ORDINAL: u8 = 0x10;
+    type Key<'a> = &'a str;
+    type Row = state::Session;
 
-/// All rows.
-pub fn all() -> (Vec<u8>, Vec<u8>) {
-    whole(ordinal::SESSION)
+    fn encode(client_id: Self::Key<'_>) -> Vec<u8> {
+        key::<Self>(&[client_id.as_bytes()])
+    }
+
+    fn decode(key: &[u8]) -> Option<Self::Key<'_>> {
+        std::str::from_utf8(rest::<Self>(key)?).ok()
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
     fn a_key_decodes_to_what_it_was_made_of() {
-        assert_eq!(super::decode(&super::encode("kä/#+")), Some("kä/#+"));
+        assert_eq!(Session::decode(&Session::encode("kä/#+")), Some("kä/#+"));
     }
 }

@@ -1,6 +1,6 @@
 //! `0x30 | deadline ms u64 | kind u8 | subject` → empty: something is due at a log time.
 
-use super::{key, ordinal, take_u64, whole};
+use super::table::{Range, Table, key, rest, take_u64};
 use crate::base::time::Millis;
 
 /// What is due. The number is on disk.
@@ -23,10 +23,10 @@ pub enum Kind {
     PurgeSession = 7,
     /// More rows of an ended group are to go; the subject is the group, big-endian.
     PurgeGroup = 8,
-    /// A session's queue holds more than was handed out at once; the subject is the session, big-endian.
+    /// A session's queue holds more than was granted at once; the subject is the session, big-endian.
     Grant = 9,
-    /// More retained messages are to go into a session's queue; the subject is the feed.
-    Feed = 10,
+    /// A retained replay goes on; the subject is its key in [`super::RetainedReplay`].
+    RetainedReplay = 10,
 }
 
 impl Kind {
@@ -41,34 +41,40 @@ impl Kind {
             Kind::PurgeSession,
             Kind::PurgeGroup,
             Kind::Grant,
-            Kind::Feed,
+            Kind::RetainedReplay,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == number)
     }
 }
 
-/// The row of a timer.
-pub fn encode(deadline: Millis, kind: Kind, subject: &[u8]) -> Vec<u8> {
-    key(
-        ordinal::TIMER,
-        &[&deadline.0.to_be_bytes(), &[kind as u8], subject],
-    )
+/// The table.
+pub enum Timer {}
+
+impl Table for Timer {
+    const ORDINAL: u8 = 0x30;
+    type Key<'a> = (Millis, Kind, &'a [u8]);
+    type Row = ();
+
+    fn encode((deadline, kind, subject): Self::Key<'_>) -> Vec<u8> {
+        key::<Self>(&[&deadline.0.to_be_bytes(), &[kind as u8], subject])
+    }
+
+    fn decode(key: &[u8]) -> Option<Self::Key<'_>> {
+        let (deadline, rest) = take_u64(rest::<Self>(key)?)?;
+        let (kind, subject) = rest.split_first()?;
+        Some((Millis(deadline), Kind::from_u8(*kind)?, subject))
+    }
 }
 
-/// Deadline, kind and subject of a key of this table.
-pub fn decode(key: &[u8]) -> Option<(Millis, Kind, &[u8])> {
-    let (deadline, rest) = take_u64(key.strip_prefix(&[ordinal::TIMER])?)?;
-    let (kind, subject) = rest.split_first()?;
-    Some((Millis(deadline), Kind::from_u8(*kind)?, subject))
-}
-
-/// All rows due from `from` on, the earliest first.
-pub fn since(from: Millis) -> (Vec<u8>, Vec<u8>) {
-    (
-        key(ordinal::TIMER, &[&from.0.to_be_bytes()]),
-        whole(ordinal::TIMER).1,
-    )
+impl Timer {
+    /// All rows due from `from` on, the earliest first.
+    pub fn since(from: Millis) -> Range<Self> {
+        Range::new(
+            key::<Self>(&[&from.0.to_be_bytes()]),
+            Range::<Self>::all().to,
+        )
+    }
 }
 
 #[cfg(test)]
@@ -82,17 +88,18 @@ mod tests {
             Kind::Tombstone,
             Kind::Replies,
             Kind::SessionExpiry,
+            Kind::RetainedReplay,
         ] {
-            let key = encode(Millis(5), kind, b"x");
-            assert_eq!(decode(&key), Some((Millis(5), kind, &b"x"[..])));
+            let key = Timer::encode((Millis(5), kind, b"x"));
+            assert_eq!(Timer::decode(&key), Some((Millis(5), kind, &b"x"[..])));
         }
     }
 
     #[test]
     fn the_earliest_deadline_sorts_first() {
         assert!(
-            encode(Millis(255), Kind::SessionExpiry, b"z")
-                < encode(Millis(256), Kind::KeyExpiry, b"")
+            Timer::encode((Millis(255), Kind::SessionExpiry, b"z"))
+                < Timer::encode((Millis(256), Kind::KeyExpiry, b""))
         );
     }
 }

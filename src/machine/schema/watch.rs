@@ -1,53 +1,77 @@
-//! `0x21 | node u64 | incarnation u64 | connection u64 | state-store key` → client id: a KEYNOTIFY registration.
+//! `0x21 | node u64 | incarnation u64 | connection u64 | state-store key` → [`ClientId`]: a KEYNOTIFY registration.
 //!
 //! It belongs to a connection, so that all registrations of an ended connection are one range.
 
-use super::{key, ordinal, take_u64, whole};
+use std::str::Utf8Error;
+
+use bytes::Bytes;
+
+use super::table::{Range, Row, Table, key, rest, take_u64};
 use crate::base::ids::{ConnectionId, Incarnation, NodeId, Owner};
 
-/// The row of `owner` watching `store_key`.
-pub fn encode(owner: Owner, store_key: &[u8]) -> Vec<u8> {
-    key(
-        ordinal::WATCH,
-        &[
+/// The table.
+pub enum Watch {}
+
+impl Table for Watch {
+    const ORDINAL: u8 = 0x21;
+    type Key<'a> = (Owner, &'a [u8]);
+    type Row = ClientId;
+
+    fn encode((owner, store_key): Self::Key<'_>) -> Vec<u8> {
+        key::<Self>(&[
             &owner.node.0.to_be_bytes(),
             &owner.incarnation.0.to_be_bytes(),
             &owner.connection.0.to_be_bytes(),
             store_key,
-        ],
-    )
+        ])
+    }
+
+    fn decode(key: &[u8]) -> Option<Self::Key<'_>> {
+        let (node, rest) = take_u64(rest::<Self>(key)?)?;
+        let (incarnation, rest) = take_u64(rest)?;
+        let (connection, store_key) = take_u64(rest)?;
+        let owner = Owner {
+            node: NodeId(node),
+            incarnation: Incarnation(incarnation),
+            connection: ConnectionId(connection),
+        };
+        Some((owner, store_key))
+    }
 }
 
-/// Connection and state-store key of a key of this table.
-pub fn decode(key: &[u8]) -> Option<(Owner, &[u8])> {
-    let (node, rest) = take_u64(key.strip_prefix(&[ordinal::WATCH])?)?;
-    let (incarnation, rest) = take_u64(rest)?;
-    let (connection, store_key) = take_u64(rest)?;
-    let owner = Owner {
-        node: NodeId(node),
-        incarnation: Incarnation(incarnation),
-        connection: ConnectionId(connection),
-    };
-    Some((owner, store_key))
+impl Watch {
+    /// All rows of one connection.
+    pub fn of_connection(owner: Owner) -> Range<Self> {
+        let next = Owner {
+            connection: ConnectionId(owner.connection.0 + 1),
+            ..owner
+        };
+        Range::<Self>::all()
+            .starting_at((owner, b"".as_slice()))
+            .before((next, b"".as_slice()))
+    }
 }
 
-/// All rows of one connection.
-pub fn of_connection(owner: Owner) -> (Vec<u8>, Vec<u8>) {
-    let next = Owner {
-        connection: ConnectionId(owner.connection.0 + 1),
-        ..owner
-    };
-    (encode(owner, &[]), encode(next, &[]))
-}
+/// The client that watches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientId(pub String);
 
-/// All rows.
-pub fn all() -> (Vec<u8>, Vec<u8>) {
-    whole(ordinal::WATCH)
+impl Row for ClientId {
+    type Error = Utf8Error;
+
+    fn to_bytes(&self) -> Vec<u8> {
+        self.0.clone().into_bytes()
+    }
+
+    fn from_bytes(row: Bytes) -> Result<Self, Utf8Error> {
+        Ok(ClientId(std::str::from_utf8(&row)?.to_owned()))
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::base::ids::{ConnectionId, Incarnation, NodeId, Owner};
+    use super::super::table::has;
+    use super::*;
 
     #[test]
     fn a_key_decodes_to_what_it_was_made_of() {
@@ -56,9 +80,8 @@ mod tests {
             incarnation: Incarnation(2),
             connection: ConnectionId(3),
         };
-        assert_eq!(
-            super::decode(&super::encode(owner, b"k")),
-            Some((owner, &b"k"[..]))
-        );
+        let key = Watch::encode((owner, b"k"));
+        assert_eq!(Watch::decode(&key), Some((owner, &b"k"[..])));
+        assert!(has(&Watch::of_connection(owner), &key));
     }
 }

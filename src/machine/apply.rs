@@ -1,0 +1,277 @@
+//! Applying a batch: timers that are due fire, the commands of each proposal run in order, then queues are finished.
+//!
+//! Each command is handed to the part that owns what it changes; a command that takes several parts is routed by
+//! [`super::lifecycle`] or [`super::messaging`].
+
+use std::sync::Arc;
+
+use bytes::Buf;
+use prost::Message as _;
+
+use super::batch::Batch;
+use super::effect::{EndReason, Output, Reply};
+use super::lifecycle::Lifecycle;
+use super::messaging::Messaging;
+use super::node::{Admission, Nodes};
+use super::queue::{purge, received};
+use super::replies::Replies;
+use super::schema::timer::Kind as TimerKind;
+use super::session::{self, Sessions};
+use super::store::{self, Store};
+use super::subscriptions::SubscriptionIndex;
+use super::tables::Backing;
+use super::timers::Due;
+use super::{retained, shared};
+use crate::base::ids::{CLUSTER, LogIndex, SessionId};
+use crate::base::proto::command::{self, command::Kind};
+
+/// The log holds something this version cannot apply: the node must stop, skipping it would make replicas differ.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// The entry is not a batch.
+    #[error("log entry {0} is not a batch of commands: {1}")]
+    Malformed(LogIndex, prost::DecodeError),
+    /// A command's number is not known here.
+    #[error("log entry {0} holds a command that this version does not know; upgrade this node")]
+    UnknownCommand(LogIndex),
+}
+
+/// Everything that is kept in memory, by owner.
+pub(super) struct Parts {
+    pub sessions: Sessions,
+    pub messaging: Messaging,
+    pub store: Store,
+    pub nodes: Nodes,
+    pub replies: Replies,
+}
+
+impl Parts {
+    pub fn new(index: Arc<SubscriptionIndex>) -> Self {
+        Parts {
+            sessions: Sessions::default(),
+            messaging: Messaging::new(index),
+            store: Store::default(),
+            nodes: Nodes::default(),
+            replies: Replies::default(),
+        }
+    }
+
+    /// Rebuilds everything from the tables.
+    pub fn restore(&mut self, backing: &dyn Backing) {
+        self.nodes.restore(backing);
+        let messaging = &mut self.messaging;
+        messaging.restore(backing);
+        self.sessions.restore(backing, |client_id, row| {
+            messaging.restore_session(client_id, row);
+        });
+        messaging.restore_subscriptions(backing);
+        self.store.restore(backing);
+        self.replies.restore(backing);
+    }
+
+    /// Applies the proposals of a batch.
+    pub fn apply(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        proposals: Vec<command::Proposal>,
+    ) -> Result<(), ApplyError> {
+        self.messaging.begin_batch();
+        self.fire_timers(batch);
+        for proposal in proposals {
+            batch.node.0 = proposal.node;
+            batch.incarnation.0 = proposal.incarnation;
+            self.apply_proposal(batch, proposal)?;
+        }
+        self.finish_batch(batch);
+        Ok(())
+    }
+
+    fn lifecycle(&mut self) -> Lifecycle<'_> {
+        Lifecycle {
+            sessions: &mut self.sessions,
+            messaging: &mut self.messaging,
+            store: &mut self.store,
+        }
+    }
+
+    /// Fires what is due at the batch's log time, the earliest first.
+    fn fire_timers(&mut self, batch: &mut Batch<'_, '_>) {
+        for due in batch.timers.due(batch.tables, batch.now) {
+            self.fire(batch, &due);
+            batch.clear_timer(due.deadline, due.kind, &due.subject);
+        }
+    }
+
+    fn fire(&mut self, batch: &mut Batch<'_, '_>, due: &Due) {
+        let (subject, deadline) = (due.subject.as_slice(), due.deadline);
+        match due.kind {
+            TimerKind::KeyExpiry => self.store.expire(batch, subject),
+            TimerKind::Tombstone => store::drop_tombstone(batch, subject, deadline),
+            TimerKind::Replies => self.replies.forget(batch, subject),
+            TimerKind::WillDelay => self.lifecycle().will_due(batch, subject, deadline),
+            TimerKind::SessionExpiry => self.lifecycle().expire(batch, subject, deadline),
+            TimerKind::RetainedExpiry => retained::expire(batch, subject, deadline),
+            TimerKind::PurgeSession => purge::go_on(batch, subject),
+            TimerKind::PurgeGroup => shared::go_on_purging(batch, subject),
+            TimerKind::Grant => self.messaging.go_on_granting(subject),
+            TimerKind::RetainedReplay => self.messaging.go_on_replaying(batch, subject),
+        }
+    }
+
+    fn apply_proposal(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        proposal: command::Proposal,
+    ) -> Result<(), ApplyError> {
+        // What a leader proposes on its own account is lost with its leadership and does nothing when it comes twice.
+        if batch.node != CLUSTER && !self.admit(batch, proposal.sequence) {
+            return Ok(());
+        }
+        let is_local = batch.outputs.is_local(batch.node);
+        let incarnation = batch.incarnation;
+        let mut commands = proposal.commands;
+        while commands.has_remaining() {
+            let command = command::Command::decode_length_delimited(&mut commands)
+                .map_err(|error| ApplyError::Malformed(batch.index, error))?;
+            let kind = command.kind;
+            let kind = kind.ok_or(ApplyError::UnknownCommand(batch.index))?;
+            let reply = self.run(batch, kind);
+            if is_local {
+                batch.outputs.push(Output::Reply { incarnation, reply });
+            }
+        }
+        if is_local {
+            batch.outputs.push(Output::ProposalApplied {
+                incarnation,
+                sequence: proposal.sequence,
+            });
+        }
+        Ok(())
+    }
+
+    /// Whether the proposal of a node is to be applied; it is counted as applied then.
+    fn admit(&mut self, batch: &mut Batch<'_, '_>, sequence: u64) -> bool {
+        match self.nodes.admit(batch, sequence) {
+            Admission::Refused => return false,
+            Admission::Next => self.nodes.count(batch, sequence),
+            Admission::Registers { former } => {
+                if let Some(former) = former {
+                    let node = batch.node;
+                    self.lifecycle().end_incarnation(batch, node, former);
+                }
+                self.nodes.register(batch, sequence);
+            }
+        }
+        true
+    }
+
+    fn run(&mut self, batch: &mut Batch<'_, '_>, kind: Kind) -> Reply {
+        match kind {
+            Kind::Nothing(_) => Reply::Done,
+            Kind::NodeDown(command) => {
+                if let Some((node, incarnation)) = self.nodes.declare_down(batch, command) {
+                    self.lifecycle().end_incarnation(batch, node, incarnation);
+                }
+                Reply::Done
+            }
+            Kind::OpenSession(command) => self.lifecycle().open(batch, command),
+            Kind::CloseSession(command) => self.lifecycle().close(batch, command),
+            Kind::DeleteSession(command) => {
+                let reason = EndReason::Administrative;
+                self.lifecycle()
+                    .end_session(batch, &command.client_id, reason)
+            }
+            Kind::Disconnect(command) => self.lifecycle().disconnect(batch, &command.client_id),
+            Kind::Subscribe(command) => self.subscribe(batch, command),
+            Kind::Unsubscribe(command) => self.unsubscribe(batch, command),
+            Kind::StoreWrite(command) => {
+                Reply::Store(self.store.write(batch, &mut self.replies, command))
+            }
+            Kind::KeyNotify(command) => {
+                match session::owned(batch, &command.client_id, command.connection) {
+                    Some((_, owner)) => Reply::Store(self.store.key_notify(batch, owner, command)),
+                    None => Reply::NotOwner,
+                }
+            }
+            Kind::Publish(command) => self.publish(batch, command),
+            Kind::Acknowledge(command) => self.acknowledge(batch, command),
+        }
+    }
+
+    fn subscribe(&mut self, batch: &mut Batch<'_, '_>, command: command::Subscribe) -> Reply {
+        let Some((row, _)) = session::owned(batch, &command.client_id, command.connection) else {
+            return Reply::NotOwner;
+        };
+        let (session, index) = (SessionId(row.session_id), batch.index);
+        match self
+            .messaging
+            .subscribe(batch, session, command.subscriptions)
+        {
+            Some(new) => Reply::Subscribed { index, new },
+            None => Reply::NotOwner,
+        }
+    }
+
+    fn unsubscribe(&mut self, batch: &mut Batch<'_, '_>, command: command::Unsubscribe) -> Reply {
+        let Some((row, _)) = session::owned(batch, &command.client_id, command.connection) else {
+            return Reply::NotOwner;
+        };
+        let session = SessionId(row.session_id);
+        Reply::Unsubscribed(self.messaging.unsubscribe(batch, session, command.filters))
+    }
+
+    fn publish(&mut self, batch: &mut Batch<'_, '_>, command: command::Publish) -> Reply {
+        let Some(message) = command.message else {
+            return Reply::Done;
+        };
+        let mut publisher = None;
+        let mut receives = None;
+        if command.connection != 0 {
+            let owner = batch.owner(command.connection);
+            let Some(connected) = self.sessions.connected(owner) else {
+                return Reply::NotOwner;
+            };
+            let session = connected.session;
+            publisher = Some(session);
+            if command.packet_id != 0 && connected.durable {
+                // A packet id is two bytes.
+                let packet_id = command.packet_id as u16;
+                if received::contains(batch, session, packet_id) {
+                    // [MQTT-4.3.3-10]
+                    return Reply::Published { matched: true };
+                }
+                receives = Some((session, packet_id));
+            }
+        }
+        if retained::exceeds(batch, &message, command.max_retained) {
+            // [MQTT-4.3.3-9]: the packet id of what is refused is free again.
+            return Reply::QuotaExceeded;
+        }
+        if let Some((session, packet_id)) = receives {
+            received::add(batch, session, packet_id);
+        }
+        let matched = self.messaging.publish(batch, publisher, message);
+        Reply::Published { matched }
+    }
+
+    fn acknowledge(&mut self, batch: &mut Batch<'_, '_>, command: command::Acknowledge) -> Reply {
+        let owner = batch.owner(command.connection);
+        let Some(connected) = self.sessions.connected(owner) else {
+            return Reply::NotOwner;
+        };
+        let (session, client_id) = (connected.session, &connected.client_id);
+        self.messaging
+            .acknowledge(batch, session, client_id, command);
+        Reply::Done
+    }
+
+    /// What is done once per batch, after its commands.
+    fn finish_batch(&mut self, batch: &mut Batch<'_, '_>) {
+        for client_id in self.messaging.take_sessions_to_end() {
+            let reason = EndReason::QueueFull;
+            self.lifecycle().end_session(batch, &client_id, reason);
+        }
+        self.messaging.finish_queues(batch);
+        self.replies.store(batch);
+    }
+}

@@ -1,0 +1,240 @@
+//! How sessions begin and end: CONNECT, the end of a connection, a node or a session, and in which order the parts that
+//! keep something for a session act then.
+
+use super::batch::Batch;
+use super::effect::{EndReason, Output, Reply};
+use super::messaging::Messaging;
+use super::queue::received;
+use super::session::{self, Connected, Sessions, owner_of};
+use super::store::Store;
+use super::will;
+use crate::base::ids::{Incarnation, NodeId, Owner, SessionId};
+use crate::base::proto::{command, state};
+use crate::base::time::Millis;
+use crate::session::Sequence;
+
+/// The parts that keep something for a session or its connection.
+pub(super) struct Lifecycle<'m> {
+    pub sessions: &'m mut Sessions,
+    pub messaging: &'m mut Messaging,
+    pub store: &'m mut Store,
+}
+
+impl Lifecycle<'_> {
+    /// CONNECT: the connection becomes the owner of its client's session, which is created if need be.
+    pub fn open(&mut self, batch: &mut Batch<'_, '_>, mut command: command::OpenSession) -> Reply {
+        let client_id = std::mem::take(&mut command.client_id);
+        let owner = batch.owner(command.connection);
+        let found = self.take_over(batch, &client_id, command.clean_start);
+        let present = found.is_some();
+        let mut row = found.unwrap_or_else(|| state::Session {
+            session_id: batch.meta.new_session().0,
+            ..Default::default()
+        });
+        session::cancel_expiry(batch, &client_id, &mut row);
+        will::keep(batch, &client_id, &mut row, command.will.take());
+        session::set_owner(&mut row, Some(owner));
+        session::set_options(&mut row, &command);
+        session::put_row(batch, &client_id, &row);
+        let session = SessionId(row.session_id);
+        self.sessions
+            .connect(owner, Connected::new(&client_id, &row));
+        let subscriber = self.messaging.connect(batch, &client_id, &row);
+        let received = match present && row.durable {
+            true => received::all(batch, session),
+            false => Vec::new(),
+        };
+        Reply::Opened {
+            session,
+            present,
+            durable: row.durable,
+            received,
+            subscriber,
+        }
+    }
+
+    /// Takes a client's session from the connection that owns it; the session's row, if the session goes on.
+    fn take_over(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        client_id: &str,
+        clean_start: bool,
+    ) -> Option<state::Session> {
+        let mut row = session::row(batch.tables, client_id)?;
+        if let Some(former) = owner_of(&row) {
+            self.end_connection(batch, client_id, former);
+            tell(batch, former, EndReason::TakenOver);
+            // A session whose expiry interval is 0 ends with its connection, taken over or not.
+            if row.expiry_interval_s == 0 {
+                self.delete(batch, client_id, row);
+                return None;
+            }
+            let session = SessionId(row.session_id);
+            self.messaging.taken_over(batch, session, client_id);
+            if !clean_start && let Some(will) = will::taken_over(batch, client_id, &mut row) {
+                self.messaging.publish(batch, Some(session), will);
+            }
+        }
+        if clean_start {
+            self.delete(batch, client_id, row);
+            return None;
+        }
+        Some(row)
+    }
+
+    /// The owner's network connection has ended.
+    pub fn close(&mut self, batch: &mut Batch<'_, '_>, command: command::CloseSession) -> Reply {
+        let client_id = &command.client_id;
+        let Some((mut row, owner)) = session::owned(batch, client_id, command.connection) else {
+            return Reply::NotOwner;
+        };
+        // DISCONNECT may change the interval, but not away from 0 (MQTT 5, 3.14.2.2.2).
+        if let Some(interval) = command.expiry_interval_s
+            && row.expiry_interval_s != 0
+        {
+            row.expiry_interval_s = interval;
+        }
+        if command.discard_will {
+            will::discard(batch, client_id, &mut row);
+        }
+        self.end_connection(batch, client_id, owner);
+        let sent_through = Some(Sequence(command.sent_through));
+        self.release(batch, client_id, row, sent_through);
+        Reply::Done
+    }
+
+    /// An operator ends a client's connection; its session goes on as after any other loss.
+    pub fn disconnect(&mut self, batch: &mut Batch<'_, '_>, client_id: &str) -> Reply {
+        let Some(row) = session::row(batch.tables, client_id) else {
+            return Reply::NotOwner;
+        };
+        let Some(owner) = owner_of(&row) else {
+            return Reply::NotOwner;
+        };
+        self.end_connection(batch, client_id, owner);
+        tell(batch, owner, EndReason::Administrative);
+        self.release(batch, client_id, row, None);
+        Reply::Done
+    }
+
+    /// Ends a session, and the connection that owns it, for a reason of the server's.
+    pub fn end_session(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        client_id: &str,
+        reason: EndReason,
+    ) -> Reply {
+        let Some(row) = session::row(batch.tables, client_id) else {
+            return Reply::NotOwner;
+        };
+        if let Some(owner) = owner_of(&row) {
+            self.end_connection(batch, client_id, owner);
+            tell(batch, owner, reason);
+        }
+        self.delete(batch, client_id, row);
+        Reply::Done
+    }
+
+    /// Ends every connection of an incarnation of a node.
+    pub fn end_incarnation(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        node: NodeId,
+        incarnation: Incarnation,
+    ) {
+        for (owner, client_id) in self.sessions.of_incarnation(node, incarnation) {
+            self.end_connection(batch, &client_id, owner);
+            if let Some(row) = session::row(batch.tables, &client_id)
+                && owner_of(&row) == Some(owner)
+            {
+                self.release(batch, &client_id, row, None);
+            }
+        }
+        let ended = Output::NodeEnded { node, incarnation };
+        batch.outputs.push(ended);
+    }
+
+    /// A timer says that a session expires; it may have been resumed since.
+    pub fn expire(&mut self, batch: &mut Batch<'_, '_>, client_id: &[u8], deadline: Millis) {
+        let Ok(client_id) = std::str::from_utf8(client_id) else {
+            return;
+        };
+        if let Some(row) = session::row(batch.tables, client_id)
+            && row.expires_at_ms == deadline.0
+            && owner_of(&row).is_none()
+        {
+            self.delete(batch, client_id, row);
+        }
+    }
+
+    /// A timer says that a will's delay is over; the session may have been resumed since.
+    pub fn will_due(&mut self, batch: &mut Batch<'_, '_>, client_id: &[u8], deadline: Millis) {
+        let Ok(client_id) = std::str::from_utf8(client_id) else {
+            return;
+        };
+        if let Some(mut row) = session::row(batch.tables, client_id)
+            && row.will_at_ms == deadline.0
+        {
+            self.publish_will(batch, client_id, &mut row);
+            session::put_row(batch, client_id, &row);
+        }
+    }
+
+    /// What ends with a network connection, whatever becomes of its session.
+    fn end_connection(&mut self, batch: &mut Batch<'_, '_>, client_id: &str, owner: Owner) {
+        self.sessions.disconnect(owner, client_id);
+        self.store.end_connection(batch, owner);
+    }
+
+    /// The session has lost its connection: it ends now, or later.
+    fn release(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        client_id: &str,
+        mut row: state::Session,
+        sent_through: Option<Sequence>,
+    ) {
+        if row.expiry_interval_s == 0 {
+            self.delete(batch, client_id, row);
+            return;
+        }
+        let session = SessionId(row.session_id);
+        session::set_owner(&mut row, None);
+        if let Some(will) = will::start(batch, client_id, &mut row) {
+            self.messaging.publish(batch, Some(session), will);
+        }
+        session::start_expiry(batch, client_id, &mut row);
+        session::put_row(batch, client_id, &row);
+        self.messaging
+            .disconnect(batch, session, client_id, sent_through);
+    }
+
+    fn delete(&mut self, batch: &mut Batch<'_, '_>, client_id: &str, mut row: state::Session) {
+        session::cancel_expiry(batch, client_id, &mut row);
+        // A will that still waits goes out when its session ends `[MQTT-3.1.2-8]`.
+        self.publish_will(batch, client_id, &mut row);
+        let session = SessionId(row.session_id);
+        self.messaging.end_session(batch, session);
+        session::delete_row(batch, client_id);
+    }
+
+    fn publish_will(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        client_id: &str,
+        row: &mut state::Session,
+    ) {
+        if let Some(will) = will::take(batch, client_id, row) {
+            let publisher = Some(SessionId(row.session_id));
+            self.messaging.publish(batch, publisher, will);
+        }
+    }
+}
+
+/// Has a connection ended by its node.
+fn tell(batch: &mut Batch<'_, '_>, owner: Owner, reason: EndReason) {
+    if batch.outputs.is_local(owner.node) {
+        let connection = owner.connection;
+        batch.outputs.push(Output::End { connection, reason });
+    }
+}

@@ -1,0 +1,308 @@
+//! How messages reach sessions: subscriptions, queues, groups and retained replays, and the order in which they act on
+//! one another. Each of them knows at most the queues beside itself; what takes more than one is routed here.
+
+use std::sync::Arc;
+
+use super::batch::Batch;
+use super::effect::{ApplicationMessage, Output};
+use super::match_set::MatchSets;
+use super::queue::Queues;
+use super::queue::message::Storing;
+use super::retained;
+use super::retained::replay::RetainedReplays;
+use super::schema;
+use super::session::{owner_of, queueing_of};
+use super::shared::SharedGroups;
+use super::subscriptions::{Subscriber, SubscriptionIndex};
+use super::tables::Backing;
+use crate::base::ids::SessionId;
+use crate::base::proto::{command, state};
+use crate::session::delivery::{self, expires_at, remaining_s};
+use crate::session::{QoS, Sequence};
+use crate::topic::Filter;
+
+/// Subscriptions and what follows from them.
+pub(super) struct Messaging {
+    /// Derived from the rows of sessions and subscriptions; shared with the router.
+    index: Arc<SubscriptionIndex>,
+    match_sets: MatchSets,
+    queues: Queues,
+    groups: SharedGroups,
+    replays: RetainedReplays,
+}
+
+impl Messaging {
+    pub fn new(index: Arc<SubscriptionIndex>) -> Self {
+        Messaging {
+            index,
+            match_sets: MatchSets::default(),
+            queues: Queues::default(),
+            groups: SharedGroups::default(),
+            replays: RetainedReplays::default(),
+        }
+    }
+
+    /// Forgets what is in memory and reads groups and replays. Every session follows with
+    /// [`Messaging::restore_session`], then come the subscriptions.
+    pub fn restore(&mut self, backing: &dyn Backing) {
+        self.index.clear();
+        self.match_sets = MatchSets::default();
+        self.queues = Queues::default();
+        self.groups.restore(backing);
+        self.replays.restore(backing);
+    }
+
+    pub fn restore_session(&mut self, client_id: &str, row: &state::Session) {
+        let (owner, queueing) = (owner_of(row), queueing_of(row));
+        self.index
+            .open(SessionId(row.session_id), client_id, owner, queueing);
+    }
+
+    pub fn restore_subscriptions(&mut self, backing: &dyn Backing) {
+        let all = schema::Range::all();
+        backing.rows::<schema::Subscription>(&all, |(session, filter), row| {
+            let row = row.decode();
+            self.index.subscribe(session, filter, &row);
+            if let Some(subscriber) = self.index.subscriber(session) {
+                self.groups.restore_member(filter, subscriber, &row);
+            }
+            true
+        });
+    }
+
+    /// A new batch begins.
+    pub fn begin_batch(&mut self) {
+        self.replays.begin_batch();
+    }
+
+    /// A connection owns the session from now on.
+    pub fn connect(
+        &mut self,
+        batch: &Batch<'_, '_>,
+        client_id: &str,
+        row: &state::Session,
+    ) -> Arc<Subscriber> {
+        let (owner, queueing) = (owner_of(row), queueing_of(row));
+        let session = SessionId(row.session_id);
+        let subscriber = self.index.open(session, client_id, owner, queueing);
+        self.queues.connect(batch, client_id, row);
+        subscriber
+    }
+
+    /// The connection of a session was taken over by another one, which follows.
+    pub fn taken_over(&mut self, batch: &Batch<'_, '_>, session: SessionId, client_id: &str) {
+        self.queues.disconnect(batch, session, client_id, None);
+    }
+
+    /// The session has lost its connection. `sent_through` is the last entry of its queue that was sent, if that is
+    /// known.
+    pub fn disconnect(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        session: SessionId,
+        client_id: &str,
+        sent_through: Option<Sequence>,
+    ) {
+        self.index.close(session);
+        self.queues
+            .disconnect(batch, session, client_id, sent_through);
+        self.groups
+            .give_back(batch, &mut self.queues, session, false);
+    }
+
+    /// The session has ended: its subscriptions end, and what waits for it goes.
+    pub fn end_session(&mut self, batch: &mut Batch<'_, '_>, session: SessionId) {
+        self.groups
+            .give_back(batch, &mut self.queues, session, true);
+        self.replays.end(batch, session, None);
+        let mut filters = Vec::new();
+        let range = schema::Subscription::of_session(session);
+        batch.tables.scan(&range, |(_, filter), _| {
+            filters.push(filter.to_owned());
+            true
+        });
+        for filter in filters {
+            self.index.unsubscribe(session, &filter);
+            self.groups.leave(batch, &filter, session);
+            let key = (session, filter.as_str());
+            batch.tables.delete::<schema::Subscription>(key);
+        }
+        self.index.remove(session);
+        self.queues.end_session(batch, session);
+    }
+
+    /// Makes the subscriptions of a SUBSCRIBE; tells which are new. `None` when there is no such session.
+    pub fn subscribe(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        session: SessionId,
+        subscriptions: Vec<command::Subscription>,
+    ) -> Option<Vec<bool>> {
+        let subscriber = self.index.subscriber(session)?;
+        let subscriptions = subscriptions.into_iter();
+        Some(
+            subscriptions
+                .map(|subscription| self.add_subscription(batch, &subscriber, subscription))
+                .collect(),
+        )
+    }
+
+    /// Adds or replaces one subscription, with the retained messages it asks for; tells whether it is new.
+    fn add_subscription(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        subscriber: &Arc<Subscriber>,
+        subscription: command::Subscription,
+    ) -> bool {
+        let session = subscriber.session;
+        let row = state::Subscription {
+            qos: subscription.qos,
+            no_local: subscription.no_local,
+            retain_as_published: subscription.retain_as_published,
+            retain_handling: subscription.retain_handling,
+            identifier: subscription.identifier,
+        };
+        let filter = subscription.filter;
+        let new = self.index.subscribe(session, &filter, &row);
+        let key = (session, filter.as_str());
+        batch.tables.put::<schema::Subscription>(key, &row);
+        let queues = &mut self.queues;
+        let is_shared = Filter::parse(&filter).is_ok_and(|filter| filter.share.is_some());
+        if is_shared {
+            self.groups
+                .join(batch, queues, &filter, subscriber.clone(), &row);
+        }
+        // Three values, two bits on the wire.
+        if delivery::sends_retained(row.retain_handling as u8, new, is_shared) {
+            self.replays.start(batch, queues, subscriber, &filter, &row);
+        }
+        new
+    }
+
+    /// Ends the subscriptions of an UNSUBSCRIBE; tells which were there.
+    pub fn unsubscribe(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        session: SessionId,
+        filters: Vec<String>,
+    ) -> Vec<bool> {
+        let mut removed = Vec::with_capacity(filters.len());
+        for filter in filters {
+            let there = self.index.unsubscribe(session, &filter);
+            if there {
+                let key = (session, filter.as_str());
+                batch.tables.delete::<schema::Subscription>(key);
+                self.replays.end(batch, session, Some(&filter));
+                self.groups.leave(batch, &filter, session);
+            }
+            removed.push(there);
+        }
+        removed
+    }
+
+    /// Retains a message as far as it asks for it, and hands it to whoever is subscribed; tells whether anybody is.
+    pub fn publish(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        publisher: Option<SessionId>,
+        message: command::PublishedMessage,
+    ) -> bool {
+        let expires_at = message
+            .expiry_interval_s
+            .map(|seconds| expires_at(batch.now, seconds));
+        let message = Arc::new(ApplicationMessage {
+            topic: message.topic,
+            qos: QoS::from_number(message.qos),
+            retain: message.retain,
+            payload: message.payload,
+            properties: message.properties,
+            expires_at,
+            publisher,
+        });
+        let queues = &mut self.queues;
+        let match_set = self.match_sets.of(&self.index, &message.topic);
+        self.replays
+            .replay_first(batch, queues, &match_set, &message);
+        if message.retain {
+            retained::retain(batch, &message);
+        }
+        let mut storing = Storing::new(message.clone());
+        let mut live = false;
+        let mut matched = !match_set.groups.is_empty();
+        for target in &match_set.sessions {
+            let Some(delivery) = target.delivery(&message) else {
+                continue;
+            };
+            matched = true;
+            let subscriber = &target.subscriber;
+            if subscriber.queues(delivery.qos) {
+                let (session, client_id) = (subscriber.session, &subscriber.client_id);
+                queues.enqueue(batch, session, client_id, delivery, None, &mut storing);
+            } else {
+                live = true;
+            }
+        }
+        for group in &match_set.groups {
+            self.groups.publish(batch, queues, group, &mut storing);
+        }
+        storing.store(batch);
+        if live {
+            let expiry_s = expires_at.and_then(|at| remaining_s(at, batch.now));
+            batch.outputs.push(Output::Publish { message, expiry_s });
+        }
+        matched
+    }
+
+    /// What the client of a session has acknowledged.
+    pub fn acknowledge(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        session: SessionId,
+        client_id: &str,
+        command: command::Acknowledge,
+    ) {
+        self.queues.acknowledge(batch, session, client_id, command);
+    }
+
+    /// A timer asks to go on with a queue.
+    pub fn go_on_granting(&mut self, subject: &[u8]) {
+        self.queues.go_on_granting(subject);
+    }
+
+    /// A timer asks to go on with a retained replay.
+    pub fn go_on_replaying(&mut self, batch: &mut Batch<'_, '_>, subject: &[u8]) {
+        self.replays
+            .go_on(batch, &mut self.queues, &self.index, subject);
+    }
+
+    /// Clients whose session is to end with the batch, because its queue was full.
+    pub fn take_sessions_to_end(&mut self) -> Vec<Arc<str>> {
+        self.queues.take_sessions_to_end()
+    }
+
+    /// Grants what may be granted after a batch, and writes the rows of the queues it has changed.
+    pub fn finish_queues(&mut self, batch: &mut Batch<'_, '_>) {
+        let queues = &mut self.queues;
+        // Looking at one may touch other queues of a group; those have credit left and nothing waiting.
+        while let Some(session) = queues.next_touched() {
+            // After a restart it may not be in memory yet, and what follows must not depend on that.
+            if let Some(subscriber) = self.index.subscriber(session) {
+                queues.load(batch, session, &subscriber.client_id);
+            }
+            queues.grant_ready(batch, session);
+            self.groups.give_waiting(batch, queues, session);
+            self.replays.resume(batch, queues, session);
+            queues.store(batch, session);
+        }
+    }
+
+    #[cfg(test)]
+    pub fn index(&self) -> &SubscriptionIndex {
+        &self.index
+    }
+
+    #[cfg(test)]
+    pub fn set_replay_budget(&mut self, budget: retained::replay::Budget) {
+        self.replays.set_budget(budget);
+    }
+}

@@ -1,0 +1,99 @@
+//! The next retained messages of a replay, as many as one batch may look at.
+
+use std::cell::Cell;
+
+use crate::base::ids::SessionId;
+use crate::base::proto::state;
+use crate::machine::batch::Batch;
+use crate::machine::schema::{self, Range};
+use crate::topic::walk;
+
+/// Where a page ends.
+#[derive(Clone, Copy)]
+pub(super) struct PageLimits {
+    /// Rows looked at.
+    pub rows: usize,
+    /// Messages found.
+    pub messages: u64,
+    /// Bytes of messages found; the last one may exceed them.
+    pub bytes: u64,
+}
+
+pub(super) struct Page {
+    pub found: Vec<(String, state::Retained)>,
+    /// The topic to go on from, when there may be more.
+    pub next: Option<String>,
+    /// Rows looked at.
+    pub looked: usize,
+    /// Bytes of what was found.
+    pub bytes: u64,
+}
+
+impl Page {
+    /// Reads until a limit is reached; only topics before `end`.
+    pub fn read(
+        batch: &Batch<'_, '_>,
+        session: SessionId,
+        replay: &state::RetainedReplay,
+        end: Option<String>,
+        limits: PageLimits,
+    ) -> Page {
+        let mut found = Vec::new();
+        let (count, bytes, looked) = (Cell::new(0), Cell::new(0), Cell::new(0));
+        let mut next = end.clone();
+        walk::for_each_match(
+            &replay.filter,
+            replay.from.as_bytes(),
+            |from, show| {
+                let range = Range::<schema::Retained>::all().starting_at(from);
+                batch.tables.scan(&range, |topic, row| {
+                    let Ok(topic) = std::str::from_utf8(topic) else {
+                        return true;
+                    };
+                    let is_enough = looked.get() >= limits.rows
+                        || count.get() >= limits.messages
+                        || bytes.get() >= limits.bytes;
+                    if is_enough || end.as_deref().is_some_and(|end| topic >= end) {
+                        next = Some(topic.to_owned());
+                        return false;
+                    }
+                    looked.set(looked.get() + 1);
+                    show(topic.as_bytes(), row.bytes())
+                });
+            },
+            |topic, row| {
+                let row = schema::StoredRow::<schema::Retained>::new(row).decode();
+                if is_owed(replay, session, &row) {
+                    count.set(count.get() + 1);
+                    let size = topic.len() + row.payload.len() + row.properties.len();
+                    bytes.set(bytes.get() + size as u64);
+                    found.push((topic.to_owned(), row));
+                }
+                true
+            },
+        );
+        // Where the end comes first, all before it has been looked at.
+        if let (Some(end), Some(reached)) = (end, &next)
+            && *reached > end
+        {
+            next = Some(end);
+        }
+        Page {
+            found,
+            next,
+            looked: looked.get(),
+            bytes: bytes.get(),
+        }
+    }
+}
+
+/// Whether a replay sends a retained message: what was retained after its SUBSCRIBE has gone into the queue as it was
+/// published.
+pub(super) fn is_owed(
+    replay: &state::RetainedReplay,
+    session: SessionId,
+    row: &state::Retained,
+) -> bool {
+    let is_own = replay.no_local && row.publisher == session.0;
+    row.qos > 0 && !is_own && row.index <= replay.index
+}

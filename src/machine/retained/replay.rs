@@ -1,0 +1,432 @@
+//! Retained messages on their way into the queue of a new subscription: those with QoS 1 and 2 of a durable session.
+//! The others are sent by the node of the connection.
+//!
+//! A subscription may match a million of them, so they go some at a time: what one batch looks at is bounded, and no
+//! more goes into a queue than half of what it may hold, the rest when its client has taken that. How far a replay has
+//! come is a row. In between messages are published. What is retained of their topic goes into the queue before them,
+//! so that no older message comes after a newer one of its topic (P5); the replay passes over it when it comes there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::page::{Page, PageLimits, is_owed};
+use crate::base::ids::SessionId;
+use crate::base::limits;
+use crate::base::proto::state;
+use crate::base::time::Millis;
+use crate::machine::batch::Batch;
+use crate::machine::effect::ApplicationMessage;
+use crate::machine::match_set::MatchSet;
+use crate::machine::queue::Queues;
+use crate::machine::queue::message::Storing;
+use crate::machine::schema::timer::Kind;
+use crate::machine::schema::{self, ReplayedTopic, retained_replay};
+use crate::machine::subscriptions::{Subscriber, SubscriptionIndex};
+use crate::machine::tables::Backing;
+use crate::session::QoS;
+use crate::session::delivery::Delivery;
+use crate::topic::matches;
+
+/// What of retained messages one batch may look at and put into queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::machine) struct Budget {
+    /// Rows looked at, of all replays.
+    pub rows: usize,
+    /// Bytes put into queues, of all replays; the last message may exceed them.
+    pub bytes: u64,
+    /// Messages that wait in one session's queue, its other ones included.
+    pub waiting: u64,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Budget {
+            rows: limits::RETAINED_ROWS_AT_ONCE,
+            bytes: limits::RETAINED_BYTES_AT_ONCE,
+            waiting: limits::RETAINED_WAITING,
+        }
+    }
+}
+
+/// A replay is known by its session and a number.
+type ReplayId = (SessionId, u64);
+
+/// The replays under way, and what is left of the batch's budget.
+#[derive(Default)]
+pub(in crate::machine) struct RetainedReplays {
+    /// Their rows. Invariant: none of them has ended.
+    rows: BTreeMap<ReplayId, state::RetainedReplay>,
+    budget: Budget,
+    left: Budget,
+}
+
+/// What came of one go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// All of it is in the queue.
+    Done,
+    /// There is more, and room for it.
+    More,
+    /// There may be more, and no room for it.
+    Full,
+}
+
+impl RetainedReplays {
+    /// Reads the rows again.
+    pub fn restore(&mut self, backing: &dyn Backing) {
+        self.rows.clear();
+        backing.rows::<schema::RetainedReplay>(&schema::Range::all(), |id, row| {
+            let row = row.decode();
+            if !row.ended {
+                self.rows.insert(id, row);
+            }
+            true
+        });
+    }
+
+    /// A new batch has its whole budget.
+    pub fn begin_batch(&mut self) {
+        self.left = self.budget;
+    }
+
+    #[cfg(test)]
+    pub fn set_budget(&mut self, budget: Budget) {
+        self.budget = budget;
+    }
+
+    fn numbers(&self, session: SessionId) -> Vec<u64> {
+        let all = (session, 0)..=(session, u64::MAX);
+        self.rows
+            .range(all)
+            .map(|((_, number), _)| *number)
+            .collect()
+    }
+
+    /// Puts the retained messages that match a new subscription into its session's queue: the first ones now, the
+    /// others in later batches.
+    pub fn start(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        queues: &mut Queues,
+        subscriber: &Subscriber,
+        filter: &str,
+        subscription: &state::Subscription,
+    ) {
+        let session = subscriber.session;
+        self.end(batch, session, Some(filter));
+        let granted = QoS::from_number(subscription.qos);
+        if !subscriber.queues(granted) || granted == QoS::AtMostOnce {
+            return;
+        }
+        let mut replay = state::RetainedReplay {
+            filter: filter.to_owned(),
+            qos: subscription.qos,
+            no_local: subscription.no_local,
+            identifier: subscription.identifier,
+            index: batch.index.0,
+            ..Default::default()
+        };
+        let id = (session, batch.meta.new_retained_replay());
+        let progress = self.advance(batch, queues, Some(subscriber), id, &mut replay);
+        self.put(batch, id, replay, progress);
+    }
+
+    /// A timer asks to go on with a replay.
+    pub fn go_on(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        queues: &mut Queues,
+        index: &SubscriptionIndex,
+        subject: &[u8],
+    ) {
+        let Some(id) = retained_replay::of_subject(subject) else {
+            return;
+        };
+        let Some(mut replay) = self.rows.remove(&id) else {
+            purge(batch, id);
+            return;
+        };
+        let subscriber = index.subscriber(id.0);
+        let progress = self.advance(batch, queues, subscriber.as_deref(), id, &mut replay);
+        self.put(batch, id, replay, progress);
+    }
+
+    /// There may be room again in a queue that replays wait for.
+    pub fn resume(&mut self, batch: &mut Batch<'_, '_>, queues: &Queues, session: SessionId) {
+        if self.rows.is_empty() {
+            return;
+        }
+        let most = self.most_waiting(queues, session);
+        let queue = queues.queue(session);
+        if queue.is_none_or(|queue| queue.messages * 2 > most) {
+            return;
+        }
+        for number in self.numbers(session) {
+            let id = (session, number);
+            if let Some(replay) = self.rows.get(&id)
+                && replay.due_ms == 0
+            {
+                let replay = replay.clone();
+                self.put(batch, id, replay, Progress::More);
+            }
+        }
+    }
+
+    /// Messages that may wait in a queue before replays wait for it.
+    fn most_waiting(&self, queues: &Queues, session: SessionId) -> u64 {
+        let max_messages = queues
+            .bounds(session)
+            .map_or(0, |bounds| bounds.max_messages);
+        (max_messages / 2).min(self.budget.waiting).max(1)
+    }
+
+    /// Messages and bytes that may go into a queue now.
+    fn room(&self, queues: &Queues, session: SessionId) -> (u64, u64) {
+        let (Some(queue), Some(bounds)) = (queues.queue(session), queues.bounds(session)) else {
+            return (0, 0);
+        };
+        let most = self.most_waiting(queues, session);
+        let half = bounds.max_bytes / 2;
+        let bytes = match queue.messages {
+            // One message goes, however large.
+            0 => half.max(1),
+            _ => half.saturating_sub(queue.bytes),
+        };
+        (most.saturating_sub(queue.messages), bytes)
+    }
+
+    /// Puts the next messages of a replay into the queue.
+    fn advance(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        queues: &mut Queues,
+        subscriber: Option<&Subscriber>,
+        (session, number): ReplayId,
+        replay: &mut state::RetainedReplay,
+    ) -> Progress {
+        let Some(subscriber) = subscriber else {
+            return Progress::Done;
+        };
+        if !queues.load(batch, session, &subscriber.client_id) {
+            return Progress::Done;
+        }
+        let (messages, bytes) = self.room(queues, session);
+        if messages == 0 || bytes == 0 {
+            return Progress::Full;
+        }
+        // Every replay of the session gets its part of the room.
+        let others = self.numbers(session).len() as u64;
+        let limits = PageLimits {
+            rows: self.left.rows,
+            messages: (messages / (others + 1)).max(1),
+            bytes: bytes.min(self.left.bytes),
+        };
+        if limits.rows == 0 || limits.bytes == 0 {
+            return Progress::More;
+        }
+        // What was replayed first is forgotten with the topics that are passed, and no more of it than rows are looked
+        // at.
+        let mut replayed = replayed_topics(batch, (session, number), replay, limits.rows + 1);
+        let end = match replayed.len() > limits.rows {
+            true => replayed.pop_last(),
+            false => None,
+        };
+        let page = Page::read(batch, session, replay, end, limits);
+        self.left.rows -= page.looked.min(limits.rows);
+        self.left.bytes = self.left.bytes.saturating_sub(page.bytes);
+        for (topic, row) in page.found {
+            if !replayed.contains(&topic) {
+                enqueue(batch, queues, subscriber, replay, topic, row);
+            }
+        }
+        for topic in replayed {
+            if page.next.as_ref().is_none_or(|next| topic < *next) {
+                let key = (session, number, topic.as_str());
+                batch.tables.delete::<ReplayedTopic>(key);
+                replay.replayed_topics -= 1;
+            }
+        }
+        match page.next {
+            None => Progress::Done,
+            Some(next) => {
+                replay.from = next;
+                Progress::More
+            }
+        }
+    }
+
+    /// Keeps what is left of a replay, with the time when it goes on.
+    fn put(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        id: ReplayId,
+        mut replay: state::RetainedReplay,
+        progress: Progress,
+    ) {
+        if progress == Progress::Done {
+            debug_assert_eq!(replay.replayed_topics, 0, "{replay:?}");
+            batch.tables.delete::<schema::RetainedReplay>(id);
+            return;
+        }
+        replay.due_ms = 0;
+        if progress == Progress::More {
+            let soon = batch.now.plus(1);
+            replay.due_ms = soon.0;
+            set_timer(batch, soon, id);
+        }
+        batch.tables.put::<schema::RetainedReplay>(id, &replay);
+        self.rows.insert(id, replay);
+    }
+
+    /// A message is about to be published: what is retained of its topic goes before it into the queues of the sessions
+    /// whose replays have not come there.
+    pub fn replay_first(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        queues: &mut Queues,
+        match_set: &MatchSet,
+        message: &ApplicationMessage,
+    ) {
+        if self.rows.is_empty() {
+            return;
+        }
+        let topic = &message.topic;
+        let row = batch.tables.get::<schema::Retained>(topic.as_bytes());
+        for matched in &match_set.sessions {
+            let subscriber = &matched.subscriber;
+            let session = subscriber.session;
+            for number in self.numbers(session) {
+                let id = (session, number);
+                let Some(replay) = self.rows.get(&id) else {
+                    continue;
+                };
+                if replay.from > *topic || !matches(&replay.filter, topic) {
+                    continue;
+                }
+                let key = (session, number, topic.as_str());
+                if replay.replayed_topics > 0 && batch.tables.contains::<ReplayedTopic>(key) {
+                    continue;
+                }
+                let owed = row.clone().filter(|row| is_owed(replay, session, row));
+                // Whether the replay would find something to send all the same when it comes to the topic: the message
+                // that goes first, or this one, if it is retained by the same log entry.
+                let finds = match message.retain {
+                    false => owed.is_some(),
+                    true => batch.index.0 <= replay.index && !message.payload.is_empty(),
+                };
+                if let Some(row) = owed {
+                    enqueue(batch, queues, subscriber, replay, topic.clone(), row);
+                }
+                if finds && let Some(replay) = self.rows.get_mut(&id) {
+                    batch.tables.put::<ReplayedTopic>(key, &());
+                    replay.replayed_topics += 1;
+                    batch.tables.put::<schema::RetainedReplay>(id, replay);
+                }
+            }
+        }
+    }
+
+    /// Ends the replay of a filter, or all of a session.
+    pub fn end(&mut self, batch: &mut Batch<'_, '_>, session: SessionId, filter: Option<&str>) {
+        if self.rows.is_empty() {
+            return;
+        }
+        for number in self.numbers(session) {
+            let id = (session, number);
+            let is_meant = |replay: &state::RetainedReplay| {
+                filter.is_none_or(|filter| replay.filter == filter)
+            };
+            if !self.rows.get(&id).is_some_and(is_meant) {
+                continue;
+            }
+            let Some(mut replay) = self.rows.remove(&id) else {
+                continue;
+            };
+            if replay.due_ms != 0 {
+                let subject = retained_replay::subject(session, number);
+                batch.clear_timer(Millis(replay.due_ms), Kind::RetainedReplay, &subject);
+            }
+            if replay.replayed_topics == 0 {
+                batch.tables.delete::<schema::RetainedReplay>(id);
+                continue;
+            }
+            replay.ended = true;
+            batch.tables.put::<schema::RetainedReplay>(id, &replay);
+            purge(batch, id);
+        }
+    }
+}
+
+fn enqueue(
+    batch: &mut Batch<'_, '_>,
+    queues: &mut Queues,
+    subscriber: &Subscriber,
+    replay: &state::RetainedReplay,
+    topic: String,
+    row: state::Retained,
+) {
+    let qos = QoS::from_number(row.qos);
+    let mut storing = Storing::new(Arc::new(ApplicationMessage {
+        topic,
+        qos,
+        retain: true,
+        payload: row.payload,
+        properties: row.properties,
+        expires_at: row.expires_at_ms.map(Millis),
+        publisher: None,
+    }));
+    let delivery = Delivery {
+        qos: qos.min(QoS::from_number(replay.qos)),
+        retain: true,
+        identifiers: (replay.identifier != 0)
+            .then_some(replay.identifier)
+            .into_iter()
+            .collect(),
+    };
+    let (session, client_id) = (subscriber.session, &subscriber.client_id);
+    queues.enqueue(batch, session, client_id, delivery, None, &mut storing);
+    storing.store(batch);
+}
+
+fn set_timer(batch: &mut Batch<'_, '_>, due: Millis, (session, number): ReplayId) {
+    let subject = retained_replay::subject(session, number);
+    batch.set_timer(due, Kind::RetainedReplay, &subject);
+}
+
+/// Removes what is left of a replay that has ended, as much per batch as [`limits::PURGED_AT_ONCE`] says.
+fn purge(batch: &mut Batch<'_, '_>, id: ReplayId) {
+    let mut topics = Vec::new();
+    let range = ReplayedTopic::from(id.0, id.1, "");
+    batch.tables.scan(&range, |(.., topic), _| {
+        topics.push(topic.to_owned());
+        topics.len() < limits::PURGED_AT_ONCE
+    });
+    for topic in &topics {
+        batch.tables.delete::<ReplayedTopic>((id.0, id.1, topic));
+    }
+    if topics.len() == limits::PURGED_AT_ONCE {
+        let soon = batch.now.plus(1);
+        set_timer(batch, soon, id);
+    } else {
+        batch.tables.delete::<schema::RetainedReplay>(id);
+    }
+}
+
+/// The first topics of a replay, from where it goes on, whose message is in the queue already.
+fn replayed_topics(
+    batch: &Batch<'_, '_>,
+    (session, number): ReplayId,
+    replay: &state::RetainedReplay,
+    most: usize,
+) -> BTreeSet<String> {
+    let mut topics = BTreeSet::new();
+    if replay.replayed_topics == 0 {
+        return topics;
+    }
+    let range = ReplayedTopic::from(session, number, &replay.from);
+    batch.tables.scan(&range, |(.., topic), _| {
+        topics.insert(topic.to_owned());
+        topics.len() < most
+    });
+    topics
+}

@@ -1,0 +1,164 @@
+//! Sessions: their rows, which connection owns which, and when one without a connection expires.
+//!
+//! What else belongs to a session (subscriptions, queue, will, watched keys) has other owners; the order in which they
+//! act when a session begins or ends is [`super::lifecycle`]'s.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::batch::Batch;
+use super::schema;
+use super::schema::timer::Kind;
+use super::subscriptions::Queueing;
+use super::tables::{Backing, Tables};
+use crate::base::ids::{ConnectionId, Incarnation, NodeId, Owner, SessionId};
+use crate::base::proto::{command, state};
+use crate::base::time::Millis;
+
+/// A session expiry interval that means "never" (MQTT 5, 3.1.2.11.2).
+const NEVER_EXPIRES: u32 = u32::MAX;
+
+/// The session that a connection owns.
+#[derive(Clone)]
+pub(super) struct Connected {
+    pub client_id: Arc<str>,
+    pub session: SessionId,
+    pub durable: bool,
+}
+
+impl Connected {
+    pub fn new(client_id: &str, row: &state::Session) -> Self {
+        Connected {
+            client_id: client_id.into(),
+            session: SessionId(row.session_id),
+            durable: row.durable,
+        }
+    }
+}
+
+/// The connections that own a session; derived from the rows of sessions.
+#[derive(Default)]
+pub(super) struct Sessions {
+    connections: BTreeMap<Owner, Connected>,
+}
+
+impl Sessions {
+    /// Builds the index anew, and shows every session.
+    pub fn restore(&mut self, backing: &dyn Backing, mut show: impl FnMut(&str, &state::Session)) {
+        self.connections.clear();
+        backing.rows::<schema::Session>(&schema::Range::all(), |client_id, row| {
+            let row = row.decode();
+            if let Some(owner) = owner_of(&row) {
+                self.connect(owner, Connected::new(client_id, &row));
+            }
+            show(client_id, &row);
+            true
+        });
+    }
+
+    /// The session that a connection owns.
+    pub fn connected(&self, owner: Owner) -> Option<&Connected> {
+        self.connections.get(&owner)
+    }
+
+    pub fn connect(&mut self, owner: Owner, connected: Connected) {
+        self.connections.insert(owner, connected);
+    }
+
+    pub fn disconnect(&mut self, owner: Owner, client_id: &str) {
+        let known = self.connections.remove(&owner);
+        debug_assert!(known.is_none_or(|known| &*known.client_id == client_id));
+    }
+
+    /// The connections of an incarnation and their clients.
+    pub fn of_incarnation(&self, node: NodeId, incarnation: Incarnation) -> Vec<(Owner, Arc<str>)> {
+        let owner = |connection| Owner {
+            node,
+            incarnation,
+            connection: ConnectionId(connection),
+        };
+        self.connections
+            .range(owner(0)..=owner(u64::MAX))
+            .map(|(owner, connected)| (*owner, connected.client_id.clone()))
+            .collect()
+    }
+}
+
+/// The row of a client's session.
+pub(super) fn row(tables: &Tables<'_>, client_id: &str) -> Option<state::Session> {
+    tables.get::<schema::Session>(client_id)
+}
+
+pub(super) fn put_row(batch: &mut Batch<'_, '_>, client_id: &str, row: &state::Session) {
+    batch.tables.put::<schema::Session>(client_id, row);
+}
+
+pub(super) fn delete_row(batch: &mut Batch<'_, '_>, client_id: &str) {
+    batch.tables.delete::<schema::Session>(client_id);
+}
+
+/// The session of `client_id`, if `connection` of the proposing node owns it.
+pub(super) fn owned(
+    batch: &Batch<'_, '_>,
+    client_id: &str,
+    connection: u64,
+) -> Option<(state::Session, Owner)> {
+    let row = row(batch.tables, client_id)?;
+    let owner = batch.owner(connection);
+    (owner_of(&row) == Some(owner)).then_some((row, owner))
+}
+
+/// The owner in a session's row.
+pub(super) fn owner_of(row: &state::Session) -> Option<Owner> {
+    (row.owner_node != 0).then_some(Owner {
+        node: NodeId(row.owner_node),
+        incarnation: Incarnation(row.owner_incarnation),
+        connection: ConnectionId(row.owner_connection),
+    })
+}
+
+pub(super) fn set_owner(row: &mut state::Session, owner: Option<Owner>) {
+    let owner = owner.unwrap_or_default();
+    row.owner_node = owner.node.0;
+    row.owner_incarnation = owner.incarnation.0;
+    row.owner_connection = owner.connection.0;
+}
+
+/// Which of the session's messages go through its queue.
+pub(super) fn queueing_of(row: &state::Session) -> Queueing {
+    Queueing {
+        durable: row.durable,
+        qos_0: row.durable && row.queue_qos_0,
+    }
+}
+
+/// What a CONNECT asks of its session.
+pub(super) fn set_options(row: &mut state::Session, command: &command::OpenSession) {
+    row.expiry_interval_s = command.expiry_interval_s;
+    row.protocol_level = command.protocol_level;
+    // A session that has a queue keeps it, also when its new connection is its last.
+    row.durable |= command.expiry_interval_s != 0;
+    row.receive_maximum = command.receive_maximum;
+    let bounds = command.bounds.unwrap_or_default();
+    row.max_messages = bounds.max_messages;
+    row.max_bytes = bounds.max_bytes;
+    row.drop_policy = bounds.policy;
+    row.queue_qos_0 = bounds.qos_0;
+}
+
+/// A session without a connection expires after its interval.
+pub(super) fn start_expiry(batch: &mut Batch<'_, '_>, client_id: &str, row: &mut state::Session) {
+    if row.expiry_interval_s != NEVER_EXPIRES {
+        let deadline = batch.now.plus(u64::from(row.expiry_interval_s) * 1000);
+        row.expires_at_ms = deadline.0;
+        batch.set_timer(deadline, Kind::SessionExpiry, client_id.as_bytes());
+    }
+}
+
+pub(super) fn cancel_expiry(batch: &mut Batch<'_, '_>, client_id: &str, row: &mut state::Session) {
+    if row.expires_at_ms != 0 {
+        let deadline = Millis(row.expires_at_ms);
+        batch.clear_timer(deadline, Kind::SessionExpiry, client_id.as_bytes());
+        row.expires_at_ms = 0;
+    }
+}

@@ -1,0 +1,421 @@
+//! Shared subscriptions: every share name with its filter is a group, and every message for it goes to one member
+//! (MQTT 5, 4.8.2).
+//!
+//! A member gets a message when it can be sent it at once: it has a connection, and its client's receive maximum has
+//! room. When no member can, the message waits with the group. Members take turns in the order of their sessions. What
+//! a member was sent with QoS 1 and has not acknowledged goes back to the front of the group when its connection ends
+//! and another member is connected, or when its session ends; QoS 2 under way stays with its session `[MQTT-4.8.2-5]`.
+
+mod group;
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::batch::Batch;
+use super::effect::{ApplicationMessage, DropReason, Output};
+use super::queue::message::{self, Storing};
+use super::queue::{Queues, drop_policy};
+use super::schema;
+use super::schema::timer::Kind;
+use super::subscriptions::Subscriber;
+use super::tables::Backing;
+use crate::base::ids::SessionId;
+use crate::base::limits;
+use crate::base::proto::state;
+use crate::session::delivery::{Delivery, remaining_s};
+use crate::session::{DropPolicy, QoS, Queued};
+use group::{Group, GroupMember, waiting};
+
+/// All groups; derived from the tables.
+#[derive(Default)]
+pub(super) struct SharedGroups {
+    by_filter: FxHashMap<Arc<str>, Group>,
+    filters: FxHashMap<u64, Arc<str>>,
+    /// The shared filters of each session, sorted. Invariant: no list is empty.
+    of_session: FxHashMap<SessionId, Vec<Arc<str>>>,
+}
+
+impl SharedGroups {
+    /// Forgets everything and reads the groups; their members follow with [`SharedGroups::restore_member`].
+    pub fn restore(&mut self, backing: &dyn Backing) {
+        *self = SharedGroups::default();
+        backing.rows::<schema::Group>(&schema::Range::all(), |filter, row| {
+            self.add_group(&filter.into(), Group::stored(row.decode()));
+            true
+        });
+    }
+
+    /// A member as it is stored; nothing happens when the filter is not shared.
+    pub fn restore_member(
+        &mut self,
+        filter: &str,
+        subscriber: Arc<Subscriber>,
+        row: &state::Subscription,
+    ) {
+        self.add_member(&filter.into(), subscriber, row);
+    }
+
+    fn add_group(&mut self, filter: &Arc<str>, group: Group) {
+        self.filters.insert(group.id(), filter.clone());
+        self.by_filter.insert(filter.clone(), group);
+    }
+
+    fn add_member(
+        &mut self,
+        filter: &Arc<str>,
+        subscriber: Arc<Subscriber>,
+        row: &state::Subscription,
+    ) {
+        let session = subscriber.session;
+        let Some(group) = self.by_filter.get_mut(filter) else {
+            return;
+        };
+        let member = GroupMember::new(subscriber, row);
+        group.members.insert(session, member);
+        let filters = self.of_session.entry(session).or_default();
+        // In one order on all replicas, those that read it from the tables included: it is the order in which groups
+        // give their member what waits.
+        if let Err(at) = filters.binary_search(filter) {
+            filters.insert(at, filter.clone());
+        }
+    }
+
+    /// A session subscribes to a shared filter, or does so again with other options.
+    pub fn join(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        queues: &mut Queues,
+        filter: &str,
+        subscriber: Arc<Subscriber>,
+        row: &state::Subscription,
+    ) {
+        let session = subscriber.session;
+        if !queues.load(batch, session, &subscriber.client_id) {
+            return;
+        }
+        let filter: Arc<str> = filter.into();
+        if !self.by_filter.contains_key(&filter) {
+            let Some(bounds) = queues.bounds(session) else {
+                return;
+            };
+            let group = Group::new(batch.meta.new_group(), &bounds);
+            self.add_group(&filter, group);
+            self.put_row(batch, &filter);
+        }
+        self.add_member(&filter, subscriber, row);
+        queues.touch(session);
+    }
+
+    /// A session does not subscribe to a shared filter any more.
+    pub fn leave(&mut self, batch: &mut Batch<'_, '_>, filter: &str, session: SessionId) {
+        if let Some(filters) = self.of_session.get_mut(&session) {
+            filters.retain(|known| &**known != filter);
+            if filters.is_empty() {
+                self.of_session.remove(&session);
+            }
+        }
+        let Some(group) = self.by_filter.get_mut(filter) else {
+            return;
+        };
+        group.members.remove(&session);
+        if group.members.is_empty() {
+            let id = group.id();
+            self.by_filter.remove(filter);
+            self.filters.remove(&id);
+            batch.tables.delete::<schema::Group>(filter);
+            purge(batch, id);
+        }
+    }
+
+    fn put_row(&self, batch: &mut Batch<'_, '_>, filter: &str) {
+        if let Some(group) = self.by_filter.get(filter) {
+            batch.tables.put::<schema::Group>(filter, &group.row);
+        }
+    }
+
+    /// Gives a message to one member, or keeps it until one can take it.
+    pub fn publish(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        queues: &mut Queues,
+        filter: &Arc<str>,
+        storing: &mut Storing,
+    ) {
+        let Some(group) = self.by_filter.get(filter) else {
+            return;
+        };
+        let (qos, retain) = (storing.message.qos, storing.message.retain);
+        let waits = group.row.messages > 0 && qos != QoS::AtMostOnce;
+        let chosen = match waits {
+            true => None,
+            false => choose(batch, queues, group, qos),
+        };
+        let Some(session) = chosen else {
+            if qos != QoS::AtMostOnce || group.keeps_qos_0() {
+                self.keep_waiting(batch, filter, storing);
+            }
+            return;
+        };
+        let Some(group) = self.by_filter.get_mut(filter) else {
+            return;
+        };
+        group.row.turn = session.0;
+        let id = group.id();
+        let Some(member) = group.members.get(&session) else {
+            return;
+        };
+        let delivery = member.delivery(qos, retain);
+        let subscriber = member.subscriber.clone();
+        self.put_row(batch, filter);
+        if delivery.qos == QoS::AtMostOnce {
+            send(batch, &subscriber, delivery, &storing.message);
+        } else {
+            let client_id = &subscriber.client_id;
+            queues.enqueue(batch, session, client_id, delivery, Some(id), storing);
+        }
+    }
+
+    /// Adds a message to those that wait for a member.
+    fn keep_waiting(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        filter: &Arc<str>,
+        storing: &mut Storing,
+    ) {
+        let size = storing.size();
+        if !self.make_room(batch, filter, size) {
+            return;
+        }
+        let queued = Queued {
+            message: storing.refer(batch),
+            qos: storing.message.qos,
+            retain: storing.message.retain,
+            size,
+            expires_at: storing.message.expires_at,
+            group: None,
+            identifiers: SmallVec::new(),
+        };
+        if let Some(group) = self.by_filter.get_mut(filter) {
+            group.append(batch, queued);
+        }
+        self.put_row(batch, filter);
+    }
+
+    /// Drops waiting messages as the group's bounds ask for; `false` when the new one is to be dropped.
+    fn make_room(&mut self, batch: &mut Batch<'_, '_>, filter: &Arc<str>, size: u32) -> bool {
+        loop {
+            let Some(group) = self.by_filter.get_mut(filter) else {
+                return false;
+            };
+            let row = &mut group.row;
+            if row.messages < row.max_messages
+                && row.bytes.saturating_add(size.into()) <= row.max_bytes
+            {
+                return true;
+            }
+            batch.count_dropped(DropReason::QueueFull, 1);
+            row.dropped += 1;
+            let keeps_old = drop_policy(row.drop_policy) != DropPolicy::Oldest;
+            let hopeless = keeps_old || u64::from(size) > row.max_bytes || row.messages == 0;
+            if hopeless {
+                self.put_row(batch, filter);
+                return false;
+            }
+            match self.take_waiting(batch, filter, 1).pop() {
+                Some(oldest) => message::release(batch, oldest.message),
+                None => return false,
+            }
+        }
+    }
+
+    fn take_waiting(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        filter: &Arc<str>,
+        most: usize,
+    ) -> Vec<Queued> {
+        let Some(group) = self.by_filter.get_mut(filter) else {
+            return Vec::new();
+        };
+        let taken = group.take_waiting(batch, most);
+        self.put_row(batch, filter);
+        taken
+    }
+
+    /// Gives a session what waits in its groups, while it can be sent it at once.
+    pub fn give_waiting(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        queues: &mut Queues,
+        session: SessionId,
+    ) {
+        let Some(filters) = self.of_session.get(&session) else {
+            return;
+        };
+        if queues.credit(session) == 0 {
+            return;
+        }
+        for filter in filters.clone() {
+            loop {
+                let room = queues.credit(session);
+                if room == 0 {
+                    return;
+                }
+                let Some(group) = self.by_filter.get_mut(&filter) else {
+                    break;
+                };
+                if group.row.messages == 0 {
+                    break;
+                }
+                group.row.turn = session.0;
+                let taken = self.take_waiting(batch, &filter, room as usize);
+                if taken.is_empty() {
+                    break;
+                }
+                for queued in taken {
+                    self.give(batch, queues, &filter, session, queued);
+                }
+            }
+        }
+    }
+
+    fn give(
+        &self,
+        batch: &mut Batch<'_, '_>,
+        queues: &mut Queues,
+        filter: &Arc<str>,
+        session: SessionId,
+        queued: Queued,
+    ) {
+        let Some(group) = self.by_filter.get(filter) else {
+            return;
+        };
+        let Some(member) = group.members.get(&session) else {
+            return;
+        };
+        if queued.expires_at.is_some_and(|at| at < batch.now) {
+            batch.count_dropped(DropReason::Expired, 1);
+            message::release(batch, queued.message);
+            return;
+        }
+        let delivery = member.delivery(queued.qos, queued.retain);
+        if delivery.qos == QoS::AtMostOnce {
+            if let Some(message) = message::read(batch, queued.message, QoS::AtMostOnce) {
+                send(batch, &member.subscriber, delivery, &message);
+            }
+            message::release(batch, queued.message);
+            return;
+        }
+        let queued = Queued {
+            qos: delivery.qos,
+            retain: delivery.retain,
+            identifiers: delivery.identifiers,
+            group: Some(group.id()),
+            ..queued
+        };
+        queues.push(batch, session, queued, None);
+    }
+
+    /// The session has lost its connection, or ends: what it was sent and others can take goes back.
+    pub fn give_back(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        queues: &mut Queues,
+        session: SessionId,
+        ends: bool,
+    ) {
+        if !self.of_session.contains_key(&session) {
+            return;
+        }
+        let shared = queues.take_shared(batch, session, |id| {
+            let filter = self.filters.get(&id);
+            let group = filter.and_then(|filter| self.by_filter.get(filter));
+            !group.is_some_and(|group| group.has_other(session, !ends))
+        });
+        // The oldest goes back last, and so to the very front.
+        for queued in shared.into_iter().rev() {
+            let id = queued.group;
+            let Some(filter) = id.and_then(|id| self.filters.get(&id).cloned()) else {
+                continue;
+            };
+            if let Some(group) = self.by_filter.get_mut(&filter) {
+                let queued = Queued {
+                    group: None,
+                    identifiers: SmallVec::new(),
+                    ..queued
+                };
+                group.prepend(batch, queued);
+                let others = group.members.keys().filter(|member| **member != session);
+                others.for_each(|member| queues.touch(*member));
+            }
+            self.put_row(batch, &filter);
+        }
+    }
+}
+
+/// The next member in turn that can be sent a message at once.
+fn choose(
+    batch: &Batch<'_, '_>,
+    queues: &mut Queues,
+    group: &Group,
+    qos: QoS,
+) -> Option<SessionId> {
+    loop {
+        let (session, member) = group.in_turn().find(|(session, member)| {
+            member.subscriber.owner().is_some()
+                && (member.qos(qos) == QoS::AtMostOnce
+                    || !queues.is_loaded(*session)
+                    || queues.credit(*session) > 0)
+        })?;
+        if member.qos(qos) == QoS::AtMostOnce || queues.is_loaded(session) {
+            return Some(session);
+        }
+        // After a restart its queue may not be in memory yet; look again with it.
+        if !queues.load(batch, session, &member.subscriber.client_id) {
+            return None;
+        }
+    }
+}
+
+/// Sends a message with QoS 0 to a member, on the node of its connection.
+fn send(
+    batch: &mut Batch<'_, '_>,
+    subscriber: &Subscriber,
+    delivery: Delivery,
+    message: &Arc<ApplicationMessage>,
+) {
+    let owner = subscriber.owner();
+    if let Some(owner) = owner.filter(|owner| batch.outputs.is_local(owner.node)) {
+        let expiry_s = message.expires_at.and_then(|at| remaining_s(at, batch.now));
+        batch.outputs.push(Output::Send {
+            connection: owner.connection,
+            retain: delivery.retain,
+            expiry_s,
+            identifiers: delivery.identifiers,
+            message: message.clone(),
+        });
+    }
+}
+
+/// A timer asks to go on with the rows of an ended group.
+pub(super) fn go_on_purging(batch: &mut Batch<'_, '_>, subject: &[u8]) {
+    if let Ok(id) = subject.try_into() {
+        purge(batch, u64::from_be_bytes(id));
+    }
+}
+
+fn purge(batch: &mut Batch<'_, '_>, id: u64) {
+    let found = waiting(batch, id, 0, limits::PURGED_AT_ONCE);
+    let more = found.len() == limits::PURGED_AT_ONCE;
+    for (number, queued) in found {
+        batch.tables.delete::<schema::Waiting>((id, number));
+        batch.meta.count_out(queued.size);
+        message::release(batch, queued.message);
+    }
+    if more {
+        let soon = batch.now.plus(1);
+        batch.set_timer(soon, Kind::PurgeGroup, &id.to_be_bytes());
+    }
+}

@@ -1,0 +1,163 @@
+//! The state store's part of the machine: writes, expiry, tombstones, KEYNOTIFY. What a request means is decided in
+//! [`crate::store`]; here rows, timers and observers follow from it.
+
+mod command;
+mod watchers;
+
+use bytes::Bytes;
+
+use super::batch::Batch;
+use super::effect::{Change, Output};
+use super::replies::Replies;
+use super::schema;
+use super::schema::timer::Kind;
+use super::tables::Backing;
+use crate::base::ids::Owner;
+use crate::base::proto;
+use crate::base::time::Millis;
+use crate::store::{self, KeyRow, Quota, Reply, RowChange, Tombstone, Write};
+pub use command::{RequestIdentity, to_command};
+use watchers::Watchers;
+
+/// The keys of the state store and who watches them. In memory there are only the watchers.
+#[derive(Default)]
+pub(super) struct Store {
+    watchers: Watchers,
+}
+
+impl Store {
+    /// Builds the index of watched keys anew.
+    pub fn restore(&mut self, backing: &dyn Backing) {
+        self.watchers.restore(backing);
+    }
+
+    /// Number of watched keys.
+    pub fn watched_keys(&self) -> usize {
+        self.watchers.len()
+    }
+
+    /// SET, DEL or VDEL; a request that was carried out before is answered as it was then.
+    pub fn write(
+        &self,
+        batch: &mut Batch<'_, '_>,
+        replies: &mut Replies,
+        command: proto::command::StoreWrite,
+    ) -> Reply {
+        if let Some(reply) = replies.find(batch, &command) {
+            return reply;
+        }
+        let reply = match command::from_command(&command) {
+            Ok(write) => self.write_key(batch, &write, &command::quota_of(&command)),
+            Err(error) => Reply::Error(error),
+        };
+        replies.remember(batch, command, &reply);
+        reply
+    }
+
+    fn write_key(&self, batch: &mut Batch<'_, '_>, write: &Write<'_>, quota: &Quota) -> Reply {
+        let current = batch.tables.get::<schema::Record>(write.key);
+        let usage = batch.meta.store_usage();
+        let outcome = store::apply(write, current.as_ref(), batch.now, usage, quota);
+        if !matches!(outcome.row, RowChange::Unchanged) {
+            clear_timer(batch, write.key, current.as_ref());
+        }
+        batch.meta.set_store_usage(outcome.usage);
+        match outcome.row {
+            RowChange::Unchanged => {}
+            RowChange::Put(record) => {
+                if let Some(deadline) = record.expires_at {
+                    batch.set_timer(deadline, Kind::KeyExpiry, write.key);
+                }
+                self.notify(batch, write.key, || Change::Set {
+                    value: Bytes::copy_from_slice(record.value),
+                    version: record.version.clone(),
+                });
+                let mut row = Vec::with_capacity(record.value.len() + 32);
+                KeyRow::Value(record).encode(&mut row);
+                batch.tables.put_encoded::<schema::Record>(write.key, row);
+            }
+            RowChange::Tombstone(tombstone) => self.write_tombstone(batch, write.key, tombstone),
+        }
+        outcome.reply
+    }
+
+    fn write_tombstone(&self, batch: &mut Batch<'_, '_>, store_key: &[u8], tombstone: Tombstone) {
+        batch.set_timer(tombstone.purge_at(), Kind::Tombstone, store_key);
+        self.notify(batch, store_key, || Change::Delete {
+            version: tombstone.version.clone(),
+        });
+        let row = KeyRow::Tombstone(tombstone);
+        batch.tables.put::<schema::Record>(store_key, &row);
+    }
+
+    /// A key's timer is due: it expires, if it still has the deadline.
+    pub fn expire(&self, batch: &mut Batch<'_, '_>, store_key: &[u8]) {
+        let usage = batch.meta.store_usage();
+        if let Some(row) = batch.tables.get::<schema::Record>(store_key)
+            && let Some((tombstone, usage)) = store::expire(store_key, &row, batch.now, usage)
+        {
+            batch.meta.set_store_usage(usage);
+            self.write_tombstone(batch, store_key, tombstone);
+        }
+    }
+
+    /// Tells this node's connections that watch the key.
+    fn notify(&self, batch: &mut Batch<'_, '_>, store_key: &[u8], change: impl Fn() -> Change) {
+        for owner in self.watchers.of(store_key) {
+            if batch.outputs.is_local(owner.node) {
+                batch.outputs.push(Output::Notify {
+                    connection: owner.connection,
+                    key: Bytes::copy_from_slice(store_key),
+                    change: change(),
+                });
+            }
+        }
+    }
+
+    /// KEYNOTIFY of a connection.
+    pub fn key_notify(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        owner: Owner,
+        command: proto::command::KeyNotify,
+    ) -> Reply {
+        if !command.stop {
+            self.watchers
+                .add(batch, owner, &command.key, command.client_id);
+            return Reply::Notify;
+        }
+        match self.watchers.end(batch, owner, &command.key) {
+            true => Reply::Notify,
+            false => Reply::NotWatched,
+        }
+    }
+
+    /// What a connection watches ends with it.
+    pub fn end_connection(&mut self, batch: &mut Batch<'_, '_>, owner: Owner) {
+        self.watchers.end_connection(batch, owner);
+    }
+}
+
+/// Takes back the timer of a row that is about to be replaced.
+fn clear_timer(batch: &mut Batch<'_, '_>, store_key: &[u8], row: Option<&KeyRow>) {
+    match row {
+        Some(KeyRow::Value(record)) => {
+            if let Some(deadline) = record.expires_at {
+                batch.clear_timer(deadline, Kind::KeyExpiry, store_key);
+            }
+        }
+        Some(KeyRow::Tombstone(tombstone)) => {
+            batch.clear_timer(tombstone.purge_at(), Kind::Tombstone, store_key);
+        }
+        None => {}
+    }
+}
+
+/// A tombstone's timer is due: it goes, unless another one has taken its place.
+pub(super) fn drop_tombstone(batch: &mut Batch<'_, '_>, store_key: &[u8], deadline: Millis) {
+    if let Some(KeyRow::Tombstone(tombstone)) = batch.tables.get::<schema::Record>(store_key)
+        && tombstone.purge_at() == deadline
+    {
+        batch.tables.delete::<schema::Record>(store_key);
+    }
+}

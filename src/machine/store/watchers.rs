@@ -1,0 +1,98 @@
+//! KEYNOTIFY: which connection watches which key of the state store.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use rustc_hash::FxHashMap;
+
+use crate::base::ids::Owner;
+use crate::machine::batch::Batch;
+use crate::machine::schema::{ClientId, Range, Watch};
+use crate::machine::tables::Backing;
+
+/// Who watches which key; the rows of [`Watch`] by key.
+#[derive(Default)]
+pub(in crate::machine) struct Watchers(FxHashMap<Bytes, BTreeSet<Owner>>);
+
+impl Watchers {
+    /// Builds the index anew from the tables.
+    pub fn restore(&mut self, backing: &dyn Backing) {
+        self.0.clear();
+        backing.rows::<Watch>(&Range::all(), |(owner, store_key), _| {
+            self.insert(store_key, owner);
+            true
+        });
+    }
+
+    fn insert(&mut self, store_key: &[u8], owner: Owner) -> bool {
+        match self.0.get_mut(store_key) {
+            Some(owners) => owners.insert(owner),
+            None => {
+                self.0
+                    .insert(Bytes::copy_from_slice(store_key), BTreeSet::from([owner]));
+                true
+            }
+        }
+    }
+
+    fn remove(&mut self, store_key: &[u8], owner: Owner) -> bool {
+        let Some(owners) = self.0.get_mut(store_key) else {
+            return false;
+        };
+        let removed = owners.remove(&owner);
+        if owners.is_empty() {
+            self.0.remove(store_key);
+        }
+        removed
+    }
+
+    pub fn of(&self, store_key: &[u8]) -> impl Iterator<Item = &Owner> {
+        self.0.get(store_key).into_iter().flatten()
+    }
+
+    /// Number of watched keys.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// A connection watches a key from now on.
+    pub fn add(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        owner: Owner,
+        store_key: &[u8],
+        client_id: String,
+    ) {
+        if self.insert(store_key, owner) {
+            let client_id = ClientId(client_id);
+            batch.tables.put::<Watch>((owner, store_key), &client_id);
+        }
+    }
+
+    /// A connection no longer watches a key; tells whether it did.
+    pub fn end(&mut self, batch: &mut Batch<'_, '_>, owner: Owner, store_key: &[u8]) -> bool {
+        let was_there = self.remove(store_key, owner);
+        if was_there {
+            batch.tables.delete::<Watch>((owner, store_key));
+        }
+        was_there
+    }
+
+    /// What a connection watches ends with it.
+    pub fn end_connection(&mut self, batch: &mut Batch<'_, '_>, owner: Owner) {
+        if self.0.is_empty() {
+            return;
+        }
+        let mut watched = Vec::new();
+        batch
+            .tables
+            .scan(&Watch::of_connection(owner), |(_, store_key), _| {
+                watched.push(store_key.to_vec());
+                true
+            });
+        for store_key in watched {
+            self.remove(&store_key, owner);
+            batch.tables.delete::<Watch>((owner, &store_key));
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Proposals: applied once and in order, refused, and the same on all replicas.
+
+use std::collections::BTreeMap;
+
+use prost::Message as _;
+
+use super::{INCARNATION, NODE, Replica, close, open, proposal, set, with_will};
+use crate::base::ids::{CLUSTER, Incarnation, LogIndex};
+use crate::base::proto::command::{self, command::Kind};
+use crate::machine::ApplyError;
+use crate::machine::effect::Output;
+use crate::machine::tables::Tables;
+use crate::store::Condition;
+
+#[test]
+fn a_proposal_is_applied_once_and_in_order() {
+    let mut replica = Replica::new();
+    let second = |correlation: &[u8]| {
+        proposal(
+            NODE,
+            INCARNATION,
+            2,
+            vec![Kind::StoreWrite(set(
+                b"k",
+                b"v",
+                Condition::Nx,
+                None,
+                correlation,
+            ))],
+        )
+    };
+    let outputs = replica.apply(vec![second(b"1"), second(b"2")]);
+    let replies = outputs
+        .iter()
+        .filter(|output| matches!(output, Output::Reply { .. }))
+        .count();
+    assert_eq!(replies, 1, "the copy is passed over: {outputs:?}");
+    let outputs = replica.apply(vec![proposal(NODE, INCARNATION, 4, Vec::new())]);
+    assert!(
+        matches!(outputs[..], [Output::ProposalGap { expected: 3, .. }]),
+        "{outputs:?}"
+    );
+    let outputs = replica.apply(vec![proposal(NODE, Incarnation(6), 1, Vec::new())]);
+    assert!(
+        matches!(
+            outputs[..],
+            [Output::IncarnationRefused {
+                known: INCARNATION,
+                ..
+            }]
+        ),
+        "{outputs:?}"
+    );
+}
+
+#[test]
+fn an_unknown_command_stops_the_replica() {
+    let mut replica = Replica::new();
+    let unknown = command::Proposal {
+        commands: vec![0u8].into(),
+        ..proposal(NODE, INCARNATION, 2, Vec::new())
+    };
+    let entry = command::Batch {
+        stamp_ms: 1,
+        proposals: vec![unknown],
+    }
+    .encode_to_vec();
+    let applied = replica.machine.apply(
+        LogIndex(9),
+        entry.into(),
+        &mut Tables::new(&BTreeMap::new()),
+    );
+    assert!(matches!(
+        applied,
+        Err(ApplyError::UnknownCommand(LogIndex(9)))
+    ));
+}
+
+#[test]
+fn a_node_that_is_declared_dead_loses_its_connections_and_its_incarnation() {
+    let mut replica = Replica::new();
+    replica.present(open("a", 1));
+    let down = Kind::NodeDown(command::NodeDown {
+        node: NODE.0,
+        incarnation: INCARNATION.0,
+    });
+    let outputs = replica.apply(vec![proposal(
+        CLUSTER,
+        Incarnation(0),
+        0,
+        vec![down.clone()],
+    )]);
+    assert!(
+        matches!(
+            outputs[..],
+            [Output::NodeEnded {
+                node: NODE,
+                incarnation: INCARNATION
+            }]
+        ),
+        "{outputs:?}"
+    );
+    assert!(
+        replica
+            .apply(vec![proposal(CLUSTER, Incarnation(0), 0, vec![down])])
+            .is_empty(),
+        "once"
+    );
+    let outputs = replica.run(Vec::new());
+    assert!(
+        matches!(outputs[..], [Output::IncarnationRefused { .. }]),
+        "{outputs:?}"
+    );
+    assert_eq!(replica.machine.live_nodes().count(), 0);
+    replica.apply(vec![proposal(
+        NODE,
+        Incarnation(8),
+        1,
+        vec![Kind::OpenSession(open("a", 1))],
+    )]);
+    assert_eq!(
+        replica.machine.live_nodes().collect::<Vec<_>>(),
+        [(NODE, Incarnation(8))]
+    );
+}
+
+#[test]
+fn replicas_agree_byte_for_byte_wherever_they_were_restarted() {
+    let run = |restart_at: Option<u64>| {
+        let mut replica = Replica::new();
+        for step in 0..40 {
+            if restart_at == Some(step) {
+                replica.restart();
+            }
+            let client = format!("c{}", step % 3);
+            let key = [b'k', (step % 5) as u8];
+            replica.run(vec![
+                Kind::OpenSession(with_will(open(&client, step + 1), (step % 2) as u32)),
+                Kind::StoreWrite(set(
+                    &key,
+                    b"v",
+                    Condition::Nex,
+                    Some(step * 37 + 1),
+                    &step.to_be_bytes(),
+                )),
+                Kind::KeyNotify(command::KeyNotify {
+                    client_id: client.clone(),
+                    connection: step + 1,
+                    key: key.to_vec().into(),
+                    stop: false,
+                }),
+            ]);
+            if step % 4 == 0 {
+                replica.run(vec![close(&client, step + 1)]);
+            }
+            replica.pass(step * 11);
+        }
+        replica.stored
+    };
+    let whole = run(None);
+    for step in 0..40 {
+        assert_eq!(run(Some(step)), whole, "restarted before step {step}");
+    }
+}

@@ -1,0 +1,149 @@
+//! Sessions: who owns them, when they end, their subscriptions and wills.
+
+use super::{Replica, close, open, wills, with_will};
+use crate::base::ids::ConnectionId;
+use crate::base::proto::command::{self, command::Kind};
+use crate::machine::effect::{EndReason, Output, Reply};
+
+#[test]
+fn a_session_is_found_again_until_its_expiry() {
+    let mut replica = Replica::new();
+    assert!(!replica.present(open("a", 1)));
+    replica.run(vec![close("a", 1)]);
+    replica.pass(99_999);
+    replica.restart();
+    assert!(
+        replica.present(open("a", 2)),
+        "expiry counts from the end of the connection"
+    );
+    replica.pass(1_000_000);
+    replica.run(vec![close("a", 2)]);
+    replica.pass(100_000);
+    assert!(!replica.present(open("a", 3)), "expired");
+    assert!(!replica.present(command::OpenSession {
+        clean_start: true,
+        ..open("a", 4)
+    }));
+}
+
+#[test]
+fn a_second_connection_takes_the_session_over() {
+    let mut replica = Replica::new();
+    replica.present(open("a", 1));
+    let outputs = replica.run(vec![Kind::OpenSession(open("a", 2))]);
+    let ended = Output::End {
+        connection: ConnectionId(1),
+        reason: EndReason::TakenOver,
+    };
+    assert!(
+        outputs
+            .iter()
+            .any(|output| format!("{output:?}") == format!("{ended:?}")),
+        "{outputs:?}"
+    );
+    let late = replica.reply(close("a", 1));
+    assert!(
+        matches!(late, Reply::NotOwner),
+        "the old connection has nothing to say any more"
+    );
+    assert!(replica.present(open("a", 3)));
+}
+
+#[test]
+fn subscriptions_outlive_memory_and_end_with_their_session() {
+    let mut replica = Replica::new();
+    replica.present(open("a", 1));
+    let subscription = command::Subscription {
+        filter: "x/+".to_owned(),
+        qos: 1,
+        ..Default::default()
+    };
+    let subscribe = |connection| {
+        Kind::Subscribe(command::Subscribe {
+            client_id: "a".to_owned(),
+            connection,
+            subscriptions: vec![subscription.clone()],
+        })
+    };
+    assert!(
+        matches!(&replica.reply(subscribe(1)), Reply::Subscribed { new, .. } if new == &[true])
+    );
+    assert!(
+        matches!(&replica.reply(subscribe(1)), Reply::Subscribed { new, .. } if new == &[false])
+    );
+    assert!(matches!(replica.reply(subscribe(9)), Reply::NotOwner));
+    replica.restart();
+    let matches = |replica: &Replica| {
+        let mut count = 0;
+        replica
+            .machine
+            .parts
+            .messaging
+            .index()
+            .for_each_match("x/y", |_, _| count += 1);
+        count
+    };
+    assert_eq!(matches(&replica), 1);
+    replica.run(vec![close("a", 1)]);
+    replica.pass(100_000);
+    assert_eq!(matches(&replica), 0);
+}
+
+#[test]
+fn a_will_goes_out_once_after_an_abnormal_end() {
+    let mut replica = Replica::new();
+    replica.watch_wills();
+    replica.present(with_will(open("a", 1), 0));
+    assert_eq!(wills(&replica.run(vec![close("a", 1)])), 1);
+    assert_eq!(wills(&replica.pass(200_000)), 0);
+    replica.present(with_will(open("a", 2), 0));
+    let graceful = command::CloseSession {
+        client_id: "a".to_owned(),
+        connection: 2,
+        discard_will: true,
+        ..Default::default()
+    };
+    assert_eq!(
+        wills(&replica.run(vec![Kind::CloseSession(graceful)])),
+        0,
+        "[MQTT-3.14.4-3]"
+    );
+    assert_eq!(wills(&replica.pass(200_000)), 0);
+}
+
+#[test]
+fn a_delayed_will_waits_and_is_cancelled_by_a_resume() {
+    let mut replica = Replica::new();
+    replica.watch_wills();
+    replica.present(with_will(open("a", 1), 10));
+    assert_eq!(wills(&replica.run(vec![close("a", 1)])), 0);
+    replica.restart();
+    assert_eq!(wills(&replica.pass(9_999)), 0);
+    assert!(
+        replica.present(with_will(open("a", 2), 10)),
+        "[MQTT-3.1.3-9]"
+    );
+    assert_eq!(wills(&replica.pass(10_000)), 0);
+    replica.run(vec![close("a", 2)]);
+    assert_eq!(wills(&replica.pass(10_000)), 1);
+}
+
+#[test]
+fn a_delayed_will_goes_out_when_its_session_ends_first() {
+    let mut replica = Replica::new();
+    replica.watch_wills();
+    replica.present(with_will(open("a", 1), 1_000));
+    replica.run(vec![close("a", 1)]);
+    assert_eq!(
+        wills(&replica.pass(100_000)),
+        1,
+        "the session expires after 100 s"
+    );
+    assert_eq!(wills(&replica.pass(1_000_000)), 0);
+    replica.present(with_will(open("b", 2), 1_000));
+    let clean = command::OpenSession {
+        clean_start: true,
+        ..open("b", 3)
+    };
+    assert_eq!(wills(&replica.run(vec![Kind::OpenSession(clean)])), 1);
+}

@@ -1,0 +1,125 @@
+//! The state store: expiry, KEYNOTIFY, and requests that are sent again.
+
+use super::{Replica, close, open, set};
+use crate::base::ids::ConnectionId;
+use crate::base::proto::command::{self, command::Kind};
+use crate::machine::effect::{self, Output, Reply};
+use crate::store::{Condition, Reply as StoreReply};
+
+#[test]
+fn a_key_expires_when_its_time_is_over_and_watchers_are_told() {
+    let mut replica = Replica::new();
+    replica.present(open("a", 1));
+    replica.store(set(b"k", b"v", Condition::None, Some(500), b"1"));
+    let watch = command::KeyNotify {
+        client_id: "a".to_owned(),
+        connection: 1,
+        key: "k".into(),
+        stop: false,
+    };
+    assert!(matches!(
+        replica.reply(Kind::KeyNotify(watch)),
+        Reply::Store(StoreReply::Notify)
+    ));
+    replica.restart();
+    assert!(replica.pass(499).is_empty());
+    let outputs = replica.pass(1);
+    assert!(
+        matches!(
+            &outputs[..],
+            [Output::Notify {
+                connection: ConnectionId(1),
+                change: effect::Change::Delete { .. },
+                ..
+            }]
+        ),
+        "{outputs:?}"
+    );
+    assert!(matches!(
+        replica.store(set(b"k", b"w", Condition::Nx, None, b"2")),
+        StoreReply::Set { .. }
+    ));
+    replica.run(vec![close("a", 1)]);
+    let outputs = replica.run(vec![Kind::StoreWrite(set(
+        b"k",
+        b"x",
+        Condition::None,
+        None,
+        b"3",
+    ))]);
+    assert!(
+        !outputs
+            .iter()
+            .any(|output| matches!(output, Output::Notify { .. })),
+        "watching ends with the connection"
+    );
+}
+
+#[test]
+fn a_request_that_comes_again_is_answered_as_the_first_time() {
+    let mut replica = Replica::new();
+    let request = || set(b"k", b"v", Condition::Nx, None, b"same");
+    let first = replica.store(request());
+    assert!(matches!(first, StoreReply::Set { .. }));
+    replica.restart();
+    assert_eq!(replica.store(request()), first);
+    let other = command::StoreWrite {
+        fingerprint: vec![2; 16].into(),
+        legacy_fingerprint: 2,
+        ..request()
+    };
+    assert!(
+        matches!(replica.store(other), StoreReply::NotSet { .. }),
+        "another request with the same correlation data"
+    );
+    let mut batch = vec![Kind::StoreWrite(set(b"l", b"v", Condition::Nx, None, b"twice")); 2];
+    batch.push(Kind::Nothing(command::Nothing {}));
+    let outputs = replica.run(batch);
+    let answered = |output: &&Output| {
+        matches!(
+            output,
+            Output::Reply {
+                reply: Reply::Store(StoreReply::Set { .. }),
+                ..
+            }
+        )
+    };
+    assert_eq!(
+        outputs.iter().filter(answered).count(),
+        2,
+        "also within one batch: {outputs:?}"
+    );
+    replica.pass(60_000);
+    assert_eq!(replica.machine.parts.replies.len(), 0);
+    assert!(
+        matches!(replica.store(request()), StoreReply::NotSet { .. }),
+        "forgotten after its time"
+    );
+}
+
+#[test]
+fn a_request_is_known_again_by_what_both_versions_have_logged() {
+    let request = || set(b"k", b"v", Condition::Nx, None, b"same");
+    let old = || command::StoreWrite {
+        fingerprint: Default::default(),
+        ..request()
+    };
+    for (first, second) in [(old(), request()), (request(), old()), (old(), old())] {
+        let mut replica = Replica::new();
+        let reply = replica.store(first);
+        assert!(matches!(reply, StoreReply::Set { .. }));
+        assert_eq!(replica.store(second.clone()), reply);
+        replica.restart();
+        assert_eq!(replica.store(second), reply);
+    }
+    let mut replica = Replica::new();
+    replica.store(request());
+    let collides = command::StoreWrite {
+        fingerprint: vec![2; 16].into(),
+        ..request()
+    };
+    assert!(
+        matches!(replica.store(collides), StoreReply::NotSet { .. }),
+        "another request with the same 64 bits"
+    );
+}

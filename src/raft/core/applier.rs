@@ -1,0 +1,307 @@
+//! The thread that applies committed entries, so that no task of Raft ever waits for the state.
+//!
+//! It also takes checkpoints and installs snapshots, because both need the state to stand still.
+//!
+//! Invariant: this thread is the only writer of the state.
+//! Invariant: one job is one atomic write: the rows of all entries that were ready together, the last log id applied,
+//! and the membership.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use openraft::storage::ApplyResponder;
+use parking_lot::Mutex;
+use prost::Message;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::apply::Apply;
+use super::encoding;
+use super::type_config::{Entry, LogId, Payload, SnapshotMeta, StoredMembership, TypeConfig};
+use crate::base::ids::LogIndex;
+use crate::machine::tables::{Backing, Tables};
+use crate::raft::metrics::Metrics;
+use crate::storage::{CheckpointError, GroupLog, OpenError, Snapshot, Snapshots, StateDb, fatal};
+
+/// Raft's own rows of the state. Names are for ever.
+const APPLIED: &[u8] = b"applied";
+const MEMBERSHIP: &[u8] = b"membership";
+
+/// Jobs that may wait. The state machine's task waits for each, so there are never more than a few.
+const QUEUE: usize = 16;
+
+pub type Responder = ApplyResponder<TypeConfig>;
+
+/// Why no snapshot was taken.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// The snapshot's directory could not be prepared or completed.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// The state could not be copied.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+}
+
+/// What the thread is asked to do.
+pub enum Job {
+    Apply {
+        entries: Vec<(Entry, Option<Responder>)>,
+        done: oneshot::Sender<()>,
+    },
+    Snapshot {
+        done: oneshot::Sender<Result<(SnapshotMeta, Snapshot), SnapshotError>>,
+    },
+    Install {
+        meta: SnapshotMeta,
+        database: PathBuf,
+        done: oneshot::Sender<Result<(), OpenError>>,
+    },
+    Stop {
+        done: oneshot::Sender<()>,
+    },
+}
+
+/// The last log id applied, and the membership, as the state holds them.
+pub fn stored(state: &StateDb) -> Result<(Option<LogId>, StoredMembership), encoding::Malformed> {
+    let applied = state
+        .reserved(APPLIED)
+        .map(encoding::log_id_from_bytes)
+        .transpose()?;
+    let membership = state.reserved(MEMBERSHIP).map(encoding::stored_from_bytes);
+    Ok((applied, membership.transpose()?.unwrap_or_default()))
+}
+
+/// What the thread works on, and whom it tells.
+pub struct Target {
+    pub state: Arc<StateDb>,
+    pub snapshots: Arc<Snapshots>,
+    /// Told which entries it need not keep in memory any more.
+    pub log: GroupLog,
+    pub metrics: Arc<Metrics>,
+    /// Told the last index of every write.
+    pub applied: watch::Sender<LogIndex>,
+    /// Told every change of the term of the last entry applied.
+    pub term: watch::Sender<u64>,
+}
+
+/// Handle of the thread.
+#[derive(Clone)]
+pub struct StateMachineApplier {
+    jobs: mpsc::Sender<Job>,
+    thread: Arc<Mutex<Option<JoinHandle<()>>>>,
+}
+
+impl StateMachineApplier {
+    /// Starts the thread, and then calls [`Apply::restored`] on it.
+    pub fn start(apply: Box<dyn Apply>, target: Target) -> std::io::Result<StateMachineApplier> {
+        let (last, membership) = stored(&target.state)?;
+        let (jobs, queue) = mpsc::channel(QUEUE);
+        let mut worker = Worker {
+            apply,
+            target,
+            last,
+            membership,
+        };
+        let thread = std::thread::Builder::new()
+            .name("apply".into())
+            .spawn(move || {
+                let _guard = StopProcessOnPanic;
+                worker.restored();
+                worker.run(queue);
+            })?;
+        Ok(StateMachineApplier {
+            jobs,
+            thread: Arc::new(Mutex::new(Some(thread))),
+        })
+    }
+
+    /// Does what is asked already, flushes the state, and ends the thread.
+    pub async fn stop(&self) {
+        let _ = self.ask(|done| Job::Stop { done }).await;
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread {
+            let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+        }
+    }
+
+    /// Hands over a job; `None` when the thread has stopped.
+    pub async fn ask<T>(&self, job: impl FnOnce(oneshot::Sender<T>) -> Job) -> Option<T> {
+        let (done, finished) = oneshot::channel();
+        self.jobs.send(job(done)).await.ok()?;
+        finished.await.ok()
+    }
+}
+
+/// Ends the process when apply panicked: the replica's state would differ from the others'.
+struct StopProcessOnPanic;
+
+impl Drop for StopProcessOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            fatal(
+                "applying a committed batch",
+                &"the state machine panicked; see above",
+            );
+        }
+    }
+}
+
+/// The thread's state.
+struct Worker {
+    apply: Box<dyn Apply>,
+    target: Target,
+    /// The last log id applied.
+    last: Option<LogId>,
+    /// The membership in force at `last`.
+    membership: StoredMembership,
+}
+
+impl Worker {
+    fn run(&mut self, mut queue: mpsc::Receiver<Job>) {
+        while let Some(job) = queue.blocking_recv() {
+            // The caller may have been cancelled; the job is done all the same.
+            match job {
+                Job::Apply { entries, done } => {
+                    self.apply(entries);
+                    let _ = done.send(());
+                }
+                Job::Snapshot { done } => {
+                    let _ = done.send(self.snapshot());
+                }
+                Job::Install {
+                    meta,
+                    database,
+                    done,
+                } => {
+                    let _ = done.send(self.install(meta, database));
+                }
+                Job::Stop { done } => {
+                    self.target.state.flush();
+                    let _ = done.send(());
+                    return;
+                }
+            }
+        }
+    }
+
+    fn apply(&mut self, entries: Vec<(Entry, Option<Responder>)>) {
+        let started = Instant::now();
+        let count = entries.len() as u64;
+        let state = Arc::clone(&self.target.state);
+        let mut tables = Tables::new(&*state as &dyn Backing);
+        let mut responders = Vec::new();
+        let mut bytes = 0;
+        let mut changed = false;
+        for (entry, responder) in entries {
+            let index = LogIndex(entry.log_id.index);
+            match entry.payload {
+                Payload::Blank => {}
+                Payload::Normal(batch) => {
+                    bytes += batch.0.len();
+                    self.apply.apply(index, batch.0, &mut tables);
+                }
+                Payload::Membership(membership) => {
+                    self.membership = StoredMembership::new(Some(entry.log_id), membership);
+                    changed = true;
+                }
+            }
+            self.last = Some(entry.log_id);
+            responders.extend(responder);
+        }
+        let Some(last) = self.last else {
+            return;
+        };
+        let applied = encoding::log_id_to_bytes(&last);
+        let mut reserved = vec![(APPLIED, &applied[..])];
+        let membership;
+        if changed {
+            membership = encoding::stored_to(&self.membership).encode_to_vec();
+            reserved.push((MEMBERSHIP, &membership));
+        }
+        self.target.state.write(tables.into_changes(), &reserved);
+        self.apply.committed(LogIndex(last.index));
+        self.publish(last);
+        for responder in responders {
+            responder.send(());
+        }
+        self.target
+            .metrics
+            .apply_us
+            .observe_latency(started.elapsed());
+        self.target.metrics.apply_entries.observe(count);
+        self.target
+            .metrics
+            .apply_bytes
+            .fetch_add(bytes as u64, Relaxed);
+    }
+
+    fn publish(&self, last: LogId) {
+        self.target.log.applied(last.index);
+        self.target.applied.send_replace(LogIndex(last.index));
+        let term = encoding::term_of(&last);
+        self.target.term.send_if_modified(|known| {
+            let changed = *known != term;
+            *known = term;
+            changed
+        });
+    }
+
+    fn restored(&mut self) {
+        let index = LogIndex(self.last.map_or(0, |last| last.index));
+        let state = Arc::clone(&self.target.state);
+        self.apply.restored(&*state, index);
+        if let Some(last) = self.last {
+            self.publish(last);
+        }
+    }
+
+    fn snapshot(&mut self) -> Result<(SnapshotMeta, Snapshot), SnapshotError> {
+        let meta = SnapshotMeta {
+            last_log_id: self.last,
+            last_membership: self.membership.clone(),
+        };
+        let id = match &self.last {
+            Some(last) => format!("{:020}-{:020}", last.index, encoding::term_of(last)),
+            None => format!("{:020}-{:020}", 0, 0),
+        };
+        if let Some(current) = self.target.snapshots.current()
+            && current.id == id
+        {
+            return Ok((meta, current));
+        }
+        let path = self.target.snapshots.prepare(&id)?;
+        self.target.state.checkpoint(&path)?;
+        let bytes = encoding::meta_to(&meta).encode_to_vec();
+        let snapshot = self.target.snapshots.finish(&id, bytes.into())?;
+        self.target.metrics.snapshots_built.fetch_add(1, Relaxed);
+        Ok((meta, snapshot))
+    }
+
+    fn install(&mut self, meta: SnapshotMeta, database: PathBuf) -> Result<(), OpenError> {
+        self.target.state.replace(&database)?;
+        match stored(&self.target.state) {
+            Ok((last, membership)) if last == meta.last_log_id => {
+                self.last = last;
+                self.membership = membership;
+            }
+            Ok(_) => fatal(
+                "installing a snapshot",
+                &"its content is not what was announced",
+            ),
+            Err(error) => fatal("installing a snapshot", &error),
+        }
+        self.target
+            .metrics
+            .snapshots_installed
+            .fetch_add(1, Relaxed);
+        self.restored();
+        // Kept so that this replica can send it on; without it the next one is taken when needed.
+        if let Err(error) = self.snapshot() {
+            tracing::warn!(%error, "no copy of the installed snapshot was kept");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,25 @@
+//! The Raft library at work: its types, its log and its state machine on [`crate::storage`], and what watches over it.
+//!
+//! - [`type_config`], [`encoding`]: the library's types, and their form on the wire and on disk.
+//! - [`log_store`]: the library's log over the log database.
+//! - [`state_machine`], [`applier`], [`apply`]: from committed entries to the machine above, on a thread of its own.
+//! - [`leadership`], [`roster`], [`status`], [`read`]: what the library knows, for those who ask.
+//! - [`fast_election`], [`retention`]: when to campaign, when to take snapshots and to purge.
+//!
+//! Nothing here talks to another node: that is [`super::transport`]'s business.
+
+pub mod applier;
+pub mod apply;
+pub mod config;
+pub mod encoding;
+pub mod fast_election;
+pub mod leadership;
+pub mod log_store;
+pub mod read;
+pub mod retention;
+pub mod roster;
+pub mod state_machine;
+pub mod status;
+#[cfg(test)]
+mod suite_tests;
+pub mod type_config;

@@ -1,0 +1,54 @@
+//! The membership in force, and the leader, as Raft publishes them.
+
+use std::collections::BTreeSet;
+
+use openraft::async_runtime::WatchReceiver;
+
+use super::state_machine::CoreRaft;
+use super::type_config::NodeInfo;
+
+/// A view of the membership. Clones show the same one.
+#[derive(Clone)]
+pub struct Roster {
+    core: CoreRaft,
+}
+
+impl Roster {
+    /// The membership that `core` has in force at the moment of each call.
+    pub fn new(core: CoreRaft) -> Roster {
+        Roster { core }
+    }
+
+    /// Address and data directory of `node`, when it is a member.
+    pub fn node(&self, node: u64) -> Option<NodeInfo> {
+        let metrics = self.core.server_metrics();
+        let metrics = metrics.borrow_watched();
+        metrics.membership_config.get_node(&node).cloned()
+    }
+
+    /// Whether `node` is a member.
+    pub fn contains(&self, node: u64) -> bool {
+        let metrics = self.core.server_metrics();
+        let metrics = metrics.borrow_watched();
+        metrics.membership_config.get_node(&node).is_some()
+    }
+
+    /// The data directory that `node` is known with, when it is a member and that is known.
+    pub fn directory_of(&self, node: u64) -> Option<String> {
+        let directory = self.node(node)?.directory;
+        (!directory.is_empty()).then_some(directory)
+    }
+
+    /// The voters.
+    pub fn voters(&self) -> BTreeSet<u64> {
+        let metrics = self.core.server_metrics();
+        let metrics = metrics.borrow_watched();
+        metrics.membership_config.voter_ids().collect()
+    }
+
+    /// The leader, when one is known that is a member.
+    pub fn leader(&self) -> Option<(u64, NodeInfo)> {
+        let leader = self.core.server_metrics().borrow_watched().current_leader?;
+        Some((leader, self.node(leader)?))
+    }
+}

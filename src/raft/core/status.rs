@@ -1,0 +1,79 @@
+//! The replica's state for people and probes, put together from what Raft publishes.
+
+use openraft::{Instant, RaftMetrics, ServerState};
+
+use super::type_config::{LogId, TypeConfig};
+use crate::base::ids::LogIndex;
+use crate::raft::types::{ReplicaStatus, Role, Status};
+
+fn index(id: &Option<LogId>) -> u64 {
+    id.map_or(0, |id| id.index)
+}
+
+fn milliseconds(elapsed: std::time::Duration) -> u64 {
+    u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The status at this moment. `applied` is what is written, which may be ahead of what Raft has been told.
+pub fn status(
+    metrics: &RaftMetrics<TypeConfig>,
+    applied: LogIndex,
+    directory_mismatch: Option<String>,
+) -> Status {
+    let last_log = metrics.last_log_index.unwrap_or_default();
+    let membership = metrics.membership_config.membership();
+    let voters: Vec<u64> = membership.voter_ids().collect();
+    let members = membership.nodes().map(|(id, node)| {
+        let progress = metrics.replication.as_ref().and_then(|all| all.get(id));
+        let matched = if *id == metrics.id && metrics.replication.is_some() {
+            Some(last_log)
+        } else {
+            progress.map(index)
+        };
+        let heard = metrics
+            .heartbeat
+            .as_ref()
+            .and_then(|all| all.get(id).copied());
+        ReplicaStatus {
+            node: *id,
+            address: node.address.clone(),
+            data_directory: node.directory.clone(),
+            role: if voters.contains(id) {
+                Role::Voter
+            } else {
+                Role::Learner
+            },
+            matched,
+            lag: matched.map(|matched| last_log.saturating_sub(matched)),
+            silent_ms: heard.flatten().map(|at| milliseconds(at.elapsed())),
+        }
+    });
+    Status {
+        node: metrics.id,
+        term: metrics.current_term,
+        leader: metrics.current_leader,
+        state: match metrics.state {
+            ServerState::Leader => "leader",
+            ServerState::Follower => "follower",
+            ServerState::Candidate => "candidate",
+            ServerState::Learner => "learner",
+            _ => "shutdown",
+        },
+        last_log,
+        committed: index(&metrics.local_committed).max(index(&metrics.cluster_committed)),
+        applied: applied.0,
+        snapshot: metrics.snapshot.map(|id| id.index),
+        purged: metrics.purged.map(|id| id.index),
+        members: members.collect(),
+        joint: membership.get_joint_config().len() > 1,
+        majority_ms: metrics
+            .last_quorum_acked
+            .map(|at| milliseconds(at.elapsed())),
+        directory_mismatch,
+        stopped: metrics
+            .running_state
+            .as_ref()
+            .err()
+            .map(ToString::to_string),
+    }
+}

@@ -1,0 +1,87 @@
+//! A change of members or leader as a call between nodes.
+
+use std::time::Duration;
+
+use crate::base::ids::{GroupId, NodeId};
+use crate::base::proto::raft::{self as pb, change_reply::Result as Reply, change_request::Change};
+use crate::raft::transport::channels::RaftClient;
+use crate::raft::types::{ChangeError, NotLeader};
+
+/// Longest wait for a change to be committed, and for a node that is to be added to answer.
+pub const CHANGE_TIMEOUT: Duration = Duration::from_secs(120);
+/// Time for the call beyond that.
+const CALL_MARGIN: Duration = Duration::from_secs(5);
+
+/// Reasons of a refusal; for ever.
+const NOT_LEADER: u32 = 1;
+const OTHER_DIRECTORY: u32 = 2;
+const UNKNOWN_NODE: u32 = 3;
+const LAST_VOTER: u32 = 4;
+const FAILED: u32 = 5;
+
+/// Asks another node for a change, and returns what it was about. `forwarded` tells that node not to pass it on.
+pub async fn ask(
+    mut client: RaftClient,
+    group: GroupId,
+    change: Change,
+    forwarded: bool,
+) -> Result<u64, ChangeError> {
+    let mut request = tonic::Request::new(pb::ChangeRequest {
+        group: group.0,
+        change: Some(change),
+        forwarded,
+    });
+    request.set_timeout(CHANGE_TIMEOUT + CALL_MARGIN);
+    let reply = client.change(request).await;
+    let reply = reply.map_err(|status| ChangeError::Failed(status.message().to_owned()))?;
+    result_from(reply.into_inner())
+}
+
+/// The answer to such a call.
+pub fn reply_to(result: Result<u64, ChangeError>) -> pb::ChangeReply {
+    let refusal = |reason, node: u64, text: String| {
+        Reply::Refused(pb::ChangeRefusal {
+            reason,
+            node,
+            text,
+            leader_address: String::new(),
+        })
+    };
+    let result = match result {
+        Ok(node) => Reply::Done(node),
+        Err(ChangeError::NotLeader(other)) => {
+            let leader = other.leader.map_or(0, |leader| leader.0);
+            refusal(NOT_LEADER, leader, String::new())
+        }
+        Err(ChangeError::OtherDataDirectory { node, known }) => {
+            refusal(OTHER_DIRECTORY, node.0, known)
+        }
+        Err(ChangeError::UnknownNode(node)) => refusal(UNKNOWN_NODE, node.0, String::new()),
+        Err(ChangeError::LastVoter(node)) => refusal(LAST_VOTER, node.0, String::new()),
+        Err(error) => refusal(FAILED, 0, error.to_string()),
+    };
+    pb::ChangeReply {
+        result: Some(result),
+    }
+}
+
+fn result_from(reply: pb::ChangeReply) -> Result<u64, ChangeError> {
+    let refused = match reply.result {
+        Some(Reply::Done(node)) => return Ok(node),
+        Some(Reply::Refused(refused)) => refused,
+        None => return Err(ChangeError::Failed("an answer without content".to_owned())),
+    };
+    let node = NodeId(refused.node);
+    Err(match refused.reason {
+        NOT_LEADER => ChangeError::NotLeader(NotLeader {
+            leader: (node.0 != 0).then_some(node),
+        }),
+        OTHER_DIRECTORY => ChangeError::OtherDataDirectory {
+            node,
+            known: refused.text,
+        },
+        UNKNOWN_NODE => ChangeError::UnknownNode(node),
+        LAST_VOTER => ChangeError::LastVoter(node),
+        _ => ChangeError::Failed(refused.text),
+    })
+}

@@ -1,0 +1,199 @@
+//! The first membership of a cluster, and nodes that come later.
+//!
+//! Invariant: a cluster is made once, by the node with the lowest id of a fixed list, after every member of the list
+//! has answered. "Nobody answers, so this node begins alone" would make two clusters.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::call::{self, CHANGE_TIMEOUT};
+use super::changes::{Changes, change_error};
+use crate::base::ids::{GroupId, NodeId};
+use crate::base::proto::raft::{self as pb, change_request::Change};
+use crate::raft::core::roster::Roster;
+use crate::raft::core::state_machine::CoreRaft;
+use crate::raft::core::type_config::NodeInfo;
+use crate::raft::transport::channels::{ChannelPool, ConnectError, RaftClient};
+use crate::raft::types::{ChangeError, Peer};
+
+/// Pause between probes of a member that does not answer yet.
+const PROBE_INTERVAL: Duration = Duration::from_millis(100);
+/// Longest wait for the answer to a probe.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Brings nodes together.
+pub struct Joining {
+    group: GroupId,
+    core: CoreRaft,
+    roster: Roster,
+    channels: Arc<ChannelPool>,
+    changes: Arc<Changes>,
+}
+
+impl Joining {
+    /// For the replica `core` of `group`; changes of a membership that is there are made by `changes`.
+    pub fn new(
+        group: GroupId,
+        core: CoreRaft,
+        roster: Roster,
+        channels: &Arc<ChannelPool>,
+        changes: &Arc<Changes>,
+    ) -> Joining {
+        Joining {
+            group,
+            core,
+            roster,
+            channels: Arc::clone(channels),
+            changes: Arc::clone(changes),
+        }
+    }
+
+    /// See [`crate::raft::Raft::bootstrap`].
+    pub async fn bootstrap(&self, members: Vec<Peer>) -> Result<(), ChangeError> {
+        if self.is_initialised().await? {
+            return Ok(());
+        }
+        let own = self.own();
+        match members.iter().map(|member| member.node).min() {
+            Some(lowest) if lowest == own => {}
+            Some(lowest) => return Err(ChangeError::NotTheLowest { lowest }),
+            None => return Err(ChangeError::UnknownNode(own)),
+        }
+        let mut nodes = BTreeMap::new();
+        for member in members {
+            let directory = if member.node == own {
+                self.channels.identity().directory.clone()
+            } else {
+                self.wait_for(&member).await?
+            };
+            let info = NodeInfo {
+                address: member.address,
+                directory,
+            };
+            nodes.insert(member.node.0, info);
+        }
+        self.core.initialize(nodes).await.map_err(change_error)
+    }
+
+    /// See [`crate::raft::Raft::join`].
+    pub async fn join(&self, via: &str) -> Result<(), ChangeError> {
+        let identity = self.channels.identity();
+        let mut client = self.channels.stranger(via).map_err(unusable)?;
+        let reply = self.probe(&mut client).await;
+        let reply = reply.map_err(|status| ChangeError::Failed(status.message().to_owned()))?;
+        if !reply.known_as.is_empty() && reply.known_as != identity.directory {
+            return Err(self.other_directory(reply.known_as));
+        }
+        if self.is_initialised().await? && reply.known_as.is_empty() {
+            return Err(ChangeError::Failed(format!(
+                "{via} does not know this node's data directory: it was removed from the cluster, or belongs to \
+                 another one"
+            )));
+        }
+        let own = pb::Node {
+            id: identity.node.0,
+            address: identity.address.clone(),
+            directory: identity.directory.clone(),
+        };
+        let joined = call::ask(client, self.group, Change::Join(own), false).await;
+        joined.map(|_| ())
+    }
+
+    /// See [`crate::raft::Raft::add`].
+    pub async fn add(&self, member: Peer) -> Result<(), ChangeError> {
+        let answer = tokio::time::timeout(CHANGE_TIMEOUT, self.wait_for(&member));
+        let silent = || ChangeError::Failed(format!("{} does not answer", member.address));
+        let directory = match answer.await.map_err(|_| silent())? {
+            Ok(directory) => directory,
+            Err(ChangeError::AlreadyInitialised) => match self.roster.node(member.node.0) {
+                Some(known) if known.address == member.address => known.directory,
+                _ => {
+                    return Err(ChangeError::Failed(format!(
+                        "node {} at {} belongs to a cluster already; start it with cluster.join and an empty data \
+                         directory",
+                        member.node, member.address
+                    )));
+                }
+            },
+            Err(error) => return Err(error),
+        };
+        let node = pb::Node {
+            id: member.node.0,
+            address: member.address,
+            directory,
+        };
+        let added = self.changes.change(Change::Join(node), false).await;
+        added.map(|_| ())
+    }
+
+    fn own(&self) -> NodeId {
+        self.channels.identity().node
+    }
+
+    async fn is_initialised(&self) -> Result<bool, ChangeError> {
+        let initialised = self.core.is_initialized().await;
+        initialised.map_err(|_| ChangeError::Stopped)
+    }
+
+    fn other_directory(&self, known: String) -> ChangeError {
+        ChangeError::OtherDataDirectory {
+            node: self.own(),
+            known,
+        }
+    }
+
+    /// Asks who is there.
+    async fn probe(&self, client: &mut RaftClient) -> Result<pb::HelloReply, tonic::Status> {
+        let mut request = tonic::Request::new(pb::HelloRequest {
+            group: self.group.0,
+        });
+        request.set_timeout(PROBE_TIMEOUT);
+        Ok(client.hello(request).await?.into_inner())
+    }
+
+    /// The data directory of a node that belongs to no cluster yet, once it answers.
+    async fn wait_for(&self, member: &Peer) -> Result<String, ChangeError> {
+        let client = self.channels.stranger(&member.address);
+        let mut client = client.map_err(unusable)?;
+        let mut said = false;
+        loop {
+            match self.probe(&mut client).await {
+                Ok(reply) => return self.directory_of(member, reply),
+                Err(status) => {
+                    if !std::mem::replace(&mut said, true) {
+                        tracing::info!(
+                            node = %member.node,
+                            address = member.address,
+                            why = status.message(),
+                            "waiting for a member of the new cluster"
+                        );
+                    }
+                }
+            }
+            tokio::time::sleep(PROBE_INTERVAL).await;
+        }
+    }
+
+    /// What a probe's answer says of the data directory of `member`.
+    fn directory_of(&self, member: &Peer, reply: pb::HelloReply) -> Result<String, ChangeError> {
+        let knows_this_node = !reply.known_as.is_empty();
+        if knows_this_node && reply.known_as != self.channels.identity().directory {
+            return Err(self.other_directory(reply.known_as));
+        }
+        if knows_this_node || reply.initialised {
+            return Err(ChangeError::AlreadyInitialised);
+        }
+        if reply.node != member.node.0 {
+            return Err(ChangeError::Failed(format!(
+                "{} is node {}, not node {}",
+                member.address, reply.node, member.node
+            )));
+        }
+        Ok(reply.directory)
+    }
+}
+
+fn unusable(error: ConnectError) -> ChangeError {
+    ChangeError::Failed(error.to_string())
+}

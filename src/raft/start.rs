@@ -1,0 +1,243 @@
+//! Starts a replica: opens its databases, then starts its parts, lowest first.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use super::core::applier::{StateMachineApplier, Target};
+use super::core::apply::Apply;
+use super::core::config::RaftConfig;
+use super::core::fast_election::FastElection;
+use super::core::log_store::LogStore;
+use super::core::roster::Roster;
+use super::core::state_machine::{CoreRaft, StateMachine};
+use super::core::{leadership, retention};
+use super::membership::changes::Changes;
+use super::membership::joining::Joining;
+use super::membership::transfer::LeadershipTransfer;
+use super::metrics::{LogMetrics, Metrics};
+use super::replica::{Inner, Raft, Stores};
+use super::service::{self, Service};
+use super::transport::channels::ChannelPool;
+use super::transport::identity::{Identity, IdentityCheck};
+use super::transport::network::Network;
+use super::transport::read_rounds::{ReadRounds, Rounds};
+use super::transport::snapshot_receive::SnapshotReceiver;
+use super::types::{Leadership, NOTHING, StartError};
+use crate::base::ids::{GROUP_ZERO, LogIndex};
+use crate::storage::{DataDir, LogDb, OpenError, Snapshots, StateDb};
+
+/// Linearizable reads wait this many election time-outs through an election.
+const READ_TIMEOUT_ELECTIONS: u64 = 8;
+/// A voter that was silent for this many heartbeats, and for [`TRANSFER_SILENCE_MIN_MS`], gets no leadership.
+const TRANSFER_SILENCE_HEARTBEATS: u64 = 3;
+const TRANSFER_SILENCE_MIN_MS: u64 = 500;
+
+fn core_config(config: &RaftConfig) -> Result<openraft::Config, StartError> {
+    let timing = config.timing;
+    let core = openraft::Config {
+        cluster_name: config.cluster.clone(),
+        heartbeat_interval: timing.heartbeat_ms,
+        election_timeout_min: timing.election_min_ms,
+        election_timeout_max: timing.election_max_ms,
+        enable_pre_vote: Some(true),
+        // The state is not synced when applied and the committed log id lags: a restarted leader must be elected.
+        enable_leader_restore: Some(false),
+        allow_log_reversion: Some(false),
+        // Acknowledged entries count as heartbeats, too.
+        heartbeat_min_interval: Some(timing.heartbeat_ms),
+        // A leader that hears nobody falls silent now and then, so that those who still hear it may elect another.
+        quorum_loss_probe_interval: Some(
+            timing.election_max_ms.saturating_mul(2).saturating_add(200),
+        ),
+        // Snapshots and purges are `retention`'s business.
+        snapshot_policy: openraft::SnapshotPolicy::Never,
+        max_in_snapshot_log_to_keep: u64::MAX,
+        replication_lag_threshold: u64::MAX,
+        install_snapshot_timeout: 60_000,
+        // Deep enough never to block the core while `propose` holds back.
+        state_machine_channel_size: Some(64 * 1024),
+        max_payload_entries: 1024,
+        backoff: "20ms 50ms 100ms ..300ms".to_owned(),
+        ..openraft::Config::default()
+    };
+    core.validate()
+        .map_err(|error| StartError::Config(error.to_string()))
+}
+
+fn open_stores(config: &RaftConfig, data: &DataDir) -> Result<Stores, OpenError> {
+    let counters = Arc::new(LogMetrics::default());
+    let log_db = LogDb::open(
+        &data.path().join("log"),
+        Arc::clone(&counters),
+        config.before_sync.clone(),
+    )?;
+    let log = log_db.group(GROUP_ZERO, config.cache_bytes)?;
+    Ok(Stores {
+        log_db,
+        log,
+        state: Arc::new(StateDb::open(data.path())?),
+        snapshots: Arc::new(Snapshots::open(data.path())?),
+        metrics: Arc::new(Metrics::new(counters)),
+    })
+}
+
+async fn start_core(
+    config: &RaftConfig,
+    stores: &Stores,
+    applier: &StateMachineApplier,
+    channels: &Arc<ChannelPool>,
+    committed: watch::Sender<LogIndex>,
+) -> Result<CoreRaft, StartError> {
+    let network = Network {
+        group: GROUP_ZERO,
+        channels: Arc::clone(channels),
+        metrics: Arc::clone(&stores.metrics),
+    };
+    let machine = StateMachine::new(
+        applier.clone(),
+        Arc::clone(&stores.state),
+        Arc::clone(&stores.snapshots),
+        config.apply_bytes,
+        committed,
+    );
+    let log = LogStore::new(stores.log.clone());
+    let settings = Arc::new(core_config(config)?);
+    let core = CoreRaft::new(config.node.0, settings, network, log, machine).await;
+    core.map_err(failed)
+}
+
+fn start_reads(
+    config: &RaftConfig,
+    core: &CoreRaft,
+    channels: &Arc<ChannelPool>,
+    applied: watch::Receiver<LogIndex>,
+    metrics: &Arc<Metrics>,
+) -> ReadRounds {
+    let timeout_ms = config.timing.election_max_ms;
+    let rounds = Rounds {
+        core: core.clone(),
+        group: GROUP_ZERO,
+        channels: Arc::clone(channels),
+        metrics: Arc::clone(metrics),
+        timeout: Duration::from_millis(timeout_ms.saturating_mul(READ_TIMEOUT_ELECTIONS)),
+    };
+    ReadRounds::start(rounds, applied)
+}
+
+fn make_changes(
+    config: &RaftConfig,
+    core: &CoreRaft,
+    roster: &Roster,
+    channels: &Arc<ChannelPool>,
+    leadership: watch::Receiver<Leadership>,
+) -> Arc<Changes> {
+    let heartbeats_ms = config
+        .timing
+        .heartbeat_ms
+        .saturating_mul(TRANSFER_SILENCE_HEARTBEATS);
+    let transfer = LeadershipTransfer::new(
+        config.node,
+        core.clone(),
+        roster.clone(),
+        leadership,
+        Duration::from_millis(heartbeats_ms.max(TRANSFER_SILENCE_MIN_MS)),
+    );
+    Changes::new(
+        GROUP_ZERO,
+        core.clone(),
+        roster.clone(),
+        Arc::clone(channels),
+        transfer,
+    )
+}
+
+fn failed(error: impl std::fmt::Display) -> StartError {
+    StartError::Core(error.to_string())
+}
+
+impl Raft {
+    /// Opens what `data` holds, replays what was committed but not written, and starts taking part.
+    ///
+    /// A replica that was never a member waits to be added or bootstrapped.
+    ///
+    /// # Errors
+    /// When a setting is wrong or the data directory can't be used.
+    pub async fn start(
+        config: RaftConfig,
+        data: DataDir,
+        apply: Box<dyn Apply>,
+    ) -> Result<Raft, StartError> {
+        config.check()?;
+        let opened = tokio::task::spawn_blocking(move || {
+            open_stores(&config, &data).map(|stores| (stores, data, config))
+        });
+        let (stores, data, config) = opened.await.map_err(failed)??;
+        let (applied_tx, applied) = watch::channel(NOTHING);
+        let (term_tx, term) = watch::channel(0);
+        let target = Target {
+            state: Arc::clone(&stores.state),
+            snapshots: Arc::clone(&stores.snapshots),
+            log: stores.log.clone(),
+            metrics: Arc::clone(&stores.metrics),
+            applied: applied_tx,
+            term: term_tx,
+        };
+        let applier = StateMachineApplier::start(apply, target).map_err(failed)?;
+        let identity = Identity {
+            node: config.node,
+            cluster: config.cluster.clone(),
+            directory: data.uuid().to_owned(),
+            address: config.address.clone(),
+        };
+        let channels = ChannelPool::new(identity.clone());
+        let (committed_tx, committed) = watch::channel(NOTHING);
+        let core = start_core(&config, &stores, &applier, &channels, committed_tx).await?;
+        let (leadership_tx, leadership) = watch::channel(Leadership::default());
+        let metrics = &stores.metrics;
+        leadership::watch_leader(core.clone(), term, leadership_tx, Arc::clone(metrics));
+        let log = stores.log.clone();
+        retention::keep(core.clone(), log, Arc::clone(metrics), config.retention);
+        let roster = Roster::new(core.clone());
+        let changes = make_changes(&config, &core, &roster, &channels, leadership.clone());
+        let identity_check = IdentityCheck::new(identity, roster.clone(), Arc::clone(metrics));
+        let service = Service::new(service::Inner {
+            group: GROUP_ZERO,
+            core: core.clone(),
+            roster: roster.clone(),
+            identity_check: Arc::clone(&identity_check),
+            changes: Arc::clone(&changes),
+            receiver: SnapshotReceiver::new(
+                core.clone(),
+                Arc::clone(&stores.snapshots),
+                Arc::clone(metrics),
+            ),
+            fast_election: FastElection::start(config.node.0, core.clone(), config.timing),
+        });
+        Ok(Raft::new(Inner {
+            reads: start_reads(&config, &core, &channels, applied.clone(), metrics),
+            joining: Joining::new(
+                GROUP_ZERO,
+                core.clone(),
+                roster.clone(),
+                &channels,
+                &changes,
+            ),
+            identity_check,
+            service,
+            core,
+            roster,
+            channels,
+            changes,
+            leadership,
+            committed,
+            applied,
+            applier,
+            stores,
+            config,
+            data: Mutex::new(Some(data)),
+        }))
+    }
+}

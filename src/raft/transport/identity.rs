@@ -1,0 +1,284 @@
+//! Who calls whom: the metadata on every call between nodes, and its check on the receiving side.
+//!
+//! A node that lost its disk has forgotten what it voted for; two nodes at one address, or a node of another cluster,
+//! would mix up two logs. Therefore each call names its format, cluster, both nodes and both data directories.
+//!
+//! Invariant: no call of the Raft service is answered before [`IdentityCheck::admit`] let it in, but `Hello`, which is
+//! how a node learns that it is not who it believes to be. See `docs/spec/replication.md`, Membership.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tonic::metadata::{Ascii, KeyAndValueRef, MetadataMap, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::{Request, Status};
+
+use crate::base::ids::NodeId;
+use crate::raft::core::roster::Roster;
+use crate::raft::metrics::Metrics;
+
+/// Version of the messages between nodes. It rises when a peer of the former version can't be understood.
+const WIRE_FORMAT: u32 = 1;
+
+const FORMAT_KEY: &str = "quorumq-format";
+const CLUSTER_KEY: &str = "quorumq-cluster";
+const FROM_KEY: &str = "quorumq-from";
+const FROM_DIRECTORY_KEY: &str = "quorumq-from-directory";
+const TO_KEY: &str = "quorumq-to";
+const TO_DIRECTORY_KEY: &str = "quorumq-to-directory";
+
+/// A refused caller is named in the log this often.
+const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// Callers that are remembered for that.
+const REFUSAL_LOG_CALLERS: usize = 64;
+
+/// Who this node is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub node: NodeId,
+    /// UUID of the cluster.
+    pub cluster: String,
+    /// UUID of the data directory.
+    pub directory: String,
+    /// `host:port` of the cluster listener.
+    pub address: String,
+}
+
+/// A value that can't be sent as metadata.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key} is not printable ASCII")]
+pub struct MetadataError {
+    key: &'static str,
+}
+
+/// Puts the metadata of a caller on each of its calls.
+#[derive(Clone)]
+pub struct Caller(MetadataMap);
+
+impl Caller {
+    /// For calls of the Raft service. `to` is the node that is meant and its data directory, when they are known.
+    ///
+    /// # Errors
+    /// When a value can't be sent.
+    pub fn of_raft(own: &Identity, to: Option<(u64, &str)>) -> Result<Caller, MetadataError> {
+        let mut metadata = MetadataMap::new();
+        put(&mut metadata, FORMAT_KEY, &WIRE_FORMAT.to_string())?;
+        put(&mut metadata, CLUSTER_KEY, &own.cluster)?;
+        put(&mut metadata, FROM_KEY, &own.node.to_string())?;
+        put(&mut metadata, FROM_DIRECTORY_KEY, &own.directory)?;
+        if let Some((node, directory)) = to {
+            put(&mut metadata, TO_KEY, &node.to_string())?;
+            put(&mut metadata, TO_DIRECTORY_KEY, directory)?;
+        }
+        Ok(Caller(metadata))
+    }
+
+    /// For calls of the cluster service, which names the cluster only.
+    ///
+    /// # Errors
+    /// When the cluster's id can't be sent.
+    pub fn of_forwarding(own: &Identity) -> Result<Caller, MetadataError> {
+        let mut metadata = MetadataMap::new();
+        put(&mut metadata, CLUSTER_KEY, &own.cluster)?;
+        Ok(Caller(metadata))
+    }
+}
+
+fn put(metadata: &mut MetadataMap, key: &'static str, text: &str) -> Result<(), MetadataError> {
+    let value: MetadataValue<Ascii> = text.parse().map_err(|_| MetadataError { key })?;
+    metadata.insert(key, value);
+    Ok(())
+}
+
+fn text<'m>(metadata: &'m MetadataMap, key: &str) -> &'m str {
+    metadata
+        .get(key)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default()
+}
+
+impl Interceptor for Caller {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        for entry in self.0.iter() {
+            if let KeyAndValueRef::Ascii(key, value) = entry {
+                request.metadata_mut().insert(key.clone(), value.clone());
+            }
+        }
+        Ok(request)
+    }
+}
+
+/// Why a call was refused; each message says what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The caller speaks another version of the messages.
+    #[error(
+        "node {own} speaks format {WIRE_FORMAT}, the caller {format:?}: upgrade one release at a time"
+    )]
+    Format { own: NodeId, format: String },
+    /// The caller belongs to another cluster.
+    #[error(
+        "node {own} belongs to cluster {cluster}, the caller to {other}: check cluster.id and the addresses"
+    )]
+    Cluster {
+        own: NodeId,
+        cluster: String,
+        other: String,
+    },
+    /// The caller does not name itself.
+    #[error("the caller does not say which node it is")]
+    Nameless,
+    /// The caller means another node.
+    #[error("this is node {own}, the caller wants node {wanted}: two nodes share an address")]
+    OtherNode { own: NodeId, wanted: String },
+    /// The caller knows this node with another data directory.
+    #[error(
+        "node {own} has data directory {directory}, not the {known} the cluster knows: its disk was wiped or \
+         replaced; run `quorumq cluster leave {own}` and join it under a new id"
+    )]
+    OwnDirectory {
+        own: NodeId,
+        directory: String,
+        known: String,
+    },
+    /// The caller is known with another data directory.
+    #[error(
+        "node {from} is known with data directory {known}, the caller has another: its disk was wiped or \
+         replaced; run `quorumq cluster leave {from}` and join it under a new id"
+    )]
+    CallersDirectory { from: u64, known: String },
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Status {
+        Status::failed_precondition(refusal.to_string())
+    }
+}
+
+/// Checks incoming calls.
+pub struct IdentityCheck {
+    own: Identity,
+    roster: Roster,
+    metrics: Arc<Metrics>,
+    /// Refused callers, and when each was last named in the log.
+    logged: Mutex<HashMap<String, Instant>>,
+    /// The data directory that the cluster knows this node with, when it is not its own.
+    mismatch: Mutex<Option<String>>,
+}
+
+impl IdentityCheck {
+    /// Checks calls of `own` against the membership in `roster`.
+    pub fn new(own: Identity, roster: Roster, metrics: Arc<Metrics>) -> Arc<IdentityCheck> {
+        Arc::new(IdentityCheck {
+            own,
+            roster,
+            metrics,
+            logged: Mutex::new(HashMap::new()),
+            mismatch: Mutex::new(None),
+        })
+    }
+
+    /// Who this node is.
+    pub fn own(&self) -> &Identity {
+        &self.own
+    }
+
+    /// The data directory that the cluster knows this node with, when it is not its own.
+    pub fn directory_mismatch(&self) -> Option<String> {
+        self.mismatch.lock().clone()
+    }
+
+    /// Lets a call of the Raft service in, and returns the caller's node id. A caller that is no member yet is let in,
+    /// too. A refusal is counted and logged.
+    ///
+    /// # Errors
+    /// When something of the metadata does not match.
+    pub fn admit(&self, metadata: &MetadataMap) -> Result<u64, Refusal> {
+        let checked = self.check(metadata);
+        if let Err(refusal) = &checked {
+            self.metrics.peers_refused.fetch_add(1, Relaxed);
+            self.log(text(metadata, FROM_KEY), refusal);
+        }
+        checked
+    }
+
+    /// Lets a caller of this cluster that speaks this format in, whatever its data directory, and returns its node id.
+    ///
+    /// # Errors
+    /// When format or cluster does not match.
+    pub fn admit_stranger(&self, metadata: &MetadataMap) -> Result<u64, Refusal> {
+        let own = self.own.node;
+        let format = text(metadata, FORMAT_KEY);
+        if format.parse() != Ok(WIRE_FORMAT) {
+            let format = format.to_owned();
+            return Err(Refusal::Format { own, format });
+        }
+        if !self.is_same_cluster(metadata) {
+            return Err(Refusal::Cluster {
+                own,
+                cluster: self.own.cluster.clone(),
+                other: text(metadata, CLUSTER_KEY).to_owned(),
+            });
+        }
+        text(metadata, FROM_KEY)
+            .parse()
+            .map_err(|_| Refusal::Nameless)
+    }
+
+    /// Lets a call of the cluster service in.
+    ///
+    /// # Errors
+    /// `PERMISSION_DENIED` when the caller belongs to another cluster.
+    pub fn admit_forwarding(&self, metadata: &MetadataMap) -> Result<(), Status> {
+        match self.is_same_cluster(metadata) {
+            true => Ok(()),
+            false => Err(Status::permission_denied(
+                "this node belongs to another cluster",
+            )),
+        }
+    }
+
+    fn is_same_cluster(&self, metadata: &MetadataMap) -> bool {
+        text(metadata, CLUSTER_KEY) == self.own.cluster
+    }
+
+    fn check(&self, metadata: &MetadataMap) -> Result<u64, Refusal> {
+        let own = self.own.node;
+        let from = self.admit_stranger(metadata)?;
+        let wanted = text(metadata, TO_KEY);
+        if !wanted.is_empty() && wanted.parse() != Ok(own.0) {
+            let wanted = wanted.to_owned();
+            return Err(Refusal::OtherNode { own, wanted });
+        }
+        let known = text(metadata, TO_DIRECTORY_KEY);
+        if !wanted.is_empty() && known != self.own.directory {
+            *self.mismatch.lock() = Some(known.to_owned());
+            return Err(Refusal::OwnDirectory {
+                own,
+                directory: self.own.directory.clone(),
+                known: known.to_owned(),
+            });
+        }
+        match self.roster.directory_of(from) {
+            Some(known) if known != text(metadata, FROM_DIRECTORY_KEY) => {
+                Err(Refusal::CallersDirectory { from, known })
+            }
+            _ => Ok(from),
+        }
+    }
+
+    /// Names a refused caller in the log, once per interval.
+    fn log(&self, from: &str, refusal: &Refusal) {
+        let mut logged = self.logged.lock();
+        let now = Instant::now();
+        logged.retain(|_, at| now.duration_since(*at) < REFUSAL_LOG_INTERVAL);
+        if logged.len() >= REFUSAL_LOG_CALLERS || logged.contains_key(from) {
+            return;
+        }
+        logged.insert(from.to_owned(), now);
+        tracing::error!(from, why = %refusal, "a peer was refused");
+    }
+}

@@ -1,0 +1,325 @@
+//! Raft's outgoing side: entries on one long-lived stream per peer, everything else as single calls.
+//!
+//! Invariant: a peer that can't be reached, or refuses, is `Unreachable`, so that the library waits longer and longer
+//! before it tries again.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use futures::{Stream, StreamExt};
+use openraft::OptionalSend;
+use openraft::alias::{SnapshotOf, VoteOf};
+use openraft::base::{BoxFuture, BoxStream};
+use openraft::errors::{RPCError, ReplicationClosed, StreamingError, Unreachable};
+use openraft::network::{
+    Backoff, NetBackoff, NetSnapshot, NetStreamAppend, NetTransferLeader, NetVote, RPCOption,
+    RaftNetworkFactory,
+};
+use openraft::raft::{
+    AppendEntriesRequest, SnapshotResponse, StreamAppendError, StreamAppendResult,
+    TransferLeaderError, TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
+};
+use tonic::Request;
+
+use super::channels::{ChannelPool, ConnectError, RaftClient};
+use super::snapshot_send;
+use crate::base::ids::GroupId;
+use crate::base::proto::raft as pb;
+use crate::raft::core::encoding;
+use crate::raft::core::state_machine::SnapshotData;
+use crate::raft::core::type_config::{NodeInfo, TypeConfig};
+use crate::raft::metrics::Metrics;
+
+/// Pause before a stream of entries to a peer that can't be reached is opened again.
+const REOPEN_PAUSE: Duration = Duration::from_millis(100);
+
+type RpcError = RPCError<TypeConfig>;
+type AppendResults<'s> = BoxStream<'s, Result<StreamAppendResult<TypeConfig>, RpcError>>;
+
+/// Makes the library's clients for peers.
+#[derive(Clone)]
+pub struct Network {
+    pub group: GroupId,
+    pub channels: Arc<ChannelPool>,
+    pub metrics: Arc<Metrics>,
+}
+
+/// What the library makes a client for.
+#[derive(Clone, Copy)]
+enum Purpose {
+    Log,
+    Heartbeat,
+    Snapshot,
+}
+
+/// The library's way to one peer.
+pub struct PeerConnection {
+    group: GroupId,
+    target: u64,
+    client: Result<RaftClient, ConnectError>,
+    purpose: Purpose,
+    directory: String,
+    metrics: Arc<Metrics>,
+}
+
+impl Network {
+    fn peer(&self, target: u64, node: &NodeInfo, purpose: Purpose) -> PeerConnection {
+        let client = match purpose {
+            Purpose::Snapshot => self.channels.snapshots(target, node),
+            Purpose::Log | Purpose::Heartbeat => self.channels.raft(target, node),
+        };
+        PeerConnection {
+            group: self.group,
+            target,
+            client,
+            purpose,
+            directory: self.channels.identity().directory.clone(),
+            metrics: Arc::clone(&self.metrics),
+        }
+    }
+}
+
+impl RaftNetworkFactory<TypeConfig> for Network {
+    type Network = PeerConnection;
+
+    async fn new_client(&mut self, target: u64, node: &NodeInfo) -> PeerConnection {
+        self.peer(target, node, Purpose::Log)
+    }
+
+    async fn new_heartbeat_client(&mut self, target: u64, node: &NodeInfo) -> PeerConnection {
+        self.peer(target, node, Purpose::Heartbeat)
+    }
+
+    async fn new_snapshot_client(&mut self, target: u64, node: &NodeInfo) -> PeerConnection {
+        self.peer(target, node, Purpose::Snapshot)
+    }
+}
+
+fn unreachable(text: impl ToString) -> RpcError {
+    RPCError::Unreachable(Unreachable::from_string(text))
+}
+
+fn failed(status: tonic::Status) -> RpcError {
+    unreachable(format!("{:?}: {}", status.code(), status.message()))
+}
+
+fn append_to(group: GroupId, request: AppendEntriesRequest<TypeConfig>) -> pb::AppendRequest {
+    pb::AppendRequest {
+        group: group.0,
+        vote: Some(encoding::vote_to(&request.vote)),
+        previous: request.prev_log_id.as_ref().map(encoding::log_id_to),
+        entries: request.entries.iter().map(encoding::entry_to).collect(),
+        committed: request.leader_commit.as_ref().map(encoding::log_id_to),
+    }
+}
+
+fn append_result(reply: pb::AppendReply) -> Result<StreamAppendResult<TypeConfig>, RpcError> {
+    use pb::append_reply::Result as Reply;
+    match reply.result {
+        Some(Reply::Matched(matched)) => Ok(Ok(matched.log_id.as_ref().map(encoding::log_id_from))),
+        Some(Reply::Conflict(id)) => {
+            Ok(Err(StreamAppendError::Conflict(encoding::log_id_from(&id))))
+        }
+        Some(Reply::Higher(vote)) => Ok(Err(StreamAppendError::HigherVote(encoding::vote_from(
+            &vote,
+        )))),
+        None => Err(unreachable("an answer without content")),
+    }
+}
+
+impl PeerConnection {
+    fn client(&self) -> Result<RaftClient, RpcError> {
+        self.client.clone().map_err(unreachable)
+    }
+
+    async fn ask_vote(
+        &self,
+        rpc: VoteRequest<TypeConfig>,
+        pre: bool,
+        option: RPCOption,
+    ) -> Result<VoteResponse<TypeConfig>, RpcError> {
+        let mut request = Request::new(pb::VoteRequest {
+            group: self.group.0,
+            vote: Some(encoding::vote_to(&rpc.vote)),
+            last: rpc.last_log_id.as_ref().map(encoding::log_id_to),
+            pre,
+            transfer: rpc.leadership_transfer,
+        });
+        request.set_timeout(option.soft_ttl());
+        let reply = self
+            .client()?
+            .vote(request)
+            .await
+            .map_err(failed)?
+            .into_inner();
+        let vote = encoding::some_vote(&reply.vote).map_err(unreachable)?;
+        Ok(VoteResponse {
+            vote,
+            vote_granted: reply.granted,
+            last_log_id: reply.last.as_ref().map(encoding::log_id_from),
+        })
+    }
+}
+
+impl NetStreamAppend<TypeConfig> for PeerConnection {
+    fn stream_append<'s, S>(
+        &'s mut self,
+        input: S,
+        _option: RPCOption,
+    ) -> BoxFuture<'s, Result<AppendResults<'s>, RpcError>>
+    where
+        S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
+    {
+        Box::pin(async move {
+            let client = self.client()?;
+            match self.purpose {
+                Purpose::Heartbeat => heartbeat(client, self.group, input).await,
+                Purpose::Log | Purpose::Snapshot => append(client, self.group, input).await,
+            }
+        })
+    }
+}
+
+/// Sends one heartbeat. The library itself gives up after a heartbeat's interval.
+async fn heartbeat<'s, S>(
+    mut client: RaftClient,
+    group: GroupId,
+    mut input: S,
+) -> Result<AppendResults<'s>, RpcError>
+where
+    S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
+{
+    let Some(request) = input.next().await else {
+        return Ok(futures::stream::empty().boxed());
+    };
+    let reply = client.heartbeat(append_to(group, request)).await;
+    let result = append_result(reply.map_err(failed)?.into_inner());
+    Ok(futures::stream::once(async { result }).boxed())
+}
+
+/// Opens a stream of entries. When the peer ends it while requests are unanswered, the last result is an error: the
+/// library takes a stream that ends for one that is finished, and would wait for the answers for ever.
+async fn append<'s, S>(
+    mut client: RaftClient,
+    group: GroupId,
+    input: S,
+) -> Result<AppendResults<'s>, RpcError>
+where
+    S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
+{
+    let unanswered = Arc::new(AtomicU64::new(0));
+    let asked = Arc::clone(&unanswered);
+    let requests = input.map(move |request| {
+        asked.fetch_add(1, Relaxed);
+        append_to(group, request)
+    });
+    let replies = match client.append(requests).await {
+        Ok(replies) => replies.into_inner(),
+        Err(status) => {
+            // The library backs off between the requests of a stream, not between streams that could not be opened.
+            tokio::time::sleep(REOPEN_PAUSE).await;
+            return Err(failed(status));
+        }
+    };
+    let answered = Arc::clone(&unanswered);
+    let results = replies.map(move |reply| {
+        answered.fetch_sub(1, Relaxed);
+        reply.map_err(failed).and_then(append_result)
+    });
+    let end = futures::stream::once(async move {
+        let ended_early = unanswered.load(Relaxed) > 0;
+        ended_early.then(|| Err(unreachable("the peer ended the stream early")))
+    });
+    let results = results.chain(end.filter_map(futures::future::ready));
+    Ok(results.boxed())
+}
+
+impl NetVote<TypeConfig> for PeerConnection {
+    async fn vote(
+        &mut self,
+        rpc: VoteRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<TypeConfig>, RpcError> {
+        self.ask_vote(rpc, false, option).await
+    }
+
+    async fn pre_vote(
+        &mut self,
+        rpc: VoteRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<TypeConfig>, RpcError> {
+        self.ask_vote(rpc, true, option).await
+    }
+}
+
+impl NetTransferLeader<TypeConfig> for PeerConnection {
+    async fn transfer_leader(
+        &mut self,
+        request: TransferLeaderRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<TransferLeaderResponse<TypeConfig>, RpcError> {
+        use pb::transfer_leader_reply::Refused;
+        let mut rpc = Request::new(pb::TransferLeaderRequest {
+            group: self.group.0,
+            from: Some(encoding::vote_to(request.from_leader())),
+            to: *request.to_node_id(),
+            last: request.last_log_id().map(encoding::log_id_to),
+        });
+        rpc.set_timeout(option.soft_ttl());
+        let reply = self.client()?.transfer_leader(rpc).await.map_err(failed)?;
+        Ok(match reply.into_inner().refused {
+            None => Ok(()),
+            Some(Refused::Vote(actual)) => Err(TransferLeaderError::VoteChanged {
+                expected: *request.from_leader(),
+                actual: encoding::vote_from(&actual),
+            }),
+            Some(Refused::Durable(durable)) => Err(TransferLeaderError::LogNotFlushed {
+                expected: request.last_log_id().copied(),
+                actual: durable.log_id.as_ref().map(encoding::log_id_from),
+            }),
+        })
+    }
+}
+
+impl NetSnapshot<TypeConfig> for PeerConnection {
+    type SnapshotData = SnapshotData;
+
+    async fn full_snapshot(
+        &mut self,
+        vote: VoteOf<TypeConfig>,
+        snapshot: SnapshotOf<TypeConfig, SnapshotData>,
+        cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        _option: RPCOption,
+    ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
+        let client = self.client.clone().map_err(Unreachable::from_string)?;
+        let begin = pb::SnapshotBegin {
+            group: self.group.0,
+            vote: Some(encoding::vote_to(&vote)),
+            meta: Some(encoding::meta_to(&snapshot.meta)),
+            id: self.directory.clone(),
+            files: Vec::new(),
+        };
+        let send = snapshot_send::send(client, begin, snapshot.snapshot);
+        tokio::select! {
+            sent = send => match sent {
+                Ok(vote) => {
+                    self.metrics.snapshots_sent.fetch_add(1, Relaxed);
+                    Ok(SnapshotResponse::new(encoding::vote_from(&vote)))
+                }
+                Err(error) => {
+                    tracing::warn!(to = self.target, %error, "a snapshot was not sent to the end");
+                    Err(Unreachable::from_string(error).into())
+                }
+            },
+            closed = cancel => Err(closed.into()),
+        }
+    }
+}
+
+impl NetBackoff<TypeConfig> for PeerConnection {
+    fn backoff(&self) -> Option<Backoff> {
+        None
+    }
+}

@@ -1,0 +1,308 @@
+//! The log of one group: what callers append, read, truncate and purge.
+//!
+//! What callers see changes at once, in memory ([`Tail`]); the flush thread makes it durable, and the callback of an
+//! append tells when.
+//!
+//! Invariant: the tail is changed before the job is queued, and jobs are queued in the order of the calls. One task at
+//! a time may change a group's log; any number may read it.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use rocksdb::{DB, ReadOptions};
+use tokio::sync::{mpsc, oneshot};
+
+use super::flush::{Durable, Job};
+use super::record::{self, Record};
+use super::tail::{Found, Tail};
+use crate::base::ids::GroupId;
+use crate::storage::database::Database;
+use crate::storage::fatal::fatal;
+use crate::storage::metrics::LogMetrics;
+
+/// Read ahead of an iterator over entries on disk, bytes.
+const READ_AHEAD: usize = 1 << 20;
+
+/// First and last of a group's log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// First index that may be held; everything below is purged.
+    pub start: u64,
+    /// The log id given with the last purge.
+    pub purged: Option<Bytes>,
+    /// Term and index of the last entry held.
+    pub last: Option<(u64, u64)>,
+}
+
+/// The log of one group. Clones are the same log.
+#[derive(Clone)]
+pub struct GroupLog {
+    group: GroupId,
+    db: Arc<Database>,
+    jobs: mpsc::Sender<Job>,
+    tail: Arc<Mutex<Tail>>,
+    metrics: Arc<LogMetrics>,
+}
+
+impl GroupLog {
+    /// The log whose state on disk is `tail`.
+    pub(super) fn new(
+        group: GroupId,
+        db: Arc<Database>,
+        jobs: mpsc::Sender<Job>,
+        tail: Tail,
+        metrics: Arc<LogMetrics>,
+    ) -> GroupLog {
+        GroupLog {
+            group,
+            db,
+            jobs,
+            tail: Arc::new(Mutex::new(tail)),
+            metrics,
+        }
+    }
+
+    /// What the log holds.
+    pub fn bounds(&self) -> Bounds {
+        let tail = self.tail.lock();
+        Bounds {
+            start: tail.start,
+            purged: tail.purged.clone(),
+            last: tail.last_term.map(|term| (term, tail.next - 1)),
+        }
+    }
+
+    /// Index after the last entry.
+    pub fn next(&self) -> u64 {
+        self.tail.lock().next
+    }
+
+    /// Bytes of entries in memory: those not yet durable or applied, and the cache.
+    pub fn bytes_in_memory(&self) -> usize {
+        self.tail.lock().bytes()
+    }
+
+    /// Whether the flush thread has ended: nothing is written any more.
+    pub fn is_closed(&self) -> bool {
+        self.jobs.is_closed()
+    }
+
+    /// The vote last saved.
+    pub fn vote(&self) -> Option<Bytes> {
+        self.tail.lock().vote.clone()
+    }
+
+    /// What was last given to [`GroupLog::save_committed`].
+    pub fn committed(&self) -> Option<Bytes> {
+        self.tail.lock().committed.clone()
+    }
+
+    /// Appends consecutive entries. They are readable on return; `durable` is called from the flush thread once
+    /// they are synced, in the order of the appends.
+    ///
+    /// # Errors
+    /// When the log is closed; nothing was queued then.
+    pub async fn append(&self, records: Vec<Record>, durable: Durable) -> io::Result<()> {
+        {
+            let mut tail = self.tail.lock();
+            if tail.last_term.is_none()
+                && let Some(first) = records.first()
+                && first.index > tail.next
+            {
+                // An empty log starts wherever its first entry says.
+                tail.next = first.index;
+                tail.start = first.index;
+            }
+            for record in &records {
+                tail.push(record.clone());
+            }
+        }
+        self.send(Job::Append {
+            group: self.group,
+            records,
+            tail: Arc::clone(&self.tail),
+            durable,
+        })
+        .await
+    }
+
+    /// Saves the vote; durable on return.
+    ///
+    /// # Errors
+    /// When the log is closed.
+    pub async fn save_vote(&self, vote: Bytes) -> io::Result<()> {
+        let (done, finished) = oneshot::channel();
+        self.send(Job::Vote {
+            group: self.group,
+            vote: vote.clone(),
+            done,
+        })
+        .await?;
+        finished.await.map_err(|_| closed())?;
+        self.tail.lock().vote = Some(vote);
+        Ok(())
+    }
+
+    /// Notes up to which log id entries are known to be committed. It is written with the next entries, or by
+    /// [`GroupLog::write_committed`]: a crash may bring back an older log id, never a newer one.
+    pub fn save_committed(&self, committed: Option<Bytes>) {
+        let mut tail = self.tail.lock();
+        tail.committed_dirty = committed.is_some();
+        tail.committed = committed;
+    }
+
+    /// Writes the committed log id if it changed since it was last written.
+    ///
+    /// # Errors
+    /// When the log is closed.
+    pub async fn write_committed(&self) -> io::Result<()> {
+        if !self.tail.lock().committed_dirty {
+            return Ok(());
+        }
+        self.send(Job::Committed {
+            group: self.group,
+            tail: Arc::clone(&self.tail),
+        })
+        .await
+    }
+
+    /// Removes every entry from `from` on. Gone for readers on return; durable before anything appended later.
+    ///
+    /// # Errors
+    /// When the log is closed.
+    pub async fn truncate(&self, from: u64) -> io::Result<()> {
+        if from >= self.next() {
+            return Ok(());
+        }
+        let last = from.checked_sub(1);
+        let last_term = match last {
+            Some(last) => self
+                .read(last, from, usize::MAX)
+                .await
+                .first()
+                .map(|record| record.term),
+            None => None,
+        };
+        self.tail.lock().truncate(from, last_term);
+        self.send(Job::Truncate {
+            group: self.group,
+            from,
+        })
+        .await
+    }
+
+    /// Removes every entry up to and including `upto`, whose log id is `log_id`. Gone for readers on return; the
+    /// files go later.
+    ///
+    /// # Errors
+    /// When the log is closed.
+    pub async fn purge(&self, upto: u64, log_id: Bytes) -> io::Result<()> {
+        let from = {
+            let mut tail = self.tail.lock();
+            let from = tail.start;
+            tail.purge(upto);
+            tail.purged = Some(log_id.clone());
+            from
+        };
+        self.send(Job::Purge {
+            group: self.group,
+            from,
+            upto,
+            log_id,
+        })
+        .await
+    }
+
+    /// Tells that everything up to `index` is applied and need not be kept in memory for that.
+    pub fn applied(&self, index: u64) {
+        let mut tail = self.tail.lock();
+        tail.applied = tail.applied.max(index);
+        tail.evict();
+    }
+
+    /// The entries of `[start, end)` that the log holds, in order and without holes: at least one, then no more once
+    /// they weigh `max_bytes`. Stored entries that can't be read end the process.
+    pub async fn read(&self, start: u64, end: u64, max_bytes: usize) -> Vec<Record> {
+        loop {
+            let found = self.tail.lock().read(start, end, max_bytes);
+            let partly = match found {
+                Found::All(records) => return records,
+                Found::Partly(partly) => partly,
+            };
+            let (db, group) = (Arc::clone(&self.db), self.group);
+            let (from, to) = (partly.start, partly.disk_end);
+            let read =
+                tokio::task::spawn_blocking(move || read_disk(&db, group, from, to, max_bytes));
+            // Fails only when the runtime is shutting down; nobody waits for the answer then.
+            let (mut records, whole) = read.await.unwrap_or_default();
+            self.metrics
+                .disk_reads
+                .fetch_add(records.len() as u64, Relaxed);
+            if self.tail.lock().generation != partly.generation {
+                continue;
+            }
+            if !whole {
+                return records;
+            }
+            let mut bytes: usize = records.iter().map(Record::weight).sum();
+            for record in partly.rest {
+                if bytes >= max_bytes {
+                    break;
+                }
+                bytes += record.weight();
+                records.push(record);
+            }
+            return records;
+        }
+    }
+
+    async fn send(&self, job: Job) -> io::Result<()> {
+        self.jobs.send(job).await.map_err(|_| closed())
+    }
+}
+
+fn closed() -> io::Error {
+    io::Error::new(io::ErrorKind::BrokenPipe, "the log is closed")
+}
+
+/// Entries `[start, end)` from disk, and whether all of them fitted into `max_bytes`.
+fn read_disk(
+    db: &DB,
+    group: GroupId,
+    start: u64,
+    end: u64,
+    max_bytes: usize,
+) -> (Vec<Record>, bool) {
+    let mut read = ReadOptions::default();
+    read.set_iterate_upper_bound(record::key(group, end).to_vec());
+    read.set_readahead_size(READ_AHEAD);
+    let mut rows = db.raw_iterator_opt(read);
+    rows.seek(record::key(group, start));
+    let mut records = Vec::new();
+    let mut bytes = 0;
+    let mut expected = start;
+    while let Some((key, value)) = rows.item() {
+        if bytes >= max_bytes {
+            return (records, false);
+        }
+        let record = match record::index_of(group, key) {
+            Some(index) if index == expected => Record::decode(index, value),
+            _ => None,
+        };
+        let Some(record) = record else {
+            // A purge or truncation under way may leave a hole; the caller notices and reads again.
+            return (records, false);
+        };
+        bytes += record.weight();
+        expected += 1;
+        records.push(record);
+        rows.next();
+    }
+    if let Err(error) = rows.status() {
+        fatal("reading the log", &error);
+    }
+    (records, expected == end)
+}

@@ -1,0 +1,188 @@
+//! The newest entries of a group's log, in memory.
+//!
+//! Every entry is read back once per follower and once to be applied, so nearly all reads are served from here. The
+//! tail knows nothing of the disk: [`super::group_log`] changes it first, and the flush thread follows.
+//!
+//! Invariant: `records` are consecutive and end at `next - 1`.
+//! Invariant: only a truncation or a purge takes away an entry that is not both durable and applied.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use super::record::Record;
+
+/// What a read finds in memory.
+pub enum Found {
+    /// Everything that was asked for, or its first part up to the limit.
+    All(Vec<Record>),
+    /// The first entries have to come from disk.
+    Partly(Partly),
+}
+
+/// A read that memory can't answer alone.
+pub struct Partly {
+    /// First index to read from disk.
+    pub start: u64,
+    /// Index after the last one to read from disk.
+    pub disk_end: u64,
+    /// The entries from `disk_end` on.
+    pub rest: Vec<Record>,
+    /// [`Tail::generation`] at this moment.
+    pub generation: u64,
+}
+
+/// What is known of one group's log without asking the disk.
+#[derive(Debug, Default)]
+pub struct Tail {
+    records: VecDeque<Record>,
+    /// Weight of `records`.
+    bytes: usize,
+    /// Weight above which entries that are durable and applied are evicted.
+    limit: usize,
+    /// Index after the last entry.
+    pub next: u64,
+    /// Term of the last entry, when the log holds one.
+    pub last_term: Option<u64>,
+    /// First index the log may hold: everything below is purged.
+    pub start: u64,
+    /// Highest index known durable.
+    pub flushed: u64,
+    /// Highest index known applied.
+    pub applied: u64,
+    /// Rises whenever entries are truncated or purged, so that a reader of the disk notices.
+    pub generation: u64,
+    /// The vote last saved.
+    pub vote: Option<Bytes>,
+    /// The log id of the last purged entry.
+    pub purged: Option<Bytes>,
+    /// The log id of the last entry known to be committed.
+    pub committed: Option<Bytes>,
+    /// `committed` is newer than what the flush thread has taken.
+    pub committed_dirty: bool,
+}
+
+impl Tail {
+    /// An empty log that keeps about `limit` bytes in memory.
+    pub fn new(limit: usize) -> Self {
+        Tail {
+            limit,
+            ..Tail::default()
+        }
+    }
+
+    /// Index of the oldest entry in memory.
+    fn first(&self) -> u64 {
+        self.next - self.records.len() as u64
+    }
+
+    /// Weight of the entries in memory.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Adds the next entry.
+    pub fn push(&mut self, record: Record) {
+        debug_assert_eq!(record.index, self.next, "the log has no holes");
+        self.next = record.index + 1;
+        self.last_term = Some(record.term);
+        self.bytes += record.weight();
+        self.records.push_back(record);
+    }
+
+    /// Takes away every entry from `from` on; `last_term` is the term of the one before.
+    pub fn truncate(&mut self, from: u64, last_term: Option<u64>) {
+        let first = self.first();
+        while self.records.len() as u64 > from.saturating_sub(first) {
+            if let Some(record) = self.records.pop_back() {
+                self.bytes -= record.weight();
+            }
+        }
+        self.next = self.next.min(from);
+        self.flushed = self.flushed.min(from.saturating_sub(1));
+        self.last_term = last_term;
+        self.generation += 1;
+    }
+
+    /// Takes away every entry up to and including `upto`.
+    pub fn purge(&mut self, upto: u64) {
+        while self
+            .records
+            .front()
+            .is_some_and(|record| record.index <= upto)
+        {
+            if let Some(record) = self.records.pop_front() {
+                self.bytes -= record.weight();
+            }
+        }
+        self.start = self.start.max(upto + 1);
+        if self.next < self.start {
+            self.next = self.start;
+        }
+        if self.next == self.start {
+            self.last_term = None;
+        }
+        self.generation += 1;
+    }
+
+    /// While there are more bytes than the limit, forgets the oldest entries that are durable and applied.
+    pub fn evict(&mut self) {
+        let safe = self.flushed.min(self.applied);
+        while self.bytes > self.limit {
+            match self.records.front() {
+                Some(record) if record.index <= safe => {}
+                _ => return,
+            }
+            if let Some(record) = self.records.pop_front() {
+                self.bytes -= record.weight();
+            }
+        }
+    }
+
+    /// Term of the entry at `index`, when memory holds it.
+    pub fn term_of(&self, index: u64) -> Option<u64> {
+        let offset = index.checked_sub(self.first())?;
+        self.records
+            .get(usize::try_from(offset).ok()?)
+            .map(|record| record.term)
+    }
+
+    /// The entries of `[start, end)` that the log holds: at least one, then no more once they weigh `max_bytes`.
+    pub fn read(&self, start: u64, end: u64, max_bytes: usize) -> Found {
+        let start = start.max(self.start);
+        let end = end.min(self.next);
+        if start >= end {
+            return Found::All(Vec::new());
+        }
+        let first = self.first();
+        if start >= first {
+            return Found::All(self.collect(start, end, max_bytes));
+        }
+        Found::Partly(Partly {
+            start,
+            disk_end: end.min(first),
+            rest: if end > first {
+                self.collect(first, end, max_bytes)
+            } else {
+                Vec::new()
+            },
+            generation: self.generation,
+        })
+    }
+
+    fn collect(&self, start: u64, end: u64, max_bytes: usize) -> Vec<Record> {
+        let first = self.first();
+        // Both are offsets into `records`, whose length is a usize.
+        let (from, to) = ((start - first) as usize, (end - first) as usize);
+        let mut taken = Vec::with_capacity((to - from).min(1024));
+        let mut bytes = 0;
+        for record in self.records.range(from..to) {
+            if bytes >= max_bytes {
+                break;
+            }
+            bytes += record.weight();
+            taken.push(record.clone());
+        }
+        taken
+    }
+}

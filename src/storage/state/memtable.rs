@@ -1,0 +1,410 @@
+//! Rows that were applied lately and are not in RocksDB yet.
+//!
+//! Apply writes into the *active* memtable. When that is full it becomes the *immutable* one, which a thread of its own
+//! writes to RocksDB in one batch.
+//!
+//! Invariant: a memtable holds whole applied batches with the log id they go up to, so RocksDB always has a prefix of
+//! the applied batches.
+//! Invariant: the immutable memtable stays readable until RocksDB shows its rows.
+//!
+//! The state has no write-ahead log: what RocksDB has not flushed is applied again from the log after a crash, so
+//! nothing is lost when some more megabytes wait here. A row that changes again and again is then written once. A row
+//! that is deleted before it was written (a message that was delivered at once) is never written. And what apply has
+//! just written it reads without a search among hundreds of thousands of versions. See
+//! `docs/adr/0005-recent-rows-above-rocksdb.md`.
+
+use std::collections::BTreeMap;
+use std::iter::Peekable;
+use std::ops::Bound::{Excluded, Included};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex, RwLock};
+
+use crate::machine::tables::{Change, Changes};
+
+/// Bytes of keys and values with which the active memtable is full.
+const MEMTABLE_BYTES: usize = 8 << 20;
+
+/// Bytes that a row counts with beside its key and value.
+const ROW_BYTES: usize = 64;
+
+/// Changes of rows, by key.
+#[derive(Default)]
+pub struct Memtable {
+    pub rows: BTreeMap<Vec<u8>, Change>,
+    bytes: usize,
+}
+
+impl Memtable {
+    fn add(&mut self, key: Vec<u8>, change: Change) {
+        let size = |change: &Change| change.value().map_or(0, |value| value.len());
+        match self.rows.entry(key) {
+            std::collections::btree_map::Entry::Vacant(vacant) => {
+                self.bytes += ROW_BYTES + vacant.key().len() + size(&change);
+                vacant.insert(change);
+            }
+            std::collections::btree_map::Entry::Occupied(mut known) => {
+                self.bytes = self.bytes + size(&change) - size(known.get());
+                match (known.get(), change) {
+                    // What is nowhere below needs no trace here.
+                    (Change::New(_), Change::Delete) => {
+                        self.bytes -= ROW_BYTES + known.key().len();
+                        known.remove();
+                    }
+                    (Change::New(_), Change::Put(value)) => *known.get_mut() = Change::New(value),
+                    (Change::Put(_) | Change::Delete, Change::New(value)) => {
+                        *known.get_mut() = Change::Put(value);
+                    }
+                    (_, change) => *known.get_mut() = change,
+                }
+            }
+        }
+    }
+}
+
+/// Both memtables.
+#[derive(Default)]
+struct Pair {
+    active: Memtable,
+    immutable: Option<Arc<Memtable>>,
+}
+
+impl Pair {
+    /// Makes the active memtable the immutable one, unless there is one already.
+    fn freeze(&mut self) -> bool {
+        let free = self.immutable.is_none();
+        if free {
+            self.immutable = Some(Arc::new(std::mem::take(&mut self.active)));
+        }
+        free
+    }
+}
+
+/// The active and the immutable memtable, shared by apply, readers, and the writing thread.
+///
+/// Locks are taken in this order: `ended`, then `pair`.
+#[derive(Default)]
+pub struct Memtables {
+    pair: RwLock<Pair>,
+    /// Whether the thread is to end. Both conditions wait with this lock.
+    ended: Mutex<bool>,
+    /// There is an immutable memtable to write.
+    frozen: Condvar,
+    /// The immutable memtable is written.
+    written: Condvar,
+}
+
+impl Memtables {
+    /// The newest change of `key`, when one waits here.
+    pub fn get(&self, key: &[u8]) -> Option<Change> {
+        let pair = self.pair.read();
+        match pair.active.rows.get(key) {
+            Some(change) => Some(change.clone()),
+            None => pair.immutable.as_ref()?.rows.get(key).cloned(),
+        }
+    }
+
+    /// Adds the changes of an applied batch; waits while both memtables are full.
+    pub fn add(&self, changes: Changes, reserved: Vec<(Vec<u8>, Bytes)>) {
+        let mut pair = self.pair.write();
+        for (key, change) in changes {
+            pair.active.add(key, change);
+        }
+        for (key, value) in reserved {
+            pair.active.add(key, Change::Put(value));
+        }
+        while pair.active.bytes >= MEMTABLE_BYTES {
+            if pair.freeze() {
+                drop(pair);
+                self.announce();
+                return;
+            }
+            drop(pair);
+            self.wait_written();
+            pair = self.pair.write();
+        }
+    }
+
+    /// Wakes the thread: there is an immutable memtable. Called without the lock of the pair; see [`Memtables`].
+    fn announce(&self) {
+        let _ended = self.ended.lock();
+        self.frozen.notify_one();
+    }
+
+    /// Waits until there is no immutable memtable.
+    fn wait_written(&self) {
+        let mut ended = self.ended.lock();
+        while self.pair.read().immutable.is_some() {
+            self.written.wait(&mut ended);
+        }
+    }
+
+    /// Waits until everything added before is in RocksDB.
+    pub fn drain(&self) {
+        loop {
+            self.wait_written();
+            let mut pair = self.pair.write();
+            if pair.active.rows.is_empty() && pair.immutable.is_none() {
+                return;
+            }
+            // It fails when another caller has frozen meanwhile.
+            if pair.freeze() {
+                drop(pair);
+                self.announce();
+                self.wait_written();
+                return;
+            }
+        }
+    }
+
+    /// Forgets the rows that wait: the state they belong to was replaced.
+    pub fn clear(&self) {
+        self.wait_written();
+        self.pair.write().active = Memtable::default();
+    }
+
+    /// The thread's loop: writes each immutable memtable, until [`Memtables::end`].
+    pub fn run(&self, mut write: impl FnMut(&Memtable)) {
+        loop {
+            let immutable = {
+                let mut ended = self.ended.lock();
+                loop {
+                    if let Some(immutable) = self.pair.read().immutable.clone() {
+                        break immutable;
+                    }
+                    if *ended {
+                        return;
+                    }
+                    self.frozen.wait(&mut ended);
+                }
+            };
+            write(&immutable);
+            let written = self.pair.write().immutable.take();
+            {
+                let _ended = self.ended.lock();
+                self.written.notify_all();
+            }
+            drop(written);
+        }
+    }
+
+    /// Lets the thread end once it has written what it has.
+    pub fn end(&self) {
+        *self.ended.lock() = true;
+        self.frozen.notify_one();
+    }
+
+    /// Visits rows with `from <= key < to` in key order until `visit` returns `false`: rows that wait here, and those
+    /// that `below` shows unless they are hidden by a newer change.
+    pub fn scan(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        below: impl FnOnce(&mut dyn FnMut(&[u8], &[u8]) -> bool),
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) {
+        let pair = self.pair.read();
+        let range = || (Included(from), Excluded(to));
+        let active = pair.active.rows.range::<[u8], _>(range());
+        let empty = BTreeMap::new();
+        let immutable = pair
+            .immutable
+            .as_ref()
+            .map_or(&empty, |immutable| &immutable.rows)
+            .range::<[u8], _>(range());
+        let mut merged = Merged {
+            active: active.peekable(),
+            immutable: immutable.peekable(),
+        };
+        let mut going = true;
+        below(&mut |key, value| {
+            going = merged.visit_below(key, visit)
+                && match merged.take(key) {
+                    Some(Some(newer)) => visit(key, newer),
+                    Some(None) => true,
+                    None => visit(key, value),
+                };
+            going
+        });
+        if going {
+            merged.visit_rest(visit);
+        }
+    }
+}
+
+/// Rows of both memtables in key order; the active one hides the immutable one.
+struct Merged<A: Iterator, I: Iterator> {
+    active: Peekable<A>,
+    immutable: Peekable<I>,
+}
+
+impl<'a, A, I> Merged<A, I>
+where
+    A: Iterator<Item = (&'a Vec<u8>, &'a Change)>,
+    I: Iterator<Item = (&'a Vec<u8>, &'a Change)>,
+{
+    /// Takes the next row of both, if its key passes `wanted`.
+    fn next_if(&mut self, wanted: impl Fn(&[u8]) -> bool) -> Option<(&'a [u8], &'a Change)> {
+        let active = self.active.peek().map(|(key, _)| key.as_slice());
+        let immutable = self.immutable.peek().map(|(key, _)| key.as_slice());
+        let takes_active = match (active, immutable) {
+            (None, None) => return None,
+            (Some(active), Some(immutable)) => {
+                if active == immutable {
+                    self.immutable.next();
+                }
+                active <= immutable
+            }
+            (active, _) => active.is_some(),
+        };
+        let wanted = |(key, _): &(&'a Vec<u8>, &'a Change)| wanted(key);
+        let found = if takes_active {
+            self.active.next_if(wanted)
+        } else {
+            self.immutable.next_if(wanted)
+        };
+        found.map(|(key, change)| (key.as_slice(), change))
+    }
+
+    /// Visits the rows before `key`; `false` when the visitor wants no more.
+    fn visit_below(&mut self, key: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> bool {
+        while let Some((known, change)) = self.next_if(|known| known < key) {
+            if let Some(value) = change.value()
+                && !visit(known, value)
+            {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// What is known here of `key`: its value, or that it is deleted. To be asked in key order.
+    fn take(&mut self, key: &[u8]) -> Option<Option<&'a [u8]>> {
+        let (_, change) = self.next_if(|known| known == key)?;
+        Some(change.value().map(|value| &value[..]))
+    }
+
+    /// Visits the rows that are left.
+    fn visit_rest(&mut self, visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) {
+        while let Some((key, change)) = self.next_if(|_| true) {
+            if let Some(value) = change.value()
+                && !visit(key, value)
+            {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
+
+    fn scan(
+        memtables: &Memtables,
+        below: &Rows,
+        from: &[u8],
+        to: &[u8],
+        most: usize,
+    ) -> Vec<Vec<u8>> {
+        let mut found = Vec::new();
+        memtables.scan(
+            from,
+            to,
+            |show| {
+                for (key, value) in below.range::<[u8], _>((Included(from), Excluded(to))) {
+                    if !show(key, value) {
+                        return;
+                    }
+                }
+            },
+            &mut |key, value| {
+                found.push([key, b"=", value].concat());
+                found.len() < most
+            },
+        );
+        found
+    }
+
+    fn write(memtable: &Memtable, below: &mut Rows) {
+        for (key, change) in &memtable.rows {
+            match change.value() {
+                Some(value) => below.insert(key.clone(), value.to_vec()),
+                None => below.remove(key),
+            };
+        }
+    }
+
+    #[test]
+    fn a_new_row_that_is_deleted_before_it_was_written_leaves_nothing() {
+        let memtables = Memtables::default();
+        let value = || Bytes::from_static(b"v");
+        let changes = |change| Changes::from([(b"k".to_vec(), change)]);
+        memtables.add(changes(Change::New(value())), Vec::new());
+        memtables.add(changes(Change::Put(value())), Vec::new());
+        memtables.add(changes(Change::Delete), Vec::new());
+        assert!(memtables.pair.read().active.rows.is_empty());
+        assert_eq!(memtables.pair.read().active.bytes, 0);
+        memtables.add(changes(Change::Put(value())), Vec::new());
+        memtables.add(changes(Change::Delete), Vec::new());
+        assert!(
+            matches!(memtables.get(b"k"), Some(Change::Delete)),
+            "it may be below"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn memtables_over_rows_read_as_one_map(
+            steps in prop::collection::vec((0u8..4, prop::collection::vec(b'a'..b'd', 1..3), any::<u8>()), 0..80),
+            from in prop::collection::vec(b'a'..b'd', 0..3),
+            to in prop::collection::vec(b'a'..b'e', 0..3),
+            most in 1usize..6,
+        ) {
+            let memtables = Memtables::default();
+            let (mut model, mut below) = (Rows::new(), Rows::new());
+            for (kind, key, value) in steps {
+                let bytes = Bytes::copy_from_slice(&[value]);
+                let change = match kind {
+                    0 => Change::Delete,
+                    1 if !model.contains_key(&key) => Change::New(bytes),
+                    1 | 2 => Change::Put(bytes),
+                    _ => {
+                        // The thread's two steps, with reads in between.
+                        if memtables.pair.read().immutable.is_none() {
+                            memtables.pair.write().freeze();
+                        } else if value % 2 == 0 {
+                            let immutable = memtables.pair.read().immutable.clone();
+                            write(&immutable.expect("just seen"), &mut below);
+                            memtables.pair.write().immutable = None;
+                        }
+                        continue;
+                    }
+                };
+                match change.value() {
+                    Some(value) => model.insert(key.clone(), value.to_vec()),
+                    None => model.remove(&key),
+                };
+                memtables.add(Changes::from([(key.clone(), change)]), Vec::new());
+                let found = match memtables.get(&key) {
+                    Some(change) => change.value().map(|value| value.to_vec()),
+                    None => below.get(&key).cloned(),
+                };
+                prop_assert_eq!(found.as_ref(), model.get(&key));
+            }
+            if from < to {
+                let expected: Vec<_> = model
+                    .range::<[u8], _>((Included(&from[..]), Excluded(&to[..])))
+                    .map(|(key, value)| [key, &b"="[..], value].concat())
+                    .take(most)
+                    .collect();
+                prop_assert_eq!(scan(&memtables, &below, &from, &to, most), expected);
+            }
+        }
+    }
+}

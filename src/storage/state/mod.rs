@@ -1,0 +1,10 @@
+//! The applied state: what applying the log has made, without a write-ahead log of its own.
+//!
+//! [`StateDb`] is the handle. Rows wait in a [`memtable`] until they are written to the database in use, which is one
+//! of the numbered ones ([`generation`]).
+
+mod generation;
+mod memtable;
+mod state_db;
+
+pub use state_db::{CheckpointError, StateDb};

@@ -1,0 +1,248 @@
+//! The applied state: the machine's rows and, under the reserved prefix `0x00`, what Raft keeps beside them.
+//!
+//! There is no write-ahead log. Applied batches wait in [`Memtables`] with the log id they go up to, and reach RocksDB
+//! as one `WriteBatch` in one column family.
+//!
+//! Invariant: RocksDB always holds a whole prefix of the applied batches. The log replays the rest after a crash.
+//! Invariant: keys that begin with `0x00` are Raft's; the machine's begin with anything else.
+//!
+//! A snapshot replaces the whole database: `state/` holds numbered databases and `state.current` names the one in use,
+//! so the switch is one rename ([`super::generation`]). Readers hold the [`StateDb`], which always shows the current
+//! one. See `docs/spec/replication.md`, Storage.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use rocksdb::checkpoint::Checkpoint;
+use rocksdb::{ReadOptions, WriteBatch};
+
+use super::generation::{self, Generation};
+use super::memtable::{Memtable, Memtables};
+use crate::machine::tables::{Backing, Changes};
+use crate::storage::data_dir::{self, OpenError};
+use crate::storage::fatal::fatal;
+
+/// First byte of the keys that are kept for Raft.
+const RESERVED: u8 = 0;
+
+/// Rows of the first page of a scan: many scans want no more than one.
+const FIRST_PAGE: usize = 4;
+
+/// Rows of the largest page.
+const LARGEST_PAGE: usize = 1024;
+
+/// A copy of the state could not be made.
+#[derive(Debug, thiserror::Error)]
+#[error("RocksDB: {0}")]
+pub struct CheckpointError(#[from] rocksdb::Error);
+
+/// What the writing thread shares with the state's handle.
+struct Shared {
+    current: ArcSwap<Generation>,
+    memtables: Memtables,
+}
+
+/// The applied state of this node.
+pub struct StateDb {
+    shared: Arc<Shared>,
+    data: PathBuf,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for StateDb {
+    fn drop(&mut self) {
+        self.shared.memtables.end();
+        if let Some(thread) = self.thread.take() {
+            // It panics only where the process ends anyway.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl StateDb {
+    /// Opens the current database below `data`, creating the first, and removes what an interrupted switch left.
+    ///
+    /// # Errors
+    /// When it can't be read, or RocksDB refuses.
+    pub fn open(data: &Path) -> Result<StateDb, OpenError> {
+        let root = generation::root(data);
+        fs::create_dir_all(&root).map_err(|error| OpenError::io(&root, error))?;
+        let number = match generation::read_current(data)? {
+            Some(number) => number,
+            None => {
+                generation::write_current(data, 1)?;
+                1
+            }
+        };
+        generation::remove_others(data, number)?;
+        let shared = Arc::new(Shared {
+            current: ArcSwap::from_pointee(Generation::open(data, number)?),
+            memtables: Memtables::default(),
+        });
+        let writing = shared.clone();
+        let thread = std::thread::Builder::new()
+            .name("state-write".into())
+            .spawn(move || writing.memtables.run(|memtable| writing.write(memtable)))
+            .map_err(|error| OpenError::io(&root, error))?;
+        Ok(StateDb {
+            shared,
+            data: data.to_owned(),
+            thread: Some(thread),
+        })
+    }
+
+    /// The value of one of Raft's own rows.
+    pub fn reserved(&self, name: &[u8]) -> Option<Bytes> {
+        self.get(&reserved_key(name))
+    }
+
+    /// Adds the changes of a batch and Raft's own rows: readers see them at once, and RocksDB gets them whole, later.
+    ///
+    /// A failed write ends the process.
+    pub fn write(&self, changes: Changes, reserved: &[(&[u8], &[u8])]) {
+        debug_assert!(
+            changes.keys().all(|key| key.first() != Some(&RESERVED)),
+            "the machine keeps out of the reserved prefix"
+        );
+        let reserved = reserved
+            .iter()
+            .map(|(name, value)| (reserved_key(name), Bytes::copy_from_slice(value)))
+            .collect();
+        self.shared.memtables.add(changes, reserved);
+    }
+
+    /// Puts everything written so far on disk.
+    pub fn flush(&self) {
+        self.shared.memtables.drain();
+        if let Err(error) = self.shared.current.load_full().db.flush() {
+            fatal("flushing the state", &error);
+        }
+    }
+
+    /// Makes `path` (which must not exist) a copy of the state as it is now, sharing files where it can.
+    ///
+    /// Nothing may be written meanwhile if the copy is to match rows that were read beside it.
+    ///
+    /// # Errors
+    /// When RocksDB refuses.
+    pub fn checkpoint(&self, path: &Path) -> Result<(), CheckpointError> {
+        self.shared.memtables.drain();
+        let generation = self.shared.current.load_full();
+        Checkpoint::new(&*generation.db)?.create_checkpoint_with_log_size(path, 0)?;
+        Ok(())
+    }
+
+    /// Replaces the state with the database at `replacement` (whose files must be synced), which is moved.
+    ///
+    /// After a crash at any point the next start sees either the old state or the new one, whole.
+    ///
+    /// # Errors
+    /// When the replacement can't be moved or opened before the switch; the old state stays then. After the
+    /// switch failures end the process.
+    pub fn replace(&self, replacement: &Path) -> Result<(), OpenError> {
+        let old = self.shared.current.load_full();
+        let number = old.number + 1;
+        let target = generation::path(&self.data, number);
+        data_dir::remove_dir(&target);
+        fs::rename(replacement, &target).map_err(|error| OpenError::io(replacement, error))?;
+        let root = generation::root(&self.data);
+        data_dir::sync_dir(&root).map_err(|error| OpenError::io(&root, error))?;
+        let new = Generation::open(&self.data, number)?;
+        if let Err(error) = generation::write_current(&self.data, number) {
+            fatal("switching to a received snapshot", &error);
+        }
+        // What waits belongs to the old state. Readers may miss it for a moment: a replica that installs a snapshot
+        // serves nobody.
+        self.shared.memtables.clear();
+        self.shared.current.store(Arc::new(new));
+        old.remove_when_unused();
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// The thread's part: one memtable becomes one atomic batch.
+    fn write(&self, memtable: &Memtable) {
+        let mut batch = WriteBatch::default();
+        for (key, change) in &memtable.rows {
+            match change.value() {
+                Some(value) => batch.put(key, value),
+                None => batch.delete(key),
+            }
+        }
+        if let Err(error) = self.current.load().db.write_without_wal(batch) {
+            fatal("writing the state", &error);
+        }
+    }
+
+    fn stored(&self, key: &[u8]) -> Option<Bytes> {
+        match self.current.load().db.get_pinned(key) {
+            Ok(value) => value.map(|value| Bytes::copy_from_slice(&value)),
+            Err(error) => fatal("reading the state", &error),
+        }
+    }
+
+    fn scan_stored(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) {
+        let generation = self.current.load_full();
+        let mut read = ReadOptions::default();
+        read.set_iterate_upper_bound(to);
+        let mut rows = generation.db.raw_iterator_opt(read);
+        rows.seek(from);
+        while let Some((key, value)) = rows.item() {
+            if !visit(key, value) {
+                return;
+            }
+            rows.next();
+        }
+        if let Err(error) = rows.status() {
+            fatal("reading the state", &error);
+        }
+    }
+}
+
+impl Backing for StateDb {
+    fn get(&self, key: &[u8]) -> Option<Bytes> {
+        match self.shared.memtables.get(key) {
+            Some(change) => change.value().cloned(),
+            None => self.shared.stored(key),
+        }
+    }
+
+    /// Rows are gathered page by page and visited without a lock, so that a slow visitor holds nobody up. Each page is
+    /// as it was at some moment of the scan. Apply, the only writer, sees every row as it is.
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) {
+        let mut from = from.to_vec();
+        let mut page = FIRST_PAGE;
+        while from.as_slice() < to {
+            let mut rows: Vec<(Vec<u8>, Bytes)> = Vec::with_capacity(page);
+            self.shared.memtables.scan(
+                &from,
+                to,
+                |show| self.shared.scan_stored(&from, to, show),
+                &mut |key, value| {
+                    rows.push((key.to_vec(), Bytes::copy_from_slice(value)));
+                    rows.len() < page
+                },
+            );
+            if !rows.iter().all(|(key, value)| visit(key, value)) || rows.len() < page {
+                return;
+            }
+            if let Some((last, _)) = rows.pop() {
+                from = last;
+                from.push(0);
+            }
+            page = (page * 4).min(LARGEST_PAGE);
+        }
+    }
+}
+
+fn reserved_key(name: &[u8]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(1 + name.len());
+    key.push(RESERVED);
+    key.extend_from_slice(name);
+    key
+}

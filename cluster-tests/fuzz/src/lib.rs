@@ -6,7 +6,8 @@ pub mod codec;
 
 use codec::{
     Connect, DecodeError, EncodeError, Frame, MAX_PACKET_SIZE, Packet, PeerLimits, Publish,
-    PublishHeader, PublishProperties, Version, client, decode, decode_connect, encode, encode_publish, frame,
+    PublishHeader, PublishProperties, Version, client, decode, decode_connect, encode,
+    encode_publish, frame,
 };
 
 const VERSIONS: [Version; 3] = [Version::V31, Version::V311, Version::V5];

@@ -109,6 +109,7 @@ fn backtraces(pid: u32) -> String {
         .args(["--kill-after=1", &GDB_WITHIN.as_secs().to_string()])
         .args(["gdb", "-p", &pid.to_string(), "-batch", "-nx"])
         .args(["-iex", "set debuginfod enabled off"])
+        .args(["-iex", "set auto-load off"])
         .args(["-ex", "thread apply all bt"])
         .stdin(Stdio::null())
         .output();

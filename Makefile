@@ -26,7 +26,7 @@ test: ## everything: format, lints, unit and property tests, three-node clusters
 unit: ## unit and property tests only
 	@$(WITH) test scripts/test unit
 
-cluster: ## cluster tests of the release binary only; ONLY=<part of a name> picks some
+cluster: ## cluster tests of the release binary only; ONLY=<part of the name of a test or its file> picks some
 	@$(WITH) test scripts/test cluster $(ONLY)
 
 lint: ## formatting and lints

@@ -5,7 +5,7 @@
 pub const MAX_NODE_ID: u64 = 99_999;
 
 /// Largest MQTT packet: the remaining length field holds 268,435,455, its fixed header five bytes
-/// \[MQTT-2.1.4\].
+/// (MQTT 5, 2.1.4).
 pub const LARGEST_PACKET_BYTES: u64 = 268_435_460;
 
 /// Packets that are read unless the operator says otherwise: one MiB carries every message of an ordinary

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use crate::base::ids::{Incarnation, LogIndex, NodeId, SessionId};
-use crate::machine::effect::{DropReason, Output};
+use crate::machine::effect::{ApplicationMessage, DropReason, Output, Reply};
 use crate::machine::tables::{Backing, Tables};
 use crate::machine::{Machine, QueueUsage};
 use crate::mailbox::{End, Item, WakeList};
@@ -24,7 +24,7 @@ use crate::replica::sequencer::Due;
 use crate::router::{Router, Throttled};
 use crate::storage::fatal;
 use crate::store::Usage;
-use crate::telemetry::labels::DropReason as Dropped;
+use crate::telemetry::labels;
 use crate::telemetry::metrics::Metrics;
 
 /// What the rest of the node needs to know of the machine.
@@ -129,7 +129,7 @@ impl Applier {
         (applier, view, receiver)
     }
 
-    fn publish(&self) {
+    fn update_view(&self) {
         self.due.set(self.machine.next_due());
         self.clock.observe(self.machine.clock());
         *self.view.usage.lock() = self.machine.usage();
@@ -138,7 +138,7 @@ impl Applier {
         self.view.watches.store(watches, Ordering::Relaxed);
     }
 
-    fn publish_nodes(&self) {
+    fn update_nodes(&self) {
         *self.view.live.lock() = self.machine.live_nodes().collect();
         self.view
             .known_incarnation
@@ -150,101 +150,99 @@ impl Applier {
         let _ = self.events.send(event);
     }
 
-    fn count_dropped(&self, reason: Dropped, count: u64) {
+    fn handle_reply(&mut self, incarnation: Incarnation, reply: Reply, wake: &mut WakeList) {
+        self.metrics.raft_proposals.increment();
+        if incarnation == self.proposer.incarnation() {
+            let throttled = self.throttled.take();
+            self.proposer.replied(reply, throttled, wake);
+        }
+    }
+
+    fn handle_proposal_applied(&self, incarnation: Incarnation, sequence: u64) {
+        if let Some(taken) = self.proposer.applied(incarnation, sequence) {
+            self.metrics.raft_commit_seconds.observe(taken);
+        }
+        // The first proposal of an incarnation registers it.
+        if sequence == 1 {
+            self.update_nodes();
+            self.clock.set_live();
+            self.tell(IncarnationEvent::Registered(incarnation));
+        }
+    }
+
+    fn handle_node_ended(&self, node: NodeId, incarnation: Incarnation) {
+        self.update_nodes();
+        if node == self.local {
+            self.tell(IncarnationEvent::Ended(incarnation));
+        } else {
+            self.router.peers().node_ended(node);
+        }
+    }
+
+    fn deliver(
+        &mut self,
+        message: &ApplicationMessage,
+        expiry_s: Option<u32>,
+        wake: &mut WakeList,
+    ) {
+        let throttled = self.router.deliver_logged(message, expiry_s, wake);
+        self.throttled = message
+            .publisher
+            .filter(|_| !throttled.is_empty())
+            .map(|publisher| (publisher, throttled));
+    }
+
+    fn count_dropped(&self, reason: DropReason, count: u64) {
+        let reason = match reason {
+            DropReason::QueueFull => labels::DropReason::QueueFull,
+            DropReason::Expired => labels::DropReason::Expired,
+        };
         if count > 0 {
             self.metrics.messages_dropped.of(reason).add(count);
         }
     }
 
     fn perform(&mut self, output: Output, wake: &mut WakeList) {
+        let router = &self.router;
         match output {
-            Output::Reply { incarnation, reply } => {
-                self.metrics.raft_proposals.increment();
-                if incarnation == self.proposer.incarnation() {
-                    let throttled = self.throttled.take();
-                    self.proposer.replied(reply, throttled, wake);
-                }
-            }
+            Output::Reply { incarnation, reply } => self.handle_reply(incarnation, reply, wake),
             Output::ProposalApplied {
                 incarnation,
                 sequence,
-            } => {
-                if let Some(taken) = self.proposer.applied(incarnation, sequence) {
-                    self.metrics.raft_commit_seconds.observe(taken);
-                }
-                if sequence == 1 {
-                    self.publish_nodes();
-                    self.clock.set_live();
-                    self.tell(IncarnationEvent::Registered(incarnation));
-                }
-            }
+            } => self.handle_proposal_applied(incarnation, sequence),
             Output::ProposalGap { incarnation, .. } => {
                 if incarnation == self.proposer.incarnation() {
                     self.proposer.resend();
                 }
             }
             Output::IncarnationRefused { refused, .. } => {
-                self.publish_nodes();
+                self.update_nodes();
                 self.tell(IncarnationEvent::Ended(refused));
             }
-            Output::Publish { message, expiry_s } => {
-                let throttled = self.router.deliver_logged(&message, expiry_s, wake);
-                self.throttled = message
-                    .publisher
-                    .filter(|_| !throttled.is_empty())
-                    .map(|publisher| (publisher, throttled));
-            }
+            Output::Publish { message, expiry_s } => self.deliver(&message, expiry_s, wake),
             Output::Send {
                 connection,
                 retain,
                 expiry_s,
                 identifiers,
                 message,
-            } => {
-                self.router.deliver_assigned(
-                    connection,
-                    &message,
-                    retain,
-                    expiry_s,
-                    identifiers,
-                    wake,
-                );
-            }
-            Output::Deliver(granted) => self.router.deliver_granted(&granted, wake),
+            } => router.deliver_assigned(connection, &message, retain, expiry_s, identifiers, wake),
+            Output::Deliver(granted) => router.deliver_granted(&granted, wake),
             Output::SendPubRel {
                 connection,
                 sequence,
-            } => self
-                .router
-                .post(connection, Item::SendPubRel(sequence), wake),
-            Output::Dropped { reason, count } => {
-                let reason = match reason {
-                    DropReason::QueueFull => Dropped::QueueFull,
-                    DropReason::Expired => Dropped::Expired,
-                };
-                self.count_dropped(reason, count);
-            }
-            Output::NodesChanged => self.publish_nodes(),
-            Output::NodeEnded { node, incarnation } => {
-                self.publish_nodes();
-                if node == self.local {
-                    self.tell(IncarnationEvent::Ended(incarnation));
-                } else {
-                    self.router.peers().node_ended(node);
-                }
-            }
+            } => router.post(connection, Item::SendPubRel(sequence), wake),
+            Output::Dropped { reason, count } => self.count_dropped(reason, count),
+            Output::NodesChanged => self.update_nodes(),
+            Output::NodeEnded { node, incarnation } => self.handle_node_ended(node, incarnation),
             Output::End { connection, reason } => {
-                self.router
-                    .post(connection, Item::End(End::Machine(reason)), wake);
+                router.post(connection, Item::End(End::Machine(reason)), wake);
             }
             Output::Notify {
                 connection,
                 key,
                 change,
-            } => {
-                self.router
-                    .post(connection, Item::Notify { key, change }, wake);
-            }
+            } => router.post(connection, Item::Notify { key, change }, wake),
         }
     }
 }
@@ -262,14 +260,14 @@ impl Apply for Applier {
         for output in self.machine.take_outputs() {
             self.perform(output, &mut wake);
         }
-        self.publish();
+        self.update_view();
     }
 
     fn restored(&mut self, backing: &dyn Backing, last: LogIndex) {
         self.view.applied.store(last.0, Ordering::Release);
         self.machine.restore(backing);
-        self.publish_nodes();
-        self.publish();
+        self.update_nodes();
+        self.update_view();
         // Proposals that were on their way may be applied inside the snapshot. Their replies are lost, so this
         // incarnation ends.
         let incarnation = self.proposer.incarnation();

@@ -1,40 +1,30 @@
-//! Publish/subscribe load: publishers keep a window of unacknowledged messages and never run further ahead of the
-//! subscribers than a bound, so that nothing has to be dropped and latencies are those of a steady flow.
+//! Publish/subscribe load. Publishers keep a window of unacknowledged messages, and the number of messages that their
+//! subscribers have not got is bounded: so nothing has to be dropped, and latencies are those of a steady flow.
 
 use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
-use super::engine::{BenchError, Engine, Workload};
-use super::histogram::Histogram;
-use super::link::Identity;
-use super::wildcards;
-use crate::cli::exit::{Exit, Failure};
-use crate::codec::client::Packet;
-use crate::codec::{Ack, PeerLimits, PublishHeader, QoS, Version, encode, encode_publish};
+use quorumq::cli::exit::{Exit, Failure};
+use quorumq::codec::client::Packet;
+use quorumq::codec::{Ack, PeerLimits, PublishHeader, QoS, Version, encode, encode_publish};
 
-/// Output of one publisher that may wait for its socket.
-const BACKLOG_BYTES: usize = 64 << 10;
-/// Messages one publisher encodes before the others have their turn.
-const BURST: u64 = 256;
-/// Silence after which messages under way count as lost.
+use crate::arguments::Topology;
+use crate::engine::{Engine, Workload};
+use crate::error::BenchError;
+use crate::latency::Latencies;
+use crate::link::Identity;
+use crate::wildcards;
+
+/// Bytes of one publisher that may wait for its socket.
+const MAX_UNSENT_BYTES: usize = 64 << 10;
+/// Messages that one publisher encodes before the next one has its turn.
+const BATCH_MESSAGES: u64 = 256;
+/// Time without a delivery after which the outstanding messages count as lost.
 const LOST_AFTER: Duration = Duration::from_millis(1000);
-/// The same for durable sessions: they lose nothing, but some brokers keep it waiting for seconds.
+/// The same for durable sessions: no message is lost, but some brokers deliver only after seconds.
 const DURABLE_LOST_AFTER: Duration = Duration::from_secs(20);
 /// Publisher number and time stamp at the start of each payload.
 pub const SMALLEST_PAYLOAD: usize = 16;
-
-/// Who publishes to whom.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Topology {
-    /// Publisher i to subscriber i.
-    OneToOne,
-    /// Every publisher to every subscriber over one topic.
-    FanOut,
-    /// Every publisher to its own topic, every subscriber to all of them by a wildcard.
-    FanIn,
-    /// Filters with wildcards, shared out to the subscribers; every message matches one of them, each in turn.
-    Wildcards,
-}
 
 /// What the clients do.
 #[derive(Clone, Debug)]
@@ -82,7 +72,7 @@ pub struct Flow {
     payload: Vec<u8>,
     epoch: Instant,
     /// Publish to delivery, since the last reset.
-    pub latency: Histogram,
+    pub latency: Latencies,
     /// Deliveries since the last reset.
     pub delivered: u64,
     /// Messages published since the last reset.
@@ -122,7 +112,7 @@ impl Flow {
             publishers: Vec::new(),
             copies,
             epoch: Instant::now(),
-            latency: Histogram::default(),
+            latency: Latencies::default(),
             delivered: 0,
             published: 0,
             missing: 0,
@@ -173,8 +163,8 @@ impl Flow {
         self.missing = 0;
     }
 
-    /// Lets every publisher send what its window and its lag allow. Returns whether any could have sent more.
-    fn pump(&mut self, engine: &mut Engine) -> Result<bool, BenchError> {
+    /// Lets every publisher send what its window and its lag allow. Returns whether one of them could send more.
+    fn publish(&mut self, engine: &mut Engine) -> Result<bool, BenchError> {
         let mut more = false;
         let at_most_once = self.plan.qos == QoS::AtMostOnce;
         for (index, publisher) in self.publishers.iter_mut().enumerate() {
@@ -187,7 +177,7 @@ impl Flow {
             };
             let credit = by_lag.min(by_window);
             let link = engine.link(publisher.link);
-            if credit == 0 || link.backlog() >= BACKLOG_BYTES {
+            if credit == 0 || link.unsent_bytes() >= MAX_UNSENT_BYTES {
                 continue;
             }
             let now = Instant::now();
@@ -199,7 +189,7 @@ impl Flow {
             self.payload[8..16].copy_from_slice(&(index as u64).to_be_bytes());
             let output = link.output();
             let mut sent = 0;
-            while sent < credit.min(BURST) && output.len() < BACKLOG_BYTES {
+            while sent < credit.min(BATCH_MESSAGES) && output.len() < MAX_UNSENT_BYTES {
                 let delivery = PublishHeader {
                     qos: self.plan.qos,
                     packet_id: (!at_most_once).then_some(publisher.packet_id),
@@ -217,7 +207,7 @@ impl Flow {
             publisher.published += sent;
             self.published += sent;
             more |= sent < credit;
-            engine.touch(publisher.link);
+            engine.mark_dirty(publisher.link);
         }
         Ok(more)
     }
@@ -325,7 +315,7 @@ pub fn drive(engine: &mut Engine, flow: &mut Flow, until: Instant) -> Result<(),
         if now >= until {
             return Ok(());
         }
-        let more = flow.pump(engine).map_err(Failure::failed)?;
+        let more = flow.publish(engine).map_err(Failure::failed)?;
         let limit = if more {
             Duration::ZERO
         } else {

@@ -6,16 +6,16 @@ use std::num::NonZeroU16;
 use std::time::Instant;
 
 use mio::net::TcpStream;
-use socket2::{Domain, Protocol, Socket, Type};
-
-use super::engine::BenchError;
-use crate::codec::client::{self, Packet};
-use crate::codec::{
+use quorumq::codec::client::{self, Packet};
+use quorumq::codec::{
     Connect, FilterRequest, Filters, MAX_PACKET_SIZE, QoS, ReasonCode, Subscribe,
     SubscriptionOptions, UserProperties, Version, frame,
 };
+use socket2::{Domain, Protocol, Socket, Type};
 
-/// Who a connection is and what it subscribes to before it is ready.
+use crate::error::BenchError;
+
+/// The client that a connection is, and what it subscribes to before it is ready.
 #[derive(Clone)]
 pub struct Identity {
     /// Client identifier.
@@ -28,27 +28,27 @@ pub struct Identity {
     pub filters: Vec<(String, QoS)>,
 }
 
-/// How far a connection has come.
+/// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// No socket.
     Closed,
-    /// TCP under way.
+    /// TCP is being established.
     Connecting,
     /// CONNECT sent.
-    Greeting,
+    ConnectSent,
     /// SUBSCRIBE sent.
-    Subscribing,
-    /// Everything acknowledged: the workload's turn.
+    SubscribeSent,
+    /// CONNECT and SUBSCRIBE are acknowledged: packets go to the workload.
     Ready,
 }
 
 /// One connection.
 pub struct Link {
-    pub(super) identity: Identity,
-    pub(super) phase: Phase,
+    pub identity: Identity,
+    pub phase: Phase,
     /// Whether it is already on the list of links to flush.
-    pub(super) dirty: bool,
+    pub dirty: bool,
     stream: Option<TcpStream>,
     /// The beginning of a packet whose rest has not arrived.
     partial: Vec<u8>,
@@ -56,16 +56,16 @@ pub struct Link {
     sent: usize,
 }
 
-/// What came of reading.
+/// How reading ended.
 pub enum ReadOutcome {
-    /// All that is there was read.
+    /// The socket is empty.
     Drained,
     /// The other side closed.
     Closed(String),
 }
 
 impl Link {
-    pub(super) fn new(identity: Identity) -> Link {
+    pub fn new(identity: Identity) -> Link {
         Link {
             identity,
             phase: Phase::Closed,
@@ -79,7 +79,7 @@ impl Link {
 
     /// Starts to connect. `source` spreads many connections to loopback over source addresses, because each has only
     /// some 28,000 ports.
-    pub(super) fn open(&mut self, server: SocketAddr, source: usize) -> io::Result<&mut TcpStream> {
+    pub fn open(&mut self, server: SocketAddr, source: usize) -> io::Result<&mut TcpStream> {
         let socket = Socket::new(
             Domain::for_address(server),
             Type::STREAM,
@@ -103,13 +103,13 @@ impl Link {
         Ok(self.stream.insert(TcpStream::from_std(socket.into())))
     }
 
-    pub(super) fn close(&mut self) {
+    pub fn close(&mut self) {
         self.stream = None;
         self.phase = Phase::Closed;
     }
 
     /// Bytes that are not sent yet.
-    pub fn backlog(&self) -> usize {
+    pub fn unsent_bytes(&self) -> usize {
         self.output.len() - self.sent
     }
 
@@ -118,8 +118,8 @@ impl Link {
         &mut self.output
     }
 
-    /// Called when the socket is writable while connecting: greets when TCP is there.
-    pub(super) fn connected(&mut self) -> Result<(), BenchError> {
+    /// Sends CONNECT when TCP is established; called when the connecting socket is writable.
+    pub fn connected(&mut self) -> Result<(), BenchError> {
         let Some(stream) = &self.stream else {
             return Ok(());
         };
@@ -142,29 +142,29 @@ impl Link {
             ..Connect::new(self.identity.version, &self.identity.client_id)
         };
         client::connect(&mut self.output, &connect)?;
-        self.phase = Phase::Greeting;
+        self.phase = Phase::ConnectSent;
         Ok(())
     }
 
-    /// Handles a packet before the workload's turn.
-    pub(super) fn handshake(
+    /// Handles a packet of the handshake.
+    pub fn handshake(
         identity: &Identity,
         phase: &mut Phase,
         output: &mut Vec<u8>,
         packet: &Packet<'_>,
     ) -> Result<(), BenchError> {
         match (*phase, packet) {
-            (Phase::Greeting, Packet::ConnAck(ack)) if ack.reason == ReasonCode::Success => {
+            (Phase::ConnectSent, Packet::ConnAck(ack)) if ack.reason == ReasonCode::Success => {
                 if identity.filters.is_empty() {
                     *phase = Phase::Ready;
                     return Ok(());
                 }
                 subscribe(identity, output)?;
-                *phase = Phase::Subscribing;
+                *phase = Phase::SubscribeSent;
                 Ok(())
             }
-            (Phase::Greeting, Packet::ConnAck(ack)) => Err(BenchError::Refused(ack.reason)),
-            (Phase::Subscribing, Packet::SubAck(ack)) => {
+            (Phase::ConnectSent, Packet::ConnAck(ack)) => Err(BenchError::Refused(ack.reason)),
+            (Phase::SubscribeSent, Packet::SubAck(ack)) => {
                 match ack.reasons.iter().find(|reason| **reason as u8 >= 0x80) {
                     Some(reason) => Err(BenchError::Refused(*reason)),
                     None => {
@@ -174,7 +174,7 @@ impl Link {
                 }
             }
             // Messages of a resumed session may come before SUBACK.
-            (Phase::Subscribing, Packet::Publish(_)) => Ok(()),
+            (Phase::SubscribeSent, Packet::Publish(_)) => Ok(()),
             (_, Packet::Disconnect(packet)) => Err(BenchError::Refused(packet.reason)),
             _ => Err(BenchError::Protocol(
                 "an unexpected packet in the handshake".into(),
@@ -183,7 +183,7 @@ impl Link {
     }
 
     /// Sends as much as the socket takes.
-    pub(super) fn flush(&mut self) -> io::Result<()> {
+    pub fn flush(&mut self) -> io::Result<()> {
         self.dirty = false;
         let Some(stream) = &mut self.stream else {
             return Ok(());
@@ -202,7 +202,7 @@ impl Link {
     }
 
     /// Reads all that is there and hands every packet to `each`.
-    pub(super) fn read(
+    pub fn read(
         &mut self,
         scratch: &mut [u8],
         mut each: impl FnMut(

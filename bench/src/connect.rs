@@ -3,13 +3,15 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::engine::{BenchError, Engine, Idle, Workload};
-use super::histogram::Histogram;
-use super::link::Identity;
-use super::process::resident_bytes;
-use crate::cli::exit::{Exit, Failure};
-use crate::codec::client::{self, Packet};
-use crate::codec::{Disconnect, PeerLimits, QoS, ReasonCode, Version};
+use quorumq::cli::exit::{Exit, Failure};
+use quorumq::codec::client::{self, Packet};
+use quorumq::codec::{Disconnect, PeerLimits, QoS, ReasonCode, Version};
+
+use crate::engine::{Engine, Idle, Workload};
+use crate::error::BenchError;
+use crate::latency::Latencies;
+use crate::link::Identity;
+use crate::process::resident_bytes;
 
 /// Connects, disconnects, connects again: a fixed number at a time.
 pub struct Storm {
@@ -18,7 +20,7 @@ pub struct Storm {
     version: Version,
     durable: bool,
     /// TCP connect to CONNACK.
-    pub latency: Histogram,
+    pub latency: Latencies,
 }
 
 impl Workload for Storm {
@@ -69,7 +71,7 @@ pub fn storm(
         done: Vec::new(),
         version,
         durable,
-        latency: Histogram::default(),
+        latency: Latencies::default(),
     };
     for _ in 0..slots {
         let link = engine.add(storm.identity(run, 0));
@@ -122,8 +124,8 @@ impl Storm {
     }
 }
 
-/// What holding connections cost.
-pub struct Held {
+/// What idle connections cost.
+pub struct IdleCost {
     /// Time to open them all.
     pub opening: Duration,
     /// Resident memory of the watched processes before and after, in bytes.
@@ -134,13 +136,13 @@ pub struct Held {
 ///
 /// # Errors
 /// Exit code 69 when not all of them can be opened.
-pub fn hold(
+pub fn open_idle(
     servers: &[SocketAddr],
     opening: usize,
     identities: Vec<Identity>,
     pids: &[u32],
     settle: Duration,
-) -> Result<Held, Failure> {
+) -> Result<IdleCost, Failure> {
     let memory = || {
         pids.iter()
             .map(|pid| resident_bytes(*pid))
@@ -163,5 +165,5 @@ pub fn hold(
             })?;
     }
     let memory = before.zip(memory()).filter(|_| !pids.is_empty());
-    Ok(Held { opening, memory })
+    Ok(IdleCost { opening, memory })
 }

@@ -1,14 +1,24 @@
-//! The flags of `quorumq bench`.
+//! The command line of `quorumq bench`.
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use quorumq::cli::output::Format;
+use quorumq::codec::Version;
+use quorumq::config::Address;
 
-use super::flow::Topology;
-use crate::codec::Version;
-use crate::config::Address;
-
-/// Generate load and measure it.
-#[derive(Args)]
+/// Generate load and measure it; also drives other MQTT brokers.
+#[derive(Parser)]
+#[command(
+    name = "quorumq-bench",
+    bin_name = "quorumq bench",
+    version,
+    max_term_width = 110,
+    propagate_version = true
+)]
 pub struct Bench {
+    /// How results are written.
+    #[arg(short, long, value_enum, global = true, default_value_t)]
+    pub output: Format,
+
     /// MQTT servers, comma separated or repeated; clients are spread over them.
     #[arg(
         global = true,
@@ -91,13 +101,26 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// The version the codec speaks.
+    /// The codec's name of the version.
     pub fn version(self) -> Version {
         match self {
             Protocol::V311 => Version::V311,
             Protocol::V5 => Version::V5,
         }
     }
+}
+
+/// Who publishes to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Topology {
+    /// Publisher i to subscriber i.
+    OneToOne,
+    /// Every publisher to every subscriber over one topic.
+    FanOut,
+    /// Every publisher to its own topic, every subscriber to all of them by a wildcard.
+    FanIn,
+    /// Filters with wildcards, shared out to the subscribers; every message matches one of them, each in turn.
+    Wildcards,
 }
 
 /// Flags of `mqtt`.
@@ -119,7 +142,7 @@ pub struct MqttArgs {
     #[arg(short = 'W', long, default_value_t = 16)]
     pub window: u64,
 
-    /// Messages of one publisher that its subscribers have not got yet.
+    /// Messages of one publisher that its subscribers may not have got yet.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     pub lag: u64,
 

@@ -1,38 +1,26 @@
-//! `quorumq bench`: a closed-loop load generator that shares the machine with what it measures, and so spends as
-//! little as it can: one thread, an event loop, no task per request.
-//!
-//! It speaks plain MQTT and therefore drives other brokers as well (`mqtt`, `connect`, `idle`).
-
-mod arguments;
-mod backlog;
-mod connect;
-mod engine;
-mod flow;
-mod histogram;
-mod kv;
-mod link;
-mod process;
-mod report;
-mod wildcards;
+//! What each mode does: it opens the connections, warms up, measures, and makes a report.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
+use quorumq::cli::exit::{Exit, Failure};
+use quorumq::codec::QoS;
+use quorumq::config::Address;
 use serde_json::json;
 use uuid::Uuid;
 
-pub use self::arguments::Bench;
-use self::arguments::{BacklogArgs, KvArgs, Mode, MqttArgs, Protocol};
-use self::engine::Engine;
-use self::flow::{Flow, SMALLEST_PAYLOAD, Topology};
-use self::kv::{Kind, KvLoad};
-use self::link::Identity;
-use self::report::{Report, round};
-use super::exit::{Exit, Failure, Outcome};
-use super::output::Format;
-use crate::codec::QoS;
-use crate::config::Address;
+use crate::arguments::{BacklogArgs, Bench, KvArgs, Mode, MqttArgs, Protocol, Topology};
+use crate::backlog::Backlog;
+use crate::connect;
+use crate::engine::Engine;
+use crate::flow::{self, Flow, SMALLEST_PAYLOAD};
+use crate::kv::{self, Kind, KvLoad};
+use crate::latency::Latencies;
+use crate::link::Identity;
+use crate::process;
+use crate::report::{Report, round};
 
+/// What all modes have in common.
 struct Run {
     servers: Vec<SocketAddr>,
     id: String,
@@ -43,8 +31,11 @@ struct Run {
     opening: usize,
 }
 
-/// Runs the command.
-pub fn run(bench: Bench, format: Format) -> Outcome {
+/// Runs the mode, once for each number of clients or quality of service that it is given.
+///
+/// # Errors
+/// Arguments that make no sense; exit code 69 when a connection cannot be made or is lost.
+pub fn run(bench: Bench) -> Result<Vec<Report>, Failure> {
     let seconds = |value: f64| {
         Duration::try_from_secs_f64(value)
             .map_err(|_| Failure::failed(format!("{value} is no number of seconds")))
@@ -57,30 +48,25 @@ pub fn run(bench: Bench, format: Format) -> Outcome {
         pids: bench.pid,
         opening: bench.opening as usize,
     };
-    let reports = match bench.mode {
-        Mode::KvSet(arguments) => kv_runs(&run, Kind::Set, &arguments)?,
-        Mode::KvGet(arguments) => kv_runs(&run, Kind::Get, &arguments)?,
-        Mode::KvMixed(arguments) => kv_runs(&run, Kind::Mixed, &arguments)?,
-        Mode::Mqtt(arguments) => mqtt_runs(&run, &arguments)?,
+    match bench.mode {
+        Mode::KvSet(arguments) => kv_runs(&run, Kind::Set, &arguments),
+        Mode::KvGet(arguments) => kv_runs(&run, Kind::Get, &arguments),
+        Mode::KvMixed(arguments) => kv_runs(&run, Kind::Mixed, &arguments),
+        Mode::Mqtt(arguments) => mqtt_runs(&run, &arguments),
         Mode::Connect {
             clients,
             protocol,
             durable,
-        } => vec![connect_run(&run, clients as usize, protocol, durable)?],
-        Mode::Backlog(arguments) => vec![backlog_run(&run, &arguments)?],
+        } => connect_run(&run, clients as usize, protocol, durable).map(|report| vec![report]),
+        Mode::Backlog(arguments) => backlog_run(&run, &arguments).map(|report| vec![report]),
         Mode::Idle {
             connections,
             subscribe,
             settle,
             protocol,
         } => {
-            vec![idle_run(
-                &run,
-                connections as usize,
-                subscribe,
-                seconds(settle)?,
-                protocol,
-            )?]
+            let (connections, settle) = (connections as usize, seconds(settle)?);
+            idle_run(&run, connections, subscribe, settle, protocol).map(|report| vec![report])
         }
         Mode::Failover {
             clients,
@@ -95,10 +81,9 @@ pub fn run(bench: Bench, format: Format) -> Outcome {
                 response_qos: QoS::AtLeastOnce,
                 survive: Some(Duration::from_millis(silence_ms)),
             };
-            vec![kv_run(&run, plan, "failover")?]
+            kv_run(&run, plan, "failover").map(|report| vec![report])
         }
-    };
-    report::write(&reports, format)
+    }
 }
 
 fn resolve(servers: &[Address]) -> Result<Vec<SocketAddr>, Failure> {
@@ -285,7 +270,7 @@ fn backlog_run(run: &Run, arguments: &BacklogArgs) -> Result<Report, Failure> {
         extra.extend(of_servers(run, each).map(|bytes| (name, json!(bytes))));
     };
     memory("resident_empty_bytes", process::resident_bytes);
-    let mut backlog = backlog::Backlog::new(run, arguments)?;
+    let mut backlog = Backlog::new(&run.servers, run.opening, &run.id, arguments)?;
     let filling = backlog.fill()?;
     memory("resident_filled_bytes", process::resident_bytes);
     let draining = match arguments.no_drain {
@@ -301,7 +286,7 @@ fn backlog_run(run: &Run, arguments: &BacklogArgs) -> Result<Report, Failure> {
         clients: arguments.sessions as usize,
         elapsed: draining.unwrap_or(filling),
         operations: draining.map_or(messages, |_| messages * sessions),
-        latency: histogram::Histogram::default(),
+        latency: Latencies::default(),
         errors: 0,
         extra,
     })
@@ -350,9 +335,9 @@ fn idle_run(
         },
     };
     let identities = (0..connections).map(identity).collect();
-    let held = connect::hold(&run.servers, run.opening, identities, &run.pids, settle)?;
+    let cost = connect::open_idle(&run.servers, run.opening, identities, &run.pids, settle)?;
     let mut extra = Vec::new();
-    if let Some((before, after)) = held.memory {
+    if let Some((before, after)) = cost.memory {
         let each = after.saturating_sub(before) as f64 / connections as f64;
         extra.push(("bytes_per_connection", json!(round(each, 0))));
         extra.push(("resident_bytes", json!(after)));
@@ -360,9 +345,9 @@ fn idle_run(
     Ok(Report {
         mode: "idle".into(),
         clients: connections,
-        elapsed: held.opening,
+        elapsed: cost.opening,
         operations: connections as u64,
-        latency: histogram::Histogram::default(),
+        latency: Latencies::default(),
         errors: 0,
         extra,
     })

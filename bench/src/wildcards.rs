@@ -25,8 +25,9 @@ pub fn topic(run: &str, number: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use quorumq::topic::matches;
+
     use super::*;
-    use crate::topic::matches;
 
     #[test]
     fn every_topic_matches_its_own_filter_and_no_other() {

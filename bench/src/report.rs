@@ -1,16 +1,16 @@
-//! What a run found, as a row of a table or as JSON.
+//! The figures of a run, as a row of a table or as JSON.
 
 use std::time::Duration;
 
+use quorumq::cli::exit::Outcome;
+use quorumq::cli::output::{self, Format};
 use serde_json::{Map, Value, json};
 
-use super::histogram::Histogram;
-use crate::cli::exit::Outcome;
-use crate::cli::output::{self, Format};
+use crate::latency::Latencies;
 
 /// One measured run.
 pub struct Report {
-    /// What was done.
+    /// Name of the mode.
     pub mode: String,
     /// Connections that did it.
     pub clients: usize,
@@ -19,7 +19,7 @@ pub struct Report {
     /// Operations that were completed.
     pub operations: u64,
     /// Their latencies.
-    pub latency: Histogram,
+    pub latency: Latencies,
     /// Answers that were errors.
     pub errors: u64,
     /// Figures that only this mode has.
@@ -84,13 +84,13 @@ impl Report {
     }
 }
 
-/// Rounds for people.
+/// Rounds to some decimal digits.
 pub fn round(value: f64, digits: i32) -> f64 {
     let scale = 10f64.powi(digits);
     (value * scale).round() / scale
 }
 
-/// Writes all reports.
+/// Writes all reports to standard output.
 pub fn write(reports: &[Report], format: Format) -> Outcome {
     match format {
         Format::Json => {

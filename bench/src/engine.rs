@@ -1,16 +1,16 @@
-//! The event loop of the load generator: many connections on one thread, no task and no allocation per request, one
-//! read and one write per connection and wake-up.
+//! The event loop: many connections on one thread, no task and no allocation per request, one read and one write per
+//! connection and wake-up.
 
 use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use mio::{Events, Interest, Poll, Token};
+use quorumq::cli::exit::{Exit, Failure};
+use quorumq::codec::client::Packet;
 
-use super::link::{Identity, Link, Phase, ReadOutcome};
-use crate::cli::exit::{Exit, Failure};
-use crate::codec::client::Packet;
-use crate::codec::{DecodeError, EncodeError, ReasonCode};
+use crate::error::BenchError;
+use crate::link::{Identity, Link, Phase, ReadOutcome};
 
 /// Bytes read from one socket at once.
 const SCRATCH_BYTES: usize = 256 << 10;
@@ -18,30 +18,7 @@ const SCRATCH_BYTES: usize = 256 << 10;
 const OPENING_LIMIT: Duration = Duration::from_secs(30);
 const OPENING_LIMIT_EACH: Duration = Duration::from_millis(200);
 
-/// What went wrong with a connection.
-#[derive(Debug, thiserror::Error)]
-pub enum BenchError {
-    /// The socket failed.
-    #[error("{0}")]
-    Socket(#[from] io::Error),
-    /// The server refused.
-    #[error("refused: {}", .0.name())]
-    Refused(ReasonCode),
-    /// The server sent something unexpected.
-    #[error("the server broke the protocol: {0}")]
-    Protocol(String),
-    /// What was to be sent fits no packet.
-    #[error("cannot be sent: {0}")]
-    Encode(#[from] EncodeError),
-}
-
-impl From<DecodeError> for BenchError {
-    fn from(error: DecodeError) -> BenchError {
-        BenchError::Protocol(error.text().to_owned())
-    }
-}
-
-/// What the connections do once they are ready.
+/// What a run does with its connections once they are ready.
 pub trait Workload {
     /// A connection is ready.
     fn ready(&mut self, link: usize, output: &mut Vec<u8>, now: Instant) -> Result<(), BenchError>;
@@ -55,14 +32,14 @@ pub trait Workload {
         now: Instant,
     ) -> Result<(), BenchError>;
 
-    /// A connection was lost or could not be made; returns the server to try instead, or nothing to give up.
+    /// A connection was lost or could not be made. An error ends the run; it is the default.
     fn lost(&mut self, link: usize, error: BenchError) -> Result<(), BenchError> {
         let _ = link;
         Err(error)
     }
 }
 
-/// Waits for the connections, then does nothing: for phases that only connect.
+/// A workload that does nothing once the connections are ready.
 pub struct Idle;
 
 impl Workload for Idle {
@@ -97,7 +74,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine without connections, of which at most `max_opening` will be being opened at the same time.
+    /// An engine without connections. It opens at most `max_opening` of them at the same time.
     ///
     /// # Errors
     /// When the system has no more descriptors.
@@ -120,7 +97,7 @@ impl Engine {
         self.links.len() - 1
     }
 
-    /// A connection, to send on; call [`Engine::touch`] afterwards.
+    /// A connection, to send on; call [`Engine::mark_dirty`] afterwards.
     pub fn link(&mut self, link: usize) -> &mut Link {
         &mut self.links[link]
     }
@@ -136,7 +113,7 @@ impl Engine {
     }
 
     /// Marks a connection as having output to flush.
-    pub fn touch(&mut self, link: usize) {
+    pub fn mark_dirty(&mut self, link: usize) {
         if !self.links[link].dirty {
             self.links[link].dirty = true;
             self.dirty.push(link);
@@ -283,7 +260,7 @@ impl Engine {
                 return Err(BenchError::Protocol(why));
             }
         }
-        self.touch(index);
+        self.mark_dirty(index);
         Ok(())
     }
 

@@ -6,21 +6,23 @@ use std::net::SocketAddr;
 use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
-use super::engine::{BenchError, Engine, Workload};
-use super::histogram::Histogram;
-use super::link::Identity;
-use crate::base::time::wall_now;
-use crate::cli::client::{INVOKE, response_topic};
-use crate::cli::exit::{Exit, Failure};
-use crate::codec::client::Packet;
-use crate::codec::{
+use quorumq::base::time::wall_now;
+use quorumq::cli::exit::{Exit, Failure};
+use quorumq::codec::client::Packet;
+use quorumq::codec::{
     Ack, PeerLimits, Property, PublishHeader, PublishPropertiesBuf, QoS, Version, encode,
     encode_publish,
 };
+use quorumq::store::topics::INVOKE;
+
+use crate::engine::{Engine, Workload};
+use crate::error::BenchError;
+use crate::latency::Latencies;
+use crate::link::Identity;
 
 /// Pause before a lost client tries the next server.
 const RECONNECT: Duration = Duration::from_millis(20);
-/// Gaps of acknowledged writes that are worth telling.
+/// Shortest gap between acknowledged writes that is reported.
 const NOTEWORTHY_GAP: Duration = Duration::from_millis(100);
 
 /// Which commands are sent.
@@ -79,7 +81,7 @@ pub struct KvLoad {
     random: u64,
     waiting: VecDeque<(Instant, usize)>,
     /// Latencies since the last reset.
-    pub latency: Histogram,
+    pub latency: Latencies,
     /// Answers that were errors since the last reset.
     pub errors: u64,
     /// Connections lost since the last reset.
@@ -99,7 +101,7 @@ impl KvLoad {
         let populate = if plan.kind == Kind::Set { 0 } else { plan.keys };
         let clients = (0..plan.clients).map(|index| {
             let id = format!("bench-{run}-{index}");
-            let response_topic = response_topic(&id);
+            let response_topic = format!("clients/{id}/services/{INVOKE}/response");
             let link = engine.add(Identity {
                 client_id: id.clone(),
                 version: Version::V5,
@@ -129,7 +131,7 @@ impl KvLoad {
             running: false,
             random: 0x9E37_79B9_7F4A_7C15,
             waiting: VecDeque::new(),
-            latency: Histogram::default(),
+            latency: Latencies::default(),
             errors: 0,
             lost: 0,
             first_error: None,
@@ -148,7 +150,7 @@ impl KvLoad {
         for link in 0..self.clients.len() {
             self.next(link, engine.link(link).output(), Instant::now())
                 .map_err(Failure::failed)?;
-            engine.touch(link);
+            engine.mark_dirty(link);
         }
         Ok(())
     }
@@ -168,11 +170,12 @@ impl KvLoad {
         self.last_ack = Instant::now();
     }
 
-    /// Opens lost clients again whose pause is over, and gives up connections that say nothing. To be called often.
+    /// Connects lost clients again whose pause is over, and closes connections that have been silent too long. To be
+    /// called often.
     ///
     /// # Errors
     /// When there are no more descriptors.
-    pub fn mend(&mut self, engine: &mut Engine, now: Instant) -> Result<(), Failure> {
+    pub fn reconnect_lost(&mut self, engine: &mut Engine, now: Instant) -> Result<(), Failure> {
         while let Some((due, link)) = self.waiting.front().copied()
             && due <= now
         {
@@ -292,7 +295,7 @@ impl KvLoad {
         Ok(())
     }
 
-    fn complain(&mut self, text: String) {
+    fn count_error(&mut self, text: String) {
         self.errors += 1;
         self.first_error.get_or_insert(text);
     }
@@ -322,7 +325,7 @@ impl Workload for KvLoad {
             Packet::PubAck(ack) if (ack.reason as u8) < 0x80 => return Ok(()),
             Packet::PubAck(ack) => {
                 let reason = ack.reason_string.unwrap_or(ack.reason.name());
-                self.complain(format!("request refused: {reason}"));
+                self.count_error(format!("request refused: {reason}"));
                 return self.next(link, output, now);
             }
             Packet::Disconnect(packet) => return Err(BenchError::Refused(packet.reason)),
@@ -350,7 +353,7 @@ impl Workload for KvLoad {
                 self.acknowledged(now);
             }
         } else {
-            self.complain(publish.payload.escape_ascii().to_string());
+            self.count_error(publish.payload.escape_ascii().to_string());
         }
         self.next(link, output, now)
     }
@@ -366,7 +369,7 @@ impl Workload for KvLoad {
     }
 }
 
-/// Runs the engine until `until`, mending connections on the way.
+/// Runs the engine until `until` says so; lost clients are connected again on the way.
 ///
 /// # Errors
 /// Exit code 69 when a connection is lost that must not be.
@@ -376,7 +379,7 @@ pub fn drive(
     until: impl Fn(&KvLoad, Instant) -> bool,
 ) -> Result<(), Failure> {
     let tick = Duration::from_millis(10);
-    let mut mended = Instant::now();
+    let mut looked = Instant::now();
     loop {
         let now = Instant::now();
         if until(load, now) {
@@ -385,9 +388,9 @@ pub fn drive(
         engine.turn(load, tick).map_err(|error| {
             Failure::new(Exit::Unreachable, format!("a connection was lost: {error}"))
         })?;
-        if now.duration_since(mended) >= tick {
-            mended = now;
-            load.mend(engine, now)?;
+        if now.duration_since(looked) >= tick {
+            looked = now;
+            load.reconnect_lost(engine, now)?;
         }
     }
 }

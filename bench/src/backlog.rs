@@ -4,20 +4,21 @@ use std::net::SocketAddr;
 use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
-use super::Run;
-use super::arguments::BacklogArgs;
-use super::engine::{BenchError, Engine, Workload};
-use super::link::Identity;
-use crate::cli::exit::{Exit, Failure};
-use crate::codec::client::Packet;
-use crate::codec::{Ack, PeerLimits, PublishHeader, QoS, Version, encode, encode_publish};
+use quorumq::cli::exit::{Exit, Failure};
+use quorumq::codec::client::Packet;
+use quorumq::codec::{Ack, PeerLimits, PublishHeader, QoS, Version, encode, encode_publish};
+
+use crate::arguments::BacklogArgs;
+use crate::engine::{Engine, Workload};
+use crate::error::BenchError;
+use crate::link::Identity;
 
 /// Publishers that fill the queues.
 const PUBLISHERS: usize = 8;
-/// Packet ids of a publisher, gone round: far more than any window.
+/// Packet ids that a publisher uses in turn: more than any window.
 const PACKET_IDS: u64 = 60_000;
-/// Silence after which the run is given up.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time without a packet after which the run ends with an error.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The sessions with their backlog. The servers must allow queues of that length (`mqtt.queue_max_messages`).
 pub struct Backlog {
@@ -38,14 +39,19 @@ impl Backlog {
     ///
     /// # Errors
     /// Exit code 69 when a connection cannot be made.
-    pub fn new(run: &Run, arguments: &BacklogArgs) -> Result<Backlog, Failure> {
-        let mut engine = Engine::new(run.opening)?;
-        let topic = format!("bench/{}", run.id);
+    pub fn new(
+        servers: &[SocketAddr],
+        opening: usize,
+        run: &str,
+        arguments: &BacklogArgs,
+    ) -> Result<Backlog, Failure> {
+        let mut engine = Engine::new(opening)?;
+        let topic = format!("bench/{run}");
         let sessions = arguments.sessions as usize;
         let version = arguments.protocol.version();
         for index in 0..sessions {
             engine.add(Identity {
-                client_id: format!("bench-{}-s{index}", run.id),
+                client_id: format!("bench-{run}-s{index}"),
                 version,
                 durable: true,
                 filters: vec![(topic.clone(), QoS::AtLeastOnce)],
@@ -60,22 +66,22 @@ impl Backlog {
             arrived: 0,
             last: Instant::now(),
         };
-        engine.open_all(0, &run.servers, &mut traffic)?;
+        engine.open_all(0, servers, &mut traffic)?;
         for session in 0..sessions {
             engine.close(session);
         }
         for index in 0..PUBLISHERS {
             engine.add(Identity {
-                client_id: format!("bench-{}-p{index}", run.id),
+                client_id: format!("bench-{run}-p{index}"),
                 version,
                 durable: false,
                 filters: Vec::new(),
             });
         }
-        engine.open_all(sessions, &run.servers, &mut traffic)?;
+        engine.open_all(sessions, servers, &mut traffic)?;
         Ok(Backlog {
             engine,
-            servers: run.servers.clone(),
+            servers: servers.to_vec(),
             traffic,
             sessions,
             messages: arguments.messages,
@@ -141,7 +147,7 @@ impl Backlog {
                 let output = self.engine.link(link).output();
                 encode_publish(output, &self.topic, &[], &self.payload, &delivery)?;
             }
-            self.engine.touch(link);
+            self.engine.mark_dirty(link);
             self.traffic.sent[index] += count;
             self.traffic.published += count;
         }
@@ -154,10 +160,10 @@ impl Backlog {
             .map_err(|error| {
                 Failure::new(Exit::Unreachable, format!("a connection was lost: {error}"))
             })?;
-        if self.traffic.last.elapsed() > PATIENCE {
+        if self.traffic.last.elapsed() > SILENCE_TIMEOUT {
             let message = format!(
                 "nothing came for {} s; {} of {} messages are acknowledged, {} have arrived",
-                PATIENCE.as_secs(),
+                SILENCE_TIMEOUT.as_secs(),
                 self.traffic.acknowledged.iter().sum::<u64>(),
                 self.messages,
                 self.traffic.arrived

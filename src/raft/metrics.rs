@@ -1,4 +1,4 @@
-//! Counters of the replica that the telemetry layer reads; nothing here knows how they are exported.
+//! Counters of the replica that `telemetry` reads. Nothing here knows how they are exported.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -154,6 +154,30 @@ fn make_changes(
     )
 }
 
+fn serve(
+    config: &RaftConfig,
+    core: &CoreRaft,
+    roster: &Roster,
+    identity_check: &Arc<IdentityCheck>,
+    changes: &Arc<Changes>,
+    stores: &Stores,
+) -> Service {
+    let receiver = SnapshotReceiver::new(
+        core.clone(),
+        Arc::clone(&stores.snapshots),
+        Arc::clone(&stores.metrics),
+    );
+    Service::new(service::Inner {
+        group: GROUP_ZERO,
+        core: core.clone(),
+        roster: roster.clone(),
+        identity_check: Arc::clone(identity_check),
+        changes: Arc::clone(changes),
+        receiver,
+        fast_election: FastElection::start(config.node.0, core.clone(), config.timing),
+    })
+}
+
 fn failed(error: impl std::fmt::Display) -> StartError {
     StartError::Core(error.to_string())
 }
@@ -203,19 +227,7 @@ impl Raft {
         let roster = Roster::new(core.clone());
         let changes = make_changes(&config, &core, &roster, &channels, leadership.clone());
         let identity_check = IdentityCheck::new(identity, roster.clone(), Arc::clone(metrics));
-        let service = Service::new(service::Inner {
-            group: GROUP_ZERO,
-            core: core.clone(),
-            roster: roster.clone(),
-            identity_check: Arc::clone(&identity_check),
-            changes: Arc::clone(&changes),
-            receiver: SnapshotReceiver::new(
-                core.clone(),
-                Arc::clone(&stores.snapshots),
-                Arc::clone(metrics),
-            ),
-            fast_election: FastElection::start(config.node.0, core.clone(), config.timing),
-        });
+        let service = serve(&config, &core, &roster, &identity_check, &changes, &stores);
         Ok(Raft::new(Inner {
             reads: start_reads(&config, &core, &channels, applied.clone(), metrics),
             joining: Joining::new(

@@ -1,4 +1,4 @@
-//! What the layers above see of Raft: plain values, none of the Raft library's types.
+//! What the rooms above see of Raft: plain values, none of the Raft library's types.
 //!
 //! Nothing here does anything; [`super::Raft`] produces these values and takes them.
 

@@ -187,16 +187,6 @@ impl DataDir {
     pub fn uuid(&self) -> &str {
         &self.meta.uuid
     }
-
-    /// The node the directory belongs to.
-    pub fn node(&self) -> NodeId {
-        NodeId(self.meta.node)
-    }
-
-    /// UUID of the cluster the directory belongs to.
-    pub fn cluster(&self) -> &str {
-        &self.meta.cluster
-    }
 }
 
 /// Takes the lock, without waiting.

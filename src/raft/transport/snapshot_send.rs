@@ -27,7 +27,7 @@ pub enum SendError {
     Rpc(#[from] tonic::Status),
     #[error("reading the snapshot: {0}")]
     Read(#[from] std::io::Error),
-    #[error("the receiver showed no sign of life for {} s", RECEIVER_TIMEOUT.as_secs())]
+    #[error("the receiver was silent for {} s", RECEIVER_TIMEOUT.as_secs())]
     Silent,
     #[error("the receiver ended the transfer")]
     Ended,

@@ -121,7 +121,7 @@ fn load(db: &DB, group: GroupId, limit: usize) -> Result<Tail, OpenError> {
         if value.len() < 8 {
             return Err(OpenError::damaged(
                 path,
-                "the log's purge mark is cut short",
+                "the log's purged log id is cut short",
             ));
         }
         let index = u64::from_be_bytes(value.split_to(8)[..].try_into().unwrap_or_default());

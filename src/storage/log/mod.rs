@@ -1,4 +1,4 @@
-//! The Raft logs of this node: entries, votes and log marks of every group, in one RocksDB with a synced WAL.
+//! The Raft logs of this node: entries and metadata of every group, in one RocksDB with a synced WAL.
 //!
 //! [`LogDb`] opens the database and owns the flush thread ([`flush`]), the only writer. [`GroupLog`] is the handle of
 //! one group's log; its newest entries are also in memory ([`tail`]). [`record`] is the format on disk.

@@ -3,9 +3,9 @@
 //! | family | key | value |
 //! |---|---|---|
 //! | `default` | `group u32 BE \| index u64 BE` | `kind u8 \| term u64 BE \| payload` |
-//! | `meta` | `group u32 BE \| number u8` ([`Meta`]) | opaque, given by the Raft layer |
+//! | `meta` | `group u32 BE \| number u8` ([`Meta`]) | opaque, given by `raft` |
 //!
-//! Invariant: formats and numbers are for ever. What kinds mean is the Raft layer's business.
+//! Invariant: formats and numbers are for ever. What kinds mean is the business of `raft`.
 
 use bytes::Bytes;
 

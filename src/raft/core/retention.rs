@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn samples_that_are_not_needed_any_more_go() {
         let start = Instant::now();
-        let mut kept = marks(30, start);
+        let mut kept = samples(30, start);
         keep_from(&mut kept, sample(30, start), &RETENTION);
         assert_eq!(kept.len(), 11, "the border and what is younger");
         assert_eq!(

@@ -113,11 +113,12 @@ impl Context {
         use crate::codec::{PeerLimits, Version};
 
         let metrics = Arc::default();
+        let outboxes = Arc::new(crate::forward::outbox::Outboxes::default());
         let settings = Settings::new(&crate::config::Config::default(), &metrics);
         let services = Services {
             proposer: Arc::default(),
             reader: Arc::default(),
-            router: crate::router::Router::new(NodeId(0), Arc::default()),
+            router: crate::router::Router::new(NodeId(0), Arc::default(), outboxes),
             backing: Arc::new(BTreeMap::<Vec<u8>, Vec<u8>>::new()),
             clock: Arc::default(),
             view: Arc::default(),

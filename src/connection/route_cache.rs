@@ -54,10 +54,11 @@ mod tests {
 
     use super::*;
     use crate::base::ids::NodeId;
+    use crate::forward::outbox::Outboxes;
 
     #[test]
     fn the_cache_is_bounded_and_every_topic_has_its_route() {
-        let router = Router::new(NodeId(1), Arc::default());
+        let router = Router::new(NodeId(1), Arc::default(), Arc::new(Outboxes::default()));
         let mut cache = RouteCache::default();
         for topic in 0..limits::CACHED_ROUTES + 2 {
             assert!(cache.current(&router, &topic.to_string(), None).is_empty());

@@ -18,7 +18,6 @@ use crate::base::proto::cluster::{
     DeliverRequest, DeliverResponse, ProposeRequest, ProposeResponse,
 };
 use crate::raft::{Leadership, Raft};
-use crate::replica::peers::ClusterId;
 use crate::replica::proposer::SequencedProposal;
 use crate::replica::sequencer::Sequencer;
 use crate::router::Router;
@@ -28,9 +27,7 @@ const ANSWERS: usize = 32;
 
 /// The service of one node.
 pub struct ClusterService {
-    /// Checked on every call.
-    pub cluster: ClusterId,
-    /// For the membership.
+    /// For the membership, and the check of who calls.
     pub raft: Raft,
     /// Where proposals go.
     pub sequencer: Sequencer,
@@ -92,7 +89,7 @@ impl Cluster for ClusterService {
         &self,
         request: Request<Streaming<ProposeRequest>>,
     ) -> Result<Response<ProposeResponse>, Status> {
-        self.cluster.check(&request)?;
+        self.raft.admit_forwarding(request.metadata())?;
         self.take_proposals(request.into_inner()).await?;
         Ok(Response::new(ProposeResponse {}))
     }
@@ -103,7 +100,7 @@ impl Cluster for ClusterService {
         &self,
         request: Request<Streaming<DeliverRequest>>,
     ) -> Result<Response<Self::DeliverStream>, Status> {
-        self.cluster.check(&request)?;
+        self.raft.admit_forwarding(request.metadata())?;
         let (answers, receiver) = mpsc::channel(ANSWERS);
         let receiving = Receiving {
             applied: self.applied.clone(),

@@ -12,7 +12,6 @@ use super::outbox::{Outbox, Outboxes};
 use crate::base::ids::NodeId;
 use crate::base::proto::cluster::DeliverRequest;
 use crate::raft::Raft;
-use crate::replica::peers::Peers;
 use crate::replica::proposer::Proposer;
 
 /// How often the membership is looked at, and subscriptions that wait for silent nodes.
@@ -25,10 +24,8 @@ const RETRY: Duration = Duration::from_millis(50);
 pub struct PeerStreams {
     /// This node.
     pub local: NodeId,
-    /// For the membership.
+    /// For the membership, and the way to its members.
     pub raft: Raft,
-    /// Channels to the other nodes.
-    pub peers: Arc<Peers>,
     /// For this node's incarnation.
     pub proposer: Arc<Proposer>,
     /// What is to be sent.
@@ -76,7 +73,7 @@ impl PeerStreams {
 
     /// Runs one stream until it ends.
     async fn run_stream(&self, node: NodeId, outbox: &Outbox) -> Result<(), tonic::Status> {
-        let Some(mut client) = self.peers.client(node) else {
+        let Some(mut client) = self.raft.message_client(node) else {
             return Ok(());
         };
         let (sender, receiver) = mpsc::channel(Outbox::BATCHES_IN_FLIGHT);

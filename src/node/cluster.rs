@@ -24,7 +24,6 @@ use crate::raft::{ChangeError, Peer, Raft};
 use crate::replica::applier::IncarnationEvent;
 use crate::replica::clock::Clock;
 use crate::replica::forwarder::ProposalForwarder;
-use crate::replica::peers::{ClusterId, Peers};
 use crate::replica::sequencer::{Due, Sequencer};
 
 /// Between two attempts to join.
@@ -32,7 +31,6 @@ const JOIN_RETRY: Duration = Duration::from_millis(500);
 
 /// What the tasks between nodes need.
 pub(super) struct ClusterTasks {
-    pub(super) cluster: ClusterId,
     pub(super) raft: Raft,
     pub(super) broker: Arc<Broker>,
     pub(super) outboxes: Arc<Outboxes>,
@@ -50,20 +48,17 @@ impl ClusterTasks {
         let local = self.broker.node;
         let (sequencer, sequence) = Sequencer::new(raft.clone(), self.due, self.clock);
         replication.spawn(sequence);
-        // Proposals have a connection of their own, so that they do not queue behind messages.
-        let peers = || Arc::new(Peers::new(raft.clone(), self.cluster.clone()));
         let forwarder = ProposalForwarder {
             local,
             proposer: self.broker.proposer.clone(),
             sequencer: sequencer.clone(),
-            peers: peers(),
+            raft: raft.clone(),
             leadership: raft.leadership(),
         };
         replication.spawn(forwarder.run());
         let streams = PeerStreams {
             local,
             raft: raft.clone(),
-            peers: peers(),
             proposer: self.broker.proposer.clone(),
             outboxes: self.outboxes,
         };
@@ -85,7 +80,6 @@ impl ClusterTasks {
         );
         tokio::spawn(incarnation.run());
         let service = ClusterService {
-            cluster: self.cluster,
             raft: raft.clone(),
             sequencer,
             leadership: raft.leadership(),

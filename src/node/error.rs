@@ -29,7 +29,4 @@ pub enum RunError {
         /// What the system says.
         error: std::io::Error,
     },
-    /// The cluster's id can't be sent.
-    #[error("the cluster's id is not usable: {0}")]
-    ClusterId(#[from] tonic::metadata::errors::InvalidMetadataValue),
 }

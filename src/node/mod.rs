@@ -31,7 +31,6 @@ use crate::machine::subscriptions::SubscriptionIndex;
 use crate::raft::{self, Raft};
 use crate::replica::applier::{Applier, IncarnationEvent, View};
 use crate::replica::clock::Clock;
-use crate::replica::peers::ClusterId;
 use crate::replica::proposer::Proposer;
 use crate::replica::reader::Reader;
 use crate::replica::sequencer::Due;
@@ -172,7 +171,6 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     let config = Arc::new(config);
     let authenticator = authentication::authenticator(&config.auth).map_err(RunError::Users)?;
     authentication::announce(&config.auth);
-    let cluster = ClusterId::new(&config.cluster.identity().to_string())?;
     // Listeners first: a port in use is found before anything is written.
     let listeners = Listeners::open(&config, replication).await?;
     let metrics = Arc::new(Metrics::default());
@@ -186,7 +184,6 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
         replica.clock.clone(),
     ));
     let tasks = ClusterTasks {
-        cluster,
         raft: raft.clone(),
         broker: broker.clone(),
         outboxes: replica.outboxes.clone(),

@@ -12,8 +12,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use crate::base::ids::NodeId;
 use crate::base::proto::cluster::ProposeRequest;
-use crate::raft::Leadership;
-use crate::replica::peers::Peers;
+use crate::raft::{Leadership, Raft};
 use crate::replica::proposer::{Cursor, Proposer};
 use crate::replica::sequencer::Sequencer;
 
@@ -37,8 +36,8 @@ pub struct ProposalForwarder {
     pub proposer: Arc<Proposer>,
     /// Where proposals go when this node leads.
     pub sequencer: Sequencer,
-    /// Channels to the other nodes.
-    pub peers: Arc<Peers>,
+    /// The way to the leader.
+    pub raft: Raft,
     /// Who leads.
     pub leadership: watch::Receiver<Leadership>,
 }
@@ -101,7 +100,7 @@ impl ProposalForwarder {
 
     /// Sends proposals to `leader` until the leadership changes or the stream ends.
     async fn stream_to(&mut self, leader: NodeId) {
-        let Some(mut client) = self.peers.client(leader) else {
+        let Some(mut client) = self.raft.proposal_client(leader) else {
             return;
         };
         let (sender, receiver) = mpsc::channel(STREAM_QUEUE);

@@ -7,7 +7,6 @@
 pub mod applier;
 pub mod clock;
 pub mod forwarder;
-pub mod peers;
 pub mod proposer;
 pub mod reader;
 pub mod sequencer;

@@ -14,8 +14,8 @@ WITH := scripts/with-env
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-build: ## the release binary, in $(CARGO_TARGET_DIR)/release/quorumq
-	@$(WITH) run cargo build --release --locked --bin quorumq
+build: ## the release binaries quorumq and quorumq-bench, in $(CARGO_TARGET_DIR)/release
+	@$(WITH) run cargo build --release --locked --package quorumq --package quorumq-bench --bins
 
 run: build ## a three-node cluster on ports 1883, 1884, 1885, until Ctrl-C
 	@$(WITH) run scripts/run-cluster
@@ -26,7 +26,7 @@ test: ## everything: format, lints, unit and property tests, three-node clusters
 unit: ## unit and property tests only
 	@$(WITH) test scripts/test unit
 
-cluster: ## cluster tests of the release binary only; ONLY=<part of a name> picks some
+cluster: ## cluster tests of the release binary only; ONLY=<part of the name of a test or its file> picks some
 	@$(WITH) test scripts/test cluster $(ONLY)
 
 lint: ## formatting and lints
@@ -59,9 +59,9 @@ conformance: ## docs/conformance.md: the MQTT standards' statements and what sho
 
 IMAGE ?= quorumq:latest
 BASE ?= debian:bookworm-slim
-image: build ## a Docker image of the release binary, for docker compose: IMAGE=quorumq:latest BASE=debian:bookworm-slim
+image: build ## a Docker image of the release binaries, for docker compose: IMAGE=quorumq:latest BASE=debian:bookworm-slim
 	@rm -rf "$(CACHE)/image" && mkdir -p "$(CACHE)/image"
-	@cp "$(CARGO_TARGET_DIR)/release/quorumq" "$(CACHE)/image/"
+	@cp "$(CARGO_TARGET_DIR)/release/quorumq" "$(CARGO_TARGET_DIR)/release/quorumq-bench" "$(CACHE)/image/"
 	docker build -t $(IMAGE) --build-arg BASE=$(BASE) -f deploy/docker/Dockerfile "$(CACHE)/image"
 
 clean: ## remove what building, testing and running left, but not the RocksDB and the tools that were built once

@@ -8,12 +8,12 @@
 //! [`telemetry`] serve the upper half.
 //!
 //! # One request, from socket to commit to answer
-//! [`mqtt::connection::task`] reads packets, [`replica::proposer`] gathers commands, [`replica::sequencer`] stamps
+//! `connection::task` reads packets, [`replica::proposer`] gathers commands, [`replica::sequencer`] stamps
 //! them on the leader, [`raft`] replicates the batch, [`machine::Machine::apply`] runs it on every node,
 //! [`replica::applier`] hands the outputs to the connections through [`router::mailbox`].
 //!
 //! # One PUBLISH to a durable session
-//! `mqtt::connection::publish` proposes it when its [`router::Route`] says that the log must hold it; `machine::publish` finds
+//! `connection::publishing` proposes it when its [`router::Route`] says that the log must hold it; `machine::publish` finds
 //! the sessions, `machine::queues` puts an entry into each queue and grants it as [`session::queue`] allows; the owner's
 //! node encodes it into the mailbox; the client's acknowledgement comes back as one more command.
 //!
@@ -24,9 +24,9 @@ pub mod base;
 pub mod cli;
 pub mod codec;
 pub mod config;
-pub mod connection;
+pub(crate) mod connection;
 pub(crate) mod forward;
-pub mod http;
+pub(crate) mod http;
 pub mod machine;
 pub(crate) mod mailbox;
 pub(crate) mod node;

@@ -122,6 +122,7 @@ fn passages_of(path: &Path) -> Vec<Passage> {
             _ => comment(line),
         };
         let said = said.map(str::trim).filter(|said| !said.is_empty());
+        goes_on &= ending != Some("md") || !said.is_some_and(begins_item);
         match (said, found.last_mut().filter(|_| goes_on)) {
             (Some(said), Some(passage)) => {
                 passage.text.push(' ');
@@ -137,6 +138,12 @@ fn passages_of(path: &Path) -> Vec<Passage> {
         goes_on = said.is_some();
     }
     found
+}
+
+/// Whether a line of a page begins an item of a list or a row of a table.
+fn begins_item(line: &str) -> bool {
+    let number = line.trim_start_matches(|c: char| c.is_ascii_digit());
+    line.starts_with(['*', '-', '|']) || (number != line && number.starts_with(". "))
 }
 
 /// What a line of code says in a comment.
@@ -292,7 +299,11 @@ fn module(path: &[&str]) -> Option<(PathBuf, usize)> {
     if root().join(&test).is_file() {
         return Some((test, 1));
     }
-    let mut place = PathBuf::from("src");
+    let mut roots = ["src", "cluster-tests/src"].into_iter();
+    roots.find_map(|place| module_below(place.into(), path))
+}
+
+fn module_below(mut place: PathBuf, path: &[&str]) -> Option<(PathBuf, usize)> {
     for (depth, name) in path.iter().enumerate() {
         let directory = place.join(name);
         let file = place.join(format!("{name}.rs"));

@@ -1,5 +1,5 @@
-//! A member of a shared subscription ends while it holds messages: QoS 1 goes to another member, once; QoS 2 goes to
-//! nobody else `[MQTT-4.8.2-5]`; what waited for a member is lost with none of them. Judged from what members wrote
+//! A member of a shared subscription ends with unacknowledged messages: QoS 1 goes to another member, once; QoS 2 goes
+//! to nobody else `[MQTT-4.8.2-5]`; what waited for a member is lost with none of them. Judged from what members wrote
 //! down.
 
 use cluster_tests::cluster::{Cluster, Plan};
@@ -7,10 +7,10 @@ use cluster_tests::connection::{Connection, TIMEOUT};
 use cluster_tests::wire::{self, Connect, Message, Packet, Properties, V5, Value, id};
 use std::time::{Duration, Instant};
 
-/// Messages a member may hold unacknowledged.
-const HELD: u16 = 8;
+/// Messages that a member may have unacknowledged.
+const RECEIVE_MAXIMUM: u16 = 8;
 
-/// Published while there is one member: more than it may hold.
+/// Published while there is one member: more than its receive maximum.
 const FIRST: u32 = 13;
 
 /// Messages that the first member acknowledges.
@@ -42,8 +42,15 @@ struct Member {
 impl Member {
     /// `expiry_s` 0 is a session that ends with its connection.
     #[track_caller]
-    fn join(cluster: &Cluster, node: usize, client_id: &str, filter: &str, held: u16) -> Self {
-        let connect = Connect::v5(client_id).with(id::RECEIVE_MAXIMUM, Value::TwoBytes(held));
+    fn join(
+        cluster: &Cluster,
+        node: usize,
+        client_id: &str,
+        filter: &str,
+        receive_maximum: u16,
+    ) -> Self {
+        let connect =
+            Connect::v5(client_id).with(id::RECEIVE_MAXIMUM, Value::TwoBytes(receive_maximum));
         let (mut connection, _) = Connection::connect(cluster.mqtt(node), &connect);
         // What waits for a member may come before the SUBACK.
         connection.send(&wire::subscribe(V5, 1, &Properties::new(), &[(filter, 2)]));
@@ -174,22 +181,28 @@ fn show(cluster: &mut Cluster, qos: u8, end: End) {
         &Connect::v5(&format!("{name}-publisher")),
     );
     let mut publisher = Publisher(connection);
-    let mut first = Member::join(cluster, home, &format!("{name}-first"), &filter, HELD);
+    let mut first = Member::join(
+        cluster,
+        home,
+        &format!("{name}-first"),
+        &filter,
+        RECEIVE_MAXIMUM,
+    );
     for number in 1..=FIRST {
         publisher.publish(&topic, qos, number);
     }
-    // As many as it may hold, and one more for each that it acknowledges: what brings that one shows that the
+    // Its receive maximum, and one more for each that it acknowledges: what brings that one shows that the
     // acknowledgement is in the log.
-    first.receive(usize::from(HELD), TIMEOUT);
+    first.receive(usize::from(RECEIVE_MAXIMUM), TIMEOUT);
     for index in 0..ACKNOWLEDGED as usize {
         let (_, packet_id) = first.came[index];
         first.acknowledge(qos, packet_id);
-        first.receive(usize::from(HELD) + index + 1, TIMEOUT);
+        first.receive(usize::from(RECEIVE_MAXIMUM) + index + 1, TIMEOUT);
     }
     first.connection.expect_nothing();
-    let given = u32::from(HELD) + ACKNOWLEDGED;
+    let given = u32::from(RECEIVE_MAXIMUM) + ACKNOWLEDGED;
     assert_eq!(first.numbers(), (1..=given).collect::<Vec<_>>(), "{name}");
-    let held: Vec<u32> = (ACKNOWLEDGED + 1..=given).collect();
+    let unacknowledged: Vec<u32> = (ACKNOWLEDGED + 1..=given).collect();
     // Another member gets what waits.
     let mut second = Member::join(cluster, elsewhere, &format!("{name}-second"), &filter, 100);
     let waiting: Vec<u32> = (given + 1..=FIRST).collect();
@@ -201,14 +214,14 @@ fn show(cluster: &mut Cluster, qos: u8, end: End) {
         End::Node => cluster.nodes[home].kill(),
     }
     if qos == 1 {
-        // What it held goes to the other one: each once, in order.
-        second.receive_all(qos, &held, REASSIGNED_WITHIN);
+        // What it had not acknowledged goes to the other one: each once, in order.
+        second.receive_all(qos, &unacknowledged, REASSIGNED_WITHIN);
     } else {
         // Its session ends with it.
         wait_ended(cluster, elsewhere, &format!("{name}-first"));
     }
     // Whatever is published now comes, and nothing before it: [MQTT-4.8.2-5].
-    let later: Vec<u32> = (FIRST + 1..=FIRST + 2 * u32::from(HELD)).collect();
+    let later: Vec<u32> = (FIRST + 1..=FIRST + 2 * u32::from(RECEIVE_MAXIMUM)).collect();
     for number in &later {
         publisher.publish(&topic, qos, *number);
     }

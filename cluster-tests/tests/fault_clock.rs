@@ -116,7 +116,7 @@ fn expiry_is_never_early_over_leaders_with_skewed_clocks() {
     };
     let mut cluster = Cluster::start_with(plan);
     let addresses = cluster.addresses();
-    let life = Duration::from_secs(8);
+    let lifetime = Duration::from_secs(8);
     for round in 0..3 {
         let key = format!("life/{round}");
         let mut client = StoreClient::new("life", &addresses, 0);
@@ -135,12 +135,12 @@ fn expiry_is_never_early_over_leaders_with_skewed_clocks() {
             let reply = client.call_until_answered(&Request::get(&key), RECOVERY);
             let now = Instant::now();
             if reply.payload == b"$-1\r\n" {
-                assert!(now - sent >= life, "K6: gone after {:?}", now - sent);
+                assert!(now - sent >= lifetime, "K6: gone after {:?}", now - sent);
                 break;
             }
             assert_eq!(reply.payload, blob(b"v"));
             assert!(
-                now - sent < life + Duration::from_secs(35),
+                now - sent < lifetime + Duration::from_secs(35),
                 "K7: still there after {:?}",
                 now - sent
             );

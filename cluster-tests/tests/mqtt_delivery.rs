@@ -351,8 +351,9 @@ fn message_expiry_is_passed_on_and_counts_down(cluster: &Cluster) {
     let mut subscriber = Connection::v5(cluster.mqtt(0), "life-sub");
     subscriber.subscribe(&[("life", 1)]);
     let mut publisher = Connection::v5(cluster.mqtt(1), "life-pub");
-    for life in [1, 60, u32::MAX] {
-        let message = Message::new("life", "x").with(id::MESSAGE_EXPIRY, Value::FourBytes(life));
+    for expiry_s in [1, 60, u32::MAX] {
+        let message =
+            Message::new("life", "x").with(id::MESSAGE_EXPIRY, Value::FourBytes(expiry_s));
         publisher.publish(message.qos(1, 0));
         let publish = subscriber.publish_received();
         let left = publish
@@ -360,8 +361,8 @@ fn message_expiry_is_passed_on_and_counts_down(cluster: &Cluster) {
             .number(id::MESSAGE_EXPIRY)
             .expect("[MQTT-3.3.2-6]");
         assert!(
-            left <= life && left.saturating_add(5) >= life,
-            "{left} of {life}"
+            left <= expiry_s && left.saturating_add(5) >= expiry_s,
+            "{left} of {expiry_s}"
         );
     }
 }

@@ -299,7 +299,7 @@ fn pings_are_answered_while_others_load(cluster: &Cluster) {
     let address = cluster.mqtt(0);
     let mut loader = Connection::v5(address, "loader");
     let mut pinger = Connection::v5(address, "pinger");
-    let burst: Vec<u8> = (1..=200)
+    let batch: Vec<u8> = (1..=200)
         .flat_map(|id| {
             Message::new("load/x", vec![b'x'; 4000])
                 .qos(1, id)
@@ -307,7 +307,7 @@ fn pings_are_answered_while_others_load(cluster: &Cluster) {
         })
         .collect();
     for _ in 0..20 {
-        loader.send(&burst);
+        loader.send(&batch);
         let sent = Instant::now();
         pinger.expect_nothing();
         assert!(

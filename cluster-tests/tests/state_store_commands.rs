@@ -256,7 +256,7 @@ fn what_is_no_resp3_array_of_blobs_is_a_syntax_error(cluster: &Cluster) {
 
 fn px_expires_never_early_and_soon(cluster: &Cluster) {
     let mut client = client(cluster, "expires");
-    let life = Duration::from_millis(700);
+    let lifetime = Duration::from_millis(700);
     for round in 0..3 {
         let key = format!("expires/{round}");
         let sent = Instant::now();
@@ -267,7 +267,7 @@ fn px_expires_never_early_and_soon(cluster: &Cluster) {
             let now = Instant::now();
             if reply.payload == ABSENT.as_bytes() {
                 assert!(
-                    now - sent >= life,
+                    now - sent >= lifetime,
                     "gone {:?} after its SET was sent",
                     now - sent
                 );
@@ -276,7 +276,7 @@ fn px_expires_never_early_and_soon(cluster: &Cluster) {
             assert_eq!(reply.payload, blob(b"v"));
             // The request was sent after `answered`; a margin for a busy machine.
             assert!(
-                now - answered < life + Duration::from_secs(2),
+                now - answered < lifetime + Duration::from_secs(2),
                 "still there {:?} later",
                 now - answered
             );

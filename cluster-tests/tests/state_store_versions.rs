@@ -175,12 +175,12 @@ fn an_unfenced_key_takes_no_token_or_stores_one(cluster: &Cluster) {
 
 fn a_fenced_key_needs_a_token_that_is_not_lower(cluster: &Cluster) {
     let mut client = client(cluster, "fenced");
-    let (low, held) = (token(-5_000), token(0));
-    client.expect(&Request::set("fenced", "v").fenced(&held), OK);
+    let (low, high) = (token(-5_000), token(0));
+    client.expect(&Request::set("fenced", "v").fenced(&high), OK);
     client.expect_error(&Request::set("fenced", "w").fenced(&low), LOWER);
     client.expect_error(&Request::set("fenced", "w"), NEEDED);
     client.expect(&Request::get("fenced"), blob(b"v"));
-    client.expect(&Request::set("fenced", "w").fenced(&held), OK);
+    client.expect(&Request::set("fenced", "w").fenced(&high), OK);
     client.expect(&Request::get("fenced"), blob(b"w"));
 }
 
@@ -211,17 +211,17 @@ fn tokens_compare_by_wall_counter_and_node(cluster: &Cluster) {
 
 fn deletes_check_the_token_and_remove_it(cluster: &Cluster) {
     let mut client = client(cluster, "deletes");
-    let (low, held) = (token(-5_000), token(0));
+    let (low, high) = (token(-5_000), token(0));
     for verb in ["DEL", "VDEL"] {
         let delete = || match verb {
             "DEL" => Request::del("deletes"),
             _ => Request::vdel("deletes", "v"),
         };
-        client.expect(&Request::set("deletes", "v").fenced(&held), OK);
+        client.expect(&Request::set("deletes", "v").fenced(&high), OK);
         client.expect_error(&delete(), NEEDED);
         client.expect_error(&delete().fenced(&low), LOWER);
         client.expect(&Request::get("deletes"), blob(b"v"));
-        client.expect(&delete().fenced(&held), ":1\r\n");
+        client.expect(&delete().fenced(&high), ":1\r\n");
         // Removed with the key.
         client.expect(&Request::set("deletes", "w"), OK);
         client.expect(&Request::del("deletes"), ":1\r\n");

@@ -1,4 +1,4 @@
-//! `quorumq check`: is this configuration good, and what does it come to?
+//! `quorumq check`: reports the problems of a configuration, or its effective values.
 
 use clap::Args;
 use serde_json::json;

@@ -101,11 +101,11 @@ pub async fn run(cluster: Cluster, format: Format) -> Outcome {
     Ok(())
 }
 
-/// How often a joining node's progress is told.
+/// Time between two lines about a joining node's progress.
 const PROGRESS: Duration = Duration::from_secs(2);
 
-/// Waits until node `id` votes, and tells how far it is: the node that was asked answers after half a minute at the
-/// latest, but a large state takes longer to copy.
+/// Waits until node `id` votes, and prints its progress. The node that was asked answers after half a minute at the
+/// latest, with a refusal while the copy of a large state is under way; then the cluster's status is followed.
 async fn joined(
     asked: impl Future<Output = Result<Value, Failure>>,
     id: u64,

@@ -7,14 +7,14 @@ use std::process::ExitCode;
 use super::client::ClientError;
 use crate::config::Problems;
 
-/// What the process tells its caller. The numbers are part of the command line's contract; clap itself exits with 2
-/// when the command line makes no sense.
+/// The process's exit code. The numbers are part of the command line's contract. clap exits with 2 when the arguments
+/// make no sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// Nothing went wrong, but there is no more to do: whoever read our output has closed it.
+    /// The reader of standard output has closed it: there is no more to do, and nothing went wrong.
     Done = 0,
-    /// It failed, or the key is absent.
+    /// The command failed, or the key is absent.
     Failed = 1,
     /// No server could be reached.
     Unreachable = 69,
@@ -24,12 +24,12 @@ pub enum Exit {
     BadConfiguration = 78,
 }
 
-/// Why a command ended without success. An empty message prints nothing: the exit code says it all.
+/// Why a command ended without success. With an empty message nothing is printed, only the exit code is set.
 #[derive(Debug)]
 pub struct Failure {
     /// The exit code.
     pub exit: Exit,
-    /// What to tell the user on standard error.
+    /// Printed to standard error.
     pub message: String,
 }
 

@@ -1,4 +1,4 @@
-//! `quorumq health`: one probe, for container health checks and scripts; no other program is needed in an image.
+//! `quorumq health`: one probe for container health checks and scripts, so that an image needs no HTTP client.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub struct Health {
     )]
     http: Address,
 
-    /// Only ask whether the process answers; a node without a majority lives, but is not ready.
+    /// Ask only whether the process answers: a node without a majority does, but is not ready.
     #[arg(long)]
     live: bool,
 

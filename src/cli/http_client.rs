@@ -1,13 +1,15 @@
-//! A minimal HTTP/1.1 client for the administration port: one request per connection, bounded in time and size.
+//! HTTP requests to a node's administration port: one request per connection, bounded in time and size.
+//!
+//! Requests go straight to the address: no proxy is taken from the environment, and no redirect is followed.
 
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode, header};
-use hyper_util::rt::TokioIo;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
-use tokio::net::TcpStream;
 
 use super::exit::{Exit, Failure};
 use crate::config::Address;
@@ -26,8 +28,8 @@ pub async fn request(
     body: Option<&Value>,
     limit: Duration,
 ) -> Result<Value, Failure> {
-    let (status, bytes) = within(limit, address, exchange(address, method, path, body)).await?;
-    judge(status, &bytes)
+    let (status, bytes) = exchange(address, method, path, body, limit).await?;
+    json_of(status, &bytes)
 }
 
 /// GETs text, whatever the status.
@@ -39,44 +41,21 @@ pub async fn get_text(
     path: &str,
     limit: Duration,
 ) -> Result<(StatusCode, String), Failure> {
-    let answer = exchange(address, Method::GET, path, None);
-    let (status, bytes) = within(limit, address, answer).await?;
+    let (status, bytes) = exchange(address, Method::GET, path, None, limit).await?;
     Ok((status, String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-async fn within<T>(
-    limit: Duration,
-    address: &Address,
-    work: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, Failure> {
-    tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
-        let message = format!("{address} did not answer within {} s", limit.as_secs());
-        Err(Failure::new(Exit::Unreachable, message))
-    })
-}
-
+/// Sends one request and reads the whole answer, both within `limit`.
 async fn exchange(
     address: &Address,
     method: Method,
     path: &str,
     body: Option<&Value>,
+    limit: Duration,
 ) -> Result<(StatusCode, Bytes), Failure> {
-    let unreachable = |why: &dyn std::fmt::Display| {
-        Failure::new(
-            Exit::Unreachable,
-            format!("{address} cannot be reached: {why}"),
-        )
-    };
-    let stream = TcpStream::connect((address.host(), address.port()))
-        .await
-        .map_err(|error| unreachable(&error))?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-        .await
-        .map_err(|error| unreachable(&error))?;
     let request = Request::builder()
         .method(method)
-        .uri(path)
-        .header(header::HOST, address.to_string())
+        .uri(format!("http://{address}{path}"))
         .header(header::CONTENT_TYPE, "application/json")
         .header(header::CONNECTION, "close")
         .body(Full::new(Bytes::from(
@@ -84,21 +63,34 @@ async fn exchange(
         )))
         .map_err(Failure::failed)?;
     let answer = async {
-        let answer = sender
-            .send_request(request)
-            .await
-            .map_err(|error| unreachable(&error))?;
+        let client = Client::builder(TokioExecutor::new()).build_http();
+        let answer = client.request(request).await.map_err(|error| {
+            let message = format!("{address} cannot be reached: {}", root_cause(&error));
+            Failure::new(Exit::Unreachable, message)
+        })?;
         let status = answer.status();
         let body = Limited::new(answer.into_body(), LARGEST_ANSWER_BYTES);
         let bytes = body.collect().await.map_err(Failure::failed)?.to_bytes();
         Ok((status, bytes))
     };
-    // The connection only moves bytes; when it ends first, the answer tells why.
-    let (answer, _) = tokio::join!(answer, connection);
-    answer
+    tokio::time::timeout(limit, answer)
+        .await
+        .unwrap_or_else(|_| {
+            let message = format!("{address} did not answer within {} s", limit.as_secs());
+            Err(Failure::new(Exit::Unreachable, message))
+        })
 }
 
-fn judge(status: StatusCode, body: &[u8]) -> Result<Value, Failure> {
+/// The innermost cause: the errors around it say only that a request failed.
+fn root_cause<'a>(mut error: &'a (dyn std::error::Error + 'static)) -> &'a dyn std::error::Error {
+    while let Some(cause) = error.source() {
+        error = cause;
+    }
+    error
+}
+
+/// The JSON of a 2xx answer, or the failure that another answer describes.
+fn json_of(status: StatusCode, body: &[u8]) -> Result<Value, Failure> {
     let json: Option<Value> = serde_json::from_slice(body).ok();
     if status.is_success() {
         return json.ok_or_else(|| Failure::failed("the node answered something that is not JSON"));

@@ -24,14 +24,14 @@ pub struct Kv {
 enum Command {
     /// Print the value of a key; exit code 1 when it is absent.
     Get {
-        /// The key.
+        /// Key to read.
         key: String,
     },
     /// Store a value; exit code 1 when a condition refuses it.
     Set {
-        /// The key.
+        /// Key to write.
         key: String,
-        /// The value; "-" reads it from standard input.
+        /// Its new value; "-" reads it from standard input.
         value: String,
         /// Only if the key is absent.
         #[arg(long, conflicts_with = "nex")]
@@ -48,7 +48,7 @@ enum Command {
     },
     /// Delete a key; exit code 1 when it was absent.
     Del {
-        /// The key.
+        /// Key to delete.
         key: String,
         /// Fencing token: the version that a lock was taken with.
         #[arg(long, value_name = "VERSION")]
@@ -56,7 +56,7 @@ enum Command {
     },
     /// Delete a key if it has a value; exit code 1 when it was absent or has another one.
     Vdel {
-        /// The key.
+        /// Key to delete.
         key: String,
         /// The value it must have; "-" reads it from standard input.
         value: String,
@@ -66,7 +66,7 @@ enum Command {
     },
     /// Print every change of a key until Ctrl-C.
     Watch {
-        /// The key.
+        /// Key to watch.
         key: String,
         /// End after this many changes.
         #[arg(short = 'n', long, value_name = "N")]
@@ -74,7 +74,7 @@ enum Command {
     },
     /// List keys that match a pattern: * any characters, ? one, [a-z] a set, [!a] its complement.
     Scan {
-        /// The pattern.
+        /// Pattern of the keys.
         #[arg(default_value = "*")]
         pattern: String,
     },
@@ -171,7 +171,7 @@ async fn get(store: &mut StateStore, key: &str, format: Format) -> Outcome {
     }
 }
 
-/// Reports the answer to a command that changes a key.
+/// Writes the answer to a command that changes a key.
 fn changed(answer: Answer, version: Option<String>, format: Format) -> Outcome {
     let (done, text) = match &answer {
         Answer::Ok => (true, "ok"),
@@ -206,8 +206,8 @@ async fn watch(store: &mut StateStore, key: &str, count: Option<u64>, format: Fo
     }
 }
 
-/// Registers, prints changes, and registers again when the connection is lost. What may have changed in between is
-/// shown by printing the value found then.
+/// Watches a key over as many connections as it takes. A new connection begins with a GET: when the version is another
+/// one than the last that was seen, the value is printed, because changes in between were not notified.
 async fn observe(store: &mut StateStore, key: &str, count: Option<u64>, format: Format) -> Outcome {
     let mut seen = 0;
     let mut last_version = None;

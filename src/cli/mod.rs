@@ -1,17 +1,18 @@
 //! The command line: one definition from which parsing, help, man pages and completions come.
 //!
-//! Data goes to standard output, everything else to standard error; exit codes are in [`exit`]. Commands reach the
-//! cluster as any client does, over MQTT and HTTP; only `serve` starts a node.
+//! Invariant: data goes to standard output, everything else to standard error; exit codes are in [`exit`]. Commands
+//! reach the cluster as any client does, over MQTT and HTTP; only `serve` starts a node. The load generator (`bench/`)
+//! uses [`exit`] and [`output`], so that both executables speak alike.
 
 mod bench;
 mod check;
-pub mod client;
+mod client;
 mod cluster;
-mod exit;
+pub mod exit;
 mod health;
 mod http_client;
 mod kv;
-mod output;
+pub mod output;
 mod password;
 mod publish;
 mod reference;
@@ -75,7 +76,7 @@ enum Command {
     Bench(bench::Bench),
     /// Print a completion script for a shell.
     Completions {
-        /// The shell.
+        /// Shell that the script is for.
         shell: clap_complete::Shell,
     },
     /// Write man pages into a directory, or the main one to standard output.
@@ -86,7 +87,7 @@ enum Command {
     /// Print a page of the reference, as it is kept under docs/.
     #[command(hide = true)]
     Reference {
-        /// Which page.
+        /// Page to print.
         page: reference::Page,
     },
 }
@@ -115,7 +116,7 @@ fn run(cli: Cli) -> Outcome {
             clap_complete::generate(shell, &mut Cli::command(), "quorumq", &mut script);
             Ok(output::raw(&script)?)
         }
-        Command::Man { directory } => reference::man(directory.as_deref()),
+        Command::Man { directory } => reference::man(Cli::command(), directory.as_deref()),
         Command::Reference { page } => Ok(output::raw(reference::page(page).as_bytes())?),
     }
 }

@@ -1,9 +1,9 @@
-//! Writes results to standard output, as a table for people or as JSON for programs. Everything else goes to
-//! standard error.
+//! Writes results to standard output, as a table for people or as JSON for programs.
 
 use std::io::{self, Write};
 
 use clap::ValueEnum;
+use comfy_table::{Cell, CellAlignment, Table};
 use serde_json::Value;
 
 /// How results are written.
@@ -45,40 +45,32 @@ pub fn json(value: &Value) -> io::Result<()> {
     line(value.to_string())
 }
 
-/// Writes rows in aligned columns. Cells that are numbers stand to the right.
+/// Writes rows in aligned columns below a head. Cells that are numbers are aligned to the right.
 ///
 /// # Errors
 /// When standard output is closed.
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
-    line(render(head, rows).trim_end_matches('\n'))
+    line(render(head, rows))
 }
 
+/// Columns without borders, two spaces apart, and no spaces at the end of a line.
 fn render(head: &[&str], rows: &[Vec<String>]) -> String {
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column));
-        let widest = cells.map(|cell| cell.chars().count()).max();
-        widest.unwrap_or(0).max(head[column].chars().count())
+    let cell = |text: &str| {
+        Cell::new(text).set_alignment(match is_number(text) {
+            true => CellAlignment::Right,
+            false => CellAlignment::Left,
+        })
     };
-    let widths: Vec<_> = (0..head.len()).map(width).collect();
-    let mut text = String::new();
-    let mut push = |cells: &[&str]| {
-        let mut row = String::new();
-        for (cell, width) in cells.iter().zip(&widths) {
-            if is_number(cell) {
-                row.push_str(&format!("{cell:>width$}  "));
-            } else {
-                row.push_str(&format!("{cell:<width$}  "));
-            }
-        }
-        text.push_str(row.trim_end());
-        text.push('\n');
-    };
-    push(head);
+    let mut table = Table::new();
+    table.load_style(comfy_table::presets::NOTHING);
+    table.set_header(head.iter().map(|text| cell(text)));
     for row in rows {
-        let cells: Vec<_> = row.iter().map(String::as_str).collect();
-        push(&cells);
+        table.add_row(row.iter().map(|text| cell(text)));
     }
-    text
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    table.trim_fmt()
 }
 
 fn is_number(cell: &str) -> bool {
@@ -105,7 +97,7 @@ mod tests {
         ];
         assert_eq!(
             render(&["name", "count"], &rows),
-            "name   count\none        5\nthree   1234\n"
+            "name   count\none        5\nthree   1234"
         );
     }
 

@@ -1,9 +1,8 @@
 //! `quorumq password`: makes a line of `auth.scram_file` from a password on standard input.
 
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::io::{self, BufRead, IsTerminal};
 
 use clap::Args;
-use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 
 use super::exit::{Failure, Outcome};
 use super::output;
@@ -41,18 +40,12 @@ pub fn run(arguments: &Password) -> Outcome {
     Ok(output::line(verifier.line(&user))?)
 }
 
-/// The first line of standard input without its end; a person is asked for it and does not see it.
+/// The first line of standard input without its end. A person is asked for it, and the terminal does not show it.
 fn first_line() -> Result<String, Failure> {
-    let input = io::stdin().lock();
-    let _hidden = match input.is_terminal() {
-        true => {
-            eprint!("Password: ");
-            io::stderr().flush()?;
-            Some(Hidden::begin()?)
-        }
-        false => None,
-    };
-    one_line(input)
+    if io::stdin().is_terminal() {
+        return Ok(rpassword::prompt_password("Password: ")?);
+    }
+    one_line(io::stdin().lock())
 }
 
 /// The first line without its end.
@@ -62,27 +55,4 @@ pub(super) fn one_line(mut input: impl BufRead) -> Result<String, Failure> {
     let end = line.trim_end_matches(['\r', '\n']).len();
     line.truncate(end);
     Ok(line)
-}
-
-/// As long as it lives, the terminal does not show what is typed.
-struct Hidden {
-    before: Termios,
-}
-
-impl Hidden {
-    fn begin() -> io::Result<Hidden> {
-        let before = tcgetattr(io::stdin())?;
-        let mut hidden = before.clone();
-        hidden.local_modes.remove(LocalModes::ECHO);
-        hidden.local_modes.insert(LocalModes::ECHONL);
-        tcsetattr(io::stdin(), OptionalActions::Flush, &hidden)?;
-        Ok(Hidden { before })
-    }
-}
-
-impl Drop for Hidden {
-    fn drop(&mut self) {
-        // A terminal that is gone shows nothing.
-        let _ = tcsetattr(io::stdin(), OptionalActions::Flush, &self.before);
-    }
 }

@@ -45,8 +45,13 @@ pub struct Pub {
     properties: Vec<(String, String)>,
 }
 
-fn pair(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
+/// Text that is not a user property.
+#[derive(Debug, thiserror::Error)]
+#[error("expected NAME=VALUE")]
+struct NotAProperty;
+
+fn pair(text: &str) -> Result<(String, String), NotAProperty> {
+    let (name, value) = text.split_once('=').ok_or(NotAProperty)?;
     Ok((name.to_owned(), value.to_owned()))
 }
 

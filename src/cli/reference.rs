@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use clap::{CommandFactory, ValueEnum};
+use clap::{Command, ValueEnum};
 
 use super::exit::{Failure, Outcome};
-use super::{Cli, output};
+use super::output;
 use crate::{config, telemetry};
 
-/// A page of the reference.
+/// A page that is generated from a definition.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Page {
     /// docs/configuration.md
@@ -29,17 +29,17 @@ pub fn page(page: Page) -> String {
 }
 
 /// Writes one man page per command into `directory`, or the main one to standard output.
-pub fn man(directory: Option<&Path>) -> Outcome {
+pub fn man(command: Command, directory: Option<&Path>) -> Outcome {
     match directory {
         None => {
             let mut text = Vec::new();
-            clap_mangen::Man::new(Cli::command()).render(&mut text)?;
+            clap_mangen::Man::new(command).render(&mut text)?;
             Ok(output::raw(&text)?)
         }
         Some(directory) => {
             let explain = |error| Failure::failed(format!("{}: {error}", directory.display()));
             std::fs::create_dir_all(directory).map_err(explain)?;
-            clap_mangen::generate_to(Cli::command(), directory).map_err(explain)
+            clap_mangen::generate_to(command, directory).map_err(explain)
         }
     }
 }

@@ -5,9 +5,10 @@ use clap::Args;
 use super::exit::{Exit, Failure, Outcome};
 use super::settings::Settings;
 use crate::node;
+use crate::raft;
 use crate::telemetry::log;
 
-/// Run a node. Without arguments: a cluster of one on 127.0.0.1:1883 that keeps its data in ./data.
+/// Run a node. Without arguments: a single node on 127.0.0.1:1883 that keeps its data in ./data.
 #[derive(Args)]
 pub struct Serve {
     #[command(flatten)]
@@ -17,7 +18,8 @@ pub struct Serve {
 /// Runs the command.
 pub fn run(serve: Serve) -> Outcome {
     let loaded = serve.settings.load()?;
-    log::start(loaded.config.node.id, &loaded.config.log).map_err(Failure::failed)?;
+    let config = &loaded.config;
+    log::start(config.node.id, &config.log, raft::LOG_FILTER).map_err(Failure::failed)?;
     loaded.log_effective();
     node::run(loaded.config).map_err(|error| Failure::new(Exit::Failed, error.to_string()))
 }

@@ -1,4 +1,4 @@
-//! The flags that say which servers to use and who we are, shared by every command that is an MQTT client.
+//! The flags of every command that is an MQTT client: its servers and its log-in.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -78,10 +78,10 @@ impl Servers {
         Duration::from_secs(self.timeout)
     }
 
-    /// How to connect: a fresh session, no longer than one command.
+    /// The client's options; `role` goes into a random client identifier.
     ///
     /// # Errors
-    /// A password file that can't be read; SCRAM without a user name or without a password.
+    /// A password file that cannot be read; SCRAM without a user name or without a password.
     pub fn options(&self, role: &str) -> Result<Options, Failure> {
         let random = || {
             format!(

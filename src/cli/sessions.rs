@@ -1,5 +1,5 @@
-//! `quorumq client`, `quorumq session` and `quorumq retained`: what the cluster keeps for its clients, over a node's HTTP
-//! port. Retained messages are set and deleted as any client does it, over MQTT.
+//! `quorumq client`, `quorumq session` and `quorumq retained`: what the cluster keeps for its clients, over a node's
+//! HTTP port. Retained messages are set and deleted over MQTT, as any client does it.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::http::{Listed, RetainedStatus, SessionDetail, SessionStatus};
 /// Longest time to wait for one answer.
 const LIMIT: Duration = Duration::from_secs(35);
 
-/// Which node is asked.
+/// The node that is asked.
 #[derive(Args, Clone)]
 struct Node {
     /// HTTP port of any node.
@@ -126,7 +126,7 @@ enum OfRetained {
     },
 }
 
-/// A query string's value.
+/// Percent-encodes a value of a query string (RFC 3986, unreserved characters stay).
 fn escape(text: &str) -> String {
     let mut escaped = String::new();
     for byte in text.bytes() {
@@ -143,7 +143,7 @@ async fn ask(node: &Node, method: Method, path: &str) -> Result<Value, Failure> 
     request(&node.http, method, path, None, LIMIT).await
 }
 
-/// Writes a list page by page.
+/// Fetches a list page by page and writes it.
 async fn list<T: DeserializeOwned>(
     node: &Node,
     path: &str,

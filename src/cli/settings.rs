@@ -91,7 +91,7 @@ impl Settings {
     }
 }
 
-/// The files that the configuration names are part of it.
+/// Reads the file of users, too: its problems are problems of the configuration.
 fn users(loaded: &Loaded) -> Result<(), Problems> {
     const KEY: &str = "auth.scram_file";
     let Err(found) = authentication::authenticator(&loaded.config.auth) else {

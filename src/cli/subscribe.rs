@@ -45,7 +45,7 @@ pub async fn run(arguments: Sub, format: Format) -> Outcome {
     }
 }
 
-/// Receives until the count is reached, over as many connections as it takes once the first one worked.
+/// Receives until the count is reached. After the first connection worked, a lost one is replaced.
 async fn receive(arguments: &Sub, format: Format) -> Outcome {
     let options = arguments.servers.options("sub")?;
     let filters: Vec<_> = arguments.topics.iter().map(String::as_str).collect();

@@ -94,7 +94,7 @@ impl ReasonCode {
     }
 
     /// The return code of a 3.1 / 3.1.1 CONNACK that says the same, or `None` where those versions have no fitting
-    /// code and the connection is closed without CONNACK `[MQTT311 3.2.2-6]`.
+    /// code and the connection is closed without CONNACK `[MQTT311-3.2.2-6]`.
     ///
     /// A server that is overloaded, stopping or without a leader is 3 (server unavailable), never 4 or 5, which make
     /// clients give up for good.
@@ -118,7 +118,7 @@ impl ReasonCode {
     }
 
     /// The code a 3.1 / 3.1.1 SUBACK carries in its place: the granted QoS, or 0x80 for every failure
-    /// `[MQTT311 3.9.3-2]`.
+    /// `[MQTT311-3.9.3-2]`.
     pub const fn suback_v3(self) -> u8 {
         if self.is_error() {
             0x80

@@ -1,38 +1,38 @@
-//! Outer bounds of what an operator can set, each with its reason; and the bounds of the HTTP port.
+//! Bounds of what an operator can set, and of the administration requests, each with its reason.
 
 /// Largest node number: it is written as five digits where versions name their node, and stays a positive
 /// 32-bit number in every client.
 pub const MAX_NODE_ID: u64 = 99_999;
 
 /// Largest MQTT packet: the remaining length field holds 268,435,455, its fixed header five bytes
-/// \[MQTT-2.1.4\].
+/// (MQTT 5, 2.1.4).
 pub const LARGEST_PACKET_BYTES: u64 = 268_435_460;
 
-/// Packets that are read unless the operator says otherwise: one MiB carries every message of an ordinary
-/// application and keeps one connection from holding the memory of a thousand.
+/// Default of the largest packet that is read. One MiB carries every message of an ordinary application, and one
+/// connection cannot take the memory of a thousand.
 pub const DEFAULT_MAX_PACKET_BYTES: u32 = 1_048_576;
 
-/// More connections than one address has ports for are possible, more than a process has descriptors for are not.
+/// Most connections of a node. Clients have many addresses, so ports are no bound; descriptors of a process are.
 pub const MOST_CONNECTIONS: u64 = 4_000_000;
 
-/// Keys on one SCAN page: the page is one message and is built while other requests wait.
+/// Most keys on one SCAN page: the page is one message, and other requests wait while it is built.
 pub const MOST_SCAN_PAGE_KEYS: u64 = 10_000;
 
-/// Threads: beyond the cores of the largest machines every further one only costs.
+/// Most threads: no machine has more cores, and threads beyond the cores only cost.
 pub const MOST_WORKER_THREADS: u64 = 1_024;
 
 /// Largest configuration file that is read: a typo that names a core dump must not fill the memory.
 pub const LARGEST_CONFIG_FILE_BYTES: u64 = 1_048_576;
 
-/// Largest body an administration request may have; the largest one in use has below a hundred bytes.
+/// Largest body of an administration request; the largest one in use has less than a hundred bytes.
 pub const LARGEST_ADMIN_BODY_BYTES: usize = 65_536;
 
-/// Time an administration request may take before its caller is told so; a membership change waits for a
-/// follower to catch up, which the caller continues to watch in the status.
+/// Time after which an administration request is answered in any case. A membership change may take longer, because a
+/// new member has to catch up; the caller then follows it in the cluster's status.
 pub const ADMIN_REQUEST_TIMEOUT_S: u64 = 30;
 
-/// Longest text of `mqtt.response_information`: what is made of it is sent with CONNACKs and begins topic names.
+/// Longest text of `mqtt.response_information`: it is sent with CONNACK and begins topic names.
 pub const LONGEST_RESPONSE_INFORMATION_BYTES: usize = 1_024;
 
-/// Largest file of users that is read, some 400,000 of them; it is kept in memory.
+/// Largest file of users that is read, some 400,000 users; it is kept in memory.
 pub const LARGEST_USERS_FILE_BYTES: u64 = 64 << 20;

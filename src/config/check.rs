@@ -1,4 +1,4 @@
-//! Rules that concern more than one value, judged on the whole configuration.
+//! Rules that one value alone cannot break: they are checked on the whole configuration.
 
 use std::collections::BTreeMap;
 
@@ -52,7 +52,7 @@ fn timing(config: &Config, found: &mut Vec<Finding>) {
             found,
             &["cluster.election_max_ms", "cluster.election_min_ms"],
             format!(
-                "{} ms is not more than cluster.election_min_ms ({} ms): the followers would all stand at once",
+                "{} ms is not more than cluster.election_min_ms ({} ms): all followers would start a campaign at once",
                 cluster.election_max_ms, cluster.election_min_ms
             ),
             format!(
@@ -242,7 +242,7 @@ fn sizes(config: &Config, found: &mut Vec<Finding>) {
             found,
             &["mqtt.response_information"],
             format!(
-                "{hint:?} can't be the beginning of a topic: it is longer than {} bytes, or has U+0000 or a wildcard",
+                "{hint:?} cannot begin a topic: it is longer than {} bytes, or has U+0000 or a wildcard",
                 super::bounds::LONGEST_RESPONSE_INFORMATION_BYTES
             ),
             "for example \"clients/{client_id}\"".into(),

@@ -12,6 +12,7 @@ use uuid::Uuid;
 use super::bounds;
 use super::setting::{
     Address, ClusterName, Input, LogFormat, LogLevel, Member, OutboxPolicy, QueuePolicy, Setting,
+    SettingError,
 };
 
 /// One key, as the loader and the reference page see it.
@@ -28,7 +29,7 @@ pub struct Key {
     pub range: Option<RangeInclusive<u64>>,
     /// Whether the value must not be shown.
     pub secret: bool,
-    pub(super) set: fn(&mut Config, &Input<'_>) -> Result<(), String>,
+    pub(super) set: fn(&mut Config, &Input<'_>) -> Result<(), SettingError>,
     show: fn(&Config) -> String,
 }
 
@@ -51,13 +52,13 @@ pub struct Section {
     pub doc: &'static str,
 }
 
-fn in_range<T: Setting>(value: T, range: Option<&RangeInclusive<u64>>) -> Result<T, String> {
+fn in_range<T: Setting>(value: T, range: Option<&RangeInclusive<u64>>) -> Result<T, SettingError> {
     match (value.number(), range) {
-        (Some(number), Some(range)) if !range.contains(&number) => Err(format!(
-            "{number} is outside {} to {}",
-            range.start(),
-            range.end()
-        )),
+        (Some(number), Some(range)) if !range.contains(&number) => Err(SettingError::OutOfRange {
+            number,
+            min: *range.start(),
+            max: *range.end(),
+        }),
         _ => Ok(value),
     }
 }
@@ -139,7 +140,7 @@ config! {
     node: NodeConfig {
         /// Number of this node, unique in the cluster and never reused for another data directory.
         id: u64 = 1, "", 1..=bounds::MAX_NODE_ID;
-        /// Directory of the log and of the state. Created when missing; belongs to one node for ever.
+        /// Directory of the log and of the state. Created when missing. It belongs to one node for ever.
         data_dir: PathBuf = PathBuf::from("./data"), "";
     }
 
@@ -149,24 +150,27 @@ config! {
         name: ClusterName = "quorumq".parse().expect("a short word is a cluster name"), "";
         /// Identity of the cluster, checked on every connection between nodes. Derived from the name when empty.
         id: Option<Uuid> = None, "";
-        /// The voters the cluster starts with; the same list on each of them. Empty: this node alone is the cluster.
+        /// The voters that the cluster starts with; the same list on each of them. Empty: this node alone is the
+        /// cluster.
         members: Vec<Member> = Vec::new(), "";
-        /// Nodes of a running cluster that this node asks to be added, as long as its data directory is empty. Instead
-        /// of `cluster.members`, which is for the nodes that make the cluster.
+        /// Nodes of a running cluster that this node asks to be added, as long as its data directory is empty. Used
+        /// instead of `cluster.members`, which is for the nodes that make a new cluster.
         join: Vec<Address> = Vec::new(), "";
         /// Where this node listens for the other nodes.
         listen: Address = loopback(7883), "";
         /// Where the other nodes reach this node. Empty: its address in `cluster.members`, else `cluster.listen`.
         advertise: Option<Address> = None, "";
-        /// How often the leader tells its followers that it lives.
+        /// Time between two heartbeats of the leader to its followers.
         heartbeat_ms: u64 = 50, "ms", 5..=10_000;
-        /// A follower stands for election after `cluster.election_max_ms` without a sign of the leader plus its own
-        /// draw, which is at least this. At least three heartbeats.
+        /// A follower starts a campaign when it has heard nothing from the leader for `cluster.election_max_ms` plus a
+        /// random time between this value and `cluster.election_max_ms`. At least three heartbeats.
         election_min_ms: u64 = 150, "ms", 20..=60_000;
-        /// The leader's lease, and the longest draw beyond it. With the defaults writes pause for some 0.33 s when the
-        /// leader's process dies, which breaks its connections, and for 0.5 to 0.7 s when it only falls silent.
+        /// The leader's lease, and the longest random time that a follower adds to it. With the defaults writes pause
+        /// for some 0.33 s when the leader's process dies, which breaks its connections, and for 0.5 to 0.7 s when the
+        /// leader only falls silent.
         election_max_ms: u64 = 300, "ms", 21..=120_000;
-        /// Silence of a node after which the leader declares it down: its clients' sessions end, their wills are published.
+        /// Silence of a node after which the leader declares it down. The connections of its clients then count as
+        /// lost: sessions without an expiry interval end, and wills are published after their delay.
         node_lease_ms: u64 = 5_000, "ms", 500..=600_000;
         /// Time without a leader after which this node stops serving and disconnects its clients. Shorter than
         /// `cluster.node_lease_ms`, so that a session never has two live owners.
@@ -179,72 +183,74 @@ config! {
         listen: Vec<Address> = vec![loopback(1883)], "";
         /// Largest packet that is read; announced in CONNACK. A larger one ends the connection with reason 0x95.
         max_packet_size_bytes: u32 = bounds::DEFAULT_MAX_PACKET_BYTES, "bytes", 128..=bounds::LARGEST_PACKET_BYTES;
-        /// QoS 1 and 2 messages a client may have under way at once; announced in CONNACK.
+        /// QoS 1 and 2 messages that a client may have in flight at once; announced in CONNACK.
         receive_maximum: u16 = 1_024, "messages", 1..=65_535;
-        /// Topic aliases a client may use; announced in CONNACK. 0 refuses aliases.
+        /// Topic aliases that a client may use; announced in CONNACK. 0 refuses aliases.
         topic_alias_maximum: u16 = 32, "aliases", 0..=65_535;
-        /// Longest keep-alive a client may ask for; a longer one, or none at all, is replaced by this. 0: no bound.
+        /// Longest keep-alive that a client may ask for; a longer one, or none at all, is replaced by this. 0: no
+        /// bound.
         max_keep_alive_s: u16 = 0, "s", 0..=65_535;
-        /// Longest life of a session after its connection ended. 4294967295: for ever.
+        /// Longest time that a session is kept after its connection ended. 4294967295: for ever.
         session_expiry_max_s: u32 = u32::MAX, "s";
-        /// Connections this node accepts; one more is refused with reason 0x97 (quota exceeded).
+        /// Connections that this node accepts; one more is refused with reason 0x97 (quota exceeded).
         max_connections: usize = 100_000, "connections", 1..=bounds::MOST_CONNECTIONS;
-        /// Bytes that may wait for one slow client in memory. Messages with QoS 0 that come on top are dropped and counted.
-        /// Of those with QoS 1 and 2 that are not queued on disk, PUBACK and PUBREC are held back while more than half of
-        /// this is ahead of the message, so that publishers send no faster than the client reads; what was under way before
-        /// they noticed may come on top, up to four times this.
+        /// Bytes of messages that may wait in memory for one slow client. Further messages with QoS 0 are dropped and
+        /// counted. For messages with QoS 1 and 2 that are not queued on disk, PUBACK and PUBREC are deferred while
+        /// more than half of this waits before the message, so that publishers send no faster than the client reads.
+        /// Messages that were under way before may exceed the bound, up to four times this.
         outbox_max_bytes: usize = 1_048_576, "bytes", 4_096..=1_073_741_824;
-        /// How long publishers wait for a client that hardly reads: one that takes less than an eighth of
-        /// `mqtt.outbox_max_bytes` in this time. Then it is stalled: nobody waits for it until it has read half of what
-        /// waits, and `mqtt.outbox_full` applies. 0: nobody ever waits.
+        /// How long publishers wait for a client that reads less than an eighth of `mqtt.outbox_max_bytes` in this
+        /// time. After it the client is stalled: publishers do not wait for it until it has read half of its outbox,
+        /// and `mqtt.outbox_full` applies. 0: publishers never wait.
         outbox_stall_s: u16 = 5, "s", 0..=3_600;
-        /// What happens to messages with QoS 1 and 2 that do not fit because the client is stalled. Their publishers have
-        /// been, or will be, told that they are delivered; only the end of the connection (reason 0x97, quota exceeded)
-        /// tells the subscriber that some are missing, so that is the default. `drop` drops and counts them, which suits
+        /// What happens to messages with QoS 1 and 2 that do not fit because the client is stalled. Their publishers
+        /// get the acknowledgement all the same. Only the end of the connection (reason 0x97, quota exceeded) tells the
+        /// subscriber that messages are missing; therefore it is the default. `drop` drops and counts the messages, for
         /// clients that would rather miss messages than connect again. Sessions that outlive their connection have
         /// `mqtt.queue_full` instead.
         outbox_full: OutboxPolicy = OutboxPolicy::Disconnect, "";
-        /// Messages of a session's queue that may be under way to its client at once, if the client's receive maximum is not
-        /// lower. They are in this node's memory until they are acknowledged.
+        /// Messages of a session's queue that may be in flight to its client at once, unless the client's receive
+        /// maximum is lower. They stay in this node's memory until they are acknowledged.
         max_inflight: u16 = 256, "messages", 1..=32_767;
-        /// Messages that wait in a session's queue, those under way included; for a shared subscription, those that wait
-        /// for a member.
+        /// Messages in a session's queue, those in flight included. For a shared subscription: messages that wait for
+        /// one of its subscribers.
         queue_max_messages: u64 = 100_000, "messages", 1..=u64::MAX;
-        /// The same in bytes of topic, payload and properties.
+        /// Bytes of topic, payload and properties in such a queue.
         queue_max_bytes: u64 = 268_435_456, "bytes", 1..=u64::MAX;
-        /// What gives way when a queue is full. Every drop is counted.
+        /// What is dropped when a queue is full. Every drop is counted.
         queue_full: QueuePolicy = QueuePolicy::DropOldest, "";
-        /// Whether messages with QoS 0 are queued for durable sessions whose client is away; for a shared subscription, when
-        /// all its members are.
+        /// Whether messages with QoS 0 are queued for durable sessions whose client is not connected; for a shared
+        /// subscription, when none of its subscribers is connected.
         queue_qos_0: bool = false, "";
-        /// Retained messages of the whole cluster; one more topic is refused with reason 0x97 (quota exceeded). Wills are
-        /// not counted in.
+        /// Retained messages of the whole cluster; one more topic is refused with reason 0x97 (quota exceeded). Wills
+        /// do not count.
         retained_max: u64 = 1_000_000, "messages", 1..=u64::MAX;
-        /// Time between two updates of the topics below `$SYS/`; what has not changed is not sent again. 0 turns them off.
+        /// Time between two updates of the topics below `$SYS/`; a value that has not changed is not sent again. 0
+        /// turns them off.
         sys_interval_s: u16 = 10, "s", 0..=65_535;
-        /// What a client gets as Response Information when it asks for it (MQTT 5): the beginning of topics that it may
-        /// have answers sent to. `{client_id}` stands for its client id. Empty: nobody gets any.
+        /// The Response Information that a client gets when it asks for it (MQTT 5): the prefix of its response topics.
+        /// `{client_id}` stands for its client identifier. Empty: none is sent.
         response_information: String = "clients/{client_id}".into(), "";
-        /// Time from the TCP connection to the end of its CONNECT's authentication; also the time that a
-        /// re-authentication may take.
+        /// Longest time from the TCP connection to the end of authentication; also the longest time of a
+        /// re-authentication.
         connect_timeout_s: u16 = 10, "s", 1..=600;
     }
 
-    /// Who may connect. As long as nothing is set here, everybody may.
+    /// Who may connect. Without a setting here, everybody may.
     auth: AuthConfig {
-        /// File of the users that may log in with SCRAM-SHA-256, MQTT 5's Authentication Method of that name. Then every
-        /// client must: one that does not, and every MQTT 3 client, is refused as not authorized. One line per user as
+        /// File of the users that may log in with the MQTT 5 Authentication Method SCRAM-SHA-256. With it every client
+        /// must log in: another client, and every MQTT 3 client, is refused as not authorized. One line per user as
         /// `quorumq password` writes it, which is PostgreSQL's form after the name:
-        /// `user:SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`. Empty lines and those that begin with `#` are
-        /// skipped. Read when the node starts; give every node the same file.
+        /// `user:SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`. Empty lines and lines that begin with `#`
+        /// are skipped. The file is read when the node starts; give every node the same file.
         scram_file: Option<PathBuf> = None, "";
     }
 
     /// The replicated state store.
     store: StoreConfig {
-        /// Keys the store holds; a SET of one more is answered `the quota has been exceeded`.
+        /// Keys in the store; a SET of one more is answered `the quota has been exceeded`.
         max_keys: u64 = 10_000_000, "keys", 1..=u64::MAX;
-        /// Bytes of all keys and values together; the same answer.
+        /// Bytes of all keys and values together; a SET that exceeds them gets the same answer.
         max_bytes: u64 = 17_179_869_184, "bytes", 1..=u64::MAX;
         /// Keys on one page of a SCAN.
         scan_page_keys: usize = 64, "keys", 4..=bounds::MOST_SCAN_PAGE_KEYS;
@@ -256,9 +262,9 @@ config! {
         listen: Option<Address> = Some(loopback(8080)), "";
     }
 
-    /// What is written to standard error.
+    /// The log, which is written to standard error.
     log: LogConfig {
-        /// Least severe line that is written. `QUORUMQ_LOG` overrides it with a filter such as `info,quorumq::raft=debug`.
+        /// Lowest level that is written. `QUORUMQ_LOG` overrides it with a filter such as `info,quorumq::raft=debug`.
         level: LogLevel = LogLevel::Info, "";
         /// Lines for people or JSON objects for machines.
         format: LogFormat = LogFormat::Text, "";
@@ -266,13 +272,14 @@ config! {
 
     /// Replication: what the log keeps.
     raft: RaftConfig {
-        /// Log written since the last snapshot that causes the next one.
+        /// Bytes written to the log since the last snapshot after which the next one is built.
         snapshot_log_bytes: u64 = 268_435_456, "bytes", 1_048_576..=u64::MAX;
-        /// Least age of log entries that a snapshot lets go of: a node that was away for less catches up from the log.
+        /// Age that log entries must have before a snapshot removes them: a node that was away for less catches up from
+        /// the log.
         keep_log_s: u64 = 600, "s", 0..=604_800;
     }
 
-    /// How much of the machine is used.
+    /// Resources of the machine.
     runtime: RuntimeConfig {
         /// Threads that serve connections; replication has one of its own. 0: one per core.
         worker_threads: usize = 0, "threads", 0..=bounds::MOST_WORKER_THREADS;
@@ -280,7 +287,7 @@ config! {
 
     /// What happens on SIGTERM and Ctrl-C.
     shutdown: ShutdownConfig {
-        /// Longest time in which clients are disconnected and leadership is handed over before the process ends.
+        /// Longest time to disconnect the clients and to hand over leadership before the process ends.
         drain_s: u64 = 10, "s", 0..=3_600;
     }
 }

@@ -1,6 +1,6 @@
 //! Lays a TOML file, the environment and flags over the defaults, and keeps the origin of every value.
 //!
-//! It goes on after an error, so that one run reports everything that is wrong.
+//! Loading continues after an error, so that one run reports every problem.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,7 +13,7 @@ use super::bounds::LARGEST_CONFIG_FILE_BYTES;
 use super::check;
 use super::keys::{Config, Key, keys, sections};
 use super::problem::{Origin, Problem, Problems};
-use super::setting::Input;
+use super::setting::{Input, SettingError};
 
 /// Environment variables with this prefix set keys: `QUORUMQ__MQTT__LISTEN` is `mqtt.listen`.
 pub const ENVIRONMENT_PREFIX: &str = "QUORUMQ__";
@@ -30,14 +30,14 @@ pub struct Flag {
 }
 
 impl Flag {
-    /// Takes `section.key=value` apart.
+    /// Parses the value of `--set`: `section.key=value`.
     ///
     /// # Errors
-    /// A sentence when there is no `=`.
-    pub fn parse_set(text: &str) -> Result<Flag, String> {
+    /// Text without `=`.
+    pub fn parse_set(text: &str) -> Result<Flag, SettingError> {
         let (key, value) = text
             .split_once('=')
-            .ok_or_else(|| format!("expected section.key=value, found {text:?}"))?;
+            .ok_or_else(|| SettingError::unexpected("section.key=value", &Input::Text(text)))?;
         Ok(Flag {
             flag: "--set".into(),
             key: key.trim().to_owned(),
@@ -157,9 +157,9 @@ impl Loader {
             Ok(()) => {
                 self.origins.insert(key.name, origin);
             }
-            Err(message) => {
+            Err(error) => {
                 let hint = Some(format!("{} is {}", key.name, describe(key)));
-                self.problem(origin, name, message, hint);
+                self.problem(origin, name, error.to_string(), hint);
             }
         }
     }
@@ -184,7 +184,7 @@ impl Loader {
     fn file(&mut self, path: &Path) {
         let text = match read(path) {
             Ok(text) => text,
-            Err(message) => {
+            Err(error) => {
                 let origin = Origin::File {
                     path: path.to_owned(),
                     line: 1,
@@ -192,7 +192,7 @@ impl Loader {
                 let hint = Some(
                     "name another file with --config, or leave it out to use the defaults".into(),
                 );
-                return self.problem(origin, "", message, hint);
+                return self.problem(origin, "", error.to_string(), hint);
             }
         };
         let line_of = |offset: usize| Origin::File {
@@ -311,17 +311,24 @@ fn line_at(text: &str, offset: usize) -> usize {
     1 + before.iter().filter(|byte| **byte == b'\n').count()
 }
 
-fn read(path: &Path) -> Result<String, String> {
-    let explain = |error: std::io::Error| format!("cannot be read: {error}");
+/// Why a configuration file was not read.
+#[derive(Debug, thiserror::Error)]
+enum FileError {
+    #[error("cannot be read: {0}")]
+    Io(#[from] std::io::Error),
+    #[error("is larger than {LARGEST_CONFIG_FILE_BYTES} bytes: not a configuration file")]
+    TooLarge,
+    #[error("is not UTF-8 text")]
+    NotText(#[from] std::string::FromUtf8Error),
+}
+
+fn read(path: &Path) -> Result<String, FileError> {
     let mut bytes = Vec::new();
-    let file = File::open(path).map_err(explain)?;
-    file.take(LARGEST_CONFIG_FILE_BYTES + 1)
-        .read_to_end(&mut bytes)
-        .map_err(explain)?;
+    File::open(path)?
+        .take(LARGEST_CONFIG_FILE_BYTES + 1)
+        .read_to_end(&mut bytes)?;
     if bytes.len() as u64 > LARGEST_CONFIG_FILE_BYTES {
-        return Err(format!(
-            "is larger than {LARGEST_CONFIG_FILE_BYTES} bytes: not a configuration file"
-        ));
+        return Err(FileError::TooLarge);
     }
-    String::from_utf8(bytes).map_err(|_| "is not UTF-8 text".to_owned())
+    Ok(String::from_utf8(bytes)?)
 }

@@ -1,8 +1,8 @@
-//! What an operator can set, where each value came from, and what is wrong with it.
+//! The configuration of a node: its keys, where each value came from, and what is wrong with it.
 //!
-//! [`keys`] is the one definition: the [`Config`] tree, its defaults, units, ranges and the reference page all
-//! come from it. [`load`] lays a TOML file, the environment and flags over the defaults and reports every problem
-//! at once. Nothing here opens a socket, touches a data directory or watches a file.
+//! [`keys`] is the one definition: the [`Config`] tree, its defaults, units, ranges and the reference page come from it.
+//! [`load`] lays a TOML file, the environment and flags over the defaults and reports every problem at once. Nothing
+//! here opens a socket, touches a data directory or watches a file.
 
 pub mod bounds;
 mod check;
@@ -19,7 +19,9 @@ pub use keys::{
 pub use load::{Flag, Loaded, Sources, load};
 pub use problem::{Origin, Problem, Problems};
 pub use reference::{example, markdown};
-pub use setting::{Address, ClusterName, LogFormat, LogLevel, Member, OutboxPolicy, QueuePolicy};
+pub use setting::{
+    Address, ClusterName, LogFormat, LogLevel, Member, OutboxPolicy, QueuePolicy, SettingError,
+};
 
 #[cfg(test)]
 mod tests;

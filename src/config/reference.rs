@@ -9,7 +9,7 @@ pub fn markdown() -> String {
     let mut page = String::from(
         "# Configuration\n\n\
          Generated from `src/config/keys.rs`: `quorumq reference configuration > docs/configuration.md`. Do not edit by hand.\n\n\
-         A value is looked for in this order; the first one found wins:\n\n\
+         A value is taken from the first of these sources that has it:\n\n\
          1. flags: `quorumq serve --set section.key=value`, or the direct flags of `quorumq serve --help`;\n\
          2. the environment: `QUORUMQ__SECTION__KEY=value`, for example `QUORUMQ__MQTT__LISTEN=0.0.0.0:1883`;\n\
          3. the TOML file named by `--config`;\n\

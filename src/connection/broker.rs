@@ -1,14 +1,14 @@
-//! What every connection of a node shares.
+//! What all connections of a node share: its services, its settings, and its state.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use super::routing_lease::RoutingLease;
+use super::sys::{SysPublisher, SysTopics};
 use crate::auth::{self, Authenticator, Exchange};
 use crate::base::ids::{ConnectionId, NodeId};
-use crate::base::limits;
-use crate::config::MqttConfig;
-use crate::connection::sys::Sys;
+use crate::config::{Config, MqttConfig};
 use crate::machine::tables::Backing;
 use crate::mailbox::back_pressure::OutboxLimits;
 use crate::replica::applier::View;
@@ -20,138 +20,175 @@ use crate::store::Quota;
 use crate::store::scan::PageBudget;
 use crate::telemetry::metrics::Metrics;
 
-/// How long this node may take its replica of the subscriptions for current: for [`limits::ROUTING_LEASE`] after it last began
-/// to renew that it is in touch with a majority. Whoever subscribes waits that long for a node that is silent, so that no
-/// message it accepts later passes the subscriber by (P6).
-#[derive(Debug)]
-pub struct RoutingLease {
-    origin: Instant,
-    /// Milliseconds after `origin`.
-    until: AtomicU64,
+/// Handles of the node's other parts.
+pub(crate) struct Services {
+    /// The way into the log.
+    pub(crate) proposer: Arc<Proposer>,
+    /// Linearizable reads.
+    pub(crate) reader: Arc<Reader>,
+    /// Where messages go.
+    pub(crate) router: Arc<Router>,
+    /// The applied state.
+    pub(crate) backing: Arc<dyn Backing>,
+    /// Log time.
+    pub(crate) clock: Arc<Clock>,
+    /// Figures of the applied state.
+    pub(crate) view: Arc<View>,
 }
 
-impl Default for RoutingLease {
-    fn default() -> Self {
-        RoutingLease {
-            origin: Instant::now(),
-            until: AtomicU64::new(0),
+/// What the operator configured.
+pub(crate) struct Settings {
+    /// This node.
+    pub(crate) node: NodeId,
+    /// Limits and announcements of MQTT.
+    pub(crate) mqtt: MqttConfig,
+    /// What a page of a SCAN may cost.
+    pub(crate) scan_page: PageBudget,
+    /// What the state store may hold.
+    pub(crate) store_quota: Quota,
+    /// What may wait for one client.
+    pub(crate) outbox: Arc<OutboxLimits>,
+}
+
+impl Settings {
+    /// The settings of a node; `metrics` counts what its outboxes drop.
+    pub(crate) fn new(config: &Config, metrics: &Arc<Metrics>) -> Settings {
+        let mqtt = config.mqtt.clone();
+        let outbox = OutboxLimits {
+            bytes: mqtt.outbox_max_bytes,
+            stall: Duration::from_secs(mqtt.outbox_stall_s.into()),
+            full: mqtt.outbox_full,
+            metrics: metrics.clone(),
+        };
+        Settings {
+            node: NodeId(config.node.id),
+            mqtt,
+            scan_page: PageBudget {
+                max_keys: config.store.scan_page_keys,
+                ..PageBudget::default()
+            },
+            store_quota: Quota {
+                max_keys: config.store.max_keys,
+                max_bytes: config.store.max_bytes,
+            },
+            outbox: Arc::new(outbox),
         }
     }
 }
 
-impl RoutingLease {
-    /// RoutingLease was proven by a question asked at `asked`.
-    pub fn renew(&self, asked: Instant) {
-        let until = asked + limits::ROUTING_LEASE - self.origin;
-        self.until.store(
-            u64::try_from(until.as_millis()).unwrap_or(u64::MAX),
-            Ordering::Release,
-        );
-    }
-
-    /// Whether that is recent enough.
-    pub fn is_valid(&self) -> bool {
-        self.origin.elapsed().as_millis() < u128::from(self.until.load(Ordering::Acquire))
-    }
-}
-
-/// Handles of the node, and what the operator configured.
-pub struct Broker {
-    /// This node.
-    pub node: NodeId,
-    /// Limits and announcements.
-    pub config: MqttConfig,
-    /// What clients must show before they are let in.
-    pub authenticator: Authenticator,
-    /// What a page of a SCAN may cost.
-    pub scan_page: PageBudget,
-    /// What the state store may hold.
-    pub store_quota: Quota,
-    /// Where messages go.
-    pub router: Arc<Router>,
-    /// What may wait for one client.
-    pub outbox: Arc<OutboxLimits>,
-    /// The way into the log.
-    pub proposer: Arc<Proposer>,
-    /// Linearizable reads.
-    pub reader: Arc<Reader>,
-    /// The applied state.
-    pub backing: Arc<dyn Backing>,
-    /// Log time.
-    pub clock: Arc<Clock>,
-    /// What apply knows.
-    pub view: Arc<View>,
-    /// Topics below `$SYS/`.
-    pub sys: Sys,
-    /// Counters.
-    pub metrics: Arc<Metrics>,
-    /// Whether this node may serve clients: its life is registered and it is in touch with a majority.
-    pub serving: AtomicBool,
-    /// Whether messages may go past the log.
-    pub routing_lease: RoutingLease,
-    /// Whether the node is shutting down.
-    pub draining: AtomicBool,
+/// Whether the node may serve clients, and how.
+#[derive(Debug)]
+pub(crate) struct NodeState {
+    serving: AtomicBool,
+    draining: AtomicBool,
+    routing_lease: RoutingLease,
     next_connection: AtomicU64,
 }
 
-impl Broker {
-    /// Shared state of a node that does not serve yet.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "called once, where the node is put together"
-    )]
-    pub fn new(
-        node: NodeId,
-        config: MqttConfig,
-        authenticator: Authenticator,
-        scan_page: PageBudget,
-        store_quota: Quota,
-        router: Arc<Router>,
-        proposer: Arc<Proposer>,
-        reader: Arc<Reader>,
-        backing: Arc<dyn Backing>,
-        clock: Arc<Clock>,
-        view: Arc<View>,
-        metrics: Arc<Metrics>,
-    ) -> Arc<Broker> {
-        let outbox = OutboxLimits {
-            bytes: config.outbox_max_bytes,
-            stall: Duration::from_secs(config.outbox_stall_s.into()),
-            full: config.outbox_full,
-            metrics: metrics.clone(),
-        };
-        Arc::new(Broker {
-            outbox: Arc::new(outbox),
-            node,
-            config,
-            authenticator,
-            scan_page,
-            store_quota,
-            router,
-            proposer,
-            reader,
-            backing,
-            clock,
-            view,
-            sys: Sys::default(),
-            metrics,
+impl Default for NodeState {
+    /// A node that does not serve yet.
+    fn default() -> Self {
+        NodeState {
             serving: AtomicBool::new(false),
-            routing_lease: RoutingLease::default(),
             draining: AtomicBool::new(false),
+            routing_lease: RoutingLease::default(),
             next_connection: AtomicU64::new(1),
-        })
+        }
+    }
+}
+
+impl NodeState {
+    /// Whether the node's incarnation is registered and a quorum is in reach.
+    pub(crate) fn is_serving(&self) -> bool {
+        self.serving.load(Ordering::Acquire)
+    }
+
+    /// Sets what [`NodeState::is_serving`] tells; returns what it told before.
+    pub(crate) fn set_serving(&self, serving: bool) -> bool {
+        self.serving.swap(serving, Ordering::AcqRel)
+    }
+
+    /// Whether the node is shutting down.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// The node shuts down: it takes no more clients.
+    pub(crate) fn start_draining(&self) {
+        self.draining.store(true, Ordering::Release);
+    }
+
+    /// Whether new sessions may be opened.
+    pub(crate) fn accepts_clients(&self) -> bool {
+        self.is_serving() && !self.is_draining()
+    }
+
+    /// Whether messages may go past the log.
+    pub(crate) fn routing_lease(&self) -> &RoutingLease {
+        &self.routing_lease
     }
 
     /// A connection id that was not used before in this process.
-    pub fn next_connection(&self) -> ConnectionId {
+    pub(crate) fn next_connection(&self) -> ConnectionId {
         ConnectionId(self.next_connection.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// What all connections of a node share.
+pub(crate) struct Broker {
+    /// What the operator configured.
+    pub(crate) settings: Settings,
+    /// Handles of the node's other parts.
+    pub(crate) services: Services,
+    /// Whether the node may serve clients.
+    pub(crate) state: NodeState,
+    /// The topics below `$SYS/`.
+    pub(crate) sys: Arc<SysTopics>,
+    /// Counters.
+    pub(crate) metrics: Arc<Metrics>,
+    authenticator: Authenticator,
+}
+
+impl Broker {
+    /// The broker of a node that does not serve yet.
+    pub(crate) fn new(
+        settings: Settings,
+        services: Services,
+        authenticator: Authenticator,
+        metrics: Arc<Metrics>,
+    ) -> Arc<Broker> {
+        Arc::new(Broker {
+            settings,
+            services,
+            state: NodeState::default(),
+            sys: Arc::default(),
+            metrics,
+            authenticator,
+        })
+    }
+
+    /// What keeps the topics below `$SYS/` current.
+    pub(crate) fn sys_publisher(&self) -> SysPublisher {
+        SysPublisher {
+            interval: Duration::from_secs(self.settings.mqtt.sys_interval_s.into()),
+            node: self.settings.node,
+            topics: self.sys.clone(),
+            router: self.services.router.clone(),
+            view: self.services.view.clone(),
+            metrics: self.metrics.clone(),
+        }
+    }
+
+    /// Whether clients must use extended authentication.
+    pub(crate) fn requires_authentication(&self) -> bool {
+        self.authenticator.is_required()
     }
 
     /// Begins an exchange of a method with a client; `None` when there is no such method.
     ///
     /// # Errors
     /// When the system gives no random bytes.
-    pub fn begin_authentication(
+    pub(crate) fn begin_authentication(
         &self,
         method: &str,
         client_id: &str,
@@ -165,31 +202,5 @@ impl Broker {
             entropy,
         };
         Ok(self.authenticator.begin(method, &client))
-    }
-
-    /// Whether clients are accepted.
-    pub fn is_serving(&self) -> bool {
-        self.serving.load(Ordering::Acquire) && !self.draining.load(Ordering::Acquire)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    #[test]
-    fn touch_lasts_from_the_question_not_from_the_answer() {
-        let lease = RoutingLease::default();
-        assert!(!lease.is_valid());
-        lease.renew(Instant::now());
-        assert!(lease.is_valid());
-        let lease = RoutingLease {
-            origin: Instant::now() - limits::ROUTING_LEASE - Duration::from_secs(1),
-            ..RoutingLease::default()
-        };
-        lease.renew(lease.origin + Duration::from_millis(900));
-        assert!(!lease.is_valid(), "asked more than a second ago");
     }
 }

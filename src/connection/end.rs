@@ -7,41 +7,65 @@ use crate::telemetry::labels::DisconnectReason;
 
 /// The end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub(super) struct Ended {
     /// For the metrics and the log.
-    pub cause: DisconnectReason,
-    /// What is sent to an MQTT 5 client before the socket is closed; `None` when nothing is.
-    pub tell: Option<ReasonCode>,
+    pub(super) cause: DisconnectReason,
+    /// The reason code of the DISCONNECT for an MQTT 5 client; `None` when the socket is closed without one.
+    pub(super) reason: Option<ReasonCode>,
     /// Half a sentence for the log and for the client's reason string.
-    pub text: &'static str,
+    pub(super) text: &'static str,
     /// The client sent DISCONNECT 0x00: its will is dropped `[MQTT-3.14.4-3]`.
-    pub discard_will: bool,
+    pub(super) discard_will: bool,
 }
 
 impl Ended {
-    /// The server ends it and tells the client why.
-    pub const fn told(cause: DisconnectReason, reason: ReasonCode, text: &'static str) -> Ended {
+    /// The server ends the connection with a DISCONNECT.
+    pub(super) const fn disconnect(
+        cause: DisconnectReason,
+        reason: ReasonCode,
+        text: &'static str,
+    ) -> Ended {
         Ended {
             cause,
-            tell: Some(reason),
+            reason: Some(reason),
             text,
             discard_will: false,
         }
     }
 
-    /// The client or the network ended it.
-    pub const fn silent(cause: DisconnectReason, text: &'static str) -> Ended {
+    /// The connection ends without a DISCONNECT: the client or the network ended it, or a CONNACK says why.
+    pub(super) const fn close(cause: DisconnectReason, text: &'static str) -> Ended {
         Ended {
             cause,
-            tell: None,
+            reason: None,
             text,
             discard_will: false,
         }
     }
 
-    /// A protocol error of the client.
-    pub const fn protocol(text: &'static str) -> Ended {
-        Ended::told(DisconnectReason::Protocol, ReasonCode::ProtocolError, text)
+    /// The socket is closed.
+    pub(super) const fn network() -> Ended {
+        let text = "the client or the network closed the connection";
+        Ended::close(DisconnectReason::Network, text)
+    }
+
+    /// The client breaks the protocol.
+    pub(super) const fn protocol(text: &'static str) -> Ended {
+        Ended::disconnect(DisconnectReason::Protocol, ReasonCode::ProtocolError, text)
+    }
+
+    /// The client has more messages unacknowledged than it may `[MQTT-3.3.4-7]`.
+    pub(super) const fn receive_maximum() -> Ended {
+        Ended::disconnect(
+            DisconnectReason::ReceiveMaximum,
+            ReasonCode::ReceiveMaximumExceeded,
+            "more messages are unacknowledged than the receive maximum allows",
+        )
+    }
+
+    /// The client is not who it says it is, or does not show it.
+    pub(super) const fn not_authenticated(reason: ReasonCode, text: &'static str) -> Ended {
+        Ended::disconnect(DisconnectReason::NotAuthenticated, reason, text)
     }
 }
 
@@ -52,7 +76,7 @@ impl From<DecodeError> for Ended {
             ReasonCode::MalformedPacket => DisconnectReason::Malformed,
             _ => DisconnectReason::Protocol,
         };
-        Ended::told(cause, error.reason(), error.text())
+        Ended::disconnect(cause, error.reason(), error.text())
     }
 }
 
@@ -60,33 +84,33 @@ impl From<End> for Ended {
     fn from(end: End) -> Ended {
         use DisconnectReason as Cause;
         match end {
-            End::Machine(EndReason::TakenOver) => Ended::told(
+            End::Machine(EndReason::TakenOver) => Ended::disconnect(
                 Cause::TakenOver,
                 ReasonCode::SessionTakenOver,
                 "another connection took the session over",
             ),
-            End::Machine(EndReason::Administrative) => Ended::told(
+            End::Machine(EndReason::Administrative) => Ended::disconnect(
                 Cause::Administrative,
                 ReasonCode::AdministrativeAction,
                 "an operator ended the session",
             ),
-            End::Machine(EndReason::QueueFull) => Ended::told(
+            End::Machine(EndReason::QueueFull) => Ended::disconnect(
                 Cause::SlowConsumer,
                 ReasonCode::QuotaExceeded,
                 "the session's queue was full, and its policy is to end the session",
             ),
             // DISCONNECT has no 0x88 `[MQTT-3.14.2-1]`: that is for the CONNACKs that follow.
-            End::Unavailable => Ended::told(
+            End::Unavailable => Ended::disconnect(
                 Cause::NoLeader,
                 ReasonCode::UseAnotherServer,
                 "this node has lost touch with the cluster's majority",
             ),
-            End::ShuttingDown => Ended::told(
+            End::ShuttingDown => Ended::disconnect(
                 Cause::Shutdown,
                 ReasonCode::ServerShuttingDown,
                 "this node is shutting down",
             ),
-            End::OutboxFull => Ended::told(
+            End::OutboxFull => Ended::disconnect(
                 Cause::SlowConsumer,
                 ReasonCode::QuotaExceeded,
                 "the client reads more slowly than its subscriptions' messages come",
@@ -100,9 +124,9 @@ mod tests {
     use super::*;
     use crate::codec::{Disconnect, PeerLimits, Version, encode};
 
-    /// [MQTT-3.14.2-1]: what DISCONNECT can't say would not be said at all.
+    /// [MQTT-3.14.2-1]: the codec refuses a reason code that DISCONNECT does not have.
     #[test]
-    fn every_end_can_be_told() {
+    fn every_end_has_a_disconnect() {
         for end in [
             End::Machine(EndReason::TakenOver),
             End::Machine(EndReason::Administrative),
@@ -111,7 +135,7 @@ mod tests {
             End::ShuttingDown,
             End::OutboxFull,
         ] {
-            let reason = Ended::from(end).tell.expect("the client is told");
+            let reason = Ended::from(end).reason.expect("the client is told");
             let packet = Disconnect::new(reason);
             let written =
                 encode::disconnect(&mut Vec::new(), Version::V5, &packet, PeerLimits::NONE);

@@ -1,105 +1,74 @@
 //! From the first byte to the opening of a session: CONNECT, and the exchange of AUTH packets that its Authentication
-//! Method asks for (MQTT 5.0 §4.12). Nothing is proposed to the log before the client has proved who it is.
-
-use std::sync::Arc;
+//! Method asks for (MQTT 5.0 §4.12).
+//!
+//! Invariant: nothing is proposed to the log before the client has proved who it is.
 
 use tokio::net::TcpStream;
 
-use super::authenticate::{Login, Proved, not_authenticated};
-use super::connect::{NOT_IN_TOUCH, Opening, Refusal, limits, refuse_malformed, refuse_within};
+use super::broker::Broker;
 use super::end::Ended;
-use super::task::{READ_BUFFER, is_transient, network};
+use super::opening::{Login, Opening, limits};
+use super::options::Identity;
+use super::refusal::{NO_QUORUM, Refusal};
+use super::socket::{read_some, write_all};
 use crate::auth::{Exchange, Step};
 use crate::codec::{
     self, Auth, Connect, DecodeError, Packet, PacketType, PeerLimits, ReasonCode, decode_connect,
     encode, frame,
 };
-use crate::connection::broker::Broker;
 use crate::telemetry::labels::DisconnectReason;
-
-/// An end without an answer.
-fn silent(ended: Ended) -> Refusal {
-    Refusal {
-        packet: Vec::new(),
-        ended: Ended {
-            tell: None,
-            ..ended
-        },
-    }
-}
 
 /// Reads the CONNECT, sees it authenticated, and proposes the opening of its session. What came after it is left in
 /// `unfinished`.
 pub(super) async fn open(
-    broker: &Arc<Broker>,
+    broker: &Broker,
     stream: &TcpStream,
     unfinished: &mut Vec<u8>,
 ) -> Result<Opening, Refusal> {
-    let max_packet_size = broker.config.max_packet_size_bytes;
+    let network = |_| Refusal::silent(Ended::network());
+    let max_packet_size = broker.settings.mqtt.max_packet_size_bytes;
     let length = loop {
-        read_some(stream, unfinished).await?;
+        read_some(stream, unfinished).await.map_err(network)?;
         if unfinished
             .first()
             .is_some_and(|first| *first != PacketType::Connect.first_byte())
         {
-            // [MQTT-3.1.0-1]: no answer, this may not be MQTT at all.
-            let text = DecodeError::FirstPacketNotConnect.text();
-            let ended = Ended::silent(DisconnectReason::Protocol, text);
-            return Err(silent(ended));
+            return Err(Refusal::not_connect());
         }
         match frame::next(unfinished, max_packet_size) {
             Ok(Some(found)) => break found.length,
             Ok(None) => {}
-            Err(error) => return Err(silent(error.into())),
+            Err(error) => return Err(Refusal::silent(error.into())),
         }
     };
     let bytes: Vec<u8> = unfinished.drain(..length).collect();
     let found = match frame::next(&bytes, max_packet_size) {
         Ok(Some(found)) => found,
         // Not reached: the same bytes were a frame above.
-        Ok(None) => return Err(silent(network())),
-        Err(error) => return Err(silent(error.into())),
+        Ok(None) => return Err(Refusal::silent(Ended::network())),
+        Err(error) => return Err(Refusal::silent(error.into())),
     };
-    let connect = decode_connect(found).map_err(|error| refuse_malformed(found, error))?;
+    let connect = decode_connect(found).map_err(|error| Refusal::malformed(found, error))?;
     let login = authenticate(broker, stream, unfinished, &connect).await?;
     Opening::begin(broker, &connect, login)
 }
 
-async fn read_some(stream: &TcpStream, unfinished: &mut Vec<u8>) -> Result<(), Refusal> {
-    loop {
-        stream.readable().await.map_err(|_| silent(network()))?;
-        let read = READ_BUFFER.with_borrow_mut(|buffer| {
-            let read = stream.try_read(buffer)?;
-            unfinished.extend_from_slice(&buffer[..read]);
-            Ok(read)
-        });
-        match read {
-            Ok(0) => return Err(silent(network())),
-            Ok(_) => return Ok(()),
-            Err(error) if is_transient(&error) => {}
-            Err(_) => return Err(silent(network())),
-        }
-    }
-}
-
 /// Sees that the client proves who it is, where this node or the client asks for it.
 async fn authenticate(
-    broker: &Arc<Broker>,
+    broker: &Broker,
     stream: &TcpStream,
     unfinished: &mut Vec<u8>,
     connect: &Connect<'_>,
 ) -> Result<Option<Login>, Refusal> {
     let limits = limits(connect);
-    let refuse = |reason, text| refuse_within(limits, Some(connect.version), reason, text);
-    if !broker.is_serving() {
-        return Err(refuse(ReasonCode::ServerUnavailable, NOT_IN_TOUCH));
+    let refuse = |reason, text| Refusal::connack(limits, Some(connect.version), reason, text);
+    let not_authenticated =
+        |reason, text| Refusal::not_authenticated(limits, connect.version, reason, text);
+    if !broker.state.accepts_clients() {
+        return Err(refuse(ReasonCode::ServerUnavailable, NO_QUORUM));
     }
-    let not_authenticated = |reason, text| Refusal {
-        ended: silent(not_authenticated(reason, text)).ended,
-        ..refuse(reason, text)
-    };
     let Some(method) = connect.authentication_method else {
-        if broker.authenticator.is_required() {
+        if broker.requires_authentication() {
             let text = "this server asks for extended authentication";
             return Err(not_authenticated(ReasonCode::NotAuthorized, text));
         }
@@ -122,22 +91,22 @@ async fn authenticate(
         stream,
         unfinished,
         limits,
-        max_packet_size: broker.config.max_packet_size_bytes,
+        max_packet_size: broker.settings.mqtt.max_packet_size_bytes,
         method,
     };
     let data = connect.authentication_data.map(<[u8]>::to_vec);
-    match dialogue.hold(exchange, data).await {
+    match dialogue.run(exchange, data).await {
         Ok(login) => Ok(Some(login)),
-        Err(Failed::Silently(ended)) => Err(silent(ended)),
+        Err(Failed::Closed(ended)) => Err(Refusal::silent(ended)),
         Err(Failed::Refused(reason, text)) => Err(refuse(reason, text)),
         Err(Failed::NotAuthenticated(reason, text)) => Err(not_authenticated(reason, text)),
     }
 }
 
-/// Why there is no login.
+/// Why an authentication has failed.
 enum Failed {
     /// The client or the network has ended it.
-    Silently(Ended),
+    Closed(Ended),
     /// The client broke the protocol.
     Refused(ReasonCode, &'static str),
     /// The mechanism says no `[MQTT-4.12.0-4]`.
@@ -154,7 +123,7 @@ struct Dialogue<'a> {
 }
 
 impl Dialogue<'_> {
-    async fn hold(
+    async fn run(
         &mut self,
         mut exchange: Exchange,
         mut data: Option<Vec<u8>>,
@@ -163,11 +132,11 @@ impl Dialogue<'_> {
             match exchange.step(data.as_deref()) {
                 Step::Continue(challenge) => self.send(&challenge).await?,
                 Step::Success { identity, data } => {
-                    let proved = Proved {
+                    let identity = Identity {
                         method: self.method.into(),
-                        identity,
+                        name: identity,
                     };
-                    return Ok(Login { proved, data });
+                    return Ok(Login { identity, data });
                 }
                 Step::Refused(reason, text) => return Err(Failed::NotAuthenticated(reason, text)),
             }
@@ -184,17 +153,8 @@ impl Dialogue<'_> {
             let text = "AUTH is larger than the client accepts";
             Failed::Refused(ReasonCode::PacketTooLarge, text)
         })?;
-        let mut rest = &bytes[..];
-        while !rest.is_empty() {
-            let failed = |_| Failed::Silently(network());
-            self.stream.writable().await.map_err(failed)?;
-            match self.stream.try_write(rest) {
-                Ok(written) => rest = &rest[written..],
-                Err(error) if is_transient(&error) => {}
-                Err(error) => return Err(failed(error)),
-            }
-        }
-        Ok(())
+        let sent = write_all(self.stream, &bytes).await;
+        sent.map_err(|_| Failed::Closed(Ended::network()))
     }
 
     /// The data of the client's AUTH 0x18. Nothing but AUTH and DISCONNECT may come here `[MQTT-3.1.2-30]`.
@@ -211,7 +171,7 @@ impl Dialogue<'_> {
                 return Ok(data);
             }
             let read = read_some(self.stream, self.unfinished).await;
-            read.map_err(|refusal| Failed::Silently(refusal.ended))?;
+            read.map_err(|_| Failed::Closed(Ended::network()))?;
         }
     }
 
@@ -227,10 +187,7 @@ impl Dialogue<'_> {
             Packet::Auth(_) => "a re-authentication before the CONNACK",
             Packet::Disconnect(_) => {
                 let text = "the client disconnected";
-                return Err(Failed::Silently(Ended::silent(
-                    DisconnectReason::Client,
-                    text,
-                )));
+                return Err(Failed::Closed(Ended::close(DisconnectReason::Client, text)));
             }
             _ => "only AUTH and DISCONNECT may come before the CONNACK",
         };

@@ -1,26 +1,25 @@
 //! Accepts connections and gives each its task.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::connection;
-use crate::connection::broker::Broker;
+use super::broker::Broker;
+use super::task;
 use crate::telemetry::labels::DisconnectReason;
 
-/// After an accept failed for want of descriptors or memory.
-const RETRY: Duration = Duration::from_millis(50);
+/// Between two attempts, when the system has no descriptors or memory for a connection.
+const RETRY_AFTER: Duration = Duration::from_millis(50);
 
 /// Accepts until the task is ended.
-pub async fn run(listener: TcpListener, broker: Arc<Broker>) {
+pub(crate) async fn run(listener: TcpListener, broker: Arc<Broker>) {
     loop {
         match listener.accept().await {
             Ok((stream, address)) => accept(&broker, stream, address),
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
-                tokio::time::sleep(RETRY).await;
+                tokio::time::sleep(RETRY_AFTER).await;
             }
         }
     }
@@ -30,8 +29,8 @@ fn accept(broker: &Arc<Broker>, stream: TcpStream, address: std::net::SocketAddr
     let metrics = &broker.metrics;
     metrics.connections_opened.increment();
     let open = metrics.connections.get();
-    if open >= i64::try_from(broker.config.max_connections).unwrap_or(i64::MAX)
-        || broker.draining.load(Ordering::Acquire)
+    if open >= i64::try_from(broker.settings.mqtt.max_connections).unwrap_or(i64::MAX)
+        || broker.state.is_draining()
     {
         metrics
             .disconnects
@@ -46,7 +45,7 @@ fn accept(broker: &Arc<Broker>, stream: TcpStream, address: std::net::SocketAddr
     metrics.connections.increment();
     let broker = broker.clone();
     tokio::spawn(async move {
-        connection::task::serve(&broker, stream, address).await;
+        task::serve(&broker, stream, address).await;
         broker.metrics.connections.decrement();
     });
 }

@@ -1,82 +1,33 @@
 //! What a connection has asked the node for and not got yet, by request id.
 
-use bytes::Bytes;
-
-use super::retained::Feed;
-use crate::codec::{PacketId, QoS, ReasonCode};
+use super::acknowledgements::AcknowledgementsInLog;
+use super::publishing::request::{DirectPublish, LoggedPublish};
+use super::store_requests::request::StoreRequest;
+use super::subscribing::request::SubscribeRequest;
+use crate::codec::PacketId;
 use crate::mailbox::RequestId;
-use crate::telemetry::labels::Verb;
 
-/// A state-store request's way back.
+/// A request under way. Its type tells which part of the connection gets the reply; the content is private to that
+/// part.
 #[derive(Debug)]
-pub struct StoreRequest {
-    /// To be acknowledged after the answer.
-    pub packet_id: PacketId,
-    /// Where the answer goes.
-    pub response_topic: Box<str>,
-    /// What it repeats.
-    pub correlation_data: Bytes,
-    /// What was asked.
-    pub verb: Verb,
-}
-
-/// A request under way.
-#[derive(Debug)]
-pub enum Request {
-    /// A PUBLISH that other nodes must confirm, or that waits for slow subscribers.
-    Publish {
-        /// To be acknowledged.
-        packet_id: PacketId,
-        /// PUBREC instead of PUBACK.
-        exactly_once: bool,
-        /// Nodes that have not confirmed yet.
-        unconfirmed: u32,
-        /// Subscribers of this node, and other nodes that have some, that read too slowly.
-        held: u32,
-        /// Its size.
-        bytes: usize,
-    },
+pub(super) enum Request {
     /// A PUBLISH on its way through the log.
-    Logged {
-        /// To be acknowledged; `None` with QoS 0.
-        packet_id: Option<PacketId>,
-        /// Its QoS.
-        qos: QoS,
-        /// It was to be retained.
-        retain: bool,
-        /// Subscribers of this node that read too slowly.
-        held: u32,
-        /// Its size.
-        bytes: usize,
-    },
-    /// Acknowledgements of the client's on their way through the log.
-    Acknowledge {
-        /// Messages of its session's queue whose PUBREC came: PUBREL follows.
-        received: Vec<u64>,
-        /// Its own publishes whose PUBREL came: PUBCOMP follows.
-        released: Vec<u32>,
-    },
-    /// SUBSCRIBE: the reason codes, of which the successes count once the subscription is everywhere.
-    Subscribe {
-        /// To be acknowledged.
-        packet_id: PacketId,
-        /// One per filter.
-        reasons: Box<[ReasonCode]>,
-        /// The subscriptions that were asked for, for their retained messages.
-        feeds: Vec<Feed>,
-    },
-    /// UNSUBSCRIBE.
-    Unsubscribe {
-        /// To be acknowledged.
-        packet_id: PacketId,
-    },
+    LoggedPublish(LoggedPublish),
+    /// A PUBLISH past the log that is not acknowledged yet.
+    DirectPublish(DirectPublish),
+    /// SUBSCRIBE.
+    Subscribe(SubscribeRequest),
+    /// UNSUBSCRIBE, to be acknowledged under this id.
+    Unsubscribe(PacketId),
+    /// Acknowledgements of the client on their way through the log.
+    Acknowledge(AcknowledgementsInLog),
     /// A request to the state store.
     Store(Box<StoreRequest>),
 }
 
-/// The requests of a connection. Tickets are reused once their request is answered.
+/// The requests of a connection. A request id is used again once its request is answered.
 #[derive(Debug, Default)]
-pub struct Requests {
+pub(super) struct Requests {
     slots: Vec<Option<Request>>,
     free: Vec<RequestId>,
     count: usize,
@@ -87,7 +38,7 @@ impl Requests {
     const KEPT_SLOTS: usize = 4;
 
     /// Adds a request.
-    pub fn insert(&mut self, request: Request) -> RequestId {
+    pub(super) fn insert(&mut self, request: Request) -> RequestId {
         self.count += 1;
         match self.free.pop() {
             Some(request_id) => {
@@ -102,13 +53,18 @@ impl Requests {
         }
     }
 
-    /// The request of a request id.
-    pub fn get_mut(&mut self, request_id: RequestId) -> Option<&mut Request> {
+    /// A request under way.
+    pub(super) fn get(&self, request_id: RequestId) -> Option<&Request> {
+        self.slots.get(request_id as usize)?.as_ref()
+    }
+
+    /// A request under way, to be changed.
+    pub(super) fn get_mut(&mut self, request_id: RequestId) -> Option<&mut Request> {
         self.slots.get_mut(request_id as usize)?.as_mut()
     }
 
     /// Takes a request out.
-    pub fn remove(&mut self, request_id: RequestId) -> Option<Request> {
+    pub(super) fn remove(&mut self, request_id: RequestId) -> Option<Request> {
         let request = self.slots.get_mut(request_id as usize)?.take()?;
         self.count -= 1;
         if self.count == 0 && self.slots.len() > Self::KEPT_SLOTS {
@@ -120,7 +76,28 @@ impl Requests {
     }
 
     /// Number of requests under way.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_used_again_and_many_slots_are_given_back() {
+        let mut requests = Requests::default();
+        let mut ids: Vec<_> = (0..6)
+            .map(|_| requests.insert(Request::Unsubscribe(PacketId::MIN)))
+            .collect();
+        assert_eq!(ids, [0, 1, 2, 3, 4, 5]);
+        assert!(requests.remove(3).is_some() && requests.remove(3).is_none());
+        assert!(requests.get(3).is_none() && requests.get(9).is_none());
+        assert_eq!(requests.insert(Request::Unsubscribe(PacketId::MIN)), 3);
+        for id in ids.drain(..) {
+            requests.remove(id);
+        }
+        assert_eq!((requests.len(), requests.slots.len()), (0, 0));
     }
 }

@@ -1,11 +1,11 @@
 //! A connection's task: the socket, the mailbox and the clock, around [`Connection`].
 //!
-//! One buffer per thread takes what is read; only the beginning of an unfinished packet is kept per connection. So an
-//! idle connection holds no buffer.
+//! One buffer per thread takes what is read; a connection keeps only the beginning of an unfinished packet, so an idle
+//! connection holds no buffer.
 
 use std::cell::RefCell;
+use std::convert::Infallible;
 use std::future::poll_fn;
-use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,27 +16,28 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::Connection;
-use super::Flow;
-use super::connect::Refusal;
+use super::broker::Broker;
+use super::context::Flow;
+use super::coordinator::Connection;
+use super::drain_timeout::DrainTimeout;
 use super::end::Ended;
 use super::handshake;
-use crate::base::limits;
-use crate::codec::frame;
-use crate::connection::broker::Broker;
+use super::refusal::Refusal;
+use super::socket::{READ_BUFFER, is_transient, write_all};
+use crate::codec::{ReasonCode, frame};
 use crate::mailbox::Contents;
-use crate::mailbox::back_pressure::BackPressureState;
 use crate::telemetry::labels::DisconnectReason;
 
-/// How long a goodbye may take to leave.
-const GOODBYE: Duration = Duration::from_secs(2);
+/// How long the last packets, with DISCONNECT or CONNACK, may take to leave.
+const LAST_PACKETS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Before a packet that could not be taken is offered again.
-const STALL: Duration = Duration::from_millis(5);
+const RETRY_AFTER: Duration = Duration::from_millis(5);
+
+/// Capacity for unfinished packets that an idle connection may keep, bytes.
+const KEPT_BYTES: usize = 1024;
 
 thread_local! {
-    /// What is read from any socket of this thread.
-    pub(super) static READ_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; limits::READ_BUFFER_BYTES]);
     /// What is taken from any mailbox of this thread.
     static CONTENTS: RefCell<Contents> = RefCell::default();
 }
@@ -46,32 +47,25 @@ enum Event {
     Read,
     Writable,
     Mailbox,
-    /// Publishers wait for this client, or do not any more.
-    Pressure,
-    Timer,
+    /// Publishers have begun to wait for this client, wait no longer, or have waited long enough.
+    BackPressure,
+    KeepAlive,
 }
 
-/// How long publishers have been waiting for this client.
-struct Patience {
-    over: Pin<Box<Sleep>>,
-    /// What it had got when that began.
-    drained: u64,
-}
-
-/// Serves one client until its connection ends. What the beginning needs is given back when it is over: most connections
-/// are idle most of the time, and there are many.
-pub async fn serve(broker: &Arc<Broker>, stream: TcpStream, address: SocketAddr) {
+/// Serves one client until its connection ends. What the beginning needs is given back when it is over: most
+/// connections are idle most of the time, and there are many.
+pub(super) async fn serve(broker: &Arc<Broker>, stream: TcpStream, address: SocketAddr) {
     match Box::pin(begin(broker, stream)).await {
         Ok(mut task) => task.run(address).await,
         Err(refused) => Box::pin(refuse(broker, refused, address)).await,
     }
 }
 
-/// Tells a client why its connection can't be.
+/// Tells a client why it is refused.
 async fn refuse(broker: &Broker, refused: Box<(TcpStream, Refusal)>, address: SocketAddr) {
     let (stream, refusal) = &*refused;
     send_last(stream, &refusal.packet).await;
-    ended(broker, &refusal.ended, address, "");
+    report_end(broker, &refusal.ended, address, "");
 }
 
 /// CONNECT, authentication, and the session's opening.
@@ -80,16 +74,14 @@ async fn begin(
     stream: TcpStream,
 ) -> Result<Box<Task>, Box<(TcpStream, Refusal)>> {
     let mut unfinished = Vec::new();
-    let timeout = Duration::from_secs(broker.config.connect_timeout_s.into());
+    let timeout = Duration::from_secs(broker.settings.mqtt.connect_timeout_s.into());
     let open = handshake::open(broker, &stream, &mut unfinished);
     let opening = match tokio::time::timeout(timeout, open).await {
         Ok(opening) => opening,
         Err(_) => {
             let text = "no CONNECT, or not all of its authentication, came in time";
-            Err(Refusal {
-                packet: Vec::new(),
-                ended: Ended::silent(DisconnectReason::ConnectTimeout, text),
-            })
+            let ended = Ended::close(DisconnectReason::ConnectTimeout, text);
+            Err(Refusal::silent(ended))
         }
     };
     let connection = match opening {
@@ -101,48 +93,21 @@ async fn begin(
             connection,
             stream,
             unfinished,
-            written: 0,
-            patience: None,
+            drain_timeout: DrainTimeout::default(),
         })),
         Err(refusal) => Err(Box::new((stream, refusal))),
     }
 }
 
-fn ended(broker: &Broker, ended: &Ended, address: SocketAddr, client_id: &str) {
+fn report_end(broker: &Broker, ended: &Ended, address: SocketAddr, client_id: &str) {
     broker.metrics.disconnects.of(ended.cause).increment();
     tracing::debug!(client_id, %address, cause = ?ended.cause, reason = ended.text, "connection closed");
 }
 
-pub(super) const fn network() -> Ended {
-    Ended::silent(
-        DisconnectReason::Network,
-        "the client or the network closed the connection",
-    )
-}
-
-pub(super) fn is_transient(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-    )
-}
-
-/// Sends what is left to say, within a bound of time; the connection ends whether it arrives or not.
-async fn send_last(stream: &TcpStream, mut bytes: &[u8]) {
-    let send = async {
-        while !bytes.is_empty() {
-            if stream.writable().await.is_err() {
-                return;
-            }
-            match stream.try_write(bytes) {
-                Ok(written) => bytes = &bytes[written..],
-                Err(error) if is_transient(&error) => {}
-                Err(_) => return,
-            }
-        }
-    };
-    // A client that does not read its goodbye loses it.
-    let _ = tokio::time::timeout(GOODBYE, send).await;
+/// Sends the last packets, within a bound of time; the connection ends whether they arrive or not.
+async fn send_last(stream: &TcpStream, bytes: &[u8]) {
+    // A client that does not read its last packets loses them.
+    let _ = tokio::time::timeout(LAST_PACKETS_TIMEOUT, write_all(stream, bytes)).await;
     let _ = socket2::SockRef::from(stream).shutdown(std::net::Shutdown::Write);
 }
 
@@ -151,55 +116,46 @@ struct Task {
     stream: TcpStream,
     /// The beginning of a packet that has not arrived whole, or packets that wait because the node is overloaded.
     unfinished: Vec<u8>,
-    /// How much of the connection's `out` is sent.
-    written: usize,
-    patience: Option<Patience>,
+    drain_timeout: DrainTimeout,
 }
 
 impl Task {
     async fn run(&mut self, address: SocketAddr) {
-        let end = self.serve().await;
-        let client_id = self.connection.terms.client_id.clone();
-        // Nobody has to wait for its goodbye.
-        self.connection.mailbox.close(&mut self.connection.wake);
-        self.connection.wake.wake();
-        // What was left in the mailbox may hold acknowledgements of what is done.
-        if end.tell.is_some() {
-            self.connection.out.append(&mut self.connection.acks);
-            self.connection.say_goodbye(&end);
-            let rest = &self.connection.out[self.written..];
+        let Err(ended) = self.serve().await;
+        let context = self.connection.context_mut();
+        let client_id = context.options.client_id.clone();
+        // No publisher waits for the last packets.
+        context.mailbox.close(&mut context.wake);
+        context.wake.wake();
+        if let Some(reason) = ended.reason {
+            // Acknowledgements may be left of what is done.
+            self.connection.disconnect(reason, ended.text);
+            let rest = self.connection.context().output.unsent();
             Box::pin(send_last(&self.stream, rest)).await;
         }
-        self.connection.close(&end);
-        ended(&self.connection.broker, &end, address, &client_id);
+        self.connection.close(&ended);
+        let broker = &self.connection.context().broker;
+        report_end(broker, &ended, address, &client_id);
     }
 
-    async fn serve(&mut self) -> Ended {
-        let keep_alive = Duration::from_millis(u64::from(self.connection.terms.keep_alive) * 1500);
+    async fn serve(&mut self) -> Result<Infallible, Ended> {
+        let keep_alive = u64::from(self.connection.context().options.keep_alive);
+        let keep_alive = Duration::from_millis(keep_alive * 1500);
         let mut last_packet = Instant::now();
         let mut timer: Option<Pin<Box<Sleep>>> =
             (!keep_alive.is_zero()).then(|| Box::pin(sleep_until(last_packet + keep_alive)));
         // Packets may have come with the CONNECT.
-        let mut stalled = !self.unfinished.is_empty();
+        let mut must_retry = !self.unfinished.is_empty();
         loop {
-            if let Err(end) = self.exchange() {
-                return end;
+            self.exchange()?;
+            if must_retry {
+                must_retry = self.retry()?;
+                self.exchange()?;
             }
-            if stalled {
-                stalled = match self.retry() {
-                    Ok(stalled) => stalled,
-                    Err(end) => return end,
-                };
-                if let Err(end) = self.exchange() {
-                    return end;
-                }
-            }
-            if let Err(end) = self.connection.check_renewal(Instant::now()) {
-                return end;
-            }
-            let deadline = match stalled {
-                true => Some(Instant::now() + STALL),
-                false => self.connection.renewal_deadline(),
+            self.connection.check_authentication(Instant::now())?;
+            let deadline = match must_retry {
+                true => Some(Instant::now() + RETRY_AFTER),
+                false => self.connection.authentication_deadline(),
             };
             // An idle connection has none, and keeps no room for it.
             let mut pause = deadline.map(|deadline| Box::pin(sleep_until(deadline)));
@@ -209,77 +165,70 @@ impl Task {
             });
             let event = tokio::select! {
                 biased;
-                event = self.next_event(stalled, timer.as_mut()) => event,
+                event = self.next_event(must_retry, timer.as_mut()) => event?,
                 () = pause => continue,
             };
             match event {
                 // [MQTT-3.1.2-22]: only what arrives counts.
-                Ok(Event::Read) => last_packet = Instant::now(),
-                Ok(Event::Timer) => {
+                Event::Read => last_packet = Instant::now(),
+                Event::KeepAlive => {
                     let deadline = last_packet + keep_alive;
                     if Instant::now() >= deadline {
-                        return Ended::told(
+                        return Err(Ended::disconnect(
                             DisconnectReason::KeepAlive,
-                            crate::codec::ReasonCode::KeepAliveTimeout,
+                            ReasonCode::KeepAliveTimeout,
                             "nothing arrived for one and a half times the keep-alive",
-                        );
+                        ));
                     }
                     if let Some(timer) = &mut timer {
                         timer.as_mut().reset(deadline);
                     }
                 }
-                Ok(Event::Pressure) => self.look_at_pressure(),
-                Ok(Event::Mailbox | Event::Writable) => {}
-                Err(end) => return end,
+                Event::BackPressure => self.update_drain_timeout(),
+                Event::Mailbox | Event::Writable => {}
             }
-            stalled |= self.connection_stalled();
+            must_retry |= self.has_whole_packet();
         }
     }
 
-    fn connection_stalled(&self) -> bool {
-        // Set by `read` when a packet was not taken: whole packets are left over then.
+    /// Whether a packet was not taken: then it is left over as a whole.
+    fn has_whole_packet(&self) -> bool {
         matches!(frame::header(&self.unfinished, u32::MAX), Ok(Some(header)) if self.unfinished.len() >= header.total())
     }
 
-    /// Waits for the socket, the mailbox or the timer. What arrives is read and handled here.
+    /// Waits for the socket, the mailbox or a timer. What arrives is read and handled here.
     async fn next_event(
         &mut self,
-        stalled: bool,
-        mut timer: Option<&mut Pin<Box<Sleep>>>,
+        must_retry: bool,
+        mut keep_alive: Option<&mut Pin<Box<Sleep>>>,
     ) -> Result<Event, Ended> {
-        let unsent = self.written < self.connection.out.len();
+        let context = self.connection.context();
+        let unsent = context.output.unsent().len();
         // A client that does not take its answers is not read either.
-        let read = !stalled
-            && self.connection.out.len() - self.written
-                < self.connection.broker.config.outbox_max_bytes;
+        let read = !must_retry && unsent < context.broker.settings.mqtt.outbox_max_bytes;
         poll_fn(|context| {
-            self.connection.mailbox.register(context.waker());
-            let mailbox = &self.connection.mailbox;
-            if mailbox.is_filled() && (!unsent || mailbox.is_ending()) {
+            let mailbox = &self.connection.context().mailbox;
+            mailbox.register(context.waker());
+            if mailbox.is_filled() && (unsent == 0 || mailbox.is_ending()) {
                 return Poll::Ready(Ok(Event::Mailbox));
             }
-            let is_waited_for = matches!(
-                mailbox.state(),
-                BackPressureState::Throttled | BackPressureState::Full
-            );
-            if is_waited_for != self.patience.is_some() {
-                return Poll::Ready(Ok(Event::Pressure));
+            let state = mailbox.state();
+            if self.drain_timeout.poll(context, state).is_ready() {
+                return Poll::Ready(Ok(Event::BackPressure));
             }
-            if let Some(patience) = &mut self.patience
-                && patience.over.as_mut().poll(context).is_ready()
+            if unsent > 0
+                && let Poll::Ready(ready) = self.stream.poll_write_ready(context)
             {
-                return Poll::Ready(Ok(Event::Pressure));
-            }
-            if unsent && let Poll::Ready(ready) = self.stream.poll_write_ready(context) {
-                return Poll::Ready(ready.map(|()| Event::Writable).map_err(|_| network()));
+                let writable = ready.map(|()| Event::Writable);
+                return Poll::Ready(writable.map_err(|_| Ended::network()));
             }
             if read && let Poll::Ready(handled) = self.poll_read(context) {
                 return Poll::Ready(handled.map(|()| Event::Read));
             }
-            if let Some(timer) = &mut timer
+            if let Some(timer) = &mut keep_alive
                 && timer.as_mut().poll(context).is_ready()
             {
-                return Poll::Ready(Ok(Event::Timer));
+                return Poll::Ready(Ok(Event::KeepAlive));
             }
             Poll::Pending
         })
@@ -291,21 +240,21 @@ impl Task {
         let bytes = std::mem::take(&mut self.unfinished);
         let (taken, flow) = self.connection.handle_bytes(&bytes);
         self.unfinished.extend_from_slice(&bytes[taken..]);
-        self.connection.wake.wake();
-        Ok(flow? == Flow::Stall)
+        self.connection.context_mut().wake.wake();
+        Ok(flow? == Flow::Retry)
     }
 
-    /// Reads once and handles the packets. A read that does not fill the buffer has emptied the socket, which `poll_read`
-    /// takes into account: it does not ask the kernel again before there is more.
+    /// Reads once and handles the packets. A read that does not fill the buffer has emptied the socket, which
+    /// `poll_read` takes into account: it does not ask the kernel again before there is more.
     fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Ended>> {
         READ_BUFFER.with_borrow_mut(|buffer| {
             let mut buffer = ReadBuf::new(buffer);
             let read = ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer));
             let bytes = buffer.filled();
             if read.is_err() || bytes.is_empty() {
-                return Poll::Ready(Err(network()));
+                return Poll::Ready(Err(Ended::network()));
             }
-            let metrics = &self.connection.broker.metrics;
+            let metrics = &self.connection.context().broker.metrics;
             metrics.bytes_received.add(bytes.len() as u64);
             Poll::Ready(self.handle(bytes))
         })
@@ -328,46 +277,18 @@ impl Task {
             };
             flow
         };
-        self.connection.wake.wake();
+        self.connection.context_mut().wake.wake();
         flow.map(|_| ())
     }
 
-    /// Publishers have begun to wait for this client, or have waited long enough, or need not any more.
-    fn look_at_pressure(&mut self) {
-        let bounds = &self.connection.broker.outbox;
-        let mailbox = &self.connection.mailbox;
-        let drained = mailbox.drained();
-        let now = Instant::now();
-        match &mut self.patience {
-            None => {
-                let over = Box::pin(sleep_until(now + bounds.stall));
-                self.patience = Some(Patience { over, drained });
-            }
-            Some(patience)
-                if matches!(
-                    mailbox.state(),
-                    BackPressureState::Normal | BackPressureState::Stalled
-                ) =>
-            {
-                self.patience = None;
-            }
-            Some(patience)
-                if drained.saturating_sub(patience.drained) < bounds.minimum_drain_rate() =>
-            {
-                tracing::info!(
-                    client_id = &*self.connection.terms.client_id,
-                    "the client hardly reads: publishers do not wait for it any more"
-                );
-                bounds.metrics.subscribers_stalled.increment();
-                mailbox.stall(&mut self.connection.wake);
-                self.connection.wake.wake();
-                self.patience = None;
-            }
-            Some(patience) => {
-                patience.drained = drained;
-                patience.over.as_mut().reset(now + bounds.stall);
-            }
-        }
+    fn update_drain_timeout(&mut self) {
+        let context = self.connection.context_mut();
+        self.drain_timeout.update(
+            &context.options.client_id,
+            &context.mailbox,
+            &context.broker.settings.outbox,
+            &mut context.wake,
+        );
     }
 
     /// Takes what is in the mailbox.
@@ -380,66 +301,54 @@ impl Task {
             }
             drained
         });
-        self.connection.wake.wake();
+        self.connection.context_mut().wake.wake();
         drained
     }
 
-    /// Tells those who publish to this client how much of it is sent.
-    fn report(&mut self) {
-        let unsent =
-            self.connection.out.len() - self.written + self.connection.outbound.held_bytes();
-        let mailbox = &self.connection.mailbox;
-        mailbox.progress(unsent, &mut self.connection.wake);
+    /// Tells the mailbox how much this client has got, and thereby those who publish to it.
+    fn report_progress(&mut self) {
+        let unsent = self.connection.unsent_bytes();
+        let context = self.connection.context_mut();
+        context.mailbox.progress(unsent, &mut context.wake);
     }
 
     /// Takes what is in the mailbox and sends what the socket takes.
     fn exchange(&mut self) -> Result<(), Ended> {
         loop {
-            if self.written == self.connection.out.len() {
-                self.written = 0;
-                self.connection.out.clear();
+            if self.connection.context().output.unsent().is_empty() {
                 self.drain()?;
-                if self.connection.out.is_empty() {
-                    self.report();
-                    self.connection.wake.wake();
-                    self.release_buffers();
+                if self.connection.context().output.unsent().is_empty() {
+                    self.report_progress();
+                    self.connection.context_mut().wake.wake();
+                    self.shrink_buffers();
                     return Ok(());
                 }
             }
-            match self.stream.try_write(&self.connection.out[self.written..]) {
+            let context = self.connection.context_mut();
+            match self.stream.try_write(context.output.unsent()) {
                 Ok(written) => {
-                    self.connection
-                        .broker
-                        .metrics
-                        .bytes_sent
-                        .add(written as u64);
-                    self.written += written;
-                    self.report();
+                    context.broker.metrics.bytes_sent.add(written as u64);
+                    context.output.advance(written);
+                    self.report_progress();
                 }
                 Err(error) if is_transient(&error) => {
-                    self.report();
-                    self.connection.wake.wake();
-                    if self.connection.mailbox.is_ending() {
-                        // What says so is in the mailbox, behind what this client does not read.
+                    self.report_progress();
+                    self.connection.context_mut().wake.wake();
+                    if self.connection.context().mailbox.is_ending() {
+                        // The item that says so is behind messages that this client does not read.
                         self.drain()?;
                     }
                     return Ok(());
                 }
-                Err(_) => return Err(network()),
+                Err(_) => return Err(Ended::network()),
             }
         }
     }
 
     /// An idle connection keeps small buffers only.
-    fn release_buffers(&mut self) {
-        const KEPT: usize = 1024;
-        if self.connection.out.capacity() > KEPT {
-            self.connection.out = Vec::new();
-        }
-        if self.connection.acks.capacity() > KEPT {
-            self.connection.acks = Vec::new();
-        }
-        if self.unfinished.is_empty() && self.unfinished.capacity() > KEPT {
+    fn shrink_buffers(&mut self) {
+        self.connection.context_mut().output.shrink();
+        if self.unfinished.is_empty() && self.unfinished.capacity() > KEPT_BYTES {
             self.unfinished = Vec::new();
         }
     }

@@ -1,5 +1,8 @@
 //! `/v1/cluster/…`: the status of the cluster and changes to its membership.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use axum::Json;
 use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
@@ -7,9 +10,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
 
-use super::serve::Endpoints;
 use crate::config::bounds::ADMIN_REQUEST_TIMEOUT_S;
 
 /// The cluster as one node sees it.
@@ -82,16 +83,16 @@ pub enum AdminError {
     /// There is no leader to carry it out; try again. 503.
     #[error("there is no leader: {0}")]
     NoLeader(String),
-    /// It cannot be done in the present state. 409.
+    /// The present state does not allow it. 409.
     #[error("{0}")]
     Conflict(String),
-    /// What it names is not there. 404.
+    /// What the request names does not exist. 404.
     #[error("{0}")]
     Absent(String),
-    /// It makes no sense. 400.
+    /// The request is wrong. 400.
     #[error("{0}")]
     Invalid(String),
-    /// It did not finish in time; whether it will is unknown. 504.
+    /// It did not finish in time, and may still finish. 504.
     #[error("not finished in {ADMIN_REQUEST_TIMEOUT_S} s; look at the status")]
     TimedOut,
     /// Something else went wrong. 500.
@@ -133,9 +134,9 @@ impl IntoResponse for AdminError {
 /// The answer of an administration request, once there is one.
 pub type AdminFuture<'a, T> = BoxFuture<'a, Result<T, AdminError>>;
 
-/// What the node layer can do for an administrator.
+/// What a node can do for an administrator.
 pub trait Admin: Send + Sync + 'static {
-    /// The cluster as this node sees it. Answers without a leader, too.
+    /// The cluster as this node sees it, also without a leader.
     fn status(&self) -> AdminFuture<'_, ClusterStatus>;
 
     /// Adds a voter; done when it votes.
@@ -148,6 +149,7 @@ pub trait Admin: Send + Sync + 'static {
     fn transfer(&self, request: TransferRequest) -> AdminFuture<'_, u64>;
 }
 
+/// Waits for the answer, but not longer than a caller should have to.
 pub(super) async fn bounded<T>(work: AdminFuture<'_, T>) -> Result<T, AdminError> {
     let limit = Duration::from_secs(ADMIN_REQUEST_TIMEOUT_S);
     tokio::time::timeout(limit, work)
@@ -161,34 +163,36 @@ fn body<T>(parsed: Result<Json<T>, JsonRejection>) -> Result<T, AdminError> {
         .map_err(|rejection| AdminError::Invalid(rejection.body_text()))
 }
 
-pub async fn status(State(endpoints): State<Endpoints>) -> Result<Json<ClusterStatus>, AdminError> {
-    bounded(endpoints.admin.status()).await.map(Json)
+pub(super) async fn status(
+    State(admin): State<Arc<dyn Admin>>,
+) -> Result<Json<ClusterStatus>, AdminError> {
+    bounded(admin.status()).await.map(Json)
 }
 
-pub async fn join(
-    State(endpoints): State<Endpoints>,
+pub(super) async fn join(
+    State(admin): State<Arc<dyn Admin>>,
     request: Result<Json<JoinRequest>, JsonRejection>,
 ) -> Result<Json<serde_json::Value>, AdminError> {
     let request = body(request)?;
     let id = request.id;
-    bounded(endpoints.admin.join(request)).await?;
+    bounded(admin.join(request)).await?;
     Ok(Json(serde_json::json!({ "joined": id })))
 }
 
-pub async fn leave(
-    State(endpoints): State<Endpoints>,
+pub(super) async fn leave(
+    State(admin): State<Arc<dyn Admin>>,
     request: Result<Json<LeaveRequest>, JsonRejection>,
 ) -> Result<Json<serde_json::Value>, AdminError> {
     let request = body(request)?;
     let id = request.id;
-    bounded(endpoints.admin.leave(request)).await?;
+    bounded(admin.leave(request)).await?;
     Ok(Json(serde_json::json!({ "left": id })))
 }
 
-pub async fn transfer(
-    State(endpoints): State<Endpoints>,
+pub(super) async fn transfer(
+    State(admin): State<Arc<dyn Admin>>,
     request: Result<Json<TransferRequest>, JsonRejection>,
 ) -> Result<Json<serde_json::Value>, AdminError> {
-    let leader = bounded(endpoints.admin.transfer(body(request)?)).await?;
+    let leader = bounded(admin.transfer(body(request)?)).await?;
     Ok(Json(serde_json::json!({ "leader": leader })))
 }

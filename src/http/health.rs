@@ -2,32 +2,54 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::sync::Arc;
 
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 
-use super::serve::Endpoints;
+/// Why a node is not ready for clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotReady {
+    /// It has not joined its cluster.
+    #[error("this node is not a member of the cluster yet")]
+    NotJoined,
+    /// It knows of no leader.
+    #[error("no leader is known")]
+    NoLeader,
+    /// Its replica is behind.
+    #[error("{entries} entries are not applied yet")]
+    Behind {
+        /// Committed entries that it has not applied.
+        entries: u64,
+    },
+    /// Its incarnation is not registered, or no quorum is in reach.
+    #[error("not registered with, or out of touch with, the cluster's majority")]
+    NotServing,
+    /// It is about to stop.
+    #[error("the node is shutting down")]
+    Draining,
+}
 
 /// One condition of readiness: its name, and why it does not hold.
-pub type Check = (&'static str, Result<(), String>);
+pub type Check = (&'static str, Result<(), NotReady>);
 
-/// What the node layer knows about its own readiness.
+/// What a node knows about its own readiness.
 pub trait Readiness: Send + Sync + 'static {
-    /// Every condition: joined, has leader, caught up, listening, not draining. Ready means that all hold.
+    /// Every condition. A node is ready when all hold.
     fn checks(&self) -> Vec<Check>;
 }
 
-/// `GET /livez`: the process answers, so it must not be restarted. Losing the leader is no reason to restart.
-pub async fn livez() -> &'static str {
+/// `GET /livez`: the process answers, so it must not be restarted. A lost leader is no reason to restart.
+pub(super) async fn livez() -> &'static str {
     "ok\n"
 }
 
 /// `GET /readyz[?verbose]`: 200 when every check holds, 503 otherwise; the body names what does not.
-pub async fn readyz(
-    State(endpoints): State<Endpoints>,
+pub(super) async fn readyz(
+    State(readiness): State<Arc<dyn Readiness>>,
     Query(query): Query<BTreeMap<String, String>>,
 ) -> (StatusCode, String) {
-    let checks = endpoints.readiness.checks();
+    let checks = readiness.checks();
     let ready = checks.iter().all(|(_, result)| result.is_ok());
     let verbose = query.contains_key("verbose");
     let mut body = String::new();

@@ -1,7 +1,7 @@
 //! The HTTP port: probes, metrics and administration.
 //!
-//! It knows nothing of Raft or MQTT: the node layer hands it a [`Readiness`] and an [`Admin`]. It has no
-//! authentication and therefore listens on loopback unless told otherwise.
+//! It knows nothing of Raft or MQTT: the node hands it a [`Readiness`], an [`Admin`] and a [`Sessions`]. It has no
+//! authentication, so it listens on the loopback interface unless the operator configures another one.
 
 mod admin;
 mod health;
@@ -12,11 +12,10 @@ pub use admin::{
     Admin, AdminError, AdminFuture, ClusterStatus, JoinRequest, LeaveRequest, MemberStatus,
     TransferRequest,
 };
-pub use health::{Check, Readiness};
-pub use serve::{Endpoints, router, serve};
+pub use health::{Check, NotReady, Readiness};
+pub use serve::{Endpoints, serve};
 pub use sessions::{
-    LARGEST_PAGE, Listed, Page, RetainedStatus, SessionDetail, SessionStatus, Sessions,
-    SubscriptionStatus,
+    Listed, Page, RetainedStatus, SessionDetail, SessionStatus, Sessions, SubscriptionStatus,
 };
 
 #[cfg(test)]

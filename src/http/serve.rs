@@ -4,17 +4,19 @@ use std::future::Future;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{DefaultBodyLimit, FromRef, State};
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use tokio::net::TcpListener;
 
-use super::{Admin, Readiness, Sessions, admin, health, sessions};
+use super::admin::{self, Admin};
+use super::health::{self, Readiness};
+use super::sessions::{self, Sessions};
 use crate::config::bounds::LARGEST_ADMIN_BODY_BYTES;
 use crate::telemetry::metrics::{CONTENT_TYPE, Metrics};
 
-/// What the routes answer from.
+/// What the routes get their answers from.
 #[derive(Clone)]
 pub struct Endpoints {
     /// Conditions of readiness.
@@ -27,11 +29,32 @@ pub struct Endpoints {
     pub metrics: Arc<Metrics>,
 }
 
-async fn metrics(State(endpoints): State<Endpoints>) -> impl IntoResponse {
-    (
-        [(header::CONTENT_TYPE, CONTENT_TYPE)],
-        endpoints.metrics.render(),
-    )
+impl FromRef<Endpoints> for Arc<dyn Readiness> {
+    fn from_ref(endpoints: &Endpoints) -> Self {
+        endpoints.readiness.clone()
+    }
+}
+
+impl FromRef<Endpoints> for Arc<dyn Admin> {
+    fn from_ref(endpoints: &Endpoints) -> Self {
+        endpoints.admin.clone()
+    }
+}
+
+impl FromRef<Endpoints> for Arc<dyn Sessions> {
+    fn from_ref(endpoints: &Endpoints) -> Self {
+        endpoints.sessions.clone()
+    }
+}
+
+impl FromRef<Endpoints> for Arc<Metrics> {
+    fn from_ref(endpoints: &Endpoints) -> Self {
+        endpoints.metrics.clone()
+    }
+}
+
+async fn metrics(State(metrics): State<Arc<Metrics>>) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], metrics.render())
 }
 
 async fn unknown() -> (StatusCode, &'static str) {
@@ -43,7 +66,7 @@ async fn unknown() -> (StatusCode, &'static str) {
 }
 
 /// Every route.
-pub fn router(endpoints: Endpoints) -> Router {
+fn router(endpoints: Endpoints) -> Router {
     Router::new()
         .route("/livez", get(health::livez))
         .route("/readyz", get(health::readyz))

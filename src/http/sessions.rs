@@ -1,15 +1,16 @@
 //! `/v1/sessions` and `/v1/retained`: what the cluster keeps for its clients, page by page.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::{Query, State};
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use super::admin::{AdminError, AdminFuture, bounded};
-use super::serve::Endpoints;
 
 /// Most entries of one page.
-pub const LARGEST_PAGE: usize = 1_000;
+const LARGEST_PAGE: usize = 1_000;
 
 /// Which page of a list: `?after=NAME&limit=N`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,7 +134,7 @@ pub struct Listed<T> {
     pub next: Option<String>,
 }
 
-/// What the node layer can tell of sessions and retained messages. Answers see everything acknowledged before.
+/// What a node can tell of sessions and retained messages. Its answers include everything that was acknowledged before.
 pub trait Sessions: Send + Sync + 'static {
     /// Sessions in the order of their client ids.
     fn list(&self, page: Page) -> AdminFuture<'_, Listed<SessionStatus>>;
@@ -172,48 +173,48 @@ async fn done(
     }
 }
 
-pub async fn list(
-    State(endpoints): State<Endpoints>,
+pub(super) async fn list(
+    State(sessions): State<Arc<dyn Sessions>>,
     Query(page): Query<Page>,
 ) -> Answer<Listed<SessionStatus>> {
-    bounded(endpoints.sessions.list(page)).await.map(Json)
+    bounded(sessions.list(page)).await.map(Json)
 }
 
-pub async fn show(
-    State(endpoints): State<Endpoints>,
+pub(super) async fn show(
+    State(sessions): State<Arc<dyn Sessions>>,
     Query(client): Query<ClientId>,
 ) -> Answer<SessionDetail> {
-    let found = bounded(endpoints.sessions.show(client.client_id)).await?;
+    let found = bounded(sessions.show(client.client_id)).await?;
     there(found, "session of this client")
 }
 
-pub async fn delete(
-    State(endpoints): State<Endpoints>,
+pub(super) async fn delete(
+    State(sessions): State<Arc<dyn Sessions>>,
     Query(client): Query<ClientId>,
 ) -> Answer<serde_json::Value> {
-    let work = endpoints.sessions.delete(client.client_id);
+    let work = sessions.delete(client.client_id);
     done(work, "session of this client").await
 }
 
-pub async fn kick(
-    State(endpoints): State<Endpoints>,
+pub(super) async fn kick(
+    State(sessions): State<Arc<dyn Sessions>>,
     Query(client): Query<ClientId>,
 ) -> Answer<serde_json::Value> {
-    let work = endpoints.sessions.kick(client.client_id);
+    let work = sessions.kick(client.client_id);
     done(work, "connection of this client").await
 }
 
-pub async fn retained(
-    State(endpoints): State<Endpoints>,
+pub(super) async fn retained(
+    State(sessions): State<Arc<dyn Sessions>>,
     Query(page): Query<Page>,
 ) -> Answer<Listed<RetainedStatus>> {
-    bounded(endpoints.sessions.retained(page)).await.map(Json)
+    bounded(sessions.retained(page)).await.map(Json)
 }
 
-pub async fn retained_message(
-    State(endpoints): State<Endpoints>,
+pub(super) async fn retained_message(
+    State(sessions): State<Arc<dyn Sessions>>,
     Query(topic): Query<Topic>,
 ) -> Answer<RetainedStatus> {
-    let found = bounded(endpoints.sessions.retained_message(topic.topic)).await?;
+    let found = bounded(sessions.retained_message(topic.topic)).await?;
     there(found, "retained message of this topic")
 }

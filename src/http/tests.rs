@@ -18,7 +18,7 @@ impl Readiness for Node {
         let leader = if self.leader {
             Ok(())
         } else {
-            Err("none since 3 s".to_owned())
+            Err(NotReady::NoLeader)
         };
         vec![("joined", Ok(())), ("leader", leader)]
     }
@@ -135,7 +135,7 @@ async fn a_node_without_a_leader_lives_but_is_not_ready() {
     let (code, body) = ask(false, "GET", "/readyz", "").await;
     assert_eq!(
         (code, body.as_str()),
-        (503, "[-] leader: none since 3 s\nnot ready\n")
+        (503, "[-] leader: no leader is known\nnot ready\n")
     );
 }
 

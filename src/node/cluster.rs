@@ -45,12 +45,12 @@ impl ClusterTasks {
     /// Starts them. Replication runs on `replication`; what touches clients runs on the runtime of the caller.
     pub(super) fn start(self, listener: TcpListener, replication: &Handle) {
         let raft = self.raft;
-        let local = self.broker.node;
+        let local = self.broker.settings.node;
         let (sequencer, sequence) = Sequencer::new(raft.clone(), self.due, self.clock);
         replication.spawn(sequence);
         let forwarder = ProposalForwarder {
             local,
-            proposer: self.broker.proposer.clone(),
+            proposer: self.broker.services.proposer.clone(),
             sequencer: sequencer.clone(),
             raft: raft.clone(),
             leadership: raft.leadership(),
@@ -59,7 +59,7 @@ impl ClusterTasks {
         let streams = PeerStreams {
             local,
             raft: raft.clone(),
-            proposer: self.broker.proposer.clone(),
+            proposer: self.broker.services.proposer.clone(),
             outboxes: self.outboxes,
         };
         tokio::spawn(Arc::new(streams).run());
@@ -84,7 +84,7 @@ impl ClusterTasks {
             sequencer,
             leadership: raft.leadership(),
             applied: raft.applied(),
-            router: self.broker.router.clone(),
+            router: self.broker.services.router.clone(),
             last_seen,
             inboxes: Arc::new(Inboxes::default()),
             clients: Handle::current(),

@@ -7,7 +7,6 @@
 //! Invariant: a session never has two live owners.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
@@ -26,7 +25,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// The answer of the quorum, if it came in time.
 type Contact = Result<Result<LogIndex, ReadError>, Elapsed>;
 
-/// Keeps [`Broker::serving`] right.
+/// Keeps [`NodeState::is_serving`](crate::connection::broker::NodeState::is_serving) right.
 pub(super) struct IncarnationTask {
     broker: Arc<Broker>,
     raft: Raft,
@@ -88,11 +87,11 @@ impl IncarnationTask {
 
     /// Whether the node itself has ended its incarnation, to stop.
     fn is_last(&self, event: IncarnationEvent) -> bool {
-        matches!(event, IncarnationEvent::Ended(_)) && self.broker.draining.load(Ordering::Acquire)
+        matches!(event, IncarnationEvent::Ended(_)) && self.broker.state.is_draining()
     }
 
     fn handle_event(&mut self, event: IncarnationEvent) {
-        let present = self.broker.proposer.incarnation();
+        let present = self.broker.services.proposer.incarnation();
         match event {
             IncarnationEvent::Registered(incarnation) => self.registered |= incarnation == present,
             IncarnationEvent::Ended(incarnation) if incarnation == present => {
@@ -111,7 +110,7 @@ impl IncarnationTask {
     fn handle_contact(&mut self, asked: Instant, contact: Contact) {
         if matches!(contact, Ok(Ok(_))) {
             self.contact_at = Some(asked);
-            self.broker.routing_lease.renew(asked);
+            self.broker.state.routing_lease().renew(asked);
             return;
         }
         let Some(since) = self.contact_at else {
@@ -132,10 +131,10 @@ impl IncarnationTask {
 
     fn update_serving(&self) {
         let serving = self.registered && self.contact_at.is_some();
-        if serving != self.broker.serving.swap(serving, Ordering::AcqRel) {
+        if serving != self.broker.state.set_serving(serving) {
             tracing::info!(
                 serving,
-                incarnation = self.broker.proposer.incarnation().0,
+                incarnation = self.broker.services.proposer.incarnation().0,
                 "serving clients"
             );
         }
@@ -143,15 +142,16 @@ impl IncarnationTask {
 
     /// Begins an incarnation above every one that this node has had.
     fn begin(&self) {
-        let known = self.broker.view.known_incarnation().0;
-        let last = known.max(self.broker.proposer.incarnation().0);
+        let known = self.broker.services.view.known_incarnation().0;
+        let last = known.max(self.broker.services.proposer.incarnation().0);
         let next = Incarnation(wall_now().0.max(last + 1));
-        self.broker.proposer.begin(next);
+        self.broker.services.proposer.begin(next);
     }
 
     fn stop_serving(&self) {
-        self.broker.serving.store(false, Ordering::Release);
+        self.broker.state.set_serving(false);
         self.broker
+            .services
             .router
             .post_to_all(|| Item::End(End::Unavailable));
     }

@@ -51,11 +51,11 @@ impl NodeLeases {
             if !leads {
                 continue;
             }
-            let live = self.broker.view.live_nodes();
+            let live = self.broker.services.view.live_nodes();
             declared.retain(|node, _| live.contains(node));
             for (node, incarnation) in live {
                 let silent = self.last_seen.last(node, incarnation).elapsed();
-                if node == self.broker.node || silent <= self.lease {
+                if node == self.broker.settings.node || silent <= self.lease {
                     continue;
                 }
                 let last = declared.get(&(node, incarnation)).copied();

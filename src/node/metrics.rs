@@ -107,18 +107,18 @@ impl Copied {
 }
 
 fn node(broker: &Broker, outboxes: &Outboxes, metrics: &Metrics) {
-    let (sessions, subscriptions) = broker.router.subscriptions().counts();
+    let (sessions, subscriptions) = broker.services.router.subscriptions().counts();
     metrics.sessions.set(sessions as u64);
     metrics.subscriptions.set(subscriptions as u64);
-    let queues = broker.view.queue_usage();
+    let queues = broker.services.view.queue_usage();
     metrics.queued_messages.set(queues.messages);
     metrics.queued_bytes.set(queues.bytes);
     metrics.retained_messages.set(queues.retained);
-    let usage = broker.view.store_usage();
+    let usage = broker.services.view.store_usage();
     metrics.store_keys.set(usage.keys);
     metrics.store_bytes.set(usage.bytes);
-    metrics.store_watches.set(broker.view.watches());
-    let proposer = broker.proposer.depth();
+    metrics.store_watches.set(broker.services.view.watches());
+    let proposer = broker.services.proposer.depth();
     metrics
         .queue_depth
         .of(Queue::Proposals)
@@ -130,7 +130,7 @@ fn node(broker: &Broker, outboxes: &Outboxes, metrics: &Metrics) {
     metrics
         .queue_depth
         .of(Queue::Reads)
-        .set(broker.reader.depth() as u64);
+        .set(broker.services.reader.depth() as u64);
     metrics
         .queue_depth
         .of(Queue::Peers)

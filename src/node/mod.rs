@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::auth::Authenticator;
 use crate::base::ids::NodeId;
 use crate::config::Config;
-use crate::connection::broker::Broker;
+use crate::connection::broker::{Broker, Services, Settings};
 use crate::connection::{listener, sys};
 use crate::forward::outbox::Outboxes;
 use crate::http;
@@ -36,8 +36,6 @@ use crate::replica::reader::Reader;
 use crate::replica::sequencer::Due;
 use crate::router::Router;
 use crate::storage::{self, DataDir};
-use crate::store::Quota;
-use crate::store::scan::PageBudget;
 use crate::telemetry::metrics::Metrics;
 use cluster::ClusterTasks;
 use listen::bind;
@@ -197,7 +195,7 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     cluster::bootstrap(raft.clone(), &config);
     tokio::spawn(metrics::run(broker.clone(), replica.outboxes, raft.clone()));
     let status = raft.clone();
-    tokio::spawn(sys::run(broker.clone(), move || cluster_view(&status)));
+    tokio::spawn(broker.sys_publisher().run(move || cluster_view(&status)));
     let status = Arc::new(NodeStatus {
         config: config.clone(),
         raft: raft.clone(),
@@ -221,28 +219,16 @@ fn new_broker(
     reader: Arc<Reader>,
     metrics: Arc<Metrics>,
 ) -> Arc<Broker> {
-    let scan_page = PageBudget {
-        max_keys: config.store.scan_page_keys,
-        ..PageBudget::default()
-    };
-    let store_quota = Quota {
-        max_keys: config.store.max_keys,
-        max_bytes: config.store.max_bytes,
-    };
-    Broker::new(
-        NodeId(config.node.id),
-        config.mqtt.clone(),
-        authenticator,
-        scan_page,
-        store_quota,
-        replica.router.clone(),
-        replica.proposer.clone(),
+    let services = Services {
+        proposer: replica.proposer.clone(),
         reader,
-        replica.raft.backing(),
-        replica.clock.clone(),
-        replica.view.clone(),
-        metrics,
-    )
+        router: replica.router.clone(),
+        backing: replica.raft.backing(),
+        clock: replica.clock.clone(),
+        view: replica.view.clone(),
+    };
+    let settings = Settings::new(config, &metrics);
+    Broker::new(settings, services, authenticator, metrics)
 }
 
 fn serve_http(

@@ -23,7 +23,7 @@ impl NodeStatus {
     }
 
     async fn propose(&self, kind: command::command::Kind) -> Result<bool, AdminError> {
-        match self.broker.proposer.propose(kind).await {
+        match self.broker.services.proposer.propose(kind).await {
             Some(Reply::Done) => Ok(true),
             Some(_) => Ok(false),
             None => Err(AdminError::NoLeader(
@@ -75,7 +75,7 @@ impl Sessions for NodeStatus {
     fn list(&self, page: Page) -> AdminFuture<'_, Listed<SessionStatus>> {
         Box::pin(async move {
             self.catch_up().await?;
-            let backing = &*self.broker.backing;
+            let backing = &*self.broker.services.backing;
             let (rows, more) = read::sessions(backing, &page.after, page.size(), page.connected);
             let entries: Vec<_> = rows
                 .iter()
@@ -92,7 +92,7 @@ impl Sessions for NodeStatus {
     fn show(&self, client_id: String) -> AdminFuture<'_, Option<SessionDetail>> {
         Box::pin(async move {
             self.catch_up().await?;
-            let backing = &*self.broker.backing;
+            let backing = &*self.broker.services.backing;
             let Some(row) = backing.get(&schema::session::encode(&client_id)) else {
                 return Ok(None);
             };
@@ -144,14 +144,19 @@ impl Sessions for NodeStatus {
             }
             let mut entries: Vec<RetainedStatus> = Vec::new();
             let mut next = None;
-            read::retained(&*self.broker.backing, filter, &from, |topic, row| {
-                if entries.len() == page.size() {
-                    next = entries.last().map(|last| last.topic.clone());
-                    return false;
-                }
-                entries.push(retained_status(topic, &row, false));
-                true
-            });
+            read::retained(
+                &*self.broker.services.backing,
+                filter,
+                &from,
+                |topic, row| {
+                    if entries.len() == page.size() {
+                        next = entries.last().map(|last| last.topic.clone());
+                        return false;
+                    }
+                    entries.push(retained_status(topic, &row, false));
+                    true
+                },
+            );
             Ok(Listed { entries, next })
         })
     }
@@ -161,6 +166,7 @@ impl Sessions for NodeStatus {
             self.catch_up().await?;
             let row = self
                 .broker
+                .services
                 .backing
                 .get(&schema::retained::encode(topic.as_bytes()));
             Ok(row.map(|row| {

@@ -4,7 +4,6 @@
 //! What needs a majority is not waited for when there is none, because all nodes of a cluster may be stopped at once.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
@@ -54,10 +53,11 @@ impl Node {
     pub(super) async fn shutdown(mut self) {
         tracing::info!("shutting down");
         let deadline = tokio::time::Instant::now() + self.drain;
-        self.broker.draining.store(true, Ordering::Release);
+        self.broker.state.start_draining();
         let drained = async {
             self.hand_over().await;
             self.broker
+                .services
                 .router
                 .post_to_all(|| Item::End(End::ShuttingDown));
             while !self.is_drained() {
@@ -76,10 +76,11 @@ impl Node {
         }
         // Whatever ended the drain, clients are told, and have a moment to read it.
         self.broker
+            .services
             .router
             .post_to_all(|| Item::End(End::ShuttingDown));
         let noticed = Instant::now() + NOTICE_TIMEOUT;
-        while self.broker.router.connections() > 0 && Instant::now() < noticed {
+        while self.broker.services.router.connections() > 0 && Instant::now() < noticed {
             tokio::time::sleep(DRAIN_CHECK_INTERVAL).await;
         }
         if let Some(stop) = self.stop_http.take() {
@@ -101,16 +102,16 @@ impl Node {
 
     /// Whether every client is gone, and every command that was proposed for them is applied.
     fn is_drained(&self) -> bool {
-        let depth = self.broker.proposer.depth();
-        self.broker.router.connections() == 0 && depth.queued + depth.in_flight == 0
+        let depth = self.broker.services.proposer.depth();
+        self.broker.services.router.connections() == 0 && depth.queued + depth.in_flight == 0
     }
 
     /// Ends this node's incarnation, so that the others need not wait for its lease: a SUBACK anywhere waits for every
     /// live node.
     async fn end_incarnation(&self) {
-        let proposer = &self.broker.proposer;
+        let proposer = &self.broker.services.proposer;
         let down = command::command::Kind::NodeDown(command::NodeDown {
-            node: self.broker.node.0,
+            node: self.broker.settings.node.0,
             incarnation: proposer.incarnation().0,
         });
         if proposer.propose(down).await.is_none() {

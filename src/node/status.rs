@@ -1,14 +1,13 @@
 //! The answers to probes, and the administration of the cluster.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::base::ids::NodeId;
 use crate::config::Config;
 use crate::connection::broker::Broker;
 use crate::http::{
     Admin, AdminError, AdminFuture, Check, ClusterStatus, JoinRequest, LeaveRequest, MemberStatus,
-    Readiness, TransferRequest,
+    NotReady, Readiness, TransferRequest,
 };
 use crate::raft::{ChangeError, Peer, Raft, Role};
 
@@ -28,39 +27,22 @@ pub struct NodeStatus {
 impl Readiness for NodeStatus {
     fn checks(&self) -> Vec<Check> {
         let status = self.raft.status();
-        let check = |holds: bool, why: &str| if holds { Ok(()) } else { Err(why.to_owned()) };
+        let state = &self.broker.state;
+        let check = |holds: bool, why: NotReady| if holds { Ok(()) } else { Err(why) };
         let joined = status.member(NodeId(status.node)).is_some();
-        let lag = status.apply_lag();
+        let entries = status.apply_lag();
+        let caught_up = entries <= CAUGHT_UP;
         vec![
-            (
-                "joined",
-                check(joined, "this node is not a member of the cluster yet"),
-            ),
+            ("joined", check(joined, NotReady::NotJoined)),
             (
                 "has_leader",
-                check(status.leader.is_some(), "no leader is known"),
+                check(status.leader.is_some(), NotReady::NoLeader),
             ),
-            (
-                "caught_up",
-                if lag <= CAUGHT_UP {
-                    Ok(())
-                } else {
-                    Err(format!("{lag} entries are not applied yet"))
-                },
-            ),
-            (
-                "serving",
-                check(
-                    self.broker.serving.load(Ordering::Acquire),
-                    "not registered with, or without contact with, the cluster's majority",
-                ),
-            ),
+            ("caught_up", check(caught_up, NotReady::Behind { entries })),
+            ("serving", check(state.is_serving(), NotReady::NotServing)),
             (
                 "not_draining",
-                check(
-                    !self.broker.draining.load(Ordering::Acquire),
-                    "the node is shutting down",
-                ),
+                check(!state.is_draining(), NotReady::Draining),
             ),
         ]
     }

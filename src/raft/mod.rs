@@ -29,3 +29,7 @@ pub use self::core::apply::Apply;
 pub use self::core::config::{RaftConfig, Timing};
 pub use replica::Raft;
 pub use types::{ChangeError, Leadership, Peer, ReadError, Role, StartError};
+
+/// Log filter for the Raft library. It repeats the same line while a peer is away, and the handle of a core that has
+/// stopped repeats it for each message that it cannot take; this node's own lines say both once.
+pub const LOG_FILTER: &str = "openraft=error,openraft::raft::raft_inner=off";

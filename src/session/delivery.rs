@@ -1,7 +1,7 @@
-//! One message for one session: what becomes of it when several subscriptions match, and of its expiry.
+//! One message for one session: how several matching subscriptions make one delivery, and when a message expires.
 //!
-//! Overlapping subscriptions are merged: a session gets one copy, with the highest QoS granted and the identifiers of
-//! all subscriptions that matched (MQTT 5, 3.3.4). Shared subscriptions are no part of this: each of their groups
+//! Overlapping subscriptions are merged: the session gets one copy, with the highest QoS granted and the identifiers of
+//! all subscriptions that matched (MQTT 5, 3.3.4). Shared subscriptions are not merged: each of their groups
 //! gets a copy of its own.
 
 use smallvec::SmallVec;
@@ -59,20 +59,20 @@ impl Delivery {
     }
 }
 
-/// When a message that was accepted at `accepted_at` with this expiry interval is no longer delivered.
+/// When a message that was accepted at `accepted_at` with this expiry interval expires.
 pub fn expires_at(accepted_at: Millis, expiry_interval_s: u32) -> Millis {
     accepted_at.plus(u64::from(expiry_interval_s) * 1000)
 }
 
-/// The expiry interval to send with a message, seconds: what was received less the time it waited
-/// `[MQTT-3.3.2-6]`, rounded up. `None` when its time is over and it must not be sent `[MQTT-3.3.2-5]`: after the deadline,
-/// so that a message published with 0 still reaches who is there.
+/// The expiry interval to send with a message, seconds: what was received less the time it waited `[MQTT-3.3.2-6]`,
+/// rounded up. `None` when it has expired and must not be sent `[MQTT-3.3.2-5]`. At the deadline it may still be sent,
+/// so that a message with an interval of 0 reaches clients that are connected.
 pub fn remaining_s(expires_at: Millis, now: Millis) -> Option<u32> {
     let left_ms = expires_at.0.checked_sub(now.0)?;
     Some(u32::try_from(left_ms.div_ceil(1000)).unwrap_or(u32::MAX))
 }
 
-/// Whether the retained messages that match are sent when a subscription is made, by its Retain Handling
+/// Whether a new subscription gets the retained messages that match, by its Retain Handling
 /// `[MQTT-3.3.1-9]`, `[MQTT-3.3.1-10]`, `[MQTT-3.3.1-11]`. Never for shared subscriptions (MQTT 5, 3.8.4).
 pub fn sends_retained(retain_handling: u8, is_new: bool, is_shared: bool) -> bool {
     match retain_handling {

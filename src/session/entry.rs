@@ -1,12 +1,12 @@
-//! The stored row of one message in one session's queue: a reference to the message, and how it is delivered.
+//! The stored row of one message in one session's queue: a reference to the message, and how to deliver it.
 //!
 //! ```text
 //! head:u8 message:u64 size:varint [expires:u64] [group:varint] [identifier:varint ..]    queued
 //! head:u8 order:u64                                                                      released
 //! ```
-//! The low three bits of `head` are the format, which is for ever: 1 queued, 2 released. The others of a queued entry are
-//! QoS (two bits), RETAIN, and whether it expires and came through a group. A queued entry usually takes 11 bytes; the
-//! message itself is stored once, however many sessions wait for it.
+//! The low three bits of `head` are the format, which never changes its meaning: 1 queued, 2 released. The others of a
+//! queued entry are QoS (two bits), RETAIN, and whether it expires and came through a group. A queued entry usually
+//! takes 11 bytes; the message itself is stored once, however many sessions wait for it.
 
 use smallvec::SmallVec;
 
@@ -48,7 +48,7 @@ pub struct Queued {
     pub qos: QoS,
     /// RETAIN of this delivery `[MQTT-3.3.1-12]`, `[MQTT-3.3.1-13]`.
     pub retain: bool,
-    /// What it counts for in the queue's bounds, bytes.
+    /// Its share of the queue's bounds, bytes.
     pub size: u32,
     /// The log time after which it is not sent any more.
     pub expires_at: Option<Millis>,
@@ -63,7 +63,7 @@ pub struct Queued {
 pub enum Entry {
     /// To be sent as PUBLISH; sent already or not.
     Queued(Queued),
-    /// QoS 2, past its PUBREC: the message is gone, a PUBREL is owed until PUBCOMP `[MQTT-4.3.3-6]`.
+    /// QoS 2, after its PUBREC: the message is gone, and PUBREL is repeated until PUBCOMP `[MQTT-4.3.3-6]`.
     Released {
         /// The place of its PUBREC among those of the session: PUBRELs go out again in this order.
         order: u64,

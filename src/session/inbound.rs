@@ -1,27 +1,28 @@
-//! What a client has under way to the server: the receiving half of QoS 1 and QoS 2, and the server's receive maximum.
+//! Messages on their way from a client to the server: the receiving half of QoS 1 and QoS 2, and the server's receive
+//! maximum.
 //!
-//! Packet ids of QoS 2 are remembered in replicated rows from the commit of the message to the commit of its PUBREL; a
+//! Replicated rows remember the packet ids of QoS 2 from the commit of the message to the commit of its PUBREL; a
 //! connection that resumes a session begins with them. Nothing is acknowledged here: the caller proposes, and
-//! answers after the commit.
+//! acknowledges after the commit.
 
 use std::num::NonZeroU16;
 
-/// What a PUBLISH with QoS 1 or 2 comes to.
+/// What follows from a PUBLISH with QoS 1 or 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Published {
+pub enum Reception {
     /// A new message: propose it. PUBACK or PUBREC follows the commit.
     New,
     /// Received before, its PUBREL is awaited: answer PUBREC, do not deliver `[MQTT-4.3.3-10]`.
-    Again,
+    Duplicate,
     /// Received before, its commit is awaited: PUBREC will follow.
     UnderWay,
-    /// The client has more unacknowledged messages under way than it may: DISCONNECT 0x93 Receive Maximum exceeded.
+    /// The client has more unacknowledged messages than it may: DISCONNECT 0x93 Receive Maximum exceeded.
     TooMany,
     /// The id belongs to an exchange whose PUBREL is being committed: 0x91 Packet Identifier in use.
-    InUse,
+    PacketIdInUse,
 }
 
-/// What a PUBREL comes to.
+/// What follows from a PUBREL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
     /// Propose it; PUBCOMP follows the commit.
@@ -51,7 +52,7 @@ struct Exchange {
     is_resumed: bool,
 }
 
-/// The messages under way from one client.
+/// The messages on their way from one client.
 #[derive(Debug)]
 pub struct Inbound {
     receive_maximum: NonZeroU16,
@@ -95,12 +96,12 @@ impl Inbound {
     }
 
     /// PUBLISH with QoS 1. Whatever its id and DUP: acknowledged ids mean new messages `[MQTT-4.3.2-5]`.
-    pub fn handle_qos_1(&mut self) -> Published {
+    pub fn handle_qos_1(&mut self) -> Reception {
         if self.is_full() {
-            return Published::TooMany;
+            return Reception::TooMany;
         }
         self.qos_1 += 1;
-        Published::New
+        Reception::New
     }
 
     /// PUBACK is sent.
@@ -109,14 +110,14 @@ impl Inbound {
     }
 
     /// PUBLISH with QoS 2.
-    pub fn handle_qos_2(&mut self, packet_id: NonZeroU16) -> Published {
+    pub fn handle_qos_2(&mut self, packet_id: NonZeroU16) -> Reception {
         match self.search(packet_id) {
             Ok(at) => match self.qos_2[at].stage {
-                Stage::Publishing => Published::UnderWay,
-                Stage::Received => Published::Again,
-                Stage::Releasing => Published::InUse,
+                Stage::Publishing => Reception::UnderWay,
+                Stage::Received => Reception::Duplicate,
+                Stage::Releasing => Reception::PacketIdInUse,
             },
-            Err(_) if self.is_full() => Published::TooMany,
+            Err(_) if self.is_full() => Reception::TooMany,
             Err(at) => {
                 let exchange = Exchange {
                     packet_id,
@@ -124,7 +125,7 @@ impl Inbound {
                     is_resumed: false,
                 };
                 self.qos_2.insert(at, exchange);
-                Published::New
+                Reception::New
             }
         }
     }
@@ -198,16 +199,16 @@ mod tests {
     #[test]
     fn mqtt_4_3_3_10_until_pubrel_the_same_id_is_delivered_once() {
         let mut inbound = inbound(10);
-        assert_eq!(inbound.handle_qos_2(id(7)), Published::New);
-        assert_eq!(inbound.handle_qos_2(id(7)), Published::UnderWay);
+        assert_eq!(inbound.handle_qos_2(id(7)), Reception::New);
+        assert_eq!(inbound.handle_qos_2(id(7)), Reception::UnderWay);
         inbound.received_qos_2(id(7), false);
-        assert_eq!(inbound.handle_qos_2(id(7)), Published::Again);
+        assert_eq!(inbound.handle_qos_2(id(7)), Reception::Duplicate);
         assert_eq!(inbound.handle_pubrel(id(7)), Release::Propose);
         assert_eq!(inbound.handle_pubrel(id(7)), Release::UnderWay);
-        assert_eq!(inbound.handle_qos_2(id(7)), Published::InUse);
+        assert_eq!(inbound.handle_qos_2(id(7)), Reception::PacketIdInUse);
         inbound.completed_qos_2(id(7));
         assert_eq!(inbound.handle_pubrel(id(7)), Release::Unknown);
-        assert_eq!(inbound.handle_qos_2(id(7)), Published::New);
+        assert_eq!(inbound.handle_qos_2(id(7)), Reception::New);
     }
 
     #[test]
@@ -216,22 +217,22 @@ mod tests {
         inbound.handle_qos_2(id(7));
         inbound.received_qos_2(id(7), true);
         assert_eq!(inbound.handle_pubrel(id(7)), Release::Unknown);
-        assert_eq!(inbound.handle_qos_2(id(7)), Published::New);
+        assert_eq!(inbound.handle_qos_2(id(7)), Reception::New);
     }
 
     #[test]
     fn a_resumed_session_knows_its_received_ids_and_has_its_whole_quota() {
         let mut inbound = Inbound::new(id(2), [id(9), id(3), id(9)]);
         assert_eq!(inbound.unacknowledged(), 0);
-        assert_eq!(inbound.handle_qos_2(id(3)), Published::Again);
+        assert_eq!(inbound.handle_qos_2(id(3)), Reception::Duplicate);
         assert_eq!(inbound.handle_pubrel(id(9)), Release::Propose);
-        assert_eq!(inbound.handle_qos_2(id(1)), Published::New);
-        assert_eq!(inbound.handle_qos_1(), Published::New);
-        assert_eq!(inbound.handle_qos_1(), Published::TooMany);
+        assert_eq!(inbound.handle_qos_2(id(1)), Reception::New);
+        assert_eq!(inbound.handle_qos_1(), Reception::New);
+        assert_eq!(inbound.handle_qos_1(), Reception::TooMany);
         inbound.completed_qos_2(id(9));
-        assert_eq!(inbound.handle_qos_1(), Published::TooMany);
+        assert_eq!(inbound.handle_qos_1(), Reception::TooMany);
         inbound.completed_qos_2(id(1));
-        assert_eq!(inbound.handle_qos_2(id(9)), Published::New);
+        assert_eq!(inbound.handle_qos_2(id(9)), Reception::New);
         assert_eq!(inbound.unacknowledged(), 2);
     }
 
@@ -247,15 +248,15 @@ mod tests {
     #[test]
     fn the_receive_maximum_counts_both_qos_and_no_message_twice() {
         let mut inbound = inbound(2);
-        assert_eq!(inbound.handle_qos_1(), Published::New);
-        assert_eq!(inbound.handle_qos_2(id(1)), Published::New);
-        assert_eq!(inbound.handle_qos_1(), Published::TooMany);
-        assert_eq!(inbound.handle_qos_2(id(2)), Published::TooMany);
-        assert_eq!(inbound.handle_qos_2(id(1)), Published::UnderWay);
+        assert_eq!(inbound.handle_qos_1(), Reception::New);
+        assert_eq!(inbound.handle_qos_2(id(1)), Reception::New);
+        assert_eq!(inbound.handle_qos_1(), Reception::TooMany);
+        assert_eq!(inbound.handle_qos_2(id(2)), Reception::TooMany);
+        assert_eq!(inbound.handle_qos_2(id(1)), Reception::UnderWay);
         inbound.acknowledged_qos_1();
-        assert_eq!(inbound.handle_qos_2(id(2)), Published::New);
+        assert_eq!(inbound.handle_qos_2(id(2)), Reception::New);
         inbound.completed_qos_2(id(1));
-        assert_eq!(inbound.handle_qos_1(), Published::New);
+        assert_eq!(inbound.handle_qos_1(), Reception::New);
         inbound.acknowledged_qos_1();
         inbound.acknowledged_qos_1();
         assert_eq!(inbound.unacknowledged(), 1, "never below what is there");

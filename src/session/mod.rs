@@ -2,14 +2,14 @@
 //!
 //! * [`sequence`] numbers a session's outgoing messages and derives packet ids from the numbers;
 //! * [`entry`] is the stored row of one queued message;
-//! * [`queue`] is what a session's replicated row knows of its queue: bounds, and what may be sent now;
-//! * [`window`] is what the connection that owns the session knows of messages under way;
-//! * [`inbound`] is the receiving half of QoS 2;
-//! * [`delivery`] is what one session gets of one message.
+//! * [`queue`] decides what enters a session's queue, and what may be sent now;
+//! * [`window`] tracks the messages of the queue that are on their way to the client;
+//! * [`inbound`] is the receiving half of QoS 1 and 2;
+//! * [`delivery`] decides what one session gets of one message.
 //!
-//! The machine owns all rows. It *grants* entries to the owning connection in order, as far as the client's receive
-//! maximum allows, while it applies; so every replica knows which messages may have reached the client, and a
-//! resumed session goes on with the right packet ids, DUP flags and PUBRELs on whichever node it is.
+//! The machine owns all rows. While it applies, it *grants* entries to the owning connection in order, as far as the
+//! client's receive maximum allows. So every replica knows which messages may have reached the client, and a resumed
+//! session goes on with the right packet ids, DUP flags and PUBRELs, whichever node its client connects to.
 
 pub mod delivery;
 pub mod entry;

@@ -1,9 +1,11 @@
-//! What a session's replicated row knows of its outgoing queue: bounds, and which entries may be sent now.
+//! The replicated state of a session's outgoing queue: what may enter it, and which entries may be sent now.
 //!
-//! The entries themselves are rows of their own, in the order of their sequences. The machine shows them to the queue
-//! one by one; the queue never looks for them. Entries are *granted* to the owning connection in order, as far as the
-//! client's receive maximum and the packet ids allow. What was granted may have reached the client: after a
-//! loss of the connection it is sent again with DUP 1, and it neither expires nor makes room for others.
+//! The entries themselves are rows of their own, in the order of their sequences; the machine shows them to the queue
+//! one by one. The queue *grants* them to the owning connection in order, as far as the client's receive maximum and
+//! the packet ids allow.
+//!
+//! Invariant: a granted entry may have reached the client. It is sent again with DUP 1 after a loss of the connection,
+//! and it neither expires nor is dropped for others.
 
 use std::num::NonZeroU16;
 
@@ -21,7 +23,7 @@ pub struct Bounds {
     pub policy: DropPolicy,
 }
 
-/// What gives way when a queue is full. Every drop is counted by whoever carries it out.
+/// What is dropped when a queue is full. Whoever carries a drop out counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DropPolicy {
     /// The oldest messages that were not sent yet; the new one if there are none.
@@ -76,13 +78,13 @@ pub struct Queue {
     /// Unfinished entries with QoS above 0 that count against the receive maximum of the present connection: those
     /// granted and all released ones.
     pub in_flight: u32,
-    /// Unfinished entries past their PUBREC.
+    /// Unfinished entries whose PUBREC was received.
     pub released: u32,
     /// Messages in the queue; released entries hold none.
     pub messages: u64,
     /// Bytes of those messages.
     pub bytes: u64,
-    /// How many PUBRECs the session has received: the order of the next one.
+    /// How many PUBRECs the session has received, which is the order of the next one.
     pub receptions: u64,
 }
 
@@ -103,12 +105,12 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// Whether nothing is queued or under way.
+    /// Whether nothing is queued or unfinished.
     pub fn is_empty(&self) -> bool {
         self.messages == 0 && self.released == 0
     }
 
-    /// Judges a message of `bytes` bytes.
+    /// Decides whether a message of `bytes` bytes may enter.
     pub fn admit(&self, bytes: u64, bounds: &Bounds) -> Admission {
         let fits = self.messages < bounds.max_messages
             && self
@@ -150,8 +152,8 @@ impl Queue {
         !self.is_empty() && self.granted_through < self.last
     }
 
-    /// Judges the first entry after [`Queue::granted_through`]. `oldest` finds the first unfinished entry; it is
-    /// asked only when what is known of it is not enough.
+    /// Decides on the first entry after [`Queue::granted_through`]. `oldest` finds the first unfinished entry; it is
+    /// called only when the known bound is not enough.
     pub fn grant(
         &mut self,
         sequence: Sequence,
@@ -201,7 +203,7 @@ impl Queue {
         self.in_flight = self.released;
     }
 
-    /// Whether the client can mean this entry: it was sent to it at some time.
+    /// Whether the client may acknowledge this entry, because it was sent at some time.
     pub fn may_be_acknowledged(&self, sequence: Sequence) -> bool {
         !self.is_unsent(sequence)
     }
@@ -221,8 +223,8 @@ impl Queue {
         Entry::Released { order }
     }
 
-    /// An entry goes: PUBACK, PUBCOMP, PUBREC of 0x80 or more `[MQTT-4.4.0-2]`, expiry, drop, or QoS 0 sent. `bytes` is
-    /// the size of its message. The row is removed.
+    /// An entry is finished: PUBACK, PUBCOMP, PUBREC of 0x80 or more `[MQTT-4.4.0-2]`, expiry, drop, or QoS 0 sent.
+    /// `bytes` is the size of its message. The row is removed.
     pub fn finish(&mut self, sequence: Sequence, entry: &Entry, bytes: u64) {
         let counted = match entry {
             Entry::Released { .. } => {
@@ -256,3 +258,7 @@ impl Queue {
 #[cfg(test)]
 #[path = "queue_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "queue_model_tests.rs"]
+mod model_tests;

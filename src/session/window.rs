@@ -1,27 +1,28 @@
-//! The messages a connection has under way to its client: which entry a packet id means, and what its acknowledgement
-//! asks for.
+//! The messages of a session's queue on their way to the client: which entry a packet id means, and what follows from
+//! its acknowledgement.
 //!
-//! Holds nothing that isn't in the replicated rows as well; a connection that resumes a session builds it anew. What
-//! it hands out is proposed by the caller, and only what was committed is sent: PUBREL follows the commit of its
-//! PUBREC.
+//! The window knows nothing that isn't in the replicated rows as well; a connection that resumes a session builds it
+//! anew. The caller proposes what the window returns.
+//!
+//! Invariant: PUBREL is sent after the commit of its PUBREC.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU16;
 
 use super::{QoS, Sequence};
 
-/// What a PUBACK or PUBCOMP comes to.
+/// What follows from a PUBACK or PUBCOMP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acknowledged {
     /// Propose that the entry is finished.
     Finished(Sequence),
-    /// No message with this id is under way: a duplicate, or one of an ended exchange. Nothing to do.
+    /// No message with this id is on its way: the packet is a duplicate, or its exchange has ended. Nothing to do.
     Unknown,
     /// The packet does not belong to the QoS of the message: a protocol error.
     WrongQos,
 }
 
-/// What a PUBREC comes to.
+/// What follows from a PUBREC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
     /// Propose that the entry was received; [`Window::release`] once that is committed.
@@ -32,7 +33,7 @@ pub enum Received {
     Again,
     /// The client refused the message (0x80 or more): propose that the entry is finished `[MQTT-4.4.0-2]`.
     Refused(Sequence),
-    /// No message with this id is under way: answer PUBREL 0x92 Packet Identifier not found.
+    /// No message with this id is on its way: answer PUBREL 0x92 Packet Identifier not found.
     Unknown,
     /// The message has QoS 1: a protocol error.
     WrongQos,
@@ -50,14 +51,14 @@ enum Stage {
     Released,
 }
 
-/// The messages under way, by sequence.
+/// The messages on their way, by sequence.
 #[derive(Debug, Default)]
 pub struct Window {
     slots: VecDeque<(Sequence, Stage)>,
 }
 
 impl Window {
-    /// How many messages are under way.
+    /// How many messages are on their way.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
@@ -76,8 +77,8 @@ impl Window {
         }
     }
 
-    /// The reception of a message is committed, or the connection begins with a PUBREL owed: the packet id to send
-    /// PUBREL with `[MQTT-4.3.3-4]`.
+    /// The reception of a message is committed, so PUBREL is due, or due once more on a resumed session; returns its
+    /// packet id `[MQTT-4.3.3-4]`.
     pub fn release(&mut self, sequence: Sequence) -> NonZeroU16 {
         self.put(sequence, Stage::Released);
         sequence.packet_id()

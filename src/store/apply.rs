@@ -172,7 +172,7 @@ fn check_clocks(write: &Write<'_>, store_clock: Millis) -> Result<(), StoreError
     }
 }
 
-/// State store §5, fencing: the same for SET, DEL and VDEL.
+/// The same for SET, DEL and VDEL: docs/spec/state-store.md, Fencing.
 fn check_fencing<V>(write: &Write<'_>, there: Option<&KeyRecord<V>>) -> Result<(), StoreError> {
     let stored = there.and_then(|record| record.fencing_token.as_ref());
     match (stored, write.fencing_token.as_ref()) {

@@ -93,14 +93,10 @@ labels! {
         TooLarge = "too_large",
         /// Its expiry passed before it could be sent.
         Expired = "expired",
-        /// Another node could not be reached (QoS 0).
-        PeerUnreachable = "peer_unreachable",
         /// The queue to another node was full (QoS 0).
         PeerQueueFull = "peer_queue_full",
         /// The session's queue was full.
         QueueFull = "queue_full",
-        /// The session ended before it was sent.
-        SessionEnded = "session_ended",
         /// A state store request from an MQTT 3 client, which cannot be answered.
         Unanswerable = "unanswerable",
     }

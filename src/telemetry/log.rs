@@ -1,19 +1,17 @@
 //! Log lines on standard error: one line per event, as text or as a JSON object, each with the node's number.
 //!
-//! Fields of the enclosing spans (client id, peer, term) are part of every line, so that one `grep` finds all of a
-//! client. Nothing here buffers: a line is written before the call returns.
+//! An event carries its subject in its own fields (`client_id`, `peer`, `term`); there are no spans. Nothing here
+//! buffers: a line is written before the call returns.
 
 use std::fmt::{Debug, Write as _};
 use std::io::Write as _;
 
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
-use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 use tracing_subscriber::{EnvFilter, Registry};
 
@@ -22,23 +20,24 @@ use crate::config::{LogConfig, LogFormat};
 /// Environment variable with a filter that overrides `log.level`.
 pub const FILTER_VARIABLE: &str = "QUORUMQ_LOG";
 
-/// Libraries that would say the same thing over and over while a peer is away; this node's own lines say it once.
-/// The handle of a Raft core that has stopped says so with each message that it can't take any more.
-const QUIETER: &str = concat!(
-    "openraft=error,openraft",
-    "::raft::raft_inner=off,h2=warn,hyper=warn,hyper_util=warn,tonic=warn,tower=warn"
-);
+/// Libraries below the connections between nodes: they repeat the same line while a peer is away, which this node's
+/// own lines say once.
+const QUIET_LIBRARIES: &str = "h2=warn,hyper=warn,hyper_util=warn,tonic=warn,tower=warn";
 
-/// Starts logging for the whole process.
+/// Starts logging for the whole process. `engine_filter` limits what the Raft library writes; only its room knows the
+/// names of its targets.
 ///
 /// # Errors
 /// When the process already logs.
-pub fn start(node: u64, config: &LogConfig) -> Result<(), TryInitError> {
+pub fn start(node: u64, config: &LogConfig, engine_filter: &str) -> Result<(), TryInitError> {
     let filter = std::env::var(FILTER_VARIABLE)
         .ok()
         .filter(|filter| !filter.is_empty())
         .map_or_else(
-            || EnvFilter::new(format!("{},{QUIETER}", config.level.as_str())),
+            || {
+                let level = config.level.as_str();
+                EnvFilter::new(format!("{level},{QUIET_LIBRARIES},{engine_filter}"))
+            },
             EnvFilter::new::<String>,
         );
     Registry::default()
@@ -50,7 +49,7 @@ pub fn start(node: u64, config: &LogConfig) -> Result<(), TryInitError> {
         .try_init()
 }
 
-/// Fields of a span or an event in the order they were recorded.
+/// Fields of an event in the order they were recorded.
 #[derive(Default)]
 struct Fields(Vec<(&'static str, Value)>);
 
@@ -105,58 +104,18 @@ struct Lines {
     format: LogFormat,
 }
 
-impl<S> Layer<S> for Lines
-where
-    S: Subscriber + for<'a> LookupSpan<'a>,
-{
-    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
-        let mut fields = Fields::default();
-        attributes.record(&mut fields);
-        if let Some(span) = context.span(id) {
-            span.extensions_mut().insert(fields);
-        }
-    }
-
-    fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
-        if let Some(span) = context.span(id)
-            && let Some(fields) = span.extensions_mut().get_mut::<Fields>()
-        {
-            values.record(fields);
-        }
-    }
-
-    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+impl<S: Subscriber> Layer<S> for Lines {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let mut fields = Fields::default();
         event.record(&mut fields);
-        for span in context.event_scope(event).into_iter().flatten() {
-            if let Some(outer) = span.extensions().get::<Fields>() {
-                for (name, value) in &outer.0 {
-                    if fields.0.iter().all(|(known, _)| known != name) {
-                        fields.0.push((name, value.clone()));
-                    }
-                }
-            }
-        }
         let mut time = String::with_capacity(32);
         if SystemTime.format_time(&mut Writer::new(&mut time)).is_err() {
             time.clear();
         }
-        let metadata = event.metadata();
+        let (level, target) = (event.metadata().level(), event.metadata().target());
         let line = match self.format {
-            LogFormat::Text => text(
-                &time,
-                metadata.level(),
-                self.node,
-                metadata.target(),
-                fields,
-            ),
-            LogFormat::Json => json(
-                &time,
-                metadata.level(),
-                self.node,
-                metadata.target(),
-                fields,
-            ),
+            LogFormat::Text => text(&time, level, self.node, target, fields),
+            LogFormat::Json => json(&time, level, self.node, target, fields),
         };
         // A log that cannot be written must not stop the broker.
         let _ = std::io::stderr().lock().write_all(line.as_bytes());

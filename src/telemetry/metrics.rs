@@ -1,4 +1,4 @@
-//! The one definition of every metric: type, labels, unit and meaning. `docs/metrics.md` is generated from it.
+//! The one definition of every metric: name, type, labels, unit and meaning. `docs/metrics.md` is generated from it.
 
 use std::fmt;
 use std::fmt::Write;
@@ -77,7 +77,7 @@ metrics! {
     raft_leader: Grouped<Gauge>;
     /// 1 when this node is the leader. The sum over the cluster should be 1.
     raft_is_leader: Grouped<Gauge>;
-    /// Current Raft term. Rises with every election; more than one an hour wants a look at disks and network.
+    /// Current Raft term. Rises with every election; more than one an hour is a reason to look at disks and network.
     raft_term: Grouped<Gauge>;
     /// Times this node saw the leader change.
     raft_leader_changes: Grouped<Counter>;
@@ -87,15 +87,15 @@ metrics! {
     raft_committed_index: Grouped<Gauge>;
     /// Index of the last entry applied here. How far it is behind the committed index is the apply backlog.
     raft_applied_index: Grouped<Gauge>;
-    /// Index of the last entry that a snapshot holds and that is no longer in the log.
+    /// Index of the last entry that was removed from the log because a snapshot holds it.
     raft_purged_index: Grouped<Gauge>;
     /// Voters of the cluster, from the applied membership.
     raft_voters: Grouped<Gauge>;
-    /// Commands of this node that were applied.
+    /// Commands proposed by this node that were applied.
     raft_proposals: Grouped<Counter>;
-    /// From the proposal of a command here to its application here.
+    /// Time from the proposal of a command on this node to its application on this node.
     raft_commit_seconds: Grouped<Latency>;
-    /// Applying one run of entries, with the write to the state's tables.
+    /// Time to apply one batch of entries, with the write to the state's tables.
     raft_apply_seconds: Grouped<Latency>;
     /// Snapshots built here.
     raft_snapshots_built: Grouped<Counter>;
@@ -105,7 +105,8 @@ metrics! {
     log_entries: Counter;
     /// Bytes of log entries written to this node's disk.
     log_bytes: Counter;
-    /// One synced write of the log. Above the heartbeat interval the cluster gets slow, above the election time-out unstable.
+    /// Time of one synced write of the log. Above the heartbeat interval the cluster gets slow, above the election
+    /// time-out unstable.
     log_fsync_seconds: Latency;
     /// Open connections of clients.
     connections: Gauge;
@@ -121,21 +122,21 @@ metrics! {
     bytes_received: Counter;
     /// Bytes sent to clients.
     bytes_sent: Counter;
-    /// Messages that were not delivered to a client that was to get them.
+    /// Messages that a subscriber should have got and did not, by the reason.
     messages_dropped: By<DropReason, Counter>;
     /// Messages handed to other nodes for their clients.
     messages_forwarded: Counter;
     /// PUBACKs and PUBRECs that were deferred because a subscriber reads slowly.
     acknowledgements_deferred: Counter;
-    /// Times a subscriber was not waited for any more because it hardly read, see `mqtt.outbox_stall_s`.
+    /// Times that a subscriber read so little that publishers stopped waiting for it; see `mqtt.outbox_stall_s`.
     subscribers_stalled: Counter;
     /// Subscriptions of the whole cluster in this node's index.
     subscriptions: Gauge;
     /// Sessions of the whole cluster.
     sessions: Gauge;
-    /// Messages that wait in sessions' queues and groups of the whole cluster; one that waits in two counts twice.
+    /// Messages in the queues of sessions and of shared subscriptions, whole cluster; one in two queues counts twice.
     queued_messages: Gauge;
-    /// Their size in bytes of topic, payload and properties.
+    /// Bytes of topic, payload and properties of the queued messages.
     queued_bytes: Gauge;
     /// Retained messages of the whole cluster; `mqtt.retained_max` bounds it.
     retained_messages: Gauge;
@@ -149,7 +150,7 @@ metrics! {
     store_watches: Gauge;
     /// Notifications sent to clients of this node.
     store_notifications: Counter;
-    /// What waits in the bounded queues of this node.
+    /// Entries in the bounded queues of this node; bytes for `peer_bytes`.
     queue_depth: By<Queue, Gauge>;
 }
 

@@ -72,7 +72,7 @@ async function main() {
   }
   await until("all acknowledgements", () => underway === 0, 40000);
   await until("everything", () => received.size === MESSAGES, 40000);
-  // Time for one too many to show itself.
+  // Time for a duplicate to arrive.
   await sleep(500);
   await publisher.endAsync();
   await subscriber.endAsync();

@@ -103,7 +103,7 @@ for payload, qos, mid in sent:
     until(f"{payload} to be acknowledged", lambda: mid in publisher.done, 40)
     say(acknowledged=payload, qos=qos)
 until("everything", lambda: len(received) == MESSAGES, 40)
-# Time for one too many to show itself.
+# Time for a duplicate to arrive.
 time.sleep(0.5)
 publisher.leave()
 subscriber.leave()

@@ -33,7 +33,7 @@ def until(what, condition, within=15.0):
 
 
 def rules(*functions):
-    """Shows each rule under its own name; a broken one does not keep the others from being looked at."""
+    """Checks each rule under its own name; a broken one does not keep the others from being checked."""
     for function in functions:
         try:
             function()

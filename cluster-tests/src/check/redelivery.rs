@@ -323,7 +323,7 @@ mod tests {
             );
             assert_eq!(judge(&not_at_all).is_empty(), sent == 3, "new after {sent}");
         }
-        let held = [FIRST, publish(1, 0, 1, false), Event::Cut, RESUMED];
+        let unacknowledged = [FIRST, publish(1, 0, 1, false), Event::Cut, RESUMED];
         let sent = [
             FIRST,
             publish(1, 0, 1, false),
@@ -331,7 +331,7 @@ mod tests {
             Event::Cut,
             RESUMED,
         ];
-        for (before, reusable) in [(&held[..], false), (&sent[..], true)] {
+        for (before, reusable) in [(&unacknowledged[..], false), (&sent[..], true)] {
             assert_good(&[before, &[publish(1, 0, 1, true), puback(1)]].concat());
             let other = [before, &[publish(1, 1, 1, false), puback(1)]].concat();
             assert_eq!(judge(&other).is_empty(), reusable);
@@ -402,8 +402,8 @@ mod tests {
 
     #[test]
     fn what_is_never_sent_again_is_found() {
-        let held = [FIRST, publish(1, 0, 1, false), Event::Cut, RESUMED];
-        assert_eq!(judge(&held), ["D7"]);
+        let unacknowledged = [FIRST, publish(1, 0, 1, false), Event::Cut, RESUMED];
+        assert_eq!(judge(&unacknowledged), ["D7"]);
         let received = [
             FIRST,
             publish(2, 0, 1, false),
@@ -415,7 +415,7 @@ mod tests {
         let mut member = SubscriberShape::new("m");
         member.group = Some("g".into());
         assert!(
-            judge_as(member.clone(), &held).is_empty(),
+            judge_as(member.clone(), &unacknowledged).is_empty(),
             "another member may have got it"
         );
         assert_eq!(

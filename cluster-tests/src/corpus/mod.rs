@@ -67,8 +67,8 @@
 //!
 //! In what comes, `$name` is a packet id, `$name*24` so many bytes and `s$name` a string that the broker chooses: the
 //! first use of a name takes what came, later ones stand for it. `00|10` is one of these bytes, `00000008-0000000A` a
-//! number between these, `..*3` three bytes of any value. Properties with commas between them come in any order, `( 01
-//! 01 , 08 s"a" )`.
+//! number between these, `..*3` three bytes of any value. Properties with commas between them come in any order:
+//! `( 01 01 , 08 s"a" )`.
 //!
 //! `QUORUMQ_REWRITE=1` writes what came into the files in place of what did not come.
 

@@ -156,7 +156,7 @@ pub struct Delivery {
 
 impl SubscriberRecord {
     /// What the application was given, in order. QoS 2 is de-duplicated by open packet id only: an id is open from its
-    /// PUBLISH to its PUBREL [MQTT-4.3.3-10..12].
+    /// PUBLISH to its PUBREL [MQTT-4.3.3-10] [MQTT-4.3.3-12].
     pub fn deliveries(&self) -> Vec<Delivery> {
         let mut open = BTreeSet::new();
         let mut found = Vec::new();

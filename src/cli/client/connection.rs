@@ -1,4 +1,4 @@
-//! One TCP connection that speaks MQTT: bytes in and out, no state of a session.
+//! One TCP connection that carries MQTT 5 packets. It keeps no state of a session.
 
 use std::time::Duration;
 
@@ -13,7 +13,6 @@ use crate::config::Address;
 
 pub(super) struct Connection {
     stream: TcpStream,
-    version: Version,
     input: BytesMut,
     /// Bytes at the start of `input` that belong to the packet handed out last.
     consumed: usize,
@@ -23,7 +22,6 @@ pub(super) struct Connection {
 impl Connection {
     pub(super) async fn open(
         address: &Address,
-        version: Version,
         limit: Duration,
     ) -> Result<Connection, ClientError> {
         let unreachable = |why: String| ClientError::Unreachable(format!("{address}: {why}"));
@@ -42,7 +40,6 @@ impl Connection {
             .map_err(|error| unreachable(error.to_string()))?;
         Ok(Connection {
             stream,
-            version,
             input: BytesMut::new(),
             consumed: 0,
             output: Vec::new(),
@@ -56,7 +53,7 @@ impl Connection {
         sent.map_err(|error| ClientError::Closed(error.to_string()))
     }
 
-    /// Waits until `input` holds a complete packet. Cancelling loses nothing.
+    /// Waits until `input` holds a complete packet. Cancel safe.
     pub(super) async fn fill(&mut self) -> Result<(), ClientError> {
         self.input.advance(self.consumed);
         self.consumed = 0;
@@ -80,6 +77,6 @@ impl Connection {
             ));
         };
         self.consumed = frame.length;
-        Ok(client::decode(self.version, frame)?)
+        Ok(client::decode(Version::V5, frame)?)
     }
 }

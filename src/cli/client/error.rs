@@ -1,6 +1,7 @@
-//! Why the client could not do what it was asked.
+//! The client's errors, and what each means for the caller.
 
 use crate::auth::scram::ServerError;
+use crate::codec::client::Packet;
 use crate::codec::{DecodeError, EncodeError, ReasonCode};
 
 /// Why the client could not do what it was asked.
@@ -19,7 +20,7 @@ pub enum ClientError {
     #[error("no answer within {0} s")]
     TimedOut(u64),
     /// The server refused it.
-    #[error("refused: {} (0x{:02X}){}", reason.name(), *reason as u8, detail.as_ref().map(|text| format!(": {text}")).unwrap_or_default())]
+    #[error("refused: {} (0x{:02X}){}", reason.name(), *reason as u8, suffix(detail))]
     Refused {
         /// The reason code.
         reason: ReasonCode,
@@ -35,13 +36,13 @@ pub enum ClientError {
     /// The log-in failed on this side.
     #[error("cannot log in: {0}")]
     LogIn(String),
-    /// The state store answered something that is no answer.
+    /// The state store answered with something that is not an answer.
     #[error("the state store answered {0}")]
     Answer(String),
 }
 
 impl ClientError {
-    /// Whether another server, or the same one a little later, may well do it.
+    /// Whether the request may succeed at another server, or at the same one a little later.
     pub fn is_transient(&self) -> bool {
         matches!(
             self,
@@ -49,7 +50,17 @@ impl ClientError {
         )
     }
 
-    /// What a refusing reason code means for the caller.
+    /// The error that an answer to CONNECT stands for when it is not an accepting CONNACK.
+    pub(super) fn from_refusal(packet: &Packet<'_>) -> ClientError {
+        match packet {
+            Packet::ConnAck(ack) => {
+                ClientError::from_reason(ack.reason, ack.properties.reason_string)
+            }
+            _ => ClientError::Protocol("the first packet is not CONNACK".into()),
+        }
+    }
+
+    /// The error that a refusing reason code stands for.
     pub(super) fn from_reason(reason: ReasonCode, detail: Option<&str>) -> ClientError {
         match reason {
             ReasonCode::ServerUnavailable
@@ -63,6 +74,12 @@ impl ClientError {
             },
         }
     }
+}
+
+/// A reason string behind a colon.
+fn suffix(detail: &Option<String>) -> String {
+    let detail = detail.as_ref();
+    detail.map(|text| format!(": {text}")).unwrap_or_default()
 }
 
 impl From<DecodeError> for ClientError {

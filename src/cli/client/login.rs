@@ -2,7 +2,7 @@
 
 use super::connection::Connection;
 use super::error::ClientError;
-use super::session::{Options, refusal};
+use super::options::Options;
 use crate::auth::ENTROPY_BYTES;
 use crate::auth::scram::{self, ServerError};
 use crate::codec::client::{self, Packet};
@@ -14,6 +14,7 @@ pub(super) struct Login {
 }
 
 impl Login {
+    /// A log-in, when the options ask for one.
     pub(super) fn begin(options: &Options) -> Result<Option<Login>, ClientError> {
         if !options.scram {
             return Ok(None);
@@ -26,7 +27,7 @@ impl Login {
         Ok(Some(Login { scram }))
     }
 
-    /// What goes with CONNECT.
+    /// The authentication data of CONNECT.
     pub(super) fn first(&self) -> String {
         self.scram.first()
     }
@@ -38,11 +39,11 @@ impl Login {
             Packet::Auth(auth) if auth.reason == ReasonCode::ContinueAuthentication => {
                 self.scram.answer(auth.data.unwrap_or_default())?
             }
-            // One that does not ask for the proof has not looked at the method.
+            // A server that does not ask for the proof does not know the authentication method.
             Packet::ConnAck(ack) if ack.reason == ReasonCode::Success => {
                 return Err(ServerError::Unproved.into());
             }
-            packet => return Err(refusal(&packet)),
+            packet => return Err(ClientError::from_refusal(&packet)),
         };
         let packet = Auth::new(
             ReasonCode::ContinueAuthentication,
@@ -58,7 +59,7 @@ impl Login {
         connection.flush().await
     }
 
-    /// Sees the server prove that it knows the user, too: the data came with its CONNACK.
+    /// Checks the server's proof that it knows the user, too; the data came with its CONNACK.
     pub(super) fn verify(&self, data: Option<&[u8]>) -> Result<(), ClientError> {
         Ok(self.scram.verify(data.unwrap_or_default())?)
     }

@@ -1,4 +1,4 @@
-//! Messages as the client's users see them.
+//! The client's messages, received and sent.
 
 use crate::codec::{PacketId, Publish, QoS};
 
@@ -57,15 +57,15 @@ pub struct Outgoing<'a> {
     pub topic: &'a str,
     /// Quality of service.
     pub qos: QoS,
-    /// Whether the server is to keep it for later subscribers.
+    /// Whether the server keeps it for later subscribers.
     pub retain: bool,
     /// Application message.
     pub payload: &'a [u8],
-    /// Where an answer is expected.
+    /// Response topic.
     pub response_topic: Option<&'a str>,
-    /// What an answer repeats.
+    /// Correlation data, which the answer repeats.
     pub correlation_data: Option<&'a [u8]>,
-    /// Seconds after which it is worth nothing.
+    /// Message expiry interval, in seconds.
     pub message_expiry_s: Option<u32>,
     /// Content type.
     pub content_type: Option<&'a str>,

@@ -1,8 +1,8 @@
-//! State store commands over MQTT 5: a request is a PUBLISH with a response topic and correlation data, its answer
-//! repeats the latter (state store §Request, §Response).
+//! State store commands over MQTT 5: a request is a PUBLISH with a response topic and correlation data, and its answer
+//! repeats the correlation data (docs/spec/state-store.md, Requests).
 //!
-//! A request whose connection is lost is sent again over another server with the same correlation data, so that the
-//! store recognises it and does not execute it twice.
+//! Invariant: a request whose connection is lost is sent again with the same correlation data, so that the store
+//! recognises it and does not execute it twice.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,23 +12,16 @@ use uuid::Uuid;
 
 use super::error::ClientError;
 use super::message::{Message, Outgoing};
-use super::session::{Client, Options};
+use super::options::Options;
+use super::session::Client;
 use crate::base::time::wall_now;
 use crate::codec::{QoS, SubscriptionOptions};
-
-/// Topic that requests are published to.
-pub const INVOKE: &str = "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke";
-const SERVICE: &str = "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8";
-
-/// Topic a client gets its answers on, in the form the public clients use.
-pub fn response_topic(client_id: &str) -> String {
-    format!("clients/{client_id}/services/{SERVICE}/command/invoke/response")
-}
+use crate::store::topics::{INVOKE, NOTIFY_PREFIX};
 
 /// Pause between two rounds over all servers.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// The reply part of an answer.
+/// What the store answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// `+OK`
@@ -41,7 +34,7 @@ pub enum Answer {
     Value(Vec<u8>),
     /// `-ERR text`
     Error(String),
-    /// `*1` or `*2`: keys and maybe the token of the next page.
+    /// `*1` or `*2`: keys, and the token of the next page when there is one.
     Page(Vec<Vec<u8>>, Option<Vec<u8>>),
 }
 
@@ -73,8 +66,9 @@ impl StateStore {
         let id = &options.client_id;
         let hex: String = id.bytes().map(|byte| format!("{byte:02X}")).collect();
         StateStore {
-            response_topic: response_topic(id),
-            notify_prefix: format!("clients/{SERVICE}/{hex}/command/notify/"),
+            // In the form that the public clients use.
+            response_topic: format!("clients/{id}/services/{INVOKE}/response"),
+            notify_prefix: format!("{NOTIFY_PREFIX}/{hex}/command/notify/"),
             options,
             client: None,
             next_server: 0,
@@ -87,7 +81,7 @@ impl StateStore {
     /// Executes one command and returns its answer with the version (`__ts`) it carried.
     ///
     /// # Errors
-    /// No server, no leader or no answer before the time-out; an answer that is none.
+    /// No server, no leader or no answer before the time-out; an answer that cannot be parsed.
     pub async fn call(
         &mut self,
         arguments: &[&[u8]],
@@ -181,7 +175,7 @@ impl StateStore {
             content_type: Some("application/octet-stream"),
             user_properties,
         };
-        // The answer may overtake the acknowledgement, which a refusal consists of.
+        // The answer may overtake PUBACK, but a refusal comes only in PUBACK: wait for that first.
         client.publish(&outgoing).await?;
         loop {
             let message = client.next().await?;
@@ -197,7 +191,7 @@ impl StateStore {
     /// The next notification of a watched key.
     ///
     /// # Errors
-    /// A lost connection, which ends every registration: watch again.
+    /// A lost connection. It ends every registration: the caller has to watch again.
     pub async fn next_notification(&mut self) -> Result<Notification, ClientError> {
         loop {
             let message = match self.notified.pop_front() {
@@ -223,16 +217,16 @@ impl StateStore {
         }
     }
 
-    /// Says DISCONNECT when connected.
+    /// Sends DISCONNECT when connected.
     pub async fn close(&mut self) {
         if let Some(client) = self.client.take() {
-            // The command is done: a connection that breaks now breaks nothing.
+            // The command is done: an error now changes nothing.
             let _ = client.disconnect().await;
         }
     }
 }
 
-/// A RESP3 array of blob strings (state store §Payloads).
+/// A RESP3 array of blob strings (docs/spec/state-store.md, Payloads).
 pub fn request(arguments: &[&[u8]]) -> Vec<u8> {
     let mut payload = format!("*{}\r\n", arguments.len()).into_bytes();
     for argument in arguments {
@@ -298,7 +292,8 @@ fn parse(payload: &[u8]) -> Option<Answer> {
     reader.0.is_empty().then_some(answer)
 }
 
-/// The new value of a SET, `None` for a DELETE; nothing when it is no notification (state store §Notifications).
+/// The new value of a SET or `Some(None)` for a DELETE; `None` when the payload is not a notification
+/// (docs/spec/state-store.md, Notifications).
 fn notification(payload: &[u8]) -> Option<Option<Vec<u8>>> {
     let mut reader = Reader(payload);
     let parts = reader.count(b'*')?;

@@ -6,7 +6,7 @@ use crate::record::{Event, Sent, SubscriberRecord};
 use std::collections::{BTreeMap, HashMap};
 
 /// An acknowledgement sent this long before a connection was cut has been stored. Later ones may be lost with it.
-pub(super) const SETTLED_MS: u64 = 2000;
+pub(super) const STORED_WITHIN_MS: u64 = 2000;
 
 /// One member gets each message. Another member may get it only when the first was cut off before it acknowledged it.
 pub(super) fn violations(
@@ -51,7 +51,7 @@ fn is_unacknowledged(subscriber: &SubscriberRecord, event: usize) -> bool {
             Event::SentPuback { packet_id } if *packet_id == arrival.packet_id => {
                 acknowledged.get_or_insert(*at);
             }
-            Event::Cut => return acknowledged.is_none_or(|then| at - then < SETTLED_MS),
+            Event::Cut => return acknowledged.is_none_or(|then| at - then < STORED_WITHIN_MS),
             _ => {}
         }
     }

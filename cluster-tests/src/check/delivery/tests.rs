@@ -1,6 +1,6 @@
 //! The judge finds what it should, and nothing else.
 
-use super::shared::SETTLED_MS;
+use super::shared::STORED_WITHIN_MS;
 use super::*;
 use crate::record::{Interest, PublisherRecord, SubscriberShape};
 
@@ -289,23 +289,23 @@ fn a_group_may_give_again_what_a_cut_off_member_held() {
     assert!(judge([all_four(), cut.clone()].concat()).is_empty());
     assert!(judge([all_four(), acknowledged.clone(), cut.clone()].concat()).is_empty());
     // Acknowledged long before the cut.
-    let mut settled = record(
+    let mut stored = record(
         two_of_each(),
         vec![
             member("a", [all_four(), acknowledged, cut].concat()),
             member("b", vec![new(1, label(1, 0))]),
         ],
     );
-    for (at, event) in &mut settled.subscribers[0].events {
+    for (at, event) in &mut stored.subscribers[0].events {
         if *event == Event::Cut {
-            *at += SETTLED_MS;
+            *at += STORED_WITHIN_MS;
         }
     }
-    assert_eq!(broken(&settled), ["D9"]);
-    // QoS 2 is completed to the client that it began with, held or not.
-    let held = vec![
+    assert_eq!(broken(&stored), ["D9"]);
+    // QoS 2 is completed to the client that it began with, acknowledged or not.
+    let members = vec![
         member("a", [all_four(), vec![Event::Cut]].concat()),
         member("b", vec![new(1, label(2, 0))]),
     ];
-    assert_eq!(broken(&record(two_of_each(), held)), ["D9"]);
+    assert_eq!(broken(&record(two_of_each(), members)), ["D9"]);
 }

@@ -1,0 +1,286 @@
+//! One non-blocking connection of the load generator: socket, buffers and handshake.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroU16;
+use std::time::Instant;
+
+use mio::net::TcpStream;
+use quorumq::codec::client::{self, Packet};
+use quorumq::codec::{
+    Connect, FilterRequest, Filters, MAX_PACKET_SIZE, QoS, ReasonCode, Subscribe,
+    SubscriptionOptions, UserProperties, Version, frame,
+};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::error::BenchError;
+
+/// The client that a connection is, and what it subscribes to before it is ready.
+#[derive(Clone)]
+pub struct Identity {
+    /// Client identifier.
+    pub client_id: String,
+    /// Protocol version.
+    pub version: Version,
+    /// Whether to keep the session, for an hour.
+    pub durable: bool,
+    /// Filters with the QoS to ask for.
+    pub filters: Vec<(String, QoS)>,
+}
+
+/// State of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// No socket.
+    Closed,
+    /// TCP is being established.
+    Connecting,
+    /// CONNECT sent.
+    ConnectSent,
+    /// SUBSCRIBE sent.
+    SubscribeSent,
+    /// CONNECT and SUBSCRIBE are acknowledged: packets go to the workload.
+    Ready,
+}
+
+/// One connection.
+pub struct Link {
+    pub identity: Identity,
+    pub phase: Phase,
+    /// Whether it is already on the list of links to flush.
+    pub dirty: bool,
+    stream: Option<TcpStream>,
+    /// The beginning of a packet whose rest has not arrived.
+    partial: Vec<u8>,
+    output: Vec<u8>,
+    sent: usize,
+}
+
+/// How reading ended.
+pub enum ReadOutcome {
+    /// The socket is empty.
+    Drained,
+    /// The other side closed.
+    Closed(String),
+}
+
+impl Link {
+    pub fn new(identity: Identity) -> Link {
+        Link {
+            identity,
+            phase: Phase::Closed,
+            dirty: false,
+            stream: None,
+            partial: Vec::new(),
+            output: Vec::new(),
+            sent: 0,
+        }
+    }
+
+    /// Starts to connect. `source` spreads many connections to loopback over source addresses, because each has only
+    /// some 28,000 ports.
+    pub fn open(&mut self, server: SocketAddr, source: usize) -> io::Result<&mut TcpStream> {
+        let socket = Socket::new(
+            Domain::for_address(server),
+            Type::STREAM,
+            Some(Protocol::TCP),
+        )?;
+        socket.set_nonblocking(true)?;
+        socket.set_tcp_nodelay(true)?;
+        if server.ip() == IpAddr::V4(Ipv4Addr::LOCALHOST) {
+            let last = u8::try_from(1 + source % 250).unwrap_or(1);
+            let from = SocketAddr::from(([127, 0, 0, last], 0));
+            socket.bind(&from.into())?;
+        }
+        match socket.connect(&server.into()) {
+            Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Err(error),
+            _ => {}
+        }
+        self.partial.clear();
+        self.output.clear();
+        self.sent = 0;
+        self.phase = Phase::Connecting;
+        Ok(self.stream.insert(TcpStream::from_std(socket.into())))
+    }
+
+    pub fn close(&mut self) {
+        self.stream = None;
+        self.phase = Phase::Closed;
+    }
+
+    /// Bytes that are not sent yet.
+    pub fn unsent_bytes(&self) -> usize {
+        self.output.len() - self.sent
+    }
+
+    /// Where to encode packets; flush afterwards.
+    pub fn output(&mut self) -> &mut Vec<u8> {
+        &mut self.output
+    }
+
+    /// Sends CONNECT when TCP is established; called when the connecting socket is writable.
+    pub fn connected(&mut self) -> Result<(), BenchError> {
+        let Some(stream) = &self.stream else {
+            return Ok(());
+        };
+        if let Some(error) = stream.take_error()? {
+            return Err(error.into());
+        }
+        match stream.peer_addr() {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+        let durable = self.identity.durable;
+        let v5 = self.identity.version.is_v5();
+        let connect = Connect {
+            clean_start: !durable,
+            // Longer than any run, so no PINGREQ is needed; some brokers refuse 0.
+            keep_alive: 3600,
+            session_expiry: (durable && v5).then_some(3600),
+            receive_maximum: v5.then_some(NonZeroU16::MAX),
+            ..Connect::new(self.identity.version, &self.identity.client_id)
+        };
+        client::connect(&mut self.output, &connect)?;
+        self.phase = Phase::ConnectSent;
+        Ok(())
+    }
+
+    /// Handles a packet of the handshake.
+    pub fn handshake(
+        identity: &Identity,
+        phase: &mut Phase,
+        output: &mut Vec<u8>,
+        packet: &Packet<'_>,
+    ) -> Result<(), BenchError> {
+        match (*phase, packet) {
+            (Phase::ConnectSent, Packet::ConnAck(ack)) if ack.reason == ReasonCode::Success => {
+                if identity.filters.is_empty() {
+                    *phase = Phase::Ready;
+                    return Ok(());
+                }
+                subscribe(identity, output)?;
+                *phase = Phase::SubscribeSent;
+                Ok(())
+            }
+            (Phase::ConnectSent, Packet::ConnAck(ack)) => Err(BenchError::Refused(ack.reason)),
+            (Phase::SubscribeSent, Packet::SubAck(ack)) => {
+                match ack.reasons.iter().find(|reason| **reason as u8 >= 0x80) {
+                    Some(reason) => Err(BenchError::Refused(*reason)),
+                    None => {
+                        *phase = Phase::Ready;
+                        Ok(())
+                    }
+                }
+            }
+            // Messages of a resumed session may come before SUBACK.
+            (Phase::SubscribeSent, Packet::Publish(_)) => Ok(()),
+            (_, Packet::Disconnect(packet)) => Err(BenchError::Refused(packet.reason)),
+            _ => Err(BenchError::Protocol(
+                "an unexpected packet in the handshake".into(),
+            )),
+        }
+    }
+
+    /// Sends as much as the socket takes.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.dirty = false;
+        let Some(stream) = &mut self.stream else {
+            return Ok(());
+        };
+        while self.sent < self.output.len() {
+            match stream.write(&self.output[self.sent..]) {
+                Ok(count) => self.sent += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.output.clear();
+        self.sent = 0;
+        Ok(())
+    }
+
+    /// Reads all that is there and hands every packet to `each`.
+    pub fn read(
+        &mut self,
+        scratch: &mut [u8],
+        mut each: impl FnMut(
+            &Identity,
+            &mut Phase,
+            &mut Vec<u8>,
+            Packet<'_>,
+            Instant,
+        ) -> Result<(), BenchError>,
+    ) -> Result<ReadOutcome, BenchError> {
+        loop {
+            let Some(stream) = &mut self.stream else {
+                return Ok(ReadOutcome::Drained);
+            };
+            let count = match stream.read(scratch) {
+                Ok(0) => return Ok(ReadOutcome::Closed("closed by the server".into())),
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Ok(ReadOutcome::Drained);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Ok(ReadOutcome::Closed(error.to_string())),
+            };
+            let now = Instant::now();
+            let mut partial = std::mem::take(&mut self.partial);
+            let joined = !partial.is_empty();
+            if joined {
+                partial.extend_from_slice(&scratch[..count]);
+            }
+            let bytes = if joined {
+                partial.as_slice()
+            } else {
+                &scratch[..count]
+            };
+            let mut at = 0;
+            while let Some(frame) = frame::next(&bytes[at..], MAX_PACKET_SIZE)? {
+                at += frame.length;
+                let packet = client::decode(self.identity.version, frame)?;
+                each(
+                    &self.identity,
+                    &mut self.phase,
+                    &mut self.output,
+                    packet,
+                    now,
+                )?;
+            }
+            if joined {
+                partial.drain(..at);
+            } else {
+                partial.extend_from_slice(&scratch[at..count]);
+            }
+            self.partial = partial;
+            if count < scratch.len() {
+                // A short read has emptied the socket; more bytes come with another event.
+                return Ok(ReadOutcome::Drained);
+            }
+        }
+    }
+}
+
+fn subscribe(identity: &Identity, output: &mut Vec<u8>) -> Result<(), BenchError> {
+    let requests: Vec<_> = identity
+        .filters
+        .iter()
+        .map(|(filter, qos)| FilterRequest {
+            filter,
+            options: SubscriptionOptions {
+                qos: *qos,
+                ..SubscriptionOptions::default()
+            },
+        })
+        .collect();
+    let packet = Subscribe {
+        packet_id: NonZeroU16::MAX,
+        subscription_id: None,
+        user_properties: UserProperties::NONE,
+        filters: Filters::from_slice(&requests),
+    };
+    client::subscribe(output, identity.version, &packet)?;
+    Ok(())
+}

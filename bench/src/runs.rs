@@ -1,0 +1,354 @@
+//! What each mode does: it opens the connections, warms up, measures, and makes a report.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use quorumq::cli::exit::{Exit, Failure};
+use quorumq::codec::QoS;
+use quorumq::config::Address;
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::arguments::{BacklogArgs, Bench, KvArgs, Mode, MqttArgs, Protocol, Topology};
+use crate::backlog::Backlog;
+use crate::connect;
+use crate::engine::Engine;
+use crate::flow::{self, Flow, SMALLEST_PAYLOAD};
+use crate::kv::{self, Kind, KvLoad};
+use crate::latency::Latencies;
+use crate::link::Identity;
+use crate::process;
+use crate::report::{Report, round};
+
+/// What all modes have in common.
+struct Run {
+    servers: Vec<SocketAddr>,
+    id: String,
+    warmup: Duration,
+    duration: Duration,
+    pids: Vec<u32>,
+    /// Connections being opened at the same time.
+    opening: usize,
+}
+
+/// Runs the mode, once for each number of clients or quality of service that it is given.
+///
+/// # Errors
+/// Arguments that make no sense; exit code 69 when a connection cannot be made or is lost.
+pub fn run(bench: Bench) -> Result<Vec<Report>, Failure> {
+    let seconds = |value: f64| {
+        Duration::try_from_secs_f64(value)
+            .map_err(|_| Failure::failed(format!("{value} is no number of seconds")))
+    };
+    let run = Run {
+        servers: resolve(&bench.servers)?,
+        id: Uuid::new_v4().simple().to_string()[..8].to_owned(),
+        warmup: seconds(bench.warmup)?,
+        duration: seconds(bench.duration)?,
+        pids: bench.pid,
+        opening: bench.opening as usize,
+    };
+    match bench.mode {
+        Mode::KvSet(arguments) => kv_runs(&run, Kind::Set, &arguments),
+        Mode::KvGet(arguments) => kv_runs(&run, Kind::Get, &arguments),
+        Mode::KvMixed(arguments) => kv_runs(&run, Kind::Mixed, &arguments),
+        Mode::Mqtt(arguments) => mqtt_runs(&run, &arguments),
+        Mode::Connect {
+            clients,
+            protocol,
+            durable,
+        } => connect_run(&run, clients as usize, protocol, durable).map(|report| vec![report]),
+        Mode::Backlog(arguments) => backlog_run(&run, &arguments).map(|report| vec![report]),
+        Mode::Idle {
+            connections,
+            subscribe,
+            settle,
+            protocol,
+        } => {
+            let (connections, settle) = (connections as usize, seconds(settle)?);
+            idle_run(&run, connections, subscribe, settle, protocol).map(|report| vec![report])
+        }
+        Mode::Failover {
+            clients,
+            value_bytes,
+            silence_ms,
+        } => {
+            let plan = kv::Plan {
+                kind: Kind::Set,
+                clients,
+                value_bytes,
+                keys: 16,
+                response_qos: QoS::AtLeastOnce,
+                survive: Some(Duration::from_millis(silence_ms)),
+            };
+            kv_run(&run, plan, "failover").map(|report| vec![report])
+        }
+    }
+}
+
+fn resolve(servers: &[Address]) -> Result<Vec<SocketAddr>, Failure> {
+    let one = |address: &Address| {
+        let found = (address.host(), address.port()).to_socket_addrs();
+        found.ok().and_then(|mut all| all.next()).ok_or_else(|| {
+            Failure::new(
+                Exit::Unreachable,
+                format!("{address}: there is no such host"),
+            )
+        })
+    };
+    servers.iter().map(one).collect()
+}
+
+fn kv_runs(run: &Run, kind: Kind, arguments: &KvArgs) -> Result<Vec<Report>, Failure> {
+    let mode = match kind {
+        Kind::Set => "kv-set",
+        Kind::Get => "kv-get",
+        Kind::Mixed => "kv-mixed",
+    };
+    let plan = |clients| kv::Plan {
+        kind,
+        clients,
+        value_bytes: arguments.value_bytes,
+        keys: arguments.keys as usize,
+        response_qos: QoS::from_bits(arguments.response_qos).unwrap_or_default(),
+        survive: None,
+    };
+    arguments
+        .clients
+        .iter()
+        .map(|clients| kv_run(run, plan(*clients), mode))
+        .collect()
+}
+
+/// CPU time of the servers per operation, in microseconds.
+fn cpu_per_operation(
+    run: &Run,
+    before: Duration,
+    operations: u64,
+) -> Option<(&'static str, serde_json::Value)> {
+    let spent = process::cpu_times(&run.pids).saturating_sub(before);
+    let per = spent.as_secs_f64() * 1e6 / operations.max(1) as f64;
+    (!run.pids.is_empty()).then(|| ("server_cpu_us", json!(round(per, 2))))
+}
+
+fn own_cpu() -> Duration {
+    process::cpu_time(std::process::id()).unwrap_or_default()
+}
+
+fn kv_run(run: &Run, plan: kv::Plan, mode: &str) -> Result<Report, Failure> {
+    eprintln!("{mode}: {} clients", plan.clients);
+    let survives = plan.survive.is_some();
+    let clients = plan.clients;
+    let id = format!("{}-{}", run.id, Uuid::new_v4().simple());
+    let mut engine = Engine::new(run.opening)?;
+    let mut load = KvLoad::new(&mut engine, plan, run.servers.clone(), &id[..13]);
+    engine.open_all(0, &run.servers, &mut load)?;
+    load.start(&mut engine)?;
+    kv::drive(&mut engine, &mut load, |load, _| load.is_populated())?;
+    let warm = Instant::now() + run.warmup;
+    kv::drive(&mut engine, &mut load, |_, now| now >= warm)?;
+    load.reset();
+    let (begin, cpu, own) = (Instant::now(), process::cpu_times(&run.pids), own_cpu());
+    let end = begin + run.duration;
+    kv::drive(&mut engine, &mut load, |_, now| now >= end)?;
+    let elapsed = begin.elapsed();
+    if let Some(error) = &load.first_error {
+        eprintln!("first error: {error}");
+    }
+    let operations = load.latency.total();
+    let mut extra = vec![(
+        "load_cpu",
+        json!(round(
+            (own_cpu() - own).as_secs_f64() / elapsed.as_secs_f64(),
+            2
+        )),
+    )];
+    extra.extend(cpu_per_operation(run, cpu, operations));
+    if survives {
+        load.finish(Instant::now());
+        let ms = |gap: Duration| round(gap.as_secs_f64() * 1e3, 1);
+        extra.push(("longest_gap_ms", json!(ms(load.longest_gap))));
+        let gaps: Vec<_> = load
+            .gaps
+            .iter()
+            .map(|(at, gap)| json!({ "at_s": round((*at - begin).as_secs_f64(), 2), "ms": ms(*gap) }))
+            .collect();
+        extra.push(("gaps", json!(gaps)));
+        extra.push(("connections_lost", json!(load.lost)));
+    }
+    Ok(Report {
+        mode: mode.to_owned(),
+        clients,
+        elapsed,
+        operations,
+        latency: load.latency,
+        errors: load.errors,
+        extra,
+    })
+}
+
+fn mqtt_runs(run: &Run, arguments: &MqttArgs) -> Result<Vec<Report>, Failure> {
+    if arguments.payload_bytes < SMALLEST_PAYLOAD {
+        let message = format!("--payload-bytes: at least {SMALLEST_PAYLOAD}, for a time stamp");
+        return Err(Failure::failed(message));
+    }
+    if arguments.topology == Topology::Wildcards && arguments.filters < arguments.subscribers {
+        let message = "--filters: at least as many as there are subscribers";
+        return Err(Failure::failed(message));
+    }
+    arguments
+        .qos
+        .iter()
+        .map(|qos| mqtt_run(run, arguments, *qos))
+        .collect()
+}
+
+fn mqtt_run(run: &Run, arguments: &MqttArgs, qos: u8) -> Result<Report, Failure> {
+    let plan = flow::Plan {
+        topology: arguments.topology,
+        publishers: arguments.publishers as usize,
+        subscribers: arguments.subscribers as usize,
+        filters: arguments.filters as usize,
+        qos: QoS::from_bits(qos).unwrap_or_default(),
+        window: arguments.window.max(1),
+        lag: arguments.lag,
+        payload_bytes: arguments.payload_bytes,
+        version: arguments.protocol.version(),
+        durable: arguments.durable,
+    };
+    eprintln!(
+        "mqtt: QoS {qos}, {} publishers, {} subscribers",
+        plan.publishers, plan.subscribers
+    );
+    let (clients, subscribers) = (plan.publishers + plan.subscribers, plan.subscribers);
+    let id = format!("{}q{qos}", run.id);
+    let mut engine = Engine::new(run.opening)?;
+    let mut flow = Flow::new(&mut engine, plan, &id);
+    engine.open_all(0, &run.servers, &mut flow)?;
+    flow.add_publishers(&mut engine, &id);
+    engine.open_all(subscribers, &run.servers, &mut flow)?;
+    flow::drive(&mut engine, &mut flow, Instant::now() + run.warmup)?;
+    flow.reset();
+    let (begin, cpu, own) = (Instant::now(), process::cpu_times(&run.pids), own_cpu());
+    flow::drive(&mut engine, &mut flow, begin + run.duration)?;
+    let elapsed = begin.elapsed();
+    let published = flow.published as f64 / elapsed.as_secs_f64();
+    let mut extra = vec![
+        ("published_per_second", json!(round(published, 0))),
+        ("missing", json!(flow.missing)),
+        (
+            "load_cpu",
+            json!(round(
+                (own_cpu() - own).as_secs_f64() / elapsed.as_secs_f64(),
+                2
+            )),
+        ),
+    ];
+    extra.extend(cpu_per_operation(run, cpu, flow.delivered));
+    Ok(Report {
+        mode: format!("mqtt-qos{qos}"),
+        clients,
+        elapsed,
+        operations: flow.delivered,
+        latency: flow.latency,
+        errors: 0,
+        extra,
+    })
+}
+
+/// Sum over the servers of what the system says about each, when they are known.
+fn of_servers(run: &Run, each: impl Fn(u32) -> Option<u64>) -> Option<u64> {
+    let sum = run.pids.iter().map(|pid| each(*pid)).sum::<Option<u64>>();
+    sum.filter(|_| !run.pids.is_empty())
+}
+
+fn backlog_run(run: &Run, arguments: &BacklogArgs) -> Result<Report, Failure> {
+    let (messages, sessions) = (arguments.messages, u64::from(arguments.sessions));
+    eprintln!("backlog: {messages} messages, {sessions} sessions");
+    let mut extra = Vec::new();
+    let mut memory = |name, each: fn(u32) -> Option<u64>| {
+        extra.extend(of_servers(run, each).map(|bytes| (name, json!(bytes))));
+    };
+    memory("resident_empty_bytes", process::resident_bytes);
+    let mut backlog = Backlog::new(&run.servers, run.opening, &run.id, arguments)?;
+    let filling = backlog.fill()?;
+    memory("resident_filled_bytes", process::resident_bytes);
+    let draining = match arguments.no_drain {
+        true => None,
+        false => Some(backlog.drain()?),
+    };
+    memory("resident_bytes", process::resident_bytes);
+    memory("resident_peak_bytes", process::peak_resident_bytes);
+    let filled = messages as f64 / filling.as_secs_f64();
+    extra.push(("filled_per_second", json!(round(filled, 0))));
+    Ok(Report {
+        mode: "backlog".into(),
+        clients: arguments.sessions as usize,
+        elapsed: draining.unwrap_or(filling),
+        operations: draining.map_or(messages, |_| messages * sessions),
+        latency: Latencies::default(),
+        errors: 0,
+        extra,
+    })
+}
+
+fn connect_run(
+    run: &Run,
+    clients: usize,
+    protocol: Protocol,
+    durable: bool,
+) -> Result<Report, Failure> {
+    eprintln!("connect: {clients} at a time");
+    let times = (run.warmup, run.duration);
+    let cpu = process::cpu_times(&run.pids);
+    let version = protocol.version();
+    let (storm, elapsed) = connect::storm(&run.servers, clients, version, durable, &run.id, times)?;
+    let operations = storm.latency.total();
+    Ok(Report {
+        mode: "connect".into(),
+        clients,
+        elapsed,
+        operations,
+        latency: storm.latency,
+        errors: 0,
+        extra: cpu_per_operation(run, cpu, operations)
+            .into_iter()
+            .collect(),
+    })
+}
+
+fn idle_run(
+    run: &Run,
+    connections: usize,
+    subscribe: bool,
+    settle: Duration,
+    protocol: Protocol,
+) -> Result<Report, Failure> {
+    eprintln!("idle: {connections} connections");
+    let identity = |index| Identity {
+        client_id: format!("bench-{}-{index}", run.id),
+        version: protocol.version(),
+        durable: false,
+        filters: match subscribe {
+            true => vec![(format!("bench/{}/{index}", run.id), QoS::AtMostOnce)],
+            false => Vec::new(),
+        },
+    };
+    let identities = (0..connections).map(identity).collect();
+    let cost = connect::open_idle(&run.servers, run.opening, identities, &run.pids, settle)?;
+    let mut extra = Vec::new();
+    if let Some((before, after)) = cost.memory {
+        let each = after.saturating_sub(before) as f64 / connections as f64;
+        extra.push(("bytes_per_connection", json!(round(each, 0))));
+        extra.push(("resident_bytes", json!(after)));
+    }
+    Ok(Report {
+        mode: "idle".into(),
+        clients: connections,
+        elapsed: cost.opening,
+        operations: connections as u64,
+        latency: Latencies::default(),
+        errors: 0,
+        extra,
+    })
+}

@@ -1,0 +1,436 @@
+//! One client's connection after its CONNECT was accepted. It hands each packet, each reply and each item of the
+//! mailbox to the part that handles it, and does nothing else.
+//!
+//! [`Connection`] has no socket: [`super::task`] gives it what arrives and sends what it leaves in its output. What
+//! must outlive the connection is in the replicated machine; here is only what ends with it.
+
+use std::num::NonZeroU16;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::acknowledgements::{Acknowledgements, AcknowledgementsInLog, Gathered};
+use super::authentication::Authentication;
+use super::broker::Broker;
+use super::context::{Context, Flow};
+use super::end::Ended;
+use super::options::ConnectionOptions;
+use super::outbound::{After, Outbound};
+use super::output::OutputBuffers;
+use super::publishing::Publishing;
+use super::requests::{Request, Requests};
+use super::store_requests::StoreRequests;
+use super::subscribing::Subscribing;
+use crate::base::ids::SessionId;
+use crate::base::proto::command::{self, command::Kind};
+use crate::codec::{
+    self, Ack, DecodeError, Disconnect, Packet, PacketId, Publish, QoS, ReasonCode, encode, frame,
+};
+use crate::machine::effect::Reply;
+use crate::mailbox::{Contents, Item, Mailbox, RequestId, WakeList};
+use crate::replica::proposer::ReplyTo;
+use crate::session::Sequence;
+use crate::store::topics::INVOKE;
+use crate::telemetry::labels::{self, DisconnectReason, DropReason};
+
+/// What the machine says of the session.
+pub(super) struct Opened {
+    pub(super) session: SessionId,
+    /// Its messages with QoS 1 and 2 go through the log.
+    pub(super) is_durable: bool,
+    /// The client's receive maximum.
+    pub(super) receive_maximum: u16,
+    /// Packet ids of QoS 2 messages whose PUBREL has not come yet.
+    pub(super) received: Vec<u16>,
+}
+
+/// A connection.
+pub(super) struct Connection {
+    context: Context,
+    publishing: Publishing,
+    subscribing: Subscribing,
+    outbound: Outbound,
+    acknowledgements: Acknowledgements,
+    store_requests: StoreRequests,
+    authentication: Authentication,
+}
+
+impl Connection {
+    /// A connection whose session is open; `connack` is the first packet that its client gets.
+    pub(super) fn new(
+        broker: Arc<Broker>,
+        mailbox: Arc<Mailbox>,
+        options: ConnectionOptions,
+        opened: Opened,
+        connack: Vec<u8>,
+    ) -> Connection {
+        mailbox.opened(opened.session);
+        let receive_maximum =
+            NonZeroU16::new(broker.settings.mqtt.receive_maximum).unwrap_or(NonZeroU16::MAX);
+        Connection {
+            context: Context {
+                broker,
+                mailbox,
+                options,
+                session: opened.session,
+                is_durable: opened.is_durable,
+                requests: Requests::default(),
+                output: OutputBuffers::new(connack),
+                wake: WakeList::default(),
+            },
+            publishing: Publishing::new(receive_maximum, opened.received),
+            subscribing: Subscribing::default(),
+            outbound: Outbound::new(opened.receive_maximum),
+            acknowledgements: Acknowledgements::default(),
+            store_requests: StoreRequests::default(),
+            authentication: Authentication::default(),
+        }
+    }
+
+    /// The node, the client and the output.
+    pub(super) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// The node, the client and the output.
+    pub(super) fn context_mut(&mut self) -> &mut Context {
+        &mut self.context
+    }
+
+    /// Handles the packets at the start of `bytes` and returns how many bytes they took, and whether the next one must
+    /// wait.
+    pub(super) fn handle_bytes(&mut self, bytes: &[u8]) -> (usize, Result<Flow, Ended>) {
+        let state = &self.context.broker.state;
+        self.publishing
+            .begin_batch(state.routing_lease().is_valid());
+        let handled = self.handle_packets(bytes);
+        self.propose_acknowledgements();
+        handled
+    }
+
+    fn handle_packets(&mut self, bytes: &[u8]) -> (usize, Result<Flow, Ended>) {
+        let max_packet_size = self.context.broker.settings.mqtt.max_packet_size_bytes;
+        let mut taken = 0;
+        loop {
+            let found = match frame::next(&bytes[taken..], max_packet_size) {
+                Ok(Some(found)) => found,
+                Ok(None) => return (taken, Ok(Flow::Continue)),
+                Err(error) => return (taken, Err(error.into())),
+            };
+            match self.handle_frame(found) {
+                Ok(Flow::Continue) => taken += found.length,
+                other => return (taken, other),
+            }
+        }
+    }
+
+    fn handle_frame(&mut self, found: frame::Frame<'_>) -> Result<Flow, Ended> {
+        let packet = codec::decode(self.context.options.version, found)
+            .map_err(|error| self.refuse_malformed(found, error))?;
+        let context = &mut self.context;
+        match packet {
+            Packet::Publish(publish) => return self.handle_publish(&publish),
+            Packet::PubAck(ack) => {
+                let out = context.output.packets();
+                let after = self.outbound.handle_puback(ack.packet_id, out);
+                self.follow_up(ack.packet_id, after)?;
+            }
+            Packet::PubRec(ack) => {
+                let out = context.output.packets();
+                let refused = ack.reason as u8 >= 0x80;
+                let after = self.outbound.handle_pubrec(ack.packet_id, refused, out);
+                self.follow_up(ack.packet_id, after)?;
+            }
+            Packet::PubRel(ack) => self.handle_pubrel(&ack),
+            Packet::PubComp(ack) => {
+                let out = context.output.packets();
+                let after = self.outbound.handle_pubcomp(ack.packet_id, out);
+                self.follow_up(ack.packet_id, after)?;
+            }
+            Packet::Subscribe(subscribe) => {
+                return Ok(self.subscribing.handle_subscribe(context, &subscribe));
+            }
+            Packet::Unsubscribe(unsubscribe) => {
+                return Ok(self.subscribing.handle_unsubscribe(context, &unsubscribe));
+            }
+            // [MQTT-3.12.4-1]
+            Packet::PingReq => {
+                encode::pingresp(context.output.acknowledgements());
+            }
+            Packet::Disconnect(disconnect) => return Err(self.handle_disconnect(&disconnect)),
+            Packet::Auth(auth) => self.authentication.handle_auth(context, &auth)?,
+        }
+        Ok(Flow::Continue)
+    }
+
+    /// A packet that can't be decoded ends the connection `[MQTT-4.13.1-1]`.
+    fn refuse_malformed(&mut self, found: frame::Frame<'_>, error: DecodeError) -> Ended {
+        if error == DecodeError::ResponseTopicInvalid
+            && let Some((INVOKE, packet_id)) = codec::refused_publish(found)
+        {
+            let context = &mut self.context;
+            return self
+                .store_requests
+                .refuse_response_topic(context, packet_id);
+        }
+        error.into()
+    }
+
+    fn handle_publish(&mut self, publish: &Publish<'_>) -> Result<Flow, Ended> {
+        if self.subscribing.is_unapplied() {
+            return Ok(Flow::Retry);
+        }
+        let context = &mut self.context;
+        let aliased;
+        let topic = match publish.properties.topic_alias() {
+            None => publish.topic,
+            Some(alias) => {
+                aliased = self
+                    .publishing
+                    .resolve_alias(context, alias, publish.topic)?;
+                &*aliased
+            }
+        };
+        let flow = if topic == INVOKE {
+            self.store_requests.handle_publish(context, publish)?
+        } else {
+            let client_is_behind = self.outbound.has_backlog() || context.mailbox.unsent() > 0;
+            self.publishing
+                .handle_publish(context, topic, publish, client_is_behind)?
+        };
+        if flow == Flow::Continue {
+            let received = &self.context.broker.metrics.messages_received;
+            received.of(qos_label(publish.qos)).increment();
+        }
+        Ok(flow)
+    }
+
+    fn handle_pubrel(&mut self, ack: &Ack<'_>) {
+        if self
+            .publishing
+            .handle_pubrel(&mut self.context, ack.packet_id)
+        {
+            self.acknowledgements.release(ack.packet_id);
+        }
+    }
+
+    fn handle_disconnect(&mut self, disconnect: &Disconnect<'_>) -> Ended {
+        let options = &mut self.context.options;
+        if let Some(expiry) = disconnect.session_expiry {
+            // MQTT 5.0 §3.14.2.2.2: an interval of 0 can't be changed.
+            if options.session_expiry == 0 && expiry != 0 {
+                return Ended::protocol("DISCONNECT raised a session expiry interval of 0");
+            }
+            let maximum = self.context.broker.settings.mqtt.session_expiry_max_s;
+            options.session_expiry = expiry.min(maximum);
+        }
+        Ended {
+            discard_will: disconnect.reason == ReasonCode::Success,
+            ..Ended::close(DisconnectReason::Client, "the client disconnected")
+        }
+    }
+
+    /// What follows from the client's PUBACK, PUBREC or PUBCOMP.
+    fn follow_up(&mut self, packet_id: PacketId, after: After) -> Result<(), Ended> {
+        match after {
+            After::Nothing => {}
+            After::SendPubRel => self.context.send_pubrel(packet_id, ReasonCode::Success),
+            After::NotFound => {
+                let reason = ReasonCode::PacketIdentifierNotFound;
+                self.context.send_pubrel(packet_id, reason);
+            }
+            After::Completed(sequence) => self.acknowledgements.complete(sequence),
+            After::Received(sequence) => self.acknowledgements.receive(sequence),
+            After::WrongQos => {
+                return Err(Ended::protocol(
+                    "an acknowledgement does not belong to the QoS of its message",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Proposes what the client has acknowledged.
+    fn propose_acknowledgements(&mut self) {
+        if let Some(expired) = self.outbound.take_expired() {
+            let dropped = &self.context.broker.metrics.messages_dropped;
+            dropped.of(DropReason::Expired).add(expired.count);
+            for sequence in expired.sequences {
+                self.acknowledgements.complete(sequence);
+            }
+        }
+        let context = &mut self.context;
+        let connection = context.mailbox.connection;
+        let Some(Gathered { command, in_log }) = self.acknowledgements.take(connection) else {
+            return;
+        };
+        let proposer = &context.broker.services.proposer;
+        let completed = command.completed.len();
+        let kind = Kind::Acknowledge(command);
+        // There are at most as many as messages under way, so they are never refused.
+        if let Some(in_log) = in_log {
+            let request_id = context.requests.insert(Request::Acknowledge(in_log));
+            let reply_to = ReplyTo::Connection(context.mailbox.clone(), request_id);
+            proposer.submit_always(kind, reply_to);
+        } else if self
+            .outbound
+            .is_short_of_room(completed, context.broker.settings.mqtt.max_inflight)
+        {
+            proposer.submit_always(kind, ReplyTo::Nobody);
+        } else {
+            // PUBACK and PUBCOMP wait up to `limits::DEFERRED_COMMANDS` to share a proposal.
+            proposer.submit_deferred(kind);
+        }
+    }
+
+    /// The log knows what the client has acknowledged.
+    fn handle_acknowledged_in_log(&mut self, in_log: &AcknowledgementsInLog) {
+        for sequence in in_log.received() {
+            self.send_pubrel(sequence);
+        }
+        for packet_id in in_log.released() {
+            self.publishing
+                .handle_pubrel_logged(&mut self.context, packet_id);
+        }
+    }
+
+    /// PUBREL is due for a message of the session's queue.
+    fn send_pubrel(&mut self, sequence: Sequence) {
+        let packet_id = self.outbound.handle_pubrel_due(sequence);
+        self.context.send_pubrel(packet_id, ReasonCode::Success);
+    }
+
+    /// Takes what is in the mailbox, until it is empty.
+    pub(super) fn drain_mailbox(&mut self, contents: &mut Contents) -> Result<(), Ended> {
+        while self.context.mailbox.is_filled() || self.read_retained() {
+            self.context.mailbox.take(contents);
+            for item in std::mem::take(&mut contents.items) {
+                self.handle_item(item)?;
+            }
+            self.count_sent(std::mem::take(&mut contents.counts));
+            if !contents.packets.is_empty() {
+                self.outbound.send(contents, self.context.output.packets());
+            }
+        }
+        self.propose_acknowledgements();
+        self.context.output.flush_acknowledgements();
+        Ok(())
+    }
+
+    /// Fills the mailbox with retained messages, when there is nothing else to send.
+    fn read_retained(&mut self) -> bool {
+        self.subscribing.has_retained()
+            && self.context.output.is_empty()
+            && !self.outbound.has_backlog()
+            && self.subscribing.read_retained(&self.context)
+    }
+
+    fn count_sent(&self, counts: [u32; 3]) {
+        let sent = &self.context.broker.metrics.messages_sent;
+        for (qos, count) in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce]
+            .into_iter()
+            .zip(counts)
+        {
+            if count > 0 {
+                sent.of(qos_label(qos)).add(count.into());
+            }
+        }
+    }
+
+    fn handle_item(&mut self, item: Item) -> Result<(), Ended> {
+        let context = &mut self.context;
+        match item {
+            Item::Reply(id, reply) => self.handle_reply(id, &reply),
+            Item::Read(id, reply) => self.store_requests.handle_store_reply(context, id, &reply),
+            Item::ForwardConfirmed(id) => self.publishing.handle_forward_confirmed(context, id),
+            Item::AckDeferred(id) => self.publishing.handle_deferred(context, id),
+            Item::AckReleased(id) => self.publishing.handle_released(context, id),
+            Item::SubscriptionEffective(id) => self.subscribing.handle_effective(context, id),
+            Item::Notify { key, change } => self.store_requests.notify(context, &key, &change)?,
+            // It counts as delivered `[MQTT-3.1.2-25]`.
+            Item::Undeliverable(sequence) => self.acknowledgements.complete(sequence),
+            Item::SendPubRel(sequence) => self.send_pubrel(sequence),
+            Item::End(end) => return Err(end.into()),
+        }
+        Ok(())
+    }
+
+    /// Routes the machine's reply by the type of the request.
+    fn handle_reply(&mut self, request_id: RequestId, reply: &Reply) {
+        let context = &mut self.context;
+        match context.requests.get(request_id) {
+            Some(Request::LoggedPublish(_) | Request::DirectPublish(_)) => {
+                self.publishing.handle_reply(context, request_id, reply);
+            }
+            Some(Request::Subscribe(_) | Request::Unsubscribe(_)) => {
+                self.subscribing.handle_reply(context, request_id, reply);
+            }
+            Some(Request::Store(_)) => {
+                self.store_requests.handle_reply(context, request_id, reply);
+            }
+            Some(Request::Acknowledge(_)) => {
+                if let Some(Request::Acknowledge(in_log)) = context.requests.remove(request_id)
+                    && matches!(reply, Reply::Done)
+                {
+                    self.handle_acknowledged_in_log(&in_log);
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Bytes that the client has not got: those that wait for the socket, and those that wait for room in its receive
+    /// maximum.
+    pub(super) fn unsent_bytes(&self) -> usize {
+        self.context.output.unsent().len() + self.outbound.backlog_bytes()
+    }
+
+    /// When the re-authentication under way must be over.
+    pub(super) fn authentication_deadline(&self) -> Option<Instant> {
+        self.authentication.deadline()
+    }
+
+    /// Checks that deadline.
+    ///
+    /// # Errors
+    /// The re-authentication takes too long.
+    pub(super) fn check_authentication(&self, now: Instant) -> Result<(), Ended> {
+        self.authentication.check_deadline(now)
+    }
+
+    /// Sends what is left to acknowledge, and DISCONNECT where the version has one.
+    pub(super) fn disconnect(&mut self, reason: ReasonCode, text: &str) {
+        let context = &mut self.context;
+        context.output.flush_acknowledgements();
+        let mut packet = Disconnect::new(reason);
+        packet.reason_string = Some(text);
+        let (version, limits) = (context.options.version, context.options.limits);
+        // Before 5.0 there is no such packet: the socket is closed.
+        let _ = encode::disconnect(context.output.packets(), version, &packet, limits);
+    }
+
+    /// Tells the machine that the connection has ended.
+    pub(super) fn close(&self, ended: &Ended) {
+        let context = &self.context;
+        let connection = context.mailbox.connection;
+        let services = &context.broker.services;
+        services.router.unregister(connection);
+        let close = command::CloseSession {
+            client_id: context.options.client_id.to_string(),
+            connection: connection.0,
+            expiry_interval_s: Some(context.options.session_expiry),
+            discard_will: ended.discard_will,
+            sent_through: self.outbound.sent_through().0,
+        };
+        let proposer = &services.proposer;
+        proposer.submit_always(Kind::CloseSession(close), ReplyTo::Nobody);
+    }
+}
+
+fn qos_label(qos: QoS) -> labels::Qos {
+    match qos {
+        QoS::AtMostOnce => labels::Qos::AtMostOnce,
+        QoS::AtLeastOnce => labels::Qos::AtLeastOnce,
+        QoS::ExactlyOnce => labels::Qos::ExactlyOnce,
+    }
+}

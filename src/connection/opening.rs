@@ -1,0 +1,302 @@
+//! CONNECT: what is agreed on with the client, and the opening of its session in the machine.
+
+use std::num::{NonZeroU16, NonZeroU32};
+use std::sync::Arc;
+use std::task::Poll;
+
+use bytes::Bytes;
+
+use super::broker::Broker;
+use super::coordinator::{Connection, Opened};
+use super::options::{ConnectionOptions, Identity};
+use super::refusal::{NO_QUORUM, Refusal};
+use crate::base::proto::command::{self, command::Kind};
+use crate::codec::{
+    ConnAck, ConnAckProperties, Connect, MAX_PACKET_SIZE, PeerLimits, ReasonCode, Will, encode,
+};
+use crate::config::{MqttConfig, QueuePolicy};
+use crate::machine::effect::Reply;
+use crate::mailbox::{Item, Mailbox, RequestId};
+use crate::replica::proposer::ReplyTo;
+
+/// The receive maximum of a client that names none (MQTT 5.0 §3.1.2.11.3); also what MQTT 3 clients get.
+const DEFAULT_RECEIVE_MAXIMUM: u16 = u16::MAX;
+
+/// The request id of the opening: a connection has no other request yet.
+const OPENING: RequestId = 0;
+
+/// An authentication that has succeeded before the CONNACK.
+pub(super) struct Login {
+    pub(super) identity: Identity,
+    /// The mechanism's last data, for the CONNACK.
+    pub(super) data: Vec<u8>,
+}
+
+/// A CONNECT that passed its checks, on its way through the log.
+pub(super) struct Opening {
+    /// The last data of the authentication, for the CONNACK.
+    authentication_data: Vec<u8>,
+    /// What the client gets as Response Information, if it asked for it.
+    response_information: Option<String>,
+    mailbox: Arc<Mailbox>,
+    options: ConnectionOptions,
+    receive_maximum: u16,
+    requested_expiry: u32,
+    requested_keep_alive: u16,
+    has_assigned_client_id: bool,
+}
+
+/// Bounds of the packets that the client takes.
+pub(super) fn limits(connect: &Connect<'_>) -> PeerLimits {
+    PeerLimits {
+        max_packet_size: connect
+            .maximum_packet_size
+            .map_or(MAX_PACKET_SIZE, |size| size.get()),
+        problem_information: connect.request_problem_information,
+    }
+}
+
+/// The text of `mqtt.response_information` for this client: what its response topics begin with. `None` when there is
+/// none, and for client ids with wildcards, which no topic name may have.
+fn response_information(template: &str, client_id: &str) -> Option<String> {
+    let text = template.replace("{client_id}", client_id);
+    let is_usable = !text.is_empty() && !text.contains(['+', '#']);
+    is_usable.then_some(text)
+}
+
+/// What the session's queue may hold.
+fn bounds(config: &MqttConfig) -> command::QueueBounds {
+    command::QueueBounds {
+        max_messages: config.queue_max_messages,
+        max_bytes: config.queue_max_bytes,
+        policy: match config.queue_full {
+            QueuePolicy::DropOldest => 0,
+            QueuePolicy::DropNewest => 1,
+            QueuePolicy::EndSession => 2,
+        },
+        qos_0: config.queue_qos_0,
+    }
+}
+
+fn will(will: &Will<'_>) -> command::Will {
+    command::Will {
+        message: Some(command::PublishedMessage {
+            topic: will.topic.to_owned(),
+            qos: will.qos as u32,
+            retain: will.retain,
+            payload: Bytes::copy_from_slice(will.payload),
+            properties: Bytes::copy_from_slice(&will.properties.forwardable()),
+            expiry_interval_s: will.properties.message_expiry(),
+        }),
+        delay_s: will.delay,
+    }
+}
+
+impl Opening {
+    /// Checks a CONNECT and proposes the opening of its session. `login` is what its client has proved, if it was asked
+    /// to.
+    pub(super) fn begin(
+        broker: &Broker,
+        connect: &Connect<'_>,
+        login: Option<Login>,
+    ) -> Result<Opening, Refusal> {
+        let opening = Opening::new(broker, connect, login);
+        let refuse = |reason, text| Err(opening.refuse(reason, text));
+        if !broker.state.accepts_clients() {
+            return refuse(ReasonCode::ServerUnavailable, NO_QUORUM);
+        }
+        if connect
+            .will
+            .as_ref()
+            .is_some_and(|will| will.topic.starts_with('$'))
+        {
+            let text = "topics that begin with $ are the broker's own";
+            return refuse(ReasonCode::NotAuthorized, text);
+        }
+        let config = &broker.settings.mqtt;
+        let command = command::OpenSession {
+            client_id: opening.options.client_id.to_string(),
+            connection: opening.mailbox.connection.0,
+            clean_start: connect.clean_start,
+            expiry_interval_s: opening.options.session_expiry,
+            protocol_level: connect.version.level().into(),
+            will: connect.will.as_ref().map(will),
+            receive_maximum: opening.receive_maximum.min(config.max_inflight).into(),
+            bounds: Some(bounds(config)),
+        };
+        let services = &broker.services;
+        // Registered first, so that a take-over that follows at once finds the connection.
+        services.router.register(opening.mailbox.clone());
+        let reply_to = ReplyTo::Connection(opening.mailbox.clone(), OPENING);
+        let proposed = services
+            .proposer
+            .submit(Kind::OpenSession(command), reply_to);
+        if proposed.is_err() {
+            services.router.unregister(opening.mailbox.connection);
+            let text = "too much is waiting to be committed";
+            return refuse(ReasonCode::ServerBusy, text);
+        }
+        Ok(opening)
+    }
+
+    fn new(broker: &Broker, connect: &Connect<'_>, login: Option<Login>) -> Opening {
+        let config = &broker.settings.mqtt;
+        let version = connect.version;
+        // Clean session 0 of MQTT 3 is a session without end; clean session 1 ends with the connection.
+        let requested_expiry = match (version.is_v5(), connect.clean_start) {
+            (true, _) => connect.session_expiry.unwrap_or(0),
+            (false, true) => 0,
+            (false, false) => u32::MAX,
+        };
+        let has_assigned_client_id = connect.client_id.is_empty();
+        let client_id: Arc<str> = if has_assigned_client_id {
+            format!("auto-{}", uuid::Uuid::new_v4().simple()).into()
+        } else {
+            connect.client_id.into()
+        };
+        let limits = limits(connect);
+        let response_information = connect
+            .request_response_information
+            .then(|| response_information(&config.response_information, &client_id))
+            .flatten();
+        let (identity, authentication_data) = match login {
+            Some(login) => (Some(login.identity), login.data),
+            None => (None, Vec::new()),
+        };
+        let mailbox = Mailbox::new(
+            broker.state.next_connection(),
+            version,
+            limits.max_packet_size,
+            connect.topic_alias_maximum,
+            broker.settings.outbox.clone(),
+        );
+        Opening {
+            authentication_data,
+            response_information,
+            mailbox,
+            receive_maximum: connect
+                .receive_maximum
+                .map_or(DEFAULT_RECEIVE_MAXIMUM, |maximum| maximum.get()),
+            requested_expiry,
+            requested_keep_alive: connect.keep_alive,
+            has_assigned_client_id,
+            options: ConnectionOptions {
+                version,
+                client_id,
+                limits,
+                identity,
+                keep_alive: match config.max_keep_alive_s {
+                    0 => connect.keep_alive,
+                    max if connect.keep_alive == 0 || connect.keep_alive > max => max,
+                    _ => connect.keep_alive,
+                },
+                session_expiry: requested_expiry.min(config.session_expiry_max_s),
+            },
+        }
+    }
+
+    /// Waits until the session is open and makes the connection, whose first packet is the CONNACK.
+    pub(super) async fn finish(self, broker: &Arc<Broker>) -> Result<Connection, Refusal> {
+        std::future::poll_fn(|context| {
+            self.mailbox.register(context.waker());
+            match self.mailbox.is_filled() {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            }
+        })
+        .await;
+        // Whatever else arrived meanwhile is for the connection.
+        let Some(Item::Reply(OPENING, reply)) = self.mailbox.take_first_item() else {
+            return Err(self.abandon(broker, ReasonCode::ServerUnavailable, NO_QUORUM));
+        };
+        let Reply::Opened {
+            session,
+            present,
+            durable,
+            received,
+            ..
+        } = reply
+        else {
+            return Err(self.abandon(broker, ReasonCode::ServerUnavailable, NO_QUORUM));
+        };
+        let connack = self.connack(broker, present)?;
+        let opened = Opened {
+            session,
+            is_durable: durable,
+            receive_maximum: self.receive_maximum,
+            received,
+        };
+        let broker = broker.clone();
+        Ok(Connection::new(
+            broker,
+            self.mailbox,
+            self.options,
+            opened,
+            connack,
+        ))
+    }
+
+    fn refuse(&self, reason: ReasonCode, text: &'static str) -> Refusal {
+        Refusal::connack(
+            self.options.limits,
+            Some(self.options.version),
+            reason,
+            text,
+        )
+    }
+
+    /// Refuses the client although its session is open, or is about to be opened: closes it.
+    fn abandon(&self, broker: &Broker, reason: ReasonCode, text: &'static str) -> Refusal {
+        let services = &broker.services;
+        services.router.unregister(self.mailbox.connection);
+        let close = command::CloseSession {
+            client_id: self.options.client_id.to_string(),
+            connection: self.mailbox.connection.0,
+            expiry_interval_s: None,
+            discard_will: true,
+            sent_through: 0,
+        };
+        services
+            .proposer
+            .submit_always(Kind::CloseSession(close), ReplyTo::Nobody);
+        self.refuse(reason, text)
+    }
+
+    fn connack(&self, broker: &Broker, session_present: bool) -> Result<Vec<u8>, Refusal> {
+        let config = &broker.settings.mqtt;
+        let options = &self.options;
+        let properties = ConnAckProperties {
+            session_expiry: (options.session_expiry != self.requested_expiry)
+                .then_some(options.session_expiry),
+            receive_maximum: NonZeroU16::new(config.receive_maximum),
+            maximum_packet_size: NonZeroU32::new(config.max_packet_size_bytes),
+            assigned_client_id: self.has_assigned_client_id.then_some(&*options.client_id),
+            topic_alias_maximum: Some(config.topic_alias_maximum),
+            server_keep_alive: (options.keep_alive != self.requested_keep_alive)
+                .then_some(options.keep_alive),
+            response_information: self.response_information.as_deref(),
+            authentication_method: options.identity.as_ref().map(|identity| &*identity.method),
+            authentication_data: Some(&*self.authentication_data).filter(|data| !data.is_empty()),
+            ..ConnAckProperties::default()
+        };
+        let mut connack = ConnAck {
+            properties,
+            ..ConnAck::accepted(session_present)
+        };
+        let mut packet = Vec::new();
+        let written = encode::connack(&mut packet, options.version, &connack, options.limits)
+            .or_else(|_| {
+                // A hint gives way where there is no room for it.
+                connack.properties.response_information = None;
+                encode::connack(&mut packet, options.version, &connack, options.limits)
+            });
+        match written {
+            Ok(_) => Ok(packet),
+            // The client's maximum packet size is too small for what it must be told.
+            Err(_) => {
+                let text = "the CONNACK is larger than the client accepts";
+                Err(self.abandon(broker, ReasonCode::PacketTooLarge, text))
+            }
+        }
+    }
+}

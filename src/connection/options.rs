@@ -1,0 +1,29 @@
+//! What a client and this node have agreed on.
+
+use std::sync::Arc;
+
+use crate::codec::{PeerLimits, Version};
+
+/// Who a client has proved to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    /// The method that its CONNECT named, and that every AUTH must name `[MQTT-4.12.0-5]` `[MQTT-4.12.1-1]`.
+    pub(super) method: Box<str>,
+    /// The mechanism's name for it.
+    pub(super) name: Box<str>,
+}
+
+/// What CONNECT and CONNACK have negotiated.
+#[derive(Clone, Debug)]
+pub(super) struct ConnectionOptions {
+    pub(super) version: Version,
+    pub(super) client_id: Arc<str>,
+    /// Bounds of the packets that the client takes.
+    pub(super) limits: PeerLimits,
+    /// Seconds; 0 turns it off.
+    pub(super) keep_alive: u16,
+    /// Seconds; the only option that DISCONNECT may change.
+    pub(super) session_expiry: u32,
+    /// Who the client has proved to be; `None` without extended authentication.
+    pub(super) identity: Option<Identity>,
+}

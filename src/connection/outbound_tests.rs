@@ -1,0 +1,158 @@
+//! The client's receive maximum, packet ids, expiry, and the steps of QoS 1 and 2.
+
+use super::*;
+use crate::mailbox::Tracked;
+
+fn contents(packets: &[(&[u8], Option<usize>)]) -> Contents {
+    let mut contents = Contents::default();
+    for (packet, id_at) in packets {
+        let at = contents.packets.len();
+        contents.packets.extend_from_slice(packet);
+        if let Some(id_at) = id_at {
+            contents.tracked.push(Tracked {
+                at: at as u32,
+                length: packet.len() as u32,
+                packet_id_at: (at + id_at) as u32,
+                qos: QoS::AtLeastOnce,
+                sequence: None,
+                expiry_s: None,
+            });
+        }
+    }
+    contents
+}
+
+/// One of the connection's own ids, which begin above those of the queue.
+fn id(id: u16) -> PacketId {
+    PacketId::new(QUEUE_IDS + id).expect("not zero")
+}
+
+#[test]
+fn room_is_short_when_half_of_what_is_granted_is_in_use() {
+    let outbound = Outbound::new(10);
+    assert!(!outbound.is_short_of_room(4, 256));
+    assert!(outbound.is_short_of_room(5, 256));
+    assert!(outbound.is_short_of_room(2, 4));
+    assert!(Outbound::new(1).is_short_of_room(1, 256));
+}
+
+#[test]
+fn the_receive_maximum_is_honoured_and_what_waits_goes_out_in_order() {
+    let mut outbound = Outbound::new(2);
+    let mut out = Vec::new();
+    let mut four = contents(&[
+        (b"a__", Some(1)),
+        (b"zero", None),
+        (b"b__", Some(1)),
+        (b"c__", Some(1)),
+        (b"0", None),
+        (b"d__", Some(1)),
+    ]);
+    outbound.send(&mut four, &mut out);
+    assert_eq!(out, b"a\x80\0zerob\x80\x010");
+    out.clear();
+    assert_eq!(outbound.handle_puback(id(2), &mut out), After::Nothing);
+    assert_eq!(out, b"c\x80\x02");
+    outbound.handle_puback(id(2), &mut out);
+    assert_eq!(out, b"c\x80\x02", "acknowledged twice");
+    outbound.handle_puback(id(1), &mut out);
+    assert_eq!(out, b"c\x80\x02d\x80\x03");
+}
+
+#[test]
+fn the_backlog_is_counted() {
+    let mut outbound = Outbound::new(1);
+    let mut out = Vec::new();
+    let mut three = contents(&[(b"a__", Some(1)), (b"bb__", Some(2)), (b"c__", Some(1))]);
+    outbound.send(&mut three, &mut out);
+    assert_eq!(outbound.backlog_bytes(), 7);
+    outbound.handle_puback(id(1), &mut out);
+    assert_eq!(outbound.backlog_bytes(), 3);
+    outbound.handle_puback(id(2), &mut out);
+    assert_eq!(outbound.backlog_bytes(), 0);
+    assert_eq!(out, b"a\x80\0bb\x80\x01c\x80\x02");
+}
+
+#[test]
+fn packet_ids_in_use_are_passed_over() {
+    let mut outbound = Outbound::new(u16::MAX);
+    outbound.last_id = u16::MAX - 1;
+    outbound.awaited.insert(id(1).get(), Awaited::PubAck);
+    assert_eq!(outbound.assign_packet_id(QoS::AtLeastOnce), u16::MAX);
+    assert_eq!(outbound.assign_packet_id(QoS::AtLeastOnce), id(2).get());
+}
+
+#[test]
+fn qos_2_goes_from_pubrec_to_pubcomp() {
+    let mut outbound = Outbound::new(1);
+    let mut out = Vec::new();
+    outbound.assign_packet_id(QoS::ExactlyOnce);
+    assert_eq!(
+        outbound.handle_pubrec(id(1), false, &mut out),
+        After::SendPubRel
+    );
+    assert_eq!(
+        outbound.handle_pubrec(id(1), false, &mut out),
+        After::SendPubRel
+    );
+    assert_eq!(
+        outbound.handle_pubrec(id(9), false, &mut out),
+        After::NotFound
+    );
+    assert_eq!(outbound.handle_puback(id(1), &mut out), After::WrongQos);
+    assert_eq!(outbound.handle_pubcomp(id(1), &mut out), After::Nothing);
+    outbound.assign_packet_id(QoS::ExactlyOnce);
+    assert_eq!(
+        outbound.handle_pubrec(id(2), true, &mut out),
+        After::Nothing
+    );
+    assert!(outbound.has_room());
+}
+
+#[test]
+fn messages_of_the_queue_keep_their_ids_and_count_against_the_same_maximum() {
+    let mut outbound = Outbound::new(2);
+    let mut out = Vec::new();
+    let mut three = contents(&[
+        (b"q\0\x07", Some(1)),
+        (b"a__", Some(1)),
+        (b"r\0\x08", Some(1)),
+    ]);
+    three.tracked[0].sequence = Some(Sequence(7));
+    three.tracked[2].sequence = Some(Sequence(8));
+    outbound.send(&mut three, &mut out);
+    assert_eq!(out, b"q\0\x07a\x80\0");
+    assert_eq!(outbound.sent_through(), Sequence(7));
+    out.clear();
+    let seven = PacketId::new(7).expect("not zero");
+    assert_eq!(
+        outbound.handle_puback(seven, &mut out),
+        After::Completed(Sequence(7))
+    );
+    assert_eq!(out, b"r\0\x08");
+    assert_eq!(outbound.handle_puback(seven, &mut out), After::Nothing);
+}
+
+#[test]
+fn what_waits_for_room_counts_down_and_expires() {
+    let mut outbound = Outbound::new(1);
+    let mut out = Vec::new();
+    let packet = b"a__\x05\x02\0\0\0\x09m";
+    let mut three = contents(&[(b"q__", Some(1)), (b"0__\0", Some(1)), (packet, Some(1))]);
+    three.tracked[1].expiry_s = Some(0);
+    three.tracked[2].expiry_s = Some(9);
+    outbound.send(&mut three, &mut out);
+    assert!(outbound.take_expired().is_none());
+    outbound.backlog[1]
+        .expiry
+        .as_mut()
+        .expect("it expires")
+        .deadline -= Duration::from_secs(5);
+    out.clear();
+    outbound.handle_puback(id(1), &mut out);
+    assert_eq!(out, b"a\x80\x01\x05\x02\0\0\0\x04m");
+    assert_eq!(
+        outbound.take_expired().map(|expired| expired.count),
+        Some(1)
+    );
+}

@@ -1,0 +1,220 @@
+//! PUBLISH from the client: where a message goes, and when it is acknowledged.
+//!
+//! A message goes through the log when a durable session or a shared subscription waits for it there, when it is to be
+//! retained, or when it follows such a message. Every other message goes straight to its subscribers.
+
+mod aliases;
+mod exchanges;
+pub(super) mod request;
+
+use std::num::NonZeroU16;
+use std::sync::Arc;
+
+use super::context::{Context, Flow};
+use super::end::Ended;
+use super::route_cache::RouteCache;
+use super::sys;
+use crate::codec::{PacketId, Publish, QoS, ReasonCode};
+use crate::machine::effect::Reply;
+use crate::mailbox::RequestId;
+use crate::router::Route;
+use aliases::TopicAliases;
+use exchanges::{Exchanges, deliver};
+
+/// The client's side of publishing.
+pub(super) struct Publishing {
+    aliases: TopicAliases,
+    routes: RouteCache,
+    exchanges: Exchanges,
+    /// Whether this node knows of all subscriptions, so that messages may go past the log (P6). Without it they wait.
+    has_routing_lease: bool,
+}
+
+impl Publishing {
+    /// `received` are the packet ids of QoS 2 messages whose PUBREL has not come yet.
+    pub(super) fn new(receive_maximum: NonZeroU16, received: Vec<u16>) -> Publishing {
+        Publishing {
+            aliases: TopicAliases::default(),
+            routes: RouteCache::default(),
+            exchanges: Exchanges::new(receive_maximum, received),
+            has_routing_lease: false,
+        }
+    }
+
+    /// A batch of packets begins. The routing lease is looked at once for all of them.
+    pub(super) fn begin_batch(&mut self, has_routing_lease: bool) {
+        self.has_routing_lease = has_routing_lease;
+    }
+
+    /// The topic behind an alias.
+    ///
+    /// # Errors
+    /// The client breaks the rules for aliases.
+    pub(super) fn resolve_alias(
+        &mut self,
+        context: &Context,
+        alias: NonZeroU16,
+        topic: &str,
+    ) -> Result<Arc<str>, Ended> {
+        let maximum = context.broker.settings.mqtt.topic_alias_maximum;
+        self.aliases.resolve(maximum, alias, topic)
+    }
+
+    /// Takes a PUBLISH to `topic`. While `client_is_behind`, the client has acknowledgements to send behind its
+    /// messages.
+    ///
+    /// # Errors
+    /// The client exceeds the receive maximum.
+    pub(super) fn handle_publish(
+        &mut self,
+        context: &mut Context,
+        topic: &str,
+        publish: &Publish<'_>,
+        client_is_behind: bool,
+    ) -> Result<Flow, Ended> {
+        match publish.packet_id {
+            None => Ok(self.handle_qos_0(context, topic, publish)),
+            Some(packet_id) => {
+                self.handle_acknowledged(context, topic, publish, packet_id, client_is_behind)
+            }
+        }
+    }
+
+    fn handle_qos_0(&mut self, context: &mut Context, topic: &str, publish: &Publish<'_>) -> Flow {
+        if topic.starts_with(sys::PREFIX) {
+            return Flow::Continue;
+        }
+        let Publishing {
+            routes, exchanges, ..
+        } = self;
+        let Some(route) = direct_route(routes, exchanges, context, topic, publish) else {
+            // Nothing else slows a client down that publishes with QoS 0.
+            if context.is_busy() {
+                return Flow::Retry;
+            }
+            return exchanges.propose(context, topic, publish);
+        };
+        if !self.has_routing_lease {
+            return Flow::Retry;
+        }
+        deliver(context, route, topic, publish, None);
+        Flow::Continue
+    }
+
+    /// QoS 1 and 2.
+    fn handle_acknowledged(
+        &mut self,
+        context: &mut Context,
+        topic: &str,
+        publish: &Publish<'_>,
+        packet_id: PacketId,
+        client_is_behind: bool,
+    ) -> Result<Flow, Ended> {
+        let Publishing {
+            routes, exchanges, ..
+        } = self;
+        if publish.qos == QoS::ExactlyOnce && exchanges.knows(packet_id) {
+            return Ok(exchanges.handle_repeated(context, packet_id));
+        }
+        if context.is_busy() || exchanges.is_full() {
+            return match context.options.version.is_v5() {
+                true => Err(Ended::receive_maximum()),
+                false => Ok(Flow::Retry),
+            };
+        }
+        if topic.starts_with(sys::PREFIX) {
+            let text = Some("$SYS is the broker's own");
+            context.acknowledge(packet_id, publish.qos, ReasonCode::NotAuthorized, text);
+            return Ok(Flow::Continue);
+        }
+        let Some(route) = direct_route(routes, exchanges, context, topic, publish) else {
+            if exchanges.awaits_confirmation() {
+                return Ok(Flow::Retry);
+            }
+            let flow = exchanges.propose(context, topic, publish);
+            if flow == Flow::Continue {
+                exchanges.begin(packet_id, publish.qos);
+            }
+            return Ok(flow);
+        };
+        // A client that is behind must be read all the same: two clients may wait for each other's acknowledgements.
+        let is_throttled =
+            !client_is_behind && exchanges.is_throttled(route.back_pressure(), route.has_remote());
+        if !self.has_routing_lease || is_throttled {
+            return Ok(Flow::Retry);
+        }
+        exchanges.begin(packet_id, publish.qos);
+        exchanges.deliver(context, route, topic, publish, packet_id);
+        Ok(Flow::Continue)
+    }
+
+    /// PUBREL; tells whether the log must know of it before PUBCOMP.
+    pub(super) fn handle_pubrel(&mut self, context: &mut Context, packet_id: PacketId) -> bool {
+        self.exchanges.handle_pubrel(context, packet_id)
+    }
+
+    /// The log knows of a PUBREL: sends PUBCOMP.
+    pub(super) fn handle_pubrel_logged(&mut self, context: &mut Context, packet_id: PacketId) {
+        self.exchanges.complete_qos_2(context, packet_id);
+    }
+
+    /// The machine has applied a PUBLISH.
+    pub(super) fn handle_reply(
+        &mut self,
+        context: &mut Context,
+        request_id: RequestId,
+        reply: &Reply,
+    ) {
+        let reason = match reply {
+            Reply::Published { matched: true } => ReasonCode::Success,
+            Reply::Published { matched: false } => ReasonCode::NoMatchingSubscribers,
+            Reply::QuotaExceeded => ReasonCode::QuotaExceeded,
+            // The session has a new owner; this connection is about to end.
+            _ => {
+                context.requests.remove(request_id);
+                return;
+            }
+        };
+        self.exchanges.handle_logged(context, request_id, reason);
+    }
+
+    /// Another node has handed a message to its connections.
+    pub(super) fn handle_forward_confirmed(
+        &mut self,
+        context: &mut Context,
+        request_id: RequestId,
+    ) {
+        self.exchanges.handle_forward_confirmed(context, request_id);
+    }
+
+    /// A message has reached its subscribers, but one of them reads slowly.
+    pub(super) fn handle_deferred(&mut self, context: &mut Context, request_id: RequestId) {
+        self.exchanges.handle_deferred(context, request_id);
+    }
+
+    /// A slow subscriber defers an acknowledgement no longer.
+    pub(super) fn handle_released(&mut self, context: &mut Context, request_id: RequestId) {
+        self.exchanges.handle_released(context, request_id);
+    }
+}
+
+/// The route of a message that goes past the log; `None` when it must go through the log.
+fn direct_route<'a>(
+    routes: &'a mut RouteCache,
+    exchanges: &Exchanges,
+    context: &Context,
+    topic: &str,
+    publish: &Publish<'_>,
+) -> Option<&'a Route> {
+    // What a durable session has sent with QoS 2 must be known wherever it connects next.
+    let is_remembered = context.is_durable && publish.qos == QoS::ExactlyOnce;
+    if publish.retain || is_remembered || exchanges.follows_into_log(publish.qos) {
+        return None;
+    }
+    let router = &context.broker.services.router;
+    let route = routes.current(router, topic, Some(context.session));
+    (!route.is_logged(publish.qos)).then_some(route)
+}
+
+#[cfg(test)]
+mod tests;

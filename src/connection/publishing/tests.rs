@@ -1,0 +1,142 @@
+//! PUBLISH from its arrival to its acknowledgement, without socket, log and other nodes.
+
+use super::*;
+use crate::codec::PublishProperties;
+
+const ID: PacketId = PacketId::new(7).expect("not zero");
+
+fn publish(qos: QoS, retain: bool) -> Publish<'static> {
+    Publish {
+        dup: false,
+        qos,
+        retain,
+        topic: "t",
+        packet_id: Some(ID).filter(|_| qos != QoS::AtMostOnce),
+        properties: PublishProperties::EMPTY,
+        payload: b"payload",
+    }
+}
+
+struct Client {
+    context: Context,
+    publishing: Publishing,
+}
+
+impl Client {
+    fn new(is_durable: bool) -> Client {
+        let mut publishing = Publishing::new(NonZeroU16::MAX, vec![]);
+        publishing.begin_batch(true);
+        Client {
+            context: Context::for_tests(is_durable),
+            publishing,
+        }
+    }
+
+    fn publish(&mut self, qos: QoS, retain: bool) -> Flow {
+        let publish = publish(qos, retain);
+        self.publishing
+            .handle_publish(&mut self.context, publish.topic, &publish, false)
+            .expect("within the receive maximum")
+    }
+
+    fn reply(&mut self, request_id: RequestId, reply: &Reply) {
+        self.publishing
+            .handle_reply(&mut self.context, request_id, reply);
+    }
+
+    fn sent(&mut self) -> Vec<u8> {
+        self.context.take_acknowledgements()
+    }
+}
+
+#[test]
+fn without_subscribers_nothing_is_waited_for() {
+    let mut client = Client::new(false);
+    assert_eq!(client.publish(QoS::AtMostOnce, false), Flow::Continue);
+    assert_eq!(client.publish(QoS::AtLeastOnce, false), Flow::Continue);
+    assert_eq!(client.sent(), [0x40, 3, 0, 7, 0x10]);
+    assert_eq!(client.publish(QoS::ExactlyOnce, false), Flow::Continue);
+    assert_eq!(client.sent(), [0x50, 3, 0, 7, 0x10]);
+    assert_eq!(client.context.requests.len(), 0);
+}
+
+#[test]
+fn without_a_routing_lease_messages_wait() {
+    let mut client = Client::new(false);
+    client.publishing.begin_batch(false);
+    assert_eq!(client.publish(QoS::AtMostOnce, false), Flow::Retry);
+    assert_eq!(client.publish(QoS::AtLeastOnce, false), Flow::Retry);
+    assert_eq!(client.publish(QoS::AtLeastOnce, true), Flow::Continue);
+    assert_eq!(client.context.requests.len(), 1, "the log needs no lease");
+}
+
+#[test]
+fn p5_a_message_follows_an_earlier_one_of_its_qos_into_the_log() {
+    let mut client = Client::new(false);
+    client.publish(QoS::AtLeastOnce, true);
+    client.publish(QoS::AtLeastOnce, false);
+    assert_eq!(client.context.requests.len(), 2);
+    assert_eq!(client.publish(QoS::ExactlyOnce, false), Flow::Continue);
+    assert_eq!(client.sent(), [0x50, 3, 0, 7, 0x10], "another QoS need not");
+    // Retaining a message is a use of it, too.
+    client.reply(0, &Reply::Published { matched: false });
+    client.reply(1, &Reply::Published { matched: false });
+    assert_eq!(client.sent(), [0x40, 2, 0, 7, 0x40, 3, 0, 7, 0x10]);
+    client.publish(QoS::AtLeastOnce, false);
+    assert_eq!(
+        client.sent(),
+        [0x40, 3, 0, 7, 0x10],
+        "the log is empty again"
+    );
+}
+
+#[test]
+fn mqtt_4_3_3_10_a_repeated_message_is_answered_as_often_as_it_came() {
+    let mut client = Client::new(true);
+    client.publish(QoS::ExactlyOnce, false);
+    client.publish(QoS::ExactlyOnce, false);
+    assert_eq!(client.publish(QoS::ExactlyOnce, false), Flow::Retry);
+    assert!(client.sent().is_empty());
+    client.reply(0, &Reply::Published { matched: true });
+    assert_eq!(client.sent(), [0x50, 2, 0, 7, 0x50, 2, 0, 7]);
+    client.publish(QoS::ExactlyOnce, false);
+    assert_eq!(client.sent(), [0x50, 2, 0, 7], "delivered once");
+    assert!(client.publishing.handle_pubrel(&mut client.context, ID));
+    assert!(client.sent().is_empty(), "PUBCOMP follows the commit");
+    client
+        .publishing
+        .handle_pubrel_logged(&mut client.context, ID);
+    assert_eq!(client.sent(), [0x70, 2, 0, 7]);
+}
+
+#[test]
+fn a_slow_subscriber_defers_the_acknowledgement_of_a_logged_message() {
+    let mut client = Client::new(true);
+    client.publish(QoS::ExactlyOnce, false);
+    let Client {
+        context,
+        publishing,
+    } = &mut client;
+    publishing.handle_deferred(context, 0);
+    publishing.handle_reply(context, 0, &Reply::Published { matched: true });
+    assert!(context.take_acknowledgements().is_empty());
+    publishing.handle_released(context, 0);
+    assert_eq!(context.take_acknowledgements(), [0x50, 2, 0, 7]);
+    assert_eq!(context.requests.len(), 0);
+}
+
+#[test]
+fn topics_of_the_broker_are_refused() {
+    let mut client = Client::new(false);
+    let publish = publish(QoS::AtLeastOnce, false);
+    let flow = client.publishing.handle_publish(
+        &mut client.context,
+        "$SYS/broker/uptime",
+        &publish,
+        false,
+    );
+    assert_eq!(flow, Ok(Flow::Continue));
+    // Packet id, reason code, and the properties with a reason string.
+    let length = 2 + 1 + 1 + 3 + "$SYS is the broker's own".len() as u8;
+    assert_eq!(client.sent()[..5], [0x40, length, 0, 7, 0x87]);
+}

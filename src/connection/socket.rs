@@ -1,0 +1,58 @@
+//! Socket operations that the handshake and the connection's task share.
+
+use std::cell::RefCell;
+use std::io;
+
+use tokio::net::TcpStream;
+
+use crate::base::limits;
+
+thread_local! {
+    /// Takes what is read from any socket of this thread, so that an idle connection holds no buffer.
+    pub(super) static READ_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; limits::READ_BUFFER_BYTES]);
+}
+
+/// Whether the operation may be tried again.
+pub(super) fn is_transient(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
+}
+
+/// Waits for bytes and appends them to `into`.
+///
+/// # Errors
+/// When the socket is closed.
+pub(super) async fn read_some(stream: &TcpStream, into: &mut Vec<u8>) -> io::Result<()> {
+    loop {
+        stream.readable().await?;
+        let read = READ_BUFFER.with_borrow_mut(|buffer| {
+            let read = stream.try_read(buffer)?;
+            into.extend_from_slice(&buffer[..read]);
+            Ok(read)
+        });
+        match read {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => return Ok(()),
+            Err(error) if is_transient(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Writes all of `bytes`.
+///
+/// # Errors
+/// When the socket is closed.
+pub(super) async fn write_all(stream: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        stream.writable().await?;
+        match stream.try_write(bytes) {
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if is_transient(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

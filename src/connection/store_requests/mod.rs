@@ -1,0 +1,337 @@
+//! The state store over MQTT: requests arrive as PUBLISH on [`INVOKE`], answers and notifications leave as PUBLISH.
+//!
+//! Invariant: the answer goes before the acknowledgement of its request, so a client that has the PUBACK has the
+//! answer.
+//!
+//! [`INVOKE`]: crate::store::topics::INVOKE
+
+pub(super) mod request;
+
+use std::hash::Hasher;
+
+use bytes::Bytes;
+use rustc_hash::FxHasher;
+
+use super::context::{Context, Flow};
+use super::end::Ended;
+use super::requests::Request;
+use super::route_cache::RouteCache;
+use crate::base::hlc::Hlc;
+use crate::base::proto::command::{KeyNotify, command::Kind};
+use crate::codec::{PacketId, Property, Publish, PublishPropertiesBuf, QoS, ReasonCode};
+use crate::machine::effect::{Change, Reply as MachineReply};
+use crate::machine::store::{RequestIdentity, to_command};
+use crate::mailbox::RequestId;
+use crate::replica::proposer::Proposer;
+use crate::replica::reader::Query;
+use crate::router::Message;
+use crate::store::request::Write;
+use crate::store::{self, Properties, Reply, StoreError, WriteAction, notify, reply, topics};
+use crate::telemetry::labels::{DisconnectReason, DropReason, Outcome, Verb};
+use request::StoreRequest;
+
+/// How long a reply is remembered when the request has no message expiry (`docs/spec/state-store.md`).
+const REMEMBER_S: u32 = 60;
+
+/// The longest a reply is remembered, whatever the request's message expiry: clients repeat requests within seconds.
+const REMEMBER_AT_MOST_S: u32 = 600;
+
+/// The client's side of the state store.
+#[derive(Default)]
+pub(super) struct StoreRequests {
+    /// Routes of response topics.
+    routes: RouteCache,
+}
+
+impl StoreRequests {
+    /// A PUBLISH to the store's topic.
+    ///
+    /// # Errors
+    /// The response topic is not allowed, or the client exceeds the receive maximum.
+    pub(super) fn handle_publish(
+        &mut self,
+        context: &mut Context,
+        publish: &Publish<'_>,
+    ) -> Result<Flow, Ended> {
+        let Some(packet_id) = publish.packet_id else {
+            count_unanswerable(context);
+            return Ok(Flow::Continue);
+        };
+        if !context.options.version.is_v5() {
+            // There are no properties before MQTT 5, so there is nowhere to answer to.
+            count_unanswerable(context);
+            context.acknowledge(packet_id, publish.qos, ReasonCode::Success, None);
+            return Ok(Flow::Continue);
+        }
+        let (Some(response_topic), Some(correlation_data), QoS::AtLeastOnce) = (
+            publish.properties.response_topic(),
+            publish.properties.correlation_data(),
+            publish.qos,
+        ) else {
+            let text =
+                Some("a state store request needs QoS 1, a response topic and correlation data");
+            let reason = ReasonCode::ImplementationSpecificError;
+            context.acknowledge(packet_id, publish.qos, reason, text);
+            return Ok(Flow::Continue);
+        };
+        if topics::check_response_topic(response_topic).is_err() {
+            return Err(self.refuse_response_topic(context, packet_id));
+        }
+        if context.is_busy() {
+            return Err(Ended::receive_maximum());
+        }
+        let request = StoreRequest {
+            packet_id,
+            response_topic: response_topic.into(),
+            correlation_data: Bytes::copy_from_slice(correlation_data),
+            verb: Verb::Unknown,
+        };
+        Ok(self.start(context, publish, request))
+    }
+
+    /// A response topic that is not allowed ends the connection. The PUBACK goes first, or the client would send the
+    /// request again for ever.
+    pub(super) fn refuse_response_topic(
+        &self,
+        context: &mut Context,
+        packet_id: PacketId,
+    ) -> Ended {
+        let text = "the response topic of a state store request is not allowed";
+        let reason = ReasonCode::TopicNameInvalid;
+        context.acknowledge(packet_id, QoS::AtLeastOnce, reason, Some(text));
+        Ended::disconnect(DisconnectReason::Protocol, reason, text)
+    }
+
+    /// Proposes or reads what the request asks for, or answers at once when it is wrong.
+    fn start(
+        &mut self,
+        context: &mut Context,
+        publish: &Publish<'_>,
+        mut request: StoreRequest,
+    ) -> Flow {
+        let properties = Properties::collect(publish.properties.user_properties().iter());
+        let parsed = match store::request::parse(publish.payload, &properties) {
+            Ok(parsed) => parsed,
+            Err(error) => {
+                self.answer(context, &request, &Reply::Error(error));
+                return Flow::Continue;
+            }
+        };
+        match parsed {
+            store::Request::Write(write) => {
+                propose_write(context, publish, &properties, &write, request)
+            }
+            store::Request::KeyNotify { key, stop } => {
+                request.verb = Verb::Keynotify;
+                if notify::topic(&context.options.client_id, key).is_none() {
+                    // The notification's topic would not fit into an MQTT string.
+                    self.answer(context, &request, &Reply::Error(StoreError::Syntax));
+                    return Flow::Continue;
+                }
+                let command = KeyNotify {
+                    client_id: context.options.client_id.to_string(),
+                    connection: context.mailbox.connection.0,
+                    key: Bytes::copy_from_slice(key),
+                    stop,
+                };
+                context.propose(Kind::KeyNotify(command), Request::Store(Box::new(request)))
+            }
+            store::Request::Get { key } => {
+                request.verb = Verb::Get;
+                read(context, Query::Get(Bytes::copy_from_slice(key)), request)
+            }
+            store::Request::Scan { pattern, token } => {
+                request.verb = Verb::Scan;
+                let pattern = Bytes::copy_from_slice(pattern);
+                let token = token.map(Bytes::copy_from_slice);
+                let page = context.broker.settings.scan_page;
+                read(context, Query::Scan(pattern, token, page), request)
+            }
+        }
+    }
+
+    /// The machine has applied a request.
+    pub(super) fn handle_reply(
+        &mut self,
+        context: &mut Context,
+        request_id: RequestId,
+        reply: &MachineReply,
+    ) {
+        match reply {
+            MachineReply::Store(reply) => self.handle_store_reply(context, request_id, reply),
+            // The session has a new owner; this connection is about to end.
+            _ => {
+                context.requests.remove(request_id);
+            }
+        }
+    }
+
+    /// The machine or the reader has the reply.
+    pub(super) fn handle_store_reply(
+        &mut self,
+        context: &mut Context,
+        request_id: RequestId,
+        reply: &Reply,
+    ) {
+        if let Some(Request::Store(request)) = context.requests.remove(request_id) {
+            self.answer(context, &request, reply);
+        }
+    }
+
+    /// Publishes the answer, then acknowledges the request.
+    fn answer(&mut self, context: &mut Context, request: &StoreRequest, reply: &Reply) {
+        let outcome = match reply {
+            Reply::Error(_) => Outcome::Error,
+            Reply::NoValue | Reply::NothingToDelete | Reply::NotWatched => Outcome::Absent,
+            Reply::NotSet { .. } | Reply::ValueDiffers => Outcome::Refused,
+            _ => Outcome::Ok,
+        };
+        let commands = &context.broker.metrics.store_commands;
+        commands.of(request.verb).of(outcome).increment();
+        let mut payload = Vec::with_capacity(64);
+        reply.write_payload(&mut payload);
+        let status = Some(reply::STATUS);
+        if let Some(properties) =
+            properties(Some(&request.correlation_data), status, reply.timestamp())
+        {
+            let message = message(&request.response_topic, properties.raw(), &payload);
+            let router = &context.broker.services.router;
+            // The store is the publisher, so a No Local subscription of the requester gets the answer, too.
+            let route = self.routes.current(router, message.topic, None);
+            router.deliver(route, &message, None, &mut context.wake);
+        }
+        let packet_id = request.packet_id;
+        context.acknowledge(packet_id, QoS::AtLeastOnce, ReasonCode::Success, None);
+    }
+
+    /// A key that this connection watches has changed. The notification goes to this connection only, whatever it has
+    /// subscribed to.
+    ///
+    /// # Errors
+    /// The client reads too slowly: it is disconnected, so that it knows that it has missed something.
+    pub(super) fn notify(
+        &self,
+        context: &Context,
+        key: &[u8],
+        change: &Change,
+    ) -> Result<(), Ended> {
+        let Some(topic) = notify::topic(&context.options.client_id, key) else {
+            return Ok(());
+        };
+        let mut payload = Vec::with_capacity(64);
+        let version = match change {
+            Change::Set { value, version } => {
+                notify::write_set(value, &mut payload);
+                version
+            }
+            Change::Delete { version } => {
+                notify::write_delete(&mut payload);
+                version
+            }
+        };
+        let Some(properties) = properties(None, None, Some(version)) else {
+            return Ok(());
+        };
+        let message = message(&topic, properties.raw(), &payload);
+        let router = &context.broker.services.router;
+        if !router.deliver_to(&context.mailbox, &message) {
+            return Err(Ended::disconnect(
+                DisconnectReason::SlowConsumer,
+                ReasonCode::QuotaExceeded,
+                "the client reads notifications too slowly",
+            ));
+        }
+        context.broker.metrics.store_notifications.increment();
+        Ok(())
+    }
+}
+
+/// A request that nobody could get an answer to is dropped.
+fn count_unanswerable(context: &Context) {
+    let dropped = &context.broker.metrics.messages_dropped;
+    dropped.of(DropReason::Unanswerable).increment();
+}
+
+fn propose_write(
+    context: &mut Context,
+    publish: &Publish<'_>,
+    properties: &Properties<'_>,
+    write: &Write<'_>,
+    mut request: StoreRequest,
+) -> Flow {
+    request.verb = match write.action {
+        WriteAction::Set { .. } => Verb::Set,
+        WriteAction::Del => Verb::Del,
+        WriteAction::VDel { .. } => Verb::Vdel,
+    };
+    let expiry = publish.properties.message_expiry();
+    let identity = RequestIdentity {
+        correlation_data: &request.correlation_data,
+        remember_s: expiry.unwrap_or(REMEMBER_S).min(REMEMBER_AT_MOST_S),
+        fingerprint: fingerprint(publish.payload, properties),
+    };
+    let quota = context.broker.settings.store_quota;
+    let command = to_command(write, &context.options.client_id, &identity, quota);
+    let submit = match properties.high_priority {
+        true => Proposer::submit_urgent,
+        false => Proposer::submit,
+    };
+    let request = Request::Store(Box::new(request));
+    context.propose_by(Kind::StoreWrite(command), request, submit)
+}
+
+fn read(context: &mut Context, query: Query, request: StoreRequest) -> Flow {
+    let request_id = context.requests.insert(Request::Store(Box::new(request)));
+    let reader = &context.broker.services.reader;
+    reader.submit(query, &context.mailbox, request_id);
+    Flow::Continue
+}
+
+/// A message of the store's own.
+fn message<'a>(topic: &'a str, properties: &'a [u8], payload: &'a [u8]) -> Message<'a> {
+    Message {
+        publisher: None,
+        qos: QoS::AtLeastOnce,
+        retain: false,
+        topic,
+        properties,
+        expiry: None,
+        direct: true,
+        payload,
+    }
+}
+
+/// Tells requests with the same correlation data apart.
+fn fingerprint(payload: &[u8], properties: &Properties<'_>) -> u64 {
+    let mut hasher = FxHasher::default();
+    hasher.write(payload);
+    hasher.write(properties.timestamp.unwrap_or_default().as_bytes());
+    hasher.write(properties.fencing_token.unwrap_or_default().as_bytes());
+    hasher.finish()
+}
+
+/// The properties of an answer or a notification; `None` if they do not fit into MQTT's fields. They do: the
+/// correlation data came in such a field, and versions are short.
+fn properties(
+    correlation_data: Option<&[u8]>,
+    status: Option<&str>,
+    version: Option<&Hlc>,
+) -> Option<PublishPropertiesBuf> {
+    let mut properties = PublishPropertiesBuf::new();
+    properties
+        .push(Property::ContentType(reply::CONTENT_TYPE))
+        .ok()?;
+    if let Some(data) = correlation_data {
+        properties.push(Property::CorrelationData(data)).ok()?;
+    }
+    if let Some(status) = status {
+        properties.push_user("__stat", status).ok()?;
+    }
+    properties
+        .push_user("__protVer", reply::PROTOCOL_VERSION)
+        .ok()?;
+    if let Some(version) = version {
+        properties.push_user("__ts", &version.to_string()).ok()?;
+    }
+    Some(properties)
+}

@@ -1,0 +1,227 @@
+//! SUBSCRIBE and UNSUBSCRIBE, and the retained messages that a new subscription gets.
+//!
+//! Invariant: SUBACK follows when every live node has applied the subscription, so no message that is accepted after it
+//! misses the subscriber (P6).
+
+pub(super) mod request;
+mod retained;
+
+use std::collections::VecDeque;
+
+use super::context::{Context, Flow};
+use super::requests::Request;
+use crate::base::ids::{LogIndex, NodeId};
+use crate::base::proto::command::{self, command::Kind};
+use crate::codec::{PacketId, QoS, ReasonCode, SubAck, Subscribe, UnsubAck, Unsubscribe, encode};
+use crate::machine::effect::Reply;
+use crate::mailbox::RequestId;
+use crate::topic::Filter;
+use request::SubscribeRequest;
+use retained::{Reading, RetainedReader, Subscription};
+
+/// The client's side of subscribing.
+#[derive(Default)]
+pub(super) struct Subscribing {
+    /// SUBSCRIBEs that this node has not applied yet.
+    unapplied: u32,
+    /// Subscriptions whose retained messages are still to be sent.
+    readers: VecDeque<RetainedReader>,
+}
+
+impl Subscribing {
+    /// Whether this node has yet to apply a SUBSCRIBE: what the client publishes after it must wait to be matched
+    /// against it.
+    pub(super) fn is_unapplied(&self) -> bool {
+        self.unapplied > 0
+    }
+
+    /// SUBSCRIBE.
+    pub(super) fn handle_subscribe(
+        &mut self,
+        context: &mut Context,
+        subscribe: &Subscribe<'_>,
+    ) -> Flow {
+        if context.is_busy() {
+            return Flow::Retry;
+        }
+        let identifier = subscribe.subscription_id.map_or(0, |id| id.get());
+        let mut reasons = Vec::new();
+        let mut subscriptions = Vec::new();
+        let mut readers = Vec::new();
+        for request in subscribe.filters.iter() {
+            if Filter::parse(request.filter).is_err() {
+                reasons.push(ReasonCode::TopicFilterInvalid);
+                continue;
+            }
+            reasons.push(match request.options.qos {
+                QoS::AtMostOnce => ReasonCode::Success,
+                QoS::AtLeastOnce => ReasonCode::GrantedQos1,
+                QoS::ExactlyOnce => ReasonCode::GrantedQos2,
+            });
+            readers.push(RetainedReader::new(Subscription {
+                filter: request.filter.into(),
+                qos: request.options.qos,
+                no_local: request.options.no_local,
+                retain_handling: request.options.retain_handling as u8,
+                identifier,
+            }));
+            subscriptions.push(command::Subscription {
+                filter: request.filter.to_owned(),
+                qos: request.options.qos as u32,
+                no_local: request.options.no_local,
+                retain_as_published: request.options.retain_as_published,
+                retain_handling: request.options.retain_handling as u32,
+                identifier,
+            });
+        }
+        let packet_id = subscribe.packet_id;
+        if subscriptions.is_empty() {
+            send_suback(context, packet_id, &reasons);
+            return Flow::Continue;
+        }
+        let command = command::Subscribe {
+            client_id: context.options.client_id.to_string(),
+            connection: context.mailbox.connection.0,
+            subscriptions,
+        };
+        let request = SubscribeRequest {
+            packet_id,
+            reasons: reasons.into(),
+            readers,
+        };
+        let flow = context.propose(Kind::Subscribe(command), Request::Subscribe(request));
+        self.unapplied += u32::from(flow == Flow::Continue);
+        flow
+    }
+
+    /// UNSUBSCRIBE.
+    pub(super) fn handle_unsubscribe(
+        &mut self,
+        context: &mut Context,
+        unsubscribe: &Unsubscribe<'_>,
+    ) -> Flow {
+        if context.is_busy() {
+            return Flow::Retry;
+        }
+        let command = command::Unsubscribe {
+            client_id: context.options.client_id.to_string(),
+            connection: context.mailbox.connection.0,
+            filters: unsubscribe.filters.iter().map(str::to_owned).collect(),
+        };
+        let request = Request::Unsubscribe(unsubscribe.packet_id);
+        context.propose(Kind::Unsubscribe(command), request)
+    }
+
+    /// The machine has applied a SUBSCRIBE or UNSUBSCRIBE.
+    pub(super) fn handle_reply(
+        &mut self,
+        context: &mut Context,
+        request_id: RequestId,
+        reply: &Reply,
+    ) {
+        match reply {
+            Reply::Subscribed { index, new } => {
+                self.handle_subscribed(context, request_id, *index, new);
+            }
+            Reply::Unsubscribed(removed) => handle_unsubscribed(context, request_id, removed),
+            // The session has a new owner; this connection is about to end.
+            _ => {
+                if let Some(Request::Subscribe(_)) = context.requests.remove(request_id) {
+                    self.unapplied -= 1;
+                }
+            }
+        }
+    }
+
+    /// The subscription is committed, and effective on this node; the others are asked.
+    fn handle_subscribed(
+        &mut self,
+        context: &mut Context,
+        request_id: RequestId,
+        index: LogIndex,
+        new: &[bool],
+    ) {
+        self.unapplied -= 1;
+        if let Some(Request::Subscribe(request)) = context.requests.get_mut(request_id) {
+            let mut new = new.iter();
+            let readers = &mut request.readers;
+            readers.retain_mut(|reader| reader.start(index, new.next().is_some_and(|new| *new)));
+        }
+        let (settings, services) = (&context.broker.settings, &context.broker.services);
+        let nodes = services.view.live_nodes().into_iter();
+        let others: Vec<NodeId> = nodes
+            .map(|(node, _)| node)
+            .filter(|node| *node != settings.node)
+            .collect();
+        if others.is_empty() {
+            self.handle_effective(context, request_id);
+        } else {
+            let applied = services.view.applied();
+            let peers = services.router.peers();
+            peers.await_applied(&others, applied, &context.mailbox, request_id);
+        }
+    }
+
+    /// Every live node has applied the subscription.
+    pub(super) fn handle_effective(&mut self, context: &mut Context, request_id: RequestId) {
+        if let Some(Request::Subscribe(request)) = context.requests.remove(request_id) {
+            self.readers.extend(request.readers);
+            send_suback(context, request.packet_id, &request.reasons);
+        }
+    }
+
+    /// Puts the next page of retained messages into the mailbox; tells whether anything is there now.
+    pub(super) fn read_retained(&mut self, context: &Context) -> bool {
+        let Some(mut reader) = self.readers.pop_front() else {
+            return false;
+        };
+        let reading = Reading {
+            broker: &context.broker,
+            mailbox: &context.mailbox,
+            session: context.session,
+            is_durable: context.is_durable,
+        };
+        let mut has_more = false;
+        // What replaces a message while its page is read waits until the page is in the mailbox, so no client gets an
+        // older value after a newer one.
+        context
+            .mailbox
+            .fill(|filling| has_more = reader.read_page(reading, filling));
+        if has_more {
+            self.readers.push_front(reader);
+        }
+        context.mailbox.is_filled()
+    }
+
+    /// Whether retained messages are still to be sent.
+    pub(super) fn has_retained(&self) -> bool {
+        !self.readers.is_empty()
+    }
+}
+
+fn handle_unsubscribed(context: &mut Context, request_id: RequestId, removed: &[bool]) {
+    let Some(Request::Unsubscribe(packet_id)) = context.requests.remove(request_id) else {
+        return;
+    };
+    let reasons: Vec<_> = removed
+        .iter()
+        .map(|removed| match removed {
+            true => ReasonCode::Success,
+            false => ReasonCode::NoSubscriptionExisted,
+        })
+        .collect();
+    let (version, limits) = (context.options.version, context.options.limits);
+    let out = context.output.acknowledgements();
+    // One reason code per filter always fits where the request did.
+    let _ = encode::unsuback(out, version, &UnsubAck::new(packet_id, &reasons), limits);
+}
+
+fn send_suback(context: &mut Context, packet_id: PacketId, reasons: &[ReasonCode]) {
+    let (version, limits) = (context.options.version, context.options.limits);
+    let out = context.output.acknowledgements();
+    // One reason code per filter always fits where the request did.
+    let _ = encode::suback(out, version, &SubAck::new(packet_id, reasons), limits);
+}
+
+#[cfg(test)]
+mod tests;

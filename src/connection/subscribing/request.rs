@@ -1,0 +1,15 @@
+//! SUBSCRIBE packets that are not acknowledged yet.
+
+use super::retained::RetainedReader;
+use crate::codec::{PacketId, ReasonCode};
+
+/// A SUBSCRIBE on its way through the log and to the other nodes.
+#[derive(Debug)]
+pub(in crate::connection) struct SubscribeRequest {
+    /// To be acknowledged.
+    pub(super) packet_id: PacketId,
+    /// One per filter; the successes count once the subscription is effective on every live node.
+    pub(super) reasons: Box<[ReasonCode]>,
+    /// One per subscription.
+    pub(super) readers: Vec<RetainedReader>,
+}

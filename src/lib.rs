@@ -1,23 +1,23 @@
 //! Quorumq: an MQTT broker cluster whose acknowledgements are commits.
 //!
-//! # Layers
-//! Lowest first; a lower one never imports a higher one:
+//! # Rooms
+//! Each module of this list is a room. Lowest first; a lower room never imports a higher one, and no files import each
+//! other in a circle (`tests/tidy`):
 //!
-//! [`ids`], [`limits`], [`time`], [`hlc`] < [`topic`], [`mqtt::codec`] < [`store`], [`session`] < [`machine`] <
-//! [`storage`] < [`raft`] < [`router`], [`auth`] < [`replica`] < [`mqtt`], [`http`] < [`node`], [`cli`]. [`config`] and
-//! [`telemetry`] serve the upper half.
+//! [`base`] < [`topic`], [`codec`], [`auth`] < [`session`], [`store`] < [`machine`] < [`config`], [`telemetry`] <
+//! `storage` < `raft` < `mailbox` < `router` < `replica` < `forward` < `connection`, `http` < `node` < [`cli`].
 //!
 //! # One request, from socket to commit to answer
-//! `connection::task` reads packets, [`replica::proposer`] gathers commands, [`replica::sequencer`] stamps
-//! them on the leader, [`raft`] replicates the batch, [`machine::Machine::apply`] runs it on every node,
-//! [`replica::applier`] hands the outputs to the connections through [`router::mailbox`].
+//! `connection::task` reads packets, `replica::proposer` gathers commands, `replica::sequencer` stamps them on the
+//! leader, `raft` replicates the batch, [`machine::Machine::apply`] runs it on every node, `replica::applier` hands the
+//! outputs to the connections through `router` and `mailbox`.
 //!
 //! # One PUBLISH to a durable session
-//! `connection::publishing` proposes it when its [`router::Route`] says that the log must hold it; `machine::messaging` finds
-//! the sessions, `machine::queue` puts an entry into each queue and grants it as [`session::queue`] allows; the owner's
-//! node encodes it into the mailbox; the client's acknowledgement comes back as one more command.
+//! `connection::publishing` proposes it when its route says that the log must hold it; `machine::messaging` finds the
+//! sessions; `machine::queue` puts an entry into each queue and grants it as [`session::queue`] allows; the owner's node
+//! encodes it into the mailbox; the client's acknowledgement comes back as one more command.
 //!
-//! `docs/architecture.md` tells both at length.
+//! `docs/architecture.md` tells both at length, `docs/spec/` what each part has to do.
 
 pub mod auth;
 pub mod base;

@@ -1,4 +1,5 @@
-//! Reason string and user properties of answers, which give way when a packet would be larger than its receiver accepts.
+//! Reason string and user properties of answers, which give way when a packet would be larger than its receiver
+//! accepts.
 
 use super::error::{DecodeError, EncodeError};
 use super::property::{Allowed, Property, PropertyId, PropertyReader, UserProperties};

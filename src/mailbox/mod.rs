@@ -27,7 +27,9 @@ use crate::telemetry::labels::DropReason;
 use back_pressure::{Admission, BackPressure, BackPressureState, OutboxLimits};
 use topic_aliases::TopicAliases;
 
-pub use contents::{Contents, Filling, Refused, Tracked};
+#[cfg(test)]
+pub use contents::Tracked;
+pub use contents::{Contents, Filling, Refused};
 pub use item::{End, Item, RequestId};
 
 /// An acknowledgement (PUBACK or PUBREC) that waits until a subscriber has read enough.

@@ -4,17 +4,17 @@
 //! Each module of this list is a room. Lowest first; a lower room never imports a higher one, and no files import each
 //! other in a circle (`tests/tidy`):
 //!
-//! [`base`] < [`topic`], [`codec`], [`auth`] < [`session`], [`store`] < [`machine`] < [`config`], [`telemetry`] <
+//! [`base`] < [`topic`], [`codec`], [`auth`] < `session`, [`store`] < `machine` < [`config`], `telemetry` <
 //! `storage` < `raft` < `mailbox` < `router` < `replica` < `forward` < `connection`, `http` < `node` < [`cli`].
 //!
 //! # One request, from socket to commit to answer
 //! `connection::task` reads packets, `replica::proposer` gathers commands, `replica::sequencer` stamps them on the
-//! leader, `raft` replicates the batch, [`machine::Machine::apply`] runs it on every node, `replica::applier` hands the
+//! leader, `raft` replicates the batch, `machine::Machine::apply` runs it on every node, `replica::applier` hands the
 //! outputs to the connections through `router` and `mailbox`.
 //!
 //! # One PUBLISH to a durable session
 //! `connection::publishing` proposes it when its route says that the log must hold it; `machine::messaging` finds the
-//! sessions; `machine::queue` puts an entry into each queue and grants it as [`session::queue`] allows; the owner's node
+//! sessions; `machine::queue` puts an entry into each queue and grants it as `session::queue` allows; the owner's node
 //! encodes it into the mailbox; the client's acknowledgement comes back as one more command.
 //!
 //! `docs/architecture.md` tells both at length, `docs/spec/` what each part has to do.
@@ -27,21 +27,22 @@ pub mod config;
 pub(crate) mod connection;
 pub(crate) mod forward;
 pub(crate) mod http;
-pub mod machine;
+pub(crate) mod machine;
 pub(crate) mod mailbox;
 pub(crate) mod node;
 pub(crate) mod raft;
 pub(crate) mod replica;
 pub(crate) mod router;
-pub mod session;
+pub(crate) mod session;
 pub(crate) mod storage;
 pub mod store;
-pub mod telemetry;
+pub(crate) mod telemetry;
 pub mod topic;
 
 /// What the integration tests of `raft/` and `storage/` use; no part of the crate's interface.
 #[doc(hidden)]
 pub mod testing {
+    pub use crate::machine::tables::{Backing, Change, Changes, Tables};
     pub use crate::raft::{Apply, ChangeError, Peer, Raft, RaftConfig, Role, StartError, Timing};
     pub use crate::storage::metrics::LogMetrics;
     pub use crate::storage::{

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use quorumq::base::ids::NodeId;
-use quorumq::machine::tables::{Backing, Change, Changes};
+use quorumq::testing::{Backing, Change, Changes};
 use quorumq::testing::{DataDir, FORMAT, OpenError, SnapshotFile, Snapshots, StateDb};
 
 fn changes(rows: &[(&str, Option<&str>)]) -> Changes {

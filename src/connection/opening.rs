@@ -214,7 +214,6 @@ impl Opening {
             present,
             durable,
             received,
-            ..
         } = reply
         else {
             return Err(self.abandon(broker, ReasonCode::ServerUnavailable, NO_QUORUM));

@@ -11,7 +11,6 @@ use smallvec::SmallVec;
 use crate::base::hlc::Hlc;
 use crate::base::ids::{ConnectionId, Incarnation, LogIndex, NodeId, SessionId};
 use crate::base::time::Millis;
-use crate::machine::subscriptions::Subscriber;
 use crate::session::{QoS, Sequence};
 use crate::store::Reply as StoreReply;
 
@@ -32,8 +31,6 @@ pub enum Reply {
         durable: bool,
         /// Packet ids of QoS 2 messages that were received from its client and not released.
         received: Vec<u16>,
-        /// The session as routing knows it.
-        subscriber: Arc<Subscriber>,
     },
     /// Subscriptions are made.
     Subscribed {

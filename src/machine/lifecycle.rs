@@ -39,7 +39,7 @@ impl Lifecycle<'_> {
         let session = SessionId(row.session_id);
         self.sessions
             .connect(owner, Connected::new(&client_id, &row));
-        let subscriber = self.messaging.connect(batch, &client_id, &row);
+        self.messaging.connect(batch, &client_id, &row);
         let received = match present && row.durable {
             true => received::all(batch, session),
             false => Vec::new(),
@@ -49,7 +49,6 @@ impl Lifecycle<'_> {
             present,
             durable: row.durable,
             received,
-            subscriber,
         }
     }
 

@@ -76,17 +76,11 @@ impl Messaging {
     }
 
     /// A connection owns the session from now on.
-    pub fn connect(
-        &mut self,
-        batch: &Batch<'_, '_>,
-        client_id: &str,
-        row: &state::Session,
-    ) -> Arc<Subscriber> {
+    pub fn connect(&mut self, batch: &Batch<'_, '_>, client_id: &str, row: &state::Session) {
         let (owner, queueing) = (owner_of(row), queueing_of(row));
         let session = SessionId(row.session_id);
-        let subscriber = self.index.open(session, client_id, owner, queueing);
+        self.index.open(session, client_id, owner, queueing);
         self.queues.connect(batch, client_id, row);
-        subscriber
     }
 
     /// The connection of a session was taken over by another one, which follows.

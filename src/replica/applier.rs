@@ -210,12 +210,20 @@ impl Applier {
                 incarnation,
                 sequence,
             } => self.handle_proposal_applied(incarnation, sequence),
-            Output::ProposalGap { incarnation, .. } => {
+            Output::ProposalGap {
+                incarnation,
+                expected,
+            } => {
+                tracing::debug!(
+                    expected,
+                    "a proposal is missing in the log: proposing again"
+                );
                 if incarnation == self.proposer.incarnation() {
                     self.proposer.resend();
                 }
             }
-            Output::IncarnationRefused { refused, .. } => {
+            Output::IncarnationRefused { refused, known } => {
+                tracing::debug!(refused = refused.0, known = known.0, "incarnation refused");
                 self.update_nodes();
                 self.tell(IncarnationEvent::Ended(refused));
             }

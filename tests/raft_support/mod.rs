@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use quorumq::base::ids::{LogIndex, NodeId};
-use quorumq::machine::tables::{Backing, Tables};
 use quorumq::testing::{
     Apply, DataDir, OpenError, Peer, Raft, RaftConfig, StartError, wait_closed,
 };
+use quorumq::testing::{Backing, Tables};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tonic::transport::server::TcpIncoming;

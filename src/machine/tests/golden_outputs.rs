@@ -41,14 +41,12 @@ fn put_reply(out: &mut Vec<u8>, reply: &Reply) {
             present,
             durable,
             received,
-            subscriber,
         } => {
             out.push(2);
             put_numbers(out, &[session.0, (*present).into(), (*durable).into()]);
             received
                 .iter()
                 .for_each(|packet_id| put_numbers(out, &[(*packet_id).into()]));
-            put_bytes(out, subscriber.client_id.as_bytes());
         }
         Reply::Subscribed { index, new } => {
             out.push(3);

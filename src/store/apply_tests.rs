@@ -1,5 +1,7 @@
 #[path = "apply_history_tests.rs"]
 mod histories;
+#[path = "apply_quota_tests.rs"]
+mod quota;
 
 use crate::base::hlc::MAX_DRIFT_MS;
 
@@ -456,52 +458,4 @@ fn a_client_ahead_does_not_drag_other_keys_along() {
     assert_eq!(key.version(), hlc("1059000:4:StateStore"));
     let other = Key::with("v");
     assert_eq!(other.version(), hlc("1000000:1:StateStore"));
-}
-
-#[test]
-fn the_quota_bounds_keys_and_bytes() {
-    let mut key = Key::absent();
-    key.quota.max_keys = 0;
-    assert_eq!(
-        key.apply(&set("v")),
-        Reply::Error(StoreError::QuotaExceeded)
-    );
-    assert_eq!((key.row.is_none(), key.usage), (true, Usage::default()));
-    key.quota = Quota {
-        max_keys: 1,
-        max_bytes: 8,
-    };
-    assert!(matches!(key.apply(&set("12345")), Reply::Set { .. }));
-    assert_eq!(key.usage, Usage { keys: 1, bytes: 8 });
-    assert_eq!(
-        key.apply(&set("123456")),
-        Reply::Error(StoreError::QuotaExceeded)
-    );
-    assert_eq!(key.record().value, "12345");
-}
-
-#[test]
-fn a_full_store_still_takes_what_does_not_grow_it() {
-    let mut key = Key::with("12345");
-    key.quota = Quota {
-        max_keys: 0,
-        max_bytes: 0,
-    };
-    assert!(matches!(key.apply(&set("54321")), Reply::Set { .. }));
-    assert!(matches!(key.apply(&set("5")), Reply::Set { .. }));
-    assert!(matches!(key.apply(&del()), Reply::Deleted { .. }));
-    assert_eq!(key.usage, Usage::default());
-}
-
-#[test]
-fn a_refused_condition_is_reported_before_the_quota() {
-    let mut key = Key::with("v");
-    key.quota = Quota {
-        max_keys: 0,
-        max_bytes: 0,
-    };
-    assert!(matches!(
-        key.apply(&set_if(Condition::Nx, "longer")),
-        Reply::NotSet { .. }
-    ));
 }

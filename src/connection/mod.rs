@@ -4,11 +4,11 @@
 //! session, and then hands what arrives to the [`coordinator`]. The coordinator routes it to the parts of a connection,
 //! each of which owns its state:
 //!
-//! * [`publishing`]: PUBLISH from the client until its acknowledgement;
-//! * [`subscribing`]: SUBSCRIBE, UNSUBSCRIBE, and retained messages for new subscriptions;
-//! * [`outbound`]: messages to the client, [`acknowledgements`]: what the log must know of them;
-//! * [`store_requests`]: requests to the state store, answers, notifications;
-//! * [`authentication`]: re-authentication.
+//! * [`publishing`] handles PUBLISH from the client until its acknowledgement;
+//! * [`subscribing`] handles SUBSCRIBE and UNSUBSCRIBE, and reads retained messages for new subscriptions;
+//! * [`outbound`] sends messages to the client, and [`acknowledgements`] gathers what the log must know of them;
+//! * [`store_requests`] handles requests to the state store, their answers, and notifications;
+//! * [`authentication`] handles re-authentication.
 //!
 //! A part gets its surroundings as a [`context::Context`]. What all connections share is the [`broker::Broker`].
 

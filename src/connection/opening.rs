@@ -160,7 +160,7 @@ impl Opening {
             .then(|| response_information(&config.response_information, &client_id))
             .flatten();
         let (identity, authentication_data) = match login {
-            Some(login) => (Some(login.identity), login.data),
+            Some(login) => (Some(Box::new(login.identity)), login.data),
             None => (None, Vec::new()),
         };
         let mailbox = Mailbox::new(

@@ -24,6 +24,6 @@ pub(super) struct ConnectionOptions {
     pub(super) keep_alive: u16,
     /// Seconds; the only option that DISCONNECT may change.
     pub(super) session_expiry: u32,
-    /// Who the client has proved to be; `None` without extended authentication.
-    pub(super) identity: Option<Identity>,
+    /// Who the client has proved to be; `None` without extended authentication. Boxed, because most have none.
+    pub(super) identity: Option<Box<Identity>>,
 }

@@ -19,6 +19,7 @@ const QUEUE_IDS: u16 = PACKET_IDS as u16;
 
 /// The packet of the client that a delivery waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::enum_variant_names, reason = "the packets are called so")]
 enum Awaited {
     /// The PUBLISH of QoS 1 is sent.
     PubAck,

@@ -37,8 +37,8 @@ const REMEMBER_AT_MOST_S: u32 = 600;
 /// The client's side of the state store.
 #[derive(Default)]
 pub(super) struct StoreRequests {
-    /// Routes of response topics.
-    routes: RouteCache,
+    /// Routes of response topics. Boxed, because most clients do not use the store.
+    routes: Option<Box<RouteCache>>,
 }
 
 impl StoreRequests {
@@ -195,7 +195,10 @@ impl StoreRequests {
             let message = message(&request.response_topic, properties.raw(), &payload);
             let router = &context.broker.services.router;
             // The store is the publisher, so a No Local subscription of the requester gets the answer, too.
-            let route = self.routes.current(router, message.topic, None);
+            let route = self
+                .routes
+                .get_or_insert_default()
+                .current(router, message.topic, None);
             router.deliver(route, &message, None, &mut context.wake);
         }
         let packet_id = request.packet_id;

@@ -76,6 +76,7 @@ property_ids! {
 
 /// One property with its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::enum_variant_names, reason = "the standard's names")]
 pub enum Property<'a> {
     PayloadFormatIndicator(PayloadFormat),
     /// Seconds.

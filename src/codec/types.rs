@@ -61,6 +61,7 @@ impl Version {
 /// Quality of service of a delivery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
+#[expect(clippy::enum_variant_names, reason = "the standard's names")]
 pub enum QoS {
     /// At most once: no packet id, no acknowledgement.
     #[default]

@@ -32,6 +32,7 @@ macro_rules! labels {
 
 labels! {
     /// Quality of service of a message.
+    #[expect(clippy::enum_variant_names, reason = "the standard's names")]
     Qos = "qos" {
         /// At most once.
         AtMostOnce = "0",

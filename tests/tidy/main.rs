@@ -144,14 +144,14 @@ fn pure_rooms_touch_no_clock_disk_network_or_task() {
     for source in sources() {
         let module = source.module.join("::");
         let is_below = |pure: &&str| module == **pure || module.starts_with(&format!("{pure}::"));
-        if !SANS_IO.iter().any(|pure| is_below(&pure)) {
+        if !SANS_IO.iter().any(is_below) {
             continue;
         }
         for named in named(&source).iter().filter(|named| !named.is_local) {
             let path = named.parts.join("::");
             let is_world =
                 |world: &&str| path == **world || path.starts_with(&format!("{world}::"));
-            if WORLD.iter().any(|world| is_world(&world)) {
+            if WORLD.iter().any(is_world) {
                 found.push(format!("{}:{}: {path}", source.path.display(), named.line));
             }
         }

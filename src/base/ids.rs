@@ -27,7 +27,7 @@ id!(
     GroupId(u32)
 );
 id!(
-    /// One life of a node's process: rises each time the node starts.
+    /// One run of a node's process: rises each time the node starts.
     Incarnation(u64)
 );
 id!(
@@ -54,8 +54,8 @@ pub const GROUP_ZERO: GroupId = GroupId(0);
 pub struct Owner {
     /// The node the client is connected to.
     pub node: NodeId,
-    /// The life of that node in which the connection was made.
+    /// The incarnation of that node in which the connection was made.
     pub incarnation: Incarnation,
-    /// The connection within that life.
+    /// The connection within that incarnation.
     pub connection: ConnectionId,
 }

@@ -39,7 +39,7 @@ pub const ENTRIES_AHEAD_OF_APPLY: u64 = 256;
 /// Proposals that wait for the leader's sequencer, of all nodes.
 pub const SEQUENCER_QUEUE: usize = 256;
 
-/// How long after a proof of touch with a majority a node matches messages without the log. It takes one every 250 ms.
+/// How long after quorum contact (a read barrier) a node matches messages without the log. It asks for one every 250 ms.
 pub const ROUTING_LEASE: Duration = Duration::from_secs(1);
 
 /// How long SUBACK waits for nodes that do not answer. Longer than [`ROUTING_LEASE`], by more than clocks run apart:
@@ -96,4 +96,4 @@ pub const OUTBOX_OVERRUN: usize = 4;
 /// Bytes of one publisher's messages that may wait for slow subscribers before its next ones to them are not read. It
 /// keeps what many publishers have under way for one subscriber small, and is more than a round trip between nodes
 /// needs.
-pub const PUBLISHER_HELD_BYTES: usize = 128 << 10;
+pub const PUBLISHER_UNACKNOWLEDGED_BYTES: usize = 128 << 10;

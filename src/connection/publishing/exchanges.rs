@@ -69,7 +69,7 @@ impl Exchanges {
     /// Whether a message must not be read yet, because slow subscribers defer the acknowledgements of enough messages
     /// already. Receive maximums bound the number of messages, this bounds their bytes.
     pub(super) fn is_throttled(&self, pressure: BackPressureState, has_remote: bool) -> bool {
-        let is_much = self.unacknowledged_bytes >= limits::PUBLISHER_HELD_BYTES;
+        let is_much = self.unacknowledged_bytes >= limits::PUBLISHER_UNACKNOWLEDGED_BYTES;
         pressure == BackPressureState::Full
             || (is_much && (pressure != BackPressureState::Normal || has_remote))
     }

@@ -39,7 +39,8 @@ pub const ENTRIES_AHEAD_OF_APPLY: u64 = 256;
 /// Proposals that wait for the leader's sequencer, of all nodes.
 pub const SEQUENCER_QUEUE: usize = 256;
 
-/// How long after quorum contact (a read barrier) a node matches messages without the log. It asks for one every 250 ms.
+/// How long after quorum contact (a read barrier) a node matches messages without the log. It asks for one every 250
+/// ms.
 pub const ROUTING_LEASE: Duration = Duration::from_secs(1);
 
 /// How long SUBACK waits for nodes that do not answer. Longer than [`ROUTING_LEASE`], by more than clocks run apart:

@@ -87,7 +87,8 @@ pub const CLIENT_TOPIC_ALIASES: u16 = 64;
 /// Packets of a client in one exchange of extended authentication: SCRAM takes three, Kerberos a few more.
 pub const AUTHENTICATION_STEPS: usize = 12;
 
-/// Bytes of Authentication Data of a client in one exchange: one field of MQTT's largest size, enough for a request id.
+/// Bytes of Authentication Data of a client in one exchange: one field of MQTT's largest size, enough for
+/// Kerberos.
 pub const AUTHENTICATION_BYTES: usize = 64 << 10;
 
 /// How many times `mqtt.outbox_max_bytes` may wait for one client while publishers wait for it: what they had under way
@@ -98,3 +99,7 @@ pub const OUTBOX_OVERRUN: usize = 4;
 /// keeps what many publishers have under way for one subscriber small, and is more than a round trip between nodes
 /// needs.
 pub const PUBLISHER_UNACKNOWLEDGED_BYTES: usize = 128 << 10;
+
+/// Remembered replies that a request is compared with. More than one of a client have the same correlation data and
+/// 64-bit fingerprint only if somebody constructed them; such a client loses the older ones.
+pub const SIMILAR_REQUESTS: usize = 8;

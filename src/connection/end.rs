@@ -103,7 +103,7 @@ impl From<End> for Ended {
             End::Unavailable => Ended::disconnect(
                 Cause::NoLeader,
                 ReasonCode::UseAnotherServer,
-                "this node has lost touch with the cluster's majority",
+                "this node has lost contact with the cluster's majority",
             ),
             End::ShuttingDown => Ended::disconnect(
                 Cause::Shutdown,

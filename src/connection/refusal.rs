@@ -8,7 +8,7 @@ use crate::codec::{
 use crate::telemetry::labels::DisconnectReason;
 
 /// Why a node without a quorum turns clients away.
-pub(super) const NO_QUORUM: &str = "this node is not in touch with the cluster's majority";
+pub(super) const NO_QUORUM: &str = "this node has no contact with the cluster's majority";
 
 /// The last packet for the client, and why its connection ends.
 pub(super) struct Refusal {

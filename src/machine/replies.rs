@@ -2,21 +2,25 @@
 //! (docs/spec/state-store.md, Retries).
 //!
 //! The replies of one log entry are one row. In memory there is only an index from a digest of (client id, correlation
-//! data, 64-bit fingerprint) to the entry; the row decides.
+//! data, 64-bit fingerprint) to the entries whose rows hold such a reply; the rows decide.
+//!
+//! Invariant: the index follows from the rows alone. A replica that has just restarted answers as one that kept running.
 //!
 //! Two requests are the same when their 128-bit fingerprints are; where one of them was logged by a version that had
 //! only the 64-bit one, when those are. Commands hold both. So a request that comes again is known whichever versions
-//! of a rolling upgrade proposed it the first and the second time, and it is never applied twice. Replicas of both
-//! versions agree, unless a client constructs two requests with the same 64 bits and correlation data while the upgrade
-//! lasts; after it, such a client only loses its own remembered reply.
+//! of a rolling upgrade proposed it the first and the second time, and it is never applied twice.
+//!
+//! Versions that know only the 64 bits take two requests with the same 64 bits and the same correlation data for one. A
+//! client that constructs such requests while versions are mixed can make their replicas differ.
 
-use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
 
 use super::batch::Batch;
 use super::schema;
 use super::schema::timer::Kind;
 use super::tables::Backing;
 use crate::base::ids::LogIndex;
+use crate::base::limits;
 use crate::base::proto::{command, state};
 use crate::store::Reply;
 use crate::store::fingerprint::{STABLE_BYTES, digest};
@@ -26,7 +30,8 @@ type Key = [u8; STABLE_BYTES];
 /// Index of what is remembered, and what the batch under way adds.
 #[derive(Default)]
 pub(super) struct Replies {
-    entries: FxHashMap<Key, LogIndex>,
+    /// Several entries of one key hold different requests with the same 64 bits.
+    entries: BTreeSet<(Key, LogIndex)>,
     pending: Vec<state::RememberedReply>,
     /// The longest that any of `pending` is to be remembered, seconds.
     pending_s: u32,
@@ -38,7 +43,7 @@ impl Replies {
         *self = Replies::default();
         backing.rows::<schema::Replies>(&schema::Range::all(), |index, row| {
             for reply in &row.decode().replies {
-                self.entries.insert(key_of_reply(reply), index);
+                self.entries.insert((key_of_reply(reply), index));
             }
             true
         });
@@ -46,17 +51,25 @@ impl Replies {
 
     /// The reply that was given to the same request before.
     pub fn find(&self, batch: &Batch<'_, '_>, command: &command::StoreWrite) -> Option<Reply> {
-        let index = *self.entries.get(&key_of_command(command))?;
-        if index == batch.index {
-            return find_in(&self.pending, command);
-        }
-        let row = batch.tables.get::<schema::Replies>(index)?;
-        find_in(&row.replies, command)
+        let key = key_of_command(command);
+        let newest_first = self
+            .entries
+            .range((key, LogIndex(0))..=(key, LogIndex(u64::MAX)));
+        newest_first
+            .rev()
+            .take(limits::SIMILAR_REQUESTS)
+            .find_map(|(_, index)| match *index == batch.index {
+                true => find_in(&self.pending, command),
+                false => find_in(
+                    &batch.tables.get::<schema::Replies>(*index)?.replies,
+                    command,
+                ),
+            })
     }
 
     /// Remembers a reply as long as the command says.
     pub fn remember(&mut self, batch: &Batch<'_, '_>, command: command::StoreWrite, reply: &Reply) {
-        self.entries.insert(key_of_command(&command), batch.index);
+        self.entries.insert((key_of_command(&command), batch.index));
         self.pending_s = self.pending_s.max(command.remember_s);
         let mut bytes = Vec::with_capacity(32);
         reply.encode(&mut bytes);
@@ -94,10 +107,7 @@ impl Replies {
             return;
         };
         for reply in &row.replies {
-            let key = key_of_reply(reply);
-            if self.entries.get(&key) == Some(&index) {
-                self.entries.remove(&key);
-            }
+            self.entries.remove(&(key_of_reply(reply), index));
         }
         batch.tables.delete::<schema::Replies>(index);
     }

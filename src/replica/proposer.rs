@@ -207,6 +207,17 @@ impl Proposer {
         self.push(kind, reply_to, limits::PROPOSAL_QUEUE_BYTES, When::Now)
     }
 
+    /// Whether [`Proposer::submit`], or [`Proposer::submit_urgent`], would take a command now. Another connection may be
+    /// quicker.
+    pub fn has_room(&self, is_urgent: bool) -> bool {
+        let bound = match is_urgent {
+            true => limits::PROPOSAL_URGENT_QUEUE_BYTES,
+            false => limits::PROPOSAL_QUEUE_BYTES,
+        };
+        let state = self.state.lock();
+        state.complete_bytes + state.commands.len() < bound
+    }
+
     /// Submits a command of a request with high priority: there is room for it when there is none for others.
     ///
     /// # Errors

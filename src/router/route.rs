@@ -42,9 +42,8 @@ impl Route {
         !self.remote.is_empty()
     }
 
-    /// The worst state of the connections of this node that get messages with QoS 1 or 2 straight. A stalled one counts
-    /// as
-    /// [`BackPressureState::Normal`], because nobody waits for it.
+    /// The worst state of the connections of this node that get messages with QoS 1 or 2 straight. A stalled one
+    /// counts as [`BackPressureState::Normal`], because nobody waits for it.
     pub fn back_pressure(&self) -> BackPressureState {
         let mut worst = BackPressureState::Normal;
         for subscriber in &self.local {

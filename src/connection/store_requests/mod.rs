@@ -260,6 +260,11 @@ fn propose_write(
     write: &Write<'_>,
     mut request: StoreRequest,
 ) -> Flow {
+    // A request that has to wait is offered again and again: it is not copied and hashed each time.
+    let is_urgent = properties.high_priority;
+    if !context.broker.services.proposer.has_room(is_urgent) {
+        return Flow::Retry;
+    }
     request.verb = match write.action {
         WriteAction::Set { .. } => Verb::Set,
         WriteAction::Del => Verb::Del,
@@ -277,7 +282,7 @@ fn propose_write(
     };
     let quota = context.broker.settings.store_quota;
     let command = to_command(write, &context.options.client_id, &identity, quota);
-    let submit = match properties.high_priority {
+    let submit = match is_urgent {
         true => Proposer::submit_urgent,
         false => Proposer::submit,
     };

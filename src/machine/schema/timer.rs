@@ -4,6 +4,9 @@ use super::table::{Range, Table, key, rest, take_u64};
 use crate::base::time::Millis;
 
 /// What is due. The number is on disk.
+///
+/// Invariant: a replica stops at a kind that it does not know, as at an unknown command. Timers also come with
+/// snapshots, so a new kind is written only when every member of the cluster knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Kind {

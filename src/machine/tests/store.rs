@@ -123,3 +123,27 @@ fn a_request_is_known_again_by_what_both_versions_have_logged() {
         "another request with the same 64 bits"
     );
 }
+
+#[test]
+fn a_restarted_replica_knows_the_same_requests_as_one_that_kept_running() {
+    let first = command::StoreWrite {
+        remember_s: 600,
+        ..set(b"k", b"v", Condition::None, None, b"same")
+    };
+    let collides = command::StoreWrite {
+        remember_s: 1,
+        fingerprint: vec![2; 16].into(),
+        ..first.clone()
+    };
+    for restarts in [false, true] {
+        let mut replica = Replica::new();
+        let reply = replica.store(first.clone());
+        replica.store(collides.clone());
+        // The reply to the second request is forgotten, the one to the first is not.
+        replica.pass(2_000);
+        if restarts {
+            replica.restart();
+        }
+        assert_eq!(replica.store(first.clone()), reply, "restarted: {restarts}");
+    }
+}

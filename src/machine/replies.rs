@@ -4,7 +4,8 @@
 //! The replies of one log entry are one row. In memory there is only an index from a digest of (client id, correlation
 //! data, 64-bit fingerprint) to the entries whose rows hold such a reply; the rows decide.
 //!
-//! Invariant: the index follows from the rows alone. A replica that has just restarted answers as one that kept running.
+//! Invariant: the index follows from the rows alone. A replica that has just restarted answers as one that kept
+//! running.
 //!
 //! Two requests are the same when their 128-bit fingerprints are; where one of them was logged by a version that had
 //! only the 64-bit one, when those are. Commands hold both. So a request that comes again is known whichever versions

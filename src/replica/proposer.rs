@@ -207,8 +207,8 @@ impl Proposer {
         self.push(kind, reply_to, limits::PROPOSAL_QUEUE_BYTES, When::Now)
     }
 
-    /// Whether [`Proposer::submit`], or [`Proposer::submit_urgent`], would take a command now. Another connection may be
-    /// quicker.
+    /// Whether [`Proposer::submit`], or [`Proposer::submit_urgent`], would take a command now. Another connection may
+    /// be quicker.
     pub fn has_room(&self, is_urgent: bool) -> bool {
         let bound = match is_urgent {
             true => limits::PROPOSAL_URGENT_QUEUE_BYTES,

@@ -18,9 +18,9 @@ pub const STABLE_BYTES: usize = 16;
 pub struct Fingerprint {
     /// The fingerprint.
     pub stable: [u8; STABLE_BYTES],
-    /// What versions without `stable` computed. A request that comes again through another node of a rolling upgrade may
-    /// be known by this number only, and `machine::replies` finds remembered replies by it. Commands and rows without
-    /// `stable` are judged by it for as long as a log or a snapshot may hold one, whatever its age.
+    /// What versions without `stable` computed. A request that comes again through another node of a rolling upgrade
+    /// may be known by this number only, and `machine::replies` finds remembered replies by it. Commands and rows
+    /// without `stable` are judged by it for as long as a log or a snapshot may hold one, whatever its age.
     pub legacy: u64,
 }
 

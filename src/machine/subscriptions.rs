@@ -4,12 +4,12 @@
 //! `apply` changes it. A generation number tells readers when what they looked up may be outdated.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 
-use crate::base::ids::{Owner, SessionId};
+use crate::base::ids::{Incarnation, NodeId, Owner, SessionId};
 use crate::base::proto::state;
 use crate::session::QoS;
 use crate::topic::{Filter, Trie};
@@ -21,9 +21,13 @@ pub struct Subscriber {
     pub session: SessionId,
     /// Its client.
     pub client_id: Arc<str>,
-    owner: Mutex<Option<Owner>>,
+    /// With the flag of its incarnation.
+    owner: Mutex<Option<(Owner, EndedFlag)>>,
     queueing: AtomicU8,
 }
+
+/// Whether an incarnation has ended: one flag ends the ownership of all its connections.
+type EndedFlag = Arc<AtomicBool>;
 
 /// Which messages for a session go through its queue in the log, and not straight to its connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,7 +59,9 @@ impl Subscriber {
 
     /// The connection that owns the session, if any.
     pub fn owner(&self) -> Option<Owner> {
-        *self.owner.lock()
+        let owner = self.owner.lock();
+        let (owner, ended) = owner.as_ref()?;
+        (!ended.load(Ordering::Acquire)).then_some(*owner)
     }
 }
 
@@ -82,6 +88,14 @@ type Key = (SessionId, Option<Arc<str>>);
 struct Inner {
     trie: Trie<Key, Subscription>,
     subscribers: FxHashMap<SessionId, Arc<Subscriber>>,
+    incarnations: FxHashMap<(NodeId, Incarnation), EndedFlag>,
+}
+
+impl Inner {
+    fn ended_flag(&mut self, node: NodeId, incarnation: Incarnation) -> EndedFlag {
+        let incarnations = &mut self.incarnations;
+        incarnations.entry((node, incarnation)).or_default().clone()
+    }
 }
 
 /// The index. Cheap to read from many threads.
@@ -130,9 +144,9 @@ impl SubscriptionIndex {
         owner: Option<Owner>,
         queueing: Queueing,
     ) -> Arc<Subscriber> {
-        let subscriber = self
-            .inner
-            .write()
+        let mut inner = self.inner.write();
+        let owner = owner.map(|owner| (owner, inner.ended_flag(owner.node, owner.incarnation)));
+        let subscriber = inner
             .subscribers
             .entry(session)
             .or_insert_with(|| {
@@ -144,6 +158,7 @@ impl SubscriptionIndex {
                 })
             })
             .clone();
+        drop(inner);
         *subscriber.owner.lock() = owner;
         subscriber.set_queueing(queueing);
         self.advance();
@@ -208,6 +223,18 @@ impl SubscriptionIndex {
     pub(super) fn remove(&self, session: SessionId) {
         self.inner.write().subscribers.remove(&session);
         self.advance();
+    }
+
+    /// The connections of an incarnation own nothing any more.
+    pub(super) fn end_incarnation(&self, node: NodeId, incarnation: Incarnation) {
+        let ended = self.inner.write().ended_flag(node, incarnation);
+        ended.store(true, Ordering::Release);
+        self.advance();
+    }
+
+    /// No session is owned by a connection of an ended incarnation any more.
+    pub(super) fn forget_incarnation(&self, node: NodeId, incarnation: Incarnation) {
+        self.inner.write().incarnations.remove(&(node, incarnation));
     }
 
     /// Forgets everything.

@@ -133,7 +133,7 @@ async fn answer_after_tick(
     let mut wake = WakeList::default();
     for read in &reads {
         if let Query::Get(key) = &read.query {
-            deliver(read, read::get(&*backing, key).reply, &mut wake);
+            deliver(read, read::get_at_log_time(&*backing, key), &mut wake);
         }
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use prost::Message as _;
 use tokio::sync::{Notify, mpsc};
 
-use crate::base::ids::NodeId;
+use crate::base::ids::{LogIndex, NodeId};
 use crate::base::limits;
 use crate::base::proto::command;
 use crate::base::time::Millis;
@@ -97,6 +97,13 @@ impl Sequencer {
     }
 }
 
+/// A batch that was appended because a timer was due.
+#[derive(Clone, Copy)]
+struct Tick {
+    index: LogIndex,
+    at: tokio::time::Instant,
+}
+
 struct Loop {
     receiver: mpsc::Receiver<(NodeId, SequencedProposal)>,
     raft: Raft,
@@ -113,7 +120,8 @@ struct Loop {
 impl Loop {
     async fn run(mut self) {
         let mut waiting = Vec::new();
-        let mut ticked_at: Option<tokio::time::Instant> = None;
+        let mut applied = self.raft.applied();
+        let mut ticked: Option<Tick> = None;
         loop {
             let due = self.due.get();
             let tick = async {
@@ -124,10 +132,13 @@ impl Loop {
                     due.saturating_sub(self.clock.now().0),
                 ))
                 .await;
-                if let Some(at) = ticked_at {
-                    tokio::time::sleep_until(at + TICK_TIMEOUT).await;
+                // One at a time: apply may leave timers due, for which the next one is proposed at once.
+                if let Some(ticked) = ticked {
+                    let is_applied = applied.wait_for(|applied| *applied >= ticked.index);
+                    let _ = tokio::time::timeout_at(ticked.at + TICK_TIMEOUT, is_applied).await;
                 }
             };
+            let mut is_tick = false;
             tokio::select! {
                 biased;
                 received = self.receiver.recv_many(&mut waiting, limits::SEQUENCER_QUEUE) => {
@@ -135,11 +146,8 @@ impl Loop {
                         return;
                     }
                 }
-                () = self.due.changed.notified() => {
-                    ticked_at = None;
-                    continue;
-                }
-                () = tick => ticked_at = Some(tokio::time::Instant::now()),
+                () = self.due.changed.notified() => continue,
+                () = tick => is_tick = true,
             }
             self.wait_for_commit().await;
             while waiting.len() < limits::SEQUENCER_QUEUE
@@ -148,6 +156,12 @@ impl Loop {
                 waiting.push(more);
             }
             self.append(&mut waiting).await;
+            if is_tick {
+                ticked = Some(Tick {
+                    index: self.raft.last_index(),
+                    at: tokio::time::Instant::now(),
+                });
+            }
         }
     }
 

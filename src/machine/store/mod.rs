@@ -55,7 +55,7 @@ impl Store {
     }
 
     fn write_key(&self, batch: &mut Batch<'_, '_>, write: &Write<'_>, quota: &Quota) -> Reply {
-        let current = batch.tables.get::<schema::Record>(write.key);
+        let current = self.current(batch, write.key);
         let usage = batch.meta.store_usage();
         let outcome = store::apply(write, current.as_ref(), batch.now, usage, quota);
         if !matches!(outcome.row, RowChange::Unchanged) {
@@ -81,6 +81,18 @@ impl Store {
         outcome.reply
     }
 
+    /// The row of a key. One that has expired expires now, where its timer has not come to it yet.
+    fn current(&self, batch: &mut Batch<'_, '_>, store_key: &[u8]) -> Option<KeyRow> {
+        let row = batch.tables.get::<schema::Record>(store_key)?;
+        let expired = row.record().is_some_and(|row| row.is_expired(batch.now));
+        if !expired {
+            return Some(row);
+        }
+        clear_timer(batch, store_key, Some(&row));
+        self.expire(batch, store_key);
+        batch.tables.get::<schema::Record>(store_key)
+    }
+
     fn write_tombstone(&self, batch: &mut Batch<'_, '_>, store_key: &[u8], tombstone: Tombstone) {
         batch.set_timer(tombstone.purge_at(), Kind::Tombstone, store_key);
         self.notify(batch, store_key, || Change::Delete {
@@ -103,14 +115,21 @@ impl Store {
 
     /// Tells this node's connections that watch the key.
     fn notify(&self, batch: &mut Batch<'_, '_>, store_key: &[u8], change: impl Fn() -> Change) {
+        let mut told = None;
         for owner in self.watchers.of(store_key) {
-            if batch.outputs.is_local(owner.node) {
-                batch.outputs.push(Output::Notify {
-                    connection: owner.connection,
-                    key: Bytes::copy_from_slice(store_key),
-                    change: change(),
-                });
+            if !batch.outputs.has_connection(*owner) {
+                continue;
             }
+            // All of them share one copy.
+            let (key, change) = told
+                .get_or_insert_with(|| (Bytes::copy_from_slice(store_key), change()))
+                .clone();
+            let connection = owner.connection;
+            batch.outputs.push(Output::Notify {
+                connection,
+                key,
+                change,
+            });
         }
     }
 
@@ -135,6 +154,13 @@ impl Store {
     /// What a connection watches ends with it.
     pub fn end_connection(&mut self, batch: &mut Batch<'_, '_>, owner: Owner) {
         self.watchers.end_connection(batch, owner);
+    }
+
+    /// A timer asks to go on with what an ended connection watched.
+    pub fn go_on_ending(&mut self, batch: &mut Batch<'_, '_>, subject: &[u8]) {
+        if let Some(owner) = schema::watch::of_subject(subject) {
+            self.watchers.end_connection(batch, owner);
+        }
     }
 }
 

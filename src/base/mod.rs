@@ -1,4 +1,4 @@
-//! What every room stands on: identifiers, fixed limits, time, version stamps, generated messages.
+//! What every room stands on: identifiers, fixed limits, time, version stamps, generated messages, their wire format.
 //!
 //! Invariant: nothing here imports another room.
 
@@ -7,3 +7,4 @@ pub mod ids;
 pub mod limits;
 pub mod proto;
 pub mod time;
+pub mod wire;

@@ -1,6 +1,7 @@
 //! The machine over a map: what a batch does, that it does it once, and that memory is only derived.
 
 mod agreement;
+mod damaged;
 mod golden;
 mod golden_commands;
 mod golden_outputs;
@@ -154,6 +155,7 @@ fn proposal(
         incarnation: incarnation.0,
         sequence,
         commands: commands.into(),
+        refused: false,
     }
 }
 

@@ -186,6 +186,7 @@ impl Raft {
             &self.inner.core.metrics().borrow_watched(),
             applied,
             self.inner.identity_check.directory_mismatch(),
+            self.inner.identity_check.other_versions(),
         )
     }
 

@@ -11,6 +11,7 @@ use crate::base::proto::command::command::Kind;
 use crate::codec::{Ack, PacketId, QoS, ReasonCode, encode};
 use crate::mailbox::{Mailbox, WakeList};
 use crate::replica::proposer::{Overloaded, Proposer, ReplyTo};
+use crate::topic::is_deeper;
 
 /// What a packet leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,12 @@ pub(super) struct Context {
 }
 
 impl Context {
+    /// Whether this server takes a topic name or filter as long and as deep as this one.
+    pub(super) fn accepts_topic(&self, topic: &str) -> bool {
+        let config = &self.broker.settings.mqtt;
+        topic.len() <= config.max_topic_bytes && !is_deeper(topic, config.max_topic_levels)
+    }
+
     /// Whether another request must wait: a client that sends faster than the cluster commits is read more slowly.
     pub(super) fn is_busy(&self) -> bool {
         self.requests.len() >= usize::from(self.broker.settings.mqtt.receive_maximum)

@@ -9,7 +9,7 @@ use bytes::Buf;
 use prost::Message as _;
 
 use super::batch::Batch;
-use super::effect::{EndReason, Output, Reply};
+use super::effect::{DropReason, EndReason, Output, Reply};
 use super::lifecycle::Lifecycle;
 use super::messaging::Messaging;
 use super::node::{Admission, Nodes};
@@ -245,6 +245,15 @@ impl Parts {
         }
         if retained::exceeds(batch, &message, command.max_retained) {
             // [MQTT-4.3.3-9]: the packet id of what is refused is free again.
+            return Reply::QuotaExceeded;
+        }
+        if self
+            .messaging
+            .exceeds(batch, &message, command.max_queued_bytes)
+        {
+            if message.qos == 0 {
+                batch.count_dropped(DropReason::QueueFull, 1);
+            }
             return Reply::QuotaExceeded;
         }
         if let Some((session, packet_id)) = receives {

@@ -5,6 +5,7 @@ mod golden;
 mod golden_commands;
 mod golden_outputs;
 mod groups;
+mod limits;
 mod proposals;
 mod queues;
 mod retained_replay;

@@ -271,6 +271,10 @@ config! {
     http: HttpConfig {
         /// Where `/livez`, `/readyz`, `/metrics` and `/v1/cluster/…` are served. Empty: nowhere.
         listen: Option<Address> = Some(loopback(8080)), "";
+        /// Names under which `/v1/…` may be asked for, beside IP addresses, `localhost` and the hosts of
+        /// `cluster.members`. Requests under other names are refused, so that no web page can reach this port through
+        /// its visitor's browser.
+        hosts: Vec<String> = Vec::new(), "";
     }
 
     /// The log, which is written to standard error.

@@ -225,8 +225,8 @@ config! {
         /// Bytes of topic, payload and properties in such a queue.
         queue_max_bytes: u64 = 268_435_456, "bytes", 1..=u64::MAX;
         /// Bytes of topic, payload and properties in all queues of the cluster together; one that waits in two counts
-        /// twice. While there are more, messages that would be queued are refused with reason 0x97 (quota exceeded); those
-        /// with QoS 0 are dropped and counted. Wills do not count.
+        /// twice. While there are more, messages that would be queued are refused with reason 0x97 (quota exceeded);
+        /// those with QoS 0 are dropped and counted. Wills do not count.
         queued_max_bytes: u64 = 17_179_869_184, "bytes", 1..=u64::MAX;
         /// What is dropped when a queue is full. Every drop is counted.
         queue_full: QueuePolicy = QueuePolicy::DropOldest, "";

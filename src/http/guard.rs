@@ -3,8 +3,8 @@
 //!
 //! A browser sends what a page asks for also to addresses that the page's server cannot reach, and a name of the page's
 //! own can be made to point there (DNS rebinding). Three checks of `/v1` stand against it: the `Host` must be an
-//! address or a known name, an `Origin` must be this port's own, and a change must be sent as JSON, which a foreign page
-//! may not do without asking first (Fetch Standard, "CORS-safelisted request-header").
+//! address or a known name, an `Origin` must be this port's own, and a change must be sent as JSON, which a foreign
+//! page may not do without asking first (Fetch Standard, "CORS-safelisted request-header").
 //!
 //! Probes and metrics change nothing and are asked under many names; they are not checked.
 

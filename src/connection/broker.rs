@@ -9,6 +9,8 @@ use super::sys::{SysPublisher, SysTopics};
 use crate::auth::{self, Authenticator, Exchange};
 use crate::base::ids::{ConnectionId, NodeId};
 use crate::config::{Config, MqttConfig};
+use crate::forward::hand_over::HandOvers;
+use crate::machine::read;
 use crate::machine::tables::Backing;
 use crate::mailbox::back_pressure::OutboxLimits;
 use crate::replica::applier::View;
@@ -34,6 +36,8 @@ pub(crate) struct Services {
     pub(crate) clock: Arc<Clock>,
     /// Figures of the applied state.
     pub(crate) view: Arc<View>,
+    /// For sessions that other connections own.
+    pub(crate) hand_overs: Arc<HandOvers>,
 }
 
 /// What the operator configured.
@@ -176,6 +180,15 @@ impl Broker {
             router: self.services.router.clone(),
             view: self.services.view.clone(),
             metrics: self.metrics.clone(),
+        }
+    }
+
+    /// If a connection owns the session of this client, has it propose what the client has sent there.
+    pub(crate) async fn hand_over(&self, client_id: &str) {
+        let services = &self.services;
+        let session = read::session(&*services.backing, client_id);
+        if let Some(owner) = session.as_ref().and_then(read::owner) {
+            services.hand_overs.ask(owner).await;
         }
     }
 

@@ -118,14 +118,23 @@ impl Context {
         use super::broker::{Services, Settings};
         use crate::base::ids::{ConnectionId, NodeId};
         use crate::codec::{PeerLimits, Version};
+        use crate::forward::hand_over::HandOvers;
 
         let metrics = Arc::default();
         let outboxes = Arc::new(crate::forward::outbox::Outboxes::default());
         let settings = Settings::new(&crate::config::Config::default(), &metrics);
+        let router = crate::router::Router::new(NodeId(0), Arc::default(), outboxes);
+        let proposer: Arc<Proposer> = Arc::default();
         let services = Services {
-            proposer: Arc::default(),
+            hand_overs: Arc::new(HandOvers::new(
+                NodeId(0),
+                router.clone(),
+                proposer.clone(),
+                None,
+            )),
+            proposer,
             reader: Arc::default(),
-            router: crate::router::Router::new(NodeId(0), Arc::default(), outboxes),
+            router,
             backing: Arc::new(BTreeMap::<Vec<u8>, Vec<u8>>::new()),
             clock: Arc::default(),
             view: Arc::default(),

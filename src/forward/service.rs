@@ -10,12 +10,14 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::hand_over::HandOvers;
 use super::inbox::{InboundStream, Inboxes};
 use super::last_seen::LastSeen;
 use crate::base::ids::{Incarnation, LogIndex, NodeId};
 use crate::base::proto::cluster::cluster_server::Cluster;
 use crate::base::proto::cluster::{
-    DeliverRequest, DeliverResponse, ProposeRequest, ProposeResponse,
+    DeliverRequest, DeliverResponse, HandOverRequest, HandOverResponse, ProposeRequest,
+    ProposeResponse,
 };
 use crate::raft::{Leadership, Raft};
 use crate::replica::proposer::SequencedProposal;
@@ -41,6 +43,8 @@ pub struct ClusterService {
     pub last_seen: Arc<LastSeen>,
     /// What the other nodes have sent.
     pub inboxes: Arc<Inboxes>,
+    /// For connections whose sessions are about to be taken over.
+    pub hand_overs: Arc<HandOvers>,
     /// The runtime on which messages are delivered to connections.
     pub clients: Handle,
 }
@@ -92,6 +96,15 @@ impl Cluster for ClusterService {
         self.raft.admit_forwarding(request.metadata())?;
         self.take_proposals(request.into_inner()).await?;
         Ok(Response::new(ProposeResponse {}))
+    }
+
+    async fn hand_over(
+        &self,
+        request: Request<HandOverRequest>,
+    ) -> Result<Response<HandOverResponse>, Status> {
+        self.raft.admit_forwarding(request.metadata())?;
+        self.hand_overs.answer(request.into_inner()).await;
+        Ok(Response::new(HandOverResponse {}))
     }
 
     type DeliverStream = Pin<Box<dyn Stream<Item = Result<DeliverResponse, Status>> + Send>>;

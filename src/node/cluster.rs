@@ -86,6 +86,7 @@ impl ClusterTasks {
             applied: raft.applied(),
             router: self.broker.services.router.clone(),
             last_seen,
+            hand_overs: self.broker.services.hand_overs.clone(),
             inboxes: Arc::new(Inboxes::default()),
             clients: Handle::current(),
         };

@@ -24,6 +24,7 @@ use crate::base::ids::NodeId;
 use crate::config::Config;
 use crate::connection::broker::{Broker, Services, Settings};
 use crate::connection::{listener, sys};
+use crate::forward::hand_over::HandOvers;
 use crate::forward::outbox::Outboxes;
 use crate::http::{self, Hosts};
 use crate::machine::Machine;
@@ -226,6 +227,12 @@ fn new_broker(
         backing: replica.raft.backing(),
         clock: replica.clock.clone(),
         view: replica.view.clone(),
+        hand_overs: Arc::new(HandOvers::new(
+            NodeId(config.node.id),
+            replica.router.clone(),
+            replica.proposer.clone(),
+            Some(replica.raft.clone()),
+        )),
     };
     let settings = Settings::new(config, &metrics);
     Broker::new(settings, services, authenticator, metrics)

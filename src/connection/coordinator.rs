@@ -24,11 +24,12 @@ use super::store_requests::StoreRequests;
 use super::subscribing::Subscribing;
 use crate::base::ids::SessionId;
 use crate::base::proto::command::{self, command::Kind};
+use crate::base::time::elapsed_now;
 use crate::codec::{
     self, Ack, DecodeError, Disconnect, Packet, PacketId, Publish, QoS, ReasonCode, encode, frame,
 };
 use crate::machine::effect::Reply;
-use crate::mailbox::{Contents, Item, Mailbox, RequestId, WakeList};
+use crate::mailbox::{Contents, End, Item, Mailbox, RequestId, WakeList};
 use crate::replica::proposer::ReplyTo;
 use crate::session::Sequence;
 use crate::store::topics::INVOKE;
@@ -105,8 +106,12 @@ impl Connection {
     /// wait.
     pub(super) fn handle_bytes(&mut self, bytes: &[u8]) -> (usize, Result<Flow, Ended>) {
         let state = &self.context.broker.state;
+        let now = elapsed_now();
+        if !state.is_serving_at(now) {
+            return (0, Err(End::Unavailable.into()));
+        }
         self.publishing
-            .begin_batch(state.routing_lease().is_valid());
+            .begin_batch(state.routing_lease().is_valid_at(now));
         let handled = self.handle_packets(bytes);
         self.propose_acknowledgements();
         handled
@@ -306,6 +311,11 @@ impl Connection {
 
     /// Takes what is in the mailbox, until it is empty.
     pub(super) fn drain_mailbox(&mut self, contents: &mut Contents) -> Result<(), Ended> {
+        let is_filled = self.context.mailbox.is_filled();
+        if is_filled && !self.context.broker.state.is_serving() && !self.context.mailbox.is_ending()
+        {
+            return Err(End::Unavailable.into());
+        }
         while self.context.mailbox.is_filled() || self.read_retained() {
             self.context.mailbox.take(contents);
             for item in std::mem::take(&mut contents.items) {

@@ -168,10 +168,7 @@ fn packet_ids_never_run_out() {
     }
     assert_eq!(outbound.awaited.len(), OWN_UNACKNOWLEDGED);
     assert_eq!(out.len(), 3 * OWN_UNACKNOWLEDGED);
-    assert_eq!(
-        outbound.backlog_bytes(),
-        3 * (70_000 - OWN_UNACKNOWLEDGED)
-    );
+    assert_eq!(outbound.backlog_bytes(), 3 * (70_000 - OWN_UNACKNOWLEDGED));
     // A message of the session's queue has an id of its own, but nothing overtakes.
     let mut queued = contents(&[(b"q\0\x07", Some(1))]);
     queued.tracked[0].sequence = Some(Sequence(7));

@@ -2,12 +2,15 @@
 
 pub mod authentication;
 mod cluster;
+mod contact;
 mod error;
 mod incarnation;
 mod leases;
 mod listen;
 mod metrics;
 mod process;
+#[cfg(test)]
+mod right_tests;
 mod sessions;
 mod shutdown;
 mod status;

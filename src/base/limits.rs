@@ -118,3 +118,15 @@ pub const PUBLISHER_UNACKNOWLEDGED_BYTES: usize = 128 << 10;
 /// Remembered replies that a request is compared with. More than one of a client have the same correlation data and
 /// 64-bit fingerprint only if somebody constructed them; such a client loses the older ones.
 pub const SIMILAR_REQUESTS: usize = 8;
+
+/// Bytes of commands in a proposal above which the leader refuses it. It must fit into one message of Raft beside what
+/// it shares its log entry with, or the entry could never be replicated.
+pub const LARGEST_PROPOSAL_BYTES: usize = 60 << 20;
+
+/// Elements of the lists in one command. More than a packet of ordinary size has; they bound the memory that decoding
+/// takes, as an element of two bytes becomes a structure of fifty.
+pub const ELEMENTS_PER_COMMAND: usize = 1 << 20;
+
+/// Proposals in one log entry: more than [`SEQUENCER_QUEUE`], which the leader puts into one. Replicas pass over an
+/// entry with more, so a change of it is a change of the machine's version.
+pub const PROPOSALS_PER_ENTRY: usize = 4 * SEQUENCER_QUEUE;

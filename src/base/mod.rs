@@ -1,4 +1,5 @@
-//! What every room stands on: identifiers, fixed limits, time, leases, version stamps, generated messages.
+//! What every room stands on: identifiers, fixed limits, time, leases, version stamps, generated messages and their wire
+//! format.
 //!
 //! Invariant: nothing here imports another room.
 
@@ -8,3 +9,4 @@ pub mod lease;
 pub mod limits;
 pub mod proto;
 pub mod time;
+pub mod wire;

@@ -354,6 +354,7 @@ impl Connection {
     fn handle_item(&mut self, item: Item) -> Result<(), Ended> {
         let context = &mut self.context;
         match item {
+            Item::Reply(_, Reply::Undecodable) => return Err(Ended::undecodable()),
             Item::Reply(id, reply) => self.handle_reply(id, &reply),
             Item::Read(id, reply) => self.store_requests.handle_store_reply(context, id, &reply),
             Item::ForwardConfirmed(id) => self.publishing.handle_forward_confirmed(context, id),

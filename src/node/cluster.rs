@@ -47,7 +47,8 @@ impl ClusterTasks {
     pub(super) fn start(self, listener: TcpListener, replication: &Handle) {
         let raft = self.raft;
         let local = self.broker.settings.node;
-        let (sequencer, sequence) = Sequencer::new(raft.clone(), self.due, self.clock);
+        let metrics = self.broker.metrics.clone();
+        let (sequencer, sequence) = Sequencer::new(raft.clone(), self.due, self.clock, metrics);
         replication.spawn(sequence);
         let forwarder = ProposalForwarder {
             local,

@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::base::ids::{ConnectionId, Incarnation, NodeId, Owner, SessionId};
 use crate::base::proto::command::{self, command::Kind};
+use crate::base::time::elapsed_now;
 use crate::codec::QoS;
 use crate::connection::context::Context as Surroundings;
 use crate::connection::coordinator::Opened;
@@ -39,7 +40,11 @@ impl Client {
     async fn new() -> Client {
         let surroundings = Surroundings::for_tests(true);
         let (broker, mailbox) = (surroundings.broker, surroundings.mailbox);
-        broker.state.set_serving(true);
+        broker.state.set_registered(true);
+        broker
+            .state
+            .contact()
+            .hold_until(elapsed_now().plus(Duration::from_secs(3_600)));
         broker.services.proposer.begin(INCARNATION);
         broker.services.router.register(mailbox.clone());
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
@@ -175,7 +180,7 @@ async fn mqtt_3_14_4_3_the_stream_ends_when_the_log_knows_of_the_disconnect() {
 #[tokio::test]
 async fn without_a_quorum_the_stream_ends_at_once() {
     let mut client = Client::new().await;
-    client.broker.state.set_serving(false);
+    client.broker.state.contact().end();
     client.send(DISCONNECT).await;
     assert!(client.is_closed().await);
 }

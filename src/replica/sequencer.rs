@@ -241,6 +241,7 @@ impl Loop {
             incarnation: Incarnation::default().0,
             sequence: 0,
             commands: command,
+            refused: false,
         };
         self.append_batch(vec![proposal]).await;
         let term = self.raft.leadership().borrow().term;

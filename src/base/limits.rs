@@ -13,6 +13,21 @@ pub const PROPOSALS_IN_FLIGHT: usize = 2;
 /// most clients' next message comes sooner than this.
 pub const DEFERRED_COMMANDS: Duration = Duration::from_millis(5);
 
+/// How long the socket of a connection that has ended stays open for the commit of its end. With a leader that takes
+/// milliseconds, without one no node opens a session meanwhile; it is as long as a node serves without a quorum.
+pub const END_COMMIT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How long CONNECT waits for the former connection of its client to propose what it has received: some round trips
+/// between nodes, and no more than a client is kept waiting without notice.
+pub const HAND_OVER_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// Hand-overs that a node asks for at once; beyond it, sessions are taken over without.
+pub const HAND_OVERS_AT_ONCE: usize = 256;
+
+/// Bytes that a connection reads for a hand-over: what a socket's buffer holds of acknowledgements, and a DISCONNECT
+/// behind them.
+pub const HAND_OVER_BYTES: usize = 256 << 10;
+
 /// Bytes of commands that may wait to be proposed; connections wait while there are more.
 pub const PROPOSAL_QUEUE_BYTES: usize = 64 << 20;
 

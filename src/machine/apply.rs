@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::batch::Batch;
-use super::effect::{EndReason, Output, Reply, Skipped};
+use super::effect::{DropReason, EndReason, Output, Reply, Skipped};
 use super::entry::{Commands, Decoded};
 use super::lifecycle::Lifecycle;
 use super::messaging::Messaging;
@@ -250,6 +250,15 @@ impl Parts {
         }
         if retained::exceeds(batch, &message, command.max_retained) {
             // [MQTT-4.3.3-9]: the packet id of what is refused is free again.
+            return Reply::QuotaExceeded;
+        }
+        if self
+            .messaging
+            .exceeds(batch, &message, command.max_queued_bytes)
+        {
+            if message.qos == 0 {
+                batch.count_dropped(DropReason::QueueFull, 1);
+            }
             return Reply::QuotaExceeded;
         }
         if let Some((session, packet_id)) = receives {

@@ -46,7 +46,7 @@ pub enum Reply {
         /// Whether anything was subscribed to its topic.
         matched: bool,
     },
-    /// A PUBLISH was refused: there are as many retained messages as there may be.
+    /// A PUBLISH or CONNECT was refused: there are as many retained messages, queued bytes or sessions as there may be.
     QuotaExceeded,
     /// The reply of the state store.
     Store(StoreReply),

@@ -2,8 +2,9 @@
 //! must see.
 
 use super::schema::{self, Range};
+use super::session;
 use super::tables::Backing;
-use crate::base::ids::SessionId;
+use crate::base::ids::{Owner, SessionId};
 use crate::base::proto::state;
 use crate::base::time::Millis;
 use crate::store::glob::Glob;
@@ -158,6 +159,11 @@ pub fn retained_message(backing: &dyn Backing, topic: &str) -> Option<state::Ret
 /// The session of a client.
 pub fn session(backing: &dyn Backing, client_id: &str) -> Option<state::Session> {
     backing.row::<schema::Session>(client_id)
+}
+
+/// The connection that owns a session.
+pub fn owner(row: &state::Session) -> Option<Owner> {
+    session::owner_of(row)
 }
 
 /// At most `most` sessions in the order of their client ids, after one of them; and after which one to go on, if there

@@ -6,6 +6,7 @@ mod golden;
 mod golden_commands;
 mod golden_outputs;
 mod groups;
+mod limits;
 mod listing;
 mod proposals;
 mod queues;

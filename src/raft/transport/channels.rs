@@ -124,6 +124,15 @@ impl ChannelPool {
         self.cluster_client(node, info, Lane::Proposals)
     }
 
+    /// A client for contact with `node`: small calls that must not wait behind proposals.
+    ///
+    /// # Errors
+    /// When the node's address makes no sense.
+    pub fn contacts(&self, node: u64, info: &NodeInfo) -> Result<ClusterClient, ConnectError> {
+        let _runtime = self.runtime.enter();
+        self.cluster_client(node, info, Lane::Raft)
+    }
+
     /// A client for messages to `node`. Its connection is driven by the runtime of the first caller: handling messages
     /// must not take time from replication.
     ///

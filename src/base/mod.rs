@@ -1,4 +1,4 @@
-//! What every room stands on: identifiers, fixed limits, time, leases, version stamps, generated messages.
+//! What every room stands on: identifiers, fixed limits, time, leases, signs of life, version stamps, generated messages.
 //!
 //! Invariant: nothing here imports another room.
 
@@ -7,4 +7,5 @@ pub mod ids;
 pub mod lease;
 pub mod limits;
 pub mod proto;
+pub mod pulse;
 pub mod time;

@@ -11,6 +11,7 @@ use crate::telemetry::metrics::Metrics;
 
 struct Node {
     leader: bool,
+    stuck: Option<&'static str>,
 }
 
 impl Readiness for Node {
@@ -21,6 +22,10 @@ impl Readiness for Node {
             Err(NotReady::NoLeader)
         };
         vec![("joined", Ok(())), ("leader", leader)]
+    }
+
+    fn stuck(&self) -> Vec<String> {
+        self.stuck.iter().map(ToString::to_string).collect()
     }
 }
 
@@ -92,11 +97,19 @@ impl Sessions for Node {
 
 /// Status code and body of one request to a fresh server.
 async fn ask(leader: bool, method: &str, path: &str, body: &str) -> (u16, String) {
+    let node = Node {
+        leader,
+        stuck: None,
+    };
+    ask_node(node, method, path, body).await
+}
+
+async fn ask_node(node: Node, method: &str, path: &str, body: &str) -> (u16, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener
         .local_addr()
         .expect("a bound socket has an address");
-    let node = Arc::new(Node { leader });
+    let node = Arc::new(node);
     let endpoints = Endpoints {
         readiness: node.clone(),
         admin: node.clone(),
@@ -145,6 +158,18 @@ async fn a_verbose_answer_lists_every_check() {
     assert_eq!(
         (code, body.as_str()),
         (200, "[+] joined ok\n[+] leader ok\nok\n")
+    );
+}
+
+#[tokio::test]
+async fn a_thread_that_does_not_come_round_fails_the_probe_of_life() {
+    let node = Node {
+        leader: true,
+        stuck: Some("apply has been applying entries for 7 s"),
+    };
+    assert_eq!(
+        ask_node(node, "GET", "/livez", "").await,
+        (503, "[-] apply has been applying entries for 7 s\n".into())
     );
 }
 

@@ -142,6 +142,11 @@ config! {
         id: u64 = 1, "", 1..=bounds::MAX_NODE_ID;
         /// Directory of the log and of the state. Created when missing. It belongs to one node for ever.
         data_dir: PathBuf = PathBuf::from("./data"), "";
+        /// Time after which this process ends when one of its threads does not come round: clients are better off on
+        /// another node then. It ends with SIGABRT, so that a core dump shows where the thread is. The log, the metric
+        /// `quorumq_threads_stuck` and `/livez` name such a thread after five seconds. Time in which the process was
+        /// stopped or the machine suspended does not count. 0: never.
+        stuck_s: u64 = 30, "s", 0..=3_600;
     }
 
     /// The nodes that replicate each other.

@@ -26,6 +26,7 @@ use super::handshake;
 use super::refusal::Refusal;
 use super::socket::{READ_BUFFER, is_transient, write_all};
 use crate::base::limits;
+use crate::base::pulse::{Phase, busy};
 use crate::codec::{ReasonCode, frame};
 use crate::mailbox::Contents;
 use crate::telemetry::labels::DisconnectReason;
@@ -283,6 +284,10 @@ impl Task {
     }
 
     fn handle(&mut self, bytes: &[u8]) -> Result<(), Ended> {
+        busy(Phase::Packets, || self.handle_bytes(bytes))
+    }
+
+    fn handle_bytes(&mut self, bytes: &[u8]) -> Result<(), Ended> {
         let flow = if self.unfinished.is_empty() {
             let (taken, flow) = self.connection.handle_bytes(bytes);
             self.unfinished.extend_from_slice(&bytes[taken..]);
@@ -316,7 +321,8 @@ impl Task {
     /// Takes what is in the mailbox.
     fn drain(&mut self) -> Result<(), Ended> {
         let drained = CONTENTS.with_borrow_mut(|contents| {
-            let drained = self.connection.drain_mailbox(contents);
+            let drain = || self.connection.drain_mailbox(contents);
+            let drained = busy(Phase::Mailbox, drain);
             if drained.is_err() {
                 // What is left is this client's, and must not reach another.
                 *contents = Contents::default();

@@ -20,6 +20,7 @@ use crate::base::proto::cluster::{
     ContactRequest, ContactResponse, DeliverRequest, DeliverResponse, HandOverRequest,
     HandOverResponse, ProposeRequest, ProposeResponse,
 };
+use crate::base::pulse::{Phase, busy};
 use crate::raft::{Leadership, Raft};
 use crate::replica::proposer::SequencedProposal;
 use crate::replica::sequencer::Sequencer;
@@ -221,7 +222,7 @@ impl Receiving {
     }
 
     async fn handle(&mut self, request: &DeliverRequest, applied: u64) -> Result<(), Ended> {
-        self.deliver(request);
+        busy(Phase::Messages, || self.deliver(request));
         self.awaited_index = self.awaited_index.max(request.applied);
         self.answer(applied).await
     }

@@ -14,6 +14,7 @@ mod right_tests;
 mod sessions;
 mod shutdown;
 mod status;
+mod watchdog;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -200,10 +201,17 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     tokio::spawn(metrics::run(broker.clone(), replica.outboxes, raft.clone()));
     let status = raft.clone();
     tokio::spawn(broker.sys_publisher().run(move || cluster_view(&status)));
+    let runtimes = [
+        ("replication runtime", replication.clone()),
+        ("clients runtime", Handle::current()),
+    ];
+    let bound = Duration::from_secs(config.node.stuck_s);
+    let stuck = watchdog::start(bound, broker.metrics.clone(), &runtimes);
     let status = Arc::new(NodeStatus {
         config: config.clone(),
         raft: raft.clone(),
         broker: broker.clone(),
+        stuck: stuck.map_err(RunError::Runtime)?,
     });
     let stop_http = listeners
         .http

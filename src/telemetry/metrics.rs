@@ -156,6 +156,9 @@ metrics! {
     store_watches: Gauge;
     /// Notifications sent to clients of this node.
     store_notifications: Counter;
+    /// Threads that have not come round for five seconds; the log names them, and what they were doing. Above 0 the
+    /// process ends after `node.stuck_s`.
+    threads_stuck: Gauge;
     /// Entries in the bounded queues of this node; bytes for `peer_bytes`.
     queue_depth: By<Queue, Gauge>;
 }

@@ -40,8 +40,6 @@ pub enum Kind {
     GiveBack = 13,
     /// A session ends because its queue is full; the subject is the session, big-endian, and the client id.
     QueueFull = 14,
-    /// Messages are still to be put into queues; there is no subject.
-    FanOut = 15,
 }
 
 impl Kind {
@@ -61,7 +59,6 @@ impl Kind {
             Kind::EndWatches,
             Kind::GiveBack,
             Kind::QueueFull,
-            Kind::FanOut,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == number)

@@ -189,6 +189,7 @@ impl Run {
                     ..message(TOPICS[*topic], *qos, "payload")
                 }),
                 max_retained: 5,
+                max_queued_bytes: 0,
             }),
             Step::Acknowledge {
                 client,

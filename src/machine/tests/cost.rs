@@ -273,7 +273,7 @@ fn the_end_of_a_session_with_much_of_everything() {
             connection: 1,
             packet_id,
             message: Some(message("nobody", 2, "x")),
-            max_retained: 0,
+            ..Default::default()
         })
     });
     replica.run_all(received.collect::<Vec<_>>());

@@ -2,10 +2,13 @@
 
 mod agreement;
 mod cost;
+mod damaged;
 mod golden;
 mod golden_commands;
 mod golden_outputs;
 mod groups;
+mod limits;
+mod listing;
 mod proposals;
 mod queues;
 mod retained_replay;
@@ -182,6 +185,7 @@ fn proposal(
         incarnation: incarnation.0,
         sequence,
         commands: commands.into(),
+        refused: false,
     }
 }
 

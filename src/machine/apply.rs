@@ -9,7 +9,7 @@ use bytes::Buf;
 use prost::Message as _;
 
 use super::batch::Batch;
-use super::effect::{EndReason, Output, Reply};
+use super::effect::{EndReason, Output, RelayedBatch, Reply};
 use super::lifecycle::Lifecycle;
 use super::messaging::Messaging;
 use super::node::{Admission, Nodes};
@@ -22,7 +22,7 @@ use super::subscriptions::SubscriptionIndex;
 use super::tables::Backing;
 use super::timers::Due;
 use super::{retained, shared};
-use crate::base::ids::{CLUSTER, LogIndex, SessionId};
+use crate::base::ids::{CLUSTER, Incarnation, LogIndex, NodeId, SessionId};
 use crate::base::proto::command::{self, command::Kind};
 
 /// The log holds something this version cannot apply: the node must stop, skipping it would make replicas differ.
@@ -195,6 +195,7 @@ impl Parts {
             }
             Kind::Publish(command) => self.publish(batch, command),
             Kind::Acknowledge(command) => self.acknowledge(batch, command),
+            Kind::Relay(command) => relay(batch, command),
         }
     }
 
@@ -274,4 +275,17 @@ impl Parts {
         self.messaging.finish_queues(batch);
         self.replies.store(batch);
     }
+}
+
+/// Hands messages to the node that they are for, whose connections alone they concern.
+fn relay(batch: &mut Batch<'_, '_>, command: command::Relay) -> Reply {
+    if batch.outputs.is_local(NodeId(command.to)) {
+        batch.outputs.push(Output::Relayed(RelayedBatch {
+            from: batch.node,
+            incarnation: Incarnation(command.incarnation),
+            sequence: command.sequence,
+            messages: command.messages,
+        }));
+    }
+    Reply::Relayed(batch.index)
 }

@@ -13,14 +13,12 @@ use tokio::sync::mpsc;
 use tokio::time::error::Elapsed;
 
 use crate::base::ids::{Incarnation, LogIndex};
+use crate::base::limits;
 use crate::base::time::wall_now;
 use crate::connection::broker::Broker;
 use crate::mailbox::{End, Item};
 use crate::raft::{Raft, ReadError};
 use crate::replica::applier::IncarnationEvent;
-
-/// How often the contact with the quorum is checked.
-const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The answer of the quorum, if it came in time.
 type Contact = Result<Result<LogIndex, ReadError>, Elapsed>;
@@ -59,13 +57,15 @@ impl IncarnationTask {
     /// Runs until the node stops.
     pub(super) async fn run(mut self) {
         self.begin();
+        // When the next question is asked; at once, if the last answer took longer than the interval.
+        let mut next = Instant::now();
         loop {
             let raft = self.raft.clone();
             // The time-out covers the interval before the question, too.
             let barrier = async move { raft.read_barrier().await };
             let answer = tokio::time::timeout(self.give_up, barrier);
             let contact = async {
-                tokio::time::sleep(CHECK_INTERVAL).await;
+                tokio::time::sleep_until(next.into()).await;
                 let asked = Instant::now();
                 (asked, answer.await)
             };
@@ -79,7 +79,10 @@ impl IncarnationTask {
                     }
                     self.handle_event(event);
                 }
-                (asked, contact) = contact => self.handle_contact(asked, contact),
+                (asked, contact) = contact => {
+                    next = asked + limits::QUORUM_CONTACT_INTERVAL;
+                    self.handle_contact(asked, contact);
+                }
             }
             self.update_serving();
         }

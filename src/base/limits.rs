@@ -54,16 +54,37 @@ pub const ENTRIES_AHEAD_OF_APPLY: u64 = 256;
 /// Proposals that wait for the leader's sequencer, of all nodes.
 pub const SEQUENCER_QUEUE: usize = 256;
 
-/// How long after quorum contact (a read barrier) a node matches messages without the log. It asks for one every 250
-/// ms.
-pub const ROUTING_LEASE: Duration = Duration::from_secs(1);
+/// How long after quorum contact (a read barrier) a node matches messages without the log. It asks for one every
+/// [`QUORUM_CONTACT_INTERVAL`].
+pub const ROUTING_LEASE: Duration = Duration::from_millis(350);
+
+/// How often a node asks for quorum contact: often enough that a lease outlasts an answer that takes half as long.
+pub const QUORUM_CONTACT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long SUBACK waits for nodes that do not answer. Longer than [`ROUTING_LEASE`], by more than clocks run apart:
-/// whatever such a node accepts afterwards, it matches against the subscription.
-pub const SUBSCRIPTION_TIMEOUT: Duration = Duration::from_millis(1_250);
+/// whatever such a node accepts afterwards, it matches against the subscription. With the commit and
+/// [`PEER_CHECK_INTERVAL`] on top, a client gets its SUBACK within half a second.
+pub const SUBSCRIPTION_TIMEOUT: Duration = Duration::from_millis(440);
+
+/// How often it is looked what waits for silent nodes.
+pub const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(25);
+
+const _: () = assert!(
+    SUBSCRIPTION_TIMEOUT.as_millis() * 4 >= ROUTING_LEASE.as_millis() * 5,
+    "SUBACK must outlast the leases of silent nodes by a quarter"
+);
+
+const _: () = assert!(
+    SUBSCRIPTION_TIMEOUT.as_millis() + PEER_CHECK_INTERVAL.as_millis() < 475,
+    "SUBACK comes within half a second"
+);
 
 /// Bytes of messages that wait for one peer node before further QoS 0 messages to it are dropped.
 pub const PEER_OUTBOX_BYTES: usize = 64 << 20;
+
+/// How long messages wait for the confirmation of a node that answers nothing before they go through the log: longer
+/// than a busy node takes, shorter than a publisher's patience.
+pub const FORWARD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Largest message between nodes, bytes.
 pub const CLUSTER_MESSAGE_BYTES: usize = 320 << 20;

@@ -71,6 +71,8 @@ impl Connection {
         mailbox.opened(opened.session);
         let receive_maximum =
             NonZeroU16::new(broker.settings.mqtt.receive_maximum).unwrap_or(NonZeroU16::MAX);
+        // Its opening is applied here, and everything before it.
+        let logged_through = broker.services.view.applied();
         Connection {
             context: Context {
                 broker,
@@ -82,7 +84,7 @@ impl Connection {
                 output: OutputBuffers::new(connack),
                 wake: WakeList::default(),
             },
-            publishing: Publishing::new(receive_maximum, opened.received),
+            publishing: Publishing::new(receive_maximum, opened.received, logged_through),
             subscribing: Subscribing::default(),
             outbound: Outbound::new(opened.receive_maximum),
             acknowledgements: Acknowledgements::default(),
@@ -201,7 +203,9 @@ impl Connection {
             }
         };
         let flow = if topic == INVOKE {
-            self.store_requests.handle_publish(context, publish)?
+            let is_full = self.publishing.is_full(context);
+            self.store_requests
+                .handle_publish(context, publish, is_full)?
         } else {
             let client_is_behind = self.outbound.has_backlog() || context.mailbox.unsent() > 0;
             self.publishing

@@ -131,6 +131,10 @@ struct Task {
 impl Task {
     async fn run(&mut self, address: SocketAddr) {
         let Err(ended) = self.serve().await;
+        Box::pin(self.close(ended, address)).await;
+    }
+
+    async fn close(&mut self, ended: Ended, address: SocketAddr) {
         // The log is told first: the client's last packets may take their time.
         let is_known = self.connection.close(&ended);
         self.unfinished = Vec::new();
@@ -142,16 +146,13 @@ impl Task {
         if let Some(reason) = ended.reason {
             // Acknowledgements may be left of what is done.
             self.connection.disconnect(reason, ended.text);
-            let rest = self.connection.context().output.unsent();
-            Box::pin(write_last(&self.stream, rest)).await;
+            write_last(&self.stream, self.connection.context().output.unsent()).await;
         }
         let context = self.connection.context_mut();
         context.output.clear();
         let broker = &context.broker;
-        broker
-            .services
-            .router
-            .unregister(context.mailbox.connection);
+        let router = &broker.services.router;
+        router.unregister(context.mailbox.connection);
         // The client may connect to another node as soon as it sees the end of the stream: by then the log knows.
         // Without a quorum it won't in time, and no node opens a session.
         if broker.state.is_serving() {

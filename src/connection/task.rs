@@ -47,6 +47,8 @@ enum Event {
     Read,
     Writable,
     Mailbox,
+    /// The next retained messages of a new subscription are to be sent.
+    Replay,
     /// Publishers have begun to wait for this client, wait no longer, or have waited long enough.
     BackPressure,
     KeepAlive,
@@ -185,7 +187,7 @@ impl Task {
                     }
                 }
                 Event::BackPressure => self.update_drain_timeout(),
-                Event::Mailbox | Event::Writable => {}
+                Event::Mailbox | Event::Replay | Event::Writable => {}
             }
             must_retry |= self.has_whole_packet();
         }
@@ -206,11 +208,19 @@ impl Task {
         let unsent = context.output.unsent().len();
         // A client that does not take its answers is not read either.
         let read = !must_retry && unsent < context.broker.settings.mqtt.outbox_max_bytes;
+        let wants_replay = self.connection.wants_replay();
+        let mut has_yielded = false;
         poll_fn(|context| {
             let mailbox = &self.connection.context().mailbox;
             mailbox.register(context.waker());
             if mailbox.is_filled() && (unsent == 0 || mailbox.is_ending()) {
                 return Poll::Ready(Ok(Event::Mailbox));
+            }
+            if wants_replay && std::mem::replace(&mut has_yielded, true) {
+                return Poll::Ready(Ok(Event::Replay));
+            } else if wants_replay {
+                // One page per turn: the thread's other connections come in between.
+                context.waker().wake_by_ref();
             }
             let state = mailbox.state();
             if self.drain_timeout.poll(context, state).is_ready() {
@@ -314,6 +324,7 @@ impl Task {
 
     /// Takes what is in the mailbox and sends what the socket takes.
     fn exchange(&mut self) -> Result<(), Ended> {
+        CONTENTS.with_borrow_mut(|contents| self.connection.replay(contents));
         loop {
             if self.connection.context().output.unsent().is_empty() {
                 self.drain()?;

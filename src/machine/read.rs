@@ -144,3 +144,60 @@ pub fn subscriptions(
         true
     });
 }
+
+/// What one page of retained messages may look at, however few of them match. The last row may exceed the bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplayBudget {
+    /// Rows.
+    pub rows: usize,
+    /// Bytes of rows.
+    pub bytes: usize,
+}
+
+/// As [`retained`], but ends also when the budget is used up: returns the topic to go on from then.
+pub fn replay_page(
+    backing: &dyn Backing,
+    filter: &str,
+    from: &[u8],
+    mut budget: ReplayBudget,
+    mut visit: impl FnMut(&str, state::Retained) -> bool,
+) -> Option<Vec<u8>> {
+    let mut next = None;
+    walk::for_each_match(
+        filter,
+        from,
+        |from, show| {
+            let range = Range::<schema::Retained>::all().starting_at(from);
+            backing.rows(&range, |topic, row| {
+                if budget.rows == 0 || budget.bytes == 0 {
+                    next = Some(topic.to_vec());
+                    return false;
+                }
+                budget.rows -= 1;
+                budget.bytes = budget.bytes.saturating_sub(row.bytes().len());
+                show(topic, row.bytes())
+            });
+        },
+        |topic, row| {
+            let row = schema::StoredRow::<schema::Retained>::new(row);
+            visit(topic, row.decode())
+        },
+    );
+    next
+}
+
+/// For tests: a state that has these retained messages.
+#[cfg(test)]
+pub(crate) fn retained_state<'a>(
+    messages: impl IntoIterator<Item = (&'a str, state::Retained)>,
+) -> std::collections::BTreeMap<Vec<u8>, Vec<u8>> {
+    let nothing = std::collections::BTreeMap::<Vec<u8>, Vec<u8>>::new();
+    let mut tables = super::tables::Tables::new(&nothing);
+    for (topic, row) in messages {
+        tables.put::<schema::Retained>(topic.as_bytes(), &row);
+    }
+    let changes = tables.into_changes().into_iter();
+    changes
+        .filter_map(|(key, change)| Some((key, change.value()?.to_vec())))
+        .collect()
+}

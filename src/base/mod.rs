@@ -1,9 +1,12 @@
-//! What every room stands on: identifiers, fixed limits, time, version stamps, generated messages.
+//! What every room stands on: identifiers, fixed limits, time, leases, version stamps, generated messages and their wire
+//! format.
 //!
 //! Invariant: nothing here imports another room.
 
 pub mod hlc;
 pub mod ids;
+pub mod lease;
 pub mod limits;
 pub mod proto;
 pub mod time;
+pub mod wire;

@@ -7,6 +7,7 @@
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::acknowledgements::{Acknowledgements, AcknowledgementsInLog, Gathered};
@@ -23,11 +24,12 @@ use super::store_requests::StoreRequests;
 use super::subscribing::Subscribing;
 use crate::base::ids::SessionId;
 use crate::base::proto::command::{self, command::Kind};
+use crate::base::time::elapsed_now;
 use crate::codec::{
     self, Ack, DecodeError, Disconnect, Packet, PacketId, Publish, QoS, ReasonCode, encode, frame,
 };
 use crate::machine::effect::Reply;
-use crate::mailbox::{Contents, Item, Mailbox, RequestId, WakeList};
+use crate::mailbox::{Contents, End, Item, Mailbox, RequestId, WakeList};
 use crate::replica::proposer::ReplyTo;
 use crate::session::Sequence;
 use crate::store::topics::INVOKE;
@@ -53,6 +55,8 @@ pub(super) struct Connection {
     acknowledgements: Acknowledgements,
     store_requests: StoreRequests,
     authentication: Authentication,
+    /// Who waits for what the client has sent to be proposed. Of two at once, the first waits no longer.
+    hand_over: Option<oneshot::Sender<()>>,
 }
 
 impl Connection {
@@ -84,6 +88,7 @@ impl Connection {
             acknowledgements: Acknowledgements::default(),
             store_requests: StoreRequests::default(),
             authentication: Authentication::default(),
+            hand_over: None,
         }
     }
 
@@ -101,8 +106,12 @@ impl Connection {
     /// wait.
     pub(super) fn handle_bytes(&mut self, bytes: &[u8]) -> (usize, Result<Flow, Ended>) {
         let state = &self.context.broker.state;
+        let now = elapsed_now();
+        if !state.is_serving_at(now) {
+            return (0, Err(End::Unavailable.into()));
+        }
         self.publishing
-            .begin_batch(state.routing_lease().is_valid());
+            .begin_batch(state.routing_lease().is_valid_at(now));
         let handled = self.handle_packets(bytes);
         self.propose_acknowledgements();
         handled
@@ -302,6 +311,11 @@ impl Connection {
 
     /// Takes what is in the mailbox, until it is empty.
     pub(super) fn drain_mailbox(&mut self, contents: &mut Contents) -> Result<(), Ended> {
+        let is_filled = self.context.mailbox.is_filled();
+        if is_filled && !self.context.broker.state.is_serving() && !self.context.mailbox.is_ending()
+        {
+            return Err(End::Unavailable.into());
+        }
         while self.context.mailbox.is_filled() {
             self.context.mailbox.take(contents);
             for item in std::mem::take(&mut contents.items) {
@@ -351,6 +365,7 @@ impl Connection {
     fn handle_item(&mut self, item: Item) -> Result<(), Ended> {
         let context = &mut self.context;
         match item {
+            Item::Reply(_, Reply::Undecodable) => return Err(Ended::undecodable()),
             Item::Reply(id, reply) => self.handle_reply(id, &reply),
             Item::Read(id, reply) => self.store_requests.handle_store_reply(context, id, &reply),
             Item::ForwardConfirmed(id) => self.publishing.handle_forward_confirmed(context, id),
@@ -361,6 +376,7 @@ impl Connection {
             // It counts as delivered `[MQTT-3.1.2-25]`.
             Item::Undeliverable(sequence) => self.acknowledgements.complete(sequence),
             Item::SendPubRel(sequence) => self.send_pubrel(sequence),
+            Item::HandOver(done) => self.hand_over = Some(done),
             Item::End(end) => return Err(end.into()),
         }
         Ok(())
@@ -420,21 +436,34 @@ impl Connection {
         let _ = encode::disconnect(context.output.packets(), version, &packet, limits);
     }
 
-    /// Tells the machine that the connection has ended.
-    pub(super) fn close(&self, ended: &Ended) {
+    /// Whether another connection is about to take the session over.
+    pub(super) fn is_handing_over(&self) -> bool {
+        self.hand_over.is_some()
+    }
+
+    /// What the client has sent is handled: proposes what follows.
+    pub(super) fn hand_over(&mut self) {
+        self.propose_acknowledgements();
+        // Who waits proposes something of its own behind it, and waits for that.
+        self.hand_over = None;
+    }
+
+    /// Tells the machine that the connection has ended; acknowledgements go first. The reply comes when the log knows.
+    pub(super) fn close(&mut self, ended: &Ended) -> oneshot::Receiver<Reply> {
+        self.propose_acknowledgements();
         let context = &self.context;
-        let connection = context.mailbox.connection;
-        let services = &context.broker.services;
-        services.router.unregister(connection);
         let close = command::CloseSession {
             client_id: context.options.client_id.to_string(),
-            connection: connection.0,
+            connection: context.mailbox.connection.0,
             expiry_interval_s: Some(context.options.session_expiry),
             discard_will: ended.discard_will,
             sent_through: self.outbound.sent_through().0,
         };
-        let proposer = &services.proposer;
-        proposer.submit_always(Kind::CloseSession(close), ReplyTo::Nobody);
+        let (reply_to, is_known) = oneshot::channel();
+        let proposer = &context.broker.services.proposer;
+        proposer.submit_always(Kind::CloseSession(close), ReplyTo::Task(reply_to));
+        self.hand_over = None;
+        is_known
     }
 }
 

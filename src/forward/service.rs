@@ -3,6 +3,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures::Stream;
 use tokio::runtime::Handle;
@@ -10,12 +11,14 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::hand_over::HandOvers;
 use super::inbox::{InboundStream, Inboxes};
 use super::last_seen::LastSeen;
 use crate::base::ids::{Incarnation, LogIndex, NodeId};
 use crate::base::proto::cluster::cluster_server::Cluster;
 use crate::base::proto::cluster::{
-    DeliverRequest, DeliverResponse, ProposeRequest, ProposeResponse,
+    ContactRequest, ContactResponse, DeliverRequest, DeliverResponse, HandOverRequest,
+    HandOverResponse, ProposeRequest, ProposeResponse,
 };
 use crate::raft::{Leadership, Raft};
 use crate::replica::proposer::SequencedProposal;
@@ -41,6 +44,8 @@ pub struct ClusterService {
     pub last_seen: Arc<LastSeen>,
     /// What the other nodes have sent.
     pub inboxes: Arc<Inboxes>,
+    /// For connections whose sessions are about to be taken over.
+    pub hand_overs: Arc<HandOvers>,
     /// The runtime on which messages are delivered to connections.
     pub clients: Handle,
 }
@@ -66,11 +71,9 @@ impl ClusterService {
             let (node, incarnation) = (NodeId(message.node), Incarnation(message.incarnation));
             // A node that was removed gets no entries, so it would never see what becomes of its proposals.
             if !self.raft.is_member(node) {
-                return Err(Status::permission_denied(format!(
-                    "node {node} is not a member of the cluster"
-                )));
+                return Err(not_a_member(node));
             }
-            self.last_seen.note(node, incarnation);
+            self.last_seen.note(node, incarnation, Instant::now());
             if message.sequence != 0 {
                 let proposal = SequencedProposal {
                     incarnation,
@@ -83,6 +86,38 @@ impl ClusterService {
     }
 }
 
+impl ClusterService {
+    /// Answers a node that asks whether it may go on serving.
+    ///
+    /// The order matters. The sign of life is noted first, and only then a majority confirms that this node leads: so
+    /// the leader that counts it is the one that could declare the node down, or an earlier one, after which every node
+    /// has its full lease.
+    async fn confirm(&self, request: ContactRequest) -> Result<ContactResponse, Status> {
+        let (node, incarnation) = (NodeId(request.node), Incarnation(request.incarnation));
+        if !self.raft.is_member(node) {
+            return Err(not_a_member(node));
+        }
+        if !self.leadership.borrow().is_leader {
+            return Err(Status::failed_precondition("this node does not lead"));
+        }
+        if !self.last_seen.note(node, incarnation, Instant::now()) {
+            return Err(Status::failed_precondition(
+                "this incarnation is being declared down",
+            ));
+        }
+        let index = self.raft.confirm_leadership().await;
+        let index = index.map_err(|error| Status::unavailable(error.to_string()))?;
+        Ok(ContactResponse {
+            index: index.0,
+            ..ContactResponse::default()
+        })
+    }
+}
+
+fn not_a_member(node: NodeId) -> Status {
+    Status::permission_denied(format!("node {node} is not a member of the cluster"))
+}
+
 #[tonic::async_trait]
 impl Cluster for ClusterService {
     async fn propose(
@@ -92,6 +127,24 @@ impl Cluster for ClusterService {
         self.raft.admit_forwarding(request.metadata())?;
         self.take_proposals(request.into_inner()).await?;
         Ok(Response::new(ProposeResponse {}))
+    }
+
+    async fn hand_over(
+        &self,
+        request: Request<HandOverRequest>,
+    ) -> Result<Response<HandOverResponse>, Status> {
+        self.raft.admit_forwarding(request.metadata())?;
+        self.hand_overs.answer(request.into_inner()).await;
+        Ok(Response::new(HandOverResponse {}))
+    }
+
+    async fn contact(
+        &self,
+        request: Request<ContactRequest>,
+    ) -> Result<Response<ContactResponse>, Status> {
+        self.raft.admit_forwarding(request.metadata())?;
+        let answer = self.confirm(request.into_inner()).await?;
+        Ok(Response::new(answer))
     }
 
     type DeliverStream = Pin<Box<dyn Stream<Item = Result<DeliverResponse, Status>> + Send>>;

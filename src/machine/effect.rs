@@ -46,10 +46,24 @@ pub enum Reply {
         /// Whether anything was subscribed to its topic.
         matched: bool,
     },
-    /// A PUBLISH was refused: there are as many retained messages as there may be.
+    /// A PUBLISH or CONNECT was refused: there are as many retained messages, queued bytes or sessions as there may be.
     QuotaExceeded,
     /// The reply of the state store.
     Store(StoreReply),
+    /// The command can't be decoded, or its proposal was refused because of another one that can't; nothing was done.
+    Undecodable,
+}
+
+/// A part of the log that no replica can decode, so that all pass it over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Skipped {
+    /// A whole entry.
+    Entry,
+    /// A command of a proposal, or all that follow it when its end can't be found.
+    Command {
+        /// Who proposed it.
+        node: NodeId,
+    },
 }
 
 /// Why a connection is to be ended.
@@ -147,6 +161,21 @@ pub enum Output {
         incarnation: Incarnation,
         /// The proposal.
         sequence: u64,
+    },
+    /// The leader has put this node's proposal into the log without its commands, or some of them could not be decoded:
+    /// those without a reply get [`Reply::Undecodable`]. [`Output::ProposalApplied`] follows.
+    ProposalRefused {
+        /// The incarnation that proposed.
+        incarnation: Incarnation,
+        /// The proposal.
+        sequence: u64,
+    },
+    /// Something in the log was passed over. Every node is told.
+    Skipped {
+        /// The log entry.
+        index: LogIndex,
+        /// What it was.
+        what: Skipped,
     },
     /// This node's proposal was refused because an earlier one is missing: re-send from `expected`.
     ProposalGap {

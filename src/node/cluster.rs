@@ -8,6 +8,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tonic::transport::server::TcpIncoming;
 
+use super::contact::Contact;
 use super::incarnation::IncarnationTask;
 use super::leases::NodeLeases;
 use crate::base::ids::NodeId;
@@ -46,7 +47,8 @@ impl ClusterTasks {
     pub(super) fn start(self, listener: TcpListener, replication: &Handle) {
         let raft = self.raft;
         let local = self.broker.settings.node;
-        let (sequencer, sequence) = Sequencer::new(raft.clone(), self.due, self.clock);
+        let metrics = self.broker.metrics.clone();
+        let (sequencer, sequence) = Sequencer::new(raft.clone(), self.due, self.clock, metrics);
         replication.spawn(sequence);
         let forwarder = ProposalForwarder {
             local,
@@ -72,9 +74,14 @@ impl ClusterTasks {
             lease: self.node_lease,
         };
         tokio::spawn(leases.run());
+        let contact = Contact {
+            local,
+            raft: raft.clone(),
+            proposer: self.broker.services.proposer.clone(),
+        };
         let incarnation = IncarnationTask::new(
             self.broker.clone(),
-            raft.clone(),
+            contact,
             self.incarnation_events,
             self.give_up,
         );
@@ -86,6 +93,7 @@ impl ClusterTasks {
             applied: raft.applied(),
             router: self.broker.services.router.clone(),
             last_seen,
+            hand_overs: self.broker.services.hand_overs.clone(),
             inboxes: Arc::new(Inboxes::default()),
             clients: Handle::current(),
         };

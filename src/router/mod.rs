@@ -118,6 +118,16 @@ impl Router {
         }
     }
 
+    /// Posts an item to one connection whose session is open; drops it when there is none.
+    pub fn post_if_open(&self, connection: ConnectionId, item: Item, wake: &mut WakeList) {
+        if let Some(mailbox) = self.mailbox(connection)
+            && mailbox.session().is_some()
+            && mailbox.push_item(item)
+        {
+            wake.add(&mailbox);
+        }
+    }
+
     /// Posts an item to every connection.
     pub fn post_to_all(&self, item: impl Fn() -> Item) {
         let mut wake = WakeList::default();

@@ -129,6 +129,7 @@ impl Exchanges {
                 true => context.broker.settings.mqtt.retained_max,
                 false => 0,
             },
+            max_queued_bytes: context.broker.settings.mqtt.queued_max_bytes,
         };
         let request = LoggedPublish {
             packet_id: publish.packet_id,

@@ -17,6 +17,7 @@ use super::sys;
 use crate::codec::{PacketId, Publish, QoS, ReasonCode};
 use crate::machine::effect::Reply;
 use crate::mailbox::RequestId;
+use crate::telemetry::labels::DropReason;
 use aliases::TopicAliases;
 use exchanges::{Exchanges, deliver};
 
@@ -83,6 +84,10 @@ impl Publishing {
         if topic.starts_with(sys::PREFIX) {
             return Flow::Continue;
         }
+        if !context.accepts_topic(topic) {
+            count_refused_topic(context);
+            return Flow::Continue;
+        }
         let Publishing {
             routes, exchanges, ..
         } = self;
@@ -124,6 +129,12 @@ impl Publishing {
         if topic.starts_with(sys::PREFIX) {
             let text = Some("$SYS is the broker's own");
             context.acknowledge(packet_id, publish.qos, ReasonCode::NotAuthorized, text);
+            return Ok(Flow::Continue);
+        }
+        if !context.accepts_topic(topic) {
+            count_refused_topic(context);
+            let text = Some("the topic name is longer or deeper than this server takes");
+            context.acknowledge(packet_id, publish.qos, ReasonCode::TopicNameInvalid, text);
             return Ok(Flow::Continue);
         }
         let Some(route) = direct_route(routes, exchanges, context, topic, publish) else {
@@ -195,6 +206,12 @@ impl Publishing {
     pub(super) fn handle_released(&mut self, context: &mut Context, request_id: RequestId) {
         self.exchanges.handle_released(context, request_id);
     }
+}
+
+#[cold]
+fn count_refused_topic(context: &Context) {
+    let dropped = &context.broker.metrics.messages_dropped;
+    dropped.of(DropReason::TopicRefused).increment();
 }
 
 /// The route of a message that goes past the log; `None` when it must go through the log.

@@ -47,7 +47,7 @@ impl Subscribing {
         let mut subscriptions = Vec::new();
         let mut wanted = Vec::new();
         for request in subscribe.filters.iter() {
-            if Filter::parse(request.filter).is_err() {
+            if Filter::parse(request.filter).is_err() || !context.accepts_topic(request.filter) {
                 reasons.push(ReasonCode::TopicFilterInvalid);
                 continue;
             }

@@ -6,8 +6,8 @@
 //!
 //! Invariant: a filter has one replay at most. A subscription that is made again takes its place, or gives it the new
 //! options if it asks for no retained messages itself; a subscription that ends ends it.
-//! Invariant: no page looks at more than [`PAGE`] or finds more than [`PAGE_MESSAGES`], and the next one follows when
-//! the client has got this one. So what a client asks for costs no more than what it reads.
+//! Invariant: no page looks at more than [`PAGE_ROWS`] or [`PAGE_BYTES`], or finds more than [`PAGE_MESSAGES`], and the
+//! next one follows when the client has got this one. So what a client asks for costs no more than what it reads.
 //! Invariant: a page is read while everything that was taken out of the mailbox before is on its way already, and what
 //! is in the mailbox follows it. So no message comes before an older one of its topic that the page has found (P5).
 
@@ -22,17 +22,17 @@ use crate::base::time::Millis;
 use crate::codec::QoS;
 use crate::connection::broker::Broker;
 use crate::connection::sys;
-use crate::machine::read::{self, ReplayBudget};
+use crate::machine::read::{self, ListBudget};
 use crate::mailbox::{Contents, Filling, Mailbox, RequestId};
 use crate::router::{Message, Router};
 use crate::session::delivery::{remaining_s, sends_retained};
 use crate::topic::Filter;
 
-/// What one page looks at.
-const PAGE: ReplayBudget = ReplayBudget {
-    rows: 256,
-    bytes: 64 << 10,
-};
+/// Rows that one page looks at.
+const PAGE_ROWS: usize = 256;
+
+/// Bytes of rows after which a page ends.
+const PAGE_BYTES: usize = 64 << 10;
 
 /// Messages that one page finds.
 const PAGE_MESSAGES: usize = 64;
@@ -226,7 +226,8 @@ impl Replay {
         let mut next = None;
         let backing = &*to.broker.services.backing;
         let (filter, from) = (&self.subscription.filter, &self.from);
-        let used_up = read::replay_page(backing, filter, from, PAGE, |topic, row| {
+        let budget = ListBudget::of(PAGE_ROWS, PAGE_BYTES);
+        let used_up = read::retained_page(backing, filter, from, budget, |topic, row| {
             if messages == PAGE_MESSAGES {
                 next = Some(topic.as_bytes().to_vec());
                 return false;
@@ -237,7 +238,9 @@ impl Replay {
             }
             true
         });
-        let next = next.or(used_up);
+        // The name after it, of all there may be.
+        let after = |last: String| [last.as_bytes(), &[0]].concat();
+        let next = next.or(used_up.map(after));
         let has_more = next.is_some();
         self.from = next.unwrap_or_default();
         has_more

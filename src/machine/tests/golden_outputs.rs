@@ -65,6 +65,7 @@ fn put_reply(out: &mut Vec<u8>, reply: &Reply) {
             out.push(7);
             reply.encode(out);
         }
+        Reply::Undecodable => out.push(8),
     }
 }
 
@@ -90,6 +91,18 @@ pub(super) fn put_output(out: &mut Vec<u8>, output: &Output) {
         } => {
             out.push(3);
             put_numbers(out, &[incarnation.0, *expected]);
+        }
+        Output::ProposalRefused {
+            incarnation,
+            sequence,
+        } => {
+            out.push(90);
+            put_numbers(out, &[incarnation.0, *sequence]);
+        }
+        Output::Skipped { index, what } => {
+            out.push(91);
+            put_numbers(out, &[index.0]);
+            put_bytes(out, format!("{what:?}").as_bytes());
         }
         Output::IncarnationRefused { refused, known } => {
             out.push(4);

@@ -99,6 +99,7 @@ async fn begin(
             stream,
             unfinished,
             drain_timeout: DrainTimeout::default(),
+            has_yielded: false,
         })),
         Err(refusal) => Err(Box::new((stream, refusal))),
     }
@@ -127,6 +128,8 @@ struct Task {
     /// The beginning of a packet that has not arrived whole, or packets that wait because the node is overloaded.
     unfinished: Vec<u8>,
     drain_timeout: DrainTimeout,
+    /// Other connections had their turn before the next retained messages of this one.
+    has_yielded: bool,
 }
 
 impl Task {
@@ -230,19 +233,19 @@ impl Task {
         let unsent = context.output.unsent().len();
         // A client that does not take its answers is not read either.
         let read = !must_retry && unsent < context.broker.settings.mqtt.outbox_max_bytes;
-        let wants_replay = self.connection.wants_replay();
-        let mut has_yielded = false;
         poll_fn(|context| {
             let mailbox = &self.connection.context().mailbox;
             mailbox.register(context.waker());
             if mailbox.is_filled() && (unsent == 0 || mailbox.is_ending()) {
                 return Poll::Ready(Ok(Event::Mailbox));
             }
-            if wants_replay && std::mem::replace(&mut has_yielded, true) {
-                return Poll::Ready(Ok(Event::Replay));
-            } else if wants_replay {
+            if self.connection.wants_replay() {
                 // One page per turn: the thread's other connections come in between.
-                context.waker().wake_by_ref();
+                self.has_yielded = !self.has_yielded;
+                match self.has_yielded {
+                    true => context.waker().wake_by_ref(),
+                    false => return Poll::Ready(Ok(Event::Replay)),
+                }
             }
             let state = mailbox.state();
             if self.drain_timeout.poll(context, state).is_ready() {

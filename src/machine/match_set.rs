@@ -15,7 +15,7 @@ use super::subscriptions::{Subscriber, SubscriptionIndex};
 use crate::base::ids::SessionId;
 use crate::base::limits;
 use crate::session::delivery::{Delivery, Match};
-use crate::topic::generations::Stamp;
+use crate::topic::generations::Validity;
 
 /// Matches that all remembered match sets may hold together, some 100 bytes each.
 const REMEMBERED_MATCHES: usize = 1 << 19;
@@ -42,7 +42,7 @@ impl MatchedSession {
 /// Who gets messages with one topic.
 #[derive(Default)]
 pub(super) struct MatchSet {
-    stamp: Stamp,
+    validity: Validity,
     /// In the order of sessions, so that all replicas number messages alike; those of groups excepted.
     pub sessions: Vec<MatchedSession>,
     /// The shared filters, sorted.
@@ -54,7 +54,7 @@ pub(super) struct MatchSet {
 impl MatchSet {
     fn find(index: &SubscriptionIndex, topic: &str) -> MatchSet {
         let mut match_set = MatchSet {
-            stamp: index.filters_stamp(topic),
+            validity: index.filters_validity(topic),
             ..MatchSet::default()
         };
         let mut sessions: BTreeMap<SessionId, MatchedSession> = BTreeMap::new();
@@ -107,7 +107,7 @@ pub(super) struct MatchSets {
 impl MatchSets {
     pub fn of(&mut self, index: &SubscriptionIndex, topic: &str) -> Arc<MatchSet> {
         if let Some(match_set) = self.by_topic.get(topic)
-            && index.are_filters_current(&match_set.stamp)
+            && index.are_filters_current(&match_set.validity)
         {
             return match_set.clone();
         }

@@ -1,7 +1,7 @@
 //! The subscription index: which sessions match a topic name, and on which node each is.
 //!
 //! It is derived from the tables and shared with the router, which reads it for every PUBLISH. Only
-//! `apply` changes it. Readers keep what they have looked up with a [`Stamp`], which tells when that is outdated: a
+//! `apply` changes it. Readers keep what they have looked up with a [`Validity`], which tells when that is outdated: a
 //! change concerns the topics that the changed filter can match, and a session that comes or goes those that its own
 //! filters can match. Nothing else has to be looked up anew.
 //!
@@ -17,7 +17,7 @@ use rustc_hash::FxHashMap;
 use crate::base::ids::{LogIndex, Owner, SessionId};
 use crate::base::proto::state;
 use crate::session::QoS;
-use crate::topic::generations::{Bucket, FilterBuckets, Generations, Stamp};
+use crate::topic::generations::{Bucket, FilterBuckets, Generations, Validity};
 use crate::topic::{Filter, Trie};
 
 /// A session as routing knows it.
@@ -112,24 +112,24 @@ pub struct SubscriptionIndex {
 
 impl SubscriptionIndex {
     /// To be taken before a look-up whose result depends on the sessions' owners, too.
-    pub fn stamp(&self, topic: &str) -> Stamp {
-        self.all.stamp(topic)
+    pub fn validity(&self, topic: &str) -> Validity {
+        self.all.validity(topic)
     }
 
-    /// Whether what was looked up after [`SubscriptionIndex::stamp`] still holds.
+    /// Whether what was looked up after [`SubscriptionIndex::validity`] still holds.
     #[inline]
-    pub fn is_current(&self, stamp: &Stamp) -> bool {
-        self.all.is_current(stamp)
+    pub fn is_current(&self, validity: &Validity) -> bool {
+        self.all.is_current(validity)
     }
 
     /// To be taken before a look-up whose result depends on subscriptions alone.
-    pub(super) fn filters_stamp(&self, topic: &str) -> Stamp {
-        self.filters.stamp(topic)
+    pub(super) fn filters_validity(&self, topic: &str) -> Validity {
+        self.filters.validity(topic)
     }
 
-    /// Whether what was looked up after [`SubscriptionIndex::filters_stamp`] still holds.
-    pub(super) fn are_filters_current(&self, stamp: &Stamp) -> bool {
-        self.filters.is_current(stamp)
+    /// Whether what was looked up after [`SubscriptionIndex::filters_validity`] still holds.
+    pub(super) fn are_filters_current(&self, validity: &Validity) -> bool {
+        self.filters.is_current(validity)
     }
 
     /// Visits every subscription whose filter matches `topic`, with its group if it is shared: filter by filter, those

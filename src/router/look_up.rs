@@ -81,9 +81,9 @@ impl<'a> LookUp<'a> {
             node,
             connections,
             round_robins,
-            // The stamp is taken first: a change during the look-up makes what is found outdated.
+            // The validity is taken first: a change during the look-up makes what is found outdated.
             found: Found {
-                stamp: subscriptions.stamp(topic),
+                validity: subscriptions.validity(topic),
                 ..Found::default()
             },
             sessions: Positions::new(),

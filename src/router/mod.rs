@@ -145,14 +145,14 @@ impl Router {
     /// Whether `route` may still be used.
     #[inline]
     pub fn is_current(&self, route: &Route) -> bool {
-        self.subscriptions.is_current(&route.found.stamp)
+        self.subscriptions.is_current(&route.found.validity)
     }
 
     /// Where messages of `publisher` to `topic` go. The topic is looked up unless some publisher of this node has asked
     /// for it since the last change that concerns it.
     pub fn route(&self, topic: &str, publisher: Option<SessionId>) -> Route {
         if let Some(found) = self.routes.get(topic)
-            && self.subscriptions.is_current(&found.stamp)
+            && self.subscriptions.is_current(&found.validity)
         {
             return Route { found, publisher };
         }
@@ -374,3 +374,6 @@ impl<'m> BatchDelivery<'_, 'm> {
         throttled
     }
 }
+
+#[cfg(test)]
+mod speed;

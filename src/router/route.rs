@@ -11,7 +11,7 @@ use crate::base::ids::{LogIndex, NodeId, SessionId};
 use crate::codec::QoS;
 use crate::mailbox::WakeList;
 use crate::mailbox::back_pressure::BackPressureState;
-use crate::topic::generations::Stamp;
+use crate::topic::generations::Validity;
 
 /// Where the messages of one publisher with one topic name go, for as long as [`super::Router::is_current`] says so.
 ///
@@ -25,7 +25,7 @@ pub struct Route {
 /// What a look-up has found.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    pub(super) stamp: Stamp,
+    pub(super) validity: Validity,
     /// Connections of this node, one entry per session.
     pub(super) local: Vec<LocalSubscriber>,
     /// What sessions with No Local get of their own messages, in the order of sessions.

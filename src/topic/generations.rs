@@ -6,7 +6,7 @@
 //! same hash, which costs a look-up now and then and nothing else.
 //!
 //! Invariant: when a change is made first and its filter's counter is raised afterwards, no look-up that missed the
-//! change is current from then on, also one that was under way: its stamp was taken before.
+//! change is current from then on, also one that was under way: its validity was taken before.
 
 use std::hash::Hasher as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -66,7 +66,7 @@ fn add_level(hasher: &mut FxHasher, level: &str) {
 
 /// When a look-up of a topic name was made, and what it depends on.
 #[derive(Debug, Default)]
-pub struct Stamp {
+pub struct Validity {
     buckets: SmallVec<[Bucket; PREFIXES]>,
     /// The sum of their counters. Counters only rise, so the sum is the same while none of them has.
     sum: u64,
@@ -92,11 +92,11 @@ impl Default for Generations {
 }
 
 impl Generations {
-    /// Takes a stamp. The look-up must follow, not go before.
-    pub fn stamp(&self, name: &str) -> Stamp {
+    /// The validity of a look-up that follows. It must not go before: what changes in between would be missed.
+    pub fn validity(&self, name: &str) -> Validity {
         let seen = AtomicU64::new(self.latest.load(Ordering::Acquire));
         let buckets = Bucket::of_name(name);
-        Stamp {
+        Validity {
             sum: self.sum(&buckets),
             buckets,
             seen,
@@ -105,16 +105,16 @@ impl Generations {
 
     /// Whether nothing has changed that concerns a look-up. Costs one load while nothing has changed at all.
     #[inline]
-    pub fn is_current(&self, stamp: &Stamp) -> bool {
+    pub fn is_current(&self, validity: &Validity) -> bool {
         let latest = self.latest.load(Ordering::Acquire);
-        stamp.seen.load(Ordering::Relaxed) == latest || self.is_unconcerned(stamp, latest)
+        validity.seen.load(Ordering::Relaxed) == latest || self.is_unconcerned(validity, latest)
     }
 
     #[cold]
-    fn is_unconcerned(&self, stamp: &Stamp, latest: u64) -> bool {
-        let unconcerned = self.sum(&stamp.buckets) == stamp.sum;
+    fn is_unconcerned(&self, validity: &Validity, latest: u64) -> bool {
+        let unconcerned = self.sum(&validity.buckets) == validity.sum;
         if unconcerned {
-            stamp.seen.store(latest, Ordering::Relaxed);
+            validity.seen.store(latest, Ordering::Relaxed);
         }
         unconcerned
     }
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn what_does_not_concern_a_name_leaves_its_look_up_current() {
         let generations = Generations::default();
-        let stamp = generations.stamp("devices/7/state");
+        let validity = generations.validity("devices/7/state");
         for filter in [
             "devices/8/state",
             "devices/8/+",
@@ -189,17 +189,17 @@ mod tests {
             "devices/7/state/x",
         ] {
             generations.advance([Bucket::of_filter(filter)]);
-            assert!(generations.is_current(&stamp), "{filter}");
+            assert!(generations.is_current(&validity), "{filter}");
         }
         for filter in ["#", "+/7/#", "devices/#", "devices/7/#", "devices/7/state"] {
-            let stamp = generations.stamp("devices/7/state");
+            let validity = generations.validity("devices/7/state");
             generations.advance([Bucket::of_filter(filter)]);
-            assert!(!generations.is_current(&stamp), "{filter}");
-            assert!(!generations.is_current(&stamp), "it stays so: {filter}");
+            assert!(!generations.is_current(&validity), "{filter}");
+            assert!(!generations.is_current(&validity), "it stays so: {filter}");
         }
-        let stamp = generations.stamp("x");
+        let validity = generations.validity("x");
         generations.advance_all();
-        assert!(!generations.is_current(&stamp));
+        assert!(!generations.is_current(&validity));
     }
 
     #[test]

@@ -34,6 +34,12 @@ pub struct ClusterStatus {
     pub applied_index: u64,
     /// Every member.
     pub members: Vec<MemberStatus>,
+    /// The version of the machine by which the node applies the log.
+    #[serde(default)]
+    pub machine_version: u32,
+    /// What is wrong: nodes that were refused because their machine has another version, one text each.
+    #[serde(default)]
+    pub problems: Vec<String>,
 }
 
 /// One member of the cluster.

@@ -71,6 +71,7 @@ impl Client {
             stream,
             unfinished: Vec::new(),
             drain_timeout: DrainTimeout::default(),
+            has_yielded: false,
         };
         let mut client = Client {
             broker,

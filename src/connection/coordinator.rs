@@ -320,7 +320,7 @@ impl Connection {
         {
             return Err(End::Unavailable.into());
         }
-        while self.context.mailbox.is_filled() || self.read_retained() {
+        while self.context.mailbox.is_filled() {
             self.context.mailbox.take(contents);
             for item in std::mem::take(&mut contents.items) {
                 self.handle_item(item)?;
@@ -335,12 +335,23 @@ impl Connection {
         Ok(())
     }
 
-    /// Fills the mailbox with retained messages, when there is nothing else to send.
-    fn read_retained(&mut self) -> bool {
-        self.subscribing.has_retained()
-            && self.context.output.is_empty()
-            && !self.outbound.has_backlog()
-            && self.subscribing.read_retained(&self.context)
+    /// Whether retained messages are to be sent now: everything else that was taken out of the mailbox is.
+    pub(super) fn wants_replay(&self) -> bool {
+        let is_behind = self.outbound.has_backlog();
+        self.context.output.is_empty() && self.subscribing.wants_retained(&self.context, is_behind)
+    }
+
+    /// Sends the next page of retained messages, if they are to be sent. Called once per turn of the connection, before
+    /// the mailbox is drained.
+    pub(super) fn replay(&mut self, contents: &mut Contents) {
+        if !self.wants_replay() {
+            return;
+        }
+        self.subscribing.read_retained(&self.context, contents);
+        self.count_sent(std::mem::take(&mut contents.counts));
+        if !contents.packets.is_empty() {
+            self.outbound.send(contents, self.context.output.packets());
+        }
     }
 
     fn count_sent(&self, counts: [u32; 3]) {

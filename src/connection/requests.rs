@@ -3,8 +3,7 @@
 use super::acknowledgements::AcknowledgementsInLog;
 use super::publishing::request::{DirectPublish, LoggedPublish};
 use super::store_requests::request::StoreRequest;
-use super::subscribing::request::SubscribeRequest;
-use crate::codec::PacketId;
+use super::subscribing::request::{SubscribeRequest, UnsubscribeRequest};
 use crate::mailbox::RequestId;
 
 /// A request under way. Its type tells which part of the connection gets the reply; the content is private to that
@@ -17,8 +16,8 @@ pub(super) enum Request {
     DirectPublish(DirectPublish),
     /// SUBSCRIBE.
     Subscribe(SubscribeRequest),
-    /// UNSUBSCRIBE, to be acknowledged under this id.
-    Unsubscribe(PacketId),
+    /// UNSUBSCRIBE.
+    Unsubscribe(UnsubscribeRequest),
     /// Acknowledgements of the client on their way through the log.
     Acknowledge(AcknowledgementsInLog),
     /// A request to the state store.
@@ -98,12 +97,15 @@ mod tests {
     fn ids_are_used_again_and_many_slots_are_given_back() {
         let mut requests = Requests::default();
         let mut ids: Vec<_> = (0..6)
-            .map(|_| requests.insert(Request::Unsubscribe(PacketId::MIN)))
+            .map(|_| requests.insert(Request::Unsubscribe(UnsubscribeRequest::empty())))
             .collect();
         assert_eq!(ids, [0, 1, 2, 3, 4, 5]);
         assert!(requests.remove(3).is_some() && requests.remove(3).is_none());
         assert!(requests.get(3).is_none() && requests.get(9).is_none());
-        assert_eq!(requests.insert(Request::Unsubscribe(PacketId::MIN)), 3);
+        assert_eq!(
+            requests.insert(Request::Unsubscribe(UnsubscribeRequest::empty())),
+            3
+        );
         for id in ids.drain(..) {
             requests.remove(id);
         }

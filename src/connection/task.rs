@@ -50,6 +50,8 @@ enum Event {
     Read,
     Writable,
     Mailbox,
+    /// The next retained messages of a new subscription are to be sent.
+    Replay,
     /// Publishers have begun to wait for this client, wait no longer, or have waited long enough.
     BackPressure,
     KeepAlive,
@@ -98,6 +100,7 @@ async fn begin(
             stream,
             unfinished,
             drain_timeout: DrainTimeout::default(),
+            has_yielded: false,
         })),
         Err(refusal) => Err(Box::new((stream, refusal))),
     }
@@ -126,6 +129,8 @@ struct Task {
     /// The beginning of a packet that has not arrived whole, or packets that wait because the node is overloaded.
     unfinished: Vec<u8>,
     drain_timeout: DrainTimeout,
+    /// Other connections had their turn before the next retained messages of this one.
+    has_yielded: bool,
 }
 
 impl Task {
@@ -209,7 +214,7 @@ impl Task {
                     }
                 }
                 Event::BackPressure => self.update_drain_timeout(),
-                Event::Mailbox | Event::Writable => {}
+                Event::Mailbox | Event::Replay | Event::Writable => {}
             }
             must_retry |= self.has_whole_packet();
         }
@@ -235,6 +240,14 @@ impl Task {
             mailbox.register(context.waker());
             if mailbox.is_filled() && (unsent == 0 || mailbox.is_ending()) {
                 return Poll::Ready(Ok(Event::Mailbox));
+            }
+            if self.connection.wants_replay() {
+                // One page per turn: the thread's other connections come in between.
+                self.has_yielded = !self.has_yielded;
+                match self.has_yielded {
+                    true => context.waker().wake_by_ref(),
+                    false => return Poll::Ready(Ok(Event::Replay)),
+                }
             }
             let state = mailbox.state();
             if self.drain_timeout.poll(context, state).is_ready() {
@@ -372,6 +385,7 @@ impl Task {
 
     /// Takes what is in the mailbox and sends what the socket takes.
     fn exchange(&mut self) -> Result<(), Ended> {
+        CONTENTS.with_borrow_mut(|contents| self.connection.replay(contents));
         loop {
             if self.connection.context().output.unsent().is_empty() {
                 self.drain()?;

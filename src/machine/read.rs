@@ -68,29 +68,7 @@ pub fn scan(
     page.finish()
 }
 
-/// Visits the retained messages whose topics match the unshared `filter`, in the order of their topics and those from
-/// `from` on, until `visit` returns `false`.
-pub fn retained(
-    backing: &dyn Backing,
-    filter: &str,
-    from: &[u8],
-    mut visit: impl FnMut(&str, state::Retained) -> bool,
-) {
-    walk::for_each_match(
-        filter,
-        from,
-        |from, show| {
-            let range = Range::<schema::Retained>::all().starting_at(from);
-            backing.rows(&range, |topic, row| show(topic, row.bytes()));
-        },
-        |topic, row| {
-            let row = schema::StoredRow::<schema::Retained>::new(row);
-            visit(topic, row.decode())
-        },
-    );
-}
-
-/// What one page of a listing may look at. Whichever is used up first ends the page.
+/// What one page of a listing, or of a replay, may look at. Whichever is used up first ends the page.
 #[derive(Clone, Copy, Debug)]
 pub struct ListBudget {
     rows: usize,
@@ -118,7 +96,8 @@ impl ListBudget {
     }
 }
 
-/// As [`retained`], but ends also when the budget is used up: returns the last topic it has looked at then.
+/// Visits the retained messages whose topics match the unshared `filter`, in the order of their topics and those from
+/// `from` on, until `visit` returns `false` or the budget is used up: returns the last topic it has looked at then.
 pub fn retained_page(
     backing: &dyn Backing,
     filter: &str,
@@ -216,4 +195,20 @@ pub fn subscriptions(
         visit(filter, row.decode());
         true
     });
+}
+
+/// For tests: a state that has these retained messages.
+#[cfg(test)]
+pub(crate) fn retained_state<'a>(
+    messages: impl IntoIterator<Item = (&'a str, state::Retained)>,
+) -> std::collections::BTreeMap<Vec<u8>, Vec<u8>> {
+    let nothing = std::collections::BTreeMap::<Vec<u8>, Vec<u8>>::new();
+    let mut tables = super::tables::Tables::new(&nothing);
+    for (topic, row) in messages {
+        tables.put::<schema::Retained>(topic.as_bytes(), &row);
+    }
+    let changes = tables.into_changes().into_iter();
+    changes
+        .filter_map(|(key, change)| Some((key, change.value()?.to_vec())))
+        .collect()
 }

@@ -86,7 +86,7 @@ impl Contents {
     }
 }
 
-/// A mailbox that is locked while several packets are put in, see [`super::Mailbox::fill`].
+/// Contents that the connection itself makes, see [`super::Mailbox::fill`].
 pub struct Filling<'a> {
     contents: &'a mut Contents,
     too_large: u64,

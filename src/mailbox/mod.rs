@@ -247,16 +247,16 @@ impl Mailbox {
         Ok(!self.filled.swap(true, Ordering::AcqRel))
     }
 
-    /// Lets the connection itself put several packets in while the mailbox is locked. So `fill` can read a state whose
-    /// changes are delivered into this mailbox: no such change comes before the packets that were made from the older
-    /// state.
-    pub fn fill(&self, fill: impl FnOnce(&mut Filling<'_>)) {
-        let mut inner = self.inner.lock();
-        let mut filling = Filling::new(&mut inner.contents);
+    /// Lets the connection itself make packets, into buffers that are empty, and counts them as taken out. The mailbox
+    /// is not locked meanwhile, so `fill` may read for as long as it bounds itself. What was delivered into the mailbox
+    /// before is taken out afterwards: no change of the state that `fill` reads comes before the packets that it has
+    /// made from the older state.
+    pub fn fill(&self, contents: &mut Contents, fill: impl FnOnce(&mut Filling<'_>)) {
+        debug_assert!(contents.is_empty(), "another connection's packets");
+        let mut filling = Filling::new(contents);
         fill(&mut filling);
         self.count(DropReason::TooLarge, filling.too_large());
-        drop(inner);
-        self.filled.store(true, Ordering::Release);
+        self.took(&mut self.inner.lock(), contents.packets.len());
     }
 
     /// Puts an item in. Returns whether the connection must be woken. Items need no bound: they answer the connection's
@@ -431,7 +431,11 @@ impl Mailbox {
         self.filled.store(false, Ordering::Release);
         let mut inner = self.inner.lock();
         std::mem::swap(&mut inner.contents, into);
-        let taken = into.packets.len();
+        self.took(&mut inner, into.packets.len());
+    }
+
+    /// The connection has so many bytes of packets more to send.
+    fn took(&self, inner: &mut Inner, taken: usize) {
         if taken > 0 {
             inner.back_pressure.took(taken);
             // No other task writes `unsent`, so this is no race.

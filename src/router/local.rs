@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use super::message::Message;
-use crate::base::ids::SessionId;
+use crate::base::ids::{LogIndex, SessionId};
 use crate::codec::{PacketId, PublishHeader, QoS, encode_publish, frame};
 use crate::machine::effect::Granted;
 use crate::machine::subscriptions::Subscription;
 use crate::mailbox::{Filling, Mailbox, Put, Refused, WakeList};
+use crate::session::delivery::Identifiers;
 
 /// Mailboxes above their high-water mark, with the end of the message in each: the acknowledgement of its publisher is
 /// to be deferred, see [`Mailbox::defer_ack`].
@@ -17,7 +16,7 @@ pub type Throttled = Vec<(Arc<Mailbox>, u64)>;
 
 /// A connection of this node that a topic name matches. Overlapping subscriptions of one session are merged into one
 /// copy with the highest granted QoS and all identifiers `[MQTT-3.3.4-2]` `[MQTT-3.3.4-4]`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct LocalSubscriber {
     pub(super) session: SessionId,
     pub(super) mailbox: Arc<Mailbox>,
@@ -25,7 +24,9 @@ pub(super) struct LocalSubscriber {
     /// Messages with QoS 1 and 2 go through the session's queue.
     pub(super) durable: bool,
     pub(super) retain_as_published: bool,
-    pub(super) identifiers: SmallVec<[u32; 2]>,
+    pub(super) identifiers: Identifiers,
+    /// The log entry that made the first of the subscriptions.
+    pub(super) since: LogIndex,
 }
 
 impl LocalSubscriber {
@@ -36,16 +37,26 @@ impl LocalSubscriber {
             qos,
             durable: false,
             retain_as_published: false,
-            identifiers: SmallVec::new(),
+            identifiers: Identifiers::default(),
+            since: LogIndex(u64::MAX),
         }
     }
 
     /// Adds what one more subscription asks for.
     pub(super) fn merge(&mut self, subscription: &Subscription) {
+        self.qos = self.qos.max(subscription.qos);
         self.retain_as_published |= subscription.retain_as_published;
-        if subscription.identifier != 0 && !self.identifiers.contains(&subscription.identifier) {
-            self.identifiers.push(subscription.identifier);
+        self.since = self.since.min(subscription.since);
+        // A packet with more of them is larger than the client accepts, and is not sent `[MQTT-3.1.2-25]`.
+        let is_too_large = 2 * self.identifiers.count() > self.mailbox.max_packet_size as usize;
+        if subscription.identifier != 0 && !is_too_large {
+            self.identifiers.add(subscription.identifier);
         }
+    }
+
+    /// What it takes in memory, about.
+    pub(super) fn bytes(&self) -> usize {
+        size_of::<LocalSubscriber>() + self.identifiers.bytes()
     }
 
     fn header(&self, message: &Message<'_>, qos: QoS) -> PublishHeader<'_> {
@@ -56,7 +67,7 @@ impl LocalSubscriber {
             // [MQTT-3.3.1-12] [MQTT-3.3.1-13]
             retain: message.retain && self.retain_as_published,
             packet_id: (qos != QoS::AtMostOnce).then_some(PacketId::MAX),
-            subscription_ids: &self.identifiers,
+            subscription_ids: self.identifiers.as_slice(),
             remaining_expiry: message.expiry,
             topic_alias: None,
             max_packet_size: self.mailbox.max_packet_size,

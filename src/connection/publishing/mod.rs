@@ -12,13 +12,12 @@ use std::sync::Arc;
 
 use super::context::{Context, Flow};
 use super::end::Ended;
-use super::route_cache::RouteCache;
+use super::route_cache::{CurrentRoute, RouteCache};
 use super::sys;
 use crate::base::ids::LogIndex;
 use crate::codec::{PacketId, Publish, QoS, ReasonCode};
 use crate::machine::effect::Reply;
 use crate::mailbox::RequestId;
-use crate::router::Route;
 use crate::telemetry::labels::DropReason;
 use aliases::TopicAliases;
 use exchanges::Exchanges;
@@ -109,7 +108,7 @@ impl Publishing {
         if !self.has_routing_lease {
             return Flow::Retry;
         }
-        exchanges.deliver_qos_0(context, route, topic, publish);
+        exchanges.deliver_qos_0(context, &route, topic, publish);
         Flow::Continue
     }
 
@@ -163,7 +162,7 @@ impl Publishing {
             return Ok(Flow::Retry);
         }
         exchanges.begin(packet_id, publish.qos);
-        exchanges.deliver(context, route, topic, publish, packet_id);
+        exchanges.deliver(context, &route, topic, publish, packet_id);
         Ok(Flow::Continue)
     }
 
@@ -235,7 +234,7 @@ fn direct_route<'a>(
     context: &Context,
     topic: &str,
     publish: &Publish<'_>,
-) -> Option<&'a Route> {
+) -> Option<CurrentRoute<'a>> {
     // What a durable session has sent with QoS 2 must be known wherever it connects next.
     let is_remembered = context.is_durable && publish.qos == QoS::ExactlyOnce;
     if publish.retain || is_remembered || exchanges.follows_into_log(publish.qos) {

@@ -203,7 +203,7 @@ impl StoreRequests {
                 .routes
                 .get_or_insert_default()
                 .current(router, message.topic, None);
-            router.deliver(route, &message, Origin::default(), &mut context.wake);
+            router.deliver(&route, &message, Origin::default(), &mut context.wake);
         }
         let packet_id = request.packet_id;
         context.acknowledge(packet_id, QoS::AtLeastOnce, ReasonCode::Success, None);

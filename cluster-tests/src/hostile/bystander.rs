@@ -5,6 +5,7 @@ use crate::connection::{Connection, Fault};
 use crate::store::{CallOutcome, Request, StoreClient};
 use crate::wire::{self, Connect, Message, Packet, Publish, V5};
 use std::fmt;
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,7 +31,8 @@ pub(super) enum Deed {
     Set,
     /// Publishes or receives.
     Exchange,
-    /// Sleeps: how long the machine itself stands still.
+    /// Sleeps, or syncs a file of its own: how long the machine itself stands still. Not judged, but told: a failure
+    /// on a machine that stood still says nothing.
     Nothing,
 }
 
@@ -87,10 +89,11 @@ impl Bystanders {
     #[track_caller]
     pub fn start(addresses: &[SocketAddr], nodes: &[usize]) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let mut threads = vec![std::thread::spawn({
-            let stop = stop.clone();
-            move || sleep(&stop)
-        })];
+        let [a, b] = [(); 2].map(|()| stop.clone());
+        let mut threads = vec![
+            std::thread::spawn(move || sleep(&a)),
+            std::thread::spawn(move || sync(&b)),
+        ];
         for (index, node) in nodes.iter().enumerate() {
             let next = nodes[(index + 1) % nodes.len()];
             threads.extend(start_on(addresses[*node], *node, addresses[next], &stop));
@@ -152,11 +155,24 @@ fn start_on(
 }
 
 fn sleep(stop: &AtomicBool) -> Seen {
-    let mut seen = Seen::new("the machine itself".into(), Deed::Nothing);
+    let mut seen = Seen::new("the machine's own delay".into(), Deed::Nothing);
     while !stop.load(Ordering::Relaxed) {
         let began = Instant::now();
         std::thread::sleep(PAUSE);
         seen.took.push(began.elapsed().saturating_sub(PAUSE));
+    }
+    seen
+}
+
+fn sync(stop: &AtomicBool) -> Seen {
+    let mut seen = Seen::new("the machine's own sync".into(), Deed::Nothing);
+    let mut file = tempfile::tempfile().expect("a temporary file can be made");
+    while !stop.load(Ordering::Relaxed) {
+        let began = Instant::now();
+        let written = file.write_all(b"x").and_then(|()| file.sync_data());
+        written.expect("a temporary file can be written");
+        seen.took.push(began.elapsed());
+        std::thread::sleep(PAUSE * 5);
     }
     seen
 }

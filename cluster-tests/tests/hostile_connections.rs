@@ -5,7 +5,7 @@ use cluster_tests::cluster::{Cluster, Plan};
 use cluster_tests::connection::{Connection, Fault, TIMEOUT};
 use cluster_tests::hostile::{Crowd, Terms, beside, beside_on};
 use cluster_tests::wait;
-use cluster_tests::wire::{self, Connect, Packet, V5, V311};
+use cluster_tests::wire::{self, Connect, Packet, Properties, V5, V311, Value, id};
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
@@ -21,9 +21,24 @@ fn half_a_connect_each(cluster: &mut Cluster) {
         memory_growth: (CLIENTS as u64) * (64 << 10) + (64 << 20),
         ..Terms::default()
     };
-    let connect = Connect::v5("half").bytes();
-    let begin = [&[0x10][..], &wire::varint(1 << 20), &connect[2..12]].concat();
-    let packet = [begin, vec![0; SENT]].concat();
+    // A mebibyte of user properties: nothing shows that it is wrong before all of it is there.
+    let property = [
+        vec![id::USER_PROPERTY],
+        wire::field(b"k"),
+        wire::field(&[b'v'; 1000]),
+    ]
+    .concat();
+    let properties = property.repeat(1_000_000 / property.len());
+    let length = u32::try_from(properties.len()).expect("it is a mebibyte");
+    let body = [
+        &wire::field(b"MQTT")[..],
+        &[V5, 2, 0, 0],
+        &wire::varint(length),
+        &properties,
+        &wire::field(b"half"),
+    ]
+    .concat();
+    let packet = &wire::packet(0x10, &body)[..SENT];
     beside_on(cluster, &terms, |cluster| {
         let mut clients = Vec::new();
         for number in 0..CLIENTS {
@@ -34,7 +49,7 @@ fn half_a_connect_each(cluster: &mut Cluster) {
             let set = stream.set_write_timeout(short);
             set.expect("a socket option can be set");
             // What does not fit is not sent: the server may have had enough.
-            let _ = stream.write_all(&packet);
+            let _ = stream.write_all(packet);
             clients.push(client);
         }
         // Not to the end of `mqtt.connect_timeout_s`: half of it.
@@ -43,25 +58,52 @@ fn half_a_connect_each(cluster: &mut Cluster) {
     });
 }
 
-/// 10,000 durable sessions that are all closed at once and expire within the same moment, seconds later.
+/// 50,000 durable sessions that expire within the same moment. They are closed in waves, a second apart, each with an
+/// expiry interval that is a second shorter.
 fn sessions_that_expire_together(cluster: &mut Cluster) {
-    const SESSIONS: usize = 10_000;
+    expire_together(cluster, 5);
+}
+
+/// The same with 200,000 sessions.
+#[test]
+#[ignore = "long; `make chaos` runs it"]
+fn two_hundred_thousand_sessions_that_expire_together() {
+    expire_together(&mut Cluster::start(), 20);
+}
+
+fn expire_together(cluster: &mut Cluster, waves: u32) {
+    const WAVE: usize = 10_000;
     Crowd::raise_limits();
-    let crowd = Crowd::connect(
-        &cluster.addresses(),
-        SESSIONS,
-        |number| Connect::v5(&format!("expires-{number}")).durable(2),
-        |number| Some(format!("expires/{number}/+")),
-    );
+    let name = |wave: u32, number: usize| format!("expires-{wave}-{number}");
+    // Some 1 s is what a wave takes to connect.
+    let together = Instant::now() + Duration::from_secs(2) * (waves + 1);
+    for wave in 0..waves {
+        let crowd = Crowd::connect(
+            &cluster.addresses(),
+            WAVE,
+            // Its own interval is told at the end.
+            |number| Connect::v5(&name(wave, number)).durable(600),
+            |number| Some(format!("expires/{wave}/{number}/+")),
+        );
+        // A whole number of seconds before.
+        let left = together.saturating_duration_since(Instant::now());
+        std::thread::sleep(Duration::from_nanos(u64::from(left.subsec_nanos())));
+        let seconds = Value::FourBytes(u32::try_from(left.as_secs()).expect("it is soon").max(1));
+        let interval = Properties::new().with(id::SESSION_EXPIRY, seconds);
+        let bytes = wire::disconnect(V5, 4, &interval);
+        for mut client in crowd.0 {
+            let _ = client.try_send(&bytes);
+        }
+        eprintln!("wave {wave} expires in {left:.1?}");
+    }
     let terms = Terms {
-        memory_growth: 192 << 20,
+        memory_growth: 256 << 20,
         ..Terms::default()
     };
     beside_on(cluster, &terms, |cluster| {
-        crowd.hang_up();
-        std::thread::sleep(Duration::from_secs(3));
-        wait::until("the sessions to be gone", Duration::from_secs(20), || {
-            let last = format!("expires-{}", SESSIONS - 1);
+        std::thread::sleep(together.saturating_duration_since(Instant::now()));
+        wait::until("the sessions to be gone", Duration::from_secs(60), || {
+            let last = name(waves - 1, WAVE - 1);
             (!cluster.nodes[0].has_session(&last)).then_some(())
         });
     });

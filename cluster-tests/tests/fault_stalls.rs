@@ -2,7 +2,7 @@
 //! is lost in silence, and a minority's slow disks slow nobody else.
 
 use cluster_tests::check::{kv, linearizable};
-use cluster_tests::cluster::{Cluster, Plan};
+use cluster_tests::cluster::{Cluster, Disk, Plan};
 use cluster_tests::hostile::{Terms, beside_on};
 use cluster_tests::random::Random;
 use cluster_tests::skip::skip;
@@ -61,10 +61,11 @@ fn a_stalling_follower_slows_nobody_else() {
     };
     beside_on(&mut cluster, &terms, |cluster| {
         for millis in [200, 500, 1000, 2000] {
-            cluster.nodes[stalled].stall_disk(Duration::from_millis(millis));
-            std::thread::sleep(Duration::from_millis(3 * millis));
+            for disk in [Disk::Frozen, Disk::Well] {
+                cluster.nodes[stalled].set_disk(disk);
+                std::thread::sleep(Duration::from_millis(millis));
+            }
         }
-        cluster.nodes[stalled].stall_disk(Duration::ZERO);
     });
     assert_nobody_gave_up(&cluster);
 }
@@ -79,11 +80,11 @@ fn stalling_followers_cost_their_stalls_and_no_more() {
     let leader = cluster.wait_leader();
     let result = trial::with_cluster("stalls", &mut cluster, |cluster, _| {
         for node in (0..3).filter(|node| *node != leader) {
-            cluster.nodes[node].stall_disk(STALL);
+            cluster.nodes[node].set_disk(Disk::Slow(STALL));
         }
         std::thread::sleep(Duration::from_secs(8));
         for node in &cluster.nodes {
-            node.stall_disk(Duration::ZERO);
+            node.set_disk(Disk::Well);
         }
     });
     assert_nobody_gave_up(&cluster);
@@ -91,7 +92,24 @@ fn stalling_followers_cost_their_stalls_and_no_more() {
     result.assert_gap_below(STALL * 4);
 }
 
-/// Stalls of 0.2 to 2 s on any of the nodes, from a seed.
+/// Some disks freeze at once, each for 0.2 to 2 s.
+fn freeze_some(cluster: &Cluster, random: &mut Random) {
+    let mut frozen: Vec<(u64, usize)> = (0..cluster.nodes.len())
+        .filter(|_| random.chance(60))
+        .map(|node| (200 + random.below(1800), node))
+        .collect();
+    frozen.sort_unstable();
+    for (_, node) in &frozen {
+        cluster.nodes[*node].set_disk(Disk::Frozen);
+    }
+    let began = Instant::now();
+    for (millis, node) in frozen {
+        std::thread::sleep(Duration::from_millis(millis).saturating_sub(began.elapsed()));
+        cluster.nodes[node].set_disk(Disk::Well);
+    }
+}
+
+/// Stalls of any of the nodes, from a seed.
 fn random_stalls(seconds: u64) {
     let Some(cluster) = cluster(seconds) else {
         return;
@@ -111,15 +129,11 @@ fn random_stalls(seconds: u64) {
         let load = Load::start(&cluster.addresses(), shape);
         load.wait_progress(100, RECOVERY);
         for _ in 0..4 {
-            for node in &cluster.nodes {
-                let longer = Duration::from_millis(200 + random.below(1800));
-                let stalls = random.chance(60);
-                node.stall_disk(if stalls { longer } else { Duration::ZERO });
-            }
-            std::thread::sleep(Duration::from_millis(500 + random.below(3000)));
+            freeze_some(&cluster, &mut random);
+            std::thread::sleep(Duration::from_millis(300 + random.below(1200)));
         }
         for node in &cluster.nodes {
-            node.stall_disk(Duration::ZERO);
+            node.set_disk(Disk::Well);
         }
         load.wait_progress(200, RECOVERY);
         let history = load.stop(&cluster.addresses());

@@ -67,7 +67,12 @@ fn tiny_messages_to_two_thousand_subscribers(cluster: &mut Cluster) {
     let members = subscribers(cluster.mqtt(0));
     let reader = members.read_on();
     let chunk = Message::new("fan/out", "").bytes(V5).repeat(5_000);
-    beside(cluster, |cluster| {
+    let terms = Terms {
+        // 100 MB are on their way to subscribers that read as they can.
+        memory_growth: 256 << 20,
+        ..Terms::default()
+    };
+    beside_on(cluster, &terms, |cluster| {
         let mut publisher = Connection::v5(cluster.mqtt(0), "hostile");
         let sent = publisher.try_send(&chunk);
         std::thread::sleep(Duration::from_secs(4));

@@ -182,10 +182,10 @@ fn subscribing_and_unsubscribing_without_reading(cluster: &mut Cluster) {
     assert_ne!(fate, Fate::Taken);
 }
 
-/// Each of the SUBSCRIBEs asks for 20,000 retained messages, or for one that is found nowhere among them.
+/// Each of the SUBSCRIBEs asks for 60,000 retained messages, or for one that is found nowhere among them.
 fn subscribing_to_everything_again_and_again(cluster: &mut Cluster) {
     let mut seeder = Connection::v5(cluster.mqtt(0), "seeder");
-    for first in (0..20_000).step_by(500) {
+    for first in (0..60_000).step_by(500) {
         for number in first..first + 500 {
             let message = Message {
                 retain: true,
@@ -202,7 +202,7 @@ fn subscribing_to_everything_again_and_again(cluster: &mut Cluster) {
     beside(cluster, |cluster| {
         let mut client = Connection::v5(cluster.mqtt(0), "hostile");
         let none = Properties::new();
-        // As many as the server takes, and then as many as fit its buffers: each asks for some 5 MB.
+        // As many as the server takes, and then as many as fit its buffers: each asks for some 15 MB.
         let chunk: Vec<u8> = (1..=100)
             .flat_map(|number| wire::subscribe(V5, number, &none, &[("#", 0)]))
             .collect();

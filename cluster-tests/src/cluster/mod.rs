@@ -18,6 +18,7 @@ mod watchdog;
 pub use network::Network;
 pub use node::{Entry, Node};
 pub use plan::{Plan, binary};
+pub use stall::Disk;
 pub use watchdog::DEADLINE;
 
 use crate::wait;
@@ -188,7 +189,7 @@ impl Cluster {
         self.network.as_ref().expect("the plan asked for a network")
     }
 
-    /// Whether [`Node::stall_disk`] has an effect.
+    /// Whether [`Node::set_disk`] has an effect.
     pub fn disks_can_stall(&self) -> bool {
         let loads = |node: &Node| {
             node.environment

@@ -2,7 +2,7 @@
 
 use super::diagnosis::Process;
 use super::plan::{Plan, binary};
-use super::stall::Stall;
+use super::stall::{Disk, Stall};
 use crate::http;
 use crate::wait;
 use rustix::process::{Pid, Signal, kill_process};
@@ -219,9 +219,9 @@ impl Node {
         self.paused = false;
     }
 
-    /// From now on each sync of a file takes that much longer; zero ends it. Takes a plan with `stalls`.
-    pub fn stall_disk(&self, longer: Duration) {
-        self.stall.set(longer);
+    /// What its disk is like from now on. Takes a plan with `stalls`.
+    pub fn set_disk(&self, disk: Disk) {
+        self.stall.set(disk);
     }
 
     /// SIGTERM, and waits for the end.

@@ -33,10 +33,10 @@ pub struct Plan {
     pub network: bool,
     /// How long bytes between nodes are under way; more than nothing brings the network along.
     pub delay: Duration,
-    /// Whether [`Node::stall_disk`] is wanted; without a C compiler it has no effect, which
+    /// Whether [`Node::set_disk`] is wanted; without a C compiler it has no effect, which
     /// [`Cluster::disks_can_stall`] tells.
     ///
-    /// [`Node::stall_disk`]: super::Node::stall_disk
+    /// [`Node::set_disk`]: super::Node::set_disk
     /// [`Cluster::disks_can_stall`]: super::Cluster::disks_can_stall
     pub stalls: bool,
     /// Environment of single nodes, by index.

@@ -1,5 +1,5 @@
 /* Loaded before the C library (LD_PRELOAD): while the file that QUORUMQ_TEST_STALL names exists, every sync of a file
- * takes as many milliseconds longer as it says. */
+ * takes as many milliseconds longer as it says; if it says 0, every sync waits until the file is gone. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
@@ -13,8 +13,9 @@ static void stall(void) {
   char text[16] = {0};
   long ms = read(file, text, sizeof text - 1) > 0 ? atol(text) : 0;
   close(file);
-  struct timespec time = {ms / 1000, ms % 1000 * 1000000};
+  struct timespec time = {ms / 1000, ms % 1000 * 1000000}, poll = {0, 2000000};
   nanosleep(&time, NULL);
+  while (ms == 0 && access(path, F_OK) == 0) nanosleep(&poll, NULL);
 }
 
 int fsync(int file) {

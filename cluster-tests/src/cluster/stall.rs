@@ -28,19 +28,33 @@ pub(super) fn environment(directory: &Path, file: &Path) -> Option<Vec<(String, 
     ])
 }
 
-/// How long each sync of a node takes longer.
+/// What a disk does to syncs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Disk {
+    Well,
+    /// Each sync takes that much longer.
+    Slow(Duration),
+    /// No sync ends until the disk is something else.
+    Frozen,
+}
+
+/// The file that tells a node's library.
 #[derive(Debug)]
 pub(super) struct Stall(pub PathBuf);
 
 impl Stall {
-    pub fn set(&self, longer: Duration) {
-        if longer.is_zero() {
-            let _ = std::fs::remove_file(&self.0);
-            return;
-        }
+    pub fn set(&self, disk: Disk) {
+        let millis = match disk {
+            Disk::Well => {
+                let _ = std::fs::remove_file(&self.0);
+                return;
+            }
+            Disk::Slow(longer) => longer.as_millis().max(1),
+            Disk::Frozen => 0,
+        };
         // Renamed, so that no sync reads half a number.
         let new = self.0.with_extension("new");
-        std::fs::write(&new, longer.as_millis().to_string()).expect("a file can be written");
+        std::fs::write(&new, millis.to_string()).expect("a file can be written");
         std::fs::rename(&new, &self.0).expect("a file can be renamed");
     }
 }

@@ -6,7 +6,10 @@ use crate::base::ids::SessionId;
 use crate::base::limits;
 use crate::router::{Route, Router};
 
-/// Routes by topic name, [`limits::CACHED_ROUTES`] at most.
+/// A route with its place in the map of topics, bytes.
+const ROUTE_BYTES: usize = size_of::<Route>() + size_of::<(Box<str>, usize)>() + 8;
+
+/// Routes by topic name: [`limits::CACHED_ROUTES`] at most, with [`limits::CACHED_ROUTE_BYTES`] of names.
 ///
 /// Each look-up costs one hash. The route is borrowed from the cache, so whoever judges a message by it can deliver the
 /// message by the same route.
@@ -15,6 +18,8 @@ pub(super) struct RouteCache {
     /// Positions in `routes`.
     topics: FxHashMap<Box<str>, usize>,
     routes: Vec<Route>,
+    /// Bytes of the topics.
+    topic_bytes: usize,
 }
 
 impl RouteCache {
@@ -36,11 +41,20 @@ impl RouteCache {
         route
     }
 
+    /// Bytes of the cache, what routes lead to left out.
+    pub(super) fn memory(&self) -> usize {
+        self.topic_bytes + self.routes.len() * ROUTE_BYTES
+    }
+
     fn insert(&mut self, topic: &str, route: Route) -> &Route {
-        if self.routes.len() >= limits::CACHED_ROUTES {
+        let is_full = self.topic_bytes + topic.len() > limits::CACHED_ROUTE_BYTES
+            || self.routes.len() >= limits::CACHED_ROUTES;
+        if is_full {
             self.topics.clear();
             self.routes.clear();
+            self.topic_bytes = 0;
         }
+        self.topic_bytes += topic.len();
         let at = self.routes.len();
         self.topics.insert(topic.into(), at);
         self.routes.push(route);

@@ -1,9 +1,12 @@
 //! How long this node may match messages against its own replica of the subscriptions.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use crate::base::limits;
+use crate::mailbox::Mailbox;
+use crate::mailbox::wait_list::WaitList;
 
 /// The right of this node to deliver messages past the log: for [`limits::ROUTING_LEASE`] after it last began to
 /// confirm its contact with a quorum.
@@ -15,6 +18,8 @@ pub(crate) struct RoutingLease {
     origin: Instant,
     /// Milliseconds after `origin`.
     until: AtomicU64,
+    /// Connections whose client's PUBLISH waits for the lease.
+    waiting: WaitList,
 }
 
 impl Default for RoutingLease {
@@ -22,6 +27,7 @@ impl Default for RoutingLease {
         RoutingLease {
             origin: Instant::now(),
             until: AtomicU64::new(0),
+            waiting: WaitList::default(),
         }
     }
 }
@@ -34,6 +40,15 @@ impl RoutingLease {
             u64::try_from(until.as_millis()).unwrap_or(u64::MAX),
             Ordering::Release,
         );
+        self.waiting.wake();
+    }
+
+    /// Has a connection offer its client's PUBLISH again when the lease is renewed.
+    pub(crate) fn wait(&self, mailbox: &Arc<Mailbox>) {
+        self.waiting.add(mailbox);
+        if self.is_valid() {
+            mailbox.offer_again();
+        }
     }
 
     /// Whether the last renewal is recent enough.

@@ -24,7 +24,7 @@ use crate::codec::QoS;
 use crate::machine::effect::{ApplicationMessage, Granted};
 use crate::machine::subscriptions::SubscriptionIndex;
 use crate::mailbox::{Filling, Item, Mailbox, RequestId, WakeList};
-use local::LocalSubscriber;
+use local::{GrantedBody, LocalSubscriber};
 use route::LookUp;
 use shared::RoundRobins;
 
@@ -57,6 +57,9 @@ pub struct Router {
     round_robins: RoundRobins,
     /// Routes of recent messages from the log. Apply alone delivers those, so the lock is never contended.
     logged_routes: Mutex<FxHashMap<Box<str>, Route>>,
+    /// The large body of the last message of a session's queue: the next one is often the same message for another
+    /// session.
+    granted_body: Mutex<GrantedBody>,
 }
 
 impl Router {
@@ -73,6 +76,7 @@ impl Router {
             peers,
             round_robins: RoundRobins::new(node),
             logged_routes: Mutex::default(),
+            granted_body: Mutex::default(),
         })
     }
 
@@ -213,7 +217,12 @@ impl Router {
     /// Delivers a message to one connection of this node, whatever it has subscribed to. Returns whether it was taken.
     pub fn deliver_to(&self, mailbox: &Arc<Mailbox>, message: &Message<'_>) -> bool {
         let target = LocalSubscriber::new(SessionId::default(), mailbox, QoS::ExactlyOnce);
-        target.deliver(message, &mut Throttled::new(), &mut WakeList::default())
+        target.deliver(
+            message,
+            None,
+            &mut Throttled::new(),
+            &mut WakeList::default(),
+        )
     }
 
     /// Puts a message into a mailbox that its own connection fills.
@@ -282,7 +291,7 @@ impl Router {
             retain,
             ..Message::logged(published, expiry_s)
         };
-        if let Err(refused) = target.push_qos_0(&message, wake) {
+        if let Err(refused) = target.push_qos_0(&message, None, wake) {
             mailbox.count_refused(refused);
         }
     }
@@ -293,7 +302,8 @@ impl Router {
         let Some(mailbox) = self.mailbox(granted.connection) else {
             return;
         };
-        let must_wake = match local::put_granted(&mailbox, granted) {
+        let body = self.granted_body.lock().of(granted, &mailbox);
+        let must_wake = match local::put_granted(&mailbox, granted, body.as_ref()) {
             Ok(must_wake) => must_wake,
             Err(_) if granted.qos == QoS::AtMostOnce => false,
             Err(_) => mailbox.push_item(Item::Undeliverable(granted.sequence)),
@@ -301,6 +311,24 @@ impl Router {
         if must_wake {
             wake.add(&mailbox);
         }
+    }
+
+    /// Puts the first message that a mailbox withholds into it, or passes it over when it is no longer in the session's
+    /// queue. Called by the connection's task.
+    pub fn put_withheld(mailbox: &Mailbox, granted: Option<&Granted>) {
+        let Some(granted) = granted else {
+            // Without a packet there is nothing that could be refused.
+            let _ = mailbox.push_withheld(None, |_| Ok(None));
+            return;
+        };
+        if local::put_withheld(mailbox, granted).is_err() {
+            mailbox.push_item(Item::Undeliverable(granted.sequence));
+        }
+    }
+
+    /// The connections of this node.
+    pub fn mailboxes(&self) -> Vec<Arc<Mailbox>> {
+        self.connections.read().values().cloned().collect()
     }
 
     /// Begins the delivery of a batch of messages from another node.

@@ -128,12 +128,14 @@ impl Group {
         for (_, location) in in_turn(&self.members, turn) {
             match location {
                 MemberLocation::Remote(node) => return Some(*node),
-                MemberLocation::Local(subscriber) => match subscriber.push_qos_0(message, wake) {
-                    Ok(()) => return None,
-                    Err(refused) => {
-                        first_refused = first_refused.or(Some((subscriber, refused)));
+                MemberLocation::Local(subscriber) => {
+                    match subscriber.push_qos_0(message, None, wake) {
+                        Ok(()) => return None,
+                        Err(refused) => {
+                            first_refused = first_refused.or(Some((subscriber, refused)));
+                        }
                     }
-                },
+                }
             }
         }
         count(first_refused);
@@ -153,7 +155,7 @@ impl Group {
             .collect();
         let mut first_refused = None;
         for &subscriber in in_turn(&local, turn) {
-            match subscriber.push_qos_0(message, wake) {
+            match subscriber.push_qos_0(message, None, wake) {
                 Ok(()) => return,
                 Err(refused) => first_refused = first_refused.or(Some((subscriber, refused))),
             }

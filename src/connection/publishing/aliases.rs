@@ -9,10 +9,15 @@ use crate::codec::ReasonCode;
 use crate::connection::end::Ended;
 use crate::telemetry::labels::DisconnectReason;
 
+/// What an alias takes beside its topic, bytes.
+const ALIAS_BYTES: usize = 48;
+
 /// The topics that the client has given a number.
 #[derive(Debug, Default)]
 pub(super) struct TopicAliases {
     topics: FxHashMap<NonZeroU16, Arc<str>>,
+    /// Bytes of the topics.
+    bytes: usize,
 }
 
 impl TopicAliases {
@@ -42,8 +47,16 @@ impl TopicAliases {
                 .ok_or(Ended::protocol("the topic alias was never set"));
         }
         let topic: Arc<str> = topic.into();
-        self.topics.insert(alias, topic.clone());
+        self.bytes += topic.len() + ALIAS_BYTES;
+        if let Some(before) = self.topics.insert(alias, topic.clone()) {
+            self.bytes -= before.len() + ALIAS_BYTES;
+        }
         Ok(topic)
+    }
+
+    /// Memory that they take, about.
+    pub(super) fn memory(&self) -> usize {
+        self.bytes
     }
 }
 

@@ -380,6 +380,7 @@ pub(super) fn deliver(
         payload: publish.payload,
     };
     let confirm_to = request_id.map(|request_id| (&context.mailbox, request_id));
+    context.work += route.work(publish.payload.len());
     let router = &context.broker.services.router;
     let delivered = router.deliver(route, &message, confirm_to, &mut context.wake);
     let metrics = &context.broker.metrics;

@@ -17,6 +17,7 @@ use super::sys;
 use crate::codec::{PacketId, Publish, QoS, ReasonCode};
 use crate::machine::effect::Reply;
 use crate::mailbox::RequestId;
+use crate::mailbox::back_pressure::BackPressureState;
 use crate::router::Route;
 use aliases::TopicAliases;
 use exchanges::{Exchanges, deliver};
@@ -95,7 +96,7 @@ impl Publishing {
             return exchanges.propose(context, topic, publish);
         };
         if !self.has_routing_lease {
-            return Flow::Retry;
+            return context.await_routing_lease();
         }
         deliver(context, route, topic, publish, None);
         Flow::Continue
@@ -138,14 +139,27 @@ impl Publishing {
             return Ok(flow);
         };
         // A client that is behind must be read all the same: two clients may wait for each other's acknowledgements.
+        let back_pressure = route.back_pressure();
         let is_throttled =
-            !client_is_behind && exchanges.is_throttled(route.back_pressure(), route.has_remote());
-        if !self.has_routing_lease || is_throttled {
+            !client_is_behind && exchanges.is_throttled(back_pressure, route.has_remote());
+        if !self.has_routing_lease {
+            return Ok(context.await_routing_lease());
+        }
+        if is_throttled {
+            // Otherwise an acknowledgement of its own is deferred, and its release wakes the connection.
+            if back_pressure == BackPressureState::Full {
+                route.await_room(&context.mailbox);
+            }
             return Ok(Flow::Retry);
         }
         exchanges.begin(packet_id, publish.qos);
         exchanges.deliver(context, route, topic, publish, packet_id);
         Ok(Flow::Continue)
+    }
+
+    /// Bytes that are kept for the client's aliases and its routes.
+    pub(super) fn memory(&self) -> usize {
+        self.aliases.memory() + self.routes.memory()
     }
 
     /// PUBREL; tells whether the log must know of it before PUBCOMP.

@@ -193,6 +193,12 @@ impl Subscribing {
         context.mailbox.is_filled()
     }
 
+    /// Bytes that are kept for retained messages that are still to be sent, about.
+    pub(super) fn memory(&self) -> usize {
+        // Most connections have none.
+        self.readers.iter().map(RetainedReader::bytes).sum()
+    }
+
     /// Whether retained messages are still to be sent.
     pub(super) fn has_retained(&self) -> bool {
         !self.readers.is_empty()

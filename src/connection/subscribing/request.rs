@@ -13,3 +13,15 @@ pub(in crate::connection) struct SubscribeRequest {
     /// One per subscription.
     pub(super) readers: Vec<RetainedReader>,
 }
+
+impl SubscribeRequest {
+    /// Memory that it takes, about.
+    pub(in crate::connection) fn bytes(&self) -> usize {
+        self.reasons.len()
+            + self
+                .readers
+                .iter()
+                .map(RetainedReader::bytes)
+                .sum::<usize>()
+    }
+}

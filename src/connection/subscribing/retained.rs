@@ -64,6 +64,11 @@ impl RetainedReader {
         }
     }
 
+    /// Memory that it takes, about.
+    pub(super) fn bytes(&self) -> usize {
+        size_of::<RetainedReader>() + self.subscription.filter.len() + self.from.len()
+    }
+
     /// The subscription was made by this log entry; tells whether retained messages are to be read for it.
     pub(super) fn start(&mut self, index: LogIndex, is_new: bool) -> bool {
         self.index = index;

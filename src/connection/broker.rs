@@ -11,7 +11,11 @@ use super::routing_lease::RoutingLease;
 use super::sys::{SysPublisher, SysTopics};
 use crate::auth::{self, Authenticator, Exchange};
 use crate::base::ids::{ConnectionId, NodeId};
+use crate::base::lease::Lease;
+use crate::base::time::{Elapsed, elapsed_now};
 use crate::config::{Config, MqttConfig};
+use crate::forward::hand_over::HandOvers;
+use crate::machine::read;
 use crate::machine::tables::Backing;
 use crate::mailbox::back_pressure::OutboxLimits;
 use crate::mailbox::memory::NodeMemory;
@@ -38,6 +42,8 @@ pub(crate) struct Services {
     pub(crate) clock: Arc<Clock>,
     /// Figures of the applied state.
     pub(crate) view: Arc<View>,
+    /// For sessions that other connections own.
+    pub(crate) hand_overs: Arc<HandOvers>,
 }
 
 /// What the operator configured.
@@ -96,9 +102,14 @@ impl Settings {
 }
 
 /// Whether the node may serve clients, and how.
+///
+/// Invariant: the node serves only until a deadline that its last confirmed contact with the leader has set. Nobody has
+/// to notice that it has passed: whoever serves asks for each turn.
 #[derive(Debug)]
 pub(crate) struct NodeState {
-    serving: AtomicBool,
+    /// The node's incarnation is registered.
+    registered: AtomicBool,
+    contact: Lease,
     draining: AtomicBool,
     routing_lease: RoutingLease,
     next_connection: AtomicU64,
@@ -110,7 +121,8 @@ impl Default for NodeState {
     /// A node that does not serve yet.
     fn default() -> Self {
         NodeState {
-            serving: AtomicBool::new(false),
+            registered: AtomicBool::new(false),
+            contact: Lease::default(),
             draining: AtomicBool::new(false),
             routing_lease: RoutingLease::default(),
             next_connection: AtomicU64::new(1),
@@ -120,14 +132,24 @@ impl Default for NodeState {
 }
 
 impl NodeState {
-    /// Whether the node's incarnation is registered and a quorum is in reach.
+    /// Whether the node's incarnation is registered, and its contact with the leader recent enough.
     pub(crate) fn is_serving(&self) -> bool {
-        self.serving.load(Ordering::Acquire)
+        self.is_serving_at(elapsed_now())
     }
 
-    /// Sets what [`NodeState::is_serving`] tells; returns what it told before.
-    pub(crate) fn set_serving(&self, serving: bool) -> bool {
-        self.serving.swap(serving, Ordering::AcqRel)
+    /// The same at `now`.
+    pub(crate) fn is_serving_at(&self, now: Elapsed) -> bool {
+        self.registered.load(Ordering::Acquire) && self.contact.holds_at(now)
+    }
+
+    /// Sets whether the node's incarnation is registered.
+    pub(crate) fn set_registered(&self, registered: bool) {
+        self.registered.store(registered, Ordering::Release);
+    }
+
+    /// Until when the last contact lets the node serve.
+    pub(crate) fn contact(&self) -> &Lease {
+        &self.contact
     }
 
     /// Whether the node is shutting down.
@@ -198,6 +220,15 @@ impl Broker {
             router: self.services.router.clone(),
             view: self.services.view.clone(),
             metrics: self.metrics.clone(),
+        }
+    }
+
+    /// If a connection owns the session of this client, has it propose what the client has sent there.
+    pub(crate) async fn hand_over(&self, client_id: &str) {
+        let services = &self.services;
+        let session = read::session(&*services.backing, client_id);
+        if let Some(owner) = session.as_ref().and_then(read::owner) {
+            services.hand_overs.ask(owner).await;
         }
     }
 

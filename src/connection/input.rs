@@ -166,6 +166,16 @@ impl Input {
         self.has_more || self.held.is_some()
     }
 
+    /// Whether packets are left for the next turn.
+    pub(super) fn has_more(&self) -> bool {
+        self.has_more
+    }
+
+    /// Drops everything: the connection has ended.
+    pub(super) fn clear(&mut self) {
+        *self = Input::default();
+    }
+
     /// Whether the client may be read.
     pub(super) fn takes_more(&self) -> bool {
         let has_room =
@@ -194,7 +204,7 @@ impl Input {
         connection: &mut Connection,
         bytes: &[u8],
     ) -> Result<(), Ended> {
-        connection.begin_turn();
+        connection.begin_turn()?;
         let handled = if self.unhandled.is_empty() {
             let (taken, handled) = self.handle(connection, bytes);
             self.unhandled.extend_from_slice(&bytes[taken..]);
@@ -213,7 +223,7 @@ impl Input {
     /// # Errors
     /// When the connection must end.
     pub(super) fn offer_again(&mut self, connection: &mut Connection) -> Result<Turn, Ended> {
-        connection.begin_turn();
+        connection.begin_turn()?;
         let offered = self.offer_in_turn(connection);
         connection.end_turn();
         let turn = offered?;

@@ -21,10 +21,15 @@ const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes that are read meanwhile: more than a client has under way that stops when it sees the end.
 const LINGER_BYTES: usize = 16 << 20;
 
-/// Sends the last packets and shuts the server's half down; the connection ends whether they arrive or not.
-pub(super) async fn send_last(stream: &TcpStream, bytes: &[u8]) {
+/// Sends the last packets, within a bound of time; the connection ends whether they arrive or not.
+pub(super) async fn write_last(stream: &TcpStream, bytes: &[u8]) {
     // A client that does not read its last packets loses them.
     let _ = tokio::time::timeout(LAST_PACKETS_TIMEOUT, write_all(stream, bytes)).await;
+}
+
+/// Tells the client that nothing more comes.
+pub(super) fn end_stream(stream: &TcpStream) {
+    // It fails when the client has closed the connection.
     let _ = socket2::SockRef::from(stream).shutdown(std::net::Shutdown::Write);
 }
 
@@ -74,7 +79,8 @@ mod tests {
         });
         let (stream, _) = listener.accept().await.expect("a client");
         stream.readable().await.expect("it sends");
-        send_last(&stream, b"reason").await;
+        write_last(&stream, b"reason").await;
+        end_stream(&stream);
         linger(&stream).await;
         drop(stream);
         assert_eq!(client.await.expect("no panic"), b"reason");

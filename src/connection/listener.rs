@@ -11,7 +11,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::broker::Broker;
-use super::linger::{linger, send_last};
+use super::linger::{end_stream, linger, write_last};
 use super::refusal::{Refusal, version_of};
 use super::socket::read_some;
 use super::task;
@@ -141,7 +141,8 @@ fn refuse(
     tokio::spawn(async move {
         if let Ok(Some(bytes)) = tokio::time::timeout(REFUSAL_TIMEOUT, beginning(&stream)).await {
             let refusal = Refusal::no_room(version_of(&bytes), cause, text);
-            send_last(&stream, &refusal.packet).await;
+            write_last(&stream, &refusal.packet).await;
+            end_stream(&stream);
             linger(&stream).await;
         }
         drop(stream);

@@ -45,7 +45,9 @@ pub(super) struct Requests {
     /// Each with the bytes that its content takes.
     slots: Vec<Option<(usize, Request)>>,
     free: Vec<RequestId>,
-    count: usize,
+    count: u32,
+    /// Those of them that are requests to the state store.
+    stores: u32,
     bytes: usize,
 }
 
@@ -57,6 +59,7 @@ impl Requests {
     pub(super) fn insert(&mut self, request: Request) -> RequestId {
         let bytes = request.bytes();
         self.count += 1;
+        self.stores += u32::from(matches!(request, Request::Store(_)));
         self.bytes += bytes;
         let request = (bytes, request);
         match self.free.pop() {
@@ -89,6 +92,7 @@ impl Requests {
         let (bytes, request) = self.slots.get_mut(request_id as usize)?.take()?;
         self.count -= 1;
         self.bytes -= bytes;
+        self.stores -= u32::from(matches!(request, Request::Store(_)));
         if self.count == 0 && self.slots.len() > Self::KEPT_SLOTS {
             *self = Requests::default();
         } else {
@@ -104,7 +108,12 @@ impl Requests {
 
     /// Number of requests under way.
     pub(super) fn len(&self) -> usize {
-        self.count
+        self.count as usize
+    }
+
+    /// Requests to the state store under way. They are messages with QoS 1, so they count against the receive maximum.
+    pub(super) fn stores(&self) -> usize {
+        self.stores as usize
     }
 }
 

@@ -1,10 +1,10 @@
 //! How long this node may match messages against its own replica of the subscriptions.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
+use crate::base::lease::Lease;
 use crate::base::limits;
+use crate::base::time::{Elapsed, elapsed_now};
 use crate::mailbox::Mailbox;
 use crate::mailbox::wait_list::WaitList;
 
@@ -13,47 +13,31 @@ use crate::mailbox::wait_list::WaitList;
 ///
 /// Invariant: whoever subscribes waits at least that long for a silent node, so no message that such a node accepts
 /// later misses the subscriber (P6).
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct RoutingLease {
-    origin: Instant,
-    /// Milliseconds after `origin`.
-    until: AtomicU64,
+    lease: Lease,
     /// Connections whose client's PUBLISH waits for the lease.
     waiting: WaitList,
 }
 
-impl Default for RoutingLease {
-    fn default() -> Self {
-        RoutingLease {
-            origin: Instant::now(),
-            until: AtomicU64::new(0),
-            waiting: WaitList::default(),
-        }
-    }
-}
-
 impl RoutingLease {
-    /// A quorum has answered a question that was asked at `since`.
-    pub(crate) fn renew(&self, since: Instant) {
-        let until = since + limits::ROUTING_LEASE - self.origin;
-        self.until.store(
-            u64::try_from(until.as_millis()).unwrap_or(u64::MAX),
-            Ordering::Release,
-        );
+    /// A quorum has answered a question that was asked at `asked`.
+    pub(crate) fn renew(&self, asked: Elapsed) {
+        self.lease.hold_until(asked.plus(limits::ROUTING_LEASE));
         self.waiting.wake();
     }
 
     /// Has a connection offer its client's PUBLISH again when the lease is renewed.
     pub(crate) fn wait(&self, mailbox: &Arc<Mailbox>) {
         self.waiting.add(mailbox);
-        if self.is_valid() {
+        if self.is_valid_at(elapsed_now()) {
             mailbox.offer_again();
         }
     }
 
     /// Whether the last renewal is recent enough.
-    pub(crate) fn is_valid(&self) -> bool {
-        self.origin.elapsed().as_millis() < u128::from(self.until.load(Ordering::Acquire))
+    pub(crate) fn is_valid_at(&self, now: Elapsed) -> bool {
+        self.lease.holds_at(now)
     }
 }
 
@@ -66,14 +50,14 @@ mod tests {
     #[test]
     fn a_lease_lasts_from_the_question_not_from_the_answer() {
         let lease = RoutingLease::default();
-        assert!(!lease.is_valid());
-        lease.renew(Instant::now());
-        assert!(lease.is_valid());
-        let lease = RoutingLease {
-            origin: Instant::now() - limits::ROUTING_LEASE - Duration::from_secs(1),
-            ..RoutingLease::default()
-        };
-        lease.renew(lease.origin + Duration::from_millis(900));
-        assert!(!lease.is_valid(), "asked more than a second ago");
+        let asked = Elapsed::default().plus(Duration::from_secs(7));
+        assert!(!lease.is_valid_at(asked));
+        lease.renew(asked);
+        assert!(lease.is_valid_at(asked));
+        assert!(lease.is_valid_at(asked.plus(Duration::from_millis(999))));
+        assert!(
+            !lease.is_valid_at(asked.plus(limits::ROUTING_LEASE)),
+            "asked a second ago, whenever the answer came"
+        );
     }
 }

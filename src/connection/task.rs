@@ -8,6 +8,7 @@
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::future::poll_fn;
+use std::io::Read as _;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -24,12 +25,13 @@ use super::drain_timeout::DrainTimeout;
 use super::end::Ended;
 use super::handshake;
 use super::input::{Input, Turn};
-use super::linger::{linger, send_last};
+use super::linger::{end_stream, linger, write_last};
 use super::liveness::Liveness;
 use super::rate::ClientRate;
 use super::refusal::Refusal;
 use super::socket::{READ_BUFFER, is_transient};
 use crate::base::limits;
+use crate::base::pulse::{Phase, busy};
 use crate::mailbox::memory::Charge;
 use crate::mailbox::{Contents, End};
 use crate::telemetry::labels::DisconnectReason;
@@ -56,7 +58,7 @@ enum Event {
 /// connections are idle most of the time, and there are many.
 pub(super) async fn serve(broker: &Arc<Broker>, stream: TcpStream, address: SocketAddr) {
     match Box::pin(begin(broker, stream)).await {
-        Ok(task) => task.run(address).await,
+        Ok(mut task) => task.run(address).await,
         Err(refused) => Box::pin(refuse(broker, refused, address)).await,
     }
 }
@@ -64,7 +66,8 @@ pub(super) async fn serve(broker: &Arc<Broker>, stream: TcpStream, address: Sock
 /// Tells a client why it is refused.
 async fn refuse(broker: &Broker, refused: Box<(TcpStream, Refusal)>, address: SocketAddr) {
     let (stream, refusal) = &*refused;
-    send_last(stream, &refusal.packet).await;
+    write_last(stream, &refusal.packet).await;
+    end_stream(stream);
     report_end(broker, &refusal.ended, address, "");
     if !refusal.packet.is_empty() {
         linger(stream).await;
@@ -127,8 +130,15 @@ struct Task {
 }
 
 impl Task {
-    async fn run(mut self: Box<Self>, address: SocketAddr) {
+    async fn run(&mut self, address: SocketAddr) {
         let Err(ended) = self.serve().await;
+        Box::pin(self.close(ended, address)).await;
+    }
+
+    async fn close(&mut self, ended: Ended, address: SocketAddr) {
+        // The log is told first: the client's last packets may take their time.
+        let is_known = self.connection.close(&ended);
+        self.input.clear();
         let context = self.connection.context_mut();
         let client_id = context.options.client_id.clone();
         // No publisher waits for the last packets.
@@ -137,16 +147,25 @@ impl Task {
         if let Some(reason) = ended.reason {
             // Acknowledgements may be left of what is done.
             self.connection.disconnect(reason, ended.text);
-            let rest = self.connection.context().output.to_vec();
-            Box::pin(send_last(&self.stream, &rest)).await;
+            let last = self.connection.context().output.to_vec();
+            write_last(&self.stream, &last).await;
         }
-        self.connection.close(&ended);
-        let broker = self.connection.context().broker.clone();
+        let context = self.connection.context_mut();
+        context.output.clear();
+        context.mailbox.keep(0);
+        self.charge.set(0);
+        let broker = context.broker.clone();
+        let router = &broker.services.router;
+        router.unregister(context.mailbox.connection);
+        // The client may connect to another node as soon as it sees the end of the stream: by then the log knows.
+        // Without a quorum it won't in time, and no node opens a session.
+        if broker.state.is_serving() {
+            let _ = tokio::time::timeout(limits::END_COMMIT_TIMEOUT, is_known).await;
+        }
+        end_stream(&self.stream);
         report_end(&broker, &ended, address, &client_id);
         if ended.reason.is_some() && !broker.state.is_draining() {
-            // Everything but the socket is given back.
-            let Task { stream, .. } = *self;
-            Box::pin(async move { linger(&stream).await }).await;
+            linger(&self.stream).await;
         }
     }
 
@@ -154,7 +173,9 @@ impl Task {
         loop {
             let mut turn = self.exchange()?;
             if self.input.is_waiting() && turn == Turn::Done {
-                turn = self.input.offer_again(&mut self.connection)?;
+                turn = busy(Phase::Packets, || {
+                    self.input.offer_again(&mut self.connection)
+                })?;
                 self.note_arrival(Instant::now());
                 turn = turn.or(self.exchange()?);
             }
@@ -280,7 +301,9 @@ impl Task {
     fn handle(&mut self, bytes: &[u8]) -> Result<(), Ended> {
         let metrics = &self.connection.context().broker.metrics;
         metrics.bytes_received.add(bytes.len() as u64);
-        self.input.receive(&mut self.connection, bytes)?;
+        busy(Phase::Packets, || {
+            self.input.receive(&mut self.connection, bytes)
+        })?;
         let now = Instant::now();
         self.note_arrival(now);
         if let Some(rate) = &mut self.rate {
@@ -308,7 +331,8 @@ impl Task {
     /// Takes what is in the mailbox.
     fn drain(&mut self) -> Result<(), Ended> {
         let drained = CONTENTS.with_borrow_mut(|contents| {
-            let drained = self.connection.drain_mailbox(contents);
+            let drain = || self.connection.drain_mailbox(contents);
+            let drained = busy(Phase::Mailbox, drain);
             if drained.is_err() {
                 // What is left is this client's, and must not reach another.
                 *contents = Contents::default();
@@ -316,7 +340,38 @@ impl Task {
             drained
         });
         self.connection.context_mut().wake.wake();
-        drained
+        drained?;
+        if self.connection.is_handing_over() {
+            self.read_for_hand_over()?;
+            self.connection.hand_over();
+        }
+        Ok(())
+    }
+
+    /// Handles what the socket has, without waiting for more, whatever keeps the client from being read otherwise.
+    fn read_for_hand_over(&mut self) -> Result<(), Ended> {
+        let mut taken = 0;
+        while taken < limits::HAND_OVER_BYTES {
+            let read = READ_BUFFER.with_borrow_mut(|buffer| {
+                // The kernel is asked: the runtime may not have noticed yet that there is something.
+                let read = match (&*socket2::SockRef::from(&self.stream)).read(buffer) {
+                    Ok(0) => return Err(Ended::network()),
+                    Ok(read) => read,
+                    Err(error) if is_transient(&error) => return Ok(0),
+                    Err(_) => return Err(Ended::network()),
+                };
+                self.handle(&buffer[..read]).map(|()| read)
+            })?;
+            if read == 0 {
+                break;
+            }
+            taken += read;
+        }
+        // Whoever takes the session over waits for all of it.
+        while self.input.has_more() {
+            self.input.offer_again(&mut self.connection)?;
+        }
+        Ok(())
     }
 
     /// Tells the mailbox how much this client has got, and thereby those who publish to it.
@@ -388,3 +443,7 @@ mod tests {
         assert!(future <= 448, "{future}");
     }
 }
+
+#[cfg(test)]
+#[path = "closing_tests.rs"]
+mod closing_tests;

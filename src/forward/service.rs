@@ -3,20 +3,24 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Instant;
 
-use futures::Stream;
+use futures::{Stream, StreamExt as _};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::hand_over::HandOvers;
 use super::inbox::{InboundStream, Inboxes};
 use super::last_seen::LastSeen;
 use crate::base::ids::{Incarnation, LogIndex, NodeId};
 use crate::base::proto::cluster::cluster_server::Cluster;
 use crate::base::proto::cluster::{
-    DeliverRequest, DeliverResponse, ProposeRequest, ProposeResponse,
+    ContactRequest, ContactResponse, DeliverRequest, DeliverResponse, HandOverRequest,
+    HandOverResponse, ProposeRequest, ProposeResponse,
 };
+use crate::base::pulse::{Phase, busy};
 use crate::raft::{Leadership, Raft};
 use crate::replica::proposer::SequencedProposal;
 use crate::replica::sequencer::Sequencer;
@@ -41,6 +45,8 @@ pub struct ClusterService {
     pub last_seen: Arc<LastSeen>,
     /// What the other nodes have sent.
     pub inboxes: Arc<Inboxes>,
+    /// For connections whose sessions are about to be taken over.
+    pub hand_overs: Arc<HandOvers>,
     /// The runtime on which messages are delivered to connections.
     pub clients: Handle,
 }
@@ -66,11 +72,9 @@ impl ClusterService {
             let (node, incarnation) = (NodeId(message.node), Incarnation(message.incarnation));
             // A node that was removed gets no entries, so it would never see what becomes of its proposals.
             if !self.raft.is_member(node) {
-                return Err(Status::permission_denied(format!(
-                    "node {node} is not a member of the cluster"
-                )));
+                return Err(not_a_member(node));
             }
-            self.last_seen.note(node, incarnation);
+            self.last_seen.note(node, incarnation, Instant::now());
             if message.sequence != 0 {
                 let proposal = SequencedProposal {
                     incarnation,
@@ -83,6 +87,38 @@ impl ClusterService {
     }
 }
 
+impl ClusterService {
+    /// Answers a node that asks whether it may go on serving.
+    ///
+    /// The order matters. The sign of life is noted first, and only then a majority confirms that this node leads: so
+    /// the leader that counts it is the one that could declare the node down, or an earlier one, after which every node
+    /// has its full lease.
+    async fn confirm(&self, request: ContactRequest) -> Result<ContactResponse, Status> {
+        let (node, incarnation) = (NodeId(request.node), Incarnation(request.incarnation));
+        if !self.raft.is_member(node) {
+            return Err(not_a_member(node));
+        }
+        if !self.leadership.borrow().is_leader {
+            return Err(Status::failed_precondition("this node does not lead"));
+        }
+        if !self.last_seen.note(node, incarnation, Instant::now()) {
+            return Err(Status::failed_precondition(
+                "this incarnation is being declared down",
+            ));
+        }
+        let index = self.raft.confirm_leadership().await;
+        let index = index.map_err(|error| Status::unavailable(error.to_string()))?;
+        Ok(ContactResponse {
+            index: index.0,
+            ..ContactResponse::default()
+        })
+    }
+}
+
+fn not_a_member(node: NodeId) -> Status {
+    Status::permission_denied(format!("node {node} is not a member of the cluster"))
+}
+
 #[tonic::async_trait]
 impl Cluster for ClusterService {
     async fn propose(
@@ -92,6 +128,24 @@ impl Cluster for ClusterService {
         self.raft.admit_forwarding(request.metadata())?;
         self.take_proposals(request.into_inner()).await?;
         Ok(Response::new(ProposeResponse {}))
+    }
+
+    async fn hand_over(
+        &self,
+        request: Request<HandOverRequest>,
+    ) -> Result<Response<HandOverResponse>, Status> {
+        self.raft.admit_forwarding(request.metadata())?;
+        self.hand_overs.answer(request.into_inner()).await;
+        Ok(Response::new(HandOverResponse {}))
+    }
+
+    async fn contact(
+        &self,
+        request: Request<ContactRequest>,
+    ) -> Result<Response<ContactResponse>, Status> {
+        self.raft.admit_forwarding(request.metadata())?;
+        let answer = self.confirm(request.into_inner()).await?;
+        Ok(Response::new(answer))
     }
 
     type DeliverStream = Pin<Box<dyn Stream<Item = Result<DeliverResponse, Status>> + Send>>;
@@ -109,6 +163,7 @@ impl Cluster for ClusterService {
             answers,
             inbound: None,
             awaited_index: 0,
+            waiting: None,
         };
         self.clients.spawn(receiving.run(request.into_inner()));
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
@@ -125,15 +180,25 @@ struct Receiving {
     inbound: Option<InboundStream>,
     /// The log index that the other node waits for, 0 when none.
     awaited_index: u64,
+    /// A batch that follows what is in the log further on than this node has applied. Nothing is read behind it; the
+    /// other node bounds how much it sends without an answer. There is no deadline: a node whose apply stands gives its
+    /// clients up.
+    waiting: Option<DeliverRequest>,
 }
 
 /// The other node takes no more answers: the call has ended.
 struct Ended;
 
 impl Receiving {
-    async fn run(mut self, mut stream: Streaming<DeliverRequest>) {
+    async fn run(mut self, mut stream: impl Stream<Item = Result<DeliverRequest, Status>> + Unpin) {
         loop {
             let applied = self.applied.borrow_and_update().0;
+            let may_deliver = |waiting: &mut DeliverRequest| waiting.after <= applied;
+            if let Some(request) = self.waiting.take_if(may_deliver)
+                && self.handle(&request, applied).await.is_err()
+            {
+                return;
+            }
             let reached = self.awaited_index != 0 && applied >= self.awaited_index;
             if reached {
                 self.awaited_index = 0;
@@ -149,15 +214,14 @@ impl Receiving {
                 }
             };
             tokio::select! {
-                request = stream.message() => match request {
-                    Ok(Some(request)) => {
-                        if self.handle(&request, applied).await.is_err() {
-                            return;
-                        }
+                request = stream.next(), if self.waiting.is_none() => match request {
+                    Some(Ok(request)) => {
+                        self.awaited_index = self.awaited_index.max(request.applied);
+                        self.waiting = Some(request);
                     }
                     _ => return,
                 },
-                changed = self.applied.changed(), if self.awaited_index != 0 => {
+                changed = self.applied.changed(), if self.awaited_index != 0 || self.waiting.is_some() => {
                     if changed.is_err() {
                         return;
                     }
@@ -168,8 +232,7 @@ impl Receiving {
     }
 
     async fn handle(&mut self, request: &DeliverRequest, applied: u64) -> Result<(), Ended> {
-        self.deliver(request);
-        self.awaited_index = self.awaited_index.max(request.applied);
+        busy(Phase::Messages, || self.deliver(request));
         self.answer(applied).await
     }
 

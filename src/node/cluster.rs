@@ -8,6 +8,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tonic::transport::server::TcpIncoming;
 
+use super::contact::Contact;
 use super::incarnation::IncarnationTask;
 use super::leases::NodeLeases;
 use crate::base::ids::NodeId;
@@ -15,7 +16,6 @@ use crate::base::limits;
 use crate::base::proto::cluster::cluster_server::ClusterServer;
 use crate::config::Config;
 use crate::connection::broker::Broker;
-use crate::forward::inbox::Inboxes;
 use crate::forward::last_seen::LastSeen;
 use crate::forward::outbox::Outboxes;
 use crate::forward::service::ClusterService;
@@ -46,7 +46,8 @@ impl ClusterTasks {
     pub(super) fn start(self, listener: TcpListener, replication: &Handle) {
         let raft = self.raft;
         let local = self.broker.settings.node;
-        let (sequencer, sequence) = Sequencer::new(raft.clone(), self.due, self.clock);
+        let metrics = self.broker.metrics.clone();
+        let (sequencer, sequence) = Sequencer::new(raft.clone(), self.due, self.clock, metrics);
         replication.spawn(sequence);
         let forwarder = ProposalForwarder {
             local,
@@ -56,11 +57,13 @@ impl ClusterTasks {
             leadership: raft.leadership(),
         };
         replication.spawn(forwarder.run());
+        let inboxes = self.outboxes.inboxes().clone();
         let streams = PeerStreams {
             local,
             raft: raft.clone(),
             proposer: self.broker.services.proposer.clone(),
             outboxes: self.outboxes,
+            metrics: self.broker.metrics.clone(),
         };
         tokio::spawn(Arc::new(streams).run());
         let last_seen = Arc::new(LastSeen::default());
@@ -72,9 +75,14 @@ impl ClusterTasks {
             lease: self.node_lease,
         };
         tokio::spawn(leases.run());
+        let contact = Contact {
+            local,
+            raft: raft.clone(),
+            proposer: self.broker.services.proposer.clone(),
+        };
         let incarnation = IncarnationTask::new(
             self.broker.clone(),
-            raft.clone(),
+            contact,
             self.incarnation_events,
             self.give_up,
         );
@@ -86,7 +94,8 @@ impl ClusterTasks {
             applied: raft.applied(),
             router: self.broker.services.router.clone(),
             last_seen,
-            inboxes: Arc::new(Inboxes::default()),
+            hand_overs: self.broker.services.hand_overs.clone(),
+            inboxes,
             clients: Handle::current(),
         };
         replication.spawn(serve(listener, raft, service));

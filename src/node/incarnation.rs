@@ -1,73 +1,108 @@
 //! The incarnation of this node, and whether the node may serve clients: it has registered its incarnation and has
-//! contact with the quorum.
+//! contact with the leader, which a majority follows.
 //!
 //! A node that is cut off stops serving and disconnects its clients before the leader's lease for it runs out. An
 //! incarnation that the cluster has ended is followed by a new one.
 //!
-//! Invariant: a session never has two live owners.
+//! Invariant: a session never has two live owners. The right to serve ends by itself `cluster.give_up_ms` after the
+//! last question that a leader has confirmed was asked, and a leader declares the node down `cluster.node_lease_ms`
+//! after it heard such a question at the earliest, which is later.
 
+use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tokio::time::error::Elapsed;
 
-use crate::base::ids::{Incarnation, LogIndex};
-use crate::base::time::wall_now;
+use super::contact::{Contact, ContactError};
+use crate::base::ids::Incarnation;
+use crate::base::limits;
+use crate::base::time::{Elapsed, elapsed_now, wall_now};
 use crate::connection::broker::Broker;
 use crate::mailbox::{End, Item};
-use crate::raft::{Raft, ReadError};
 use crate::replica::applier::IncarnationEvent;
 
-/// How often the contact with the quorum is checked.
-const CHECK_INTERVAL: Duration = Duration::from_millis(250);
+/// Between a question that was not confirmed and the next one.
+const RETRY: Duration = Duration::from_millis(50);
 
-/// The answer of the quorum, if it came in time.
-type Contact = Result<Result<LogIndex, ReadError>, Elapsed>;
-
-/// Keeps [`NodeState::is_serving`](crate::connection::broker::NodeState::is_serving) right.
+/// Keeps [`NodeState`](crate::connection::broker::NodeState) right.
 pub(super) struct IncarnationTask {
     broker: Arc<Broker>,
-    raft: Raft,
+    contact: Contact,
     /// What the log says of this node's incarnation.
     events: mpsc::UnboundedReceiver<IncarnationEvent>,
     /// `cluster.give_up_ms`.
     give_up: Duration,
+    right: Right,
+}
+
+/// The right of a node to serve.
+#[derive(Debug, Default)]
+pub(super) struct Right {
     /// The present incarnation is registered.
     registered: bool,
-    /// When the question was asked that proved the contact with the quorum last; `None` when the node is cut off.
-    contact_at: Option<Instant>,
+    /// Until when the last contact lets the node serve; `None` when it was cut off, and before the first contact.
+    until: Option<Elapsed>,
 }
+
+impl Right {
+    /// The right of a registered incarnation that has had no contact yet.
+    #[cfg(test)]
+    pub(super) fn registered() -> Right {
+        Right {
+            registered: true,
+            until: None,
+        }
+    }
+
+    /// A leader has confirmed a question that was asked at `asked`. It counts from there, not from the answer.
+    pub(super) fn confirmed(&mut self, asked: Elapsed, give_up: Duration) {
+        let until = asked.plus(give_up);
+        self.until = Some(self.until.map_or(until, |known| known.max(until)));
+    }
+
+    /// When the node has to stop serving; `None` when it does not serve.
+    pub(super) fn ends_at(&self) -> Option<Elapsed> {
+        self.until.filter(|_| self.registered)
+    }
+
+    /// Whether the node may serve at `now`.
+    #[cfg(test)]
+    pub(super) fn holds_at(&self, now: Elapsed) -> bool {
+        self.ends_at().is_some_and(|end| now < end)
+    }
+}
+
+/// A question, when it was asked, and its answer.
+type Asked = (Elapsed, Result<(), ContactError>);
 
 impl IncarnationTask {
     pub(super) fn new(
         broker: Arc<Broker>,
-        raft: Raft,
+        contact: Contact,
         events: mpsc::UnboundedReceiver<IncarnationEvent>,
         give_up: Duration,
     ) -> IncarnationTask {
         IncarnationTask {
             broker,
-            raft,
+            contact,
             events,
             give_up,
-            registered: false,
-            contact_at: Some(Instant::now()),
+            right: Right::default(),
         }
     }
 
     /// Runs until the node stops.
     pub(super) async fn run(mut self) {
         self.begin();
+        let mut question = self.ask_after(Duration::ZERO);
         loop {
-            let raft = self.raft.clone();
-            // The time-out covers the interval before the question, too.
-            let barrier = async move { raft.read_barrier().await };
-            let answer = tokio::time::timeout(self.give_up, barrier);
-            let contact = async {
-                tokio::time::sleep(CHECK_INTERVAL).await;
-                let asked = Instant::now();
-                (asked, answer.await)
+            let end = self.right.ends_at();
+            let cut_off = async {
+                match end {
+                    Some(end) => tokio::time::sleep(end.since(elapsed_now())).await,
+                    None => std::future::pending().await,
+                }
             };
             tokio::select! {
                 event = self.events.recv() => {
@@ -79,10 +114,31 @@ impl IncarnationTask {
                     }
                     self.handle_event(event);
                 }
-                (asked, contact) = contact => self.handle_contact(asked, contact),
+                (asked, answer) = &mut question => {
+                    let pause = match answer {
+                        Ok(()) => limits::QUORUM_CONTACT_INTERVAL.saturating_sub(elapsed_now().since(asked)),
+                        Err(_) => RETRY,
+                    };
+                    self.handle_answer(asked, answer);
+                    question = self.ask_after(pause);
+                }
+                () = cut_off => self.give_up("no contact was confirmed in time"),
             }
-            self.update_serving();
+            self.update_state();
         }
+    }
+
+    /// Asks the leader, after a pause, whether this node may go on serving.
+    fn ask_after(&self, pause: Duration) -> Pin<Box<dyn Future<Output = Asked> + Send>> {
+        let contact = self.contact.clone();
+        // An answer that comes later is worth nothing; the leader may have changed, and another one would answer.
+        let timeout = self.give_up / 2;
+        Box::pin(async move {
+            tokio::time::sleep(pause).await;
+            let asked = elapsed_now();
+            let answer = tokio::time::timeout(timeout, contact.ask()).await;
+            (asked, answer.unwrap_or(Err(ContactError::TimedOut)))
+        })
     }
 
     /// Whether the node itself has ended its incarnation, to stop.
@@ -93,13 +149,15 @@ impl IncarnationTask {
     fn handle_event(&mut self, event: IncarnationEvent) {
         let present = self.broker.services.proposer.incarnation();
         match event {
-            IncarnationEvent::Registered(incarnation) => self.registered |= incarnation == present,
+            IncarnationEvent::Registered(incarnation) => {
+                self.right.registered |= incarnation == present;
+            }
             IncarnationEvent::Ended(incarnation) if incarnation == present => {
                 tracing::warn!(
                     %incarnation,
                     "the cluster has ended this node's incarnation; a new one begins"
                 );
-                self.registered = false;
+                self.right.registered = false;
                 self.stop_serving();
                 self.begin();
             }
@@ -107,31 +165,35 @@ impl IncarnationTask {
         }
     }
 
-    fn handle_contact(&mut self, asked: Instant, contact: Contact) {
-        if matches!(contact, Ok(Ok(_))) {
-            self.contact_at = Some(asked);
-            self.broker.state.routing_lease().renew(asked);
-            return;
-        }
-        let Some(since) = self.contact_at else {
-            return;
-        };
-        // A refusal says that this node is no member: nothing is gained by waiting.
-        let refused = matches!(contact, Ok(Err(ReadError::Refused(_))));
-        if refused || since.elapsed() > self.give_up {
-            self.contact_at = None;
-            let why = match contact {
-                Ok(Err(error)) => error.to_string(),
-                _ => "no answer".to_owned(),
-            };
-            tracing::warn!(why, "the quorum can't be reached: clients are disconnected");
-            self.stop_serving();
+    fn handle_answer(&mut self, asked: Elapsed, answer: Result<(), ContactError>) {
+        match answer {
+            Ok(()) => {
+                self.right.confirmed(asked, self.give_up);
+                self.broker.state.routing_lease().renew(asked);
+            }
+            // The answer is that this node is no member: nothing is gained by waiting.
+            Err(ContactError::Refused(why)) if self.right.until.is_some() => self.give_up(&why),
+            Err(error) => tracing::debug!(%error, "no contact"),
         }
     }
 
-    fn update_serving(&self) {
-        let serving = self.registered && self.contact_at.is_some();
-        if serving != self.broker.state.set_serving(serving) {
+    fn give_up(&mut self, why: &str) {
+        self.right.until = None;
+        tracing::warn!(why, "the quorum can't be reached: clients are disconnected");
+        self.stop_serving();
+    }
+
+    /// Makes the right known to whoever serves.
+    fn update_state(&self) {
+        let state = &self.broker.state;
+        let served = state.is_serving();
+        state.set_registered(self.right.registered);
+        match self.right.until {
+            Some(until) => state.contact().hold_until(until),
+            None => state.contact().end(),
+        }
+        let serving = state.is_serving();
+        if serving != served {
             tracing::info!(
                 serving,
                 incarnation = self.broker.services.proposer.incarnation().0,
@@ -149,7 +211,7 @@ impl IncarnationTask {
     }
 
     fn stop_serving(&self) {
-        self.broker.state.set_serving(false);
+        self.update_state();
         self.broker
             .services
             .router

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::watchdog::StuckThreads;
 use crate::base::ids::NodeId;
 use crate::config::Config;
 use crate::connection::broker::Broker;
@@ -9,7 +10,8 @@ use crate::http::{
     Admin, AdminError, AdminFuture, Check, ClusterStatus, JoinRequest, LeaveRequest, MemberStatus,
     NotReady, Readiness, TransferRequest,
 };
-use crate::raft::{ChangeError, Peer, Raft, Role};
+use crate::machine;
+use crate::raft::{ChangeError, Peer, Raft, Role, Status};
 
 /// Entries a replica may be behind and still count as caught up.
 const CAUGHT_UP: u64 = 1_000;
@@ -22,9 +24,15 @@ pub struct NodeStatus {
     pub raft: Raft,
     /// The node's connections.
     pub broker: Arc<Broker>,
+    /// The threads that do not come round.
+    pub(super) stuck: StuckThreads,
 }
 
 impl Readiness for NodeStatus {
+    fn stuck(&self) -> Vec<String> {
+        self.stuck.lock().clone()
+    }
+
     fn checks(&self) -> Vec<Check> {
         let status = self.raft.status();
         let state = &self.broker.state;
@@ -60,6 +68,14 @@ impl From<ChangeError> for AdminError {
     }
 }
 
+/// What an operator must know, one text each.
+fn problems(status: &Status) -> Vec<String> {
+    let refused = status.other_versions.iter();
+    refused
+        .map(|(from, why)| format!("node {from} is refused: {why}"))
+        .collect()
+}
+
 impl Admin for NodeStatus {
     fn status(&self) -> AdminFuture<'_, ClusterStatus> {
         let status = self.raft.status();
@@ -84,6 +100,8 @@ impl Admin for NodeStatus {
             committed_index: status.committed,
             applied_index: status.applied,
             members,
+            machine_version: machine::VERSION,
+            problems: problems(&status),
         };
         Box::pin(std::future::ready(Ok(answer)))
     }

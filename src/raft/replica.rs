@@ -11,6 +11,7 @@ use tonic::metadata::MetadataMap;
 
 use super::core::applier::StateMachineApplier;
 use super::core::config::RaftConfig;
+use super::core::read::{ReadIndexError, read_index};
 use super::core::roster::Roster;
 use super::core::state_machine::CoreRaft;
 use super::core::status;
@@ -108,6 +109,12 @@ impl Raft {
         self.inner.channels.messages(node.0, &info).ok()
     }
 
+    /// A client that asks `node`, the leader, for contact; on the connection of Raft's small messages.
+    pub fn contact_client(&self, node: NodeId) -> Option<ClusterClient> {
+        let info = self.inner.roster.node(node.0)?;
+        self.inner.channels.contacts(node.0, &info).ok()
+    }
+
     /// Appends `batch` to the leader's log without waiting for its commit. Batches proposed one after the
     /// other are appended in that order; within one term those accepted before a loss of leadership are a
     /// prefix of those proposed. Whether a batch was committed is seen when it is applied, or never.
@@ -159,6 +166,19 @@ impl Raft {
         self.inner.reads.barrier().await
     }
 
+    /// Confirms with a majority that this replica leads, and returns an index that covers everything committed by then.
+    /// Unlike [`Raft::read_barrier`] it asks no other replica, and does not wait until this one has applied the index.
+    ///
+    /// # Errors
+    /// When this replica does not lead, or no majority confirms it.
+    pub async fn confirm_leadership(&self) -> Result<LogIndex, ReadError> {
+        match read_index(&self.inner.core).await {
+            Ok(index) => Ok(LogIndex(index)),
+            Err(ReadIndexError::NotLeader(_)) => Err(ReadError::NoLeader),
+            Err(ReadIndexError::Failed(error)) => Err(error),
+        }
+    }
+
     /// The highest index handed over to be applied; changes are signalled.
     pub fn committed(&self) -> watch::Receiver<LogIndex> {
         self.inner.committed.clone()
@@ -186,6 +206,7 @@ impl Raft {
             &self.inner.core.metrics().borrow_watched(),
             applied,
             self.inner.identity_check.directory_mismatch(),
+            self.inner.identity_check.other_versions(),
         )
     }
 

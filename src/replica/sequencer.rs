@@ -11,16 +11,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use prost::Message as _;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, oneshot};
 
-use crate::base::ids::NodeId;
+use crate::base::ids::{CLUSTER, Incarnation, NodeId};
 use crate::base::limits;
 use crate::base::proto::command;
 use crate::base::time::Millis;
 use crate::raft::Raft;
+use crate::replica::admission;
 use crate::replica::clock::Clock;
 use crate::replica::proposer::SequencedProposal;
+use crate::telemetry::metrics::Metrics;
 
 /// How long an empty batch is given to be applied before another one is proposed.
 const TICK_TIMEOUT: Duration = Duration::from_millis(100);
@@ -61,10 +64,24 @@ impl Due {
     }
 }
 
+/// What waits to be appended.
+enum Waiting {
+    /// A proposal of a node.
+    Proposed(NodeId, SequencedProposal),
+    /// A command of the leader itself.
+    Own {
+        /// The term in which it was decided; it is dropped in another one.
+        term: u64,
+        command: Bytes,
+        /// Told the term that this node leads after the command was appended; dropped with the command.
+        appended: oneshot::Sender<u64>,
+    },
+}
+
 /// The handle of the sequencer.
 #[derive(Clone)]
 pub struct Sequencer {
-    sender: mpsc::Sender<(NodeId, SequencedProposal)>,
+    sender: mpsc::Sender<Waiting>,
 }
 
 impl Sequencer {
@@ -73,6 +90,7 @@ impl Sequencer {
         raft: Raft,
         due: Arc<Due>,
         clock: Arc<Clock>,
+        metrics: Arc<Metrics>,
     ) -> (Sequencer, impl Future<Output = ()> + Send) {
         let (sender, receiver) = mpsc::channel(limits::SEQUENCER_QUEUE);
         (
@@ -82,6 +100,7 @@ impl Sequencer {
                 raft,
                 due,
                 clock,
+                metrics,
                 bytes: 0,
                 uncommitted_bytes: 0,
                 unchecked: 0,
@@ -93,15 +112,30 @@ impl Sequencer {
     /// Submits a proposal of `node`. Waits while too many are waiting.
     pub async fn submit(&self, node: NodeId, proposal: SequencedProposal) {
         // Sending fails only when the node stops, because the loop runs as long as the node.
-        let _ = self.sender.send((node, proposal)).await;
+        let _ = self.sender.send(Waiting::Proposed(node, proposal)).await;
+    }
+
+    /// Submits a command of the leader itself, which was decided in `term` and is not appended in another one. The
+    /// answer is the term that this node led after the command was appended: if it is still that term later, the
+    /// command may yet take effect. There is none when the command was dropped.
+    pub async fn submit_own(&self, term: u64, command: Bytes) -> oneshot::Receiver<u64> {
+        let (appended, answer) = oneshot::channel();
+        let own = Waiting::Own {
+            term,
+            command,
+            appended,
+        };
+        let _ = self.sender.send(own).await;
+        answer
     }
 }
 
 struct Loop {
-    receiver: mpsc::Receiver<(NodeId, SequencedProposal)>,
+    receiver: mpsc::Receiver<Waiting>,
     raft: Raft,
     due: Arc<Due>,
     clock: Arc<Clock>,
+    metrics: Arc<Metrics>,
     /// Bytes of commands in the batch that is being collected.
     bytes: usize,
     /// Bytes of commands appended since everything was committed.
@@ -166,23 +200,52 @@ impl Loop {
     }
 
     /// Appends what waits as one entry, or several when it is large.
-    async fn append(&mut self, waiting: &mut Vec<(NodeId, SequencedProposal)>) {
+    async fn append(&mut self, waiting: &mut Vec<Waiting>) {
         let mut proposals = Vec::with_capacity(waiting.len());
-        for (node, proposal) in waiting.drain(..) {
+        let mut own = Vec::new();
+        let is_tick = waiting.is_empty();
+        for next in waiting.drain(..) {
+            let (node, proposal) = match next {
+                Waiting::Proposed(node, proposal) => (node, proposal),
+                Waiting::Own {
+                    term,
+                    command,
+                    appended,
+                } => {
+                    own.push((term, command, appended));
+                    continue;
+                }
+            };
             self.bytes += proposal.commands.len();
-            proposals.push(command::Proposal {
-                node: node.0,
-                incarnation: proposal.incarnation.0,
-                sequence: proposal.sequence,
-                commands: proposal.commands,
-            });
+            proposals.push(admission::checked(node, proposal, &self.metrics));
             if self.bytes >= limits::BATCH_BYTES {
                 self.append_batch(std::mem::take(&mut proposals)).await;
             }
         }
-        if !proposals.is_empty() || self.bytes == 0 {
+        if !proposals.is_empty() || is_tick {
             self.append_batch(proposals).await;
         }
+        for (term, command, appended) in own {
+            self.append_own(term, command, appended).await;
+        }
+    }
+
+    /// Appends a command of this leader as an entry of its own, if it still leads the term in which it was decided.
+    async fn append_own(&mut self, term: u64, command: Bytes, appended: oneshot::Sender<u64>) {
+        if self.raft.leadership().borrow().term != term {
+            return;
+        }
+        self.bytes += command.len();
+        let proposal = command::Proposal {
+            node: CLUSTER.0,
+            incarnation: Incarnation::default().0,
+            sequence: 0,
+            commands: command,
+            refused: false,
+        };
+        self.append_batch(vec![proposal]).await;
+        let term = self.raft.leadership().borrow().term;
+        let _ = appended.send(term);
     }
 
     async fn append_batch(&mut self, proposals: Vec<command::Proposal>) {

@@ -15,8 +15,9 @@ const ALIAS_BYTES: usize = 48;
 /// The topics that the client has given a number.
 #[derive(Debug, Default)]
 pub(super) struct TopicAliases {
-    topics: FxHashMap<NonZeroU16, Arc<str>>,
-    /// Bytes of the topics.
+    /// Boxed, because most clients give none.
+    topics: Option<Box<FxHashMap<NonZeroU16, Arc<str>>>>,
+    /// Bytes that they take.
     bytes: usize,
 }
 
@@ -40,15 +41,15 @@ impl TopicAliases {
             ));
         }
         if topic.is_empty() {
-            return self
-                .topics
-                .get(&alias)
+            let known = self.topics.as_ref().and_then(|topics| topics.get(&alias));
+            return known
                 .cloned()
                 .ok_or(Ended::protocol("the topic alias was never set"));
         }
         let topic: Arc<str> = topic.into();
+        let topics = self.topics.get_or_insert_default();
         self.bytes += topic.len() + ALIAS_BYTES;
-        if let Some(before) = self.topics.insert(alias, topic.clone()) {
+        if let Some(before) = topics.insert(alias, topic.clone()) {
             self.bytes -= before.len() + ALIAS_BYTES;
         }
         Ok(topic)

@@ -18,7 +18,7 @@ mod shared;
 
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -28,7 +28,7 @@ use crate::machine::effect::{ApplicationMessage, Granted, RelayedBatch};
 use crate::machine::subscriptions::SubscriptionIndex;
 use crate::mailbox::{Filling, Item, Mailbox, WakeList};
 use cache::SharedRoutes;
-use local::LocalSubscriber;
+use local::{GrantedBody, LocalSubscriber};
 use look_up::LookUp;
 use shared::RoundRobins;
 
@@ -81,6 +81,9 @@ pub struct Router {
     /// Whose turn it is in shared subscriptions.
     round_robins: RoundRobins,
     routes: SharedRoutes,
+    /// The large body of the last message of a session's queue: the next one is often the same message for another
+    /// session.
+    granted_body: Mutex<GrantedBody>,
 }
 
 impl Router {
@@ -97,6 +100,7 @@ impl Router {
             peers,
             round_robins: RoundRobins::new(node),
             routes: SharedRoutes::default(),
+            granted_body: Mutex::default(),
         })
     }
 
@@ -262,7 +266,12 @@ impl Router {
     /// Delivers a message to one connection of this node, whatever it has subscribed to. Returns whether it was taken.
     pub fn deliver_to(&self, mailbox: &Arc<Mailbox>, message: &Message<'_>) -> bool {
         let target = LocalSubscriber::new(SessionId::default(), mailbox, QoS::ExactlyOnce);
-        target.deliver(message, &mut Throttled::new(), &mut WakeList::default())
+        target.deliver(
+            message,
+            None,
+            &mut Throttled::new(),
+            &mut WakeList::default(),
+        )
     }
 
     /// Puts a message into a mailbox that its own connection fills.
@@ -319,7 +328,7 @@ impl Router {
             retain,
             ..Message::logged(published, expiry_s)
         };
-        if let Err(refused) = target.push_qos_0(&message, wake) {
+        if let Err(refused) = target.push_qos_0(&message, None, wake) {
             mailbox.count_refused(refused);
         }
     }
@@ -330,7 +339,8 @@ impl Router {
         let Some(mailbox) = self.mailbox(granted.connection) else {
             return;
         };
-        let must_wake = match local::put_granted(&mailbox, granted) {
+        let body = self.granted_body.lock().of(granted, &mailbox);
+        let must_wake = match local::put_granted(&mailbox, granted, body.as_ref()) {
             Ok(must_wake) => must_wake,
             Err(_) if granted.qos == QoS::AtMostOnce => false,
             Err(_) => mailbox.push_item(Item::Undeliverable(granted.sequence)),
@@ -338,6 +348,24 @@ impl Router {
         if must_wake {
             wake.add(&mailbox);
         }
+    }
+
+    /// Puts the first message that a mailbox withholds into it, or passes it over when it is no longer in the session's
+    /// queue. Called by the connection's task.
+    pub fn put_withheld(mailbox: &Mailbox, granted: Option<&Granted>) {
+        let Some(granted) = granted else {
+            // Without a packet there is nothing that could be refused.
+            let _ = mailbox.push_withheld(None, |_| Ok(None));
+            return;
+        };
+        if local::put_withheld(mailbox, granted).is_err() {
+            mailbox.push_item(Item::Undeliverable(granted.sequence));
+        }
+    }
+
+    /// The connections of this node.
+    pub fn mailboxes(&self) -> Vec<Arc<Mailbox>> {
+        self.connections.read().values().cloned().collect()
     }
 
     /// Hands messages of another node to this node's connections, which came through the log.

@@ -18,6 +18,7 @@ use crate::base::ids::LogIndex;
 use crate::codec::{PacketId, Publish, QoS, ReasonCode};
 use crate::machine::effect::Reply;
 use crate::mailbox::RequestId;
+use crate::mailbox::back_pressure::BackPressureState;
 use crate::telemetry::labels::DropReason;
 use aliases::TopicAliases;
 use exchanges::Exchanges;
@@ -106,7 +107,7 @@ impl Publishing {
             return exchanges.propose(context, topic, publish);
         };
         if !self.has_routing_lease {
-            return Flow::Retry;
+            return context.await_routing_lease();
         }
         exchanges.deliver_qos_0(context, &route, topic, publish);
         Flow::Continue
@@ -156,14 +157,27 @@ impl Publishing {
             return Ok(flow);
         };
         // A client that is behind must be read all the same: two clients may wait for each other's acknowledgements.
+        let back_pressure = route.back_pressure();
         let is_throttled =
-            !client_is_behind && exchanges.is_throttled(route.back_pressure(), route.has_remote());
-        if !self.has_routing_lease || is_throttled {
+            !client_is_behind && exchanges.is_throttled(back_pressure, route.has_remote());
+        if !self.has_routing_lease {
+            return Ok(context.await_routing_lease());
+        }
+        if is_throttled {
+            // Otherwise an acknowledgement of its own is deferred, and its release wakes the connection.
+            if back_pressure == BackPressureState::Full {
+                route.await_room(&context.mailbox);
+            }
             return Ok(Flow::Retry);
         }
         exchanges.begin(packet_id, publish.qos);
         exchanges.deliver(context, &route, topic, publish, packet_id);
         Ok(Flow::Continue)
+    }
+
+    /// Bytes that are kept for the client's aliases and its routes.
+    pub(super) fn memory(&self) -> usize {
+        self.aliases.memory() + self.routes.memory()
     }
 
     /// Whether the client has as many messages unacknowledged as it may.

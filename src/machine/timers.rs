@@ -76,3 +76,12 @@ impl Timers {
         due
     }
 }
+
+/// The deadline in whole seconds, not earlier, for what need not happen at once: so an idle cluster commits at most one
+/// entry per second for it.
+pub(super) fn whole_second(deadline: Millis) -> Millis {
+    match deadline.0.checked_next_multiple_of(1_000) {
+        Some(rounded) => Millis(rounded),
+        None => deadline,
+    }
+}

@@ -11,21 +11,23 @@ use std::collections::VecDeque;
 use super::context::{Context, Flow};
 use super::requests::Request;
 use crate::base::ids::{LogIndex, NodeId};
+use crate::base::limits;
 use crate::base::proto::command::{self, command::Kind};
 use crate::codec::{PacketId, QoS, ReasonCode, SubAck, Subscribe, UnsubAck, Unsubscribe, encode};
 use crate::machine::effect::Reply;
-use crate::mailbox::RequestId;
+use crate::mailbox::{Contents, RequestId};
+use crate::replica::proposer::ReplyTo;
 use crate::topic::Filter;
-use request::SubscribeRequest;
-use retained::{Reading, RetainedReader, Subscription};
+use request::{SubscribeRequest, UnsubscribeRequest};
+use retained::{Reading, RetainedReplays, Subscription};
 
 /// The client's side of subscribing.
 #[derive(Default)]
 pub(super) struct Subscribing {
     /// SUBSCRIBEs that this node has not applied yet.
     unapplied: u32,
-    /// Subscriptions whose retained messages are still to be sent.
-    readers: VecDeque<RetainedReader>,
+    /// Retained messages that are still to be sent.
+    replays: RetainedReplays,
 }
 
 impl Subscribing {
@@ -47,7 +49,7 @@ impl Subscribing {
         let identifier = subscribe.subscription_id.map_or(0, |id| id.get());
         let mut reasons = Vec::new();
         let mut subscriptions = Vec::new();
-        let mut readers = Vec::new();
+        let mut wanted = Vec::new();
         for request in subscribe.filters.iter() {
             if Filter::parse(request.filter).is_err() || !context.accepts_topic(request.filter) {
                 reasons.push(ReasonCode::TopicFilterInvalid);
@@ -58,13 +60,13 @@ impl Subscribing {
                 QoS::AtLeastOnce => ReasonCode::GrantedQos1,
                 QoS::ExactlyOnce => ReasonCode::GrantedQos2,
             });
-            readers.push(RetainedReader::new(Subscription {
+            wanted.push(Subscription {
                 filter: request.filter.into(),
                 qos: request.options.qos,
                 no_local: request.options.no_local,
                 retain_handling: request.options.retain_handling as u8,
                 identifier,
-            }));
+            });
             subscriptions.push(command::Subscription {
                 filter: request.filter.to_owned(),
                 qos: request.options.qos as u32,
@@ -79,17 +81,20 @@ impl Subscribing {
             send_suback(context, packet_id, &reasons);
             return Flow::Continue;
         }
-        let command = command::Subscribe {
-            client_id: context.options.client_id.to_string(),
-            connection: context.mailbox.connection.0,
-            subscriptions,
+        let unapplied = match subscriptions.len() {
+            // They are applied together.
+            ..=limits::ITEMS_AT_LEAST => VecDeque::new(),
+            _ => subscriptions.iter().cloned().collect(),
         };
+        subscriptions.truncate(limits::FILTERS_AT_ONCE);
+        let command = subscribe_command(context, subscriptions);
         let request = SubscribeRequest {
             packet_id,
             reasons: reasons.into(),
-            readers,
+            subscriptions: wanted,
+            unapplied,
         };
-        let flow = context.propose(Kind::Subscribe(command), Request::Subscribe(request));
+        let flow = context.propose(command, Request::Subscribe(request));
         self.unapplied += u32::from(flow == Flow::Continue);
         flow
     }
@@ -103,13 +108,13 @@ impl Subscribing {
         if context.is_busy() {
             return Flow::Retry;
         }
-        let command = command::Unsubscribe {
-            client_id: context.options.client_id.to_string(),
-            connection: context.mailbox.connection.0,
-            filters: unsubscribe.filters.iter().map(str::to_owned).collect(),
+        let request = UnsubscribeRequest {
+            packet_id: unsubscribe.packet_id,
+            filters: unsubscribe.filters.iter().map(Box::from).collect(),
+            removed: Vec::new(),
         };
-        let request = Request::Unsubscribe(unsubscribe.packet_id);
-        context.propose(Kind::Unsubscribe(command), request)
+        let command = unsubscribe_command(context, &request.filters);
+        context.propose(command, Request::Unsubscribe(request))
     }
 
     /// The machine has applied a SUBSCRIBE or UNSUBSCRIBE.
@@ -123,7 +128,7 @@ impl Subscribing {
             Reply::Subscribed { index, new } => {
                 self.handle_subscribed(context, request_id, *index, new);
             }
-            Reply::Unsubscribed(removed) => handle_unsubscribed(context, request_id, removed),
+            Reply::Unsubscribed(removed) => self.handle_unsubscribed(context, request_id, removed),
             // The session has a new owner; this connection is about to end.
             _ => {
                 if let Some(Request::Subscribe(_)) = context.requests.remove(request_id) {
@@ -141,12 +146,24 @@ impl Subscribing {
         index: LogIndex,
         new: &[bool],
     ) {
-        self.unapplied -= 1;
         if let Some(Request::Subscribe(request)) = context.requests.get_mut(request_id) {
-            let mut new = new.iter();
-            let readers = &mut request.readers;
-            readers.retain_mut(|reader| reader.start(index, new.next().is_some_and(|new| *new)));
+            let applied = new.len().min(request.subscriptions.len());
+            let rest = request.subscriptions.split_off(applied);
+            let subscriptions = std::mem::replace(&mut request.subscriptions, rest);
+            self.replays
+                .subscribed(request_id, subscriptions, index, new);
+            request
+                .unapplied
+                .drain(..applied.min(request.unapplied.len()));
+            let next = request.unapplied.iter().take(limits::FILTERS_AT_ONCE);
+            let next: Vec<_> = next.cloned().collect();
+            if !next.is_empty() {
+                let command = subscribe_command(context, next);
+                propose_rest(context, request_id, command);
+                return;
+            }
         }
+        self.unapplied -= 1;
         let (settings, services) = (&context.broker.settings, &context.broker.services);
         let nodes = services.view.live_nodes().into_iter();
         let others: Vec<NodeId> = nodes
@@ -165,55 +182,101 @@ impl Subscribing {
     /// Every live node has applied the subscription.
     pub(super) fn handle_effective(&mut self, context: &mut Context, request_id: RequestId) {
         if let Some(Request::Subscribe(request)) = context.requests.remove(request_id) {
-            self.readers.extend(request.readers);
+            self.replays.acknowledged(request_id);
             send_suback(context, request.packet_id, &request.reasons);
         }
     }
 
-    /// Puts the next page of retained messages into the mailbox; tells whether anything is there now.
-    pub(super) fn read_retained(&mut self, context: &Context) -> bool {
-        let Some(mut reader) = self.readers.pop_front() else {
-            return false;
+    /// The subscriptions have ended, and so do their replays.
+    fn handle_unsubscribed(
+        &mut self,
+        context: &mut Context,
+        request_id: RequestId,
+        removed: &[bool],
+    ) {
+        if let Some(Request::Unsubscribe(request)) = context.requests.get_mut(request_id) {
+            request.removed.extend_from_slice(removed);
+            if let Some(rest) = request.filters.get(request.removed.len()..)
+                && !rest.is_empty()
+            {
+                let rest: Vec<_> = rest.iter().take(limits::FILTERS_AT_ONCE).cloned().collect();
+                let command = unsubscribe_command(context, &rest);
+                propose_rest(context, request_id, command);
+                return;
+            }
+        }
+        let Some(Request::Unsubscribe(request)) = context.requests.remove(request_id) else {
+            return;
         };
+        for filter in &request.filters {
+            self.replays.unsubscribed(filter);
+        }
+        let removed = request.removed.iter();
+        let reasons: Vec<_> = removed
+            .map(|removed| match removed {
+                true => ReasonCode::Success,
+                false => ReasonCode::NoSubscriptionExisted,
+            })
+            .collect();
+        let (version, limits) = (context.options.version, context.options.limits);
+        let out = context.output.acknowledgements();
+        let unsuback = UnsubAck::new(request.packet_id, &reasons);
+        // One reason code per filter always fits where the request did.
+        let _ = encode::unsuback(out, version, &unsuback, limits);
+    }
+
+    /// Reads the next page of retained messages into empty buffers.
+    pub(super) fn read_retained(&mut self, context: &Context, contents: &mut Contents) {
         let reading = Reading {
             broker: &context.broker,
             mailbox: &context.mailbox,
             session: context.session,
             is_durable: context.is_durable,
         };
-        let mut has_more = false;
-        // What replaces a message while its page is read waits until the page is in the mailbox, so no client gets an
-        // older value after a newer one.
-        context
-            .mailbox
-            .fill(|filling| has_more = reader.read_page(reading, filling));
-        if has_more {
-            self.readers.push_front(reader);
-        }
-        context.mailbox.is_filled()
+        self.replays.read_page(reading, contents);
     }
 
-    /// Whether retained messages are still to be sent.
-    pub(super) fn has_retained(&self) -> bool {
-        !self.readers.is_empty()
+    /// Bytes that are kept for retained messages that are still to be sent, about.
+    pub(super) fn memory(&self) -> usize {
+        self.replays.bytes()
+    }
+
+    /// Whether retained messages are still to be sent, and the client has got the earlier ones. While it
+    /// `is_behind`, it has unacknowledged messages in front of them: then it must have got as much since the last ones
+    /// as they were, so that a client with a small receive maximum gets them beside other messages.
+    pub(super) fn wants_retained(&self, context: &Context, is_behind: bool) -> bool {
+        self.replays.is_ready()
+            && self
+                .replays
+                .is_due(is_behind.then(|| context.mailbox.drained()))
     }
 }
 
-fn handle_unsubscribed(context: &mut Context, request_id: RequestId, removed: &[bool]) {
-    let Some(Request::Unsubscribe(packet_id)) = context.requests.remove(request_id) else {
-        return;
-    };
-    let reasons: Vec<_> = removed
-        .iter()
-        .map(|removed| match removed {
-            true => ReasonCode::Success,
-            false => ReasonCode::NoSubscriptionExisted,
-        })
-        .collect();
-    let (version, limits) = (context.options.version, context.options.limits);
-    let out = context.output.acknowledgements();
-    // One reason code per filter always fits where the request did.
-    let _ = encode::unsuback(out, version, &UnsubAck::new(packet_id, &reasons), limits);
+/// A command with the first subscriptions of a SUBSCRIBE. The machine makes as many of them as one log entry allows,
+/// and the rest comes with further commands.
+fn subscribe_command(context: &Context, subscriptions: Vec<command::Subscription>) -> Kind {
+    Kind::Subscribe(command::Subscribe {
+        client_id: context.options.client_id.to_string(),
+        connection: context.mailbox.connection.0,
+        subscriptions,
+    })
+}
+
+/// The same for UNSUBSCRIBE.
+fn unsubscribe_command(context: &Context, filters: &[Box<str>]) -> Kind {
+    let filters = filters.iter().take(limits::FILTERS_AT_ONCE);
+    Kind::Unsubscribe(command::Unsubscribe {
+        client_id: context.options.client_id.to_string(),
+        connection: context.mailbox.connection.0,
+        filters: filters.map(|filter| filter.to_string()).collect(),
+    })
+}
+
+/// Goes on with a request. There is room for it: at most one command of each request is under way.
+fn propose_rest(context: &Context, request_id: RequestId, command: Kind) {
+    let reply_to = ReplyTo::Connection(context.mailbox.clone(), request_id);
+    let proposer = &context.broker.services.proposer;
+    proposer.submit_always(command, reply_to);
 }
 
 fn send_suback(context: &mut Context, packet_id: PacketId, reasons: &[ReasonCode]) {

@@ -12,6 +12,7 @@ use super::replies::Replies;
 use super::schema;
 use super::schema::timer::Kind;
 use super::tables::Backing;
+use super::timers;
 use crate::base::ids::Owner;
 use crate::base::proto;
 use crate::base::time::Millis;
@@ -94,7 +95,8 @@ impl Store {
     }
 
     fn write_tombstone(&self, batch: &mut Batch<'_, '_>, store_key: &[u8], tombstone: Tombstone) {
-        batch.set_timer(tombstone.purge_at(), Kind::Tombstone, store_key);
+        let deadline = timers::whole_second(tombstone.purge_at());
+        batch.set_timer(deadline, Kind::Tombstone, store_key);
         self.notify(batch, store_key, || Change::Delete {
             version: tombstone.version.clone(),
         });
@@ -173,7 +175,8 @@ fn clear_timer(batch: &mut Batch<'_, '_>, store_key: &[u8], row: Option<&KeyRow>
             }
         }
         Some(KeyRow::Tombstone(tombstone)) => {
-            batch.clear_timer(tombstone.purge_at(), Kind::Tombstone, store_key);
+            let deadline = timers::whole_second(tombstone.purge_at());
+            batch.clear_timer(deadline, Kind::Tombstone, store_key);
         }
         None => {}
     }
@@ -182,7 +185,8 @@ fn clear_timer(batch: &mut Batch<'_, '_>, store_key: &[u8], row: Option<&KeyRow>
 /// A tombstone's timer is due: it goes, unless another one has taken its place.
 pub(super) fn drop_tombstone(batch: &mut Batch<'_, '_>, store_key: &[u8], deadline: Millis) {
     if let Some(KeyRow::Tombstone(tombstone)) = batch.tables.get::<schema::Record>(store_key)
-        && tombstone.purge_at() == deadline
+        // Former versions set timers to the millisecond.
+        && [timers::whole_second(tombstone.purge_at()), tombstone.purge_at()].contains(&deadline)
     {
         batch.tables.delete::<schema::Record>(store_key);
     }

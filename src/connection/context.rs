@@ -120,7 +120,7 @@ impl Context {
             reader: Arc::default(),
             router: crate::router::Router::new(NodeId(0), Arc::default(), outboxes),
             backing: Arc::new(BTreeMap::<Vec<u8>, Vec<u8>>::new()),
-            clock: Arc::default(),
+            clock: Arc::new(crate::replica::clock::Clock::new(NodeId(1))),
             view: Arc::default(),
         };
         let version = Version::V5;

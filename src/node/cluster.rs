@@ -47,7 +47,7 @@ impl ClusterTasks {
     pub(super) fn start(self, listener: TcpListener, replication: &Handle) {
         let raft = self.raft;
         let local = self.broker.settings.node;
-        let (sequencer, sequence) = Sequencer::new(raft.clone(), self.due, self.clock);
+        let (sequencer, sequence) = Sequencer::new(raft.clone(), self.due, self.clock.clone());
         replication.spawn(sequence);
         let forwarder = ProposalForwarder {
             local,
@@ -77,6 +77,7 @@ impl ClusterTasks {
             local,
             raft: raft.clone(),
             proposer: self.broker.services.proposer.clone(),
+            clock: self.clock.clone(),
         };
         let incarnation = IncarnationTask::new(
             self.broker.clone(),
@@ -92,6 +93,7 @@ impl ClusterTasks {
             applied: raft.applied(),
             router: self.broker.services.router.clone(),
             last_seen,
+            clock: self.clock.clone(),
             inboxes: Arc::new(Inboxes::default()),
             clients: Handle::current(),
         };

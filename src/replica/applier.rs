@@ -165,7 +165,6 @@ impl Applier {
         // The first proposal of an incarnation registers it.
         if sequence == 1 {
             self.update_nodes();
-            self.clock.set_live();
             self.tell(IncarnationEvent::Registered(incarnation));
         }
     }

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
 use quorumq::base::ids::NodeId;
-use quorumq::testing::{ChangeError, Role};
-use raft_support::{Cluster, eventually, insist, row, times_written};
+use quorumq::testing::{ChangeError, DataDir, Raft, Role};
+use raft_support::{Cluster, config, eventually, insist, row, times_written};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_batch_reaches_every_replica_in_the_order_of_its_proposal() {
@@ -299,4 +299,68 @@ async fn a_single_node_is_a_cluster() {
     cluster.run(1).await;
     cluster.leader().await;
     assert_eq!(row(&*cluster.nodes[&1].raft.backing(), "a").unwrap(), "1");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_of_different_machines_refuse_each_other_and_name_it() {
+    let mut cluster = Cluster::start(3).await;
+    cluster.write("a", "1").await;
+    cluster.nodes.remove(&3).unwrap().shutdown().await;
+    cluster.run_with(3, |config| config.machine += 1).await;
+    let names_it = |node: u64, other: &str| {
+        let named = cluster.nodes[&node].raft.status().other_versions;
+        let mut named = named.iter();
+        named.any(|(from, _)| from == other).then_some(())
+    };
+    let calls = async {
+        // It asks the others for their votes, and they send it entries.
+        eventually("node 3 to be named", || {
+            names_it(1, "3").or_else(|| names_it(2, "3"))
+        })
+        .await;
+        eventually("the others to be named", || {
+            names_it(3, "1").or_else(|| names_it(3, "2"))
+        })
+        .await;
+    };
+    calls.await;
+    cluster.write("b", "2").await;
+    assert_eq!(row(&*cluster.nodes[&3].raft.backing(), "b"), None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_newer_machine_takes_the_state_over_and_an_older_one_does_not() {
+    let mut cluster = Cluster::start(1).await;
+    cluster.write("a", "1").await;
+    cluster.nodes.remove(&1).unwrap().shutdown().await;
+    cluster.run_with(1, |config| config.machine += 1).await;
+    cluster.write("b", "2").await;
+    cluster.nodes.remove(&1).unwrap().shutdown().await;
+    let older = config(1, cluster.addresses[&1]);
+    let data = DataDir::open(&cluster.dir(1), older.node, &older.cluster).unwrap();
+    let refused = Raft::start(older, data, Box::new(raft_support::Rows::default())).await;
+    let error = refused.map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("start the newer release again"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_newer_machine_refuses_a_state_that_lacks_committed_entries() {
+    let mut cluster = Cluster::start(1).await;
+    cluster.write("a", "1").await;
+    // Each append writes down what is committed so far; the state is not flushed when the process dies.
+    for number in 0..20 {
+        cluster.write("b", &number.to_string()).await;
+    }
+    cluster.kill(1).await;
+    let mut newer = config(1, cluster.addresses[&1]);
+    newer.machine += 1;
+    let data = DataDir::open(&cluster.dir(1), newer.node, &newer.cluster).unwrap();
+    let refused = Raft::start(newer, data, Box::new(raft_support::Rows::default())).await;
+    let error = refused.map(|_| ()).unwrap_err().to_string();
+    assert!(
+        error.contains("start the older release once more"),
+        "{error}"
+    );
+    cluster.run(1).await;
+    cluster.everywhere("b", "19").await;
 }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use directory::Directory;
 use parking_lot::Mutex;
 use quorumq::base::ids::GROUP_ZERO;
-use quorumq::testing::{BeforeSync, Bounds, EXIT_IO, GroupLog, LogDb, LogMetrics, Record};
+use quorumq::testing::{BeforeSync, Bounds, EXIT_IO, GroupLog, LogDb, LogMetrics, Mark, Record};
 use tokio::sync::oneshot;
 
 /// Names the directory for a test that runs as a child of another.
@@ -26,6 +26,14 @@ fn record(index: u64, term: u64, size: usize) -> Record {
         term,
         kind: 1,
         payload: payload.into(),
+    }
+}
+
+fn mark(term: u64, index: u64) -> Mark {
+    Mark {
+        term,
+        index,
+        log_id: format!("{term}-{index}").into(),
     }
 }
 
@@ -57,7 +65,7 @@ async fn everything_comes_back_after_a_restart() {
     append(&log, (0..10).map(|index| record(index, 1, 0)).collect()).await;
     append(&log, (10..20).map(|index| record(index, 2, 0)).collect()).await;
     log.save_vote(Bytes::from_static(b"vote")).await.unwrap();
-    log.save_committed(Some(Bytes::from_static(b"committed")));
+    log.save_committed(Some(mark(2, 15)));
     log.write_committed().await.unwrap();
     log.purge(4, Bytes::from_static(b"purged")).await.unwrap();
     let wanted = read_all(&log).await;
@@ -72,7 +80,7 @@ async fn everything_comes_back_after_a_restart() {
     };
     assert_eq!(log.bounds(), bounds);
     assert_eq!(log.vote().unwrap(), "vote");
-    assert_eq!(log.committed().unwrap(), "committed");
+    assert_eq!(log.committed(), Some(mark(2, 15).log_id));
     assert_eq!(read_all(&log).await, wanted);
     assert_eq!(wanted.len(), 15);
 }
@@ -112,6 +120,76 @@ async fn a_truncated_tail_stays_gone_however_jobs_queue_up() {
     drop((db, log));
     let (_db, log) = open(dir.path());
     assert_eq!(read_all(&log).await, wanted, "after a restart");
+}
+
+fn copy_directory(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
+    }
+}
+
+/// Index and term of a mark's log id.
+fn place(log_id: &[u8]) -> (u64, u64) {
+    let text = std::str::from_utf8(log_id).unwrap();
+    let (term, index) = text.split_once('-').unwrap();
+    (index.parse().unwrap(), term.parse().unwrap())
+}
+
+#[tokio::test]
+async fn a_crash_before_any_sync_leaves_no_committed_mark_past_the_log() {
+    let dir = Directory::new();
+    let (log_dir, crashes) = (dir.path().join("log"), dir.path().join("crashes"));
+    std::fs::create_dir_all(&crashes).unwrap();
+    let (open_gate, gate) = std::sync::mpsc::channel::<()>();
+    let (gate, number) = (Mutex::new(gate), Mutex::new(0));
+    let (from, to) = (log_dir.clone(), crashes.clone());
+    // The first sync waits until everything is queued; then every sync begins with a crash.
+    let crash: BeforeSync = Arc::new(move || {
+        let _ = gate.lock().recv();
+        let mut number = number.lock();
+        copy_directory(&from, &to.join(number.to_string()));
+        *number += 1;
+    });
+    let (db, log) = open_with(&log_dir, 1 << 20, Some(crash));
+    let nothing = || -> Box<dyn FnOnce() + Send> { Box::new(|| ()) };
+    // Each append is a write of its own, because one is as large as a write may be.
+    for index in 0..4 {
+        log.append(vec![record(index, 1, 5 << 20)], nothing())
+            .await
+            .unwrap();
+        log.save_committed(Some(mark(1, index.min(1))));
+    }
+    // Another leader replaces the end of the log, which was not committed, by as many entries that are.
+    log.truncate(2).await.unwrap();
+    for index in 2..4 {
+        log.append(vec![record(index, 2, 5 << 20)], nothing())
+            .await
+            .unwrap();
+    }
+    log.save_committed(Some(mark(2, 3)));
+    drop(open_gate);
+    db.close().await;
+    assert_eq!(log.committed(), Some(mark(2, 3).log_id));
+    drop((db, log));
+
+    let mut marks = 0;
+    for entry in std::fs::read_dir(&crashes).unwrap() {
+        let (_db, log) = open(&entry.unwrap().path());
+        let Some(committed) = log.committed() else {
+            continue;
+        };
+        marks += 1;
+        let (index, term) = place(&committed);
+        let records = read_all(&log).await;
+        let found = records.iter().find(|record| record.index == index);
+        let found = found.map(|record| record.term);
+        assert_eq!(found, Some(term), "the entry at {index} is in the log");
+    }
+    assert!(marks >= 2, "marks are written while entries wait: {marks}");
+    let (_db, log) = open(&log_dir);
+    assert_eq!(log.committed(), Some(mark(2, 3).log_id));
 }
 
 #[tokio::test]

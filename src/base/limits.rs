@@ -13,6 +13,21 @@ pub const PROPOSALS_IN_FLIGHT: usize = 2;
 /// most clients' next message comes sooner than this.
 pub const DEFERRED_COMMANDS: Duration = Duration::from_millis(5);
 
+/// How long the socket of a connection that has ended stays open for the commit of its end. With a leader that takes
+/// milliseconds, without one no node opens a session meanwhile; it is as long as a node serves without a quorum.
+pub const END_COMMIT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How long CONNECT waits for the former connection of its client to propose what it has received: some round trips
+/// between nodes, and no more than a client is kept waiting without notice.
+pub const HAND_OVER_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// Hand-overs that a node asks for at once; beyond it, sessions are taken over without.
+pub const HAND_OVERS_AT_ONCE: usize = 256;
+
+/// Bytes that a connection reads for a hand-over: what a socket's buffer holds of acknowledgements, and a DISCONNECT
+/// behind them.
+pub const HAND_OVER_BYTES: usize = 256 << 10;
+
 /// Bytes of commands that may wait to be proposed; connections wait while there are more.
 pub const PROPOSAL_QUEUE_BYTES: usize = 64 << 20;
 
@@ -39,16 +54,37 @@ pub const ENTRIES_AHEAD_OF_APPLY: u64 = 256;
 /// Proposals that wait for the leader's sequencer, of all nodes.
 pub const SEQUENCER_QUEUE: usize = 256;
 
-/// How long after quorum contact (a read barrier) a node matches messages without the log. It asks for one every 250
-/// ms.
-pub const ROUTING_LEASE: Duration = Duration::from_secs(1);
+/// How long after quorum contact (a read barrier) a node matches messages without the log. It asks for one every
+/// [`QUORUM_CONTACT_INTERVAL`].
+pub const ROUTING_LEASE: Duration = Duration::from_millis(350);
+
+/// How often a node asks for quorum contact: often enough that a lease outlasts an answer that takes half as long.
+pub const QUORUM_CONTACT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long SUBACK waits for nodes that do not answer. Longer than [`ROUTING_LEASE`], by more than clocks run apart:
-/// whatever such a node accepts afterwards, it matches against the subscription.
-pub const SUBSCRIPTION_TIMEOUT: Duration = Duration::from_millis(1_250);
+/// whatever such a node accepts afterwards, it matches against the subscription. With the commit and
+/// [`PEER_CHECK_INTERVAL`] on top, a client gets its SUBACK within half a second.
+pub const SUBSCRIPTION_TIMEOUT: Duration = Duration::from_millis(440);
+
+/// How often it is looked what waits for silent nodes.
+pub const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(25);
+
+const _: () = assert!(
+    SUBSCRIPTION_TIMEOUT.as_millis() * 4 >= ROUTING_LEASE.as_millis() * 5,
+    "SUBACK must outlast the leases of silent nodes by a quarter"
+);
+
+const _: () = assert!(
+    SUBSCRIPTION_TIMEOUT.as_millis() + PEER_CHECK_INTERVAL.as_millis() < 475,
+    "SUBACK comes within half a second"
+);
 
 /// Bytes of messages that wait for one peer node before further QoS 0 messages to it are dropped.
 pub const PEER_OUTBOX_BYTES: usize = 64 << 20;
+
+/// How long messages wait for the confirmation of a node that answers nothing before they go through the log: longer
+/// than a busy node takes, shorter than a publisher's patience.
+pub const FORWARD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Largest message between nodes, bytes.
 pub const CLUSTER_MESSAGE_BYTES: usize = 320 << 20;
@@ -103,3 +139,15 @@ pub const PUBLISHER_UNACKNOWLEDGED_BYTES: usize = 128 << 10;
 /// Remembered replies that a request is compared with. More than one of a client have the same correlation data and
 /// 64-bit fingerprint only if somebody constructed them; such a client loses the older ones.
 pub const SIMILAR_REQUESTS: usize = 8;
+
+/// Bytes of commands in a proposal above which the leader refuses it. It must fit into one message of Raft beside what
+/// it shares its log entry with, or the entry could never be replicated.
+pub const LARGEST_PROPOSAL_BYTES: usize = 60 << 20;
+
+/// Elements of the lists in one command. More than a packet of ordinary size has; they bound the memory that decoding
+/// takes, as an element of two bytes becomes a structure of fifty.
+pub const ELEMENTS_PER_COMMAND: usize = 1 << 20;
+
+/// Proposals in one log entry: more than [`SEQUENCER_QUEUE`], which the leader puts into one. Replicas pass over an
+/// entry with more, so a change of it is a change of the machine's version.
+pub const PROPOSALS_PER_ENTRY: usize = 4 * SEQUENCER_QUEUE;

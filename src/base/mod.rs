@@ -1,4 +1,5 @@
-//! What every room stands on: identifiers, fixed limits, time, leases, signs of life, version stamps, generated messages.
+//! What every room stands on: identifiers, fixed limits, time, leases, signs of life, version stamps, generated messages
+//! and their wire format.
 //!
 //! Invariant: nothing here imports another room.
 
@@ -9,3 +10,4 @@ pub mod limits;
 pub mod proto;
 pub mod pulse;
 pub mod time;
+pub mod wire;

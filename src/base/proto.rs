@@ -23,3 +23,10 @@ pub mod cluster {
 pub mod raft {
     tonic::include_proto!("quorumq.raft.v1");
 }
+
+/// The shapes of the messages of `proto/command.proto`, for checks without decoding.
+pub mod command_schema {
+    use crate::base::wire::{Field, FieldKind, Schema};
+
+    include!(concat!(env!("OUT_DIR"), "/command_schema.rs"));
+}

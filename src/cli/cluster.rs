@@ -166,6 +166,9 @@ fn status(answer: Value, format: Format) -> Outcome {
         status.committed_index,
         status.applied_index,
     ))?;
+    for problem in &status.problems {
+        output::line(format!("! {problem}"))?;
+    }
     let rows: Vec<_> = status
         .members
         .iter()

@@ -12,6 +12,12 @@ pub const LARGEST_PACKET_BYTES: u64 = 268_435_460;
 /// connection cannot take the memory of a thousand.
 pub const DEFAULT_MAX_PACKET_BYTES: u32 = 1_048_576;
 
+/// Most levels of a topic name or filter: what one filter with a wildcard costs in the index is bounded by it.
+pub const MOST_TOPIC_LEVELS: u64 = crate::topic::MAX_FILTER_LEVELS as u64;
+
+/// Longest topic name or filter `[MQTT-4.7.3-3]`.
+pub const LONGEST_TOPIC_BYTES: u64 = crate::topic::MAX_TOPIC_BYTES as u64;
+
 /// Most connections of a node. Clients have many addresses, so ports are no bound; descriptors of a process are.
 pub const MOST_CONNECTIONS: u64 = 4_000_000;
 

@@ -214,6 +214,13 @@ config! {
         /// clients that would rather miss messages than connect again. Sessions that outlive their connection have
         /// `mqtt.queue_full` instead.
         outbox_full: OutboxPolicy = OutboxPolicy::Disconnect, "";
+        /// Sessions of the whole cluster; the CONNECT of one more client is refused with reason 0x97 (quota exceeded).
+        max_sessions: u64 = 1_000_000, "sessions", 1..=u64::MAX;
+        /// Levels of a topic name or topic filter. A PUBLISH to a deeper one is not delivered and answered with reason
+        /// 0x90 (topic name invalid), a deeper filter with 0x8F (topic filter invalid).
+        max_topic_levels: usize = 128, "levels", 1..=bounds::MOST_TOPIC_LEVELS;
+        /// Bytes of a topic name or topic filter; longer ones are answered in the same way.
+        max_topic_bytes: usize = 65_535, "bytes", 16..=bounds::LONGEST_TOPIC_BYTES;
         /// Messages of a session's queue that may be in flight to its client at once, unless the client's receive
         /// maximum is lower. They stay in this node's memory until they are acknowledged.
         max_inflight: u16 = 256, "messages", 1..=32_767;
@@ -222,6 +229,10 @@ config! {
         queue_max_messages: u64 = 100_000, "messages", 1..=u64::MAX;
         /// Bytes of topic, payload and properties in such a queue.
         queue_max_bytes: u64 = 268_435_456, "bytes", 1..=u64::MAX;
+        /// Bytes of topic, payload and properties in all queues of the cluster together; one that waits in two counts
+        /// twice. While there are more, messages that would be queued are refused with reason 0x97 (quota exceeded);
+        /// those with QoS 0 are dropped and counted. Wills do not count.
+        queued_max_bytes: u64 = 17_179_869_184, "bytes", 1..=u64::MAX;
         /// What is dropped when a queue is full. Every drop is counted.
         queue_full: QueuePolicy = QueuePolicy::DropOldest, "";
         /// Whether messages with QoS 0 are queued for durable sessions whose client is not connected; for a shared
@@ -265,6 +276,10 @@ config! {
     http: HttpConfig {
         /// Where `/livez`, `/readyz`, `/metrics` and `/v1/cluster/…` are served. Empty: nowhere.
         listen: Option<Address> = Some(loopback(8080)), "";
+        /// Names under which `/v1/…` may be asked for, beside IP addresses, `localhost` and the hosts of
+        /// `cluster.members`. Requests under other names are refused, so that no web page can reach this port through
+        /// its visitor's browser.
+        hosts: Vec<String> = Vec::new(), "";
     }
 
     /// The log, which is written to standard error.

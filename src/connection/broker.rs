@@ -11,6 +11,8 @@ use crate::base::ids::{ConnectionId, NodeId};
 use crate::base::lease::Lease;
 use crate::base::time::{Elapsed, elapsed_now};
 use crate::config::{Config, MqttConfig};
+use crate::forward::hand_over::HandOvers;
+use crate::machine::read;
 use crate::machine::tables::Backing;
 use crate::mailbox::back_pressure::OutboxLimits;
 use crate::replica::applier::View;
@@ -36,6 +38,8 @@ pub(crate) struct Services {
     pub(crate) clock: Arc<Clock>,
     /// Figures of the applied state.
     pub(crate) view: Arc<View>,
+    /// For sessions that other connections own.
+    pub(crate) hand_overs: Arc<HandOvers>,
 }
 
 /// What the operator configured.
@@ -194,6 +198,15 @@ impl Broker {
             router: self.services.router.clone(),
             view: self.services.view.clone(),
             metrics: self.metrics.clone(),
+        }
+    }
+
+    /// If a connection owns the session of this client, has it propose what the client has sent there.
+    pub(crate) async fn hand_over(&self, client_id: &str) {
+        let services = &self.services;
+        let session = read::session(&*services.backing, client_id);
+        if let Some(owner) = session.as_ref().and_then(read::owner) {
+            services.hand_overs.ask(owner).await;
         }
     }
 

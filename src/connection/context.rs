@@ -11,6 +11,7 @@ use crate::base::proto::command::command::Kind;
 use crate::codec::{Ack, PacketId, QoS, ReasonCode, encode};
 use crate::mailbox::{Mailbox, WakeList};
 use crate::replica::proposer::{Overloaded, Proposer, ReplyTo};
+use crate::topic::is_deeper;
 
 /// What a packet leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,12 @@ pub(super) struct Context {
 }
 
 impl Context {
+    /// Whether this server takes a topic name or filter as long and as deep as this one.
+    pub(super) fn accepts_topic(&self, topic: &str) -> bool {
+        let config = &self.broker.settings.mqtt;
+        topic.len() <= config.max_topic_bytes && !is_deeper(topic, config.max_topic_levels)
+    }
+
     /// Whether another request must wait: a client that sends faster than the cluster commits is read more slowly.
     pub(super) fn is_busy(&self) -> bool {
         self.requests.len() >= usize::from(self.broker.settings.mqtt.receive_maximum)
@@ -111,14 +118,23 @@ impl Context {
         use super::broker::{Services, Settings};
         use crate::base::ids::{ConnectionId, NodeId};
         use crate::codec::{PeerLimits, Version};
+        use crate::forward::hand_over::HandOvers;
 
         let metrics = Arc::default();
         let outboxes = Arc::new(crate::forward::outbox::Outboxes::default());
         let settings = Settings::new(&crate::config::Config::default(), &metrics);
+        let router = crate::router::Router::new(NodeId(0), Arc::default(), outboxes);
+        let proposer: Arc<Proposer> = Arc::default();
         let services = Services {
-            proposer: Arc::default(),
+            hand_overs: Arc::new(HandOvers::new(
+                NodeId(0),
+                router.clone(),
+                proposer.clone(),
+                None,
+            )),
+            proposer,
             reader: Arc::default(),
-            router: crate::router::Router::new(NodeId(0), Arc::default(), outboxes),
+            router,
             backing: Arc::new(BTreeMap::<Vec<u8>, Vec<u8>>::new()),
             clock: Arc::new(crate::replica::clock::Clock::new(NodeId(1))),
             view: Arc::default(),

@@ -7,6 +7,7 @@
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::acknowledgements::{Acknowledgements, AcknowledgementsInLog, Gathered};
@@ -54,6 +55,8 @@ pub(super) struct Connection {
     acknowledgements: Acknowledgements,
     store_requests: StoreRequests,
     authentication: Authentication,
+    /// Who waits for what the client has sent to be proposed. Of two at once, the first waits no longer.
+    hand_over: Option<oneshot::Sender<()>>,
 }
 
 impl Connection {
@@ -68,6 +71,8 @@ impl Connection {
         mailbox.opened(opened.session);
         let receive_maximum =
             NonZeroU16::new(broker.settings.mqtt.receive_maximum).unwrap_or(NonZeroU16::MAX);
+        // Its opening is applied here, and everything before it.
+        let logged_through = broker.services.view.applied();
         Connection {
             context: Context {
                 broker,
@@ -79,12 +84,13 @@ impl Connection {
                 output: OutputBuffers::new(connack),
                 wake: WakeList::default(),
             },
-            publishing: Publishing::new(receive_maximum, opened.received),
+            publishing: Publishing::new(receive_maximum, opened.received, logged_through),
             subscribing: Subscribing::default(),
             outbound: Outbound::new(opened.receive_maximum),
             acknowledgements: Acknowledgements::default(),
             store_requests: StoreRequests::default(),
             authentication: Authentication::default(),
+            hand_over: None,
         }
     }
 
@@ -197,7 +203,9 @@ impl Connection {
             }
         };
         let flow = if topic == INVOKE {
-            self.store_requests.handle_publish(context, publish)?
+            let is_full = self.publishing.is_full(context);
+            self.store_requests
+                .handle_publish(context, publish, is_full)?
         } else {
             let client_is_behind = self.outbound.has_backlog() || context.mailbox.unsent() > 0;
             self.publishing
@@ -350,6 +358,7 @@ impl Connection {
     fn handle_item(&mut self, item: Item) -> Result<(), Ended> {
         let context = &mut self.context;
         match item {
+            Item::Reply(_, Reply::Undecodable) => return Err(Ended::undecodable()),
             Item::Reply(id, reply) => self.handle_reply(id, &reply),
             Item::Read(id, reply) => self.store_requests.handle_store_reply(context, id, &reply),
             Item::ForwardConfirmed(id) => self.publishing.handle_forward_confirmed(context, id),
@@ -360,6 +369,7 @@ impl Connection {
             // It counts as delivered `[MQTT-3.1.2-25]`.
             Item::Undeliverable(sequence) => self.acknowledgements.complete(sequence),
             Item::SendPubRel(sequence) => self.send_pubrel(sequence),
+            Item::HandOver(done) => self.hand_over = Some(done),
             Item::End(end) => return Err(end.into()),
         }
         Ok(())
@@ -419,21 +429,34 @@ impl Connection {
         let _ = encode::disconnect(context.output.packets(), version, &packet, limits);
     }
 
-    /// Tells the machine that the connection has ended.
-    pub(super) fn close(&self, ended: &Ended) {
+    /// Whether another connection is about to take the session over.
+    pub(super) fn is_handing_over(&self) -> bool {
+        self.hand_over.is_some()
+    }
+
+    /// What the client has sent is handled: proposes what follows.
+    pub(super) fn hand_over(&mut self) {
+        self.propose_acknowledgements();
+        // Who waits proposes something of its own behind it, and waits for that.
+        self.hand_over = None;
+    }
+
+    /// Tells the machine that the connection has ended; acknowledgements go first. The reply comes when the log knows.
+    pub(super) fn close(&mut self, ended: &Ended) -> oneshot::Receiver<Reply> {
+        self.propose_acknowledgements();
         let context = &self.context;
-        let connection = context.mailbox.connection;
-        let services = &context.broker.services;
-        services.router.unregister(connection);
         let close = command::CloseSession {
             client_id: context.options.client_id.to_string(),
-            connection: connection.0,
+            connection: context.mailbox.connection.0,
             expiry_interval_s: Some(context.options.session_expiry),
             discard_will: ended.discard_will,
             sent_through: self.outbound.sent_through().0,
         };
-        let proposer = &services.proposer;
-        proposer.submit_always(Kind::CloseSession(close), ReplyTo::Nobody);
+        let (reply_to, is_known) = oneshot::channel();
+        let proposer = &context.broker.services.proposer;
+        proposer.submit_always(Kind::CloseSession(close), ReplyTo::Task(reply_to));
+        self.hand_over = None;
+        is_known
     }
 }
 

@@ -63,6 +63,15 @@ impl Ended {
         )
     }
 
+    /// The leader has refused what this connection has proposed.
+    pub(super) const fn undecodable() -> Ended {
+        Ended::disconnect(
+            DisconnectReason::Refused,
+            ReasonCode::ImplementationSpecificError,
+            "the cluster's leader can't decode what this node made of the packet; see the broker's log",
+        )
+    }
+
     /// The client is not who it says it is, or does not show it.
     pub(super) const fn not_authenticated(reason: ReasonCode, text: &'static str) -> Ended {
         Ended::disconnect(DisconnectReason::NotAuthenticated, reason, text)

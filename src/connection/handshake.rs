@@ -50,6 +50,7 @@ pub(super) async fn open(
     };
     let connect = decode_connect(found).map_err(|error| Refusal::malformed(found, error))?;
     let login = authenticate(broker, stream, unfinished, &connect).await?;
+    broker.hand_over(connect.client_id).await;
     Opening::begin(broker, &connect, login)
 }
 

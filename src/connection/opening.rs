@@ -18,6 +18,7 @@ use crate::config::{MqttConfig, QueuePolicy};
 use crate::machine::effect::Reply;
 use crate::mailbox::{Item, Mailbox, RequestId};
 use crate::replica::proposer::ReplyTo;
+use crate::topic::is_deeper;
 
 /// The receive maximum of a client that names none (MQTT 5.0 §3.1.2.11.3); also what MQTT 3 clients get.
 const DEFAULT_RECEIVE_MAXIMUM: u16 = u16::MAX;
@@ -114,6 +115,13 @@ impl Opening {
             return refuse(ReasonCode::NotAuthorized, text);
         }
         let config = &broker.settings.mqtt;
+        if connect.will.as_ref().is_some_and(|will| {
+            will.topic.len() > config.max_topic_bytes
+                || is_deeper(will.topic, config.max_topic_levels)
+        }) {
+            let text = "the will's topic name is longer or deeper than this server takes";
+            return refuse(ReasonCode::TopicNameInvalid, text);
+        }
         let command = command::OpenSession {
             client_id: opening.options.client_id.to_string(),
             connection: opening.mailbox.connection.0,
@@ -123,6 +131,7 @@ impl Opening {
             will: connect.will.as_ref().map(will),
             receive_maximum: opening.receive_maximum.min(config.max_inflight).into(),
             bounds: Some(bounds(config)),
+            max_sessions: config.max_sessions,
         };
         let services = &broker.services;
         // Registered first, so that a take-over that follows at once finds the connection.
@@ -209,6 +218,11 @@ impl Opening {
         let Some(Item::Reply(OPENING, reply)) = self.mailbox.take_first_item() else {
             return Err(self.abandon(broker, ReasonCode::ServerUnavailable, NO_QUORUM));
         };
+        if let Reply::QuotaExceeded = reply {
+            broker.services.router.unregister(self.mailbox.connection);
+            let text = "there are as many sessions as the cluster may have";
+            return Err(self.refuse(ReasonCode::QuotaExceeded, text));
+        }
         let Reply::Opened {
             session,
             present,

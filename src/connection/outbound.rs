@@ -3,6 +3,8 @@
 //!
 //! Invariant: at most `receive_maximum` messages are unacknowledged `[MQTT-3.3.4-9]`, those of the session's queue and
 //! the connection's own together.
+//! Invariant: at most [`OWN_UNACKNOWLEDGED`] packet ids of the connection's own are in use, so there is always a free
+//! one, and finding it takes a bounded number of looks.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -16,6 +18,11 @@ use crate::session::{Acknowledged, Received, Sequence, Window};
 
 /// Packet ids above this are the connection's own; those up to it follow from the numbers of the session's queue.
 const QUEUE_IDS: u16 = PACKET_IDS as u16;
+
+/// Packet ids of the connection's own that may be in use at once, whatever the client's receive maximum (65,535 when it
+/// names none): half of those there are. While the search for a free id goes once around, it finds at least as many
+/// free ones as ones in use, so an id costs two looks on average, whichever the client acknowledges.
+const OWN_UNACKNOWLEDGED: usize = (u16::MAX - QUEUE_IDS) as usize / 2;
 
 /// The packet of the client that a delivery waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,8 +151,11 @@ impl Outbound {
         2 * (self.window.len() + acknowledged) >= usize::from(granted)
     }
 
-    fn has_room(&self) -> bool {
-        self.awaited.len() + self.window.len() < usize::from(self.receive_maximum)
+    /// Whether the client takes one more message, and a packet id for it is free. A message of the session's queue
+    /// (`sequence`) has its id already.
+    fn has_room(&self, sequence: Option<Sequence>) -> bool {
+        let has_id = sequence.is_some() || self.awaited.len() < OWN_UNACKNOWLEDGED;
+        has_id && self.awaited.len() + self.window.len() < usize::from(self.receive_maximum)
     }
 
     /// Whether packets wait for room.
@@ -168,7 +178,7 @@ impl Outbound {
         self.sent_through
     }
 
-    /// A free packet id `[MQTT-2.2.1-4]`, now in use. Only called with room, so there is one.
+    /// A free packet id `[MQTT-2.2.1-4]`, now in use. Only called with room, so half of the ids are free.
     fn assign_packet_id(&mut self, qos: QoS) -> u16 {
         loop {
             self.last_id = self.last_id.checked_add(1).unwrap_or(QUEUE_IDS + 1);
@@ -204,7 +214,7 @@ impl Outbound {
         for entry in contents.tracked.drain(..) {
             let (at, end) = (entry.at as usize, (entry.at + entry.length) as usize);
             let packet_id_at = entry.packet_id_at as usize;
-            if self.backlog.is_empty() && self.has_room() {
+            if self.backlog.is_empty() && self.has_room(entry.sequence) {
                 let packet_id = &mut packets[packet_id_at..packet_id_at + 2];
                 self.send_one(packet_id, entry.qos, entry.sequence);
                 continue;
@@ -234,7 +244,8 @@ impl Outbound {
 
     /// Sends packets of the backlog while there is room.
     fn send_backlog(&mut self, out: &mut Vec<u8>) {
-        while self.has_room()
+        while let Some(first) = self.backlog.front()
+            && self.has_room(first.sequence)
             && let Some(mut waiting) = self.backlog.pop_front()
         {
             self.backlog_bytes -= waiting.packet.len();

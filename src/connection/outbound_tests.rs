@@ -106,7 +106,7 @@ fn qos_2_goes_from_pubrec_to_pubcomp() {
         outbound.handle_pubrec(id(2), true, &mut out),
         After::Nothing
     );
-    assert!(outbound.has_room());
+    assert!(outbound.has_room(None));
 }
 
 #[test]
@@ -155,4 +155,32 @@ fn what_waits_for_room_counts_down_and_expires() {
         outbound.take_expired().map(|expired| expired.count),
         Some(1)
     );
+}
+
+/// More messages than there are packet ids, for a client that acknowledges none and set no receive maximum.
+#[test]
+fn packet_ids_never_run_out() {
+    let mut outbound = Outbound::new(u16::MAX);
+    let mut out = Vec::new();
+    for _ in 0..70 {
+        let packets: Vec<(&[u8], Option<usize>)> = vec![(b"___", Some(1)); 1_000];
+        outbound.send(&mut contents(&packets), &mut out);
+    }
+    assert_eq!(outbound.awaited.len(), OWN_UNACKNOWLEDGED);
+    assert_eq!(out.len(), 3 * OWN_UNACKNOWLEDGED);
+    assert_eq!(outbound.backlog_bytes(), 3 * (70_000 - OWN_UNACKNOWLEDGED));
+    // A message of the session's queue has an id of its own, but nothing overtakes.
+    let mut queued = contents(&[(b"q\0\x07", Some(1))]);
+    queued.tracked[0].sequence = Some(Sequence(7));
+    out.clear();
+    outbound.send(&mut queued, &mut out);
+    assert!(out.is_empty());
+    // The same id is acknowledged again and again: the search stays cheap, because half of the ids are free.
+    let mut acknowledged = 0;
+    for number in 1..=OWN_UNACKNOWLEDGED as u16 {
+        outbound.handle_puback(id(number), &mut out);
+        acknowledged += 1;
+        assert_eq!(out.len(), 3 * acknowledged, "each makes room for one");
+    }
+    assert_eq!(outbound.awaited.len(), OWN_UNACKNOWLEDGED);
 }

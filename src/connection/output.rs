@@ -62,6 +62,11 @@ impl OutputBuffers {
         self.packets.is_empty() && self.acknowledgements.is_empty()
     }
 
+    /// Drops everything: the connection has ended.
+    pub(super) fn clear(&mut self) {
+        *self = OutputBuffers::default();
+    }
+
     /// Gives large empty buffers back: most connections are idle most of the time.
     pub(super) fn shrink(&mut self) {
         for buffer in [&mut self.packets, &mut self.acknowledgements] {

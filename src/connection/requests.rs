@@ -30,7 +30,9 @@ pub(super) enum Request {
 pub(super) struct Requests {
     slots: Vec<Option<Request>>,
     free: Vec<RequestId>,
-    count: usize,
+    count: u32,
+    /// Those of them that are requests to the state store.
+    stores: u32,
 }
 
 impl Requests {
@@ -40,6 +42,7 @@ impl Requests {
     /// Adds a request.
     pub(super) fn insert(&mut self, request: Request) -> RequestId {
         self.count += 1;
+        self.stores += u32::from(matches!(request, Request::Store(_)));
         match self.free.pop() {
             Some(request_id) => {
                 self.slots[request_id as usize] = Some(request);
@@ -67,6 +70,7 @@ impl Requests {
     pub(super) fn remove(&mut self, request_id: RequestId) -> Option<Request> {
         let request = self.slots.get_mut(request_id as usize)?.take()?;
         self.count -= 1;
+        self.stores -= u32::from(matches!(request, Request::Store(_)));
         if self.count == 0 && self.slots.len() > Self::KEPT_SLOTS {
             *self = Requests::default();
         } else {
@@ -77,7 +81,12 @@ impl Requests {
 
     /// Number of requests under way.
     pub(super) fn len(&self) -> usize {
-        self.count
+        self.count as usize
+    }
+
+    /// Requests to the state store under way. They are messages with QoS 1, so they count against the receive maximum.
+    pub(super) fn stores(&self) -> usize {
+        self.stores as usize
     }
 }
 

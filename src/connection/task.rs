@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::future::poll_fn;
+use std::io::Read as _;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use super::end::Ended;
 use super::handshake;
 use super::refusal::Refusal;
 use super::socket::{READ_BUFFER, is_transient, write_all};
+use crate::base::limits;
 use crate::base::pulse::{Phase, busy};
 use crate::codec::{ReasonCode, frame};
 use crate::mailbox::Contents;
@@ -65,7 +67,8 @@ pub(super) async fn serve(broker: &Arc<Broker>, stream: TcpStream, address: Sock
 /// Tells a client why it is refused.
 async fn refuse(broker: &Broker, refused: Box<(TcpStream, Refusal)>, address: SocketAddr) {
     let (stream, refusal) = &*refused;
-    send_last(stream, &refusal.packet).await;
+    write_last(stream, &refusal.packet).await;
+    end_stream(stream);
     report_end(broker, &refusal.ended, address, "");
 }
 
@@ -106,9 +109,14 @@ fn report_end(broker: &Broker, ended: &Ended, address: SocketAddr, client_id: &s
 }
 
 /// Sends the last packets, within a bound of time; the connection ends whether they arrive or not.
-async fn send_last(stream: &TcpStream, bytes: &[u8]) {
+async fn write_last(stream: &TcpStream, bytes: &[u8]) {
     // A client that does not read its last packets loses them.
     let _ = tokio::time::timeout(LAST_PACKETS_TIMEOUT, write_all(stream, bytes)).await;
+}
+
+/// Tells the client that nothing more comes.
+fn end_stream(stream: &TcpStream) {
+    // It fails when the client has closed the connection.
     let _ = socket2::SockRef::from(stream).shutdown(std::net::Shutdown::Write);
 }
 
@@ -123,6 +131,13 @@ struct Task {
 impl Task {
     async fn run(&mut self, address: SocketAddr) {
         let Err(ended) = self.serve().await;
+        Box::pin(self.close(ended, address)).await;
+    }
+
+    async fn close(&mut self, ended: Ended, address: SocketAddr) {
+        // The log is told first: the client's last packets may take their time.
+        let is_known = self.connection.close(&ended);
+        self.unfinished = Vec::new();
         let context = self.connection.context_mut();
         let client_id = context.options.client_id.clone();
         // No publisher waits for the last packets.
@@ -131,11 +146,19 @@ impl Task {
         if let Some(reason) = ended.reason {
             // Acknowledgements may be left of what is done.
             self.connection.disconnect(reason, ended.text);
-            let rest = self.connection.context().output.unsent();
-            Box::pin(send_last(&self.stream, rest)).await;
+            write_last(&self.stream, self.connection.context().output.unsent()).await;
         }
-        self.connection.close(&ended);
-        let broker = &self.connection.context().broker;
+        let context = self.connection.context_mut();
+        context.output.clear();
+        let broker = &context.broker;
+        let router = &broker.services.router;
+        router.unregister(context.mailbox.connection);
+        // The client may connect to another node as soon as it sees the end of the stream: by then the log knows.
+        // Without a quorum it won't in time, and no node opens a session.
+        if broker.state.is_serving() {
+            let _ = tokio::time::timeout(limits::END_COMMIT_TIMEOUT, is_known).await;
+        }
+        end_stream(&self.stream);
         report_end(broker, &ended, address, &client_id);
     }
 
@@ -308,7 +331,36 @@ impl Task {
             drained
         });
         self.connection.context_mut().wake.wake();
-        drained
+        drained?;
+        if self.connection.is_handing_over() {
+            self.read_for_hand_over()?;
+            self.connection.hand_over();
+        }
+        Ok(())
+    }
+
+    /// Handles what the socket has, without waiting for more, whatever keeps the client from being read otherwise.
+    fn read_for_hand_over(&mut self) -> Result<(), Ended> {
+        let mut taken = 0;
+        while taken < limits::HAND_OVER_BYTES {
+            let read = READ_BUFFER.with_borrow_mut(|buffer| {
+                // The kernel is asked: the runtime may not have noticed yet that there is something.
+                let read = match (&*socket2::SockRef::from(&self.stream)).read(buffer) {
+                    Ok(0) => return Err(Ended::network()),
+                    Ok(read) => read,
+                    Err(error) if is_transient(&error) => return Ok(0),
+                    Err(_) => return Err(Ended::network()),
+                };
+                let metrics = &self.connection.context().broker.metrics;
+                metrics.bytes_received.add(read as u64);
+                self.handle(&buffer[..read]).map(|()| read)
+            })?;
+            if read == 0 {
+                break;
+            }
+            taken += read;
+        }
+        Ok(())
     }
 
     /// Tells the mailbox how much this client has got, and thereby those who publish to it.
@@ -378,3 +430,7 @@ mod tests {
         assert!(future <= 448, "{future}");
     }
 }
+
+#[cfg(test)]
+#[path = "closing_tests.rs"]
+mod closing_tests;

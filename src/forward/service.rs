@@ -5,19 +5,20 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
 
-use futures::Stream;
+use futures::{Stream, StreamExt as _};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::hand_over::HandOvers;
 use super::inbox::{InboundStream, Inboxes};
 use super::last_seen::LastSeen;
 use crate::base::ids::{Incarnation, LogIndex, NodeId};
 use crate::base::proto::cluster::cluster_server::Cluster;
 use crate::base::proto::cluster::{
-    ContactRequest, ContactResponse, DeliverRequest, DeliverResponse, ProposeRequest,
-    ProposeResponse,
+    ContactRequest, ContactResponse, DeliverRequest, DeliverResponse, HandOverRequest,
+    HandOverResponse, ProposeRequest, ProposeResponse,
 };
 use crate::base::pulse::{Phase, busy};
 use crate::base::time::Millis;
@@ -48,6 +49,8 @@ pub struct ClusterService {
     pub clock: Arc<Clock>,
     /// What the other nodes have sent.
     pub inboxes: Arc<Inboxes>,
+    /// For connections whose sessions are about to be taken over.
+    pub hand_overs: Arc<HandOvers>,
     /// The runtime on which messages are delivered to connections.
     pub clients: Handle,
 }
@@ -135,6 +138,15 @@ impl Cluster for ClusterService {
         Ok(Response::new(ProposeResponse {}))
     }
 
+    async fn hand_over(
+        &self,
+        request: Request<HandOverRequest>,
+    ) -> Result<Response<HandOverResponse>, Status> {
+        self.raft.admit_forwarding(request.metadata())?;
+        self.hand_overs.answer(request.into_inner()).await;
+        Ok(Response::new(HandOverResponse {}))
+    }
+
     async fn contact(
         &self,
         request: Request<ContactRequest>,
@@ -159,6 +171,7 @@ impl Cluster for ClusterService {
             answers,
             inbound: None,
             awaited_index: 0,
+            waiting: None,
         };
         self.clients.spawn(receiving.run(request.into_inner()));
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
@@ -175,15 +188,25 @@ struct Receiving {
     inbound: Option<InboundStream>,
     /// The log index that the other node waits for, 0 when none.
     awaited_index: u64,
+    /// A batch that follows what is in the log further on than this node has applied. Nothing is read behind it; the
+    /// other node bounds how much it sends without an answer. There is no deadline: a node whose apply stands gives its
+    /// clients up.
+    waiting: Option<DeliverRequest>,
 }
 
 /// The other node takes no more answers: the call has ended.
 struct Ended;
 
 impl Receiving {
-    async fn run(mut self, mut stream: Streaming<DeliverRequest>) {
+    async fn run(mut self, mut stream: impl Stream<Item = Result<DeliverRequest, Status>> + Unpin) {
         loop {
             let applied = self.applied.borrow_and_update().0;
+            let may_deliver = |waiting: &mut DeliverRequest| waiting.after <= applied;
+            if let Some(request) = self.waiting.take_if(may_deliver)
+                && self.handle(&request, applied).await.is_err()
+            {
+                return;
+            }
             let reached = self.awaited_index != 0 && applied >= self.awaited_index;
             if reached {
                 self.awaited_index = 0;
@@ -199,15 +222,14 @@ impl Receiving {
                 }
             };
             tokio::select! {
-                request = stream.message() => match request {
-                    Ok(Some(request)) => {
-                        if self.handle(&request, applied).await.is_err() {
-                            return;
-                        }
+                request = stream.next(), if self.waiting.is_none() => match request {
+                    Some(Ok(request)) => {
+                        self.awaited_index = self.awaited_index.max(request.applied);
+                        self.waiting = Some(request);
                     }
                     _ => return,
                 },
-                changed = self.applied.changed(), if self.awaited_index != 0 => {
+                changed = self.applied.changed(), if self.awaited_index != 0 || self.waiting.is_some() => {
                     if changed.is_err() {
                         return;
                     }
@@ -219,7 +241,6 @@ impl Receiving {
 
     async fn handle(&mut self, request: &DeliverRequest, applied: u64) -> Result<(), Ended> {
         busy(Phase::Messages, || self.deliver(request));
-        self.awaited_index = self.awaited_index.max(request.applied);
         self.answer(applied).await
     }
 

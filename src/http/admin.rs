@@ -34,6 +34,12 @@ pub struct ClusterStatus {
     pub applied_index: u64,
     /// Every member.
     pub members: Vec<MemberStatus>,
+    /// The version of the machine by which the node applies the log.
+    #[serde(default)]
+    pub machine_version: u32,
+    /// What is wrong: nodes that were refused because their machine has another version, one text each.
+    #[serde(default)]
+    pub problems: Vec<String>,
 }
 
 /// One member of the cluster.
@@ -130,9 +136,14 @@ impl AdminError {
 
 impl IntoResponse for AdminError {
     fn into_response(self) -> Response {
-        let body = serde_json::json!({ "error": self.code(), "message": self.to_string() });
-        (self.status(), Json(body)).into_response()
+        error_body(self.status(), self.code(), &self.to_string())
     }
+}
+
+/// The answer to a request that is not carried out.
+pub(super) fn error_body(status: StatusCode, code: &str, message: &str) -> Response {
+    let body = serde_json::json!({ "error": code, "message": message });
+    (status, Json(body)).into_response()
 }
 
 /// The answer of an administration request, once there is one.

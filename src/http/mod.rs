@@ -1,17 +1,21 @@
 //! The HTTP port: probes, metrics and administration.
 //!
 //! It knows nothing of Raft or MQTT: the node hands it a [`Readiness`], an [`Admin`] and a [`Sessions`]. It has no
-//! authentication, so it listens on the loopback interface unless the operator configures another one.
+//! authentication, so it listens on the loopback interface unless the operator configures another one; what a web page
+//! asks for through a browser is refused.
 
 mod admin;
+mod guard;
 mod health;
 mod serve;
+mod server;
 mod sessions;
 
 pub use admin::{
     Admin, AdminError, AdminFuture, ClusterStatus, JoinRequest, LeaveRequest, MemberStatus,
     TransferRequest,
 };
+pub use guard::Hosts;
 pub use health::{Check, NotReady, Readiness};
 pub use serve::{Endpoints, serve};
 pub use sessions::{

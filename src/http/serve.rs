@@ -1,4 +1,4 @@
-//! Routes and the server loop.
+//! Routes.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -6,12 +6,15 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, FromRef, State};
 use axum::http::{StatusCode, header};
+use axum::middleware;
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use tokio::net::TcpListener;
 
 use super::admin::{self, Admin};
+use super::guard::{self, Hosts};
 use super::health::{self, Readiness};
+use super::server::{self, Timeouts};
 use super::sessions::{self, Sessions};
 use crate::config::bounds::LARGEST_ADMIN_BODY_BYTES;
 use crate::telemetry::metrics::{CONTENT_TYPE, Metrics};
@@ -66,7 +69,7 @@ async fn unknown() -> (StatusCode, &'static str) {
 }
 
 /// Every route.
-fn router(endpoints: Endpoints) -> Router {
+pub(super) fn router(endpoints: Endpoints, hosts: Hosts) -> Router {
     Router::new()
         .route("/livez", get(health::livez))
         .route("/readyz", get(health::readyz))
@@ -82,19 +85,18 @@ fn router(endpoints: Endpoints) -> Router {
         .route("/v1/retained/message", get(sessions::retained_message))
         .fallback(unknown)
         .layer(DefaultBodyLimit::max(LARGEST_ADMIN_BODY_BYTES))
+        .layer(middleware::from_fn_with_state(hosts, guard::check))
         .with_state(endpoints)
 }
 
-/// Serves until `shutdown` completes and the requests under way are answered.
-///
-/// # Errors
-/// When the listener fails for good.
+/// Serves until `shutdown` completes and the requests under way are answered. `hosts` are the names under which
+/// administration may be asked for.
 pub async fn serve(
     listener: TcpListener,
     endpoints: Endpoints,
+    hosts: Hosts,
     shutdown: impl Future<Output = ()> + Send + 'static,
-) -> std::io::Result<()> {
-    axum::serve(listener, router(endpoints))
-        .with_graceful_shutdown(shutdown)
-        .await
+) {
+    let routes = router(endpoints, hosts);
+    server::run(listener, routes, Timeouts::default(), shutdown).await;
 }

@@ -1,11 +1,14 @@
 //! The routes, asked over a real socket.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
+use super::serve::router;
+use super::server::{Timeouts, run};
 use super::*;
 use crate::telemetry::metrics::Metrics;
 
@@ -95,16 +98,8 @@ impl Sessions for Node {
     }
 }
 
-/// Status code and body of one request to a fresh server.
-async fn ask(leader: bool, method: &str, path: &str, body: &str) -> (u16, String) {
-    let node = Node {
-        leader,
-        stuck: None,
-    };
-    ask_node(node, method, path, body).await
-}
-
-async fn ask_node(node: Node, method: &str, path: &str, body: &str) -> (u16, String) {
+/// Everything that a fresh server answers to these bytes until it closes the connection.
+async fn exchange_within(timeouts: Timeouts, node: Node, request: &str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener
         .local_addr()
@@ -116,14 +111,11 @@ async fn ask_node(node: Node, method: &str, path: &str, body: &str) -> (u16, Str
         sessions: node,
         metrics: Arc::new(Metrics::default()),
     };
-    tokio::spawn(serve(listener, endpoints, std::future::pending()));
+    let routes = router(endpoints, Hosts::default());
+    tokio::spawn(run(listener, routes, timeouts, std::future::pending()));
     let mut stream = TcpStream::connect(address)
         .await
         .expect("the server listens");
-    let request = format!(
-        "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    );
     stream
         .write_all(request.as_bytes())
         .await
@@ -133,6 +125,32 @@ async fn ask_node(node: Node, method: &str, path: &str, body: &str) -> (u16, Str
         .read_to_string(&mut answer)
         .await
         .expect("the server answers in text");
+    answer
+}
+
+async fn exchange(node: Node, request: &str) -> String {
+    exchange_within(Timeouts::default(), node, request).await
+}
+
+/// A node at which nothing is stuck.
+fn healthy(leader: bool) -> Node {
+    Node {
+        leader,
+        stuck: None,
+    }
+}
+
+/// Status code and body of one request to a fresh server.
+async fn ask(leader: bool, method: &str, path: &str, body: &str) -> (u16, String) {
+    ask_node(healthy(leader), method, path, body).await
+}
+
+async fn ask_node(node: Node, method: &str, path: &str, body: &str) -> (u16, String) {
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let answer = exchange(node, &request).await;
     let code = answer[9..12].parse().expect("a status code");
     let body = answer
         .split_once("\r\n\r\n")
@@ -232,4 +250,42 @@ async fn sessions_are_listed_by_page_and_named_by_query() {
         let (code, body) = ask(true, method, path, "").await;
         assert_eq!(code, expected, "{method} {path} {body}");
     }
+}
+
+#[tokio::test]
+async fn a_web_page_cannot_administer() {
+    for (fields, expected) in [
+        ("host: rebound.example\r\n", "421"),
+        ("host: 127.0.0.1\r\norigin: http://evil.example\r\n", "403"),
+        ("host: 127.0.0.1\r\ncontent-type: text/plain\r\n", "415"),
+    ] {
+        let request = format!(
+            "POST /v1/session/kick?client_id=a%20b HTTP/1.1\r\n{fields}content-length: 0\r\nconnection: close\r\n\r\n"
+        );
+        let answer = exchange(healthy(true), &request).await;
+        assert_eq!(answer.get(9..12), Some(expected), "{answer}");
+    }
+    let scrape = "GET /metrics HTTP/1.1\r\nhost: node.service\r\nconnection: close\r\n\r\n";
+    assert_eq!(
+        exchange(healthy(true), scrape).await.get(9..12),
+        Some("200")
+    );
+}
+
+#[tokio::test]
+async fn a_silent_client_is_disconnected() {
+    let timeouts = Timeouts {
+        header: Duration::from_millis(20),
+        request: Duration::from_millis(20),
+    };
+    for request in ["", "GET /livez HTTP/1.1\r\nhost: x\r\n"] {
+        let answer = exchange_within(timeouts, healthy(true), request).await;
+        assert_eq!(answer, "");
+    }
+    let answered = "GET /livez HTTP/1.1\r\nhost: x\r\n\r\n";
+    let answer = exchange_within(timeouts, healthy(true), answered).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let half = "POST /v1/cluster/leave HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{";
+    let answer = exchange_within(timeouts, healthy(true), half).await;
+    assert!(answer.starts_with("HTTP/1.1 504"), "{answer}");
 }

@@ -5,11 +5,9 @@
 
 use std::sync::Arc;
 
-use bytes::Buf;
-use prost::Message as _;
-
 use super::batch::Batch;
-use super::effect::{EndReason, Output, Reply};
+use super::effect::{DropReason, EndReason, Output, RelayedBatch, Reply, Skipped};
+use super::entry::{Commands, Decoded};
 use super::lifecycle::Lifecycle;
 use super::messaging::Messaging;
 use super::node::{Admission, Nodes};
@@ -22,15 +20,12 @@ use super::subscriptions::SubscriptionIndex;
 use super::tables::Backing;
 use super::timers::Due;
 use super::{retained, shared};
-use crate::base::ids::{CLUSTER, LogIndex, SessionId};
+use crate::base::ids::{CLUSTER, Incarnation, LogIndex, NodeId, SessionId};
 use crate::base::proto::command::{self, command::Kind};
 
 /// The log holds something this version cannot apply: the node must stop, skipping it would make replicas differ.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    /// The entry is not a batch.
-    #[error("log entry {0} is not a batch of commands: {1}")]
-    Malformed(LogIndex, prost::DecodeError),
     /// A command's number is not known here.
     #[error("log entry {0} holds a command that this version does not know; upgrade this node")]
     UnknownCommand(LogIndex),
@@ -129,16 +124,26 @@ impl Parts {
         }
         let is_local = batch.outputs.is_local(batch.node);
         let incarnation = batch.incarnation;
-        let mut commands = proposal.commands;
-        while commands.has_remaining() {
-            let command = command::Command::decode_length_delimited(&mut commands)
-                .map_err(|error| ApplyError::Malformed(batch.index, error))?;
-            let kind = command.kind;
-            let kind = kind.ok_or(ApplyError::UnknownCommand(batch.index))?;
-            let reply = self.run(batch, kind);
+        let mut is_refused = proposal.refused;
+        for command in Commands(proposal.commands) {
+            let reply = match command {
+                Decoded::Known(kind) => self.run(batch, kind),
+                Decoded::Newer => return Err(ApplyError::UnknownCommand(batch.index)),
+                Decoded::Garbage => {
+                    is_refused = true;
+                    skip(batch);
+                    Reply::Undecodable
+                }
+            };
             if is_local {
                 batch.outputs.push(Output::Reply { incarnation, reply });
             }
+        }
+        if is_local && is_refused {
+            batch.outputs.push(Output::ProposalRefused {
+                incarnation,
+                sequence: proposal.sequence,
+            });
         }
         if is_local {
             batch.outputs.push(Output::ProposalApplied {
@@ -195,6 +200,7 @@ impl Parts {
             }
             Kind::Publish(command) => self.publish(batch, command),
             Kind::Acknowledge(command) => self.acknowledge(batch, command),
+            Kind::Relay(command) => relay(batch, command),
         }
     }
 
@@ -247,6 +253,15 @@ impl Parts {
             // [MQTT-4.3.3-9]: the packet id of what is refused is free again.
             return Reply::QuotaExceeded;
         }
+        if self
+            .messaging
+            .exceeds(batch, &message, command.max_queued_bytes)
+        {
+            if message.qos == 0 {
+                batch.count_dropped(DropReason::QueueFull, 1);
+            }
+            return Reply::QuotaExceeded;
+        }
         if let Some((session, packet_id)) = receives {
             received::add(batch, session, packet_id);
         }
@@ -274,4 +289,25 @@ impl Parts {
         self.messaging.finish_queues(batch);
         self.replies.store(batch);
     }
+}
+
+/// A command of the proposal that is being applied can't be decoded: says so on every node.
+fn skip(batch: &mut Batch<'_, '_>) {
+    batch.outputs.push(Output::Skipped {
+        index: batch.index,
+        what: Skipped::Command { node: batch.node },
+    });
+}
+
+/// Hands messages to the node that they are for, whose connections alone they concern.
+fn relay(batch: &mut Batch<'_, '_>, command: command::Relay) -> Reply {
+    if batch.outputs.is_local(NodeId(command.to)) {
+        batch.outputs.push(Output::Relayed(RelayedBatch {
+            from: batch.node,
+            incarnation: Incarnation(command.incarnation),
+            sequence: command.sequence,
+            messages: command.messages,
+        }));
+    }
+    Reply::Relayed(batch.index)
 }

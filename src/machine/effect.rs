@@ -46,10 +46,26 @@ pub enum Reply {
         /// Whether anything was subscribed to its topic.
         matched: bool,
     },
-    /// A PUBLISH was refused: there are as many retained messages as there may be.
+    /// A batch for another node's connections is in the log, at this index.
+    Relayed(LogIndex),
+    /// A PUBLISH or CONNECT was refused: there are as many retained messages, queued bytes or sessions as there may be.
     QuotaExceeded,
     /// The reply of the state store.
     Store(StoreReply),
+    /// The command can't be decoded, or its proposal was refused because of another one that can't; nothing was done.
+    Undecodable,
+}
+
+/// A part of the log that no replica can decode, so that all pass it over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Skipped {
+    /// A whole entry.
+    Entry,
+    /// A command of a proposal, or all that follow it when its end can't be found.
+    Command {
+        /// Who proposed it.
+        node: NodeId,
+    },
 }
 
 /// Why a connection is to be ended.
@@ -129,6 +145,19 @@ pub struct Granted {
     pub message: Arc<ApplicationMessage>,
 }
 
+/// Messages of another node for connections of this one, which came through the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RelayedBatch {
+    /// The node that sent them.
+    pub from: NodeId,
+    /// The incarnation of that node in which the batch was numbered.
+    pub incarnation: Incarnation,
+    /// Number of the batch.
+    pub sequence: u64,
+    /// The messages, as they go between nodes.
+    pub messages: Bytes,
+}
+
 /// Something for a node to do.
 #[derive(Clone, Debug)]
 pub enum Output {
@@ -147,6 +176,21 @@ pub enum Output {
         incarnation: Incarnation,
         /// The proposal.
         sequence: u64,
+    },
+    /// The leader has put this node's proposal into the log without its commands, or some of them could not be decoded:
+    /// those without a reply get [`Reply::Undecodable`]. [`Output::ProposalApplied`] follows.
+    ProposalRefused {
+        /// The incarnation that proposed.
+        incarnation: Incarnation,
+        /// The proposal.
+        sequence: u64,
+    },
+    /// Something in the log was passed over. Every node is told.
+    Skipped {
+        /// The log entry.
+        index: LogIndex,
+        /// What it was.
+        what: Skipped,
     },
     /// This node's proposal was refused because an earlier one is missing: re-send from `expected`.
     ProposalGap {
@@ -201,6 +245,8 @@ pub enum Output {
     },
     /// Send a message of a session's queue.
     Deliver(Box<Granted>),
+    /// Hand messages over that another node could not send.
+    Relayed(RelayedBatch),
     /// Send PUBREL: the session was resumed and owes it, in this order.
     SendPubRel {
         /// The connection.

@@ -25,6 +25,11 @@ impl Lifecycle<'_> {
     pub fn open(&mut self, batch: &mut Batch<'_, '_>, mut command: command::OpenSession) -> Reply {
         let client_id = std::mem::take(&mut command.client_id);
         let owner = batch.owner(command.connection);
+        if self.sessions.exceed(command.max_sessions)
+            && session::row(batch.tables, &client_id).is_none()
+        {
+            return Reply::QuotaExceeded;
+        }
         let found = self.take_over(batch, &client_id, command.clean_start);
         let present = found.is_some();
         let mut row = found.unwrap_or_else(|| state::Session {
@@ -35,7 +40,10 @@ impl Lifecycle<'_> {
         will::keep(batch, &client_id, &mut row, command.will.take());
         session::set_owner(&mut row, Some(owner));
         session::set_options(&mut row, &command);
-        session::put_row(batch, &client_id, &row);
+        match present {
+            true => session::put_row(batch, &client_id, &row),
+            false => self.sessions.create_row(batch, &client_id, &row),
+        }
         let session = SessionId(row.session_id);
         self.sessions
             .connect(owner, Connected::new(&client_id, &row));
@@ -214,7 +222,7 @@ impl Lifecycle<'_> {
         self.publish_will(batch, client_id, &mut row);
         let session = SessionId(row.session_id);
         self.messaging.end_session(batch, session);
-        session::delete_row(batch, client_id);
+        self.sessions.delete_row(batch, client_id);
     }
 
     fn publish_will(

@@ -194,6 +194,22 @@ impl Messaging {
         removed
     }
 
+    /// Whether a message would be queued although `max_queued_bytes` wait in all queues; 0 is no bound.
+    pub fn exceeds(
+        &mut self,
+        batch: &Batch<'_, '_>,
+        message: &command::PublishedMessage,
+        max_queued_bytes: u64,
+    ) -> bool {
+        if max_queued_bytes == 0 || batch.meta.queue_usage().bytes < max_queued_bytes {
+            return false;
+        }
+        let match_set = self.match_sets.of(&self.index, &message.topic);
+        let qos = QoS::from_number(message.qos);
+        let mut sessions = match_set.sessions.iter();
+        !match_set.groups.is_empty() || sessions.any(|target| target.subscriber.queues(qos))
+    }
+
     /// Retains a message as far as it asks for it, and hands it to whoever is subscribed; tells whether anybody is.
     pub fn publish(
         &mut self,

@@ -8,7 +8,7 @@
 //! is handed; these come lowest first:
 //!
 //! ```text
-//! schema, tables                        keys and rows as bytes
+//! schema, tables, entry                 keys, rows and log entries as bytes
 //! batch (meta, timers, effect)          what every command is carried out with
 //! subscriptions, match_set              which sessions match a topic
 //! session, will, node, replies, store   each knows nothing of the others; `store` knows `replies`
@@ -22,6 +22,7 @@
 mod apply;
 mod batch;
 pub(crate) mod effect;
+pub(crate) mod entry;
 mod lifecycle;
 mod match_set;
 mod messaging;
@@ -44,22 +45,27 @@ mod will;
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use prost::Message as _;
-
 use crate::base::ids::{Incarnation, LogIndex, NodeId};
-use crate::base::proto::command;
 use crate::base::time::Millis;
 use crate::store::Usage;
 pub use apply::ApplyError;
 use apply::Parts;
 use batch::{Batch, Outputs, Shared};
-use effect::Output;
+use bytes::Bytes;
+use effect::{Output, Skipped};
+use entry::Entry;
 use meta::Meta;
 pub use meta::QueueUsage;
 use subscriptions::SubscriptionIndex;
 use tables::{Backing, Tables};
 use timers::Timers;
+
+/// The version of what applying the log does.
+///
+/// It rises with every release in which the same entry could lead to other rows than before, or in which a command or a
+/// field of one is new. Nodes of different versions refuse each other, because their replicas could differ; what to do
+/// then is in docs/operations.md, Stopping, restarting, upgrading. Rows of the former version must stay readable.
+pub const VERSION: u32 = 2;
 
 /// The state machine of one replica.
 pub struct Machine {
@@ -88,18 +94,21 @@ impl Machine {
         self.parts.restore(backing);
     }
 
-    /// Applies one log entry.
+    /// Applies one log entry. One that no replica can decode does nothing, and is an output.
     ///
     /// # Errors
-    /// When the entry cannot be understood; the replica must stop.
+    /// When the entry holds what only a newer version can apply; the replica must stop.
     pub fn apply(
         &mut self,
         index: LogIndex,
         entry: Bytes,
         tables: &mut Tables<'_>,
     ) -> Result<(), ApplyError> {
-        let entry =
-            command::Batch::decode(entry).map_err(|error| ApplyError::Malformed(index, error))?;
+        let Some(entry) = Entry::decode(&entry) else {
+            let what = Skipped::Entry;
+            self.shared.outputs.push(Output::Skipped { index, what });
+            return Ok(());
+        };
         let now = self.shared.meta.advance_clock(entry.stamp_ms);
         let mut batch = Batch::new(&mut self.shared, tables, index, now);
         self.parts.apply(&mut batch, entry.proposals)?;

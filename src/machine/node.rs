@@ -45,6 +45,11 @@ impl Nodes {
         Incarnation(self.rows.get(&node).map_or(0, |row| row.incarnation))
     }
 
+    #[cfg(test)]
+    pub fn row(&self, node: NodeId) -> Option<&state::Node> {
+        self.rows.get(&node)
+    }
+
     /// Nodes whose connections may be live, with their incarnation.
     pub fn live(&self) -> impl Iterator<Item = (NodeId, Incarnation)> + '_ {
         self.rows

@@ -2,8 +2,9 @@
 //! must see.
 
 use super::schema::{self, Range};
+use super::session;
 use super::tables::Backing;
-use crate::base::ids::SessionId;
+use crate::base::ids::{Owner, SessionId};
 use crate::base::proto::state;
 use crate::base::time::Millis;
 use crate::store::glob::Glob;
@@ -60,6 +61,7 @@ pub fn scan(
         let is_there = store::record::is_there(row.bytes(), clock);
         page.visit(
             store_key,
+            row.bytes().len(),
             is_there.expect("a row of the state store is what this version writes"),
         )
     });
@@ -88,6 +90,67 @@ pub fn retained(
     );
 }
 
+/// What one page of a listing may look at. Whichever is used up first ends the page.
+#[derive(Clone, Copy, Debug)]
+pub struct ListBudget {
+    rows: usize,
+    bytes: usize,
+}
+
+impl Default for ListBudget {
+    fn default() -> Self {
+        ListBudget::of(10_000, 16 << 20)
+    }
+}
+
+impl ListBudget {
+    /// At most `rows` rows of `bytes` bytes; one row may exceed the bytes.
+    pub fn of(rows: usize, bytes: usize) -> Self {
+        ListBudget { rows, bytes }
+    }
+
+    /// Takes a row out of the budget; tells whether it may be looked at.
+    fn take(&mut self, bytes: usize) -> bool {
+        let has_room = self.rows > 0 && self.bytes > 0;
+        self.rows = self.rows.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+        has_room
+    }
+}
+
+/// As [`retained`], but ends also when the budget is used up: returns the last topic it has looked at then.
+pub fn retained_page(
+    backing: &dyn Backing,
+    filter: &str,
+    from: &[u8],
+    mut budget: ListBudget,
+    mut visit: impl FnMut(&str, state::Retained) -> bool,
+) -> Option<String> {
+    let mut last = String::new();
+    let mut is_used_up = false;
+    walk::for_each_match(
+        filter,
+        from,
+        |from, show| {
+            let range = Range::<schema::Retained>::all().starting_at(from);
+            backing.rows(&range, |topic, row| {
+                is_used_up = !budget.take(row.bytes().len());
+                if is_used_up {
+                    return false;
+                }
+                last.clear();
+                last.push_str(&String::from_utf8_lossy(topic));
+                show(topic, row.bytes())
+            });
+        },
+        |topic, row| {
+            let row = schema::StoredRow::<schema::Retained>::new(row);
+            visit(topic, row.decode())
+        },
+    );
+    is_used_up.then_some(last)
+}
+
 /// The retained message of a topic.
 pub fn retained_message(backing: &dyn Backing, topic: &str) -> Option<state::Retained> {
     backing.row::<schema::Retained>(topic.as_bytes())
@@ -98,31 +161,41 @@ pub fn session(backing: &dyn Backing, client_id: &str) -> Option<state::Session>
     backing.row::<schema::Session>(client_id)
 }
 
-/// At most `most` sessions in the order of their client ids, after one of them, and whether there are more.
+/// The connection that owns a session.
+pub fn owner(row: &state::Session) -> Option<Owner> {
+    session::owner_of(row)
+}
+
+/// At most `most` sessions in the order of their client ids, after one of them; and after which one to go on, if there
+/// may be more. There may be fewer, or none, when `budget` is used up.
 pub fn sessions(
     backing: &dyn Backing,
     after: &str,
     most: usize,
     connected: bool,
-) -> (Vec<(String, state::Session)>, bool) {
+    mut budget: ListBudget,
+) -> (Vec<(String, state::Session)>, Option<String>) {
     let mut range = Range::<schema::Session>::all();
     if !after.is_empty() {
         range = range.after(after);
     }
     let mut found = Vec::new();
+    let mut last = String::new();
     let mut more = false;
     backing.rows(&range, |client_id, row| {
-        let row = row.decode();
-        if connected && row.owner_node == 0 {
-            return true;
+        more = found.len() == most || !budget.take(row.bytes().len());
+        if more {
+            return false;
         }
-        more = found.len() == most;
-        if !more {
+        last.clear();
+        last.push_str(client_id);
+        let row = row.decode();
+        if !connected || row.owner_node != 0 {
             found.push((client_id.to_owned(), row));
         }
-        !more
+        true
     });
-    (found, more)
+    (found, more.then_some(last))
 }
 
 /// How far the queue of a session has come.

@@ -16,7 +16,6 @@ use crate::base::limits;
 use crate::base::proto::cluster::cluster_server::ClusterServer;
 use crate::config::Config;
 use crate::connection::broker::Broker;
-use crate::forward::inbox::Inboxes;
 use crate::forward::last_seen::LastSeen;
 use crate::forward::outbox::Outboxes;
 use crate::forward::service::ClusterService;
@@ -47,7 +46,9 @@ impl ClusterTasks {
     pub(super) fn start(self, listener: TcpListener, replication: &Handle) {
         let raft = self.raft;
         let local = self.broker.settings.node;
-        let (sequencer, sequence) = Sequencer::new(raft.clone(), self.due, self.clock.clone());
+        let metrics = self.broker.metrics.clone();
+        let clock = self.clock.clone();
+        let (sequencer, sequence) = Sequencer::new(raft.clone(), self.due, clock, metrics);
         replication.spawn(sequence);
         let forwarder = ProposalForwarder {
             local,
@@ -57,11 +58,13 @@ impl ClusterTasks {
             leadership: raft.leadership(),
         };
         replication.spawn(forwarder.run());
+        let inboxes = self.outboxes.inboxes().clone();
         let streams = PeerStreams {
             local,
             raft: raft.clone(),
             proposer: self.broker.services.proposer.clone(),
             outboxes: self.outboxes,
+            metrics: self.broker.metrics.clone(),
         };
         tokio::spawn(Arc::new(streams).run());
         let last_seen = Arc::new(LastSeen::default());
@@ -94,7 +97,8 @@ impl ClusterTasks {
             router: self.broker.services.router.clone(),
             last_seen,
             clock: self.clock.clone(),
-            inboxes: Arc::new(Inboxes::default()),
+            hand_overs: self.broker.services.hand_overs.clone(),
+            inboxes,
             clients: Handle::current(),
         };
         replication.spawn(serve(listener, raft, service));

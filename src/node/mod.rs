@@ -29,8 +29,9 @@ use crate::base::ids::NodeId;
 use crate::config::Config;
 use crate::connection::broker::{Broker, Services, Settings};
 use crate::connection::{listener, sys};
+use crate::forward::hand_over::HandOvers;
 use crate::forward::outbox::Outboxes;
-use crate::http;
+use crate::http::{self, Hosts};
 use crate::machine::Machine;
 use crate::machine::subscriptions::SubscriptionIndex;
 use crate::raft::{self, Raft};
@@ -216,7 +217,7 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     });
     let stop_http = listeners
         .http
-        .map(|listener| serve_http(listener, status, &broker));
+        .map(|listener| serve_http(listener, &config, status, &broker));
     for mqtt_listener in listeners.mqtt {
         tokio::spawn(listener::run(mqtt_listener, broker.clone()));
     }
@@ -239,6 +240,12 @@ fn new_broker(
         backing: replica.raft.backing(),
         clock: replica.clock.clone(),
         view: replica.view.clone(),
+        hand_overs: Arc::new(HandOvers::new(
+            NodeId(config.node.id),
+            replica.router.clone(),
+            replica.proposer.clone(),
+            Some(replica.raft.clone()),
+        )),
     };
     let settings = Settings::new(config, &metrics);
     Broker::new(settings, services, authenticator, metrics)
@@ -246,9 +253,13 @@ fn new_broker(
 
 fn serve_http(
     listener: TcpListener,
+    config: &Config,
     status: Arc<NodeStatus>,
     broker: &Arc<Broker>,
 ) -> oneshot::Sender<()> {
+    let names = config.http.hosts.iter().map(String::as_str);
+    let members = config.cluster.members.iter();
+    let hosts = Hosts::new(names.chain(members.map(|member| member.address.host())));
     let (stop, stopped) = oneshot::channel::<()>();
     let endpoints = http::Endpoints {
         readiness: status.clone(),
@@ -260,9 +271,7 @@ fn serve_http(
         let stopped = async {
             let _ = stopped.await;
         };
-        if let Err(error) = http::serve(listener, endpoints, stopped).await {
-            tracing::error!(%error, "the HTTP listener has ended");
-        }
+        http::serve(listener, endpoints, hosts, stopped).await;
     });
     stop
 }

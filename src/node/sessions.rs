@@ -8,7 +8,8 @@ use crate::http::{
     SubscriptionStatus,
 };
 use crate::machine::effect::Reply;
-use crate::machine::read;
+use crate::machine::read::{self, ListBudget};
+use crate::machine::tables::Backing;
 use crate::topic::Filter;
 
 impl NodeStatus {
@@ -18,6 +19,18 @@ impl NodeStatus {
             Ok(_) => Ok(()),
             Err(error) => Err(AdminError::NoLeader(error.to_string())),
         }
+    }
+
+    /// Reads the state on a thread of its own: however long it takes, no client waits for it.
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&dyn Backing) -> T + Send + 'static,
+    ) -> Result<T, AdminError> {
+        self.catch_up().await?;
+        let backing = self.broker.services.backing.clone();
+        let read = tokio::task::spawn_blocking(move || read(&*backing));
+        let ended = |error: tokio::task::JoinError| AdminError::Internal(error.to_string());
+        read.await.map_err(ended)
     }
 
     async fn propose(&self, kind: command::command::Kind) -> Result<bool, AdminError> {
@@ -71,29 +84,21 @@ fn retained_status(topic: &str, row: &state::Retained, whole: bool) -> RetainedS
 
 impl Sessions for NodeStatus {
     fn list(&self, page: Page) -> AdminFuture<'_, Listed<SessionStatus>> {
-        Box::pin(async move {
-            self.catch_up().await?;
-            let backing = &*self.broker.services.backing;
-            let (rows, more) = read::sessions(backing, &page.after, page.size(), page.connected);
-            let entries: Vec<_> = rows
-                .iter()
-                .map(|(client_id, row)| {
-                    session_status(client_id, row, &read::queue(backing, row.session_id))
-                })
-                .collect();
-            let next = entries.last().filter(|_| more);
-            let next = next.map(|last: &SessionStatus| last.client_id.clone());
-            Ok(Listed { entries, next })
-        })
+        Box::pin(self.read(move |backing| {
+            let budget = ListBudget::default();
+            let (rows, next) =
+                read::sessions(backing, &page.after, page.size(), page.connected, budget);
+            let status = |(client_id, row): &(String, state::Session)| {
+                session_status(client_id, row, &read::queue(backing, row.session_id))
+            };
+            let entries = rows.iter().map(status).collect();
+            Listed { entries, next }
+        }))
     }
 
     fn show(&self, client_id: String) -> AdminFuture<'_, Option<SessionDetail>> {
-        Box::pin(async move {
-            self.catch_up().await?;
-            let backing = &*self.broker.services.backing;
-            let Some(row) = read::session(backing, &client_id) else {
-                return Ok(None);
-            };
+        Box::pin(self.read(move |backing| {
+            let row = read::session(backing, &client_id)?;
             let mut subscriptions = Vec::new();
             read::subscriptions(backing, row.session_id, |filter, row| {
                 subscriptions.push(SubscriptionStatus {
@@ -106,11 +111,11 @@ impl Sessions for NodeStatus {
                 });
             });
             let queue = read::queue(backing, row.session_id);
-            Ok(Some(SessionDetail {
+            Some(SessionDetail {
                 session: session_status(&client_id, &row, &queue),
                 subscriptions,
-            }))
-        })
+            })
+        }))
     }
 
     fn delete(&self, client_id: String) -> AdminFuture<'_, bool> {
@@ -125,44 +130,48 @@ impl Sessions for NodeStatus {
 
     fn retained(&self, page: Page) -> AdminFuture<'_, Listed<RetainedStatus>> {
         Box::pin(async move {
-            let filter = match page.filter.as_str() {
-                "" => "#",
-                filter => filter,
-            };
-            match Filter::parse(filter) {
+            match Filter::parse(filter_of(&page)) {
                 Ok(Filter { share: None, .. }) => {}
                 Ok(_) => return Err(AdminError::Invalid("the filter is shared".to_owned())),
                 Err(error) => return Err(AdminError::Invalid(error.to_string())),
             }
-            self.catch_up().await?;
-            let mut from = page.after.clone().into_bytes();
-            if !from.is_empty() {
-                from.push(0);
-            }
-            let mut entries: Vec<RetainedStatus> = Vec::new();
-            let mut next = None;
-            read::retained(
-                &*self.broker.services.backing,
-                filter,
-                &from,
-                |topic, row| {
-                    if entries.len() == page.size() {
-                        next = entries.last().map(|last| last.topic.clone());
-                        return false;
-                    }
-                    entries.push(retained_status(topic, &row, false));
-                    true
-                },
-            );
-            Ok(Listed { entries, next })
+            self.read(move |backing| list_retained(backing, &page))
+                .await
         })
     }
 
     fn retained_message(&self, topic: String) -> AdminFuture<'_, Option<RetainedStatus>> {
-        Box::pin(async move {
-            self.catch_up().await?;
-            let row = read::retained_message(&*self.broker.services.backing, &topic);
-            Ok(row.map(|row| retained_status(&topic, &row, true)))
-        })
+        Box::pin(self.read(move |backing| {
+            let row = read::retained_message(backing, &topic);
+            row.map(|row| retained_status(&topic, &row, true))
+        }))
     }
+}
+
+fn filter_of(page: &Page) -> &str {
+    match page.filter.as_str() {
+        "" => "#",
+        filter => filter,
+    }
+}
+
+/// A page of the retained messages that match a valid, unshared filter.
+fn list_retained(backing: &dyn Backing, page: &Page) -> Listed<RetainedStatus> {
+    let mut from = page.after.clone().into_bytes();
+    if !from.is_empty() {
+        from.push(0);
+    }
+    let mut entries: Vec<RetainedStatus> = Vec::new();
+    let mut next = None;
+    let budget = ListBudget::default();
+    let used_up = read::retained_page(backing, filter_of(page), &from, budget, |topic, row| {
+        if entries.len() == page.size() {
+            next = entries.last().map(|last| last.topic.clone());
+            return false;
+        }
+        entries.push(retained_status(topic, &row, false));
+        true
+    });
+    let next = next.or(used_up);
+    Listed { entries, next }
 }

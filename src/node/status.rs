@@ -10,7 +10,8 @@ use crate::http::{
     Admin, AdminError, AdminFuture, Check, ClusterStatus, JoinRequest, LeaveRequest, MemberStatus,
     NotReady, Readiness, TransferRequest,
 };
-use crate::raft::{ChangeError, Peer, Raft, Role};
+use crate::machine;
+use crate::raft::{ChangeError, Peer, Raft, Role, Status};
 
 /// Entries a replica may be behind and still count as caught up.
 const CAUGHT_UP: u64 = 1_000;
@@ -80,6 +81,14 @@ impl From<ChangeError> for AdminError {
     }
 }
 
+/// What an operator must know, one text each.
+fn problems(status: &Status) -> Vec<String> {
+    let refused = status.other_versions.iter();
+    refused
+        .map(|(from, why)| format!("node {from} is refused: {why}"))
+        .collect()
+}
+
 impl Admin for NodeStatus {
     fn status(&self) -> AdminFuture<'_, ClusterStatus> {
         let status = self.raft.status();
@@ -105,6 +114,8 @@ impl Admin for NodeStatus {
             committed_index: status.committed,
             applied_index: status.applied,
             members,
+            machine_version: machine::VERSION,
+            problems: problems(&status),
         };
         Box::pin(std::future::ready(Ok(answer)))
     }

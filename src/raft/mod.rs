@@ -28,7 +28,7 @@ mod types;
 pub use self::core::apply::Apply;
 pub use self::core::config::{RaftConfig, Timing};
 pub use replica::Raft;
-pub use types::{ChangeError, Leadership, Peer, ReadError, Role, StartError};
+pub use types::{ChangeError, Leadership, Peer, ReadError, Role, StartError, Status};
 
 /// Log filter for the Raft library. It repeats the same line while a peer is away, and the handle of a core that has
 /// stopped repeats it for each message that it cannot take; this node's own lines say both once.

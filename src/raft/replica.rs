@@ -206,6 +206,7 @@ impl Raft {
             &self.inner.core.metrics().borrow_watched(),
             applied,
             self.inner.identity_check.directory_mismatch(),
+            self.inner.identity_check.other_versions(),
         )
     }
 

@@ -13,7 +13,7 @@ use super::core::fast_election::FastElection;
 use super::core::log_store::LogStore;
 use super::core::roster::Roster;
 use super::core::state_machine::{CoreRaft, StateMachine};
-use super::core::{leadership, retention};
+use super::core::{leadership, machine_version, retention};
 use super::membership::changes::Changes;
 use super::membership::joining::Joining;
 use super::membership::transfer::LeadershipTransfer;
@@ -27,7 +27,7 @@ use super::transport::read_rounds::{ReadRounds, Rounds};
 use super::transport::snapshot_receive::SnapshotReceiver;
 use super::types::{Leadership, NOTHING, StartError};
 use crate::base::ids::{GROUP_ZERO, LogIndex};
-use crate::storage::{DataDir, LogDb, OpenError, Snapshots, StateDb};
+use crate::storage::{DataDir, LogDb, Snapshots, StateDb};
 
 /// Linearizable reads wait this many election time-outs through an election.
 const READ_TIMEOUT_ELECTIONS: u64 = 8;
@@ -67,7 +67,7 @@ fn core_config(config: &RaftConfig) -> Result<openraft::Config, StartError> {
         .map_err(|error| StartError::Config(error.to_string()))
 }
 
-fn open_stores(config: &RaftConfig, data: &DataDir) -> Result<Stores, OpenError> {
+fn open_stores(config: &RaftConfig, data: &DataDir) -> Result<Stores, StartError> {
     let counters = Arc::new(LogMetrics::default());
     let log_db = LogDb::open(
         &data.path().join("log"),
@@ -75,10 +75,12 @@ fn open_stores(config: &RaftConfig, data: &DataDir) -> Result<Stores, OpenError>
         config.before_sync.clone(),
     )?;
     let log = log_db.group(GROUP_ZERO, config.cache_bytes)?;
+    let state = Arc::new(StateDb::open(data.path())?);
+    machine_version::take_over(&state, &log, config.machine)?;
     Ok(Stores {
         log_db,
         log,
-        state: Arc::new(StateDb::open(data.path())?),
+        state,
         snapshots: Arc::new(Snapshots::open(data.path())?),
         metrics: Arc::new(Metrics::new(counters)),
     })
@@ -215,6 +217,7 @@ impl Raft {
             cluster: config.cluster.clone(),
             directory: data.uuid().to_owned(),
             address: config.address.clone(),
+            machine: config.machine,
         };
         let channels = ChannelPool::new(identity.clone());
         let (committed_tx, committed) = watch::channel(NOTHING);

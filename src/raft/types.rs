@@ -4,6 +4,7 @@
 
 use serde::Serialize;
 
+pub use super::core::machine_version::VersionError;
 use crate::base::ids::{LogIndex, NodeId};
 
 /// Who leads, as far as this replica knows.
@@ -58,6 +59,9 @@ pub enum StartError {
     /// The data directory could not be used.
     #[error(transparent)]
     Storage(#[from] crate::storage::OpenError),
+    /// The state belongs to another version of the machine.
+    #[error(transparent)]
+    Version(#[from] VersionError),
 }
 
 /// A change of the cluster's members or leader was not made.
@@ -159,6 +163,8 @@ pub struct Status {
     /// The data directory the cluster knows this node's id with, when it is another than this node has: its disk
     /// was wiped or replaced, peers refuse it, and it has to leave and join under a new id.
     pub directory_mismatch: Option<String>,
+    /// Nodes that were refused lately because their machine has another version, and why.
+    pub other_versions: Vec<(String, String)>,
     /// Why Raft has stopped, when it has.
     pub stopped: Option<String>,
 }

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use crate::base::ids::{Incarnation, LogIndex, NodeId, SessionId};
-use crate::machine::effect::{ApplicationMessage, DropReason, Output, Reply};
+use crate::machine::effect::{ApplicationMessage, DropReason, Output, Reply, Skipped};
 use crate::machine::tables::{Backing, Tables};
 use crate::machine::{Machine, QueueUsage};
 use crate::mailbox::{End, Item, WakeList};
@@ -201,6 +201,15 @@ impl Applier {
         }
     }
 
+    fn handle_skipped(&self, index: LogIndex, what: Skipped) {
+        self.metrics.log_skipped.increment();
+        tracing::error!(
+            %index,
+            ?what,
+            "the log holds what no replica can decode: it is passed over"
+        );
+    }
+
     fn perform(&mut self, output: Output, wake: &mut WakeList) {
         let router = &self.router;
         match output {
@@ -221,6 +230,11 @@ impl Applier {
                     self.proposer.resend();
                 }
             }
+            Output::ProposalRefused {
+                incarnation,
+                sequence,
+            } => self.proposer.refused(incarnation, sequence, wake),
+            Output::Skipped { index, what } => self.handle_skipped(index, what),
             Output::IncarnationRefused { refused, known } => {
                 tracing::debug!(refused = refused.0, known = known.0, "incarnation refused");
                 self.update_nodes();
@@ -235,6 +249,7 @@ impl Applier {
                 message,
             } => router.deliver_assigned(connection, &message, retain, expiry_s, identifiers, wake),
             Output::Deliver(granted) => router.deliver_granted(&granted, wake),
+            Output::Relayed(batch) => router.deliver_relayed(&batch),
             Output::SendPubRel {
                 connection,
                 sequence,

@@ -4,6 +4,7 @@
 //! Below, Raft replicates opaque batches. Above, connections submit commands and reads, and find the replies in their
 //! mailboxes. This room knows neither packets nor sockets of clients.
 
+mod admission;
 pub mod applier;
 pub mod clock;
 pub mod forwarder;

@@ -403,6 +403,21 @@ impl Proposer {
         }
     }
 
+    /// Commands of a proposal were refused: those that have no reply yet get [`Reply::Undecodable`].
+    pub fn refused(&self, incarnation: Incarnation, sequence: u64, wake: &mut WakeList) {
+        let mut state = self.state.lock();
+        if state.incarnation != incarnation {
+            return;
+        }
+        let mut in_flight = state.in_flight.iter_mut();
+        let found = in_flight.find(|sent| sent.proposal.sequence == sequence);
+        let waiting = found.map(|sent| std::mem::take(&mut sent.reply_to));
+        drop(state);
+        for reply_to in waiting.into_iter().flatten() {
+            reply_to.complete(Reply::Undecodable, wake);
+        }
+    }
+
     /// Forgets a proposal that is applied. Returns how long it was on its way.
     pub fn applied(&self, incarnation: Incarnation, sequence: u64) -> Option<Duration> {
         let mut state = self.state.lock();

@@ -196,3 +196,27 @@ async fn replies_come_in_order() {
     assert!(matches!(first_reply.await, Ok(Reply::Done)));
     assert!(matches!(second_reply.await, Ok(Reply::NotOwner)));
 }
+
+#[tokio::test]
+async fn whoever_waits_for_a_refused_proposal_is_told_and_the_next_one_follows() {
+    let proposer = Proposer::default();
+    proposer.begin(Incarnation(7));
+    proposer.applied(Incarnation(7), 1);
+    let mut cursor = Cursor::default();
+    let (first, first_reply) = oneshot::channel();
+    let (second, second_reply) = oneshot::channel();
+    let wait = ReplyTo::Task(first);
+    proposer.submit(kind(), wait).expect("room");
+    assert_eq!(proposer.next(&mut cursor).map(|it| it.sequence), Some(2));
+    let wait = ReplyTo::Task(second);
+    proposer.submit(kind(), wait).expect("room");
+    assert_eq!(proposer.next(&mut cursor).map(|it| it.sequence), Some(3));
+    let mut wake = WakeList::default();
+    proposer.refused(Incarnation(6), 2, &mut wake);
+    proposer.refused(Incarnation(7), 2, &mut wake);
+    proposer.applied(Incarnation(7), 2);
+    proposer.replied(Reply::Done, None, &mut wake);
+    proposer.applied(Incarnation(7), 3);
+    assert!(matches!(first_reply.await, Ok(Reply::Undecodable)));
+    assert!(matches!(second_reply.await, Ok(Reply::Done)));
+}

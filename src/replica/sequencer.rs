@@ -20,8 +20,10 @@ use crate::base::limits;
 use crate::base::proto::command;
 use crate::base::time::Millis;
 use crate::raft::Raft;
+use crate::replica::admission;
 use crate::replica::clock::Clock;
 use crate::replica::proposer::SequencedProposal;
+use crate::telemetry::metrics::Metrics;
 
 /// How long an empty batch is given to be applied before another one is proposed.
 const TICK_TIMEOUT: Duration = Duration::from_millis(100);
@@ -91,6 +93,7 @@ impl Sequencer {
         raft: Raft,
         due: Arc<Due>,
         clock: Arc<Clock>,
+        metrics: Arc<Metrics>,
     ) -> (Sequencer, impl Future<Output = ()> + Send) {
         let (sender, receiver) = mpsc::channel(limits::SEQUENCER_QUEUE);
         (
@@ -100,6 +103,7 @@ impl Sequencer {
                 raft,
                 due,
                 clock,
+                metrics,
                 bytes: 0,
                 uncommitted_bytes: 0,
                 unchecked: 0,
@@ -134,6 +138,7 @@ struct Loop {
     raft: Raft,
     due: Arc<Due>,
     clock: Arc<Clock>,
+    metrics: Arc<Metrics>,
     /// Bytes of commands in the batch that is being collected.
     bytes: usize,
     /// Bytes of commands appended since everything was committed.
@@ -215,12 +220,7 @@ impl Loop {
                 }
             };
             self.bytes += proposal.commands.len();
-            proposals.push(command::Proposal {
-                node: node.0,
-                incarnation: proposal.incarnation.0,
-                sequence: proposal.sequence,
-                commands: proposal.commands,
-            });
+            proposals.push(admission::checked(node, proposal, &self.metrics));
             if self.bytes >= limits::BATCH_BYTES {
                 self.append_batch(std::mem::take(&mut proposals)).await;
             }
@@ -244,6 +244,7 @@ impl Loop {
             incarnation: Incarnation::default().0,
             sequence: 0,
             commands: command,
+            refused: false,
         };
         self.append_batch(vec![proposal]).await;
         let term = self.raft.leadership().borrow().term;

@@ -18,19 +18,19 @@ use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use crate::base::ids::{ConnectionId, NodeId, SessionId};
+use crate::base::ids::{ConnectionId, LogIndex, NodeId, SessionId};
 use crate::base::limits;
 use crate::codec::QoS;
-use crate::machine::effect::{ApplicationMessage, Granted};
+use crate::machine::effect::{ApplicationMessage, Granted, RelayedBatch};
 use crate::machine::subscriptions::SubscriptionIndex;
-use crate::mailbox::{Filling, Item, Mailbox, RequestId, WakeList};
+use crate::mailbox::{Filling, Item, Mailbox, WakeList};
 use local::LocalSubscriber;
 use route::LookUp;
 use shared::RoundRobins;
 
 pub use local::Throttled;
 pub use message::Message;
-pub use peers::{PeerNodes, Recipients};
+pub use peers::{Origin, PeerNodes, Recipients};
 pub use route::Route;
 
 /// What became of a message.
@@ -45,6 +45,26 @@ pub struct Delivered {
     pub forwarded: u32,
     /// Connections of this node that the acknowledgement must wait for.
     pub throttled: Throttled,
+    /// Where a message with QoS 0 is on its way: nodes, and the numbers of their batches.
+    pub on_the_way: OnTheWay,
+}
+
+/// Nodes, each with the number of a batch that is on its way there.
+pub type OnTheWay = SmallVec<[(NodeId, u64); 4]>;
+
+impl Delivered {
+    /// Counts what became of the message for one node.
+    fn count(&mut self, node: NodeId, sequence: Option<u64>, confirms: bool) {
+        let Some(sequence) = sequence else {
+            self.dropped += 1;
+            return;
+        };
+        self.forwarded += 1;
+        match confirms {
+            true => self.unconfirmed += 1,
+            false => self.on_the_way.push((node, sequence)),
+        }
+    }
 }
 
 /// The router of a node.
@@ -114,6 +134,16 @@ impl Router {
         }
     }
 
+    /// Posts an item to one connection whose session is open; drops it when there is none.
+    pub fn post_if_open(&self, connection: ConnectionId, item: Item, wake: &mut WakeList) {
+        if let Some(mailbox) = self.mailbox(connection)
+            && mailbox.session().is_some()
+            && mailbox.push_item(item)
+        {
+            wake.add(&mailbox);
+        }
+    }
+
     /// Posts an item to every connection.
     pub fn post_to_all(&self, item: impl Fn() -> Item) {
         let mut wake = WakeList::default();
@@ -145,29 +175,29 @@ impl Router {
     }
 
     /// Delivers a message to this node's connections and hands it to the other nodes of the route. With QoS 1 or 2,
-    /// every other node confirms to `publisher` when its connections have the message.
+    /// every other node confirms to `origin` when its connections have the message.
     pub fn deliver(
         &self,
         route: &Route,
         message: &Message<'_>,
-        publisher: Option<(&Arc<Mailbox>, RequestId)>,
+        origin: Origin<'_>,
         wake: &mut WakeList,
     ) -> Delivered {
         let mut delivered = Delivered::default();
         route.deliver_local(message, &mut delivered.throttled, wake);
         if message.qos == QoS::AtMostOnce && !message.direct && !route.groups.is_empty() {
-            self.deliver_to_groups(route, message, &mut delivered, wake);
+            self.deliver_to_groups(route, message, origin.after, &mut delivered, wake);
             return delivered;
         }
-        let publisher = publisher.filter(|_| message.qos != QoS::AtMostOnce);
+        let confirm_to = origin.confirm_to.filter(|_| message.qos != QoS::AtMostOnce);
+        let origin = Origin {
+            confirm_to,
+            ..origin
+        };
         for node in &route.remote {
             let recipients = Recipients::default();
-            if self.peers.forward(*node, message, recipients, publisher) {
-                delivered.forwarded += 1;
-                delivered.unconfirmed += u32::from(publisher.is_some());
-            } else {
-                delivered.dropped += 1;
-            }
+            let sequence = self.peers.forward(*node, message, recipients, origin);
+            delivered.count(*node, sequence, origin.confirm_to.is_some());
         }
         delivered
     }
@@ -177,6 +207,7 @@ impl Router {
         &self,
         route: &Route,
         message: &Message<'_>,
+        after: LogIndex,
         delivered: &mut Delivered,
         wake: &mut WakeList,
     ) {
@@ -202,11 +233,12 @@ impl Router {
                 groups: &groups,
                 only_groups: !route.remote.contains(&node),
             };
-            if self.peers.forward(node, message, recipients, None) {
-                delivered.forwarded += 1;
-            } else {
-                delivered.dropped += 1;
-            }
+            let origin = Origin {
+                confirm_to: None,
+                after,
+            };
+            let sequence = self.peers.forward(node, message, recipients, origin);
+            delivered.count(node, sequence, false);
         }
     }
 
@@ -301,6 +333,11 @@ impl Router {
         if must_wake {
             wake.add(&mailbox);
         }
+    }
+
+    /// Hands messages of another node to this node's connections, which came through the log.
+    pub fn deliver_relayed(&self, batch: &RelayedBatch) {
+        self.peers.take_relayed(self, batch);
     }
 
     /// Begins the delivery of a batch of messages from another node.

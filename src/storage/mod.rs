@@ -18,6 +18,6 @@ mod state;
 pub use data_dir::{DataDir, FORMAT, OpenError};
 pub use database::wait_closed;
 pub use fatal::{EXIT_IO, fatal};
-pub use log::{BeforeSync, Bounds, GroupLog, LogDb, Record};
+pub use log::{BeforeSync, Bounds, GroupLog, LogDb, Mark, Record};
 pub use snapshot::{Incoming, Snapshot, SnapshotFile, Snapshots};
 pub use state::{CheckpointError, StateDb};

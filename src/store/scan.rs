@@ -24,6 +24,8 @@ pub struct PageBudget {
     pub max_bytes: usize,
     /// The most rows looked at, so that a pattern that matches nothing doesn't hold a reader up.
     pub max_rows: usize,
+    /// The most bytes of rows, values included, looked at once there are 4: the reader takes them all from the disk.
+    pub max_row_bytes: usize,
     /// The most character comparisons, likewise.
     pub max_steps: u64,
 }
@@ -34,6 +36,7 @@ impl Default for PageBudget {
             max_keys: 256,
             max_bytes: 32 * 1024,
             max_rows: 10_000,
+            max_row_bytes: 16 << 20,
             max_steps: 1 << 20,
         }
     }
@@ -86,6 +89,7 @@ pub struct Page<'g> {
     keys: Vec<Bytes>,
     bytes: usize,
     rows: usize,
+    row_bytes: usize,
     steps: u64,
     last: Vec<u8>,
     has_more: bool,
@@ -100,21 +104,23 @@ impl<'g> Page<'g> {
             keys: Vec::new(),
             bytes: 0,
             rows: 0,
+            row_bytes: 0,
             steps: 0,
             last: Vec::new(),
             has_more: false,
         }
     }
 
-    /// Shows the next row to the page; `is_there` is false for a tombstone and for a key whose time is over. Returns
-    /// whether to go on.
-    pub fn visit(&mut self, key: &[u8], is_there: bool) -> bool {
+    /// Shows the next row to the page, whose value takes `value_bytes`; `is_there` is false for a tombstone and for a key
+    /// whose time is over. Returns whether to go on.
+    pub fn visit(&mut self, key: &[u8], value_bytes: usize, is_there: bool) -> bool {
         if self.is_full() {
             // Only now is it known that another page is needed.
             self.has_more = true;
             return false;
         }
         self.rows += 1;
+        self.row_bytes = self.row_bytes.saturating_add(key.len() + value_bytes);
         self.last.clear();
         self.last.extend_from_slice(key);
         if !is_there {
@@ -148,6 +154,7 @@ impl<'g> Page<'g> {
         keys >= self.budget.max_keys.max(MIN_KEYS)
             || (keys >= MIN_KEYS && self.bytes >= self.budget.max_bytes)
             || self.rows >= self.budget.max_rows.max(1)
+            || (self.rows >= MIN_KEYS && self.row_bytes >= self.budget.max_row_bytes)
             || self.steps >= self.budget.max_steps
     }
 }

@@ -7,6 +7,9 @@ use super::*;
 /// Rows: key and whether the key is there.
 type Rows = BTreeMap<Vec<u8>, bool>;
 
+/// Bytes of each value.
+const VALUE_BYTES: usize = 100;
+
 fn page(
     rows: &Rows,
     pattern: &str,
@@ -17,7 +20,8 @@ fn page(
     let range = range(&glob, token).unwrap();
     let mut page = Page::new(&glob, budget);
     for (key, is_there) in rows.range(range.from..) {
-        if range.to.as_ref().is_some_and(|to| key >= to) || !page.visit(key, *is_there) {
+        if range.to.as_ref().is_some_and(|to| key >= to) || !page.visit(key, VALUE_BYTES, *is_there)
+        {
             break;
         }
     }
@@ -113,6 +117,24 @@ fn a_page_without_a_match_is_empty_and_has_a_token() {
         pages(&rows, "*4", budget),
         (vec!["04".into(), "14".into(), "24".into()], 3)
     );
+}
+
+#[test]
+fn large_values_end_the_page_once_four_rows_were_looked_at() {
+    let keys: Vec<String> = (0..40).map(|i| format!("{i:02}")).collect();
+    let rows = rows(keys.iter().map(String::as_str));
+    let with_bytes = |max_row_bytes| PageBudget {
+        max_row_bytes,
+        ..PageBudget::default()
+    };
+    let (listed, count) = pages(&rows, "*", with_bytes(1));
+    assert_eq!(
+        (listed.len(), count),
+        (40, 10),
+        "four keys are on every page"
+    );
+    let (listed, count) = pages(&rows, "*x", with_bytes(10 * VALUE_BYTES));
+    assert_eq!((listed.len(), count), (0, 4), "also when nothing matches");
 }
 
 #[test]

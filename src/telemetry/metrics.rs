@@ -97,6 +97,12 @@ metrics! {
     raft_commit_seconds: Grouped<Latency>;
     /// Time to apply one batch of entries, with the write to the state's tables.
     raft_apply_seconds: Grouped<Latency>;
+    /// Proposals that this node, as leader, did not put into the log because no replica could decode them. Always 0,
+    /// unless a node is broken.
+    proposals_refused: Counter;
+    /// Entries and commands of the log that no replica can decode, passed over alike on all. Always 0, unless a leader
+    /// was broken.
+    log_skipped: Counter;
     /// Snapshots built here.
     raft_snapshots_built: Grouped<Counter>;
     /// Snapshots received from the leader and installed here.

@@ -17,5 +17,11 @@ pub use trie::Trie;
 /// The longest topic name or filter, in bytes `[MQTT-4.7.3-3]`.
 pub const MAX_TOPIC_BYTES: usize = 65_535;
 
+/// Whether a topic name or filter has more than `max_levels` levels.
+pub fn is_deeper(topic: &str, max_levels: usize) -> bool {
+    // Each level but the first takes a byte at least.
+    topic.len() >= max_levels && topic.bytes().filter(|byte| *byte == b'/').count() >= max_levels
+}
+
 /// The most levels of a filter: what one filter with a wildcard costs in the index is bounded by it.
 pub const MAX_FILTER_LEVELS: usize = 200;

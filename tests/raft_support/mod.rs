@@ -32,6 +32,7 @@ pub struct Seen {
 }
 
 /// Applies `key=value` batches: writes the row and counts how often each key was written.
+#[derive(Default)]
 pub struct Rows {
     pub seen: Arc<Mutex<Seen>>,
     pending: Vec<(u64, Bytes)>,
@@ -231,9 +232,17 @@ impl Cluster {
 
     /// Starts node `id`, at its former address when it had one.
     pub async fn run(&mut self, id: u64) {
+        self.run_with(id, |_| {}).await;
+    }
+
+    /// Starts node `id` with other settings.
+    pub async fn run_with(&mut self, id: u64, change: impl FnOnce(&mut RaftConfig)) {
         let listener = listen(self.addresses.get(&id).copied()).await;
-        self.addresses.insert(id, listener.local_addr().unwrap());
-        let node = Node::start(id, &self.dir(id), listener).await;
+        let address = listener.local_addr().unwrap();
+        self.addresses.insert(id, address);
+        let mut config = config(id, address);
+        change(&mut config);
+        let node = Node::start_with(config, &self.dir(id), listener).await;
         self.nodes.insert(id, node);
     }
 

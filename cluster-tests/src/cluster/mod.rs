@@ -83,8 +83,12 @@ impl Cluster {
         }
         let ports = ports::free(plan.size * 4, &[]);
         let (inside, outside) = (&ports[..plan.size], &ports[3 * plan.size..]);
-        let network = plan.network.then(|| Network::start(outside, inside));
-        let seen = if plan.network { outside } else { inside };
+        let has_network = plan.network || !plan.delay.is_zero();
+        let network = has_network.then(|| Network::start(outside, inside));
+        if let Some(network) = &network {
+            network.delay_all(plan.delay);
+        }
+        let seen = if has_network { outside } else { inside };
         let members: Vec<(usize, SocketAddr)> = seen
             .iter()
             .copied()

@@ -1,23 +1,33 @@
-//! A network between nodes that can be cut, one direction at a time: each node's cluster port is behind a proxy, and
-//! the proxy looks up which node a connection comes from.
+//! A network between nodes that can be cut and slowed, one direction at a time: each node's cluster port is behind a
+//! proxy, and the proxy looks up which node a connection comes from.
 //!
 //! A cut does not close connections: bytes stop, as they do when a cable is pulled, and flow again when it is healed.
+//! A delay costs no bandwidth: bytes are read at once and written when they have been under way for that long.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
 
 /// How often a held or idle direction looks whether something changed.
 const POLL: Duration = Duration::from_millis(20);
+
+/// Bytes that one read takes.
+const CHUNK: usize = 64 * 1024;
+
+/// Reads of one direction that may be under way: 32 MiB at most, far above what any delay of a test needs.
+const UNDER_WAY: usize = 512;
 
 /// What all proxies share.
 struct Links {
     /// `[from][to]`.
     cut: Vec<Vec<AtomicBool>>,
+    /// `[from][to]`, in microseconds.
+    delay: Vec<Vec<AtomicU64>>,
     /// Process of each node, 0 when it has none.
     processes: Vec<AtomicU32>,
     ended: AtomicBool,
@@ -33,6 +43,9 @@ impl Network {
         let links = Arc::new(Links {
             cut: (0..size)
                 .map(|_| (0..size).map(|_| AtomicBool::new(false)).collect())
+                .collect(),
+            delay: (0..size)
+                .map(|_| (0..size).map(|_| AtomicU64::new(0)).collect())
                 .collect(),
             processes: (0..size).map(|_| AtomicU32::new(0)).collect(),
             ended: AtomicBool::new(false),
@@ -71,7 +84,21 @@ impl Network {
         }
     }
 
-    /// Everything passes.
+    /// What leaves one node for the other from now on arrives after that long.
+    pub fn delay(&self, from: usize, to: usize, delay: Duration) {
+        let micros = u64::try_from(delay.as_micros()).expect("a delay of a test is short");
+        self.0.delay[from][to].store(micros, Ordering::Relaxed);
+    }
+
+    /// The same for every direction between any two nodes.
+    pub fn delay_all(&self, delay: Duration) {
+        let size = self.0.delay.len();
+        for (from, to) in (0..size).flat_map(|from| (0..size).map(move |to| (from, to))) {
+            self.delay(from, to, delay);
+        }
+    }
+
+    /// Everything passes; delays stay.
     pub fn heal(&self) {
         for cut in self.0.cut.iter().flatten() {
             cut.store(false, Ordering::Relaxed);
@@ -122,11 +149,27 @@ fn connect(links: &Arc<Links>, near: TcpStream, peer: SocketAddr, to: usize, ins
 }
 
 /// Passes bytes on until one side ends, and holds them while the link is cut.
-fn copy(links: &Links, mut source: TcpStream, mut sink: TcpStream, from: usize, to: usize) {
-    let mut chunk = [0; 64 * 1024];
-    let is_cut = || links.cut[from][to].load(Ordering::Relaxed);
+fn copy(links: &Arc<Links>, source: TcpStream, sink: TcpStream, from: usize, to: usize) {
+    let (under_way, arriving) = sync_channel(UNDER_WAY);
+    let (links, far_links) = (links.clone(), links.clone());
+    std::thread::spawn(move || pass_on(&far_links, &arriving, sink, from, to));
+    take_in(&links, &under_way, source, from, to);
+}
+
+/// Bytes, and when they arrive.
+type UnderWay = (Instant, Vec<u8>);
+
+/// Reads what leaves a node.
+fn take_in(
+    links: &Links,
+    under_way: &SyncSender<UnderWay>,
+    mut source: TcpStream,
+    from: usize,
+    to: usize,
+) {
+    let mut chunk = vec![0; CHUNK];
     while !links.ended.load(Ordering::Relaxed) {
-        if is_cut() {
+        if links.is_cut(from, to) {
             std::thread::sleep(POLL);
             continue;
         }
@@ -138,18 +181,43 @@ fn copy(links: &Links, mut source: TcpStream, mut sink: TcpStream, from: usize, 
             }
             Err(_) => break,
         };
-        while is_cut() && !links.ended.load(Ordering::Relaxed) {
-            std::thread::sleep(POLL);
-        }
-        if sink.write_all(&chunk[..read]).is_err() {
+        let arrives = Instant::now() + links.delay_of(from, to);
+        if under_way.send((arrives, chunk[..read].to_vec())).is_err() {
             break;
         }
     }
     let _ = source.shutdown(std::net::Shutdown::Both);
+}
+
+/// Writes what arrives at a node, in the order in which it left.
+fn pass_on(
+    links: &Links,
+    arriving: &Receiver<UnderWay>,
+    mut sink: TcpStream,
+    from: usize,
+    to: usize,
+) {
+    while let Ok((arrives, bytes)) = arriving.recv() {
+        std::thread::sleep(arrives.saturating_duration_since(Instant::now()));
+        while links.is_cut(from, to) && !links.ended.load(Ordering::Relaxed) {
+            std::thread::sleep(POLL);
+        }
+        if sink.write_all(&bytes).is_err() {
+            break;
+        }
+    }
     let _ = sink.shutdown(std::net::Shutdown::Both);
 }
 
 impl Links {
+    fn is_cut(&self, from: usize, to: usize) -> bool {
+        self.cut[from][to].load(Ordering::Relaxed)
+    }
+
+    fn delay_of(&self, from: usize, to: usize) -> Duration {
+        Duration::from_micros(self.delay[from][to].load(Ordering::Relaxed))
+    }
+
     /// The node whose process holds the socket at that address.
     fn origin(&self, peer: SocketAddr) -> Option<usize> {
         let inode = inode_of(peer)?;
@@ -249,6 +317,31 @@ mod tests {
             stream.read_exact(&mut [0; 1]).expect("what was held comes");
             assert!(ask(&mut stream, Duration::from_secs(5)));
         }
+    }
+
+    #[test]
+    fn a_delay_is_one_of_time_and_not_of_bandwidth() {
+        let (network, address) = echo();
+        let mut stream = TcpStream::connect(address).expect("the proxy listens");
+        stream
+            .set_nodelay(true)
+            .expect("a socket option can be set");
+        assert!(ask(&mut stream, Duration::from_secs(5)));
+        network.delay(0, 1, Duration::from_millis(20));
+        network.delay(1, 0, Duration::from_millis(10));
+        let began = Instant::now();
+        assert!(ask(&mut stream, Duration::from_secs(5)));
+        let each = began.elapsed();
+        assert!(each >= Duration::from_millis(30), "{each:?}");
+        // What follows closely does not wait for what is ahead of it.
+        let began = Instant::now();
+        for _ in 0..50 {
+            stream.write_all(b"x").expect("the proxy takes it");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        stream.read_exact(&mut [0; 50]).expect("all comes back");
+        let all = began.elapsed();
+        assert!(all < Duration::from_millis(400), "{all:?} for 50 bytes");
     }
 
     #[test]

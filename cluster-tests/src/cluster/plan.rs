@@ -31,6 +31,8 @@ pub struct Plan {
     pub mqtt: String,
     /// Whether [`Cluster::network`] is wanted.
     pub network: bool,
+    /// How long bytes between nodes are under way; more than nothing brings the network along.
+    pub delay: Duration,
     /// Environment of single nodes, by index.
     pub environment: Vec<(usize, String, String)>,
     /// After this time the test has hung and is ended.
@@ -44,6 +46,7 @@ impl Default for Plan {
             extra: String::new(),
             mqtt: String::new(),
             network: false,
+            delay: Duration::ZERO,
             environment: Vec::new(),
             deadline: DEADLINE,
         }

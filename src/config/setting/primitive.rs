@@ -103,6 +103,30 @@ impl Setting for String {
     }
 }
 
+impl Setting for Vec<String> {
+    const KIND: &'static str = "text, or a list of texts";
+
+    fn read(input: &Input<'_>) -> Result<Self, SettingError> {
+        match input {
+            Input::Toml(DeValue::Array(items)) => items
+                .iter()
+                .map(|item| String::read(&Input::Toml(item.get_ref())))
+                .collect(),
+            _ => Ok(text(input, "a text or a list of texts")?
+                .split(',')
+                .map(str::trim)
+                .filter(|part| !part.is_empty())
+                .map(str::to_owned)
+                .collect()),
+        }
+    }
+
+    fn show(&self) -> String {
+        let items: Vec<_> = self.iter().map(Setting::show).collect();
+        format!("[{}]", items.join(", "))
+    }
+}
+
 impl Setting for Option<Uuid> {
     const KIND: &'static str = "UUID, empty = derived";
 

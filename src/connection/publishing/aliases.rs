@@ -12,7 +12,8 @@ use crate::telemetry::labels::DisconnectReason;
 /// The topics that the client has given a number.
 #[derive(Debug, Default)]
 pub(super) struct TopicAliases {
-    topics: FxHashMap<NonZeroU16, Arc<str>>,
+    /// Boxed, because most clients give none.
+    topics: Option<Box<FxHashMap<NonZeroU16, Arc<str>>>>,
 }
 
 impl TopicAliases {
@@ -35,14 +36,14 @@ impl TopicAliases {
             ));
         }
         if topic.is_empty() {
-            return self
-                .topics
-                .get(&alias)
+            let known = self.topics.as_ref().and_then(|topics| topics.get(&alias));
+            return known
                 .cloned()
                 .ok_or(Ended::protocol("the topic alias was never set"));
         }
         let topic: Arc<str> = topic.into();
-        self.topics.insert(alias, topic.clone());
+        let topics = self.topics.get_or_insert_default();
+        topics.insert(alias, topic.clone());
         Ok(topic)
     }
 }

@@ -14,12 +14,14 @@ use super::context::{Context, Flow};
 use super::end::Ended;
 use super::route_cache::RouteCache;
 use super::sys;
+use crate::base::ids::LogIndex;
 use crate::codec::{PacketId, Publish, QoS, ReasonCode};
 use crate::machine::effect::Reply;
 use crate::mailbox::RequestId;
 use crate::router::Route;
+use crate::telemetry::labels::DropReason;
 use aliases::TopicAliases;
-use exchanges::{Exchanges, deliver};
+use exchanges::Exchanges;
 
 /// The client's side of publishing.
 pub(super) struct Publishing {
@@ -31,12 +33,17 @@ pub(super) struct Publishing {
 }
 
 impl Publishing {
-    /// `received` are the packet ids of QoS 2 messages whose PUBREL has not come yet.
-    pub(super) fn new(receive_maximum: NonZeroU16, received: Vec<u16>) -> Publishing {
+    /// `received` are the packet ids of QoS 2 messages whose PUBREL has not come yet. What the client has published on
+    /// other connections is in the log up to `logged_through`.
+    pub(super) fn new(
+        receive_maximum: NonZeroU16,
+        received: Vec<u16>,
+        logged_through: LogIndex,
+    ) -> Publishing {
         Publishing {
             aliases: TopicAliases::default(),
             routes: RouteCache::default(),
-            exchanges: Exchanges::new(receive_maximum, received),
+            exchanges: Exchanges::new(receive_maximum, received, logged_through),
             has_routing_lease: false,
         }
     }
@@ -84,12 +91,17 @@ impl Publishing {
         if topic.starts_with(sys::PREFIX) {
             return Flow::Continue;
         }
+        if !context.accepts_topic(topic) {
+            count_refused_topic(context);
+            return Flow::Continue;
+        }
         let Publishing {
             routes, exchanges, ..
         } = self;
         let Some(route) = direct_route(routes, exchanges, context, topic, publish) else {
             // Nothing else slows a client down that publishes with QoS 0.
-            if context.is_busy() {
+            let peers = context.broker.services.router.peers();
+            if context.is_busy() || exchanges.is_on_the_way(peers) {
                 return Flow::Retry;
             }
             return exchanges.propose(context, topic, publish);
@@ -97,7 +109,7 @@ impl Publishing {
         if !self.has_routing_lease {
             return Flow::Retry;
         }
-        deliver(context, route, topic, publish, None);
+        exchanges.deliver_qos_0(context, route, topic, publish);
         Flow::Continue
     }
 
@@ -116,15 +128,22 @@ impl Publishing {
         if publish.qos == QoS::ExactlyOnce && exchanges.knows(packet_id) {
             return Ok(exchanges.handle_repeated(context, packet_id));
         }
+        // [MQTT-3.3.4-7]: messages with QoS 1 and 2 alone count; before MQTT 5 nothing bounds them but the reading.
+        if context.options.version.is_v5() && exchanges.is_full_with(context.requests.stores()) {
+            return Err(Ended::receive_maximum());
+        }
         if context.is_busy() || exchanges.is_full() {
-            return match context.options.version.is_v5() {
-                true => Err(Ended::receive_maximum()),
-                false => Ok(Flow::Retry),
-            };
+            return Ok(Flow::Retry);
         }
         if topic.starts_with(sys::PREFIX) {
             let text = Some("$SYS is the broker's own");
             context.acknowledge(packet_id, publish.qos, ReasonCode::NotAuthorized, text);
+            return Ok(Flow::Continue);
+        }
+        if !context.accepts_topic(topic) {
+            count_refused_topic(context);
+            let text = Some("the topic name is longer or deeper than this server takes");
+            context.acknowledge(packet_id, publish.qos, ReasonCode::TopicNameInvalid, text);
             return Ok(Flow::Continue);
         }
         let Some(route) = direct_route(routes, exchanges, context, topic, publish) else {
@@ -146,6 +165,11 @@ impl Publishing {
         exchanges.begin(packet_id, publish.qos);
         exchanges.deliver(context, route, topic, publish, packet_id);
         Ok(Flow::Continue)
+    }
+
+    /// Whether the client has as many messages unacknowledged as it may.
+    pub(super) fn is_full(&self, context: &Context) -> bool {
+        self.exchanges.is_full_with(context.requests.stores())
     }
 
     /// PUBREL; tells whether the log must know of it before PUBCOMP.
@@ -196,6 +220,12 @@ impl Publishing {
     pub(super) fn handle_released(&mut self, context: &mut Context, request_id: RequestId) {
         self.exchanges.handle_released(context, request_id);
     }
+}
+
+#[cold]
+fn count_refused_topic(context: &Context) {
+    let dropped = &context.broker.metrics.messages_dropped;
+    dropped.of(DropReason::TopicRefused).increment();
 }
 
 /// The route of a message that goes past the log; `None` when it must go through the log.

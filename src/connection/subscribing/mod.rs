@@ -49,7 +49,7 @@ impl Subscribing {
         let mut subscriptions = Vec::new();
         let mut readers = Vec::new();
         for request in subscribe.filters.iter() {
-            if Filter::parse(request.filter).is_err() {
+            if Filter::parse(request.filter).is_err() || !context.accepts_topic(request.filter) {
                 reasons.push(ReasonCode::TopicFilterInvalid);
                 continue;
             }

@@ -40,20 +40,40 @@ impl Connected {
 #[derive(Default)]
 pub(super) struct Sessions {
     connections: BTreeMap<Owner, Connected>,
+    /// Rows of sessions.
+    count: u64,
 }
 
 impl Sessions {
     /// Builds the index anew, and shows every session.
     pub fn restore(&mut self, backing: &dyn Backing, mut show: impl FnMut(&str, &state::Session)) {
-        self.connections.clear();
+        *self = Sessions::default();
         backing.rows::<schema::Session>(&schema::Range::all(), |client_id, row| {
             let row = row.decode();
+            self.count += 1;
             if let Some(owner) = owner_of(&row) {
                 self.connect(owner, Connected::new(client_id, &row));
             }
             show(client_id, &row);
             true
         });
+    }
+
+    /// Whether a session more than there are would exceed `max`, if that is a bound.
+    pub fn exceed(&self, max: u64) -> bool {
+        max != 0 && self.count >= max
+    }
+
+    /// Writes the row of a session that has none yet.
+    pub fn create_row(&mut self, batch: &mut Batch<'_, '_>, client_id: &str, row: &state::Session) {
+        self.count += 1;
+        put_row(batch, client_id, row);
+    }
+
+    /// Removes the row of a session that has one.
+    pub fn delete_row(&mut self, batch: &mut Batch<'_, '_>, client_id: &str) {
+        self.count -= 1;
+        batch.tables.delete::<schema::Session>(client_id);
     }
 
     /// The session that a connection owns.
@@ -91,10 +111,6 @@ pub(super) fn row(tables: &Tables<'_>, client_id: &str) -> Option<state::Session
 
 pub(super) fn put_row(batch: &mut Batch<'_, '_>, client_id: &str, row: &state::Session) {
     batch.tables.put::<schema::Session>(client_id, row);
-}
-
-pub(super) fn delete_row(batch: &mut Batch<'_, '_>, client_id: &str) {
-    batch.tables.delete::<schema::Session>(client_id);
 }
 
 /// The session of `client_id`, if `connection` of the proposing node owns it.

@@ -42,8 +42,8 @@ pub(super) const NODES: u64 = 2;
 pub(super) struct History {
     pub(super) random: Random,
     pub(super) stored: BTreeMap<Vec<u8>, Vec<u8>>,
-    machines: Vec<Machine>,
-    index: u64,
+    pub(super) machines: Vec<Machine>,
+    pub(super) index: u64,
     pub(super) now: u64,
     /// Incarnation and last sequence of each node.
     pub(super) nodes: BTreeMap<u64, (u64, u64)>,
@@ -56,7 +56,7 @@ pub(super) struct History {
 }
 
 impl History {
-    fn new() -> History {
+    pub(super) fn new() -> History {
         History {
             random: Random(8),
             stored: BTreeMap::new(),
@@ -122,13 +122,13 @@ impl History {
         self.changes.update(self.index.to_be_bytes());
     }
 
-    fn restart(&mut self, machine_at: usize) {
+    pub(super) fn restart(&mut self, machine_at: usize) {
         let node = NodeId(machine_at as u64 + 1);
         self.machines[machine_at] = machine(node);
         self.machines[machine_at].restore(&self.stored);
     }
 
-    fn step(&mut self) {
+    pub(super) fn step(&mut self) {
         match self.random.below(200) {
             0 => {
                 let node = 1 + self.random.below(NODES);

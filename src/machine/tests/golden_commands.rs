@@ -107,6 +107,7 @@ impl History {
             will,
             receive_maximum: self.random.of(&[0, 1, 3, 10]),
             bounds: Some(bounds),
+            max_sessions: 0,
         };
         (node, Kind::OpenSession(open))
     }
@@ -215,6 +216,7 @@ impl History {
                     packet_id: self.random.below(4) as u32,
                     message: Some(self.message()),
                     max_retained: self.random.of(&[0, 6]),
+                    max_queued_bytes: 0,
                 };
                 (node, Kind::Publish(publish))
             }

@@ -1,10 +1,13 @@
 //! The machine over a map: what a batch does, that it does it once, and that memory is only derived.
 
 mod agreement;
+mod damaged;
 mod golden;
 mod golden_commands;
 mod golden_outputs;
 mod groups;
+mod limits;
+mod listing;
 mod proposals;
 mod queues;
 mod retained_replay;
@@ -154,6 +157,7 @@ fn proposal(
         incarnation: incarnation.0,
         sequence,
         commands: commands.into(),
+        refused: false,
     }
 }
 

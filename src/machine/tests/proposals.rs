@@ -8,7 +8,7 @@ use super::{INCARNATION, NODE, Replica, close, open, proposal, set, with_will};
 use crate::base::ids::{CLUSTER, Incarnation, LogIndex};
 use crate::base::proto::command::{self, command::Kind};
 use crate::machine::ApplyError;
-use crate::machine::effect::Output;
+use crate::machine::effect::{Output, Reply, Skipped};
 use crate::machine::tables::Tables;
 use crate::store::Condition;
 
@@ -57,7 +57,8 @@ fn a_proposal_is_applied_once_and_in_order() {
 fn an_unknown_command_stops_the_replica() {
     let mut replica = Replica::new();
     let unknown = command::Proposal {
-        commands: vec![0u8].into(),
+        // Field 999 with an empty message.
+        commands: vec![3u8, 0xba, 0x3e, 0].into(),
         ..proposal(NODE, INCARNATION, 2, Vec::new())
     };
     let entry = command::Batch {
@@ -74,6 +75,78 @@ fn an_unknown_command_stops_the_replica() {
         applied,
         Err(ApplyError::UnknownCommand(LogIndex(9)))
     ));
+}
+
+#[test]
+fn what_cannot_be_decoded_does_nothing_and_is_answered() {
+    let mut replica = Replica::new();
+    let set = |key: &[u8]| Kind::StoreWrite(set(key, b"v", Condition::None, None, key));
+    let mut damaged = proposal(NODE, INCARNATION, 2, vec![set(b"a")]);
+    // No kind, another type of field, then a command that is whole, and a length that is none.
+    let whole = proposal(NODE, INCARNATION, 2, vec![set(b"b")]).commands;
+    let parts: [&[u8]; 4] = [&damaged.commands, &[0, 2, 0x08, 0], &whole, &[9, 1]];
+    damaged.commands = parts.concat().into();
+    let outputs = replica.apply(vec![damaged]);
+    let replies = outputs.iter().filter_map(|output| match output {
+        Output::Reply { reply, .. } => Some(matches!(reply, Reply::Undecodable)),
+        _ => None,
+    });
+    assert_eq!(
+        replies.collect::<Vec<_>>(),
+        [false, true, true, false, true],
+        "{outputs:?}"
+    );
+    let skipped = outputs.iter().filter(|output| {
+        let expected = Skipped::Command { node: NODE };
+        matches!(output, Output::Skipped { what, .. } if *what == expected)
+    });
+    assert_eq!(skipped.count(), 3);
+    assert!(
+        matches!(
+            outputs[outputs.len() - 2..],
+            [
+                Output::ProposalRefused { sequence: 2, .. },
+                Output::ProposalApplied { sequence: 2, .. }
+            ]
+        ),
+        "its sequence is used up: {outputs:?}"
+    );
+    // What the leader has refused.
+    let refused = command::Proposal {
+        refused: true,
+        ..proposal(NODE, INCARNATION, 3, Vec::new())
+    };
+    let outputs = replica.apply(vec![refused]);
+    assert!(
+        matches!(
+            outputs[..],
+            [
+                Output::ProposalRefused { sequence: 3, .. },
+                Output::ProposalApplied { sequence: 3, .. }
+            ]
+        ),
+        "{outputs:?}"
+    );
+}
+
+#[test]
+fn an_entry_that_is_no_batch_does_nothing() {
+    let mut replica = Replica::new();
+    let mut tables = Tables::new(&replica.stored);
+    let entry = b"no batch".to_vec().into();
+    let applied = replica.machine.apply(LogIndex(9), entry, &mut tables);
+    assert!(applied.is_ok() && tables.into_changes().is_empty());
+    let outputs = replica.machine.take_outputs();
+    assert!(
+        matches!(
+            outputs[..],
+            [Output::Skipped {
+                index: LogIndex(9),
+                what: Skipped::Entry
+            }]
+        ),
+        "{outputs:?}"
+    );
 }
 
 #[test]

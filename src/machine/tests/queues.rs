@@ -234,7 +234,7 @@ fn a_session_that_starts_clean_or_ends_leaves_nothing() {
         connection: 1,
         packet_id: 7,
         message: Some(message("t", 2, "own")),
-        max_retained: 0,
+        ..Default::default()
     })]);
     assert_eq!(rows::<schema::Received>(&replica), 1);
     let clean = command::OpenSession {
@@ -282,7 +282,7 @@ fn qos_2_of_a_durable_publisher_is_taken_once_until_its_pubrel() {
             connection,
             packet_id: 7,
             message: Some(message("t", 2, "once")),
-            max_retained: 0,
+            ..Default::default()
         })
     };
     assert_eq!(sent(&replica.run(vec![publish(1)])).len(), 1);

@@ -1,6 +1,7 @@
 //! Settings of a replica, checked before anything is opened.
 
 use crate::base::ids::NodeId;
+use crate::machine::VERSION;
 use crate::raft::types::StartError;
 use crate::storage::BeforeSync;
 
@@ -79,6 +80,8 @@ pub struct RaftConfig {
     pub cache_bytes: usize,
     /// Fault injection of a slow disk; see [`BeforeSync`].
     pub before_sync: Option<BeforeSync>,
+    /// The version of the machine above; peers of another one are refused.
+    pub machine: u32,
 }
 
 impl RaftConfig {
@@ -93,6 +96,7 @@ impl RaftConfig {
             apply_bytes: 4 << 20,
             cache_bytes: 64 << 20,
             before_sync: None,
+            machine: VERSION,
         }
     }
 

@@ -11,8 +11,8 @@ use openraft::alias::{LogIdOf, VoteOf};
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 
 use super::encoding;
-use super::type_config::{Entry, TypeConfig};
-use crate::storage::GroupLog;
+use super::type_config::{Entry, LogId, TypeConfig};
+use crate::storage::{GroupLog, Mark};
 
 /// Bytes of entries one replication message carries at most.
 const READ_BYTES: usize = 1 << 20;
@@ -49,6 +49,28 @@ fn bounds(range: &impl RangeBounds<u64>) -> (u64, u64) {
         Bound::Unbounded => u64::MAX,
     };
     (start, end)
+}
+
+/// As much of a stored committed log id as the log bears out; `None` when that is nothing, and the start then goes by
+/// what is applied.
+///
+/// A mark past the log's end is cut to the last entry only when both are of one term, because a term has one leader
+/// and so one log. A last entry of an earlier term may never have been committed.
+fn usable_committed(
+    committed: Option<LogId>,
+    purged: Option<LogId>,
+    last: Option<LogId>,
+) -> Option<LogId> {
+    let committed = committed?;
+    if purged.is_some_and(|purged| committed.index <= purged.index) {
+        return Some(committed);
+    }
+    let last = last?;
+    let (term, last_term) = (encoding::term_of(&committed), encoding::term_of(&last));
+    if committed.index <= last.index && term <= last_term {
+        return Some(committed);
+    }
+    (term == last_term).then_some(last)
 }
 
 impl RaftLogReader<TypeConfig> for LogStore {
@@ -124,14 +146,28 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn save_committed(&mut self, committed: Option<LogIdOf<TypeConfig>>) -> io::Result<()> {
-        self.log
-            .save_committed(committed.as_ref().map(encoding::log_id_to_bytes));
+        self.log.save_committed(committed.as_ref().map(|id| Mark {
+            term: encoding::term_of(id),
+            index: id.index,
+            log_id: encoding::log_id_to_bytes(id),
+        }));
         Ok(())
     }
 
     async fn read_committed(&mut self) -> io::Result<Option<LogIdOf<TypeConfig>>> {
         let committed = self.log.committed().map(encoding::log_id_from_bytes);
-        Ok(committed.transpose()?)
+        let committed = committed.transpose()?;
+        let state = self.get_log_state().await?;
+        let usable = usable_committed(committed, state.last_purged_log_id, state.last_log_id);
+        if usable != committed {
+            tracing::warn!(
+                stored = ?committed,
+                last = ?state.last_log_id,
+                usable = ?usable,
+                "the stored committed log id is past the log: starting from what the log proves"
+            );
+        }
+        Ok(usable)
     }
 
     async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> io::Result<()>
@@ -156,5 +192,43 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         self.log
             .purge(upto.index, encoding::log_id_to_bytes(&upto))
             .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(term: u64, index: u64) -> Option<LogId> {
+        Some(encoding::log_id(term, index))
+    }
+
+    #[test]
+    fn a_stored_mark_is_used_as_far_as_the_log_bears_it_out() {
+        let cases = [
+            ("nothing stored", None, None, id(2, 9), None),
+            ("within the log", id(2, 7), id(1, 3), id(2, 9), id(2, 7)),
+            ("of an earlier term", id(1, 7), None, id(2, 9), id(1, 7)),
+            ("purged", id(1, 3), id(1, 3), None, id(1, 3)),
+            (
+                "past the end of one term",
+                id(2, 12),
+                None,
+                id(2, 9),
+                id(2, 9),
+            ),
+            (
+                "past the end of another term",
+                id(3, 12),
+                None,
+                id(2, 9),
+                None,
+            ),
+            ("another entry at its place", id(3, 7), None, id(2, 9), None),
+            ("no log", id(1, 7), None, None, None),
+        ];
+        for (what, committed, purged, last, usable) in cases {
+            assert_eq!(usable_committed(committed, purged, last), usable, "{what}");
+        }
     }
 }

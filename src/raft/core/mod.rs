@@ -3,6 +3,7 @@
 //! - [`type_config`], [`encoding`]: the library's types, and their form on the wire and on disk.
 //! - [`log_store`]: the library's log over the log database.
 //! - [`state_machine`], [`applier`], [`apply`]: from committed entries to the machine above, on a thread of its own.
+//! - [`machine_version`]: whether this machine may go on with the state.
 //! - [`leadership`], [`roster`], [`status`], [`read`]: what the library knows, for those who ask.
 //! - [`fast_election`], [`retention`]: when to campaign, when to take snapshots and to purge.
 //!
@@ -15,6 +16,7 @@ pub mod encoding;
 pub mod fast_election;
 pub mod leadership;
 pub mod log_store;
+pub mod machine_version;
 pub mod read;
 pub mod retention;
 pub mod roster;

@@ -19,6 +19,7 @@ pub fn status(
     metrics: &RaftMetrics<TypeConfig>,
     applied: LogIndex,
     directory_mismatch: Option<String>,
+    other_versions: Vec<(String, String)>,
 ) -> Status {
     let last_log = metrics.last_log_index.unwrap_or_default();
     let membership = metrics.membership_config.membership();
@@ -70,6 +71,7 @@ pub fn status(
             .last_quorum_acked
             .map(|at| milliseconds(at.elapsed())),
         directory_mismatch,
+        other_versions,
         stopped: metrics
             .running_state
             .as_ref()

@@ -1,7 +1,8 @@
 //! Who calls whom: the metadata on every call between nodes, and its check on the receiving side.
 //!
 //! A node that lost its disk has forgotten what it voted for; two nodes at one address, or a node of another cluster,
-//! would mix up two logs. Therefore each call names its format, cluster, both nodes and both data directories.
+//! would mix up two logs; replicas that apply one log by different versions of the machine would differ. Therefore each
+//! call names its format, the machine's version, cluster, both nodes and both data directories.
 //!
 //! Invariant: no call of the Raft service is answered before [`IdentityCheck::admit`] let it in, but `Hello`, which is
 //! how a node learns that it is not who it believes to be. See `docs/spec/replication.md`, Membership.
@@ -24,6 +25,7 @@ use crate::raft::metrics::Metrics;
 const WIRE_FORMAT: u32 = 1;
 
 const FORMAT_KEY: &str = "quorumq-format";
+const MACHINE_KEY: &str = "quorumq-machine";
 const CLUSTER_KEY: &str = "quorumq-cluster";
 const FROM_KEY: &str = "quorumq-from";
 const FROM_DIRECTORY_KEY: &str = "quorumq-from-directory";
@@ -35,6 +37,11 @@ const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// Callers that are remembered for that.
 const REFUSAL_LOG_CALLERS: usize = 64;
 
+/// The machine's version of callers that do not name theirs: the key came with version 2.
+const UNNAMED_MACHINE: &str = "1";
+/// How long the status names a caller of another version after its last call.
+const REFUSAL_STATUS: Duration = Duration::from_secs(10);
+
 /// Who this node is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
@@ -45,6 +52,8 @@ pub struct Identity {
     pub directory: String,
     /// `host:port` of the cluster listener.
     pub address: String,
+    /// The version of the machine that applies the log, [`crate::machine::VERSION`].
+    pub machine: u32,
 }
 
 /// A value that can't be sent as metadata.
@@ -66,6 +75,7 @@ impl Caller {
     pub fn of_raft(own: &Identity, to: Option<(u64, &str)>) -> Result<Caller, MetadataError> {
         let mut metadata = MetadataMap::new();
         put(&mut metadata, FORMAT_KEY, &WIRE_FORMAT.to_string())?;
+        put(&mut metadata, MACHINE_KEY, &own.machine.to_string())?;
         put(&mut metadata, CLUSTER_KEY, &own.cluster)?;
         put(&mut metadata, FROM_KEY, &own.node.to_string())?;
         put(&mut metadata, FROM_DIRECTORY_KEY, &own.directory)?;
@@ -76,12 +86,13 @@ impl Caller {
         Ok(Caller(metadata))
     }
 
-    /// For calls of the cluster service, which names the cluster only.
+    /// For calls of the cluster service, which names cluster and machine only.
     ///
     /// # Errors
     /// When the cluster's id can't be sent.
     pub fn of_forwarding(own: &Identity) -> Result<Caller, MetadataError> {
         let mut metadata = MetadataMap::new();
+        put(&mut metadata, MACHINE_KEY, &own.machine.to_string())?;
         put(&mut metadata, CLUSTER_KEY, &own.cluster)?;
         Ok(Caller(metadata))
     }
@@ -119,6 +130,16 @@ pub enum Refusal {
         "node {own} speaks format {WIRE_FORMAT}, the caller {format:?}: upgrade one release at a time"
     )]
     Format { own: NodeId, format: String },
+    /// The caller applies the log by another version.
+    #[error(
+        "node {own} applies the log by machine version {version}, the caller by {other}; replicas could differ, so \
+         they refuse each other: upgrade all nodes as docs/operations.md says"
+    )]
+    Machine {
+        own: NodeId,
+        version: u32,
+        other: String,
+    },
     /// The caller belongs to another cluster.
     #[error(
         "node {own} belongs to cluster {cluster}, the caller to {other}: check cluster.id and the addresses"
@@ -158,6 +179,22 @@ impl From<Refusal> for Status {
     }
 }
 
+/// Whether the caller's machine has the same version.
+fn check_machine(own: &Identity, metadata: &MetadataMap) -> Result<(), Refusal> {
+    let other = match text(metadata, MACHINE_KEY) {
+        "" => UNNAMED_MACHINE,
+        other => other,
+    };
+    if other.parse() == Ok(own.machine) {
+        return Ok(());
+    }
+    Err(Refusal::Machine {
+        own: own.node,
+        version: own.machine,
+        other: other.to_owned(),
+    })
+}
+
 /// Checks incoming calls.
 pub struct IdentityCheck {
     own: Identity,
@@ -167,6 +204,8 @@ pub struct IdentityCheck {
     logged: Mutex<HashMap<String, Instant>>,
     /// The data directory that the cluster knows this node with, when it is not its own.
     mismatch: Mutex<Option<String>>,
+    /// Callers whose machine has another version: when each called last, and why it was refused.
+    other_versions: Mutex<HashMap<String, (Instant, String)>>,
 }
 
 impl IdentityCheck {
@@ -178,6 +217,7 @@ impl IdentityCheck {
             metrics,
             logged: Mutex::new(HashMap::new()),
             mismatch: Mutex::new(None),
+            other_versions: Mutex::new(HashMap::new()),
         })
     }
 
@@ -191,6 +231,18 @@ impl IdentityCheck {
         self.mismatch.lock().clone()
     }
 
+    /// Nodes that were refused lately because their machine has another version, and why.
+    pub fn other_versions(&self) -> Vec<(String, String)> {
+        let mut known = self.other_versions.lock();
+        known.retain(|_, (at, _)| at.elapsed() < REFUSAL_STATUS);
+        let named = known
+            .iter()
+            .map(|(from, (_, why))| (from.clone(), why.clone()));
+        let mut named: Vec<_> = named.collect();
+        named.sort();
+        named
+    }
+
     /// Lets a call of the Raft service in, and returns the caller's node id. A caller that is no member yet is let in,
     /// too. A refusal is counted and logged.
     ///
@@ -199,17 +251,36 @@ impl IdentityCheck {
     pub fn admit(&self, metadata: &MetadataMap) -> Result<u64, Refusal> {
         let checked = self.check(metadata);
         if let Err(refusal) = &checked {
-            self.metrics.peers_refused.fetch_add(1, Relaxed);
-            self.log(text(metadata, FROM_KEY), refusal);
+            self.refused(metadata, refusal);
         }
         checked
     }
 
-    /// Lets a caller of this cluster that speaks this format in, whatever its data directory, and returns its node id.
+    /// As [`IdentityCheck::admit`], but whatever the caller's data directory is.
     ///
     /// # Errors
-    /// When format or cluster does not match.
+    /// When format, machine or cluster does not match.
     pub fn admit_stranger(&self, metadata: &MetadataMap) -> Result<u64, Refusal> {
+        let checked = self.check_stranger(metadata);
+        if let Err(refusal @ Refusal::Machine { .. }) = &checked {
+            self.refused(metadata, refusal);
+        }
+        checked
+    }
+
+    fn refused(&self, metadata: &MetadataMap, refusal: &Refusal) {
+        self.metrics.peers_refused.fetch_add(1, Relaxed);
+        let from = text(metadata, FROM_KEY);
+        if matches!(refusal, Refusal::Machine { .. }) {
+            let mut known = self.other_versions.lock();
+            if known.len() < REFUSAL_LOG_CALLERS || known.contains_key(from) {
+                known.insert(from.to_owned(), (Instant::now(), refusal.to_string()));
+            }
+        }
+        self.log(from, refusal);
+    }
+
+    fn check_stranger(&self, metadata: &MetadataMap) -> Result<u64, Refusal> {
         let own = self.own.node;
         let format = text(metadata, FORMAT_KEY);
         if format.parse() != Ok(WIRE_FORMAT) {
@@ -223,6 +294,7 @@ impl IdentityCheck {
                 other: text(metadata, CLUSTER_KEY).to_owned(),
             });
         }
+        check_machine(&self.own, metadata)?;
         text(metadata, FROM_KEY)
             .parse()
             .map_err(|_| Refusal::Nameless)
@@ -231,14 +303,14 @@ impl IdentityCheck {
     /// Lets a call of the cluster service in.
     ///
     /// # Errors
-    /// `PERMISSION_DENIED` when the caller belongs to another cluster.
+    /// `PERMISSION_DENIED` when the caller belongs to another cluster, `FAILED_PRECONDITION` when its machine has
+    /// another version.
     pub fn admit_forwarding(&self, metadata: &MetadataMap) -> Result<(), Status> {
-        match self.is_same_cluster(metadata) {
-            true => Ok(()),
-            false => Err(Status::permission_denied(
-                "this node belongs to another cluster",
-            )),
+        if !self.is_same_cluster(metadata) {
+            let text = "this node belongs to another cluster";
+            return Err(Status::permission_denied(text));
         }
+        Ok(check_machine(&self.own, metadata)?)
     }
 
     fn is_same_cluster(&self, metadata: &MetadataMap) -> bool {
@@ -247,7 +319,7 @@ impl IdentityCheck {
 
     fn check(&self, metadata: &MetadataMap) -> Result<u64, Refusal> {
         let own = self.own.node;
-        let from = self.admit_stranger(metadata)?;
+        let from = self.check_stranger(metadata)?;
         let wanted = text(metadata, TO_KEY);
         if !wanted.is_empty() && wanted.parse() != Ok(own.0) {
             let wanted = wanted.to_owned();
@@ -280,5 +352,46 @@ impl IdentityCheck {
         }
         logged.insert(from.to_owned(), now);
         tracing::error!(from, why = %refusal, "a peer was refused");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(node: u64, machine: u32) -> Identity {
+        Identity {
+            node: NodeId(node),
+            cluster: "c".to_owned(),
+            directory: format!("d{node}"),
+            address: "127.0.0.1:1".to_owned(),
+            machine,
+        }
+    }
+
+    #[test]
+    fn callers_name_their_machine_and_another_one_is_refused() {
+        let own = identity(1, 2);
+        let raft = |machine| {
+            Caller::of_raft(&identity(3, machine), None)
+                .expect("printable")
+                .0
+        };
+        let forwarding = |machine| {
+            Caller::of_forwarding(&identity(3, machine))
+                .expect("printable")
+                .0
+        };
+        assert_eq!(check_machine(&own, &raft(2)), Ok(()));
+        assert_eq!(check_machine(&own, &forwarding(2)), Ok(()));
+        for metadata in [raft(7), forwarding(7)] {
+            let refused = check_machine(&own, &metadata);
+            assert!(matches!(&refused, Err(Refusal::Machine { other, .. }) if other == "7"));
+        }
+        // A node from before the versions were named.
+        let mut unnamed = raft(2);
+        unnamed.remove(MACHINE_KEY);
+        assert!(check_machine(&own, &unnamed).is_err());
+        assert_eq!(check_machine(&identity(1, 1), &unnamed), Ok(()));
     }
 }

@@ -6,6 +6,8 @@
 //!
 //! Invariant: only this thread writes the log database, in the order of the queue.
 //! Invariant: a callback runs only after the sync that covers its entries. A failed write or sync ends the process.
+//! Invariant: the committed log id that is stored names an entry that the same write, or an earlier one, has stored. A
+//! mark past the durable log would have the next start apply entries that are not there.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -49,16 +51,22 @@ pub enum Job {
         vote: Bytes,
         done: oneshot::Sender<()>,
     },
-    /// Removes every entry from `from` on.
-    Truncate { group: GroupId, from: u64 },
+    /// Removes every entry from `from` on; `last_term` is the term of the one before, when the log holds it.
+    Truncate {
+        group: GroupId,
+        from: u64,
+        last_term: Option<u64>,
+        tail: Arc<Mutex<Tail>>,
+    },
     /// Removes the entries from `from` to `upto`, whose log id is `log_id`.
     Purge {
         group: GroupId,
         from: u64,
         upto: u64,
         log_id: Bytes,
+        tail: Arc<Mutex<Tail>>,
     },
-    /// Writes the committed log id of `tail`, if it is newer than what was written.
+    /// Writes the newest committed log id of `tail` whose entry is written.
     Committed {
         group: GroupId,
         tail: Arc<Mutex<Tail>>,
@@ -225,12 +233,14 @@ impl Gathered {
                 durable,
             } => {
                 self.put_records(group, &records);
+                // An append of nothing has no last entry, and its callback is called all the same.
+                let (mut last, mut term) = (0, 0);
+                if let Some(record) = records.last() {
+                    (last, term) = (record.index, record.term);
+                    tail.lock().written.last = Some((term, last));
+                }
                 self.put_committed(meta, group, &tail);
                 self.sync = true;
-                // An append of nothing has no last entry, and its callback is called all the same.
-                let (last, term) = records
-                    .last()
-                    .map_or((0, 0), |last| (last.index, last.term));
                 self.after.push(After::Durable {
                     tail,
                     last,
@@ -243,17 +253,25 @@ impl Gathered {
                 self.sync = true;
                 self.after.push(After::Tell(done));
             }
-            Job::Truncate { group, from } => {
+            Job::Truncate {
+                group,
+                from,
+                last_term,
+                tail,
+            } => {
                 self.batch.delete_range(
                     record::key(group, from).as_slice(),
                     record::key(group, u64::MAX).as_slice(),
                 );
+                let last = last_term.zip(from.checked_sub(1));
+                tail.lock().written.last = last;
             }
             Job::Purge {
                 group,
                 from,
                 upto,
                 log_id,
+                tail,
             } => {
                 let mut value = upto.to_be_bytes().to_vec();
                 value.extend_from_slice(&log_id);
@@ -265,6 +283,10 @@ impl Gathered {
                     );
                     self.after.push(After::DeleteFiles { group, upto });
                 }
+                let mut tail = tail.lock();
+                let written = &mut tail.written;
+                written.start = written.start.max(upto + 1);
+                written.last = written.last.filter(|(_, index)| *index > upto);
             }
             Job::Committed { group, tail } => self.put_committed(meta, group, &tail),
             Job::Stop { done } => self.stop = Some(done),
@@ -282,13 +304,7 @@ impl Gathered {
     }
 
     fn put_committed(&mut self, meta: &ColumnFamily, group: GroupId, tail: &Mutex<Tail>) {
-        let committed = {
-            let mut tail = tail.lock();
-            if !std::mem::take(&mut tail.committed_dirty) {
-                return;
-            }
-            tail.committed.clone()
-        };
+        let committed = tail.lock().take_mark();
         if let Some(committed) = committed {
             self.batch
                 .put_cf(meta, Meta::Committed.key(group), &committed);

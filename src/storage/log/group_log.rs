@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::flush::{Durable, Job};
 use super::record::{self, Record};
-use super::tail::{Found, Tail};
+use super::tail::{Found, Mark, Tail};
 use crate::base::ids::GroupId;
 use crate::storage::database::Database;
 use crate::storage::fatal::fatal;
@@ -147,11 +147,10 @@ impl GroupLog {
     }
 
     /// Notes up to which log id entries are known to be committed. It is written with the next entries, or by
-    /// [`GroupLog::write_committed`]: a crash may bring back an older log id, never a newer one.
-    pub fn save_committed(&self, committed: Option<Bytes>) {
-        let mut tail = self.tail.lock();
-        tail.committed_dirty = committed.is_some();
-        tail.committed = committed;
+    /// [`GroupLog::write_committed`], but not before the entry that it names: a crash may bring back an older log id,
+    /// never one past the log.
+    pub fn save_committed(&self, committed: Option<Mark>) {
+        self.tail.lock().note_committed(committed);
     }
 
     /// Writes the committed log id if it changed since it was last written.
@@ -159,7 +158,7 @@ impl GroupLog {
     /// # Errors
     /// When the log is closed.
     pub async fn write_committed(&self) -> io::Result<()> {
-        if !self.tail.lock().committed_dirty {
+        if !self.tail.lock().has_marks() {
             return Ok(());
         }
         self.send(Job::Committed {
@@ -190,6 +189,8 @@ impl GroupLog {
         self.send(Job::Truncate {
             group: self.group,
             from,
+            last_term,
+            tail: Arc::clone(&self.tail),
         })
         .await
     }
@@ -212,6 +213,7 @@ impl GroupLog {
             from,
             upto,
             log_id,
+            tail: Arc::clone(&self.tail),
         })
         .await
     }

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::flush::{BeforeSync, Flusher, Job};
 use super::group_log::GroupLog;
 use super::record::{self, META_FAMILY, Meta, Record};
-use super::tail::Tail;
+use super::tail::{Tail, Written};
 use crate::base::ids::GroupId;
 use crate::storage::data_dir::OpenError;
 use crate::storage::database::Database;
@@ -142,5 +142,9 @@ fn load(db: &DB, group: GroupId, limit: usize) -> Result<Tail, OpenError> {
         tail.last_term = Some(record.term);
     }
     tail.flushed = tail.next.saturating_sub(1);
+    tail.written = Written {
+        last: tail.last_term.map(|term| (term, tail.flushed)),
+        start: tail.start,
+    };
     Ok(tail)
 }

@@ -13,3 +13,4 @@ pub use flush::BeforeSync;
 pub use group_log::{Bounds, GroupLog};
 pub use log_db::LogDb;
 pub use record::Record;
+pub use tail::Mark;

@@ -32,6 +32,41 @@ pub struct Partly {
     pub generation: u64,
 }
 
+/// A log id that may be stored as committed: its parts, and its bytes as `raft` gives them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Term of the entry.
+    pub term: u64,
+    /// Index of the entry.
+    pub index: u64,
+    /// What is stored.
+    pub log_id: Bytes,
+}
+
+/// What the database holds once the batch that is being put together is written. The flush thread alone changes it.
+#[derive(Debug, Default)]
+pub struct Written {
+    /// Term and index of the last entry.
+    pub last: Option<(u64, u64)>,
+    /// Index after the last one that was purged; 0 when nothing was.
+    pub start: u64,
+}
+
+impl Written {
+    /// Whether the entry that `mark` names is in the database, or is purged.
+    ///
+    /// The index alone does not tell: an entry of a former leader may still be at that place, because its truncation
+    /// and its replacement are queued. A last entry of the mark's term, or of a later one, was appended by a leader
+    /// whose log holds the committed entry, so everything below it is that leader's.
+    fn holds(&self, mark: &Mark) -> bool {
+        let by_last = |(term, index)| mark.term <= term && mark.index <= index;
+        mark.index < self.start || self.last.is_some_and(by_last)
+    }
+}
+
+/// Committed log ids that wait to be written. When one more comes, the newest is replaced: it is durable later then.
+const MAX_MARKS: usize = 256;
+
 /// What is known of one group's log without asking the disk.
 #[derive(Debug, Default)]
 pub struct Tail {
@@ -58,8 +93,10 @@ pub struct Tail {
     pub purged: Option<Bytes>,
     /// The log id of the last entry known to be committed.
     pub committed: Option<Bytes>,
-    /// `committed` is newer than what the flush thread has taken.
-    pub committed_dirty: bool,
+    /// Committed log ids that are not written yet, in order.
+    marks: VecDeque<Mark>,
+    /// What the flush thread has written.
+    pub written: Written,
 }
 
 impl Tail {
@@ -69,6 +106,33 @@ impl Tail {
             limit,
             ..Tail::default()
         }
+    }
+
+    /// Notes up to where entries are committed.
+    pub fn note_committed(&mut self, mark: Option<Mark>) {
+        self.committed = mark.as_ref().map(|mark| mark.log_id.clone());
+        let Some(mark) = mark else {
+            self.marks.clear();
+            return;
+        };
+        if self.marks.len() == MAX_MARKS {
+            self.marks.pop_back();
+        }
+        self.marks.push_back(mark);
+    }
+
+    /// Whether a committed log id waits to be written.
+    pub fn has_marks(&self) -> bool {
+        !self.marks.is_empty()
+    }
+
+    /// Takes the newest committed log id whose entry is [`Written`].
+    pub fn take_mark(&mut self) -> Option<Bytes> {
+        let mut taken = None;
+        while let Some(mark) = self.marks.pop_front_if(|mark| self.written.holds(mark)) {
+            taken = Some(mark.log_id);
+        }
+        taken
     }
 
     /// Index of the oldest entry in memory.

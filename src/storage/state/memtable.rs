@@ -29,6 +29,12 @@ const MEMTABLE_BYTES: usize = 8 << 20;
 /// Bytes that a row counts with beside its key and value.
 const ROW_BYTES: usize = 64;
 
+/// Rows of the active memtable that a view takes: its lock, which apply needs, is held meanwhile.
+const VIEW_ROWS: usize = 256;
+
+/// Bytes of their keys, likewise.
+const VIEW_BYTES: usize = 64 << 10;
+
 /// Changes of rows, by key.
 #[derive(Default)]
 pub struct Memtable {
@@ -195,30 +201,73 @@ impl Memtables {
         self.frozen.notify_one();
     }
 
+    /// The rows of a range as they are now, those of the active memtable only up to some number and size; and what
+    /// `below` makes of the rows of RocksDB at this same moment. No lock is held afterwards.
+    pub fn view<T>(&self, from: &[u8], to: &[u8], below: impl FnOnce() -> T) -> (View, T) {
+        let pair = self.pair.read();
+        let mut active = Vec::new();
+        let mut end = None;
+        let mut bytes = 0;
+        for (key, change) in pair
+            .active
+            .rows
+            .range::<[u8], _>((Included(from), Excluded(to)))
+        {
+            if active.len() == VIEW_ROWS || bytes >= VIEW_BYTES {
+                end = Some(key.clone());
+                break;
+            }
+            bytes += key.len();
+            active.push((key.clone(), change.clone()));
+        }
+        let immutable = pair.immutable.clone();
+        let view = View {
+            active,
+            immutable,
+            end,
+        };
+        (view, below())
+    }
+}
+
+/// Rows of a range at one moment.
+pub struct View {
+    /// Keys are copied, values are shared.
+    active: Vec<(Vec<u8>, Change)>,
+    immutable: Option<Arc<Memtable>>,
+    /// The first key that the view does not cover.
+    end: Option<Vec<u8>>,
+}
+
+impl View {
+    /// Where the view ends within a range that ends at `to`.
+    pub fn end<'a>(&'a self, to: &'a [u8]) -> &'a [u8] {
+        self.end.as_deref().unwrap_or(to)
+    }
+
     /// Visits rows with `from <= key < to` in key order until `visit` returns `false`: rows that wait here, and those
-    /// that `below` shows unless they are hidden by a newer change.
+    /// that `below` shows unless they are hidden by a newer change. When `below` stops by itself, it returns the key of
+    /// the first row that it has not shown, and the scan ends before that.
     pub fn scan(
         &self,
         from: &[u8],
         to: &[u8],
-        below: impl FnOnce(&mut dyn FnMut(&[u8], &[u8]) -> bool),
+        below: impl FnOnce(&mut dyn FnMut(&[u8], &[u8]) -> bool) -> Option<Vec<u8>>,
         visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
-    ) {
-        let pair = self.pair.read();
-        let range = || (Included(from), Excluded(to));
-        let active = pair.active.rows.range::<[u8], _>(range());
+    ) -> ScanEnd {
+        let active = self.active.iter().map(|(key, change)| (key, change));
         let empty = BTreeMap::new();
-        let immutable = pair
+        let immutable = self
             .immutable
             .as_ref()
             .map_or(&empty, |immutable| &immutable.rows)
-            .range::<[u8], _>(range());
+            .range::<[u8], _>((Included(from), Excluded(to)));
         let mut merged = Merged {
             active: active.peekable(),
             immutable: immutable.peekable(),
         };
         let mut going = true;
-        below(&mut |key, value| {
+        let stopped_at = below(&mut |key, value| {
             going = merged.visit_below(key, visit)
                 && match merged.take(key) {
                     Some(Some(newer)) => visit(key, newer),
@@ -227,10 +276,21 @@ impl Memtables {
                 };
             going
         });
-        if going {
-            merged.visit_rest(visit);
+        match stopped_at {
+            _ if !going => ScanEnd::Left,
+            Some(key) if merged.visit_below(&key, visit) => ScanEnd::Before(key),
+            None if merged.visit_below(to, visit) => ScanEnd::Before(to.to_vec()),
+            _ => ScanEnd::Left,
         }
     }
+}
+
+/// How far a scan has come.
+pub enum ScanEnd {
+    /// The visitor wants no more.
+    Left,
+    /// Every row before this key was visited.
+    Before(Vec<u8>),
 }
 
 /// Rows of both memtables in key order; the active one hides the immutable one.
@@ -284,17 +344,6 @@ where
         let (_, change) = self.next_if(|known| known == key)?;
         Some(change.value().map(|value| &value[..]))
     }
-
-    /// Visits the rows that are left.
-    fn visit_rest(&mut self, visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) {
-        while let Some((key, change)) = self.next_if(|_| true) {
-            if let Some(value) = change.value()
-                && !visit(key, value)
-            {
-                return;
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -313,15 +362,17 @@ mod tests {
         most: usize,
     ) -> Vec<Vec<u8>> {
         let mut found = Vec::new();
-        memtables.scan(
+        let (view, ()) = memtables.view(from, to, || ());
+        view.scan(
             from,
             to,
             |show| {
                 for (key, value) in below.range::<[u8], _>((Included(from), Excluded(to))) {
                     if !show(key, value) {
-                        return;
+                        break;
                     }
                 }
+                None
             },
             &mut |key, value| {
                 found.push([key, b"=", value].concat());
@@ -355,6 +406,33 @@ mod tests {
         assert!(
             matches!(memtables.get(b"k"), Some(Change::Delete)),
             "it may be below"
+        );
+    }
+
+    #[test]
+    fn apply_writes_while_a_scan_is_under_way() {
+        let memtables = Memtables::default();
+        let change = |key: u32| (key.to_be_bytes().to_vec(), Change::Put(Bytes::new()));
+        let all = (0..1_000).map(change).collect();
+        memtables.add(all, Vec::new());
+        let (view, ()) = memtables.view(&[0], &[1], || ());
+        let end = view.end(&[1]).to_vec();
+        let mut seen = 0;
+        let below = |_: &mut dyn FnMut(&[u8], &[u8]) -> bool| {
+            memtables.add(
+                Changes::from([(vec![0], Change::Put(Bytes::new()))]),
+                Vec::new(),
+            );
+            None
+        };
+        let ended = view.scan(&[0], &end, below, &mut |_, _| {
+            seen += 1;
+            true
+        });
+        assert!(matches!(ended, ScanEnd::Before(key) if key == end));
+        assert_eq!(
+            (seen, end),
+            (VIEW_ROWS, (VIEW_ROWS as u32).to_be_bytes().to_vec())
         );
     }
 

@@ -18,10 +18,10 @@ use std::thread::JoinHandle;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use rocksdb::checkpoint::Checkpoint;
-use rocksdb::{ReadOptions, WriteBatch};
+use rocksdb::{DBRawIterator, ReadOptions, WriteBatch};
 
 use super::generation::{self, Generation};
-use super::memtable::{Memtable, Memtables};
+use super::memtable::{Memtable, Memtables, ScanEnd};
 use crate::machine::tables::{Backing, Changes};
 use crate::storage::data_dir::{self, OpenError};
 use crate::storage::fatal::fatal;
@@ -29,11 +29,12 @@ use crate::storage::fatal::fatal;
 /// First byte of the keys that are kept for Raft.
 const RESERVED: u8 = 0;
 
-/// Rows of the first page of a scan: many scans want no more than one.
-const FIRST_PAGE: usize = 4;
+/// Rows of RocksDB that a scan looks at before it begins anew where it is: an iterator keeps files and memory from
+/// being freed.
+const STEP_ROWS: usize = 4096;
 
-/// Rows of the largest page.
-const LARGEST_PAGE: usize = 1024;
+/// The same in bytes of their values.
+const STEP_BYTES: usize = 16 << 20;
 
 /// A copy of the state could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -186,22 +187,55 @@ impl Shared {
         }
     }
 
-    fn scan_stored(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) {
-        let generation = self.current.load_full();
-        let mut read = ReadOptions::default();
-        read.set_iterate_upper_bound(to);
-        let mut rows = generation.db.raw_iterator_opt(read);
-        rows.seek(from);
-        while let Some((key, value)) = rows.item() {
-            if !visit(key, value) {
-                return;
+    /// Visits rows until `visit` returns `false`, or until enough for one step was looked at: returns where to go on.
+    fn step(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> ScanEnd {
+        loop {
+            let generation = self.current.load_full();
+            let (view, mut rows) = self.memtables.view(from, to, || {
+                let mut read = ReadOptions::default();
+                read.set_iterate_upper_bound(to);
+                generation.db.raw_iterator_opt(read)
+            });
+            if !Arc::ptr_eq(&generation, &self.current.load()) {
+                // A snapshot was installed meanwhile: rows of both states must not be mixed.
+                continue;
             }
-            rows.next();
-        }
-        if let Err(error) = rows.status() {
-            fatal("reading the state", &error);
+            let end = view.end(to);
+            let stored = |show: &mut dyn FnMut(&[u8], &[u8]) -> bool| {
+                let stopped_at = show_rows(&mut rows, from, end, show);
+                if let Err(error) = rows.status() {
+                    fatal("reading the state", &error);
+                }
+                stopped_at
+            };
+            return view.scan(from, end, stored, visit);
         }
     }
+}
+
+/// Shows the rows of a range until `show` returns `false`, or until one step is done: returns the key that is next.
+fn show_rows(
+    rows: &mut DBRawIterator<'_>,
+    from: &[u8],
+    end: &[u8],
+    show: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+) -> Option<Vec<u8>> {
+    let (mut looked_at, mut bytes) = (0, 0);
+    rows.seek(from);
+    while let Some((key, value)) = rows.item()
+        && key < end
+    {
+        if looked_at == STEP_ROWS || bytes >= STEP_BYTES {
+            return Some(key.to_vec());
+        }
+        looked_at += 1;
+        bytes += value.len();
+        if !show(key, value) {
+            return None;
+        }
+        rows.next();
+    }
+    None
 }
 
 impl Backing for StateDb {
@@ -212,30 +246,16 @@ impl Backing for StateDb {
         }
     }
 
-    /// Rows are gathered page by page and visited without a lock, so that a slow visitor holds nobody up. Each page is
-    /// as it was at some moment of the scan. Apply, the only writer, sees every row as it is.
+    /// Rows are visited step by step, without a lock, so that a slow visitor holds nobody up, and without a copy of
+    /// their values. Each step shows the rows as they were at one moment. Apply, the only writer, sees every row as it
+    /// is.
     fn scan(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) {
         let mut from = from.to_vec();
-        let mut page = FIRST_PAGE;
         while from.as_slice() < to {
-            let mut rows: Vec<(Vec<u8>, Bytes)> = Vec::with_capacity(page);
-            self.shared.memtables.scan(
-                &from,
-                to,
-                |show| self.shared.scan_stored(&from, to, show),
-                &mut |key, value| {
-                    rows.push((key.to_vec(), Bytes::copy_from_slice(value)));
-                    rows.len() < page
-                },
-            );
-            if !rows.iter().all(|(key, value)| visit(key, value)) || rows.len() < page {
-                return;
+            match self.shared.step(&from, to, visit) {
+                ScanEnd::Before(key) => from = key,
+                ScanEnd::Left => return,
             }
-            if let Some((last, _)) = rows.pop() {
-                from = last;
-                from.push(0);
-            }
-            page = (page * 4).min(LARGEST_PAGE);
         }
     }
 }

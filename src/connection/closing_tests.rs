@@ -1,0 +1,246 @@
+//! The end of a connection and the hand-over of its session, with a socket and a log that is committed by hand.
+
+use std::net::Ipv4Addr;
+
+use prost::Message as _;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::base::ids::{ConnectionId, Incarnation, NodeId, Owner, SessionId};
+use crate::base::proto::command::{self, command::Kind};
+use crate::base::time::elapsed_now;
+use crate::codec::QoS;
+use crate::connection::context::Context as Surroundings;
+use crate::connection::coordinator::Opened;
+use crate::machine::effect::Reply;
+use crate::mailbox::{Mailbox, WakeList};
+use crate::replica::proposer::{Cursor, SequencedProposal};
+use crate::session::Sequence;
+
+const INCARNATION: Incarnation = Incarnation(1);
+
+/// How long it is waited for what must not come.
+const A_MOMENT: Duration = Duration::from_millis(50);
+
+const DISCONNECT: &[u8] = b"\xe0\0";
+
+/// A client, its connection, and the log.
+struct Client {
+    broker: Arc<Broker>,
+    mailbox: Arc<Mailbox>,
+    socket: TcpStream,
+    task: JoinHandle<()>,
+    cursor: Cursor,
+    proposed: Vec<SequencedProposal>,
+}
+
+impl Client {
+    async fn new() -> Client {
+        let surroundings = Surroundings::for_tests(true);
+        let (broker, mailbox) = (surroundings.broker, surroundings.mailbox);
+        broker.state.set_registered(true);
+        broker
+            .state
+            .contact()
+            .hold_until(elapsed_now().plus(Duration::from_secs(3_600)));
+        broker.services.proposer.begin(INCARNATION);
+        broker.services.router.register(mailbox.clone());
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .await
+            .expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let (socket, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        let (stream, address) = accepted.expect("it connects");
+        let opened = Opened {
+            session: SessionId(1),
+            is_durable: true,
+            receive_maximum: 10,
+            received: Vec::new(),
+        };
+        let connection = Connection::new(
+            broker.clone(),
+            mailbox.clone(),
+            surroundings.options,
+            opened,
+            Vec::new(),
+        );
+        let mut task = Task {
+            connection,
+            stream,
+            unfinished: Vec::new(),
+            drain_timeout: DrainTimeout::default(),
+        };
+        let mut client = Client {
+            broker,
+            mailbox,
+            socket: socket.expect("it connects"),
+            task: tokio::spawn(async move { task.run(address).await }),
+            cursor: Cursor::default(),
+            proposed: Vec::new(),
+        };
+        assert!(client.proposed().await.is_empty(), "it registers the node");
+        client.commit();
+        client
+    }
+
+    /// Leaves a message of the session's queue in the mailbox, and reads it as the client.
+    async fn receive(&mut self) {
+        // Packet id 1 follows from number 1.
+        let packet = b"\x32\x06\0\x01t\0\x01\0";
+        let pushed = self
+            .mailbox
+            .push_granted(QoS::AtLeastOnce, None, Sequence(1), |out| {
+                out.extend_from_slice(packet);
+                Ok(Some(out.len() - 3))
+            });
+        pushed.expect("it fits");
+        self.mailbox.wake();
+        let mut read = [0; 8];
+        let arrived = self.socket.read_exact(&mut read).await;
+        arrived.expect("the connection is open");
+        assert_eq!(&read, packet);
+    }
+
+    async fn send(&mut self, bytes: &[u8]) {
+        self.socket.write_all(bytes).await.expect("it is open");
+    }
+
+    /// The commands of the next proposal.
+    async fn proposed(&mut self) -> Vec<Kind> {
+        let proposer = &self.broker.services.proposer;
+        let proposal = loop {
+            match proposer.next(&mut self.cursor) {
+                Some(proposal) => break proposal,
+                None => proposer.changed().await,
+            }
+        };
+        self.proposed.push(proposal.clone());
+        let mut commands = proposal.commands;
+        let mut kinds = Vec::new();
+        while !commands.is_empty() {
+            let command = command::Command::decode_length_delimited(&mut commands);
+            kinds.extend(command.expect("it was encoded").kind);
+        }
+        kinds
+    }
+
+    /// Everything that was proposed is applied.
+    fn commit(&mut self) {
+        let proposer = &self.broker.services.proposer;
+        for proposal in self.proposed.drain(..) {
+            for _ in 0..proposer.depth().in_flight {
+                proposer.replied(Reply::Done, None, &mut WakeList::default());
+            }
+            proposer.applied(proposal.incarnation, proposal.sequence);
+        }
+    }
+
+    /// Whether the server has closed the connection, after a moment.
+    async fn is_closed(&mut self) -> bool {
+        let mut rest = [0; 64];
+        let read = tokio::time::timeout(A_MOMENT, self.socket.read(&mut rest));
+        matches!(read.await, Ok(Ok(0)))
+    }
+
+    fn owner(&self) -> Owner {
+        Owner {
+            node: NodeId(0),
+            incarnation: INCARNATION,
+            connection: ConnectionId(1),
+        }
+    }
+}
+
+fn is_end(kind: &Kind) -> bool {
+    matches!(kind, Kind::CloseSession(end) if end.discard_will)
+}
+
+fn is_acknowledgement(kind: &Kind) -> bool {
+    matches!(kind, Kind::Acknowledge(acknowledge) if acknowledge.completed == [1])
+}
+
+/// [MQTT-3.14.4-3]: whoever sees the end of the stream finds the session closed, and no will is published.
+#[tokio::test]
+async fn mqtt_3_14_4_3_the_stream_ends_when_the_log_knows_of_the_disconnect() {
+    let mut client = Client::new().await;
+    client.send(DISCONNECT).await;
+    let proposed = client.proposed().await;
+    assert!(
+        matches!(&proposed[..], [end] if is_end(end)),
+        "{proposed:?}"
+    );
+    assert!(!client.is_closed().await, "nobody knows of the end");
+    client.commit();
+    assert!(client.is_closed().await);
+    client.task.await.expect("it ends");
+}
+
+#[tokio::test]
+async fn without_a_quorum_the_stream_ends_at_once() {
+    let mut client = Client::new().await;
+    client.broker.state.contact().end();
+    client.send(DISCONNECT).await;
+    assert!(client.is_closed().await);
+}
+
+#[tokio::test]
+async fn acknowledgements_go_before_the_end() {
+    let mut client = Client::new().await;
+    client.receive().await;
+    client.send(b"\x40\x02\0\x01").await;
+    client.send(DISCONNECT).await;
+    let mut proposed = client.proposed().await;
+    while !proposed.iter().any(is_end) {
+        proposed.extend(client.proposed().await);
+    }
+    assert!(
+        matches!(&proposed[..], [first, last] if is_acknowledgement(first) && is_end(last)),
+        "{proposed:?}"
+    );
+}
+
+/// What the socket has is proposed before the next connection opens the session.
+async fn hand_over(sent: &[u8], is_expected: fn(&Kind) -> bool) {
+    let mut client = Client::new().await;
+    client.receive().await;
+    client.send(sent).await;
+    let (broker, owner) = (client.broker.clone(), client.owner());
+    let asked = tokio::spawn(async move { broker.services.hand_overs.ask(owner).await });
+    let mut proposed = client.proposed().await;
+    while !proposed.iter().any(|kind| matches!(kind, Kind::Nothing(_))) {
+        proposed.extend(client.proposed().await);
+    }
+    assert!(
+        matches!(&proposed[..], [first, Kind::Nothing(_)] if is_expected(first)),
+        "{proposed:?}"
+    );
+    assert!(!asked.is_finished(), "it is not committed");
+    client.commit();
+    asked.await.expect("it does not panic");
+}
+
+#[tokio::test]
+async fn a_hand_over_proposes_acknowledgements() {
+    hand_over(b"\x40\x02\0\x01", is_acknowledgement).await;
+}
+
+#[tokio::test]
+async fn a_hand_over_finds_a_disconnect() {
+    hand_over(DISCONNECT, is_end).await;
+}
+
+#[tokio::test]
+async fn a_hand_over_of_a_connection_that_is_gone_waits_for_its_end() {
+    let mut client = Client::new().await;
+    client.send(DISCONNECT).await;
+    assert!(client.proposed().await.iter().any(is_end));
+    let (broker, owner) = (client.broker.clone(), client.owner());
+    let asked = tokio::spawn(async move { broker.services.hand_overs.ask(owner).await });
+    let proposed = client.proposed().await;
+    assert!(matches!(&proposed[..], [Kind::Nothing(_)]), "{proposed:?}");
+    assert!(!asked.is_finished(), "the end is not committed");
+    client.commit();
+    asked.await.expect("it does not panic");
+}

@@ -1,0 +1,130 @@
+//! The server loop: connections, bounded in number and in time.
+
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::admin::AdminError;
+use crate::config::bounds::ADMIN_REQUEST_TIMEOUT_S;
+
+/// Connections at once; the next one waits. Probes, a few scrapers and an administrator need a dozen.
+const MOST_CONNECTIONS: usize = 512;
+
+/// Largest header of a request, bytes.
+const LARGEST_HEADER_BYTES: usize = 64 << 10;
+
+/// How long sent bytes may stay unacknowledged by a client's machine.
+const UNACKNOWLEDGED_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Pause after a failed accept, such as one without a free file descriptor.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long the server waits for its clients.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timeouts {
+    /// From a connection's beginning, or its last answer, to the end of the next request's header.
+    pub(super) header: Duration,
+    /// From the end of the header to the answer; the request's body must come within it.
+    pub(super) request: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Timeouts {
+            header: Duration::from_secs(10),
+            // Administration answers within its own bound once the body is there.
+            request: Duration::from_secs(ADMIN_REQUEST_TIMEOUT_S + 5),
+        }
+    }
+}
+
+/// Serves `routes` until `shutdown` completes and the requests under way are answered.
+pub(super) async fn run(
+    listener: TcpListener,
+    routes: Router,
+    timeouts: Timeouts,
+    shutdown: impl Future<Output = ()> + Send,
+) {
+    let bound = move |request, next| bound_in_time(timeouts.request, request, next);
+    let service = TowerToHyperService::new(routes.layer(middleware::from_fn(bound)));
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(timeouts.header)
+        .max_buf_size(LARGEST_HEADER_BYTES);
+    let slots = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let graceful = GracefulShutdown::new();
+    let mut shutdown = pin!(shutdown);
+    loop {
+        let (stream, slot) = tokio::select! {
+            accepted = accept(&listener, &slots) => accepted,
+            () = &mut shutdown => break,
+        };
+        let connection = builder.serve_connection(TokioIo::new(stream), service.clone());
+        let connection = graceful.watch(connection);
+        tokio::spawn(async move {
+            // A broken connection concerns nobody but its client.
+            let _ = connection.await;
+            drop(slot);
+        });
+    }
+    drop(listener);
+    graceful.shutdown().await;
+}
+
+/// Answers within `limit`, the reading of the request's body included.
+async fn bound_in_time(limit: Duration, request: Request, next: Next) -> Response {
+    match tokio::time::timeout(limit, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => AdminError::TimedOut.into_response(),
+    }
+}
+
+/// The next connection, and its place among [`MOST_CONNECTIONS`].
+async fn accept(
+    listener: &TcpListener,
+    slots: &Arc<Semaphore>,
+) -> (TcpStream, OwnedSemaphorePermit) {
+    loop {
+        let Ok(slot) = slots.clone().acquire_owned().await else {
+            // The semaphore is never closed.
+            continue;
+        };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let _ = stream.set_nodelay(true);
+                let socket = socket2::SockRef::from(&stream);
+                #[cfg(target_os = "linux")]
+                let _ = socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_TIMEOUT));
+                return (stream, slot);
+            }
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) => {
+                tracing::warn!(%error, "a connection to the HTTP port cannot be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Whether accepting failed because of the connection that was to be accepted.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(
+        error.kind(),
+        ConnectionAborted | ConnectionRefused | ConnectionReset
+    )
+}

@@ -1,0 +1,107 @@
+//! What there may be of sessions and queued bytes: what is one too many is refused and leaves nothing behind.
+
+use super::queues::{acknowledge, durable, message, subscribe};
+use super::{Replica, open};
+use crate::base::proto::command;
+use crate::base::proto::command::command::Kind;
+use crate::machine::effect::{DropReason, Output, Reply};
+
+fn one_of(max_sessions: u64, client_id: &str, connection: u64) -> command::OpenSession {
+    command::OpenSession {
+        max_sessions,
+        ..open(client_id, connection)
+    }
+}
+
+fn queued(qos: u32, max_queued_bytes: u64) -> Kind {
+    Kind::Publish(command::Publish {
+        message: Some(message("t", qos, "payload")),
+        max_queued_bytes,
+        ..Default::default()
+    })
+}
+
+#[test]
+fn a_session_too_many_is_refused_and_those_there_are_can_be_resumed() {
+    let mut replica = Replica::new();
+    assert!(!replica.present(one_of(2, "a", 1)));
+    assert!(!replica.present(one_of(2, "b", 2)));
+    let stored = replica.stored.clone();
+    for restarted in [false, true] {
+        if restarted {
+            replica.restart();
+        }
+        let refused = replica.reply(Kind::OpenSession(one_of(2, "c", 3)));
+        assert!(matches!(refused, Reply::QuotaExceeded), "{refused:?}");
+        assert!(replica.present(one_of(2, "a", 4)));
+        assert!(replica.present(one_of(2, "a", 1)));
+    }
+    let rows = |stored: &std::collections::BTreeMap<Vec<u8>, Vec<u8>>| stored.len();
+    assert_eq!(rows(&replica.stored), rows(&stored));
+    let clean = command::OpenSession {
+        clean_start: true,
+        ..one_of(2, "b", 5)
+    };
+    assert!(!replica.present(clean), "it takes the place of its former");
+    let delete = command::DeleteSession {
+        client_id: "a".to_owned(),
+    };
+    replica.run(vec![Kind::DeleteSession(delete)]);
+    assert!(!replica.present(one_of(2, "c", 6)), "there is room again");
+    let unbounded = replica.reply(Kind::OpenSession(one_of(0, "d", 7)));
+    assert!(matches!(unbounded, Reply::Opened { .. }));
+}
+
+#[test]
+fn a_message_that_would_be_queued_is_refused_above_the_bytes_of_all_queues() {
+    let mut replica = Replica::new();
+    assert!(matches!(
+        replica.reply(queued(1, 1)),
+        Reply::Published { matched: false }
+    ));
+    replica.present(durable("a", 1, 10));
+    replica.run(vec![subscribe("a", 1, "t", 1)]);
+    assert!(matches!(
+        replica.reply(queued(1, 1)),
+        Reply::Published { matched: true }
+    ));
+    let usage = replica.machine.queue_usage();
+    assert!(matches!(replica.reply(queued(1, 1)), Reply::QuotaExceeded));
+    assert_eq!(replica.machine.queue_usage(), usage);
+    assert!(matches!(
+        replica.reply(queued(1, 0)),
+        Reply::Published { matched: true }
+    ));
+    replica.run(vec![acknowledge(1, &[1, 2], &[])]);
+    assert!(matches!(
+        replica.reply(queued(1, 1)),
+        Reply::Published { matched: true }
+    ));
+}
+
+#[test]
+fn a_message_with_qos_0_that_is_not_queued_is_counted() {
+    let mut replica = Replica::new();
+    let bounds = command::QueueBounds {
+        qos_0: true,
+        ..super::queues::BOUNDS
+    };
+    replica.present(command::OpenSession {
+        bounds: Some(bounds),
+        ..durable("a", 1, 10)
+    });
+    replica.run(vec![subscribe("a", 1, "t", 1), super::close("a", 1)]);
+    replica.run(vec![queued(1, 0)]);
+    let outputs = replica.run(vec![queued(0, 1)]);
+    let dropped = outputs.iter().filter(|output| {
+        matches!(
+            output,
+            Output::Dropped {
+                reason: DropReason::QueueFull,
+                count: 1
+            }
+        )
+    });
+    assert_eq!(dropped.count(), 1, "{outputs:?}");
+    assert_eq!(replica.machine.queue_usage().messages, 1);
+}

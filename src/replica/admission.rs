@@ -1,0 +1,90 @@
+//! What the leader lets into the log: only proposals that every replica can decode.
+//!
+//! Invariant: a proposal that is refused takes its place in the log without its commands. So its sequence is used up
+//! once and for all, what the node proposes next follows on it, and the node learns of it from its own apply, whoever
+//! leads then (docs/spec/replication.md, What can't be decoded).
+
+use bytes::Bytes;
+
+use super::proposer::SequencedProposal;
+use crate::base::ids::NodeId;
+use crate::base::proto::command;
+use crate::machine::entry::check_commands;
+use crate::telemetry::metrics::Metrics;
+
+/// The proposal as it goes into the log.
+pub(super) fn checked(
+    node: NodeId,
+    proposal: SequencedProposal,
+    metrics: &Metrics,
+) -> command::Proposal {
+    let mut checked = command::Proposal {
+        node: node.0,
+        incarnation: proposal.incarnation.0,
+        sequence: proposal.sequence,
+        commands: proposal.commands,
+        refused: false,
+    };
+    if let Err(error) = check_commands(&checked.commands) {
+        metrics.proposals_refused.increment();
+        tracing::error!(
+            %node,
+            sequence = checked.sequence,
+            %error,
+            "a proposal was refused: no replica could decode it"
+        );
+        checked.commands = Bytes::new();
+        checked.refused = true;
+    }
+    checked
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+
+    use super::*;
+    use crate::base::ids::Incarnation;
+    use crate::base::proto::command::command::Kind;
+
+    fn check(commands: impl Into<Bytes>, metrics: &Metrics) -> command::Proposal {
+        let proposal = SequencedProposal {
+            incarnation: Incarnation(7),
+            sequence: 3,
+            commands: commands.into(),
+        };
+        checked(NodeId(2), proposal, metrics)
+    }
+
+    #[test]
+    fn what_cannot_be_decoded_keeps_its_place_and_loses_its_commands() {
+        let metrics = Metrics::default();
+        let known = command::Command {
+            kind: Some(Kind::Nothing(command::Nothing {})),
+        };
+        let good = known.encode_length_delimited_to_vec();
+        let kept = check(good.clone(), &metrics);
+        assert_eq!((kept.refused, &kept.commands[..]), (false, &good[..]));
+        assert_eq!(metrics.proposals_refused.get(), 0);
+        // A wrong length, a kind that is not known, a field of another type, no kind, two kinds.
+        let wrong: [&[u8]; 5] = [
+            &[9, 1],
+            &[3, 0xba, 0x3e, 0],
+            &[2, 0x08, 0],
+            &[0],
+            &[4, 0x0a, 0, 0x0a, 0],
+        ];
+        for commands in wrong {
+            let refused = check([&good[..], commands].concat(), &metrics);
+            assert_eq!(
+                (refused.node, refused.incarnation, refused.sequence),
+                (2, 7, 3)
+            );
+            assert!(
+                refused.refused && refused.commands.is_empty(),
+                "{commands:?}"
+            );
+        }
+        assert_eq!(metrics.proposals_refused.get(), wrong.len() as u64);
+    }
+}

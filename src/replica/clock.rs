@@ -115,8 +115,8 @@ impl LogTime {
     }
 
     /// The leader of `term` told log time. From then on it counts, and not what this replica went on with when it led,
-    /// was told by former leaders, or has applied again: that may be higher than the present leader's log time, and this
-    /// replica would move it on by that much if it led next.
+    /// was told by former leaders, or has applied again: that may be higher than the present leader's log time, and
+    /// this replica would move it on by that much if it led next.
     pub(super) fn follow(&mut self, term: u64, log_time: Millis, at: Elapsed) {
         self.led = None;
         if self.told_in != Some(term) {

@@ -61,8 +61,8 @@ impl ReplyTo {
     }
 
     /// The reply will not come, and nobody knows whether the command was applied: it may have been, inside a snapshot.
-    /// The connection ends; its client sends again what was not acknowledged, and the session's state and the remembered
-    /// replies see to it that nothing is done twice.
+    /// The connection ends; its client sends again what was not acknowledged, and the session's state and the
+    /// remembered replies see to it that nothing is done twice.
     fn lose(self, wake: &mut WakeList) {
         if let ReplyTo::Connection(mailbox, _) = self
             && mailbox.push_item(Item::End(End::Unavailable))

@@ -138,17 +138,18 @@ impl Client {
         let proposer = &self.broker.services.proposer;
         for proposal in self.proposed.drain(..) {
             for _ in 0..proposer.depth().in_flight {
-                proposer.replied(Reply::Done, None, &mut WakeList::default());
+                let of = (proposal.incarnation, proposal.sequence);
+                proposer.replied(of, Reply::Done, None, &mut WakeList::default());
             }
             proposer.applied(proposal.incarnation, proposal.sequence);
         }
     }
 
-    /// Whether the server has closed the connection, after a moment.
+    /// Whether the server has closed the connection, after a moment, whatever it has sent before.
     async fn is_closed(&mut self) -> bool {
-        let mut rest = [0; 64];
-        let read = tokio::time::timeout(A_MOMENT, self.socket.read(&mut rest));
-        matches!(read.await, Ok(Ok(0)))
+        let mut rest = Vec::new();
+        let read = tokio::time::timeout(A_MOMENT, self.socket.read_to_end(&mut rest));
+        matches!(read.await, Ok(Ok(_)))
     }
 
     fn owner(&self) -> Owner {

@@ -159,7 +159,11 @@ impl Parts {
                 }
             };
             if is_local {
-                batch.outputs.push(Output::Reply { incarnation, reply });
+                batch.outputs.push(Output::Reply {
+                    incarnation,
+                    sequence: proposal.sequence,
+                    reply,
+                });
             }
         }
         if is_local && is_refused {

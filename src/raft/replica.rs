@@ -23,7 +23,7 @@ use super::service::Service;
 use super::transport::channels::{ChannelPool, ClusterClient, RAFT_MESSAGE_BYTES};
 use super::transport::identity::IdentityCheck;
 use super::transport::read_rounds::ReadRounds;
-use super::types::{ChangeError, Leadership, NotLeader, Peer, ReadError, Status};
+use super::types::{ChangeError, Leadership, NotLeader, Peer, ReadError, Role, Status};
 use crate::base::ids::{LogIndex, NodeId};
 use crate::base::proto::raft::change_request::Change;
 use crate::base::proto::raft::raft_server::RaftServer;
@@ -213,6 +213,15 @@ impl Raft {
     /// Whether this replica knows `node` as a member.
     pub fn is_member(&self, node: NodeId) -> bool {
         self.inner.roster.contains(node.0)
+    }
+
+    /// The members that vote, as far as this replica knows.
+    pub fn voters(&self) -> Vec<NodeId> {
+        let members = self.status().members.into_iter();
+        members
+            .filter(|member| member.role == Role::Voter)
+            .map(|member| NodeId(member.node))
+            .collect()
     }
 
     /// Counters of this replica.

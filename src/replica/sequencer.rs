@@ -34,6 +34,9 @@ const COMMIT_TIMEOUT: Duration = Duration::from_millis(50);
 /// How often a leader that waits for apply looks whether it still leads.
 const APPLY_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
+/// How often a leader that does not know log time yet looks again.
+const STAMP_CHECK_INTERVAL: Duration = Duration::from_millis(10);
+
 /// When the earliest timer of the machine is due; written by apply.
 #[derive(Debug)]
 pub struct Due {
@@ -269,12 +272,30 @@ impl Loop {
             return;
         }
         self.wait_for_apply().await;
+        let Some(stamp) = self.stamp().await else {
+            return;
+        };
         let batch = command::Batch {
-            stamp_ms: self.clock.now().0,
+            stamp_ms: stamp.0,
             proposals,
         };
         // Proposing fails when this node does not lead any more: the proposing nodes see the new leader and send again.
         let _ = self.raft.propose(batch.encode_to_vec().into()).await;
+    }
+
+    /// What to stamp a batch with. A new leader that knows log time from nobody waits until it has heard enough clocks.
+    /// `None` when this node does not lead any more.
+    async fn stamp(&self) -> Option<Millis> {
+        loop {
+            let leadership = *self.raft.leadership().borrow();
+            if !leadership.is_leader {
+                return None;
+            }
+            if let Some(stamp) = self.clock.stamp(leadership.term) {
+                return Some(stamp);
+            }
+            tokio::time::sleep(STAMP_CHECK_INTERVAL).await;
+        }
     }
 
     /// Waits while apply is too far behind what was appended.

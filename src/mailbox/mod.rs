@@ -362,6 +362,7 @@ impl Mailbox {
         let mut inner = self.inner.lock();
         inner.closed = true;
         inner.contents = Contents::default();
+        inner.aliases = TopicAliases::default();
         let released: Vec<DeferredAck> = inner.back_pressure.close().collect();
         self.state
             .store(BackPressureState::Normal as u8, Ordering::SeqCst);

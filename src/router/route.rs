@@ -168,9 +168,9 @@ impl Route {
         throttled: &mut Throttled,
         wake: &mut WakeList,
     ) {
-        for subscriber in self.local() {
+        self.local().for_each(|subscriber| {
             subscriber.deliver(message, throttled, wake);
-        }
+        });
     }
 
     /// The same for a message that the log entry `index` has published. Outputs of several entries are performed
@@ -182,10 +182,9 @@ impl Route {
         throttled: &mut Throttled,
         wake: &mut WakeList,
     ) {
-        for subscriber in self.local() {
-            if subscriber.since < index {
-                subscriber.deliver(message, throttled, wake);
-            }
-        }
+        let owed = |subscriber: &&LocalSubscriber| subscriber.since < index;
+        self.local().filter(owed).for_each(|subscriber| {
+            subscriber.deliver(message, throttled, wake);
+        });
     }
 }

@@ -1,5 +1,5 @@
-//! What every room stands on: identifiers, fixed limits, time, leases, version stamps, generated messages and their wire
-//! format.
+//! What every room stands on: identifiers, fixed limits, time, leases, signs of life, version stamps, generated messages
+//! and their wire format.
 //!
 //! Invariant: nothing here imports another room.
 
@@ -8,5 +8,6 @@ pub mod ids;
 pub mod lease;
 pub mod limits;
 pub mod proto;
+pub mod pulse;
 pub mod time;
 pub mod wire;

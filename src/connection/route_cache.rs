@@ -82,6 +82,11 @@ impl RouteCache {
         CurrentRoute::Kept(self.routes[at].as_ref().expect("it is current"))
     }
 
+    /// Bytes of the cache, what routes lead to left out.
+    pub(super) fn memory(&self) -> usize {
+        self.bytes
+    }
+
     fn insert(&mut self, topic: &str, route: Route) -> &Route {
         let added = topic.len() + ENTRY_BYTES + route.bytes();
         if self.routes.len() >= limits::CACHED_ROUTES || self.bytes + added > KEPT_BYTES {

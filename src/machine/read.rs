@@ -1,12 +1,17 @@
 //! Reads of the replicated state for the outside. The caller has waited until this replica has applied what the read
 //! must see.
 
+use std::sync::Arc;
+
+use super::effect::{ApplicationMessage, Granted};
 use super::schema::{self, Range};
 use super::session;
 use super::tables::Backing;
-use crate::base::ids::{Owner, SessionId};
+use crate::base::ids::{ConnectionId, Owner, SessionId};
 use crate::base::proto::state;
 use crate::base::time::Millis;
+use crate::session::delivery::remaining_s;
+use crate::session::{Entry, Sequence};
 use crate::store::glob::Glob;
 use crate::store::scan::{self, Page, PageBudget};
 use crate::store::{self, KeyRow, Reply, StoreError};
@@ -182,6 +187,41 @@ pub fn queue(backing: &dyn Backing, session: u64) -> state::Queue {
     backing
         .row::<schema::Queue>(SessionId(session))
         .unwrap_or_default()
+}
+
+/// A message of a session's queue, as it is delivered at `now`; `None` when it is not in the queue any more. The caller
+/// fills in the connection, and whether it may have been sent before.
+pub fn queued(
+    backing: &dyn Backing,
+    session: SessionId,
+    sequence: Sequence,
+    now: Millis,
+) -> Option<Granted> {
+    let entry = backing.row::<schema::Entry>((session, sequence))?;
+    let Entry::Queued(queued) = entry else {
+        return None;
+    };
+    let row = backing.row::<schema::Message>(queued.message)?;
+    let expires_at = row.expires_at_ms.map(Millis);
+    let message = ApplicationMessage {
+        topic: row.topic,
+        qos: queued.qos,
+        retain: false,
+        payload: row.payload,
+        properties: row.properties,
+        expires_at,
+        publisher: None,
+    };
+    Some(Granted {
+        connection: ConnectionId::default(),
+        sequence,
+        qos: queued.qos,
+        dup: false,
+        retain: queued.retain,
+        expiry_s: expires_at.map(|at| remaining_s(at, now).unwrap_or(0)),
+        identifiers: queued.identifiers,
+        message: Arc::new(message),
+    })
 }
 
 /// Visits the subscriptions of a session in the order of their filters.

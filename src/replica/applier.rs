@@ -255,6 +255,7 @@ impl Applier {
                 message,
             } => router.deliver_assigned(connection, &message, retain, expiry_s, identifiers, wake),
             Output::Deliver(granted) => router.deliver_granted(&granted, wake),
+            Output::Relayed(batch) => router.deliver_relayed(&batch),
             Output::SendPubRel {
                 connection,
                 sequence,

@@ -1,13 +1,16 @@
 //! Delivery to one connection of this node: what differs per subscriber, and the encoding into its mailbox.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::message::Message;
 use crate::base::ids::{LogIndex, SessionId};
-use crate::codec::{PacketId, PublishHeader, QoS, encode_publish, frame};
-use crate::machine::effect::Granted;
+use crate::base::limits;
+use crate::codec::{PacketId, PublishHeader, QoS, encode_publish, encode_publish_beginning, frame};
+use crate::machine::effect::{ApplicationMessage, Granted};
 use crate::machine::subscriptions::Subscription;
-use crate::mailbox::{Filling, Mailbox, Put, Refused, WakeList};
+use crate::mailbox::{
+    Body, Filling, Mailbox, NewPacket, Put, Refused, WakeList, WeakBody, Withheld,
+};
 use crate::session::delivery::Identifiers;
 
 /// Mailboxes above their high-water mark, with the end of the message in each: the acknowledgement of its publisher is
@@ -74,17 +77,25 @@ impl LocalSubscriber {
         }
     }
 
-    /// Delivers a message with the QoS that was granted, unless it reaches the session through its queue. Returns
-    /// whether it was taken; what is dropped is counted. A mailbox above its high-water mark is added to `throttled`.
+    /// The body of a message if it is large: whoever delivers it to several subscribers copies it once.
+    pub(super) fn shared_body(&self, message: &Message<'_>) -> Option<Body> {
+        let is_large = message.payload.len() >= limits::SHARED_BODY_BYTES;
+        is_large.then(|| self.mailbox.copy_body(message.payload))
+    }
+
+    /// Delivers a message with the QoS that was granted, unless it reaches the session through its queue. `body` is its
+    /// body if that is large. Returns whether it was taken; what is dropped is counted. A mailbox above its high-water
+    /// mark is added to `throttled`.
     pub(super) fn deliver(
         &self,
         message: &Message<'_>,
+        body: Option<&Body>,
         throttled: &mut Throttled,
         wake: &mut WakeList,
     ) -> bool {
         let qos = message.qos.min(self.qos);
         if qos == QoS::AtMostOnce {
-            let pushed = self.push_qos_0(message, wake);
+            let pushed = self.push_qos_0(message, body, wake);
             return pushed
                 .inspect_err(|refused| self.mailbox.count_refused(*refused))
                 .is_ok();
@@ -92,7 +103,7 @@ impl LocalSubscriber {
         if self.durable && !message.direct {
             return true;
         }
-        match self.push(message, qos, wake) {
+        match self.push(message, body, qos, wake) {
             Ok(Some(end)) => throttled.push((self.mailbox.clone(), end)),
             Ok(None) => {}
             Err(_) => return false,
@@ -104,15 +115,18 @@ impl LocalSubscriber {
     pub(super) fn push_qos_0(
         &self,
         message: &Message<'_>,
+        body: Option<&Body>,
         wake: &mut WakeList,
     ) -> Result<(), Refused> {
         let header = self.header(message, QoS::AtMostOnce);
-        let must_wake = self.mailbox.push_qos_0(message.topic, |out, topic_alias| {
+        let packet = new_packet(message, QoS::AtMostOnce, body);
+        let mailbox = &self.mailbox;
+        let must_wake = mailbox.push_qos_0(message.topic, packet, |out, topic_alias| {
             let header = PublishHeader {
                 topic_alias,
                 ..header
             };
-            encode(out, message, &header)
+            encode(out, message, body, &header)
         })?;
         if must_wake {
             wake.add(&self.mailbox);
@@ -124,13 +138,15 @@ impl LocalSubscriber {
     fn push(
         &self,
         message: &Message<'_>,
+        body: Option<&Body>,
         qos: QoS,
         wake: &mut WakeList,
     ) -> Result<Option<u64>, Refused> {
         let header = self.header(message, qos);
+        let packet = new_packet(message, qos, body);
         let pushed = self
             .mailbox
-            .push_packet(qos, message.expiry, |out| encode(out, message, &header));
+            .push_packet(packet, |out| encode(out, message, body, &header));
         if matches!(pushed, Ok(Put { wake: true, .. }) | Err(Refused::Ended)) {
             wake.add(&self.mailbox);
         }
@@ -158,8 +174,31 @@ pub(super) fn put(
         max_packet_size: mailbox.max_packet_size,
     };
     filling.push(message.qos, message.expiry, |out| {
-        encode(out, message, &header)
+        encode(out, message, None, &header)
     });
+}
+
+/// The large body of a message of a session's queue, as long as somebody has it.
+#[derive(Default)]
+pub(super) struct GrantedBody {
+    message: Weak<ApplicationMessage>,
+    body: WeakBody,
+}
+
+impl GrantedBody {
+    /// The body of a granted message if it is large.
+    pub(super) fn of(&mut self, granted: &Granted, mailbox: &Mailbox) -> Option<Body> {
+        let message = &granted.message;
+        if message.payload.len() < limits::SHARED_BODY_BYTES {
+            return None;
+        }
+        let is_same = std::ptr::eq(self.message.as_ptr(), Arc::as_ptr(message));
+        let known = is_same.then(|| self.body.upgrade()).flatten();
+        let body = known.unwrap_or_else(|| mailbox.copy_body(&message.payload));
+        self.message = Arc::downgrade(message);
+        self.body = body.downgrade();
+        Some(body)
+    }
 }
 
 /// Puts a message of a session's queue into the mailbox of the connection that owns the session. Returns whether the
@@ -167,39 +206,68 @@ pub(super) fn put(
 ///
 /// # Errors
 /// When the packet is larger than the client accepts.
-pub(super) fn put_granted(mailbox: &Mailbox, granted: &Granted) -> Result<bool, Refused> {
-    let qos = granted.qos;
-    let header = PublishHeader {
+pub(super) fn put_granted(
+    mailbox: &Mailbox,
+    granted: &Granted,
+    body: Option<&Body>,
+) -> Result<bool, Refused> {
+    let message = Message::logged(&granted.message, granted.expiry_s);
+    let header = granted_header(mailbox, granted);
+    let packet = new_packet(&message, granted.qos, body);
+    let withheld = Withheld {
+        sequence: granted.sequence,
+        dup: granted.dup,
+    };
+    mailbox.push_granted(packet, withheld, |out| encode(out, &message, body, &header))
+}
+
+/// The same for the first message that is withheld.
+///
+/// # Errors
+/// When the packet is larger than the client accepts.
+pub(super) fn put_withheld(mailbox: &Mailbox, granted: &Granted) -> Result<(), Refused> {
+    let message = Message::logged(&granted.message, granted.expiry_s);
+    let header = granted_header(mailbox, granted);
+    let packet = new_packet(&message, granted.qos, None);
+    mailbox.push_withheld(Some(packet), |out| encode(out, &message, None, &header))
+}
+
+fn granted_header<'a>(mailbox: &Mailbox, granted: &'a Granted) -> PublishHeader<'a> {
+    PublishHeader {
         version: mailbox.version,
-        qos,
+        qos: granted.qos,
         dup: granted.dup,
         retain: granted.retain,
-        packet_id: (qos != QoS::AtMostOnce).then(|| granted.sequence.packet_id()),
+        packet_id: (granted.qos != QoS::AtMostOnce).then(|| granted.sequence.packet_id()),
         subscription_ids: &granted.identifiers,
         remaining_expiry: granted.expiry_s,
         topic_alias: None,
         max_packet_size: mailbox.max_packet_size,
-    };
-    let message = Message::logged(&granted.message, granted.expiry_s);
-    mailbox.push_granted(qos, granted.expiry_s, granted.sequence, |out| {
-        encode(out, &message, &header)
-    })
+    }
 }
 
-/// Appends the packet. Returns where its packet id is, if it has one.
+fn new_packet<'a>(message: &Message<'_>, qos: QoS, body: Option<&'a Body>) -> NewPacket<'a> {
+    NewPacket {
+        expiry_s: message.expiry,
+        body,
+        ..NewPacket::of(qos)
+    }
+}
+
+/// Appends the packet, with `body` without its payload. Returns where its packet id is, if it has one.
 fn encode(
     out: &mut Vec<u8>,
     message: &Message<'_>,
+    body: Option<&Body>,
     header: &PublishHeader<'_>,
 ) -> Result<Option<usize>, Refused> {
     let at = out.len();
-    match encode_publish(
-        out,
-        message.topic,
-        message.properties,
-        message.payload,
-        header,
-    ) {
+    let (topic, properties) = (message.topic, message.properties);
+    let encoded = match body {
+        None => encode_publish(out, topic, properties, message.payload, header),
+        Some(body) => encode_publish_beginning(out, topic, properties, body.len(), header),
+    };
+    match encoded {
         Ok(_) if header.qos == QoS::AtMostOnce => Ok(None),
         Ok(_) => {
             let fixed = frame::header(&out[at..], u32::MAX)

@@ -18,23 +18,23 @@ mod shared;
 
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::base::ids::{ConnectionId, LogIndex, NodeId, SessionId};
 use crate::codec::QoS;
-use crate::machine::effect::{ApplicationMessage, Granted};
+use crate::machine::effect::{ApplicationMessage, Granted, RelayedBatch};
 use crate::machine::subscriptions::SubscriptionIndex;
-use crate::mailbox::{Filling, Item, Mailbox, RequestId, WakeList};
+use crate::mailbox::{Filling, Item, Mailbox, WakeList};
 use cache::SharedRoutes;
-use local::LocalSubscriber;
+use local::{GrantedBody, LocalSubscriber};
 use look_up::LookUp;
 use shared::RoundRobins;
 
 pub use local::Throttled;
 pub use message::Message;
-pub use peers::{PeerNodes, Recipients};
+pub use peers::{Origin, PeerNodes, Recipients};
 use route::Found;
 pub use route::Route;
 
@@ -50,6 +50,26 @@ pub struct Delivered {
     pub forwarded: u32,
     /// Connections of this node that the acknowledgement must wait for.
     pub throttled: Throttled,
+    /// Where a message with QoS 0 is on its way: nodes, and the numbers of their batches.
+    pub on_the_way: OnTheWay,
+}
+
+/// Nodes, each with the number of a batch that is on its way there.
+pub type OnTheWay = SmallVec<[(NodeId, u64); 4]>;
+
+impl Delivered {
+    /// Counts what became of the message for one node.
+    fn count(&mut self, node: NodeId, sequence: Option<u64>, confirms: bool) {
+        let Some(sequence) = sequence else {
+            self.dropped += 1;
+            return;
+        };
+        self.forwarded += 1;
+        match confirms {
+            true => self.unconfirmed += 1,
+            false => self.on_the_way.push((node, sequence)),
+        }
+    }
 }
 
 /// The router of a node.
@@ -61,6 +81,9 @@ pub struct Router {
     /// Whose turn it is in shared subscriptions.
     round_robins: RoundRobins,
     routes: SharedRoutes,
+    /// The large body of the last message of a session's queue: the next one is often the same message for another
+    /// session.
+    granted_body: Mutex<GrantedBody>,
 }
 
 impl Router {
@@ -77,6 +100,7 @@ impl Router {
             peers,
             round_robins: RoundRobins::new(node),
             routes: SharedRoutes::default(),
+            granted_body: Mutex::default(),
         })
     }
 
@@ -172,29 +196,29 @@ impl Router {
     }
 
     /// Delivers a message to this node's connections and hands it to the other nodes of the route. With QoS 1 or 2,
-    /// every other node confirms to `publisher` when its connections have the message.
+    /// every other node confirms to `origin` when its connections have the message.
     pub fn deliver(
         &self,
         route: &Route,
         message: &Message<'_>,
-        publisher: Option<(&Arc<Mailbox>, RequestId)>,
+        origin: Origin<'_>,
         wake: &mut WakeList,
     ) -> Delivered {
         let mut delivered = Delivered::default();
         route.deliver_local(message, &mut delivered.throttled, wake);
         if message.qos == QoS::AtMostOnce && !message.direct && !route.groups().is_empty() {
-            self.deliver_to_groups(route, message, &mut delivered, wake);
+            self.deliver_to_groups(route, message, origin.after, &mut delivered, wake);
             return delivered;
         }
-        let publisher = publisher.filter(|_| message.qos != QoS::AtMostOnce);
+        let confirm_to = origin.confirm_to.filter(|_| message.qos != QoS::AtMostOnce);
+        let origin = Origin {
+            confirm_to,
+            ..origin
+        };
         for node in route.remote() {
             let recipients = Recipients::default();
-            if self.peers.forward(*node, message, recipients, publisher) {
-                delivered.forwarded += 1;
-                delivered.unconfirmed += u32::from(publisher.is_some());
-            } else {
-                delivered.dropped += 1;
-            }
+            let sequence = self.peers.forward(*node, message, recipients, origin);
+            delivered.count(*node, sequence, origin.confirm_to.is_some());
         }
         delivered
     }
@@ -204,6 +228,7 @@ impl Router {
         &self,
         route: &Route,
         message: &Message<'_>,
+        after: LogIndex,
         delivered: &mut Delivered,
         wake: &mut WakeList,
     ) {
@@ -229,18 +254,24 @@ impl Router {
                 groups: &groups,
                 only_groups: !route.remote().contains(&node),
             };
-            if self.peers.forward(node, message, recipients, None) {
-                delivered.forwarded += 1;
-            } else {
-                delivered.dropped += 1;
-            }
+            let origin = Origin {
+                confirm_to: None,
+                after,
+            };
+            let sequence = self.peers.forward(node, message, recipients, origin);
+            delivered.count(node, sequence, false);
         }
     }
 
     /// Delivers a message to one connection of this node, whatever it has subscribed to. Returns whether it was taken.
     pub fn deliver_to(&self, mailbox: &Arc<Mailbox>, message: &Message<'_>) -> bool {
         let target = LocalSubscriber::new(SessionId::default(), mailbox, QoS::ExactlyOnce);
-        target.deliver(message, &mut Throttled::new(), &mut WakeList::default())
+        target.deliver(
+            message,
+            None,
+            &mut Throttled::new(),
+            &mut WakeList::default(),
+        )
     }
 
     /// Puts a message into a mailbox that its own connection fills.
@@ -297,7 +328,7 @@ impl Router {
             retain,
             ..Message::logged(published, expiry_s)
         };
-        if let Err(refused) = target.push_qos_0(&message, wake) {
+        if let Err(refused) = target.push_qos_0(&message, None, wake) {
             mailbox.count_refused(refused);
         }
     }
@@ -308,7 +339,8 @@ impl Router {
         let Some(mailbox) = self.mailbox(granted.connection) else {
             return;
         };
-        let must_wake = match local::put_granted(&mailbox, granted) {
+        let body = self.granted_body.lock().of(granted, &mailbox);
+        let must_wake = match local::put_granted(&mailbox, granted, body.as_ref()) {
             Ok(must_wake) => must_wake,
             Err(_) if granted.qos == QoS::AtMostOnce => false,
             Err(_) => mailbox.push_item(Item::Undeliverable(granted.sequence)),
@@ -316,6 +348,29 @@ impl Router {
         if must_wake {
             wake.add(&mailbox);
         }
+    }
+
+    /// Puts the first message that a mailbox withholds into it, or passes it over when it is no longer in the session's
+    /// queue. Called by the connection's task.
+    pub fn put_withheld(mailbox: &Mailbox, granted: Option<&Granted>) {
+        let Some(granted) = granted else {
+            // Without a packet there is nothing that could be refused.
+            let _ = mailbox.push_withheld(None, |_| Ok(None));
+            return;
+        };
+        if local::put_withheld(mailbox, granted).is_err() {
+            mailbox.push_item(Item::Undeliverable(granted.sequence));
+        }
+    }
+
+    /// The connections of this node.
+    pub fn mailboxes(&self) -> Vec<Arc<Mailbox>> {
+        self.connections.read().values().cloned().collect()
+    }
+
+    /// Hands messages of another node to this node's connections, which came through the log.
+    pub fn deliver_relayed(&self, batch: &RelayedBatch) {
+        self.peers.take_relayed(self, batch);
     }
 
     /// Begins the delivery of a batch of messages from another node.

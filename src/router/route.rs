@@ -8,10 +8,14 @@ use super::local::{LocalSubscriber, Throttled};
 use super::message::Message;
 use super::shared::Group;
 use crate::base::ids::{LogIndex, NodeId, SessionId};
+use crate::base::limits;
 use crate::codec::QoS;
-use crate::mailbox::WakeList;
 use crate::mailbox::back_pressure::BackPressureState;
+use crate::mailbox::{Body, Mailbox, WakeList};
 use crate::topic::generations::Validity;
+
+/// Bytes that are copied into a mailbox in the time that a delivery takes anyway.
+const COPIED_PER_UNIT: usize = 1024;
 
 /// Where the messages of one publisher with one topic name go, for as long as [`super::Router::is_current`] says so.
 ///
@@ -138,10 +142,7 @@ impl Route {
     /// counts as [`BackPressureState::Normal`], because nobody waits for it.
     pub fn back_pressure(&self) -> BackPressureState {
         let mut worst = BackPressureState::Normal;
-        for subscriber in self.local() {
-            if subscriber.qos == QoS::AtMostOnce || subscriber.durable {
-                continue;
-            }
+        for subscriber in self.waited_for() {
             match subscriber.mailbox.state() {
                 BackPressureState::Full => return BackPressureState::Full,
                 BackPressureState::Throttled => worst = BackPressureState::Throttled,
@@ -149,6 +150,12 @@ impl Route {
             }
         }
         worst
+    }
+
+    /// Connections that get messages with QoS 1 or 2 straight.
+    fn waited_for(&self) -> impl Iterator<Item = &LocalSubscriber> {
+        let all = self.local();
+        all.filter(|subscriber| subscriber.qos != QoS::AtMostOnce && !subscriber.durable)
     }
 
     /// Whether a message with this QoS must go through the log.
@@ -160,6 +167,11 @@ impl Route {
         logged.concerns(self.publisher)
     }
 
+    /// The body of a message, if it is large: all subscribers share it.
+    fn shared_body(&self, message: &Message<'_>) -> Option<Body> {
+        self.local().next()?.shared_body(message)
+    }
+
     /// Writes the packet into the mailbox of every subscriber of this node, and adds those that throttle the publisher
     /// to `throttled`.
     pub(super) fn deliver_local(
@@ -168,9 +180,10 @@ impl Route {
         throttled: &mut Throttled,
         wake: &mut WakeList,
     ) {
-        self.local().for_each(|subscriber| {
-            subscriber.deliver(message, throttled, wake);
-        });
+        let body = self.shared_body(message);
+        for subscriber in self.local() {
+            subscriber.deliver(message, body.as_ref(), throttled, wake);
+        }
     }
 
     /// The same for a message that the log entry `index` has published. Outputs of several entries are performed
@@ -182,9 +195,29 @@ impl Route {
         throttled: &mut Throttled,
         wake: &mut WakeList,
     ) {
-        let owed = |subscriber: &&LocalSubscriber| subscriber.since < index;
-        self.local().filter(owed).for_each(|subscriber| {
-            subscriber.deliver(message, throttled, wake);
+        let body = self.shared_body(message);
+        for subscriber in self.local() {
+            if subscriber.since < index {
+                subscriber.deliver(message, body.as_ref(), throttled, wake);
+            }
+        }
+    }
+
+    /// What a delivery to the subscribers of this node costs, in units of [`limits::TURN_WORK`].
+    pub fn work(&self, payload_bytes: usize) -> usize {
+        let copied = payload_bytes.min(limits::SHARED_BODY_BYTES);
+        self.found.local.len() * (1 + copied / COPIED_PER_UNIT)
+    }
+
+    /// Has `publisher` offer its next packet again when the connections that get the messages have room.
+    pub fn await_room(&self, publisher: &Arc<Mailbox>) {
+        let full = self.waited_for().find(|subscriber| {
+            let mailbox = &subscriber.mailbox;
+            mailbox.state() == BackPressureState::Full
         });
+        match full {
+            Some(subscriber) => subscriber.mailbox.await_room(publisher),
+            None => publisher.offer_again(),
+        }
     }
 }

@@ -153,12 +153,14 @@ impl Group {
         for (_, location) in in_turn(&self.members, turn).take(OFFERS) {
             match location {
                 MemberLocation::Remote(node) => return Some(*node),
-                MemberLocation::Local(subscriber) => match subscriber.push_qos_0(message, wake) {
-                    Ok(()) => return None,
-                    Err(refused) => {
-                        first_refused = first_refused.or(Some((subscriber, refused)));
+                MemberLocation::Local(subscriber) => {
+                    match subscriber.push_qos_0(message, None, wake) {
+                        Ok(()) => return None,
+                        Err(refused) => {
+                            first_refused = first_refused.or(Some((subscriber, refused)));
+                        }
                     }
-                },
+                }
             }
         }
         count(first_refused);
@@ -173,7 +175,7 @@ impl Group {
             let MemberLocation::Local(subscriber) = &self.members[*at as usize].1 else {
                 continue;
             };
-            match subscriber.push_qos_0(message, wake) {
+            match subscriber.push_qos_0(message, None, wake) {
                 Ok(()) => return,
                 Err(refused) => first_refused = first_refused.or(Some((subscriber, refused))),
             }

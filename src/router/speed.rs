@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Message, Router};
+use super::{Message, Origin, Router};
 use crate::base::ids::{ConnectionId, Incarnation, NodeId, Owner, SessionId};
 use crate::codec::{QoS, Version};
 use crate::forward::outbox::Outboxes;
@@ -70,7 +70,8 @@ impl Node {
             payload: b"0123456789abcdef",
         };
         let mut wake = WakeList::default();
-        self.router.deliver(route, &message, None, &mut wake);
+        self.router
+            .deliver(route, &message, Origin::default(), &mut wake);
         self.mailbox.take(&mut Contents::default());
     }
 }

@@ -14,12 +14,14 @@ use super::context::{Context, Flow};
 use super::end::Ended;
 use super::route_cache::{CurrentRoute, RouteCache};
 use super::sys;
+use crate::base::ids::LogIndex;
 use crate::codec::{PacketId, Publish, QoS, ReasonCode};
 use crate::machine::effect::Reply;
 use crate::mailbox::RequestId;
+use crate::mailbox::back_pressure::BackPressureState;
 use crate::telemetry::labels::DropReason;
 use aliases::TopicAliases;
-use exchanges::{Exchanges, deliver};
+use exchanges::Exchanges;
 
 /// The client's side of publishing.
 pub(super) struct Publishing {
@@ -31,12 +33,17 @@ pub(super) struct Publishing {
 }
 
 impl Publishing {
-    /// `received` are the packet ids of QoS 2 messages whose PUBREL has not come yet.
-    pub(super) fn new(receive_maximum: NonZeroU16, received: Vec<u16>) -> Publishing {
+    /// `received` are the packet ids of QoS 2 messages whose PUBREL has not come yet. What the client has published on
+    /// other connections is in the log up to `logged_through`.
+    pub(super) fn new(
+        receive_maximum: NonZeroU16,
+        received: Vec<u16>,
+        logged_through: LogIndex,
+    ) -> Publishing {
         Publishing {
             aliases: TopicAliases::default(),
             routes: RouteCache::default(),
-            exchanges: Exchanges::new(receive_maximum, received),
+            exchanges: Exchanges::new(receive_maximum, received, logged_through),
             has_routing_lease: false,
         }
     }
@@ -93,15 +100,16 @@ impl Publishing {
         } = self;
         let Some(route) = direct_route(routes, exchanges, context, topic, publish) else {
             // Nothing else slows a client down that publishes with QoS 0.
-            if context.is_busy() {
+            let peers = context.broker.services.router.peers();
+            if context.is_busy() || exchanges.is_on_the_way(peers) {
                 return Flow::Retry;
             }
             return exchanges.propose(context, topic, publish);
         };
         if !self.has_routing_lease {
-            return Flow::Retry;
+            return context.await_routing_lease();
         }
-        deliver(context, &route, topic, publish, None);
+        exchanges.deliver_qos_0(context, &route, topic, publish);
         Flow::Continue
     }
 
@@ -120,11 +128,12 @@ impl Publishing {
         if publish.qos == QoS::ExactlyOnce && exchanges.knows(packet_id) {
             return Ok(exchanges.handle_repeated(context, packet_id));
         }
+        // [MQTT-3.3.4-7]: messages with QoS 1 and 2 alone count; before MQTT 5 nothing bounds them but the reading.
+        if context.options.version.is_v5() && exchanges.is_full_with(context.requests.stores()) {
+            return Err(Ended::receive_maximum());
+        }
         if context.is_busy() || exchanges.is_full() {
-            return match context.options.version.is_v5() {
-                true => Err(Ended::receive_maximum()),
-                false => Ok(Flow::Retry),
-            };
+            return Ok(Flow::Retry);
         }
         if topic.starts_with(sys::PREFIX) {
             let text = Some("$SYS is the broker's own");
@@ -148,14 +157,32 @@ impl Publishing {
             return Ok(flow);
         };
         // A client that is behind must be read all the same: two clients may wait for each other's acknowledgements.
+        let back_pressure = route.back_pressure();
         let is_throttled =
-            !client_is_behind && exchanges.is_throttled(route.back_pressure(), route.has_remote());
-        if !self.has_routing_lease || is_throttled {
+            !client_is_behind && exchanges.is_throttled(back_pressure, route.has_remote());
+        if !self.has_routing_lease {
+            return Ok(context.await_routing_lease());
+        }
+        if is_throttled {
+            // Otherwise an acknowledgement of its own is deferred, and its release wakes the connection.
+            if back_pressure == BackPressureState::Full {
+                route.await_room(&context.mailbox);
+            }
             return Ok(Flow::Retry);
         }
         exchanges.begin(packet_id, publish.qos);
         exchanges.deliver(context, &route, topic, publish, packet_id);
         Ok(Flow::Continue)
+    }
+
+    /// Bytes that are kept for the client's aliases and its routes.
+    pub(super) fn memory(&self) -> usize {
+        self.aliases.memory() + self.routes.memory()
+    }
+
+    /// Whether the client has as many messages unacknowledged as it may.
+    pub(super) fn is_full(&self, context: &Context) -> bool {
+        self.exchanges.is_full_with(context.requests.stores())
     }
 
     /// PUBREL; tells whether the log must know of it before PUBCOMP.

@@ -209,6 +209,11 @@ impl Subscribing {
         self.replays.read_page(reading, contents);
     }
 
+    /// Bytes that are kept for retained messages that are still to be sent, about.
+    pub(super) fn memory(&self) -> usize {
+        self.replays.bytes()
+    }
+
     /// Whether retained messages are still to be sent, and the client has got the earlier ones. While it
     /// `is_behind`, it has unacknowledged messages in front of them: then it must have got as much since the last ones
     /// as they were, so that a client with a small receive maximum gets them beside other messages.

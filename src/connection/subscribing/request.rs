@@ -32,3 +32,21 @@ impl UnsubscribeRequest {
         }
     }
 }
+
+impl SubscribeRequest {
+    /// Memory that it takes, about.
+    pub(in crate::connection) fn bytes(&self) -> usize {
+        let subscriptions = self.subscriptions.iter();
+        self.reasons.len() + subscriptions.map(Subscription::bytes).sum::<usize>()
+    }
+}
+
+impl UnsubscribeRequest {
+    /// Memory that it takes, about.
+    pub(in crate::connection) fn bytes(&self) -> usize {
+        let filters = self.filters.iter();
+        filters
+            .map(|filter| size_of::<Box<str>>() + filter.len())
+            .sum()
+    }
+}

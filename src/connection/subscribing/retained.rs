@@ -51,6 +51,11 @@ pub(super) struct Subscription {
 }
 
 impl Subscription {
+    /// Memory that it takes, about.
+    pub(super) fn bytes(&self) -> usize {
+        size_of::<Subscription>() + self.filter.len()
+    }
+
     fn sends_retained(&self, is_new: bool) -> bool {
         let is_shared = Filter::parse(&self.filter).is_ok_and(|filter| filter.share.is_some());
         sends_retained(self.retain_handling, is_new, is_shared)
@@ -85,6 +90,8 @@ struct Replays {
     /// Those under way, in order; some may have ended, but never the first.
     ready: VecDeque<ReplayId>,
     last_number: u64,
+    /// Bytes of `by_filter`, about.
+    bytes: usize,
 }
 
 /// Replays of one filter that follow each other have different numbers.
@@ -116,7 +123,7 @@ impl RetainedReplays {
     /// A subscription has ended.
     pub(super) fn unsubscribed(&mut self, filter: &str) {
         if let Some(replays) = &mut self.replays {
-            replays.by_filter.remove(filter);
+            replays.remove(filter);
         }
         self.tidy();
     }
@@ -142,6 +149,11 @@ impl RetainedReplays {
             .is_some_and(|replays| !replays.ready.is_empty())
     }
 
+    /// Bytes that are kept, about.
+    pub(super) fn bytes(&self) -> usize {
+        self.replays.as_ref().map_or(0, |replays| replays.bytes)
+    }
+
     /// Reads the next page into empty buffers.
     pub(super) fn read_page(&mut self, to: Reading<'_>, contents: &mut Contents) {
         let Some(replays) = &mut self.replays else {
@@ -155,7 +167,7 @@ impl RetainedReplays {
             to.mailbox
                 .fill(contents, |filling| has_more = replay.read_page(to, filling));
             if !has_more {
-                replays.by_filter.remove(&filter);
+                replays.remove(&filter);
             }
         }
         self.next_at = to.mailbox.drained() + contents.packets.len() as u64;
@@ -174,6 +186,11 @@ impl RetainedReplays {
     }
 }
 
+/// What the replay of a filter takes, with its place in the order.
+fn replay_bytes(filter: &str) -> usize {
+    size_of::<Replay>() + 4 * size_of::<ReplayId>() + filter.len()
+}
+
 impl Replays {
     fn start(&mut self, request_id: RequestId, subscription: Subscription, index: LogIndex) {
         self.last_number += 1;
@@ -186,7 +203,16 @@ impl Replays {
             index,
             from: Vec::new(),
         };
-        self.by_filter.insert(filter, replay);
+        self.bytes += replay_bytes(&filter);
+        if self.by_filter.insert(filter.clone(), replay).is_some() {
+            self.bytes -= replay_bytes(&filter);
+        }
+    }
+
+    fn remove(&mut self, filter: &str) {
+        if self.by_filter.remove(filter).is_some() {
+            self.bytes -= replay_bytes(filter);
+        }
     }
 
     fn drop_ended(&mut self) {

@@ -108,7 +108,7 @@ fn subscribed(index: u64, new: bool) -> Reply {
 fn page(subscribing: &mut Subscribing, context: &Context) -> Vec<(String, QoS)> {
     let mut contents = Contents::default();
     subscribing.read_retained(context, &mut contents);
-    let mut bytes = contents.packets.as_slice();
+    let mut bytes = contents.packets.bytes.as_slice();
     let mut found = Vec::new();
     while let Some(frame) = frame::next(bytes, u32::MAX).expect("well-formed") {
         let Packet::Publish(publish) = decode(Version::V5, frame).expect("well-formed") else {

@@ -61,6 +61,10 @@ fn put_reply(out: &mut Vec<u8>, reply: &Reply) {
         }
         Reply::Published { matched } => out.extend([5, (*matched).into()]),
         Reply::QuotaExceeded => out.push(6),
+        Reply::Relayed(index) => {
+            out.push(8);
+            put_numbers(out, &[index.0]);
+        }
         Reply::Store(reply) => {
             out.push(7);
             reply.encode(out);
@@ -174,6 +178,11 @@ pub(super) fn put_output(out: &mut Vec<u8>, output: &Output) {
         } => {
             out.push(10);
             put_numbers(out, &[connection.0, sequence.0]);
+        }
+        Output::Relayed(batch) => {
+            out.push(13);
+            put_numbers(out, &[batch.from.0, batch.incarnation.0, batch.sequence]);
+            out.extend_from_slice(&batch.messages);
         }
         Output::Dropped { reason, count } => {
             out.push(11);

@@ -252,6 +252,15 @@ fn a_client_that_is_behind_gets_the_next_page_when_it_has_got_as_much() {
     assert!(!subscribing.wants_retained(&context, true));
     context.mailbox.progress(0, &mut context.wake);
     assert!(subscribing.wants_retained(&context, true));
+    // Nor does it get more by subscribing again and again.
+    page(&mut subscribing, &context);
+    for index in 10..20 {
+        handle(&mut subscribing, &mut context, &unsubscribe("#"));
+        subscribing.handle_reply(&mut context, 0, &Reply::Unsubscribed(vec![true]));
+        handle(&mut subscribing, &mut context, &subscribe("#", 2));
+        subscribing.handle_reply(&mut context, 0, &subscribed(index, true));
+        assert!(!subscribing.wants_retained(&context, true));
+    }
 }
 
 /// What is delivered while a page is read follows it (P5), and nobody who delivers waits for the page.

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::acknowledgements::{Acknowledgements, AcknowledgementsInLog, Gathered};
 use super::authentication::Authentication;
 use super::broker::Broker;
-use super::context::{Context, Flow};
+use super::context::{Context, Flow, Memory};
 use super::end::Ended;
 use super::options::ConnectionOptions;
 use super::outbound::{After, Outbound};
@@ -46,18 +46,6 @@ pub(super) struct Opened {
     pub(super) receive_maximum: u16,
     /// Packet ids of QoS 2 messages whose PUBREL has not come yet.
     pub(super) received: Vec<u16>,
-}
-
-/// Bytes that a connection keeps for its client, the input left out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Memory {
-    /// What waits for the socket, and requests under way. A client that has much of it is not read: reading it would
-    /// add to it, and it goes without being read.
-    pub(super) answers: usize,
-    /// Everything.
-    pub(super) all: usize,
-    /// Everything but message bodies that other connections may have, too.
-    pub(super) owned: usize,
 }
 
 /// A connection.
@@ -122,10 +110,7 @@ impl Connection {
         &mut self.context
     }
 
-    /// A batch of packets begins.
-    ///
-    /// # Errors
-    /// When the node does not serve any more.
+    /// A batch of packets begins, unless the node does not serve any more.
     pub(super) fn begin_turn(&mut self) -> Result<(), Ended> {
         self.context.work = 0;
         let state = &self.context.broker.state;

@@ -146,9 +146,10 @@ impl Client {
 
     /// Whether the server has closed the connection, after a moment.
     async fn is_closed(&mut self) -> bool {
-        let mut rest = [0; 64];
-        let read = tokio::time::timeout(A_MOMENT, self.socket.read(&mut rest));
-        matches!(read.await, Ok(Ok(0)))
+        // A DISCONNECT may come first.
+        let mut rest = Vec::new();
+        let read = tokio::time::timeout(A_MOMENT, self.socket.read_to_end(&mut rest));
+        matches!(read.await, Ok(Ok(_)))
     }
 
     fn owner(&self) -> Owner {

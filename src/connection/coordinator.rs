@@ -15,7 +15,7 @@ use super::authentication::Authentication;
 use super::broker::Broker;
 use super::context::{Context, Flow, Memory};
 use super::end::Ended;
-use super::options::ConnectionOptions;
+use super::options::{ConnectionOptions, Opened};
 use super::outbound::{After, Outbound};
 use super::output::OutputBuffers;
 use super::publishing::Publishing;
@@ -23,7 +23,6 @@ use super::requests::{Request, Requests};
 use super::store_requests::StoreRequests;
 use super::subscribing::Subscribing;
 use super::withheld;
-use crate::base::ids::SessionId;
 use crate::base::limits;
 use crate::base::proto::command::{self, command::Kind};
 use crate::base::time::elapsed_now;
@@ -36,17 +35,6 @@ use crate::replica::proposer::ReplyTo;
 use crate::session::Sequence;
 use crate::store::topics::INVOKE;
 use crate::telemetry::labels::{self, DisconnectReason, DropReason};
-
-/// What the machine says of the session.
-pub(super) struct Opened {
-    pub(super) session: SessionId,
-    /// Its messages with QoS 1 and 2 go through the log.
-    pub(super) is_durable: bool,
-    /// The client's receive maximum.
-    pub(super) receive_maximum: u16,
-    /// Packet ids of QoS 2 messages whose PUBREL has not come yet.
-    pub(super) received: Vec<u16>,
-}
 
 /// A connection.
 pub(super) struct Connection {

@@ -9,7 +9,7 @@ use crate::base::time::elapsed_now;
 use crate::codec::ReasonCode;
 use crate::connection::broker::Broker;
 use crate::connection::context::Context;
-use crate::connection::coordinator::Opened;
+use crate::connection::options::Opened;
 use crate::telemetry::labels::DisconnectReason;
 
 const PINGREQ: &[u8] = b"\xc0\0";

@@ -158,9 +158,6 @@ pub const SHARED_BODY_BYTES: usize = 8 << 10;
 /// is sent as an alias, but each is kept as long as the connection lasts.
 pub const CLIENT_TOPIC_ALIAS_BYTES: usize = 64 << 10;
 
-/// Bytes of topics in one connection's cache of routes.
-pub const CACHED_ROUTE_BYTES: usize = 256 << 10;
-
 /// Bytes of a client's packets that are read while its PUBLISH packets wait. What does not depend on them, such as
 /// PINGREQ and PUBACK, is found among them and handled; above this the client is not read.
 pub const HELD_INPUT_BYTES: usize = 256 << 10;

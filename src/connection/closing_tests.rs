@@ -13,7 +13,7 @@ use crate::base::proto::command::{self, command::Kind};
 use crate::base::time::elapsed_now;
 use crate::codec::QoS;
 use crate::connection::context::Context as Surroundings;
-use crate::connection::coordinator::Opened;
+use crate::connection::options::Opened;
 use crate::machine::effect::Reply;
 use crate::mailbox::{Mailbox, NewPacket, WakeList, Withheld};
 use crate::replica::proposer::{Cursor, SequencedProposal};

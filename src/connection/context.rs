@@ -22,6 +22,18 @@ pub(super) enum Flow {
     Retry,
 }
 
+/// Bytes that a connection keeps for its client, the input left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Memory {
+    /// What waits for the socket, and requests under way. A client that has much of it is not read: reading it would
+    /// add to it, and it goes without being read.
+    pub(super) answers: usize,
+    /// Everything.
+    pub(super) all: usize,
+    /// Everything but message bodies that other connections may have, too.
+    pub(super) owned: usize,
+}
+
 /// The surroundings of a connection's parts: its node, its client, its requests, and its output.
 pub(super) struct Context {
     pub(super) broker: Arc<Broker>,

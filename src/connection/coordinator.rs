@@ -13,9 +13,9 @@ use tokio::time::Instant;
 use super::acknowledgements::{Acknowledgements, AcknowledgementsInLog, Gathered};
 use super::authentication::Authentication;
 use super::broker::Broker;
-use super::context::{Context, Flow};
+use super::context::{Context, Flow, Memory};
 use super::end::Ended;
-use super::options::ConnectionOptions;
+use super::options::{ConnectionOptions, Opened};
 use super::outbound::{After, Outbound};
 use super::output::OutputBuffers;
 use super::publishing::Publishing;
@@ -23,7 +23,6 @@ use super::requests::{Request, Requests};
 use super::store_requests::StoreRequests;
 use super::subscribing::Subscribing;
 use super::withheld;
-use crate::base::ids::SessionId;
 use crate::base::limits;
 use crate::base::proto::command::{self, command::Kind};
 use crate::base::time::elapsed_now;
@@ -36,29 +35,6 @@ use crate::replica::proposer::ReplyTo;
 use crate::session::Sequence;
 use crate::store::topics::INVOKE;
 use crate::telemetry::labels::{self, DisconnectReason, DropReason};
-
-/// What the machine says of the session.
-pub(super) struct Opened {
-    pub(super) session: SessionId,
-    /// Its messages with QoS 1 and 2 go through the log.
-    pub(super) is_durable: bool,
-    /// The client's receive maximum.
-    pub(super) receive_maximum: u16,
-    /// Packet ids of QoS 2 messages whose PUBREL has not come yet.
-    pub(super) received: Vec<u16>,
-}
-
-/// Bytes that a connection keeps for its client, the input left out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Memory {
-    /// What waits for the socket, and requests under way. A client that has much of it is not read: reading it would
-    /// add to it, and it goes without being read.
-    pub(super) answers: usize,
-    /// Everything.
-    pub(super) all: usize,
-    /// Everything but message bodies that other connections may have, too.
-    pub(super) owned: usize,
-}
 
 /// A connection.
 pub(super) struct Connection {
@@ -122,10 +98,7 @@ impl Connection {
         &mut self.context
     }
 
-    /// A batch of packets begins.
-    ///
-    /// # Errors
-    /// When the node does not serve any more.
+    /// A batch of packets begins, unless the node does not serve any more.
     pub(super) fn begin_turn(&mut self) -> Result<(), Ended> {
         self.context.work = 0;
         let state = &self.context.broker.state;

@@ -322,3 +322,7 @@ impl Input {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "input_tests.rs"]
+mod tests;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::broker::Broker;
-use super::coordinator::{Connection, Opened};
-use super::options::{ConnectionOptions, Identity};
+use super::coordinator::Connection;
+use super::options::{ConnectionOptions, Identity, Opened};
 use super::refusal::{NO_QUORUM, Refusal};
 use crate::base::proto::command::{self, command::Kind};
 use crate::codec::{

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::base::ids::SessionId;
 use crate::codec::{PeerLimits, Version};
 
 /// Who a client has proved to be.
@@ -26,4 +27,15 @@ pub(super) struct ConnectionOptions {
     pub(super) session_expiry: u32,
     /// Who the client has proved to be; `None` without extended authentication. Boxed, because most have none.
     pub(super) identity: Option<Box<Identity>>,
+}
+
+/// What the machine says of the session.
+pub(super) struct Opened {
+    pub(super) session: SessionId,
+    /// Its messages with QoS 1 and 2 go through the log.
+    pub(super) is_durable: bool,
+    /// The client's receive maximum.
+    pub(super) receive_maximum: u16,
+    /// Packet ids of QoS 2 messages whose PUBREL has not come yet.
+    pub(super) received: Vec<u16>,
 }

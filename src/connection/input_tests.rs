@@ -1,0 +1,179 @@
+//! A connection whose client's PUBLISH packets have to wait, because the node has no routing lease.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::*;
+use crate::base::ids::SessionId;
+use crate::base::time::elapsed_now;
+use crate::codec::ReasonCode;
+use crate::connection::broker::Broker;
+use crate::connection::context::Context;
+use crate::connection::options::Opened;
+use crate::telemetry::labels::DisconnectReason;
+
+const PINGREQ: &[u8] = b"\xc0\0";
+const PINGRESP: &[u8] = b"\xd0\0";
+const DISCONNECT: &[u8] = b"\xe0\0";
+
+/// QoS 1, topic `t`.
+fn publish(packet_id: u8) -> Vec<u8> {
+    vec![0x32, 6, 0, 1, b't', 0, packet_id, 0]
+}
+
+/// Nobody is subscribed.
+fn puback(packet_id: u8) -> Vec<u8> {
+    vec![0x40, 3, 0, packet_id, 0x10]
+}
+
+struct Client {
+    broker: Arc<Broker>,
+    connection: Connection,
+    input: Input,
+}
+
+impl Client {
+    fn new() -> Client {
+        let context = Context::for_tests(false);
+        let broker = context.broker.clone();
+        let day = Duration::from_secs(86_400);
+        broker.state.set_registered(true);
+        broker.state.contact().hold_until(elapsed_now().plus(day));
+        let opened = Opened {
+            session: SessionId(1),
+            is_durable: false,
+            receive_maximum: 10,
+            received: Vec::new(),
+        };
+        let connection = Connection::new(
+            broker.clone(),
+            context.mailbox,
+            context.options,
+            opened,
+            Vec::new(),
+        );
+        Client {
+            broker,
+            connection,
+            input: Input::default(),
+        }
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        let received = self.input.receive(&mut self.connection, bytes);
+        received.expect("the connection goes on");
+    }
+
+    fn offer_again(&mut self) -> Result<Turn, Ended> {
+        self.input.offer_again(&mut self.connection)
+    }
+
+    /// From now on PUBLISH packets are taken.
+    fn renew_lease(&self) {
+        self.broker.state.routing_lease().renew(elapsed_now());
+    }
+
+    fn answers(&mut self) -> Vec<u8> {
+        self.connection.context_mut().take_acknowledgements()
+    }
+}
+
+#[test]
+fn a_publisher_that_is_held_back_is_heard() {
+    let mut client = Client::new();
+    client.send(&[&publish(1)[..], PINGREQ].concat());
+    assert_eq!(client.answers(), PINGRESP);
+    client.send(&[PINGREQ, &publish(2)[..], PINGREQ, &[0x32, 6, 0]].concat());
+    assert_eq!(client.answers(), [PINGRESP, PINGRESP].concat());
+    assert!(client.input.is_incomplete() && client.input.is_waiting());
+    assert_eq!(client.input.packets(), 5);
+    assert_eq!(client.offer_again(), Ok(Turn::Done));
+    assert!(client.answers().is_empty(), "they wait");
+    client.renew_lease();
+    assert!(
+        client.connection.context().mailbox.take_offer(),
+        "it is told that there is a lease"
+    );
+    assert_eq!(client.offer_again(), Ok(Turn::Done));
+    assert_eq!(client.answers(), [puback(1), puback(2)].concat());
+    assert!(!client.input.is_waiting());
+    client.send(&publish(3)[3..]);
+    assert_eq!(client.answers(), puback(3));
+}
+
+#[test]
+fn a_subscribe_is_not_held_and_a_publish_waits_for_it() {
+    let mut client = Client::new();
+    // Packet id 5, filter `a`.
+    let subscribe = b"\x82\x07\0\x05\0\0\x01a\x01";
+    client.send(&[&publish(1)[..], subscribe].concat());
+    assert_eq!(client.connection.context().requests.len(), 1);
+    client.renew_lease();
+    assert_eq!(client.offer_again(), Ok(Turn::Done));
+    assert!(client.answers().is_empty(), "the SUBSCRIBE is not applied");
+    assert!(client.input.is_waiting());
+}
+
+#[test]
+fn a_disconnect_waits_for_what_the_client_has_published() {
+    let mut client = Client::new();
+    client.send(&[&publish(1)[..], DISCONNECT, PINGREQ].concat());
+    assert!(client.answers().is_empty(), "nothing follows a DISCONNECT");
+    assert!(!client.input.takes_more());
+    assert_eq!(client.offer_again(), Ok(Turn::Done));
+    client.renew_lease();
+    let ended = client.offer_again().expect_err("the DISCONNECT");
+    assert_eq!(ended.cause, DisconnectReason::Client);
+    assert_eq!(client.answers(), puback(1));
+}
+
+#[test]
+fn what_was_published_before_the_end_of_the_stream_is_handled() {
+    let mut client = Client::new();
+    client.send(&publish(1));
+    client.input.close().expect("something is left");
+    assert!(!client.input.takes_more());
+    client.renew_lease();
+    let ended = client.offer_again().expect_err("nothing is left");
+    assert_eq!(ended.cause, DisconnectReason::Network);
+    assert_eq!(client.answers(), puback(1));
+}
+
+#[test]
+fn what_is_held_is_bounded() {
+    let mut client = Client::new();
+    let many = publish(1).repeat(4096);
+    let mut sent = 0;
+    while client.input.takes_more() {
+        client.send(&many);
+        sent += many.len();
+        assert!(sent <= limits::HELD_INPUT_BYTES + many.len());
+    }
+    assert_eq!(client.input.bytes(), sent);
+}
+
+/// However much one read brings, other connections have their turn.
+#[test]
+fn a_turn_is_bounded() {
+    let mut client = Client::new();
+    let count = 3 * limits::TURN_WORK;
+    client.send(&PINGREQ.repeat(count));
+    assert_eq!(client.answers().len(), limits::TURN_WORK * PINGRESP.len());
+    assert!(client.input.is_waiting() && !client.input.takes_more());
+    assert_eq!(client.offer_again(), Ok(Turn::Over));
+    assert_eq!(client.offer_again(), Ok(Turn::Done));
+    assert_eq!(
+        client.answers().len(),
+        2 * limits::TURN_WORK * PINGRESP.len()
+    );
+    assert!(!client.input.is_waiting() && client.input.takes_more());
+}
+
+#[test]
+fn a_malformed_packet_behind_a_held_one_ends_the_connection() {
+    let mut client = Client::new();
+    client.send(&publish(1));
+    let ended = client.input.receive(&mut client.connection, b"\xc1\0");
+    let reason = ended.expect_err("flags of a PINGREQ").reason;
+    assert_eq!(reason, Some(ReasonCode::MalformedPacket));
+}

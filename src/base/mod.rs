@@ -1,4 +1,5 @@
-//! What every room stands on: identifiers, fixed limits, time, leases, version stamps, generated messages and their wire
+//! What every room stands on: identifiers, fixed limits, time, version stamps, generated messages and their wire
+//! format.
 //! format.
 //!
 //! Invariant: nothing here imports another room.

@@ -13,6 +13,7 @@ mod log;
 pub mod metrics;
 mod options;
 mod snapshot;
+mod space;
 mod state;
 
 pub use data_dir::{DataDir, FORMAT, OpenError};
@@ -20,4 +21,5 @@ pub use database::wait_closed;
 pub use fatal::{EXIT_IO, fatal};
 pub use log::{BeforeSync, Bounds, GroupLog, LogDb, Mark, Record};
 pub use snapshot::{Incoming, Snapshot, SnapshotFile, Snapshots};
+pub use space::Space;
 pub use state::{CheckpointError, StateDb};

@@ -156,6 +156,14 @@ metrics! {
     store_watches: Gauge;
     /// Notifications sent to clients of this node.
     store_notifications: Counter;
+    /// Bytes that may still be written to the volume of the data directory.
+    disk_free_bytes: Gauge;
+    /// 1 while less than the reserve is free on this node's disk; see `disk.reserve_percent`. `/readyz` is 503 then.
+    disk_low: Gauge;
+    /// 1 while this node refuses what would be stored, because its own disk or those of other voters are low.
+    writes_refused_now: Gauge;
+    /// Requests that were refused for that reason.
+    writes_refused: Counter;
     /// Entries in the bounded queues of this node; bytes for `peer_bytes`.
     queue_depth: By<Queue, Gauge>;
 }

@@ -54,16 +54,37 @@ pub const ENTRIES_AHEAD_OF_APPLY: u64 = 256;
 /// Proposals that wait for the leader's sequencer, of all nodes.
 pub const SEQUENCER_QUEUE: usize = 256;
 
-/// How long after quorum contact (a read barrier) a node matches messages without the log. It asks for one every 250
-/// ms.
-pub const ROUTING_LEASE: Duration = Duration::from_secs(1);
+/// How long after quorum contact (a read barrier) a node matches messages without the log. It asks for one every
+/// [`QUORUM_CONTACT_INTERVAL`].
+pub const ROUTING_LEASE: Duration = Duration::from_millis(350);
+
+/// How often a node asks for quorum contact: often enough that a lease outlasts an answer that takes half as long.
+pub const QUORUM_CONTACT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long SUBACK waits for nodes that do not answer. Longer than [`ROUTING_LEASE`], by more than clocks run apart:
-/// whatever such a node accepts afterwards, it matches against the subscription.
-pub const SUBSCRIPTION_TIMEOUT: Duration = Duration::from_millis(1_250);
+/// whatever such a node accepts afterwards, it matches against the subscription. With the commit and
+/// [`PEER_CHECK_INTERVAL`] on top, a client gets its SUBACK within half a second.
+pub const SUBSCRIPTION_TIMEOUT: Duration = Duration::from_millis(440);
+
+/// How often it is looked what waits for silent nodes.
+pub const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(25);
+
+const _: () = assert!(
+    SUBSCRIPTION_TIMEOUT.as_millis() * 4 >= ROUTING_LEASE.as_millis() * 5,
+    "SUBACK must outlast the leases of silent nodes by a quarter"
+);
+
+const _: () = assert!(
+    SUBSCRIPTION_TIMEOUT.as_millis() + PEER_CHECK_INTERVAL.as_millis() < 475,
+    "SUBACK comes within half a second"
+);
 
 /// Bytes of messages that wait for one peer node before further QoS 0 messages to it are dropped.
 pub const PEER_OUTBOX_BYTES: usize = 64 << 20;
+
+/// How long messages wait for the confirmation of a node that answers nothing before they go through the log: longer
+/// than a busy node takes, shorter than a publisher's patience.
+pub const FORWARD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Largest message between nodes, bytes.
 pub const CLUSTER_MESSAGE_BYTES: usize = 320 << 20;
@@ -114,6 +135,28 @@ pub const OUTBOX_OVERRUN: usize = 4;
 /// keeps what many publishers have under way for one subscriber small, and is more than a round trip between nodes
 /// needs.
 pub const PUBLISHER_UNACKNOWLEDGED_BYTES: usize = 128 << 10;
+
+/// Bytes of a message body from which its subscribers share one copy. Smaller ones are copied into each subscriber's
+/// buffer, which is faster than a segment of their own.
+pub const SHARED_BODY_BYTES: usize = 8 << 10;
+
+/// Bytes of topics that one client's aliases may name, those of this node towards it: a long topic saves more when it
+/// is sent as an alias, but each is kept as long as the connection lasts.
+pub const CLIENT_TOPIC_ALIAS_BYTES: usize = 64 << 10;
+
+/// Bytes of topics in one connection's cache of routes.
+pub const CACHED_ROUTE_BYTES: usize = 256 << 10;
+
+/// Bytes of a client's packets that are read while its PUBLISH packets wait. What does not depend on them, such as
+/// PINGREQ and PUBACK, is found among them and handled; above this the client is not read.
+pub const HELD_INPUT_BYTES: usize = 256 << 10;
+
+/// Work of one turn of a connection: packets, and deliveries to connections of this node (a delivery of a long packet
+/// counts more). Some milliseconds; after it other connections have their turn.
+pub const TURN_WORK: usize = 16_384;
+
+/// Bytes that a connection writes in one turn.
+pub const TURN_WRITTEN_BYTES: usize = 4 << 20;
 
 /// Remembered replies that a request is compared with. More than one of a client have the same correlation data and
 /// 64-bit fingerprint only if somebody constructed them; such a client loses the older ones.

@@ -1,6 +1,5 @@
-//! What every room stands on: identifiers, fixed limits, time, version stamps, generated messages and their wire
-//! format.
-//! format.
+//! What every room stands on: identifiers, fixed limits, time, leases, signs of life, version stamps, generated messages
+//! and their wire format.
 //!
 //! Invariant: nothing here imports another room.
 
@@ -9,5 +8,6 @@ pub mod ids;
 pub mod lease;
 pub mod limits;
 pub mod proto;
+pub mod pulse;
 pub mod time;
 pub mod wire;

@@ -1,16 +1,17 @@
 //! The sending and the receiving side of a stream between two nodes, together.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::base::ids::ConnectionId;
+use crate::base::ids::{ConnectionId, LogIndex};
+use crate::base::proto::command;
 use crate::codec::{QoS, Version};
 use crate::forward::outbox::{Outbox, Outboxes};
 use crate::mailbox::back_pressure::OutboxLimits;
-use crate::mailbox::{Contents, Item, Mailbox, RequestId};
-use crate::router::{Message, PeerNodes, Recipients};
+use crate::mailbox::{Contents, Item, Mailbox, NewPacket, RequestId};
+use crate::router::{Message, Origin, PeerNodes, Recipients};
 
 const OTHER: NodeId = NodeId(2);
 const SIZE: usize = 10;
@@ -25,6 +26,14 @@ enum Step {
     Answer,
     /// The stream breaks: what is on it is lost.
     Break,
+    /// A message of the publisher goes through the log, if P5 lets it.
+    Log,
+    /// The other node was silent for long enough.
+    Relay,
+    /// This node applies the log.
+    Commit,
+    /// The other node applies an entry of the log.
+    Apply,
     /// The subscriber reads.
     Read(usize),
     /// The other node's incarnation ends, and another begins.
@@ -39,6 +48,10 @@ fn step() -> impl Strategy<Value = Step> {
         6 => Just(Step::Request),
         6 => Just(Step::Answer),
         1 => Just(Step::Break),
+        2 => Just(Step::Log),
+        2 => Just(Step::Relay),
+        3 => Just(Step::Commit),
+        4 => Just(Step::Apply),
         4 => (1usize..200).prop_map(Step::Read),
         1 => Just(Step::End),
         1 => Just(Step::Renew),
@@ -54,12 +67,30 @@ enum Ack {
     Due,
 }
 
+/// An entry of the log.
+enum Logged {
+    /// A message of the publisher.
+    Message(RequestId),
+    Relay(command::Relay),
+}
+
 struct Nodes {
+    log: Vec<Logged>,
+    /// How many entries the other node has applied.
+    applied: usize,
+    /// The last entry with a message of the publisher.
+    logged_through: LogIndex,
+    /// The last batch of a relay that this node has not applied.
+    relaying: Option<u64>,
+    /// Requests that have arrived at the other node and wait there.
+    waiting: VecDeque<DeliverRequest>,
     outboxes: Outboxes,
     outbox: Arc<Outbox>,
     publisher: Arc<Mailbox>,
     acks: HashMap<RequestId, Ack>,
     published: RequestId,
+    /// The last message of each publisher before the present one.
+    former: Vec<RequestId>,
     incarnation: u64,
     inboxes: Inboxes,
     stream: InboundStream,
@@ -80,16 +111,37 @@ fn mailbox() -> Arc<Mailbox> {
     )
 }
 
+/// A message reaches the other node's subscriber.
+fn arrive(subscriber: &Arc<Mailbox>, arrived: &mut Vec<RequestId>, payload: &[u8]) -> Throttled {
+    let request_id = payload.try_into().expect("it holds a request id");
+    arrived.push(RequestId::from_be_bytes(request_id));
+    let put = subscriber.push_packet(NewPacket::of(QoS::AtLeastOnce), |out| {
+        out.resize(out.len() + SIZE, 0);
+        Ok(Some(0))
+    });
+    let throttled = put.ok().and_then(|put| put.throttled);
+    throttled
+        .map(|end| (subscriber.clone(), end))
+        .into_iter()
+        .collect()
+}
+
 impl Nodes {
     fn new() -> Nodes {
         let outboxes = Outboxes::default();
         let inboxes = Inboxes::default();
         let mut nodes = Nodes {
+            log: Vec::new(),
+            applied: 0,
+            logged_through: LogIndex(0),
+            relaying: None,
+            waiting: VecDeque::new(),
             outbox: outboxes.outbox(OTHER),
             outboxes,
             publisher: mailbox(),
             acks: HashMap::new(),
             published: 0,
+            former: Vec::new(),
             incarnation: 1,
             stream: InboundStream::new(inboxes.inbox(NodeId(1))),
             inboxes,
@@ -105,13 +157,14 @@ impl Nodes {
     /// Opens a stream.
     fn connect(&mut self) {
         self.answers.clear();
+        self.waiting.clear();
         self.sent = 0;
         self.stream = InboundStream::new(self.inboxes.inbox(NodeId(1)));
         let hello = DeliverRequest {
             incarnation: self.incarnation,
             ..DeliverRequest::default()
         };
-        self.take(&hello);
+        self.take(hello);
     }
 
     fn publish(&mut self) {
@@ -126,11 +179,14 @@ impl Nodes {
             direct: false,
             payload: &self.published.to_be_bytes(),
         };
-        let publisher = Some((&self.publisher, self.published));
-        assert!(
-            self.outboxes
-                .forward(OTHER, &message, Recipients::default(), publisher)
-        );
+        let origin = Origin {
+            confirm_to: Some((&self.publisher, self.published)),
+            after: self.logged_through,
+        };
+        let taken = self
+            .outboxes
+            .forward(OTHER, &message, Recipients::default(), origin);
+        assert!(taken.is_some());
         self.acks.insert(self.published, Ack::Pending);
     }
 
@@ -148,29 +204,100 @@ impl Nodes {
             sequence: batch.sequence,
             messages: batch.messages,
             applied: batch.applied,
+            after: batch.after,
         };
-        self.take(&request);
+        self.take(request);
     }
 
-    fn take(&mut self, request: &DeliverRequest) {
-        let (subscriber, arrived) = (&self.subscriber, &mut self.arrived);
-        let deliver = |forwarded: &Forwarded<'_>, _: &mut WakeList| {
-            let payload = forwarded.message.payload;
-            let request_id = payload.try_into().expect("it holds a request id");
-            arrived.push(RequestId::from_be_bytes(request_id));
-            let put = subscriber.push_packet(QoS::AtLeastOnce, None, |out| {
-                out.resize(out.len() + SIZE, 0);
-                Ok(Some(0))
-            });
-            let throttled = put.ok().and_then(|put| put.throttled);
-            throttled
-                .map(|end| (subscriber.clone(), end))
-                .into_iter()
-                .collect()
+    /// The other node gets a request, and handles what it may.
+    fn take(&mut self, request: DeliverRequest) {
+        self.waiting.push_back(request);
+        let applied = self.applied as u64;
+        while let Some(request) = self
+            .waiting
+            .pop_front_if(|request| request.after <= applied)
+        {
+            let (subscriber, arrived) = (&self.subscriber, &mut self.arrived);
+            let deliver = |forwarded: &Forwarded<'_>, _: &mut WakeList| {
+                arrive(subscriber, arrived, forwarded.message.payload)
+            };
+            assert_eq!(self.stream.handle(&request, deliver), Ok(()));
+            let answer = self.stream.answer(applied);
+            self.answers.push(answer);
+        }
+    }
+
+    /// Which publisher has sent a message; each has the incarnation of its node.
+    fn publisher_of(&self, id: RequestId) -> usize {
+        self.former.partition_point(|last| *last < id)
+    }
+
+    /// Publishes through the log, when no earlier message could be overtaken there.
+    fn log(&mut self) {
+        if self.acks.values().any(|ack| *ack == Ack::Pending) {
+            return;
+        }
+        self.published += 1;
+        self.log.push(Logged::Message(self.published));
+        self.commit();
+        self.logged_through = LogIndex(self.log.len() as u64);
+    }
+
+    fn relay(&mut self) {
+        self.outbox.set_silent();
+        let Some(relay) = self
+            .outbox
+            .begin_relay(OTHER, Incarnation(self.incarnation))
+        else {
+            return;
         };
-        assert_eq!(self.stream.handle(request, deliver), Ok(()));
-        let answer = self.stream.answer(0);
-        self.answers.push(answer);
+        self.log
+            .extend(relay.batches.into_iter().map(Logged::Relay));
+        self.relaying = Some(relay.through);
+    }
+
+    fn commit(&mut self) {
+        if let Some(through) = self.relaying.take() {
+            let index = LogIndex(self.log.len() as u64);
+            self.outbox.end_relay(through, Some(index));
+            self.look();
+        }
+    }
+
+    fn apply(&mut self) {
+        let Some(entry) = self.log.get(self.applied) else {
+            return;
+        };
+        let (subscriber, arrived) = (&self.subscriber, &mut self.arrived);
+        match entry {
+            Logged::Message(id) => {
+                arrive(subscriber, arrived, &id.to_be_bytes());
+            }
+            Logged::Relay(relay) => {
+                let batch = Batch {
+                    incarnation: Incarnation(relay.incarnation),
+                    sequence: relay.sequence,
+                    messages: &relay.messages,
+                };
+                let inbox = self.inboxes.inbox(NodeId(1));
+                let deliver = |forwarded: &Forwarded<'_>, _: &mut WakeList| {
+                    arrive(subscriber, arrived, forwarded.message.payload)
+                };
+                assert_eq!(inbox.deliver(batch, deliver), Ok(()));
+            }
+        }
+        self.applied += 1;
+        if let Some(request) = self.waiting.pop_front() {
+            self.take_again(request);
+        }
+    }
+
+    fn take_again(&mut self, request: DeliverRequest) {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        self.take(request);
+        while let Some(request) = waiting.pop_front() {
+            self.take(request);
+        }
     }
 
     fn answer(&mut self) {
@@ -215,6 +342,10 @@ impl Nodes {
             Step::Request => self.request(),
             Step::Answer => self.answer(),
             Step::Break => self.connect(),
+            Step::Log => self.log(),
+            Step::Relay => self.relay(),
+            Step::Commit => self.commit(),
+            Step::Apply => self.apply(),
             Step::Read(bytes) => self.read(bytes),
             Step::End => {
                 self.outboxes.node_ended(OTHER);
@@ -222,13 +353,19 @@ impl Nodes {
                 self.subscriber.close(&mut WakeList::default());
                 self.subscriber = mailbox();
                 self.inboxes = Inboxes::default();
+                // It serves clients again when it has applied what there was.
+                self.applied = self.log.len();
                 self.connect();
             }
             Step::Renew => {
                 // Its connections end with its incarnation.
                 self.publisher.close(&mut WakeList::default());
                 self.publisher = mailbox();
+                self.former.push(self.published);
                 self.acks.clear();
+                if let Some(through) = self.relaying.take() {
+                    self.outbox.end_relay(through, None);
+                }
                 self.incarnation += 1;
                 self.connect();
             }
@@ -240,6 +377,8 @@ impl Nodes {
         for _ in 0..10_000 {
             self.request();
             self.answer();
+            self.commit();
+            self.apply();
             self.read(1000);
         }
         let waits: Vec<_> = self
@@ -265,6 +404,7 @@ proptest! {
         }
         nodes.finish();
         let mut arrived = nodes.arrived.clone();
+        arrived.sort_by_key(|id| nodes.publisher_of(*id));
         prop_assert!(arrived.is_sorted(), "the order was not kept");
         arrived.dedup();
         prop_assert_eq!(arrived.len(), nodes.arrived.len(), "something came twice");
@@ -324,4 +464,67 @@ fn a_deferred_acknowledgement_does_not_delay_others() {
     nodes.outboxes.node_ended(OTHER);
     nodes.look();
     assert_eq!(deferred(&nodes), [0; 0]);
+}
+
+#[test]
+fn p5_a_message_waits_for_a_logged_one_before_it() {
+    let mut nodes = Nodes::new();
+    nodes.log();
+    nodes.publish();
+    nodes.request();
+    assert_eq!(nodes.arrived, [0; 0], "the first one is not applied there");
+    nodes.apply();
+    assert_eq!(nodes.arrived, [1, 2]);
+    nodes.answer();
+    nodes.answer();
+    nodes.publish();
+    nodes.request();
+    assert_eq!(nodes.arrived, [1, 2, 3]);
+    let known = nodes.outbox.next_after(0, Incarnation(1));
+    assert_eq!(
+        known.map(|batch| batch.after),
+        Some(0),
+        "it costs nothing any more"
+    );
+}
+
+#[test]
+fn what_a_silent_node_does_not_confirm_goes_through_the_log() {
+    let mut nodes = Nodes::new();
+    nodes.publish();
+    nodes.request();
+    nodes.connect();
+    nodes.publish();
+    nodes.relay();
+    assert!(nodes.acks.values().all(|ack| *ack == Ack::Pending));
+    nodes.commit();
+    assert!(
+        nodes.acks.values().all(|ack| *ack == Ack::Due),
+        "the log is sure"
+    );
+    nodes.publish();
+    nodes.request();
+    assert_eq!(nodes.arrived, [1], "the third follows the second");
+    nodes.apply();
+    assert_eq!(nodes.arrived, [1], "it was there");
+    nodes.apply();
+    assert_eq!(nodes.arrived, [1, 2, 3]);
+    nodes.finish();
+}
+
+/// Also where no stream to the node can be opened, so that nothing has a number.
+#[test]
+fn a_node_that_answers_is_not_silent_and_one_that_does_not_is() {
+    let nodes = Nodes::new();
+    let relay = |nodes: &Nodes| nodes.outbox.begin_relay(OTHER, Incarnation(1));
+    assert!(relay(&nodes).is_none(), "nothing waits");
+    let mut nodes = nodes;
+    nodes.publish();
+    assert!(relay(&nodes).is_none(), "not for long");
+    nodes.outbox.set_overdue();
+    let found = relay(&nodes).expect("nobody answers");
+    assert_eq!((found.batches.len(), found.through), (1, 1));
+    nodes.outbox.end_relay(1, Some(LogIndex(1)));
+    nodes.look();
+    assert!(nodes.acks.values().all(|ack| *ack == Ack::Due));
 }

@@ -8,6 +8,9 @@
 //! Invariant: a batch is delivered once. Its number rises within an incarnation of the sending node, and only the next
 //! one is delivered.
 //! Invariant: only the newest stream of a node names acknowledgements.
+//!
+//! A batch may come through the log instead of a stream ([`Inbox::deliver`]), under its number as well. Its node numbers
+//! none behind it that may be delivered before it, see [`super::outbox`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,8 +21,7 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::sync::watch;
 
-use super::outbox::Position;
-use super::wire::{Forwarded, Malformed};
+use super::wire::{Forwarded, Malformed, Position};
 use crate::base::ids::{Incarnation, NodeId};
 use crate::base::proto::cluster::{self, DeliverRequest, DeliverResponse};
 use crate::mailbox::{DeferredAck, ReleaseAck, WakeList};
@@ -67,6 +69,17 @@ impl DeferredAcks {
     }
 }
 
+/// A batch of messages from another node.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch<'m> {
+    /// The incarnation in which it was numbered.
+    pub incarnation: Incarnation,
+    /// Its number.
+    pub sequence: u64,
+    /// Its messages.
+    pub messages: &'m [u8],
+}
+
 /// What was received from one node.
 #[derive(Debug, Default)]
 pub struct Inbox {
@@ -78,6 +91,53 @@ pub struct Inbox {
 }
 
 impl Inbox {
+    /// Has each message of a batch delivered that came through the log, unless that was done before.
+    ///
+    /// # Errors
+    /// When a message can't be read. Those before it are delivered.
+    pub fn deliver<'m>(
+        self: &Arc<Self>,
+        batch: Batch<'m>,
+        mut deliver: impl FnMut(&Forwarded<'m>, &mut WakeList) -> Throttled,
+    ) -> Result<(), Malformed> {
+        self.deliver_next(&mut self.progress.lock(), batch, &mut deliver)
+    }
+
+    fn deliver_next<'m>(
+        self: &Arc<Self>,
+        progress: &mut Progress,
+        batch: Batch<'m>,
+        deliver: &mut impl FnMut(&Forwarded<'m>, &mut WakeList) -> Throttled,
+    ) -> Result<(), Malformed> {
+        let Batch {
+            incarnation,
+            sequence,
+            mut messages,
+        } = batch;
+        if progress.incarnation < incarnation {
+            *progress = Progress {
+                incarnation,
+                sequence: 0,
+            };
+            self.deferred.lock().begin(incarnation);
+        }
+        if progress.incarnation != incarnation || sequence <= progress.sequence {
+            return Ok(());
+        }
+        progress.sequence = sequence;
+        let mut wake = WakeList::default();
+        let mut place = 0;
+        while !messages.is_empty() {
+            let forwarded = Forwarded::decode(&mut messages)?;
+            let throttled = deliver(&forwarded, &mut wake);
+            if !throttled.is_empty() {
+                self.defer(incarnation, (sequence, place), throttled, &mut wake);
+            }
+            place += 1;
+        }
+        Ok(())
+    }
+
     /// Defers the acknowledgement of a message until no subscriber in `throttled` has to read more.
     fn defer(
         self: &Arc<Self>,
@@ -177,51 +237,23 @@ impl InboundStream {
         request: &'m DeliverRequest,
         mut deliver: impl FnMut(&Forwarded<'m>, &mut WakeList) -> Throttled,
     ) -> Result<(), Malformed> {
-        let incarnation = Incarnation(request.incarnation);
+        let batch = Batch {
+            incarnation: Incarnation(request.incarnation),
+            sequence: request.sequence,
+            messages: &request.messages,
+        };
         let inbox = self.inbox.clone();
         let mut progress = inbox.progress.lock();
-        if progress.incarnation < incarnation {
-            *progress = Progress {
-                incarnation,
-                sequence: 0,
-            };
-            inbox.deferred.lock().begin(incarnation);
-        }
+        let handled = inbox.deliver_next(&mut progress, batch, &mut deliver);
         if self.incarnation != progress.incarnation {
             self.incarnation = progress.incarnation;
             self.is_new = true;
         }
-        if progress.incarnation != incarnation {
-            // The batch was numbered in an incarnation that has ended: nobody waits for its messages.
-            self.sequence = self.sequence.max(request.sequence);
-            return Ok(());
-        }
-        if request.sequence <= progress.sequence {
-            self.sequence = progress.sequence;
-            return Ok(());
-        }
-        let mut wake = WakeList::default();
-        let mut messages = &request.messages[..];
-        let mut place = 0;
-        let mut handled = Ok(());
-        while !messages.is_empty() {
-            match Forwarded::decode(&mut messages) {
-                Ok(forwarded) => {
-                    let throttled = deliver(&forwarded, &mut wake);
-                    if !throttled.is_empty() {
-                        let position = (request.sequence, place);
-                        inbox.defer(incarnation, position, throttled, &mut wake);
-                    }
-                    place += 1;
-                }
-                Err(malformed) => {
-                    handled = Err(malformed);
-                    break;
-                }
-            }
-        }
-        progress.sequence = request.sequence;
-        self.sequence = request.sequence;
+        // A batch that was numbered in an incarnation that has ended counts as handled: nobody waits for its messages.
+        self.sequence = match progress.incarnation == batch.incarnation {
+            true => progress.sequence,
+            false => self.sequence.max(batch.sequence),
+        };
         handled
     }
 

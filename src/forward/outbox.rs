@@ -8,6 +8,15 @@
 //! connections, but their publishers must wait until the messages are named as released, or until the incarnation of
 //! the other node ends.
 //!
+//! A node that answers nothing for [`limits::FORWARD_TIMEOUT`] is *silent*: it has died, or the way to it is broken. What
+//! it has not confirmed goes through the log then ([`Outbox::begin_relay`]), which reaches it for sure unless its
+//! incarnation ends. It goes under the same numbers, so the node delivers it once, whichever way is quicker. Messages
+//! with QoS 0, for which nobody waits, are left out.
+//!
+//! Invariant: a batch is delivered after all before it. What is numbered after a relay waits on the other node until
+//! that has applied the relay, and nothing is numbered while a relay is on its way into the log.
+//! Invariant: a message that follows a logged one of its publisher waits on the other node until that has applied the
+//! logged one (P5); so does what follows it in the outbox.
 //! Invariant: each publisher that waits gets either [`Item::ForwardConfirmed`], or [`Item::AckDeferred`] and later
 //! [`Item::AckReleased`]; each of them once.
 //! Invariant: what waits for a node is bounded. Messages with QoS 0 are refused above [`limits::PEER_OUTBOX_BYTES`],
@@ -22,16 +31,16 @@ use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 
-use super::wire;
+use super::inbox::{Batch, Inboxes};
+use super::wire::{self, Position};
 use crate::base::ids::{Incarnation, LogIndex, NodeId};
 use crate::base::limits;
 use crate::base::proto::cluster::DeliverResponse;
+use crate::base::proto::command;
 use crate::codec::QoS;
+use crate::machine::effect::RelayedBatch;
 use crate::mailbox::{Item, Mailbox, RequestId, WakeList};
-use crate::router::{Message, PeerNodes, Recipients};
-
-/// Names a message: the number of its batch, and how many messages come before it in there.
-pub(super) type Position = (u64, u32);
+use crate::router::{Message, Origin, PeerNodes, Recipients, Router};
 
 /// A connection, and its request id for the message.
 type Publisher = (Arc<Mailbox>, RequestId);
@@ -52,18 +61,32 @@ pub struct MessageBatch {
     pub messages: Bytes,
     /// The log index that the other node is asked to report, 0 when none.
     pub applied: u64,
+    /// The log index that the other node must have applied before it delivers the batch.
+    pub after: u64,
 }
 
 /// A batch that is complete and has no number yet.
 struct Unnumbered {
     messages: Bytes,
     publishers: Publishers,
+    after: u64,
 }
 
 /// A batch that was sent and is not confirmed.
 struct InFlight {
     batch: MessageBatch,
     publishers: Publishers,
+    since: Instant,
+}
+
+/// Batches that are to go through the log.
+pub struct Relay {
+    /// The batches, without messages that nobody waits for.
+    pub batches: Vec<command::Relay>,
+    /// Number of the last one.
+    pub through: u64,
+    /// Messages that were left out.
+    pub left_out: u64,
 }
 
 /// A connection that waits until several nodes have applied a subscription.
@@ -108,9 +131,25 @@ struct OutboxState {
     deferred: BTreeMap<Position, Publisher>,
     /// The log index that the next batch asks the other node to report, 0 when none.
     applied: u64,
+    /// The log index that the other node must have applied before it delivers the open batch.
+    after: u64,
+    /// Since when messages wait for a number; `None` when there are none.
+    unnumbered_since: Option<Instant>,
     last_sequence: u64,
+    /// Every batch up to this one is confirmed, or was dropped with the other node's incarnation.
+    confirmed: u64,
     in_flight: VecDeque<InFlight>,
     barriers: Vec<ApplyBarrier>,
+    /// How far the other node has applied the log, as far as is known.
+    peer_applied: u64,
+    /// When the other node answered last.
+    answered_at: Option<Instant>,
+    /// It answers nothing: what is numbered goes through the log.
+    is_silent: bool,
+    /// What is in flight is on its way into the log.
+    is_relaying: bool,
+    /// Where in the log the last relay is.
+    relayed_at: u64,
 }
 
 impl OutboxState {
@@ -125,7 +164,59 @@ impl OutboxState {
         Unnumbered {
             messages: self.messages.split().freeze(),
             publishers: std::mem::take(&mut self.publishers),
+            after: std::mem::take(&mut self.after),
         }
+    }
+
+    /// The number that the open batch will have.
+    fn open_sequence(&self) -> u64 {
+        self.last_sequence + self.complete.len() as u64 + 1
+    }
+
+    /// Whether the other node answers nothing, although it was sent something long enough ago.
+    fn is_overdue(&self) -> bool {
+        let is_over = |since: Instant| since.elapsed() >= limits::FORWARD_TIMEOUT;
+        let in_flight = self.in_flight.front().map(|oldest| oldest.since);
+        let waits = in_flight.or(self.unnumbered_since);
+        self.is_silent || (waits.is_some_and(is_over) && self.answered_at.is_none_or(is_over))
+    }
+
+    /// Whether the acknowledgement of a message waits for the other node.
+    fn is_waited_for(&self) -> bool {
+        let in_flight = self.in_flight.iter().map(|entry| &entry.publishers);
+        let complete = self.complete.iter().map(|batch| &batch.publishers);
+        let mut all = in_flight.chain(complete).flatten().chain(&self.publishers);
+        all.any(|(_, waits)| waits.is_some())
+    }
+
+    /// Numbers the next batch, unless there is none or too much is in flight.
+    fn number_next(&mut self, incarnation: Incarnation) -> Option<MessageBatch> {
+        let nothing = self.bytes() == 0 && self.applied == 0;
+        if nothing || self.is_relaying || self.in_flight.len() >= Outbox::BATCHES_IN_FLIGHT {
+            return None;
+        }
+        let Unnumbered {
+            messages,
+            publishers,
+            after,
+        } = self.next_unnumbered();
+        self.last_sequence += 1;
+        let now = Instant::now();
+        self.unnumbered_since = (self.bytes() > 0).then_some(now);
+        let after = after.max(self.relayed_at);
+        let batch = MessageBatch {
+            incarnation,
+            sequence: self.last_sequence,
+            messages,
+            applied: std::mem::take(&mut self.applied),
+            after: if after > self.peer_applied { after } else { 0 },
+        };
+        self.in_flight.push_back(InFlight {
+            batch: batch.clone(),
+            publishers,
+            since: now,
+        });
+        Some(batch)
     }
 
     fn push(
@@ -133,7 +224,11 @@ impl OutboxState {
         message: &Message<'_>,
         recipients: Recipients<'_>,
         publisher: Option<Publisher>,
+        after: LogIndex,
     ) {
+        if after.0 > self.peer_applied {
+            self.after = self.after.max(after.0);
+        }
         wire::encode(message, recipients, &mut self.messages);
         if publisher.is_some() {
             self.publishers.push((self.count, publisher));
@@ -175,6 +270,7 @@ impl OutboxState {
 
     /// Tells the publishers of all batches up to `sequence` that their messages are handed over.
     fn confirm(&mut self, sequence: u64, wake: &mut WakeList) {
+        self.confirmed = self.confirmed.max(sequence);
         while let Some(entry) = self.in_flight.front()
             && entry.batch.sequence <= sequence
         {
@@ -258,26 +354,50 @@ impl Outbox {
         if let Some(found) = in_flight.find(|entry| entry.batch.sequence > sent) {
             return Some(found.batch.clone());
         }
-        let nothing = state.bytes() == 0 && state.applied == 0;
-        if nothing || state.in_flight.len() >= Self::BATCHES_IN_FLIGHT {
+        state.number_next(incarnation)
+    }
+
+    /// What is to go through the log to `node`, because it answers nothing and somebody waits. Until
+    /// [`Outbox::end_relay`] nothing more is numbered.
+    pub fn begin_relay(&self, node: NodeId, incarnation: Incarnation) -> Option<Relay> {
+        let mut state = self.state.lock();
+        if state.is_relaying || !state.is_overdue() || !state.is_waited_for() {
             return None;
         }
-        state.last_sequence += 1;
-        let Unnumbered {
-            messages,
-            publishers,
-        } = state.next_unnumbered();
-        let batch = MessageBatch {
-            incarnation,
-            sequence: state.last_sequence,
-            messages,
-            applied: std::mem::take(&mut state.applied),
-        };
-        state.in_flight.push_back(InFlight {
-            batch: batch.clone(),
-            publishers,
+        // There may be no stream that has them numbered.
+        while state.number_next(incarnation).is_some() {}
+        state.is_silent = true;
+        state.is_relaying = true;
+        let mut left_out = 0;
+        let batches = state.in_flight.iter().map(|entry| {
+            let (messages, dropped) = wire::without_qos_0(&entry.batch.messages);
+            left_out += dropped;
+            command::Relay {
+                to: node.0,
+                incarnation: entry.batch.incarnation.0,
+                sequence: entry.batch.sequence,
+                messages,
+            }
         });
-        Some(batch)
+        let batches = batches.collect();
+        Some(Relay {
+            batches,
+            through: state.last_sequence,
+            left_out,
+        })
+    }
+
+    /// A relay is in the log, at this index; or it is lost with this node's incarnation.
+    pub fn end_relay(&self, through: u64, index: Option<LogIndex>) {
+        let mut wake = WakeList::default();
+        let mut state = self.state.lock();
+        state.is_relaying = false;
+        if let Some(index) = index {
+            state.relayed_at = state.relayed_at.max(index.0);
+            state.confirm(through, &mut wake);
+        }
+        drop(state);
+        self.ready.notify_one();
     }
 
     /// Waits until [`Outbox::next_after`] may return something new.
@@ -297,6 +417,9 @@ impl Outbox {
     pub fn handle_answer(&self, answer: &DeliverResponse) {
         let mut wake = WakeList::default();
         let mut state = self.state.lock();
+        state.peer_applied = state.peer_applied.max(answer.applied);
+        state.answered_at = Some(Instant::now());
+        state.is_silent = false;
         for position in &answer.deferred {
             state.defer((position.sequence, position.message), &mut wake);
         }
@@ -324,17 +447,35 @@ impl Outbox {
     fn end(&self) {
         let mut wake = WakeList::default();
         let mut state = self.state.lock();
-        let last_sequence = state.last_sequence;
-        let old = std::mem::replace(
-            &mut *state,
-            OutboxState {
-                last_sequence,
-                ..OutboxState::default()
-            },
-        );
+        // What is dropped keeps its numbers, so that nobody takes a later batch for it.
+        let last_sequence = state.open_sequence();
+        let fresh = OutboxState {
+            last_sequence,
+            confirmed: last_sequence,
+            is_relaying: state.is_relaying,
+            relayed_at: state.relayed_at,
+            ..OutboxState::default()
+        };
+        let old = std::mem::replace(&mut *state, fresh);
         drop(state);
         old.end(&mut wake);
         self.ready.notify_one();
+    }
+}
+
+#[cfg(test)]
+impl Outbox {
+    /// The other node has not answered for long enough.
+    pub fn set_silent(&self) {
+        self.state.lock().is_silent = true;
+    }
+
+    /// What waits has waited for as long as the other node may take.
+    pub fn set_overdue(&self) {
+        let mut state = self.state.lock();
+        let long_ago = Instant::now().checked_sub(limits::FORWARD_TIMEOUT);
+        state.unnumbered_since = long_ago;
+        state.answered_at = long_ago;
     }
 }
 
@@ -342,6 +483,8 @@ impl Outbox {
 #[derive(Default)]
 pub struct Outboxes {
     outboxes: RwLock<FxHashMap<NodeId, Arc<Outbox>>>,
+    /// Where messages go that come through the log.
+    inboxes: Arc<Inboxes>,
 }
 
 impl Outboxes {
@@ -353,7 +496,20 @@ impl Outboxes {
         self.outboxes.write().entry(node).or_default().clone()
     }
 
-    /// Gives up waiting for nodes that do not answer. To be called a few times a second.
+    /// What the other nodes have sent.
+    pub fn inboxes(&self) -> &Arc<Inboxes> {
+        &self.inboxes
+    }
+
+    /// The outboxes of all nodes that anything was sent to.
+    pub fn all(&self) -> Vec<(NodeId, Arc<Outbox>)> {
+        let outboxes = self.outboxes.read();
+        let all = outboxes.iter();
+        all.map(|(node, outbox)| (*node, outbox.clone())).collect()
+    }
+
+    /// Gives up waiting for nodes that do not answer. To be called every
+    /// [`limits::PEER_CHECK_INTERVAL`].
     pub fn release_overdue(&self) {
         let mut wake = WakeList::default();
         for outbox in self.outboxes.read().values() {
@@ -377,21 +533,48 @@ impl PeerNodes for Outboxes {
         node: NodeId,
         message: &Message<'_>,
         recipients: Recipients<'_>,
-        publisher: Option<(&Arc<Mailbox>, RequestId)>,
-    ) -> bool {
+        origin: Origin<'_>,
+    ) -> Option<u64> {
         let outbox = self.outbox(node);
         let mut state = outbox.state.lock();
         let was_empty = state.bytes() == 0;
         if message.qos == QoS::AtMostOnce && state.bytes() >= limits::PEER_OUTBOX_BYTES {
-            return false;
+            return None;
         }
-        let publisher = publisher.map(|(mailbox, request_id)| (mailbox.clone(), request_id));
-        state.push(message, recipients, publisher);
+        if was_empty {
+            state.unnumbered_since = Some(Instant::now());
+        }
+        let sequence = state.open_sequence();
+        let confirm_to = origin.confirm_to;
+        let publisher = confirm_to.map(|(mailbox, request_id)| (mailbox.clone(), request_id));
+        state.push(message, recipients, publisher, origin.after);
         drop(state);
         if was_empty {
             outbox.ready.notify_one();
         }
-        true
+        Some(sequence)
+    }
+
+    fn is_confirmed(&self, node: NodeId, sequence: u64) -> bool {
+        let outbox = self.outboxes.read().get(&node).cloned();
+        outbox.is_none_or(|outbox| outbox.state.lock().confirmed >= sequence)
+    }
+
+    fn take_relayed(&self, router: &Router, relayed: &RelayedBatch) {
+        let batch = Batch {
+            incarnation: relayed.incarnation,
+            sequence: relayed.sequence,
+            messages: &relayed.messages,
+        };
+        let mut delivery = router.batch();
+        let inbox = self.inboxes.inbox(relayed.from);
+        let delivered = inbox.deliver(batch, |forwarded, wake| {
+            let groups = forwarded.groups.iter();
+            delivery.deliver(&forwarded.message, groups, forwarded.only_groups, wake)
+        });
+        if let Err(error) = delivered {
+            tracing::error!(from = relayed.from.0, %error, "a batch of messages can't be read");
+        }
     }
 
     fn await_applied(

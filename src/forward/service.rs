@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
 
-use futures::Stream;
+use futures::{Stream, StreamExt as _};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -20,6 +20,7 @@ use crate::base::proto::cluster::{
     ContactRequest, ContactResponse, DeliverRequest, DeliverResponse, HandOverRequest,
     HandOverResponse, ProposeRequest, ProposeResponse,
 };
+use crate::base::pulse::{Phase, busy};
 use crate::raft::{Leadership, Raft};
 use crate::replica::proposer::SequencedProposal;
 use crate::replica::sequencer::Sequencer;
@@ -162,6 +163,7 @@ impl Cluster for ClusterService {
             answers,
             inbound: None,
             awaited_index: 0,
+            waiting: None,
         };
         self.clients.spawn(receiving.run(request.into_inner()));
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
@@ -178,15 +180,25 @@ struct Receiving {
     inbound: Option<InboundStream>,
     /// The log index that the other node waits for, 0 when none.
     awaited_index: u64,
+    /// A batch that follows what is in the log further on than this node has applied. Nothing is read behind it; the
+    /// other node bounds how much it sends without an answer. There is no deadline: a node whose apply stands gives its
+    /// clients up.
+    waiting: Option<DeliverRequest>,
 }
 
 /// The other node takes no more answers: the call has ended.
 struct Ended;
 
 impl Receiving {
-    async fn run(mut self, mut stream: Streaming<DeliverRequest>) {
+    async fn run(mut self, mut stream: impl Stream<Item = Result<DeliverRequest, Status>> + Unpin) {
         loop {
             let applied = self.applied.borrow_and_update().0;
+            let may_deliver = |waiting: &mut DeliverRequest| waiting.after <= applied;
+            if let Some(request) = self.waiting.take_if(may_deliver)
+                && self.handle(&request, applied).await.is_err()
+            {
+                return;
+            }
             let reached = self.awaited_index != 0 && applied >= self.awaited_index;
             if reached {
                 self.awaited_index = 0;
@@ -202,15 +214,14 @@ impl Receiving {
                 }
             };
             tokio::select! {
-                request = stream.message() => match request {
-                    Ok(Some(request)) => {
-                        if self.handle(&request, applied).await.is_err() {
-                            return;
-                        }
+                request = stream.next(), if self.waiting.is_none() => match request {
+                    Some(Ok(request)) => {
+                        self.awaited_index = self.awaited_index.max(request.applied);
+                        self.waiting = Some(request);
                     }
                     _ => return,
                 },
-                changed = self.applied.changed(), if self.awaited_index != 0 => {
+                changed = self.applied.changed(), if self.awaited_index != 0 || self.waiting.is_some() => {
                     if changed.is_err() {
                         return;
                     }
@@ -221,8 +232,7 @@ impl Receiving {
     }
 
     async fn handle(&mut self, request: &DeliverRequest, applied: u64) -> Result<(), Ended> {
-        self.deliver(request);
-        self.awaited_index = self.awaited_index.max(request.applied);
+        busy(Phase::Messages, || self.deliver(request));
         self.answer(applied).await
     }
 

@@ -10,7 +10,7 @@ use crate::codec::{QoS, Version};
 use crate::machine::subscriptions::{Queueing, SubscriptionIndex};
 use crate::mailbox::back_pressure::OutboxLimits;
 use crate::mailbox::{Contents, Mailbox, WakeList};
-use crate::router::{Message, Router};
+use crate::router::{Message, Origin, Router};
 use crate::telemetry::labels::DropReason;
 
 const AWAY: Option<Owner> = None;
@@ -71,7 +71,7 @@ impl Nodes {
         let route = self.routers[0].route(topic, message.publisher);
         assert!(!route.is_logged(QoS::AtMostOnce));
         assert!(!route.is_empty());
-        self.routers[0].deliver(&route, &message, None, &mut wake);
+        self.routers[0].deliver(&route, &message, Origin::default(), &mut wake);
         self.carry_over(&self.routers[1]);
     }
 
@@ -87,6 +87,7 @@ impl Nodes {
             sequence: batch.sequence,
             messages: batch.messages,
             applied: batch.applied,
+            after: batch.after,
         };
         let mut stream = InboundStream::new(Arc::new(Inbox::default()));
         let mut delivery = router.batch();
@@ -227,7 +228,7 @@ fn a_node_whose_members_have_left_gives_the_message_to_nobody() {
         direct: false,
         payload: b"x",
     };
-    nodes.routers[0].deliver(&route, &message, None, &mut wake);
+    nodes.routers[0].deliver(&route, &message, Origin::default(), &mut wake);
     assert!(nodes.carry_over(&other), "it is forwarded");
     assert_eq!(received(&client), 1, "only the group that is left");
 }

@@ -1,20 +1,25 @@
 //! The streams on which messages leave for other nodes: one per node, opened again whenever it breaks.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::outbox::{Outbox, Outboxes};
+use super::outbox::{Outbox, Outboxes, Relay};
 use crate::base::ids::NodeId;
+use crate::base::limits;
 use crate::base::proto::cluster::DeliverRequest;
+use crate::base::proto::command::command::Kind;
+use crate::machine::effect::Reply;
 use crate::raft::Raft;
-use crate::replica::proposer::Proposer;
+use crate::replica::proposer::{Proposer, ReplyTo};
+use crate::telemetry::labels::DropReason;
+use crate::telemetry::metrics::Metrics;
 
-/// How often the membership is looked at, and subscriptions that wait for silent nodes.
+/// How often the membership is looked at.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Before a broken stream is opened again.
@@ -30,6 +35,8 @@ pub struct PeerStreams {
     pub proposer: Arc<Proposer>,
     /// What is to be sent.
     pub outboxes: Arc<Outboxes>,
+    /// Counts what is dropped.
+    pub metrics: Arc<Metrics>,
 }
 
 impl PeerStreams {
@@ -56,9 +63,57 @@ impl PeerStreams {
                 }
                 is_member
             });
-            tokio::time::sleep(CHECK_INTERVAL).await;
-            self.outboxes.release_overdue();
+            let next = Instant::now() + CHECK_INTERVAL;
+            while Instant::now() < next {
+                tokio::time::sleep(limits::PEER_CHECK_INTERVAL).await;
+                self.outboxes.release_overdue();
+                self.relay_overdue();
+            }
         }
+    }
+
+    /// Has what silent nodes do not confirm go through the log.
+    fn relay_overdue(&self) {
+        for (node, outbox) in self.outboxes.all() {
+            // What the log has no room for now is looked at again at the next time.
+            if !self.proposer.has_room(false) {
+                return;
+            }
+            if let Some(relay) = outbox.begin_relay(node, self.proposer.incarnation()) {
+                self.relay(node, outbox, relay);
+            }
+        }
+    }
+
+    fn relay(&self, node: NodeId, outbox: Arc<Outbox>, relay: Relay) {
+        tracing::debug!(
+            node = node.0,
+            batches = relay.batches.len(),
+            "the node confirms nothing: its messages go through the log"
+        );
+        if relay.left_out > 0 {
+            let dropped = &self.metrics.messages_dropped;
+            dropped.of(DropReason::PeerQueueFull).add(relay.left_out);
+        }
+        let mut last = None;
+        for batch in relay.batches {
+            let (sender, receiver) = oneshot::channel();
+            // All of them or none: there are at most `Outbox::BATCHES_IN_FLIGHT`.
+            self.proposer
+                .submit_always(Kind::Relay(batch), ReplyTo::Task(sender));
+            last = Some(receiver);
+        }
+        tokio::spawn(async move {
+            let reply = match last {
+                Some(receiver) => receiver.await.ok(),
+                None => None,
+            };
+            let index = match reply {
+                Some(Reply::Relayed(index)) => Some(index),
+                _ => None,
+            };
+            outbox.end_relay(relay.through, index);
+        });
     }
 
     async fn keep_stream(self: Arc<Self>, node: NodeId) {
@@ -103,6 +158,7 @@ impl PeerStreams {
                     sequence: batch.sequence,
                     messages: batch.messages,
                     applied: batch.applied,
+                    after: batch.after,
                 });
             }
             tokio::select! {

@@ -17,7 +17,7 @@
 //! another field of the request. Why the bytes are not a protobuf message:
 //! `docs/adr/0010-forwarded-messages-are-not-protobuf.md`.
 
-use bytes::{BufMut, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::base::ids::SessionId;
 use crate::codec::QoS;
@@ -28,6 +28,35 @@ const EXPIRY: u8 = 1 << 3;
 const DIRECT: u8 = 1 << 4;
 const GROUPS: u8 = 1 << 5;
 const ONLY_GROUPS: u8 = 1 << 6;
+
+/// Names a message: the number of its batch, and how many messages come before it in there.
+pub(super) type Position = (u64, u32);
+
+/// Where the flags of an encoded message are.
+const FLAGS_AT: usize = 4 + 8;
+
+/// The messages of a batch that somebody waits for, and how many others there are: those with QoS 0. The batch was
+/// encoded by [`encode`].
+pub(super) fn without_qos_0(messages: &Bytes) -> (Bytes, u64) {
+    let mut kept = BytesMut::new();
+    let mut left_out = 0;
+    let mut rest = &messages[..];
+    while let Some(length) = rest.first_chunk::<4>() {
+        let length = 4 + u32::from_be_bytes(*length) as usize;
+        let Some((message, behind)) = rest.split_at_checked(length) else {
+            break;
+        };
+        rest = behind;
+        match message.get(FLAGS_AT) {
+            Some(flags) if flags & 0b11 != 0 => kept.extend_from_slice(message),
+            _ => left_out += 1,
+        }
+    }
+    match left_out {
+        0 => (messages.clone(), 0),
+        _ => (kept.freeze(), left_out),
+    }
+}
 
 /// The bytes are no forwarded message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -243,6 +272,23 @@ mod tests {
                 prop_assert_eq!(decoded.only_groups, only_groups);
             }
             prop_assert!(rest.is_empty());
+        }
+
+        #[test]
+        fn what_somebody_waits_for_is_what_has_qos_1_or_2(qualities in prop::collection::vec(0u8..3, 0..9)) {
+            let (mut all, mut awaited) = (BytesMut::new(), BytesMut::new());
+            for (at, qos) in qualities.iter().enumerate() {
+                let message = Message {
+                    publisher: None, qos: QoS::from_bits(*qos).expect("below 3"), retain: false, topic: "t",
+                    properties: &[], expiry: Some(at as u32), direct: false, payload: &[*qos; 5][..at % 5],
+                };
+                encode(&message, Recipients::default(), &mut all);
+                if *qos > 0 {
+                    encode(&message, Recipients::default(), &mut awaited);
+                }
+            }
+            let left_out = qualities.iter().filter(|qos| **qos == 0).count() as u64;
+            prop_assert_eq!(without_qos_0(&all.freeze()), (awaited.freeze(), left_out));
         }
 
         #[test]

@@ -40,11 +40,22 @@ pub type Check = (&'static str, Result<(), NotReady>);
 pub trait Readiness: Send + Sync + 'static {
     /// Every condition. A node is ready when all hold.
     fn checks(&self) -> Vec<Check>;
+
+    /// The threads of the process that do not come round, in words.
+    fn stuck(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
-/// `GET /livez`: the process answers, so it must not be restarted. A lost leader is no reason to restart.
-pub(super) async fn livez() -> &'static str {
-    "ok\n"
+/// `GET /livez`: 200 when the process answers and all its threads come round, so it must not be restarted; 503
+/// otherwise, and the body names the threads that do not. A lost leader is no reason to restart.
+pub(super) async fn livez(State(readiness): State<Arc<dyn Readiness>>) -> (StatusCode, String) {
+    let stuck = readiness.stuck();
+    if stuck.is_empty() {
+        return (StatusCode::OK, "ok\n".to_owned());
+    }
+    let lines = stuck.iter().map(|thread| format!("[-] {thread}\n"));
+    (StatusCode::SERVICE_UNAVAILABLE, lines.collect())
 }
 
 /// `GET /readyz[?verbose]`: 200 when every check holds, 503 otherwise; the body names what does not.

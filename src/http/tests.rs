@@ -14,6 +14,7 @@ use crate::telemetry::metrics::Metrics;
 
 struct Node {
     leader: bool,
+    stuck: Option<&'static str>,
 }
 
 impl Readiness for Node {
@@ -24,6 +25,10 @@ impl Readiness for Node {
             Err(NotReady::NoLeader)
         };
         vec![("joined", Ok(())), ("leader", leader)]
+    }
+
+    fn stuck(&self) -> Vec<String> {
+        self.stuck.iter().map(ToString::to_string).collect()
     }
 }
 
@@ -94,12 +99,12 @@ impl Sessions for Node {
 }
 
 /// Everything that a fresh server answers to these bytes until it closes the connection.
-async fn exchange_within(timeouts: Timeouts, leader: bool, request: &str) -> String {
+async fn exchange_within(timeouts: Timeouts, node: Node, request: &str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener
         .local_addr()
         .expect("a bound socket has an address");
-    let node = Arc::new(Node { leader });
+    let node = Arc::new(node);
     let endpoints = Endpoints {
         readiness: node.clone(),
         admin: node.clone(),
@@ -123,17 +128,29 @@ async fn exchange_within(timeouts: Timeouts, leader: bool, request: &str) -> Str
     answer
 }
 
-async fn exchange(leader: bool, request: &str) -> String {
-    exchange_within(Timeouts::default(), leader, request).await
+async fn exchange(node: Node, request: &str) -> String {
+    exchange_within(Timeouts::default(), node, request).await
+}
+
+/// A node at which nothing is stuck.
+fn healthy(leader: bool) -> Node {
+    Node {
+        leader,
+        stuck: None,
+    }
 }
 
 /// Status code and body of one request to a fresh server.
 async fn ask(leader: bool, method: &str, path: &str, body: &str) -> (u16, String) {
+    ask_node(healthy(leader), method, path, body).await
+}
+
+async fn ask_node(node: Node, method: &str, path: &str, body: &str) -> (u16, String) {
     let request = format!(
         "{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
-    let answer = exchange(leader, &request).await;
+    let answer = exchange(node, &request).await;
     let code = answer[9..12].parse().expect("a status code");
     let body = answer
         .split_once("\r\n\r\n")
@@ -159,6 +176,18 @@ async fn a_verbose_answer_lists_every_check() {
     assert_eq!(
         (code, body.as_str()),
         (200, "[+] joined ok\n[+] leader ok\nok\n")
+    );
+}
+
+#[tokio::test]
+async fn a_thread_that_does_not_come_round_fails_the_probe_of_life() {
+    let node = Node {
+        leader: true,
+        stuck: Some("apply has been applying entries for 7 s"),
+    };
+    assert_eq!(
+        ask_node(node, "GET", "/livez", "").await,
+        (503, "[-] apply has been applying entries for 7 s\n".into())
     );
 }
 
@@ -233,11 +262,14 @@ async fn a_web_page_cannot_administer() {
         let request = format!(
             "POST /v1/session/kick?client_id=a%20b HTTP/1.1\r\n{fields}content-length: 0\r\nconnection: close\r\n\r\n"
         );
-        let answer = exchange(true, &request).await;
+        let answer = exchange(healthy(true), &request).await;
         assert_eq!(answer.get(9..12), Some(expected), "{answer}");
     }
     let scrape = "GET /metrics HTTP/1.1\r\nhost: node.service\r\nconnection: close\r\n\r\n";
-    assert_eq!(exchange(true, scrape).await.get(9..12), Some("200"));
+    assert_eq!(
+        exchange(healthy(true), scrape).await.get(9..12),
+        Some("200")
+    );
 }
 
 #[tokio::test]
@@ -247,13 +279,13 @@ async fn a_silent_client_is_disconnected() {
         request: Duration::from_millis(20),
     };
     for request in ["", "GET /livez HTTP/1.1\r\nhost: x\r\n"] {
-        let answer = exchange_within(timeouts, true, request).await;
+        let answer = exchange_within(timeouts, healthy(true), request).await;
         assert_eq!(answer, "");
     }
     let answered = "GET /livez HTTP/1.1\r\nhost: x\r\n\r\n";
-    let answer = exchange_within(timeouts, true, answered).await;
+    let answer = exchange_within(timeouts, healthy(true), answered).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     let half = "POST /v1/cluster/leave HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{";
-    let answer = exchange_within(timeouts, true, half).await;
+    let answer = exchange_within(timeouts, healthy(true), half).await;
     assert!(answer.starts_with("HTTP/1.1 504"), "{answer}");
 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::batch::Batch;
-use super::effect::{DropReason, EndReason, Output, Reply, Skipped};
+use super::effect::{DropReason, EndReason, Output, RelayedBatch, Reply, Skipped};
 use super::entry::{Commands, Decoded};
 use super::lifecycle::Lifecycle;
 use super::messaging::Messaging;
@@ -20,7 +20,7 @@ use super::subscriptions::SubscriptionIndex;
 use super::tables::Backing;
 use super::timers::Due;
 use super::{retained, shared};
-use crate::base::ids::{CLUSTER, LogIndex, SessionId};
+use crate::base::ids::{CLUSTER, Incarnation, LogIndex, NodeId, SessionId};
 use crate::base::proto::command::{self, command::Kind};
 
 /// The log holds something this version cannot apply: the node must stop, skipping it would make replicas differ.
@@ -204,6 +204,7 @@ impl Parts {
             }
             Kind::Publish(command) => self.publish(batch, command),
             Kind::Acknowledge(command) => self.acknowledge(batch, command),
+            Kind::Relay(command) => relay(batch, command),
         }
     }
 
@@ -300,4 +301,17 @@ fn skip(batch: &mut Batch<'_, '_>) {
         index: batch.index,
         what: Skipped::Command { node: batch.node },
     });
+}
+
+/// Hands messages to the node that they are for, whose connections alone they concern.
+fn relay(batch: &mut Batch<'_, '_>, command: command::Relay) -> Reply {
+    if batch.outputs.is_local(NodeId(command.to)) {
+        batch.outputs.push(Output::Relayed(RelayedBatch {
+            from: batch.node,
+            incarnation: Incarnation(command.incarnation),
+            sequence: command.sequence,
+            messages: command.messages,
+        }));
+    }
+    Reply::Relayed(batch.index)
 }

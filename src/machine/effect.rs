@@ -46,6 +46,8 @@ pub enum Reply {
         /// Whether anything was subscribed to its topic.
         matched: bool,
     },
+    /// A batch for another node's connections is in the log, at this index.
+    Relayed(LogIndex),
     /// A PUBLISH or CONNECT was refused: there are as many retained messages, queued bytes or sessions as there may be.
     QuotaExceeded,
     /// The reply of the state store.
@@ -143,6 +145,19 @@ pub struct Granted {
     pub message: Arc<ApplicationMessage>,
 }
 
+/// Messages of another node for connections of this one, which came through the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RelayedBatch {
+    /// The node that sent them.
+    pub from: NodeId,
+    /// The incarnation of that node in which the batch was numbered.
+    pub incarnation: Incarnation,
+    /// Number of the batch.
+    pub sequence: u64,
+    /// The messages, as they go between nodes.
+    pub messages: Bytes,
+}
+
 /// Something for a node to do.
 #[derive(Clone, Debug)]
 pub enum Output {
@@ -214,6 +229,8 @@ pub enum Output {
         message: Arc<ApplicationMessage>,
         /// Message expiry interval left, seconds.
         expiry_s: Option<u32>,
+        /// The log entry that published it: subscriptions that were made there or later do not get it.
+        index: LogIndex,
     },
     /// Send a message with QoS 0 to one connection of this node: it was chosen from a group.
     Send {
@@ -230,6 +247,8 @@ pub enum Output {
     },
     /// Send a message of a session's queue.
     Deliver(Box<Granted>),
+    /// Hand messages over that another node could not send.
+    Relayed(RelayedBatch),
     /// Send PUBREL: the session was resumed and owes it, in this order.
     SendPubRel {
         /// The connection.

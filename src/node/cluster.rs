@@ -16,7 +16,6 @@ use crate::base::limits;
 use crate::base::proto::cluster::cluster_server::ClusterServer;
 use crate::config::Config;
 use crate::connection::broker::Broker;
-use crate::forward::inbox::Inboxes;
 use crate::forward::last_seen::LastSeen;
 use crate::forward::outbox::Outboxes;
 use crate::forward::service::ClusterService;
@@ -58,11 +57,13 @@ impl ClusterTasks {
             leadership: raft.leadership(),
         };
         replication.spawn(forwarder.run());
+        let inboxes = self.outboxes.inboxes().clone();
         let streams = PeerStreams {
             local,
             raft: raft.clone(),
             proposer: self.broker.services.proposer.clone(),
             outboxes: self.outboxes,
+            metrics: self.broker.metrics.clone(),
         };
         tokio::spawn(Arc::new(streams).run());
         let last_seen = Arc::new(LastSeen::default());
@@ -94,7 +95,7 @@ impl ClusterTasks {
             router: self.broker.services.router.clone(),
             last_seen,
             hand_overs: self.broker.services.hand_overs.clone(),
-            inboxes: Arc::new(Inboxes::default()),
+            inboxes,
             clients: Handle::current(),
         };
         replication.spawn(serve(listener, raft, service));

@@ -16,13 +16,11 @@ use tokio::sync::mpsc;
 
 use super::contact::{Contact, ContactError};
 use crate::base::ids::Incarnation;
+use crate::base::limits;
 use crate::base::time::{Elapsed, elapsed_now, wall_now};
 use crate::connection::broker::Broker;
 use crate::mailbox::{End, Item};
 use crate::replica::applier::IncarnationEvent;
-
-/// Between a confirmed contact and the next question.
-const CONTACT_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Between a question that was not confirmed and the next one.
 const RETRY: Duration = Duration::from_millis(50);
@@ -117,7 +115,10 @@ impl IncarnationTask {
                     self.handle_event(event);
                 }
                 (asked, answer) = &mut question => {
-                    let pause = if answer.is_ok() { CONTACT_INTERVAL } else { RETRY };
+                    let pause = match answer {
+                        Ok(()) => limits::QUORUM_CONTACT_INTERVAL.saturating_sub(elapsed_now().since(asked)),
+                        Err(_) => RETRY,
+                    };
                     self.handle_answer(asked, answer);
                     question = self.ask_after(pause);
                 }

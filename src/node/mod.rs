@@ -15,6 +15,7 @@ mod right_tests;
 mod sessions;
 mod shutdown;
 mod status;
+mod watchdog;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +28,7 @@ use crate::auth::Authenticator;
 use crate::base::ids::NodeId;
 use crate::config::Config;
 use crate::connection::broker::{Broker, Services, Settings};
-use crate::connection::{listener, sys};
+use crate::connection::{listener, memory_guard, sys};
 use crate::forward::hand_over::HandOvers;
 use crate::forward::outbox::Outboxes;
 use crate::http::{self, Hosts};
@@ -204,12 +205,20 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     tasks.start(listeners.cluster, replication);
     cluster::bootstrap(raft.clone(), &config);
     tokio::spawn(metrics::run(broker.clone(), replica.outboxes, raft.clone()));
+    tokio::spawn(memory_guard::run(broker.clone()));
     let status = raft.clone();
     tokio::spawn(broker.sys_publisher().run(move || cluster_view(&status)));
+    let runtimes = [
+        ("replication runtime", replication.clone()),
+        ("clients runtime", Handle::current()),
+    ];
+    let bound = Duration::from_secs(config.node.stuck_s);
+    let stuck = watchdog::start(bound, broker.metrics.clone(), &runtimes);
     let status = Arc::new(NodeStatus {
         config: config.clone(),
         raft: raft.clone(),
         broker: broker.clone(),
+        stuck: stuck.map_err(RunError::Runtime)?,
     });
     let stop_http = listeners
         .http

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::watchdog::StuckThreads;
 use crate::base::ids::NodeId;
 use crate::config::Config;
 use crate::connection::broker::Broker;
@@ -23,9 +24,15 @@ pub struct NodeStatus {
     pub raft: Raft,
     /// The node's connections.
     pub broker: Arc<Broker>,
+    /// The threads that do not come round.
+    pub(super) stuck: StuckThreads,
 }
 
 impl Readiness for NodeStatus {
+    fn stuck(&self) -> Vec<String> {
+        self.stuck.lock().clone()
+    }
+
     fn checks(&self) -> Vec<Check> {
         let status = self.raft.status();
         let state = &self.broker.state;

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use super::Router;
 use super::message::Message;
 use crate::base::ids::{LogIndex, NodeId};
+use crate::machine::effect::RelayedBatch;
 use crate::mailbox::{Mailbox, RequestId};
 
 /// Which subscriptions of another node a message is for.
@@ -15,12 +17,22 @@ pub struct Recipients<'a> {
     pub only_groups: bool,
 }
 
+/// What the way to other nodes must know of who publishes a message.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Origin<'a> {
+    /// Gets a confirmation of each node, under its request id.
+    pub confirm_to: Option<(&'a Arc<Mailbox>, RequestId)>,
+    /// Earlier messages of the publisher are in the log up to this index: a node delivers what follows them when it has
+    /// applied as much (P5).
+    pub after: LogIndex,
+}
+
 /// The other nodes of the cluster.
 pub trait PeerNodes: Send + Sync {
-    /// Queues a message for the connections of `node`. Returns whether it was taken: a message with QoS 0 is dropped
-    /// when too much waits for that node already.
+    /// Queues a message for the connections of `node`. Returns the number of its batch; `None` when it was not taken: a
+    /// message with QoS 0 is dropped when too much waits for that node already.
     ///
-    /// When the message is with the connections there, `publisher` gets [`Item::ForwardConfirmed`]; or, if one of them
+    /// When the message is with the connections there, `origin.confirm_to` gets [`Item::ForwardConfirmed`]; or, if one of them
     /// reads slowly, [`Item::AckDeferred`] and later [`Item::AckReleased`].
     ///
     /// [`Item::ForwardConfirmed`]: crate::mailbox::Item::ForwardConfirmed
@@ -31,8 +43,14 @@ pub trait PeerNodes: Send + Sync {
         node: NodeId,
         message: &Message<'_>,
         recipients: Recipients<'_>,
-        publisher: Option<(&Arc<Mailbox>, RequestId)>,
-    ) -> bool;
+        origin: Origin<'_>,
+    ) -> Option<u64>;
+
+    /// Whether the connections of `node` have the messages of this batch and all before it, or are gone.
+    fn is_confirmed(&self, node: NodeId, sequence: u64) -> bool;
+
+    /// Messages for this node's connections have come through the log.
+    fn take_relayed(&self, router: &Router, batch: &RelayedBatch);
 
     /// Sends [`Item::SubscriptionEffective`] to `mailbox` once each of `nodes` has applied the log up to `index`, has
     /// ended, or has been silent for so long that it matches nothing without the log.

@@ -95,6 +95,11 @@ impl Inbound {
         self.qos_1 as usize + self.qos_2.len() - self.resumed
     }
 
+    /// Whether the client may not send another message, when `others` that are not counted here are unacknowledged.
+    pub fn is_full_with(&self, others: usize) -> bool {
+        self.unacknowledged() + others >= usize::from(self.receive_maximum.get())
+    }
+
     /// PUBLISH with QoS 1. Whatever its id and DUP: acknowledged ids mean new messages `[MQTT-4.3.2-5]`.
     pub fn handle_qos_1(&mut self) -> Reception {
         if self.is_full() {

@@ -118,6 +118,8 @@ metrics! {
     connections: Gauge;
     /// Connections accepted since the start.
     connections_opened: Counter;
+    /// Memory that is kept for clients, in bytes; `runtime.client_memory_bytes` bounds it.
+    client_memory_bytes: Gauge;
     /// Connections that ended, by the reason that is also in the log.
     disconnects: By<DisconnectReason, Counter>;
     /// PUBLISH packets received from clients.
@@ -164,6 +166,9 @@ metrics! {
     writes_refused_now: Gauge;
     /// Requests that were refused for that reason.
     writes_refused: Counter;
+    /// Threads that have not come round for five seconds; the log names them, and what they were doing. Above 0 the
+    /// process ends after `node.stuck_s`.
+    threads_stuck: Gauge;
     /// Entries in the bounded queues of this node; bytes for `peer_bytes`.
     queue_depth: By<Queue, Gauge>;
 }

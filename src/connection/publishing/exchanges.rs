@@ -2,13 +2,15 @@
 //! the log, or past it to the subscribers of this and other nodes.
 //!
 //! Invariant: no message overtakes an earlier one of the same QoS (P5). While a message is in the log, later ones of
-//! its QoS follow it there; while other nodes have messages to confirm, none goes into the log.
+//! its QoS follow it there; while other nodes have messages to confirm, none goes into the log. Once it is applied here,
+//! later ones go past the log again, but other nodes deliver them only when they have applied it, too.
 
 use std::num::NonZeroU16;
 
 use bytes::Bytes;
 
 use super::request::{DirectPublish, LoggedPublish};
+use crate::base::ids::LogIndex;
 use crate::base::limits;
 use crate::base::proto::command::{self, command::Kind};
 use crate::codec::{PacketId, Publish, QoS, ReasonCode};
@@ -16,7 +18,7 @@ use crate::connection::context::{Context, Flow};
 use crate::connection::requests::Request;
 use crate::mailbox::back_pressure::BackPressureState;
 use crate::mailbox::{DeferredAck, RequestId};
-use crate::router::{Delivered, Message, Route};
+use crate::router::{Delivered, Message, OnTheWay, Origin, PeerNodes, Route};
 use crate::session::inbound::{Inbound, Reception, Release};
 use crate::telemetry::labels::DropReason;
 
@@ -27,21 +29,33 @@ pub(super) struct Exchanges {
     repeated: Vec<PacketId>,
     /// Messages in the log, by QoS.
     logged: [u32; 3],
+    /// The log holds all earlier messages of this publisher up to this index.
+    logged_through: LogIndex,
     /// Messages that other nodes have not confirmed.
     unconfirmed: u32,
+    /// The last batch with a message of QoS 0 per node, as far as it may not be there yet. Boxed, because few clients
+    /// need it.
+    on_the_way: Option<Box<OnTheWay>>,
     /// Bytes of messages past the log that are not acknowledged.
     unacknowledged_bytes: usize,
 }
 
 impl Exchanges {
-    /// `received` are the packet ids of QoS 2 messages whose PUBREL has not come yet.
-    pub(super) fn new(receive_maximum: NonZeroU16, received: Vec<u16>) -> Exchanges {
+    /// `received` are the packet ids of QoS 2 messages whose PUBREL has not come yet. What the client has published on
+    /// other connections is in the log up to `logged_through`.
+    pub(super) fn new(
+        receive_maximum: NonZeroU16,
+        received: Vec<u16>,
+        logged_through: LogIndex,
+    ) -> Exchanges {
         let received = received.into_iter().filter_map(NonZeroU16::new);
         Exchanges {
             inbound: Inbound::new(receive_maximum, received),
             repeated: Vec::new(),
             logged: [0; 3],
+            logged_through,
             unconfirmed: 0,
+            on_the_way: None,
             unacknowledged_bytes: 0,
         }
     }
@@ -56,6 +70,11 @@ impl Exchanges {
         self.inbound.is_full()
     }
 
+    /// Whether the client has as many messages unacknowledged as it may, when `others` are not of these exchanges.
+    pub(super) fn is_full_with(&self, others: usize) -> bool {
+        self.inbound.is_full_with(others)
+    }
+
     /// Whether a message must follow earlier ones into the log (P5).
     pub(super) fn follows_into_log(&self, qos: QoS) -> bool {
         self.logged[qos as usize] > 0
@@ -64,6 +83,36 @@ impl Exchanges {
     /// Whether a message must wait until other nodes have confirmed earlier ones, which it would overtake in the log.
     pub(super) fn awaits_confirmation(&self) -> bool {
         self.unconfirmed > 0
+    }
+
+    /// The same for a message with QoS 0, whose confirmations are not told one by one.
+    pub(super) fn is_on_the_way(&mut self, peers: &dyn PeerNodes) -> bool {
+        let Some(on_the_way) = &mut self.on_the_way else {
+            return false;
+        };
+        on_the_way.retain(|(node, sequence)| !peers.is_confirmed(*node, *sequence));
+        !on_the_way.is_empty()
+    }
+
+    /// Delivers a message with QoS 0 past the log.
+    pub(super) fn deliver_qos_0(
+        &mut self,
+        context: &mut Context,
+        route: &Route,
+        topic: &str,
+        publish: &Publish<'_>,
+    ) {
+        let delivered = deliver(context, route, topic, publish, self.logged_through, None);
+        if delivered.on_the_way.is_empty() {
+            return;
+        }
+        let on_the_way = self.on_the_way.get_or_insert_default();
+        for (node, sequence) in delivered.on_the_way {
+            match on_the_way.iter_mut().find(|(known, _)| *known == node) {
+                Some((_, last)) => *last = sequence,
+                None => on_the_way.push((node, sequence)),
+            }
+        }
     }
 
     /// Whether a message must not be read yet, because slow subscribers defer the acknowledgements of enough messages
@@ -166,6 +215,7 @@ impl Exchanges {
             bytes,
         } = logged;
         self.logged[qos as usize] -= 1;
+        self.logged_through = context.broker.services.view.applied();
         if let Some(packet_id) = packet_id.filter(|_| deferred > 0) {
             // It has reached its subscribers, so it succeeded.
             *request = Request::DirectPublish(DirectPublish {
@@ -214,11 +264,12 @@ impl Exchanges {
         };
         if route.has_remote() {
             let request_id = self.await_acknowledgement(context, request);
-            let delivered = deliver(context, route, topic, publish, Some(request_id));
+            let after = self.logged_through;
+            let delivered = deliver(context, route, topic, publish, after, Some(request_id));
             self.defer_acknowledgement(context, request_id, delivered);
             return;
         }
-        let delivered = deliver(context, route, topic, publish, None);
+        let delivered = deliver(context, route, topic, publish, self.logged_through, None);
         if delivered.throttled.is_empty() {
             let reason = match route.is_empty() {
                 true => ReasonCode::NoMatchingSubscribers,
@@ -361,12 +412,13 @@ impl Exchanges {
 }
 
 /// Hands a message to its subscribers on this node, and to the other nodes that have some. Those confirm to the request
-/// id, if there is one.
-pub(super) fn deliver(
+/// id, if there is one, and deliver it when they have applied the log up to `after`.
+fn deliver(
     context: &mut Context,
     route: &Route,
     topic: &str,
     publish: &Publish<'_>,
+    after: LogIndex,
     request_id: Option<RequestId>,
 ) -> Delivered {
     let properties = publish.properties.forwardable();
@@ -380,9 +432,13 @@ pub(super) fn deliver(
         direct: false,
         payload: publish.payload,
     };
-    let confirm_to = request_id.map(|request_id| (&context.mailbox, request_id));
+    context.work += route.work(publish.payload.len());
+    let origin = Origin {
+        confirm_to: request_id.map(|request_id| (&context.mailbox, request_id)),
+        after,
+    };
     let router = &context.broker.services.router;
-    let delivered = router.deliver(route, &message, confirm_to, &mut context.wake);
+    let delivered = router.deliver(route, &message, origin, &mut context.wake);
     let metrics = &context.broker.metrics;
     if delivered.forwarded > 0 {
         metrics.messages_forwarded.add(delivered.forwarded.into());

@@ -13,15 +13,16 @@ use std::sync::Arc;
 use super::context::{Context, Flow};
 use super::end::Ended;
 use super::refusal::DISK_LOW;
-use super::route_cache::RouteCache;
+use super::route_cache::{CurrentRoute, RouteCache};
 use super::sys;
+use crate::base::ids::LogIndex;
 use crate::codec::{PacketId, Publish, QoS, ReasonCode};
 use crate::machine::effect::Reply;
 use crate::mailbox::RequestId;
-use crate::router::Route;
+use crate::mailbox::back_pressure::BackPressureState;
 use crate::telemetry::labels::{DisconnectReason, DropReason};
 use aliases::TopicAliases;
-use exchanges::{Exchanges, deliver};
+use exchanges::Exchanges;
 
 /// The client's side of publishing.
 pub(super) struct Publishing {
@@ -33,12 +34,17 @@ pub(super) struct Publishing {
 }
 
 impl Publishing {
-    /// `received` are the packet ids of QoS 2 messages whose PUBREL has not come yet.
-    pub(super) fn new(receive_maximum: NonZeroU16, received: Vec<u16>) -> Publishing {
+    /// `received` are the packet ids of QoS 2 messages whose PUBREL has not come yet. What the client has published on
+    /// other connections is in the log up to `logged_through`.
+    pub(super) fn new(
+        receive_maximum: NonZeroU16,
+        received: Vec<u16>,
+        logged_through: LogIndex,
+    ) -> Publishing {
         Publishing {
             aliases: TopicAliases::default(),
             routes: RouteCache::default(),
-            exchanges: Exchanges::new(receive_maximum, received),
+            exchanges: Exchanges::new(receive_maximum, received, logged_through),
             has_routing_lease: false,
         }
     }
@@ -95,7 +101,8 @@ impl Publishing {
         } = self;
         let Some(route) = direct_route(routes, exchanges, context, topic, publish) else {
             // Nothing else slows a client down that publishes with QoS 0.
-            if context.is_busy() {
+            let peers = context.broker.services.router.peers();
+            if context.is_busy() || exchanges.is_on_the_way(peers) {
                 return Flow::Retry;
             }
             if is_stored(publish) && context.refuses_write() {
@@ -106,9 +113,9 @@ impl Publishing {
             return exchanges.propose(context, topic, publish);
         };
         if !self.has_routing_lease {
-            return Flow::Retry;
+            return context.await_routing_lease();
         }
-        deliver(context, route, topic, publish, None);
+        exchanges.deliver_qos_0(context, &route, topic, publish);
         Flow::Continue
     }
 
@@ -127,11 +134,12 @@ impl Publishing {
         if publish.qos == QoS::ExactlyOnce && exchanges.knows(packet_id) {
             return Ok(exchanges.handle_repeated(context, packet_id));
         }
+        // [MQTT-3.3.4-7]: messages with QoS 1 and 2 alone count; before MQTT 5 nothing bounds them but the reading.
+        if context.options.version.is_v5() && exchanges.is_full_with(context.requests.stores()) {
+            return Err(Ended::receive_maximum());
+        }
         if context.is_busy() || exchanges.is_full() {
-            return match context.options.version.is_v5() {
-                true => Err(Ended::receive_maximum()),
-                false => Ok(Flow::Retry),
-            };
+            return Ok(Flow::Retry);
         }
         if topic.starts_with(sys::PREFIX) {
             let text = Some("$SYS is the broker's own");
@@ -158,14 +166,32 @@ impl Publishing {
             return Ok(flow);
         };
         // A client that is behind must be read all the same: two clients may wait for each other's acknowledgements.
+        let back_pressure = route.back_pressure();
         let is_throttled =
-            !client_is_behind && exchanges.is_throttled(route.back_pressure(), route.has_remote());
-        if !self.has_routing_lease || is_throttled {
+            !client_is_behind && exchanges.is_throttled(back_pressure, route.has_remote());
+        if !self.has_routing_lease {
+            return Ok(context.await_routing_lease());
+        }
+        if is_throttled {
+            // Otherwise an acknowledgement of its own is deferred, and its release wakes the connection.
+            if back_pressure == BackPressureState::Full {
+                route.await_room(&context.mailbox);
+            }
             return Ok(Flow::Retry);
         }
         exchanges.begin(packet_id, publish.qos);
-        exchanges.deliver(context, route, topic, publish, packet_id);
+        exchanges.deliver(context, &route, topic, publish, packet_id);
         Ok(Flow::Continue)
+    }
+
+    /// Bytes that are kept for the client's aliases and its routes.
+    pub(super) fn memory(&self) -> usize {
+        self.aliases.memory() + self.routes.memory()
+    }
+
+    /// Whether the client has as many messages unacknowledged as it may.
+    pub(super) fn is_full(&self, context: &Context) -> bool {
+        self.exchanges.is_full_with(context.requests.stores())
     }
 
     /// PUBREL; tells whether the log must know of it before PUBCOMP.
@@ -251,7 +277,7 @@ fn direct_route<'a>(
     context: &Context,
     topic: &str,
     publish: &Publish<'_>,
-) -> Option<&'a Route> {
+) -> Option<CurrentRoute<'a>> {
     // What a durable session has sent with QoS 2 must be known wherever it connects next.
     let is_remembered = context.is_durable && publish.qos == QoS::ExactlyOnce;
     if publish.retain || is_remembered || exchanges.follows_into_log(publish.qos) {

@@ -24,7 +24,7 @@ struct Client {
 
 impl Client {
     fn new(is_durable: bool) -> Client {
-        let mut publishing = Publishing::new(NonZeroU16::MAX, vec![]);
+        let mut publishing = Publishing::new(NonZeroU16::MAX, vec![], LogIndex::default());
         publishing.begin_batch(true);
         Client {
             context: Context::for_tests(is_durable),
@@ -123,6 +123,18 @@ fn a_slow_subscriber_defers_the_acknowledgement_of_a_logged_message() {
     publishing.handle_released(context, 0);
     assert_eq!(context.take_acknowledgements(), [0x50, 2, 0, 7]);
     assert_eq!(context.requests.len(), 0);
+}
+
+/// Messages with QoS 0 on their way through the log keep others waiting, but a client does not count them.
+#[test]
+fn mqtt_3_3_4_7_qos_0_does_not_count_against_the_receive_maximum() {
+    let mut client = Client::new(false);
+    let maximum = client.context.broker.settings.mqtt.receive_maximum;
+    while client.publish(QoS::AtMostOnce, true) == Flow::Continue {}
+    assert_eq!(client.context.requests.len(), usize::from(maximum));
+    assert_eq!(client.publish(QoS::AtLeastOnce, true), Flow::Retry);
+    client.reply(0, &Reply::Published { matched: true });
+    assert_eq!(client.publish(QoS::AtLeastOnce, true), Flow::Continue);
 }
 
 #[test]

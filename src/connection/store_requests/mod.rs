@@ -21,7 +21,7 @@ use crate::machine::store::{RequestIdentity, to_command};
 use crate::mailbox::RequestId;
 use crate::replica::proposer::Proposer;
 use crate::replica::reader::Query;
-use crate::router::Message;
+use crate::router::{Message, Origin};
 use crate::store::fingerprint::Fingerprint;
 use crate::store::request::Write;
 use crate::store::{
@@ -44,7 +44,7 @@ pub(super) struct StoreRequests {
 }
 
 impl StoreRequests {
-    /// A PUBLISH to the store's topic.
+    /// A PUBLISH to the store's topic. `is_full`: the client has as many messages unacknowledged as it may.
     ///
     /// # Errors
     /// The response topic is not allowed, or the client exceeds the receive maximum.
@@ -52,6 +52,7 @@ impl StoreRequests {
         &mut self,
         context: &mut Context,
         publish: &Publish<'_>,
+        is_full: bool,
     ) -> Result<Flow, Ended> {
         let Some(packet_id) = publish.packet_id else {
             count_unanswerable(context);
@@ -77,8 +78,11 @@ impl StoreRequests {
         if topics::check_response_topic(response_topic).is_err() {
             return Err(self.refuse_response_topic(context, packet_id));
         }
-        if context.is_busy() {
+        if is_full {
             return Err(Ended::receive_maximum());
+        }
+        if context.is_busy() {
+            return Ok(Flow::Retry);
         }
         let request = StoreRequest {
             packet_id,
@@ -178,6 +182,11 @@ impl StoreRequests {
         }
     }
 
+    /// Bytes that are kept for routes of response topics.
+    pub(super) fn memory(&self) -> usize {
+        self.routes.as_ref().map_or(0, |routes| routes.memory())
+    }
+
     /// The machine or the reader has the reply.
     pub(super) fn handle_store_reply(
         &mut self,
@@ -213,7 +222,7 @@ impl StoreRequests {
                 .routes
                 .get_or_insert_default()
                 .current(router, message.topic, None);
-            router.deliver(route, &message, None, &mut context.wake);
+            router.deliver(&route, &message, Origin::default(), &mut context.wake);
         }
         let packet_id = request.packet_id;
         context.acknowledge(packet_id, QoS::AtLeastOnce, ReasonCode::Success, None);
@@ -276,7 +285,9 @@ fn propose_write(
 ) -> Flow {
     // A request that has to wait is offered again and again: it is not copied and hashed each time.
     let is_urgent = properties.high_priority;
-    if !context.broker.services.proposer.has_room(is_urgent) {
+    let proposer = &context.broker.services.proposer;
+    if !proposer.has_room(is_urgent) {
+        proposer.await_room(&context.mailbox);
         return Flow::Retry;
     }
     request.verb = match write.action {

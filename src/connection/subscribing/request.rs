@@ -1,6 +1,6 @@
-//! SUBSCRIBE packets that are not acknowledged yet.
+//! SUBSCRIBE and UNSUBSCRIBE packets that are not acknowledged yet.
 
-use super::retained::RetainedReader;
+use super::retained::Subscription;
 use crate::codec::{PacketId, ReasonCode};
 
 /// A SUBSCRIBE on its way through the log and to the other nodes.
@@ -10,6 +10,43 @@ pub(in crate::connection) struct SubscribeRequest {
     pub(super) packet_id: PacketId,
     /// One per filter; the successes count once the subscription is effective on every live node.
     pub(super) reasons: Box<[ReasonCode]>,
-    /// One per subscription.
-    pub(super) readers: Vec<RetainedReader>,
+    /// One per subscription, until they are applied.
+    pub(super) subscriptions: Vec<Subscription>,
+}
+
+/// An UNSUBSCRIBE on its way through the log.
+#[derive(Debug)]
+pub(in crate::connection) struct UnsubscribeRequest {
+    /// To be acknowledged.
+    pub(super) packet_id: PacketId,
+    pub(super) filters: Box<[Box<str>]>,
+}
+
+#[cfg(test)]
+impl UnsubscribeRequest {
+    /// One without filters.
+    pub(in crate::connection) fn empty() -> UnsubscribeRequest {
+        UnsubscribeRequest {
+            packet_id: PacketId::MIN,
+            filters: Box::default(),
+        }
+    }
+}
+
+impl SubscribeRequest {
+    /// Memory that it takes, about.
+    pub(in crate::connection) fn bytes(&self) -> usize {
+        let subscriptions = self.subscriptions.iter();
+        self.reasons.len() + subscriptions.map(Subscription::bytes).sum::<usize>()
+    }
+}
+
+impl UnsubscribeRequest {
+    /// Memory that it takes, about.
+    pub(in crate::connection) fn bytes(&self) -> usize {
+        let filters = self.filters.iter();
+        filters
+            .map(|filter| size_of::<Box<str>>() + filter.len())
+            .sum()
+    }
 }

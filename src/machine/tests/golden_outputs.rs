@@ -61,6 +61,10 @@ fn put_reply(out: &mut Vec<u8>, reply: &Reply) {
         }
         Reply::Published { matched } => out.extend([5, (*matched).into()]),
         Reply::QuotaExceeded => out.push(6),
+        Reply::Relayed(index) => {
+            out.push(8);
+            put_numbers(out, &[index.0]);
+        }
         Reply::Store(reply) => {
             out.push(7);
             reply.encode(out);
@@ -128,7 +132,9 @@ pub(super) fn put_output(out: &mut Vec<u8>, output: &Output) {
                 Change::Delete { version } => put_bytes(out, version.to_string().as_bytes()),
             }
         }
-        Output::Publish { message, expiry_s } => {
+        Output::Publish {
+            message, expiry_s, ..
+        } => {
             out.push(7);
             put_message(out, message);
             put_numbers(out, &[optional(*expiry_s)]);
@@ -172,6 +178,11 @@ pub(super) fn put_output(out: &mut Vec<u8>, output: &Output) {
         } => {
             out.push(10);
             put_numbers(out, &[connection.0, sequence.0]);
+        }
+        Output::Relayed(batch) => {
+            out.push(13);
+            put_numbers(out, &[batch.from.0, batch.incarnation.0, batch.sequence]);
+            out.extend_from_slice(&batch.messages);
         }
         Output::Dropped { reason, count } => {
             out.push(11);

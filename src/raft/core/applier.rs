@@ -21,6 +21,7 @@ use super::apply::Apply;
 use super::encoding;
 use super::type_config::{Entry, LogId, Payload, SnapshotMeta, StoredMembership, TypeConfig};
 use crate::base::ids::LogIndex;
+use crate::base::pulse::{Phase, busy};
 use crate::machine::tables::{Backing, Tables};
 use crate::raft::metrics::Metrics;
 use crate::storage::{CheckpointError, GroupLog, OpenError, Snapshot, Snapshots, StateDb, fatal};
@@ -109,7 +110,7 @@ impl StateMachineApplier {
             .name("apply".into())
             .spawn(move || {
                 let _guard = StopProcessOnPanic;
-                worker.restored();
+                busy(Phase::Restore, || worker.restored());
                 worker.run(queue);
             })?;
         Ok(StateMachineApplier {
@@ -165,21 +166,23 @@ impl Worker {
             // The caller may have been cancelled; the job is done all the same.
             match job {
                 Job::Apply { entries, done } => {
-                    self.apply(entries);
+                    busy(Phase::Apply, || self.apply(entries));
                     let _ = done.send(());
                 }
                 Job::Snapshot { done } => {
-                    let _ = done.send(self.snapshot());
+                    let taken = busy(Phase::Snapshot, || self.snapshot());
+                    let _ = done.send(taken);
                 }
                 Job::Install {
                     meta,
                     database,
                     done,
                 } => {
-                    let _ = done.send(self.install(meta, database));
+                    let installed = busy(Phase::Snapshot, || self.install(meta, database));
+                    let _ = done.send(installed);
                 }
                 Job::Stop { done } => {
-                    self.target.state.flush();
+                    busy(Phase::Snapshot, || self.target.state.flush());
                     let _ = done.send(());
                     return;
                 }

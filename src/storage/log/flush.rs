@@ -21,6 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::record::{self, META_FAMILY, Meta, Record};
 use super::tail::Tail;
 use crate::base::ids::GroupId;
+use crate::base::pulse::{Phase, busy};
 use crate::storage::database::Database;
 use crate::storage::fatal::fatal;
 use crate::storage::metrics::LogMetrics;
@@ -128,10 +129,12 @@ impl Flusher {
                 gathered.add(meta, job);
                 jobs += 1;
             }
-            self.write(&mut gathered);
-            for after in gathered.after.drain(..) {
-                self.finish(after);
-            }
+            busy(Phase::Log, || {
+                self.write(&mut gathered);
+                for after in gathered.after.drain(..) {
+                    self.finish(after);
+                }
+            });
             if let Some(done) = gathered.stop {
                 self.queue.close();
                 if let Err(error) = self.db.flush_wal(true) {

@@ -65,6 +65,19 @@ fn a_session_with_a_new_owner_owes_nothing() {
     assert_eq!(context.requests.len(), 0);
 }
 
+#[test]
+fn p12_durable_sessions_get_no_subscriptions_while_disks_are_low() {
+    for (is_durable, proposed) in [(true, 0), (false, 1)] {
+        let (mut subscribing, mut context) =
+            (Subscribing::default(), Context::for_tests(is_durable));
+        context.broker.state.set_refuses_writes(true);
+        handle(&mut subscribing, &mut context, SUBSCRIBE);
+        assert_eq!(context.requests.len(), proposed);
+        let refused = context.take_acknowledgements();
+        assert_eq!(refused == b"\x90\x04\0\x05\0\x97", is_durable);
+    }
+}
+
 /// A connection of a node that has a retained message of each topic, in log entry 1.
 fn with_retained(topics: &[String], payload: &[u8]) -> Context {
     let mut context = Context::for_tests(false);

@@ -3,8 +3,7 @@
 use super::acknowledgements::AcknowledgementsInLog;
 use super::publishing::request::{DirectPublish, LoggedPublish};
 use super::store_requests::request::StoreRequest;
-use super::subscribing::request::SubscribeRequest;
-use crate::codec::PacketId;
+use super::subscribing::request::{SubscribeRequest, UnsubscribeRequest};
 use crate::mailbox::RequestId;
 
 /// A request under way. Its type tells which part of the connection gets the reply; the content is private to that
@@ -17,8 +16,8 @@ pub(super) enum Request {
     DirectPublish(DirectPublish),
     /// SUBSCRIBE.
     Subscribe(SubscribeRequest),
-    /// UNSUBSCRIBE, to be acknowledged under this id.
-    Unsubscribe(PacketId),
+    /// UNSUBSCRIBE.
+    Unsubscribe(UnsubscribeRequest),
     /// Acknowledgements of the client on their way through the log.
     Acknowledge(AcknowledgementsInLog),
     /// A request to the state store.
@@ -66,6 +65,15 @@ impl Requests {
         self.slots.get_mut(request_id as usize)?.as_mut()
     }
 
+    /// SUBSCRIBEs under way, to be changed.
+    pub(super) fn subscribes_mut(&mut self) -> impl Iterator<Item = &mut SubscribeRequest> {
+        let slots = self.slots.iter_mut().flatten();
+        slots.filter_map(|request| match request {
+            Request::Subscribe(request) => Some(request),
+            _ => None,
+        })
+    }
+
     /// Takes a request out.
     pub(super) fn remove(&mut self, request_id: RequestId) -> Option<Request> {
         let request = self.slots.get_mut(request_id as usize)?.take()?;
@@ -98,12 +106,15 @@ mod tests {
     fn ids_are_used_again_and_many_slots_are_given_back() {
         let mut requests = Requests::default();
         let mut ids: Vec<_> = (0..6)
-            .map(|_| requests.insert(Request::Unsubscribe(PacketId::MIN)))
+            .map(|_| requests.insert(Request::Unsubscribe(UnsubscribeRequest::of_nothing())))
             .collect();
         assert_eq!(ids, [0, 1, 2, 3, 4, 5]);
         assert!(requests.remove(3).is_some() && requests.remove(3).is_none());
         assert!(requests.get(3).is_none() && requests.get(9).is_none());
-        assert_eq!(requests.insert(Request::Unsubscribe(PacketId::MIN)), 3);
+        assert_eq!(
+            requests.insert(Request::Unsubscribe(UnsubscribeRequest::of_nothing())),
+            3
+        );
         for id in ids.drain(..) {
             requests.remove(id);
         }

@@ -9,14 +9,16 @@ mod retained;
 use std::collections::VecDeque;
 
 use super::context::{Context, Flow};
+use super::end::Ended;
 use super::requests::Request;
 use crate::base::ids::{LogIndex, NodeId};
 use crate::base::proto::command::{self, command::Kind};
 use crate::codec::{PacketId, QoS, ReasonCode, SubAck, Subscribe, UnsubAck, Unsubscribe, encode};
 use crate::machine::effect::Reply;
 use crate::mailbox::RequestId;
+use crate::telemetry::labels::DisconnectReason;
 use crate::topic::Filter;
-use request::SubscribeRequest;
+use request::{SubscribeRequest, UnsubscribeRequest};
 use retained::{Reading, RetainedReader, Subscription};
 
 /// The client's side of subscribing.
@@ -36,13 +38,16 @@ impl Subscribing {
     }
 
     /// SUBSCRIBE.
+    ///
+    /// # Errors
+    /// Its SUBACK is larger than the client accepts.
     pub(super) fn handle_subscribe(
         &mut self,
         context: &mut Context,
         subscribe: &Subscribe<'_>,
-    ) -> Flow {
+    ) -> Result<Flow, Ended> {
         if context.is_busy() {
-            return Flow::Retry;
+            return Ok(Flow::Retry);
         }
         let identifier = subscribe.subscription_id.map_or(0, |id| id.get());
         let mut reasons = Vec::new();
@@ -75,9 +80,10 @@ impl Subscribing {
             });
         }
         let packet_id = subscribe.packet_id;
+        check_size(context, reasons.len())?;
         if subscriptions.is_empty() {
             send_suback(context, packet_id, &reasons);
-            return Flow::Continue;
+            return Ok(Flow::Continue);
         }
         let command = command::Subscribe {
             client_id: context.options.client_id.to_string(),
@@ -91,25 +97,53 @@ impl Subscribing {
         };
         let flow = context.propose(Kind::Subscribe(command), Request::Subscribe(request));
         self.unapplied += u32::from(flow == Flow::Continue);
-        flow
+        Ok(flow)
     }
 
     /// UNSUBSCRIBE.
+    ///
+    /// # Errors
+    /// Before MQTT 5, one of its filters is none: there is no other answer `[MQTT-4.7.3-1]`. Or its UNSUBACK is larger
+    /// than the client accepts.
     pub(super) fn handle_unsubscribe(
         &mut self,
         context: &mut Context,
         unsubscribe: &Unsubscribe<'_>,
-    ) -> Flow {
+    ) -> Result<Flow, Ended> {
         if context.is_busy() {
-            return Flow::Retry;
+            return Ok(Flow::Retry);
+        }
+        let is_v5 = context.options.version.is_v5();
+        let filters: Vec<Option<Box<str>>> = unsubscribe
+            .filters
+            .iter()
+            .map(|filter| Filter::parse(filter).is_ok().then(|| filter.into()))
+            .collect();
+        if is_v5 {
+            check_size(context, filters.len())?;
+        } else if filters.iter().any(Option::is_none) {
+            return Err(Ended::protocol("UNSUBSCRIBE names an invalid topic filter"));
+        }
+        let valid: Vec<String> = filters
+            .iter()
+            .flatten()
+            .map(|filter| filter.to_string())
+            .collect();
+        let request = UnsubscribeRequest {
+            packet_id: unsubscribe.packet_id,
+            filters,
+        };
+        if valid.is_empty() {
+            send_unsuback(context, &request, &[]);
+            return Ok(Flow::Continue);
         }
         let command = command::Unsubscribe {
             client_id: context.options.client_id.to_string(),
             connection: context.mailbox.connection.0,
-            filters: unsubscribe.filters.iter().map(str::to_owned).collect(),
+            filters: valid,
         };
-        let request = Request::Unsubscribe(unsubscribe.packet_id);
-        context.propose(Kind::Unsubscribe(command), request)
+        let request = Request::Unsubscribe(request);
+        Ok(context.propose(Kind::Unsubscribe(command), request))
     }
 
     /// The machine has applied a SUBSCRIBE or UNSUBSCRIBE.
@@ -123,7 +157,9 @@ impl Subscribing {
             Reply::Subscribed { index, new } => {
                 self.handle_subscribed(context, request_id, *index, new);
             }
-            Reply::Unsubscribed(removed) => handle_unsubscribed(context, request_id, removed),
+            Reply::Unsubscribed(removed) => {
+                self.handle_unsubscribed(context, request_id, removed);
+            }
             // The session has a new owner; this connection is about to end.
             _ => {
                 if let Some(Request::Subscribe(_)) = context.requests.remove(request_id) {
@@ -143,6 +179,10 @@ impl Subscribing {
     ) {
         self.unapplied -= 1;
         if let Some(Request::Subscribe(request)) = context.requests.get_mut(request_id) {
+            // A subscription that replaces another one sends what it asks for itself (MQTT 5.0 §3.8.4).
+            let replacing = &request.readers;
+            self.readers
+                .retain(|reader| replacing.iter().all(|new| new.filter() != reader.filter()));
             let mut new = new.iter();
             let readers = &mut request.readers;
             readers.retain_mut(|reader| reader.start(index, new.next().is_some_and(|new| *new)));
@@ -168,6 +208,28 @@ impl Subscribing {
             self.readers.extend(request.readers);
             send_suback(context, request.packet_id, &request.reasons);
         }
+    }
+
+    /// The subscriptions have ended: no retained message is read for them any more.
+    fn handle_unsubscribed(
+        &mut self,
+        context: &mut Context,
+        request_id: RequestId,
+        removed: &[bool],
+    ) {
+        let Some(Request::Unsubscribe(request)) = context.requests.remove(request_id) else {
+            return;
+        };
+        let has_ended = |reader: &RetainedReader| {
+            let mut ended = request.filters.iter().flatten();
+            ended.any(|filter| **filter == *reader.filter())
+        };
+        self.readers.retain(|reader| !has_ended(reader));
+        // Those of a SUBSCRIBE before it whose SUBACK waits for other nodes.
+        for subscribe in context.requests.subscribes_mut() {
+            subscribe.end_readers(has_ended);
+        }
+        send_unsuback(context, &request, removed);
     }
 
     /// Puts the next page of retained messages into the mailbox; tells whether anything is there now.
@@ -199,27 +261,50 @@ impl Subscribing {
     }
 }
 
-fn handle_unsubscribed(context: &mut Context, request_id: RequestId, removed: &[bool]) {
-    let Some(Request::Unsubscribe(packet_id)) = context.requests.remove(request_id) else {
-        return;
-    };
-    let reasons: Vec<_> = removed
+/// [MQTT-3.1.2-24]: SUBACK and UNSUBACK have a code for each filter, so they may be larger than the client accepts. It
+/// would wait for them for ever; so it is told before anything is done.
+fn check_size(context: &Context, codes: usize) -> Result<(), Ended> {
+    // Fixed header, packet id, and no properties.
+    let size = 1 + 4 + 2 + 1 + codes;
+    if size <= context.options.limits.max_packet_size as usize {
+        return Ok(());
+    }
+    let reasons = vec![ReasonCode::Success; codes];
+    let packet = SubAck::new(PacketId::MIN, &reasons);
+    let (version, limits) = (context.options.version, context.options.limits);
+    match encode::suback(&mut Vec::new(), version, &packet, limits) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(Ended::disconnect(
+            DisconnectReason::PacketTooLarge,
+            ReasonCode::PacketTooLarge,
+            "the answer to so many topic filters is larger than the client accepts",
+        )),
+    }
+}
+
+/// `removed` has one entry per valid filter.
+fn send_unsuback(context: &mut Context, request: &UnsubscribeRequest, removed: &[bool]) {
+    let mut removed = removed.iter();
+    let reasons: Vec<_> = request
+        .filters
         .iter()
-        .map(|removed| match removed {
-            true => ReasonCode::Success,
-            false => ReasonCode::NoSubscriptionExisted,
+        .map(|filter| match filter.as_ref().map(|_| removed.next()) {
+            None => ReasonCode::TopicFilterInvalid,
+            Some(Some(true)) => ReasonCode::Success,
+            Some(_) => ReasonCode::NoSubscriptionExisted,
         })
         .collect();
     let (version, limits) = (context.options.version, context.options.limits);
+    let packet = UnsubAck::new(request.packet_id, &reasons);
     let out = context.output.acknowledgements();
-    // One reason code per filter always fits where the request did.
-    let _ = encode::unsuback(out, version, &UnsubAck::new(packet_id, &reasons), limits);
+    // It was seen to fit when the request came.
+    let _ = encode::unsuback(out, version, &packet, limits);
 }
 
 fn send_suback(context: &mut Context, packet_id: PacketId, reasons: &[ReasonCode]) {
     let (version, limits) = (context.options.version, context.options.limits);
     let out = context.output.acknowledgements();
-    // One reason code per filter always fits where the request did.
+    // It was seen to fit when the request came.
     let _ = encode::suback(out, version, &SubAck::new(packet_id, reasons), limits);
 }
 

@@ -64,6 +64,11 @@ impl RetainedReader {
         }
     }
 
+    /// The filter subscribed to.
+    pub(super) fn filter(&self) -> &str {
+        &self.subscription.filter
+    }
+
     /// The subscription was made by this log entry; tells whether retained messages are to be read for it.
     pub(super) fn start(&mut self, index: LogIndex, is_new: bool) -> bool {
         self.index = index;

@@ -44,7 +44,7 @@ fresh: ## set-up on a minimal Debian 12 and 13, as root and as a user; needs roo
 bench: ## figures, beside etcd, Mosquitto, rumqttd, RabbitMQ and NATS, as far as they are installed
 	@$(WITH) test scripts/bench
 
-chaos: ## faults from a seed, for minutes: SEED=7 SECONDS_OF_FAULTS=300
+chaos: ## faults from a seed, for minutes: SEED=7 SECONDS_OF_FAULTS=300; STALLS=1: disks that stall
 	@$(WITH) test scripts/chaos
 
 azure: ## Azure IoT Operations' own state store client against three nodes

@@ -14,6 +14,7 @@
 //! * [`delivery`] does the same for messages, which [`record`] keeps: publishers and durable subscribers that fail over
 //!   from node to node.
 //! * [`flow`] has publishers with large windows and slow subscribers.
+//! * [`hostile`] has clients that behave beside one that does not.
 //! * [`script`] runs programs that use other people's clients.
 
 pub mod check;
@@ -24,6 +25,7 @@ pub mod corpus;
 pub mod delivery;
 pub mod flow;
 pub mod history;
+pub mod hostile;
 pub mod http;
 pub mod random;
 pub mod record;

@@ -136,6 +136,28 @@ pub const OUTBOX_OVERRUN: usize = 4;
 /// needs.
 pub const PUBLISHER_UNACKNOWLEDGED_BYTES: usize = 128 << 10;
 
+/// Bytes of a message body from which its subscribers share one copy. Smaller ones are copied into each subscriber's
+/// buffer, which is faster than a segment of their own.
+pub const SHARED_BODY_BYTES: usize = 8 << 10;
+
+/// Bytes of topics that one client's aliases may name, those of this node towards it: a long topic saves more when it
+/// is sent as an alias, but each is kept as long as the connection lasts.
+pub const CLIENT_TOPIC_ALIAS_BYTES: usize = 64 << 10;
+
+/// Bytes of topics in one connection's cache of routes.
+pub const CACHED_ROUTE_BYTES: usize = 256 << 10;
+
+/// Bytes of a client's packets that are read while its PUBLISH packets wait. What does not depend on them, such as
+/// PINGREQ and PUBACK, is found among them and handled; above this the client is not read.
+pub const HELD_INPUT_BYTES: usize = 256 << 10;
+
+/// Work of one turn of a connection: packets, and deliveries to connections of this node (a delivery of a long packet
+/// counts more). Some milliseconds; after it other connections have their turn.
+pub const TURN_WORK: usize = 16_384;
+
+/// Bytes that a connection writes in one turn.
+pub const TURN_WRITTEN_BYTES: usize = 4 << 20;
+
 /// Remembered replies that a request is compared with. More than one of a client have the same correlation data and
 /// 64-bit fingerprint only if somebody constructed them; such a client loses the older ones.
 pub const SIMILAR_REQUESTS: usize = 8;

@@ -47,7 +47,7 @@ pub use property::{PayloadFormat, Property, PropertyId, UserProperties, UserProp
 pub use publish::{
     Publish, PublishProperties, PublishPropertiesBuf, decode_publish, refused_publish,
 };
-pub use publish_encode::{PublishHeader, TopicAlias, encode_publish};
+pub use publish_encode::{PublishHeader, TopicAlias, encode_publish, encode_publish_beginning};
 pub use reason::ReasonCode;
 pub use suback::{SubAck, UnsubAck};
 pub use subscribe::{FilterRequest, Filters, Subscribe};

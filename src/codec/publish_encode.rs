@@ -113,6 +113,40 @@ pub fn encode_publish(
     payload: &[u8],
     header: &PublishHeader<'_>,
 ) -> Result<usize, EncodeError> {
+    let size = write_beginning(
+        out,
+        topic,
+        forwardable,
+        payload.len(),
+        header,
+        payload.len(),
+    )?;
+    out.extend_from_slice(payload);
+    Ok(size)
+}
+
+/// Writes a PUBLISH without its payload of `payload_length` bytes, which the caller sends behind it. Returns the size
+/// of the whole packet in bytes; errors are those of [`encode_publish`].
+pub fn encode_publish_beginning(
+    out: &mut Vec<u8>,
+    topic: &str,
+    forwardable: &[u8],
+    payload_length: usize,
+    header: &PublishHeader<'_>,
+) -> Result<usize, EncodeError> {
+    write_beginning(out, topic, forwardable, payload_length, header, 0)
+}
+
+/// Writes everything before the payload; `follows` bytes are to be appended behind it.
+#[inline]
+fn write_beginning(
+    out: &mut Vec<u8>,
+    topic: &str,
+    forwardable: &[u8],
+    payload_length: usize,
+    header: &PublishHeader<'_>,
+    follows: usize,
+) -> Result<usize, EncodeError> {
     let is_v5 = header.version.is_v5();
     let topic = match header.topic_alias {
         Some(TopicAlias {
@@ -127,7 +161,7 @@ pub fn encode_publish(
         (_, Some(id)) => Some(id),
         (_, None) => return Err(EncodeError::PacketIdMissing),
     };
-    let mut remaining = 2 + topic.len() + payload.len();
+    let mut remaining = 2 + topic.len() + payload_length;
     remaining += if packet_id.is_some() { 2 } else { 0 };
     let mut property_length = 0;
     if is_v5 {
@@ -137,7 +171,7 @@ pub fn encode_publish(
     }
     let length = write::check_size(remaining, header.max_packet_size)?;
     let size = 1 + write::variable_length(length) + remaining;
-    out.reserve(size);
+    out.reserve(size - payload_length + follows);
     out.push(header.first_byte());
     write::variable(out, length);
     out.extend_from_slice(&topic_length.to_be_bytes());
@@ -150,6 +184,5 @@ pub fn encode_publish(
         header.write_properties(out);
         out.extend_from_slice(forwardable);
     }
-    out.extend_from_slice(payload);
     Ok(size)
 }

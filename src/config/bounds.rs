@@ -42,3 +42,6 @@ pub const LONGEST_RESPONSE_INFORMATION_BYTES: usize = 1_024;
 
 /// Largest file of users that is read, some 400,000 users; it is kept in memory.
 pub const LARGEST_USERS_FILE_BYTES: u64 = 64 << 20;
+
+/// Most memory that a setting may ask for: 64 TiB, more than any machine has.
+pub const MOST_MEMORY_BYTES: u64 = 1 << 46;

@@ -5,6 +5,10 @@ use std::collections::BTreeMap;
 use super::keys::Config;
 use super::setting::Address;
 
+/// How many times `mqtt.outbox_max_bytes` a connection may need: four times are messages that wait for it, see
+/// [`crate::base::limits::OUTBOX_OVERRUN`], the others are answers and input.
+const LEAST_CONNECTION_MEMORY: usize = 6;
+
 /// A rule that is broken.
 pub struct Finding {
     /// The keys it concerns, the one to change first.
@@ -232,6 +236,19 @@ fn sizes(config: &Config, found: &mut Vec<Finding>) {
                 mqtt.outbox_max_bytes, mqtt.max_packet_size_bytes
             ),
             format!("at least {} bytes", mqtt.max_packet_size_bytes),
+        );
+    }
+    let least = LEAST_CONNECTION_MEMORY * mqtt.outbox_max_bytes;
+    if mqtt.connection_memory_bytes != 0 && mqtt.connection_memory_bytes < least {
+        add(
+            found,
+            &["mqtt.connection_memory_bytes", "mqtt.outbox_max_bytes"],
+            format!(
+                "{} bytes is less than {LEAST_CONNECTION_MEMORY} times mqtt.outbox_max_bytes ({}): clients that are only \
+                 slow would be disconnected",
+                mqtt.connection_memory_bytes, mqtt.outbox_max_bytes
+            ),
+            format!("at least {least} bytes, or 0 for the default"),
         );
     }
     let hint = &mqtt.response_information;

@@ -9,11 +9,11 @@ use std::path::PathBuf;
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::bounds;
 use super::setting::{
     Address, ClusterName, Input, LogFormat, LogLevel, Member, OutboxPolicy, QueuePolicy, Setting,
     SettingError,
 };
+use super::{bounds, machine};
 
 /// One key, as the loader and the reference page see it.
 pub struct Key {
@@ -247,6 +247,24 @@ config! {
         /// The Response Information that a client gets when it asks for it (MQTT 5): the prefix of its response topics.
         /// `{client_id}` stands for its client identifier. Empty: none is sent.
         response_information: String = "clients/{client_id}".into(), "";
+        /// Bytes of everything that this node keeps in memory for one client: what waits for it, what it has sent and
+        /// waits to be handled, and what it has set up. A client is read no further before it comes to that; where
+        /// reading less does not help, the connection ends with reason 0x97. 0: eight times `mqtt.outbox_max_bytes`,
+        /// and at least eight times `mqtt.max_packet_size_bytes`, and at least 1 MiB.
+        connection_memory_bytes: usize = 0, "bytes", 0..=bounds::MOST_MEMORY_BYTES;
+        /// Largest CONNECT: it is kept in memory before its client has proved who it is.
+        connect_max_bytes: u32 = 65_536, "bytes", 128..=bounds::LARGEST_PACKET_BYTES;
+        /// Connections that this node accepts per second; further ones wait in the system's queue. 0: no bound.
+        connection_rate: u32 = 0, "connections/s", 0..=1_000_000;
+        /// PUBLISH packets that one client may send per second, a second's worth at once. It is read more slowly, and
+        /// nothing is dropped. 0: no bound.
+        client_message_rate: u32 = 0, "messages/s", 0..=10_000_000;
+        /// Bytes that one client may send per second, in the same way. 0: no bound.
+        client_byte_rate: u64 = 0, "bytes/s", 0..=1_000_000_000_000;
+        /// Time after which a connection ends when nothing is heard of the client's machine: what was sent is not
+        /// acknowledged by its TCP, or probes of an idle connection are not answered. It finds dead clients that have
+        /// no keep-alive. A client that reads nothing for so long while something waits for it ends, too. 0: never.
+        tcp_timeout_s: u16 = 120, "s", 0..=32_767;
         /// Longest time from the TCP connection to the end of authentication; also the longest time of a
         /// re-authentication.
         connect_timeout_s: u16 = 10, "s", 1..=600;
@@ -303,6 +321,11 @@ config! {
     runtime: RuntimeConfig {
         /// Threads that serve connections; replication has one of its own. 0: one per core.
         worker_threads: usize = 0, "threads", 0..=bounds::MOST_WORKER_THREADS;
+        /// Memory for clients: what waits for them, and what they have sent and waits to be handled. When it is used
+        /// up, new connections are refused with reason 0x97 (quota exceeded), and those that have the most of it end
+        /// with the same reason. 0: a quarter of the machine's memory, or of the control group's limit if that is
+        /// lower.
+        client_memory_bytes: usize = 0, "bytes", 0..=bounds::MOST_MEMORY_BYTES;
     }
 
     /// What happens on SIGTERM and Ctrl-C.
@@ -352,6 +375,14 @@ impl RuntimeConfig {
         match self.worker_threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             threads => threads,
+        }
+    }
+
+    /// Memory for clients, bytes: the configured one, or a quarter of what this process may use.
+    pub fn client_memory(&self) -> usize {
+        match self.client_memory_bytes {
+            0 => usize::try_from(machine::memory_bytes() / 4).unwrap_or(usize::MAX),
+            bytes => bytes,
         }
     }
 }

@@ -8,6 +8,7 @@ pub mod bounds;
 mod check;
 mod keys;
 mod load;
+mod machine;
 mod problem;
 mod reference;
 mod setting;

@@ -4,6 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
+use super::rate::TokenBucket;
 use super::routing_lease::RoutingLease;
 use super::sys::{SysPublisher, SysTopics};
 use crate::auth::{self, Authenticator, Exchange};
@@ -15,6 +18,7 @@ use crate::forward::hand_over::HandOvers;
 use crate::machine::read;
 use crate::machine::tables::Backing;
 use crate::mailbox::back_pressure::OutboxLimits;
+use crate::mailbox::memory::NodeMemory;
 use crate::replica::applier::View;
 use crate::replica::clock::Clock;
 use crate::replica::proposer::Proposer;
@@ -56,11 +60,26 @@ pub(crate) struct Settings {
     pub(crate) outbox: Arc<OutboxLimits>,
 }
 
+/// The least that `mqtt.connection_memory_bytes` may be, bytes: room for requests and acknowledgements of a client
+/// whose packets are small.
+const LEAST_CONNECTION_MEMORY: usize = 1 << 20;
+
 impl Settings {
     /// The settings of a node; `metrics` counts what its outboxes drop.
     pub(crate) fn new(config: &Config, metrics: &Arc<Metrics>) -> Settings {
         let mqtt = config.mqtt.clone();
+        let connection_bytes = match mqtt.connection_memory_bytes {
+            0 => {
+                let largest = mqtt
+                    .outbox_max_bytes
+                    .max(mqtt.max_packet_size_bytes as usize);
+                (8 * largest).max(LEAST_CONNECTION_MEMORY)
+            }
+            bytes => bytes,
+        };
         let outbox = OutboxLimits {
+            connection_bytes,
+            memory: NodeMemory::new(config.runtime.client_memory()),
             bytes: mqtt.outbox_max_bytes,
             stall: Duration::from_secs(mqtt.outbox_stall_s.into()),
             full: mqtt.outbox_full,
@@ -94,6 +113,8 @@ pub(crate) struct NodeState {
     draining: AtomicBool,
     routing_lease: RoutingLease,
     next_connection: AtomicU64,
+    /// Paces new connections.
+    pub(super) connection_rate: Mutex<TokenBucket>,
 }
 
 impl Default for NodeState {
@@ -105,6 +126,7 @@ impl Default for NodeState {
             draining: AtomicBool::new(false),
             routing_lease: RoutingLease::default(),
             next_connection: AtomicU64::new(1),
+            connection_rate: Mutex::default(),
         }
     }
 }

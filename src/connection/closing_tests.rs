@@ -15,7 +15,7 @@ use crate::codec::QoS;
 use crate::connection::context::Context as Surroundings;
 use crate::connection::coordinator::Opened;
 use crate::machine::effect::Reply;
-use crate::mailbox::{Mailbox, WakeList};
+use crate::mailbox::{Mailbox, NewPacket, WakeList, Withheld};
 use crate::replica::proposer::{Cursor, SequencedProposal};
 use crate::session::Sequence;
 
@@ -72,8 +72,12 @@ impl Client {
         let mut task = Task {
             connection,
             stream,
-            unfinished: Vec::new(),
+            input: Input::new(Vec::new()),
+            charge: Charge::new(&broker.settings.outbox.memory, 0),
             drain_timeout: DrainTimeout::default(),
+            has_yielded: false,
+            liveness: Liveness::new(0, Instant::now()),
+            rate: None,
         };
         let mut client = Client {
             broker,
@@ -92,12 +96,15 @@ impl Client {
     async fn receive(&mut self) {
         // Packet id 1 follows from number 1.
         let packet = b"\x32\x06\0\x01t\0\x01\0";
-        let pushed = self
-            .mailbox
-            .push_granted(QoS::AtLeastOnce, None, Sequence(1), |out| {
-                out.extend_from_slice(packet);
-                Ok(Some(out.len() - 3))
-            });
+        let granted = Withheld {
+            sequence: Sequence(1),
+            dup: false,
+        };
+        let new = NewPacket::of(QoS::AtLeastOnce);
+        let pushed = self.mailbox.push_granted(new, granted, |out| {
+            out.extend_from_slice(packet);
+            Ok(Some(out.len() - 3))
+        });
         pushed.expect("it fits");
         self.mailbox.wake();
         let mut read = [0; 8];

@@ -34,6 +34,8 @@ pub(super) struct Context {
     pub(super) output: OutputBuffers,
     /// Connections to wake when the batch of packets is done.
     pub(super) wake: WakeList,
+    /// Work done in this turn, in units of [`crate::base::limits::TURN_WORK`].
+    pub(super) work: usize,
 }
 
 impl Context {
@@ -65,10 +67,17 @@ impl Context {
         match submit(&self.broker.services.proposer, kind, reply_to) {
             Ok(()) => Flow::Continue,
             Err(Overloaded) => {
+                self.broker.services.proposer.await_room(&self.mailbox);
                 self.requests.remove(request_id);
                 Flow::Retry
             }
         }
+    }
+
+    /// The packet waits until this node may deliver messages past the log.
+    pub(super) fn await_routing_lease(&self) -> Flow {
+        self.broker.state.routing_lease().wait(&self.mailbox);
+        Flow::Retry
     }
 
     /// Acknowledges a PUBLISH of the client: PUBREC with QoS 2, else PUBACK.
@@ -104,7 +113,7 @@ impl Context {
     /// The standard orders each kind by itself only `[MQTT-4.6.0-1]` `[MQTT-4.6.0-4]`.
     pub(super) fn resend_pubrel(&mut self, packet_id: PacketId) {
         let ack = Ack::with_reason(packet_id, ReasonCode::Success);
-        let out = self.output.packets();
+        let out = &mut self.output.packets().bytes;
         // An acknowledgement without properties always fits.
         let _ = encode::pubrel(out, self.options.version, &ack, self.options.limits);
     }
@@ -168,6 +177,7 @@ impl Context {
             requests: Requests::default(),
             output: OutputBuffers::default(),
             wake: WakeList::default(),
+            work: 0,
         }
     }
 

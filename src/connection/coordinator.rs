@@ -22,7 +22,9 @@ use super::publishing::Publishing;
 use super::requests::{Request, Requests};
 use super::store_requests::StoreRequests;
 use super::subscribing::Subscribing;
+use super::withheld;
 use crate::base::ids::SessionId;
+use crate::base::limits;
 use crate::base::proto::command::{self, command::Kind};
 use crate::base::time::elapsed_now;
 use crate::codec::{
@@ -46,6 +48,18 @@ pub(super) struct Opened {
     pub(super) received: Vec<u16>,
 }
 
+/// Bytes that a connection keeps for its client, the input left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Memory {
+    /// What waits for the socket, and requests under way. A client that has much of it is not read: reading it would
+    /// add to it, and it goes without being read.
+    pub(super) answers: usize,
+    /// Everything.
+    pub(super) all: usize,
+    /// Everything but message bodies that other connections may have, too.
+    pub(super) owned: usize,
+}
+
 /// A connection.
 pub(super) struct Connection {
     context: Context,
@@ -55,6 +69,8 @@ pub(super) struct Connection {
     acknowledgements: Acknowledgements,
     store_requests: StoreRequests,
     authentication: Authentication,
+    /// Messages of the session's queue wait there until there is room.
+    has_withheld: bool,
     /// Who waits for what the client has sent to be proposed. Of two at once, the first waits no longer.
     hand_over: Option<oneshot::Sender<()>>,
 }
@@ -83,6 +99,7 @@ impl Connection {
                 requests: Requests::default(),
                 output: OutputBuffers::new(connack),
                 wake: WakeList::default(),
+                work: 0,
             },
             publishing: Publishing::new(receive_maximum, opened.received, logged_through),
             subscribing: Subscribing::default(),
@@ -90,6 +107,7 @@ impl Connection {
             acknowledgements: Acknowledgements::default(),
             store_requests: StoreRequests::default(),
             authentication: Authentication::default(),
+            has_withheld: false,
             hand_over: None,
         }
     }
@@ -104,38 +122,44 @@ impl Connection {
         &mut self.context
     }
 
-    /// Handles the packets at the start of `bytes` and returns how many bytes they took, and whether the next one must
-    /// wait.
-    pub(super) fn handle_bytes(&mut self, bytes: &[u8]) -> (usize, Result<Flow, Ended>) {
+    /// A batch of packets begins.
+    ///
+    /// # Errors
+    /// When the node does not serve any more.
+    pub(super) fn begin_turn(&mut self) -> Result<(), Ended> {
+        self.context.work = 0;
         let state = &self.context.broker.state;
         let now = elapsed_now();
         if !state.is_serving_at(now) {
-            return (0, Err(End::Unavailable.into()));
+            return Err(End::Unavailable.into());
         }
         self.publishing
             .begin_batch(state.routing_lease().is_valid_at(now));
-        let handled = self.handle_packets(bytes);
+        Ok(())
+    }
+
+    /// The batch of packets is over.
+    pub(super) fn end_turn(&mut self) {
         self.propose_acknowledgements();
-        handled
+        self.context.wake.wake();
     }
 
-    fn handle_packets(&mut self, bytes: &[u8]) -> (usize, Result<Flow, Ended>) {
-        let max_packet_size = self.context.broker.settings.mqtt.max_packet_size_bytes;
-        let mut taken = 0;
-        loop {
-            let found = match frame::next(&bytes[taken..], max_packet_size) {
-                Ok(Some(found)) => found,
-                Ok(None) => return (taken, Ok(Flow::Continue)),
-                Err(error) => return (taken, Err(error.into())),
-            };
-            match self.handle_frame(found) {
-                Ok(Flow::Continue) => taken += found.length,
-                other => return (taken, other),
-            }
-        }
+    /// Whether other connections should have their turn.
+    pub(super) fn is_turn_over(&self) -> bool {
+        self.context.work >= limits::TURN_WORK
     }
 
-    fn handle_frame(&mut self, found: frame::Frame<'_>) -> Result<Flow, Ended> {
+    /// The largest packet that the client may send.
+    pub(super) fn max_packet_size(&self) -> u32 {
+        self.context.broker.settings.mqtt.max_packet_size_bytes
+    }
+
+    /// Handles one packet.
+    ///
+    /// # Errors
+    /// When the connection must end.
+    pub(super) fn handle_frame(&mut self, found: frame::Frame<'_>) -> Result<Flow, Ended> {
+        self.context.work += 1;
         let packet = codec::decode(self.context.options.version, found)
             .map_err(|error| self.refuse_malformed(found, error))?;
         let context = &mut self.context;
@@ -320,9 +344,9 @@ impl Connection {
         {
             return Err(End::Unavailable.into());
         }
-        while self.context.mailbox.is_filled() || self.read_retained() {
-            self.context.mailbox.take(contents);
-            for item in std::mem::take(&mut contents.items) {
+        while self.context.mailbox.is_filled() || self.read_withheld() {
+            self.has_withheld = self.context.mailbox.take(contents);
+            for item in contents.take_items() {
                 self.handle_item(item)?;
             }
             self.count_sent(std::mem::take(&mut contents.counts));
@@ -335,12 +359,28 @@ impl Connection {
         Ok(())
     }
 
-    /// Fills the mailbox with retained messages, when there is nothing else to send.
-    fn read_retained(&mut self) -> bool {
-        self.subscribing.has_retained()
-            && self.context.output.is_empty()
-            && !self.outbound.has_backlog()
-            && self.subscribing.read_retained(&self.context)
+    /// Whether retained messages are to be sent now: everything else that was taken out of the mailbox is.
+    pub(super) fn wants_replay(&self) -> bool {
+        let is_behind = self.outbound.has_backlog();
+        self.context.output.is_empty() && self.subscribing.wants_retained(&self.context, is_behind)
+    }
+
+    /// Sends the next page of retained messages, if they are to be sent. Called once per turn of the connection, before
+    /// the mailbox is drained.
+    pub(super) fn replay(&mut self, contents: &mut Contents) {
+        if !self.wants_replay() {
+            return;
+        }
+        self.subscribing.read_retained(&self.context, contents);
+        self.count_sent(std::mem::take(&mut contents.counts));
+        if !contents.packets.is_empty() {
+            self.outbound.send(contents, self.context.output.packets());
+        }
+    }
+
+    /// Reads messages of the session's queue that were granted while the client was behind.
+    fn read_withheld(&mut self) -> bool {
+        self.has_withheld && withheld::read(&self.context, self.unsent_bytes())
     }
 
     fn count_sent(&self, counts: [u32; 3]) {
@@ -405,7 +445,21 @@ impl Connection {
     /// Bytes that the client has not got: those that wait for the socket, and those that wait for room in its receive
     /// maximum.
     pub(super) fn unsent_bytes(&self) -> usize {
-        self.context.output.unsent().len() + self.outbound.backlog_bytes()
+        self.context.output.unsent() + self.outbound.backlog_bytes()
+    }
+
+    /// What the connection keeps for its client.
+    pub(super) fn memory(&self) -> Memory {
+        let (output, requests) = (&self.context.output, &self.context.requests);
+        let (backlog, owned_backlog) = (self.outbound.backlog_bytes(), self.outbound.owned_bytes());
+        let state =
+            self.publishing.memory() + self.subscribing.memory() + self.store_requests.memory();
+        let answers = output.waiting() + requests.bytes();
+        Memory {
+            answers,
+            all: answers + backlog + state,
+            owned: output.owned() + requests.bytes() + owned_backlog + state,
+        }
     }
 
     /// When the re-authentication under way must be over.
@@ -429,7 +483,8 @@ impl Connection {
         packet.reason_string = Some(text);
         let (version, limits) = (context.options.version, context.options.limits);
         // Before 5.0 there is no such packet: the socket is closed.
-        let _ = encode::disconnect(context.output.packets(), version, &packet, limits);
+        let packets = &mut context.output.packets().bytes;
+        let _ = encode::disconnect(packets, version, &packet, limits);
     }
 
     /// Whether another connection is about to take the session over.

@@ -124,6 +124,16 @@ impl From<End> for Ended {
                 ReasonCode::QuotaExceeded,
                 "the client reads more slowly than its subscriptions' messages come",
             ),
+            End::ConnectionMemory => Ended::disconnect(
+                Cause::ConnectionMemory,
+                ReasonCode::QuotaExceeded,
+                "more is kept for the client than one connection may have",
+            ),
+            End::NodeMemory => Ended::disconnect(
+                Cause::NodeMemory,
+                ReasonCode::QuotaExceeded,
+                "the server is short of memory, and this connection has much of it",
+            ),
         }
     }
 }
@@ -143,6 +153,8 @@ mod tests {
             End::Unavailable,
             End::ShuttingDown,
             End::OutboxFull,
+            End::ConnectionMemory,
+            End::NodeMemory,
         ] {
             let reason = Ended::from(end).reason.expect("the client is told");
             let packet = Disconnect::new(reason);

@@ -9,14 +9,18 @@ use super::broker::Broker;
 use super::end::Ended;
 use super::opening::{Login, Opening, limits};
 use super::options::Identity;
-use super::refusal::{NO_QUORUM, Refusal};
+use super::refusal::{NO_QUORUM, Refusal, version_of};
 use super::socket::{read_some, write_all};
 use crate::auth::{Exchange, Step};
 use crate::codec::{
     self, Auth, Connect, DecodeError, Packet, PacketType, PeerLimits, ReasonCode, decode_connect,
     encode, frame,
 };
+use crate::mailbox::memory::Charge;
 use crate::telemetry::labels::DisconnectReason;
+
+/// Bytes of an AUTH beside its authentication data, which has the bound of a CONNECT: the method and reason string.
+const AUTH_HEADER_BYTES: u32 = 4 << 10;
 
 /// Reads the CONNECT, sees it authenticated, and proposes the opening of its session. What came after it is left in
 /// `unfinished`.
@@ -24,11 +28,23 @@ pub(super) async fn open(
     broker: &Broker,
     stream: &TcpStream,
     unfinished: &mut Vec<u8>,
+    charge: &mut Charge,
 ) -> Result<Opening, Refusal> {
     let network = |_| Refusal::silent(Ended::network());
-    let max_packet_size = broker.settings.mqtt.max_packet_size_bytes;
+    let mqtt = &broker.settings.mqtt;
+    let max_packet_size = mqtt.max_packet_size_bytes.min(mqtt.connect_max_bytes);
     let length = loop {
         read_some(stream, unfinished).await.map_err(network)?;
+        charge.set(unfinished.len());
+        if broker.settings.outbox.memory.is_exhausted() {
+            let text = "the server is short of memory";
+            let version = version_of(unfinished);
+            return Err(Refusal::no_room(
+                version,
+                DisconnectReason::NodeMemory,
+                text,
+            ));
+        }
         if unfinished
             .first()
             .is_some_and(|first| *first != PacketType::Connect.first_byte())
@@ -38,7 +54,7 @@ pub(super) async fn open(
         match frame::next(unfinished, max_packet_size) {
             Ok(Some(found)) => break found.length,
             Ok(None) => {}
-            Err(error) => return Err(Refusal::silent(error.into())),
+            Err(error) => return Err(Refusal::too_large(unfinished, error)),
         }
     };
     let bytes: Vec<u8> = unfinished.drain(..length).collect();
@@ -92,7 +108,7 @@ async fn authenticate(
         stream,
         unfinished,
         limits,
-        max_packet_size: broker.settings.mqtt.max_packet_size_bytes,
+        max_packet_size: broker.settings.mqtt.connect_max_bytes + AUTH_HEADER_BYTES,
         method,
     };
     let data = connect.authentication_data.map(<[u8]>::to_vec);

@@ -2,7 +2,6 @@
 
 use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
-use std::task::Poll;
 
 use bytes::Bytes;
 
@@ -206,16 +205,9 @@ impl Opening {
 
     /// Waits until the session is open and makes the connection, whose first packet is the CONNACK.
     pub(super) async fn finish(self, broker: &Arc<Broker>) -> Result<Connection, Refusal> {
-        std::future::poll_fn(|context| {
-            self.mailbox.register(context.waker());
-            match self.mailbox.is_filled() {
-                true => Poll::Ready(()),
-                false => Poll::Pending,
-            }
-        })
-        .await;
-        // Whatever else arrived meanwhile is for the connection.
-        let Some(Item::Reply(OPENING, reply)) = self.mailbox.take_first_item() else {
+        // Packets may come before the reply, and whatever else came is for the connection.
+        let first = std::future::poll_fn(|context| self.mailbox.poll_first_reply(context)).await;
+        let Item::Reply(OPENING, reply) = first else {
             return Err(self.abandon(broker, ReasonCode::ServerUnavailable, NO_QUORUM));
         };
         if let Reply::QuotaExceeded = reply {

@@ -7,12 +7,12 @@
 //! one, and finding it takes a bounded number of looks.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustc_hash::FxHashMap;
 
-use crate::codec::{PacketId, PropertyId, QoS};
-use crate::mailbox::Contents;
+use crate::codec::{PacketId, QoS};
+use crate::mailbox::{Body, Contents, Expiry, Packets};
 use crate::session::sequence::PACKET_IDS;
 use crate::session::{Acknowledged, Received, Sequence, Window};
 
@@ -23,6 +23,9 @@ const QUEUE_IDS: u16 = PACKET_IDS as u16;
 /// names none): half of those there are. While the search for a free id goes once around, it finds at least as many
 /// free ones as ones in use, so an id costs two looks on average, whichever the client acknowledges.
 const OWN_UNACKNOWLEDGED: usize = (u16::MAX - QUEUE_IDS) as usize / 2;
+
+/// What an entry of a map of packet ids takes, about, bytes.
+const AWAITED_BYTES: usize = 5;
 
 /// The packet of the client that a delivery waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,59 +43,34 @@ enum Awaited {
 #[derive(Debug)]
 struct WaitingPacket {
     packet: Box<[u8]>,
+    /// Its body, if that is shared with other subscribers.
+    body: Option<Body>,
     packet_id_at: usize,
     qos: QoS,
     sequence: Option<Sequence>,
     expiry: Option<Expiry>,
 }
 
-/// When a waiting packet expires, and where it says so.
-#[derive(Debug)]
-struct Expiry {
-    deadline: Instant,
-    /// Position of the interval in the packet; before MQTT 5 there is none.
-    at: Option<usize>,
-}
-
-impl Expiry {
-    fn new(expiry_s: u32, packet: &[u8], packet_id_at: usize) -> Expiry {
-        // Before it there is only the length of the properties.
-        let properties = packet_id_at + 2;
-        let length = packet
-            .iter()
-            .skip(properties)
-            .take_while(|byte| **byte & 0x80 != 0)
-            .count();
-        let at = properties + length + 1;
-        let is_there = packet.get(at) == Some(&(PropertyId::MessageExpiryInterval as u8))
-            && packet.get(at + 1..at + 5) == Some(&expiry_s.to_be_bytes());
-        Expiry {
-            deadline: Instant::now() + Duration::from_secs(expiry_s.into()),
-            at: is_there.then_some(at + 1),
-        }
-    }
-
-    /// Writes what is left of the interval `[MQTT-3.3.2-6]`; `false` when nothing is.
-    fn count_down(&self, packet: &mut [u8]) -> bool {
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return false;
-        }
-        let seconds = left.as_millis().div_ceil(1000);
-        if let Some(field) = self.at.and_then(|at| packet.get_mut(at..at + 4)) {
-            field.copy_from_slice(&u32::try_from(seconds).unwrap_or(u32::MAX).to_be_bytes());
-        }
-        true
+impl WaitingPacket {
+    fn len(&self) -> usize {
+        self.packet.len() + self.body.as_ref().map_or(0, |body| body.len())
     }
 }
 
-/// Messages that expired while they waited for room in the client's receive maximum.
+/// Messages that expired while they waited, in the mailbox or for room in the client's receive maximum.
 #[derive(Debug, Default)]
 pub(super) struct Expired {
     /// How many.
     pub(super) count: u64,
     /// Those of them that are in the session's queue.
     pub(super) sequences: Vec<Sequence>,
+}
+
+impl Expired {
+    fn add(&mut self, sequence: Option<Sequence>) {
+        self.count += 1;
+        self.sequences.extend(sequence);
+    }
 }
 
 /// What follows from the client's PUBACK, PUBREC or PUBCOMP.
@@ -127,6 +105,8 @@ pub(super) struct Outbound {
     expired: Expired,
     /// The mailbox counts them as unsent, which bounds the backlog.
     backlog_bytes: usize,
+    /// The same without shared bodies.
+    owned_backlog_bytes: usize,
 }
 
 impl Outbound {
@@ -141,6 +121,7 @@ impl Outbound {
             backlog: VecDeque::new(),
             expired: Expired::default(),
             backlog_bytes: 0,
+            owned_backlog_bytes: 0,
         }
     }
 
@@ -166,6 +147,13 @@ impl Outbound {
     /// Bytes of the packets that wait for room.
     pub(super) fn backlog_bytes(&self) -> usize {
         self.backlog_bytes
+    }
+
+    /// The same without bodies that other subscribers may have, too; what is remembered of unacknowledged messages
+    /// added.
+    pub(super) fn owned_bytes(&self) -> usize {
+        let backlog = self.backlog.len() * size_of::<WaitingPacket>();
+        backlog + self.owned_backlog_bytes + self.awaited.capacity() * AWAITED_BYTES
     }
 
     /// What expired since the last call.
@@ -207,59 +195,80 @@ impl Outbound {
     }
 
     /// Numbers the packets taken from the mailbox and appends what may be sent now to `out`.
-    pub(super) fn send(&mut self, contents: &mut Contents, out: &mut Vec<u8>) {
+    pub(super) fn send(&mut self, contents: &mut Contents, out: &mut Packets) {
         let mut sent_to = 0;
         let packets = &mut contents.packets;
         let mut kept_whole = true;
+        // The clock is read once for all of them, if one of them expires.
+        let mut now = None;
         for entry in contents.tracked.drain(..) {
             let (at, end) = (entry.at as usize, (entry.at + entry.length) as usize);
             let packet_id_at = entry.packet_id_at as usize;
-            if self.backlog.is_empty() && self.has_room(entry.sequence) {
-                let packet_id = &mut packets[packet_id_at..packet_id_at + 2];
-                self.send_one(packet_id, entry.qos, entry.sequence);
-                continue;
+            let waits = entry.qos != QoS::AtMostOnce
+                && !(self.backlog.is_empty() && self.has_room(entry.sequence));
+            if !waits {
+                let is_over = entry.expiry.is_some_and(|expiry| {
+                    let now = *now.get_or_insert_with(Instant::now);
+                    !expiry.count_down(&mut packets.bytes[at..end], now)
+                });
+                if !is_over {
+                    if entry.qos != QoS::AtMostOnce {
+                        let packet_id = &mut packets.bytes[packet_id_at..packet_id_at + 2];
+                        self.send_one(packet_id, entry.qos, entry.sequence);
+                    }
+                    continue;
+                }
             }
             kept_whole = false;
-            out.extend_from_slice(&packets[sent_to..at]);
+            packets.move_range(sent_to..at, out);
             sent_to = end;
-            self.backlog_bytes += end - at;
-            let packet: Box<[u8]> = packets[at..end].into();
-            self.backlog.push_back(WaitingPacket {
-                expiry: entry
-                    .expiry_s
-                    .map(|seconds| Expiry::new(seconds, &packet, packet_id_at - at)),
-                packet,
+            let body = packets.take_body(end);
+            if !waits {
+                // [MQTT-3.3.2-5]
+                self.expired.add(entry.sequence);
+                continue;
+            }
+            let waiting = WaitingPacket {
+                packet: packets.bytes[at..end].into(),
+                body,
                 packet_id_at: packet_id_at - at,
                 qos: entry.qos,
                 sequence: entry.sequence,
-            });
+                expiry: entry.expiry,
+            };
+            self.backlog_bytes += waiting.len();
+            self.owned_backlog_bytes += waiting.packet.len();
+            self.backlog.push_back(waiting);
         }
         if kept_whole && out.is_empty() {
             std::mem::swap(out, packets);
         } else {
-            out.extend_from_slice(&packets[sent_to..]);
+            packets.move_range(sent_to..packets.bytes.len(), out);
         }
         packets.clear();
     }
 
     /// Sends packets of the backlog while there is room.
-    fn send_backlog(&mut self, out: &mut Vec<u8>) {
+    fn send_backlog(&mut self, out: &mut Packets) {
         while let Some(first) = self.backlog.front()
             && self.has_room(first.sequence)
             && let Some(mut waiting) = self.backlog.pop_front()
         {
-            self.backlog_bytes -= waiting.packet.len();
+            self.backlog_bytes -= waiting.len();
+            self.owned_backlog_bytes -= waiting.packet.len();
             if let Some(expiry) = &waiting.expiry
-                && !expiry.count_down(&mut waiting.packet)
+                && !expiry.count_down(&mut waiting.packet, Instant::now())
             {
                 // [MQTT-3.3.2-5]
-                self.expired.count += 1;
-                self.expired.sequences.extend(waiting.sequence);
+                self.expired.add(waiting.sequence);
                 continue;
             }
             let packet_id = &mut waiting.packet[waiting.packet_id_at..waiting.packet_id_at + 2];
             self.send_one(packet_id, waiting.qos, waiting.sequence);
-            out.extend_from_slice(&waiting.packet);
+            out.bytes.extend_from_slice(&waiting.packet);
+            if let Some(body) = waiting.body {
+                out.push_body(body);
+            }
         }
         if self.backlog.is_empty() {
             self.backlog = VecDeque::new();
@@ -267,7 +276,7 @@ impl Outbound {
     }
 
     /// PUBACK.
-    pub(super) fn handle_puback(&mut self, id: PacketId, out: &mut Vec<u8>) -> After {
+    pub(super) fn handle_puback(&mut self, id: PacketId, out: &mut Packets) -> After {
         if id.get() > QUEUE_IDS {
             return self.finish(id, Awaited::PubAck, out);
         }
@@ -276,7 +285,7 @@ impl Outbound {
     }
 
     /// PUBCOMP.
-    pub(super) fn handle_pubcomp(&mut self, id: PacketId, out: &mut Vec<u8>) -> After {
+    pub(super) fn handle_pubcomp(&mut self, id: PacketId, out: &mut Packets) -> After {
         if id.get() > QUEUE_IDS {
             return self.finish(id, Awaited::PubComp, out);
         }
@@ -284,7 +293,7 @@ impl Outbound {
         self.completed_in_queue(found, out)
     }
 
-    fn completed_in_queue(&mut self, found: Acknowledged, out: &mut Vec<u8>) -> After {
+    fn completed_in_queue(&mut self, found: Acknowledged, out: &mut Packets) -> After {
         match found {
             Acknowledged::Finished(sequence) => {
                 self.use_room(out);
@@ -295,7 +304,7 @@ impl Outbound {
         }
     }
 
-    fn finish(&mut self, id: PacketId, stage: Awaited, out: &mut Vec<u8>) -> After {
+    fn finish(&mut self, id: PacketId, stage: Awaited, out: &mut Packets) -> After {
         match self.awaited.get(&id.get()) {
             Some(found) if *found == stage => {
                 self.awaited.remove(&id.get());
@@ -308,7 +317,7 @@ impl Outbound {
         }
     }
 
-    fn use_room(&mut self, out: &mut Vec<u8>) {
+    fn use_room(&mut self, out: &mut Packets) {
         if !self.backlog.is_empty() {
             self.send_backlog(out);
         }
@@ -319,7 +328,7 @@ impl Outbound {
         &mut self,
         id: PacketId,
         refused: bool,
-        out: &mut Vec<u8>,
+        out: &mut Packets,
     ) -> After {
         if id.get() <= QUEUE_IDS {
             return match self.window.handle_pubrec(id, refused) {

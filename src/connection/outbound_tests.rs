@@ -1,13 +1,16 @@
 //! The client's receive maximum, packet ids, expiry, and the steps of QoS 1 and 2.
 
 use super::*;
+use std::time::Duration;
+
+use crate::codec::Version;
 use crate::mailbox::Tracked;
 
 fn contents(packets: &[(&[u8], Option<usize>)]) -> Contents {
     let mut contents = Contents::default();
     for (packet, id_at) in packets {
         let at = contents.packets.len();
-        contents.packets.extend_from_slice(packet);
+        contents.packets.bytes.extend_from_slice(packet);
         if let Some(id_at) = id_at {
             contents.tracked.push(Tracked {
                 at: at as u32,
@@ -15,7 +18,7 @@ fn contents(packets: &[(&[u8], Option<usize>)]) -> Contents {
                 packet_id_at: (at + id_at) as u32,
                 qos: QoS::AtLeastOnce,
                 sequence: None,
-                expiry_s: None,
+                expiry: None,
             });
         }
     }
@@ -39,7 +42,7 @@ fn room_is_short_when_half_of_what_is_granted_is_in_use() {
 #[test]
 fn the_receive_maximum_is_honoured_and_what_waits_goes_out_in_order() {
     let mut outbound = Outbound::new(2);
-    let mut out = Vec::new();
+    let mut out = Packets::default();
     let mut four = contents(&[
         (b"a__", Some(1)),
         (b"zero", None),
@@ -49,20 +52,20 @@ fn the_receive_maximum_is_honoured_and_what_waits_goes_out_in_order() {
         (b"d__", Some(1)),
     ]);
     outbound.send(&mut four, &mut out);
-    assert_eq!(out, b"a\x80\0zerob\x80\x010");
+    assert_eq!(out.bytes, b"a\x80\0zerob\x80\x010");
     out.clear();
     assert_eq!(outbound.handle_puback(id(2), &mut out), After::Nothing);
-    assert_eq!(out, b"c\x80\x02");
+    assert_eq!(out.bytes, b"c\x80\x02");
     outbound.handle_puback(id(2), &mut out);
-    assert_eq!(out, b"c\x80\x02", "acknowledged twice");
+    assert_eq!(out.bytes, b"c\x80\x02", "acknowledged twice");
     outbound.handle_puback(id(1), &mut out);
-    assert_eq!(out, b"c\x80\x02d\x80\x03");
+    assert_eq!(out.bytes, b"c\x80\x02d\x80\x03");
 }
 
 #[test]
 fn the_backlog_is_counted() {
     let mut outbound = Outbound::new(1);
-    let mut out = Vec::new();
+    let mut out = Packets::default();
     let mut three = contents(&[(b"a__", Some(1)), (b"bb__", Some(2)), (b"c__", Some(1))]);
     outbound.send(&mut three, &mut out);
     assert_eq!(outbound.backlog_bytes(), 7);
@@ -70,7 +73,7 @@ fn the_backlog_is_counted() {
     assert_eq!(outbound.backlog_bytes(), 3);
     outbound.handle_puback(id(2), &mut out);
     assert_eq!(outbound.backlog_bytes(), 0);
-    assert_eq!(out, b"a\x80\0bb\x80\x01c\x80\x02");
+    assert_eq!(out.bytes, b"a\x80\0bb\x80\x01c\x80\x02");
 }
 
 #[test]
@@ -85,7 +88,7 @@ fn packet_ids_in_use_are_passed_over() {
 #[test]
 fn qos_2_goes_from_pubrec_to_pubcomp() {
     let mut outbound = Outbound::new(1);
-    let mut out = Vec::new();
+    let mut out = Packets::default();
     outbound.assign_packet_id(QoS::ExactlyOnce);
     assert_eq!(
         outbound.handle_pubrec(id(1), false, &mut out),
@@ -112,7 +115,7 @@ fn qos_2_goes_from_pubrec_to_pubcomp() {
 #[test]
 fn messages_of_the_queue_keep_their_ids_and_count_against_the_same_maximum() {
     let mut outbound = Outbound::new(2);
-    let mut out = Vec::new();
+    let mut out = Packets::default();
     let mut three = contents(&[
         (b"q\0\x07", Some(1)),
         (b"a__", Some(1)),
@@ -121,7 +124,7 @@ fn messages_of_the_queue_keep_their_ids_and_count_against_the_same_maximum() {
     three.tracked[0].sequence = Some(Sequence(7));
     three.tracked[2].sequence = Some(Sequence(8));
     outbound.send(&mut three, &mut out);
-    assert_eq!(out, b"q\0\x07a\x80\0");
+    assert_eq!(out.bytes, b"q\0\x07a\x80\0");
     assert_eq!(outbound.sent_through(), Sequence(7));
     out.clear();
     let seven = PacketId::new(7).expect("not zero");
@@ -129,18 +132,22 @@ fn messages_of_the_queue_keep_their_ids_and_count_against_the_same_maximum() {
         outbound.handle_puback(seven, &mut out),
         After::Completed(Sequence(7))
     );
-    assert_eq!(out, b"r\0\x08");
+    assert_eq!(out.bytes, b"r\0\x08");
     assert_eq!(outbound.handle_puback(seven, &mut out), After::Nothing);
 }
 
 #[test]
 fn what_waits_for_room_counts_down_and_expires() {
     let mut outbound = Outbound::new(1);
-    let mut out = Vec::new();
-    let packet = b"a__\x05\x02\0\0\0\x09m";
-    let mut three = contents(&[(b"q__", Some(1)), (b"0__\0", Some(1)), (packet, Some(1))]);
-    three.tracked[1].expiry_s = Some(0);
-    three.tracked[2].expiry_s = Some(9);
+    let mut out = Packets::default();
+    let packet = b"\x32\x0c\0\x01a__\x05\x02\0\0\0\x09m";
+    let mut three = contents(&[(b"q__", Some(1)), (b"0__\0", Some(1)), (packet, Some(5))]);
+    let expiry = |expiry_s, packet: &[u8]| {
+        let qos = QoS::AtLeastOnce;
+        Some(Expiry::new(expiry_s, packet, qos, Version::V5))
+    };
+    three.tracked[1].expiry = expiry(0, b"");
+    three.tracked[2].expiry = expiry(9, packet);
     outbound.send(&mut three, &mut out);
     assert!(outbound.take_expired().is_none());
     outbound.backlog[1]
@@ -150,7 +157,7 @@ fn what_waits_for_room_counts_down_and_expires() {
         .deadline -= Duration::from_secs(5);
     out.clear();
     outbound.handle_puback(id(1), &mut out);
-    assert_eq!(out, b"a\x80\x01\x05\x02\0\0\0\x04m");
+    assert_eq!(out.bytes, b"\x32\x0c\0\x01a\x80\x01\x05\x02\0\0\0\x04m");
     assert_eq!(
         outbound.take_expired().map(|expired| expired.count),
         Some(1)
@@ -161,7 +168,7 @@ fn what_waits_for_room_counts_down_and_expires() {
 #[test]
 fn packet_ids_never_run_out() {
     let mut outbound = Outbound::new(u16::MAX);
-    let mut out = Vec::new();
+    let mut out = Packets::default();
     for _ in 0..70 {
         let packets: Vec<(&[u8], Option<usize>)> = vec![(b"___", Some(1)); 1_000];
         outbound.send(&mut contents(&packets), &mut out);
@@ -183,4 +190,66 @@ fn packet_ids_never_run_out() {
         assert_eq!(out.len(), 3 * acknowledged, "each makes room for one");
     }
     assert_eq!(outbound.awaited.len(), OWN_UNACKNOWLEDGED);
+}
+
+/// The interval goes on in the mailbox, for QoS 0 too, and what is over leaves nothing behind.
+#[test]
+fn what_has_waited_in_the_mailbox_counts_down_and_expires() {
+    let mut outbound = Outbound::new(2);
+    let packet = b"\x30\x0a\0\x01a\x05\x02\0\0\0\x09m";
+    let mut three = contents(&[(packet, Some(0)), (packet, Some(0)), (b"b__", Some(1))]);
+    for entry in &mut three.tracked[..2] {
+        entry.qos = QoS::AtMostOnce;
+        let mut expiry = Expiry::new(9, packet, entry.qos, Version::V5);
+        expiry.deadline -= Duration::from_secs(6);
+        entry.expiry = Some(expiry);
+    }
+    let over = three.tracked[1].expiry.as_mut().expect("it expires");
+    over.deadline -= Duration::from_secs(4);
+    let mut queued = three.tracked[2];
+    queued.sequence = Some(Sequence(3));
+    queued.expiry = three.tracked[1].expiry;
+    three.tracked.push(three.tracked[2]);
+    three.tracked[2] = queued;
+    three.tracked[3].at += 3;
+    three.tracked[3].packet_id_at += 3;
+    three.packets.bytes.extend_from_slice(b"c__");
+    let mut out = Packets::default();
+    outbound.send(&mut three, &mut out);
+    assert_eq!(out.bytes, b"\x30\x0a\0\x01a\x05\x02\0\0\0\x03mc\x80\0");
+    let expired = outbound.take_expired().expect("two are over");
+    assert_eq!((expired.count, expired.sequences), (2, vec![Sequence(3)]));
+}
+
+/// Bodies that are shared with other subscribers wait, leave and are counted with their packets.
+#[test]
+fn shared_bodies_stay_with_their_packets() {
+    let memory = crate::mailbox::memory::NodeMemory::new(1 << 20);
+    let mut contents = Contents::default();
+    for head in [b"a__", b"b__"] {
+        let at = contents.packets.bytes.len() as u32;
+        contents.packets.bytes.extend_from_slice(head);
+        contents.packets.push_body(Body::new(&head[..1], &memory));
+        contents.tracked.push(Tracked {
+            at,
+            length: 3,
+            packet_id_at: at + 1,
+            qos: QoS::AtLeastOnce,
+            sequence: None,
+            expiry: None,
+        });
+    }
+    let mut outbound = Outbound::new(1);
+    let mut out = crate::mailbox::Unsent::default();
+    outbound.send(&mut contents, out.packets());
+    assert_eq!(
+        (out.to_vec(), outbound.backlog_bytes()),
+        (b"a\x80\0a".to_vec(), 4)
+    );
+    out.advance(4);
+    outbound.handle_puback(id(1), out.packets());
+    assert_eq!(
+        (out.to_vec(), outbound.backlog_bytes()),
+        (b"b\x80\x01b".to_vec(), 0)
+    );
 }

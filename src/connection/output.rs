@@ -1,7 +1,16 @@
 //! Bytes on their way to the client.
 
+use std::io::{self, IoSlice};
+
+use tokio::net::TcpStream;
+
+use crate::mailbox::{Packets, Unsent};
+
 /// Capacity that an idle connection may keep, bytes.
 const KEPT_BYTES: usize = 1024;
+
+/// Slices of one vectored write: packets, with large bodies between them.
+const SLICES: usize = 64;
 
 /// Packets for the socket, and acknowledgements that must go behind what is still in the mailbox.
 ///
@@ -9,9 +18,7 @@ const KEPT_BYTES: usize = 1024;
 /// before the request's acknowledgement (`docs/adr/0003-answers-before-acknowledgements.md`).
 #[derive(Debug, Default)]
 pub(super) struct OutputBuffers {
-    packets: Vec<u8>,
-    /// How much of `packets` the socket has taken.
-    written: usize,
+    unsent: Unsent,
     acknowledgements: Vec<u8>,
 }
 
@@ -19,14 +26,14 @@ impl OutputBuffers {
     /// Buffers that begin with these packets.
     pub(super) fn new(packets: Vec<u8>) -> OutputBuffers {
         OutputBuffers {
-            packets,
+            unsent: Unsent::new(packets),
             ..OutputBuffers::default()
         }
     }
 
     /// Where packets from the mailbox go.
-    pub(super) fn packets(&mut self) -> &mut Vec<u8> {
-        &mut self.packets
+    pub(super) fn packets(&mut self) -> &mut Packets {
+        self.unsent.packets()
     }
 
     /// Where acknowledgements go.
@@ -36,30 +43,51 @@ impl OutputBuffers {
 
     /// Appends the acknowledgements to the packets.
     pub(super) fn flush_acknowledgements(&mut self) {
-        if self.packets.is_empty() {
-            std::mem::swap(&mut self.packets, &mut self.acknowledgements);
+        let packets = self.unsent.packets();
+        if packets.is_empty() {
+            std::mem::swap(&mut packets.bytes, &mut self.acknowledgements);
         } else {
-            self.packets.append(&mut self.acknowledgements);
+            packets.bytes.append(&mut self.acknowledgements);
         }
     }
 
-    /// What the socket has not taken, acknowledgements that are not flushed left out.
-    pub(super) fn unsent(&self) -> &[u8] {
-        &self.packets[self.written..]
+    /// Bytes that the socket has not taken, acknowledgements that are not flushed left out.
+    pub(super) fn unsent(&self) -> usize {
+        self.unsent.len()
     }
 
-    /// The socket has taken this many bytes.
-    pub(super) fn advance(&mut self, written: usize) {
-        self.written += written;
-        if self.written == self.packets.len() {
-            self.written = 0;
-            self.packets.clear();
-        }
+    /// Bytes that the socket has not taken, all of them.
+    pub(super) fn waiting(&self) -> usize {
+        self.unsent.len() + self.acknowledgements.len()
+    }
+
+    /// The same without bodies that other subscribers may have, too.
+    pub(super) fn owned(&self) -> usize {
+        self.unsent.owned_len() + self.acknowledgements.len()
+    }
+
+    /// Writes as much as the socket takes. Returns how many bytes that is.
+    pub(super) fn write_to(&mut self, stream: &TcpStream) -> io::Result<usize> {
+        let written = match self.unsent.contiguous() {
+            Some(bytes) => stream.try_write(bytes)?,
+            None => {
+                let mut slices = [IoSlice::new(&[]); SLICES];
+                let count = self.unsent.slices(&mut slices);
+                stream.try_write_vectored(&slices[..count])?
+            }
+        };
+        self.unsent.advance(written);
+        Ok(written)
+    }
+
+    /// A copy of what the socket has not taken, acknowledgements that are not flushed left out.
+    pub(super) fn to_vec(&self) -> Vec<u8> {
+        self.unsent.to_vec()
     }
 
     /// Whether nothing is to be sent.
     pub(super) fn is_empty(&self) -> bool {
-        self.packets.is_empty() && self.acknowledgements.is_empty()
+        self.unsent.is_empty() && self.acknowledgements.is_empty()
     }
 
     /// Drops everything: the connection has ended.
@@ -69,11 +97,18 @@ impl OutputBuffers {
 
     /// Gives large empty buffers back: most connections are idle most of the time.
     pub(super) fn shrink(&mut self) {
-        for buffer in [&mut self.packets, &mut self.acknowledgements] {
-            if buffer.is_empty() && buffer.capacity() > KEPT_BYTES {
-                *buffer = Vec::new();
-            }
+        self.unsent.shrink(KEPT_BYTES);
+        let acknowledgements = &mut self.acknowledgements;
+        if acknowledgements.is_empty() && acknowledgements.capacity() > KEPT_BYTES {
+            *acknowledgements = Vec::new();
         }
+    }
+
+    #[cfg(test)]
+    fn take(&mut self, count: usize) -> Vec<u8> {
+        let bytes = self.unsent.contiguous().expect("no body is shared")[..count].to_vec();
+        self.unsent.advance(count);
+        bytes
     }
 }
 
@@ -85,17 +120,16 @@ mod tests {
     fn acknowledgements_go_behind_the_packets() {
         let mut output = OutputBuffers::new(b"connack ".to_vec());
         output.acknowledgements().extend_from_slice(b"puback ");
-        output.packets().extend_from_slice(b"answer ");
-        assert_eq!(output.unsent(), b"connack answer ");
-        output.advance(8);
-        assert_eq!(output.unsent(), b"answer ");
+        output.packets().bytes.extend_from_slice(b"answer ");
+        assert_eq!((output.unsent(), output.waiting()), (15, 22));
+        assert_eq!(output.take(8), b"connack ");
         output.flush_acknowledgements();
-        assert_eq!(output.unsent(), b"answer puback ");
-        output.advance(14);
-        assert!(output.is_empty() && output.unsent().is_empty());
+        assert_eq!((output.unsent(), output.waiting()), (14, 14));
+        assert_eq!(output.take(14), b"answer puback ");
+        assert!(output.is_empty() && output.unsent() == 0);
         output.acknowledgements().extend_from_slice(b"pubcomp");
         assert!(!output.is_empty());
         output.flush_acknowledgements();
-        assert_eq!(output.unsent(), b"pubcomp");
+        assert_eq!(output.take(7), b"pubcomp");
     }
 }

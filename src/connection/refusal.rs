@@ -68,6 +68,43 @@ impl Refusal {
         }
     }
 
+    /// Refuses a client because this node has no room for it: 0x97, or return code 3 before MQTT 5, which has no code
+    /// for a quota.
+    pub(super) fn no_room(
+        version: Option<Version>,
+        cause: DisconnectReason,
+        text: &'static str,
+    ) -> Refusal {
+        let reason = match version {
+            Some(Version::V5) => ReasonCode::QuotaExceeded,
+            _ => ReasonCode::ServerUnavailable,
+        };
+        Refusal {
+            ended: Ended::close(cause, text),
+            ..Refusal::connack(PeerLimits::NONE, version, reason, text)
+        }
+    }
+
+    /// Refuses a CONNECT that is larger than it may be, of which `bytes` have arrived.
+    pub(super) fn too_large(bytes: &[u8], error: DecodeError) -> Refusal {
+        let refusal = match version_of(bytes) {
+            Some(version) => Refusal::connack(
+                PeerLimits::NONE,
+                Some(version),
+                error.reason(),
+                error.text(),
+            ),
+            None => Refusal::silent(error.into()),
+        };
+        Refusal {
+            ended: Ended {
+                reason: None,
+                ..error.into()
+            },
+            ..refusal
+        }
+    }
+
     /// Refuses a CONNECT that can't be decoded.
     pub(super) fn malformed(found: frame::Frame<'_>, error: DecodeError) -> Refusal {
         if error == DecodeError::FirstPacketNotConnect {
@@ -85,5 +122,39 @@ impl Refusal {
     pub(super) fn not_connect() -> Refusal {
         let text = DecodeError::FirstPacketNotConnect.text();
         Refusal::silent(Ended::close(DisconnectReason::Protocol, text))
+    }
+}
+
+/// The version of a CONNECT of which at least the beginning has arrived.
+pub(super) fn version_of(bytes: &[u8]) -> Option<Version> {
+    let header = frame::header(bytes, u32::MAX).ok()??;
+    let found = frame::Frame {
+        first: header.first,
+        body: bytes.get(header.length..)?,
+        length: header.total(),
+    };
+    sniff_version(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_room_has_a_code_in_every_version() {
+        let refuse = |version| {
+            let text = "full";
+            Refusal::no_room(Some(version), DisconnectReason::TooMany, text).packet
+        };
+        assert_eq!(refuse(Version::V5)[..4], [0x20, 10, 0, 0x97]);
+        assert_eq!(refuse(Version::V311), [0x20, 2, 0, 3]);
+    }
+
+    #[test]
+    fn the_version_is_read_from_the_first_bytes() {
+        let connect = b"\x10\xff\xff\x7f\0\x04MQTT\x05\x02";
+        assert_eq!(version_of(connect), Some(Version::V5));
+        assert_eq!(version_of(&connect[..10]), None);
+        assert_eq!(version_of(b""), None);
     }
 }

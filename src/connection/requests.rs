@@ -24,14 +24,28 @@ pub(super) enum Request {
     Store(Box<StoreRequest>),
 }
 
+impl Request {
+    /// Bytes of what was copied from the client's packet.
+    fn bytes(&self) -> usize {
+        match self {
+            Request::Subscribe(subscribe) => subscribe.bytes(),
+            Request::Unsubscribe(unsubscribe) => unsubscribe.bytes(),
+            Request::Store(store) => store.bytes(),
+            Request::LoggedPublish(_) | Request::DirectPublish(_) | Request::Acknowledge(_) => 0,
+        }
+    }
+}
+
 /// The requests of a connection. A request id is used again once its request is answered.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
-    slots: Vec<Option<Request>>,
+    /// Each with the bytes that its content takes.
+    slots: Vec<Option<(usize, Request)>>,
     free: Vec<RequestId>,
     count: u32,
     /// Those of them that are requests to the state store.
     stores: u32,
+    bytes: usize,
 }
 
 impl Requests {
@@ -40,8 +54,11 @@ impl Requests {
 
     /// Adds a request.
     pub(super) fn insert(&mut self, request: Request) -> RequestId {
+        let bytes = request.bytes();
         self.count += 1;
         self.stores += u32::from(matches!(request, Request::Store(_)));
+        self.bytes += bytes;
+        let request = (bytes, request);
         match self.free.pop() {
             Some(request_id) => {
                 self.slots[request_id as usize] = Some(request);
@@ -57,27 +74,21 @@ impl Requests {
 
     /// A request under way.
     pub(super) fn get(&self, request_id: RequestId) -> Option<&Request> {
-        self.slots.get(request_id as usize)?.as_ref()
+        let slot = self.slots.get(request_id as usize)?.as_ref();
+        slot.map(|(_, request)| request)
     }
 
     /// A request under way, to be changed.
     pub(super) fn get_mut(&mut self, request_id: RequestId) -> Option<&mut Request> {
-        self.slots.get_mut(request_id as usize)?.as_mut()
-    }
-
-    /// SUBSCRIBEs under way, to be changed.
-    pub(super) fn subscribes_mut(&mut self) -> impl Iterator<Item = &mut SubscribeRequest> {
-        let slots = self.slots.iter_mut().flatten();
-        slots.filter_map(|request| match request {
-            Request::Subscribe(request) => Some(request),
-            _ => None,
-        })
+        let slot = self.slots.get_mut(request_id as usize)?.as_mut();
+        slot.map(|(_, request)| request)
     }
 
     /// Takes a request out.
     pub(super) fn remove(&mut self, request_id: RequestId) -> Option<Request> {
-        let request = self.slots.get_mut(request_id as usize)?.take()?;
+        let (bytes, request) = self.slots.get_mut(request_id as usize)?.take()?;
         self.count -= 1;
+        self.bytes -= bytes;
         self.stores -= u32::from(matches!(request, Request::Store(_)));
         if self.count == 0 && self.slots.len() > Self::KEPT_SLOTS {
             *self = Requests::default();
@@ -85,6 +96,11 @@ impl Requests {
             self.free.push(request_id);
         }
         Some(request)
+    }
+
+    /// Bytes that requests under way take.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes + self.slots.len() * size_of::<Option<(usize, Request)>>()
     }
 
     /// Number of requests under way.
@@ -106,13 +122,13 @@ mod tests {
     fn ids_are_used_again_and_many_slots_are_given_back() {
         let mut requests = Requests::default();
         let mut ids: Vec<_> = (0..6)
-            .map(|_| requests.insert(Request::Unsubscribe(UnsubscribeRequest::of_nothing())))
+            .map(|_| requests.insert(Request::Unsubscribe(UnsubscribeRequest::empty())))
             .collect();
         assert_eq!(ids, [0, 1, 2, 3, 4, 5]);
         assert!(requests.remove(3).is_some() && requests.remove(3).is_none());
         assert!(requests.get(3).is_none() && requests.get(9).is_none());
         assert_eq!(
-            requests.insert(Request::Unsubscribe(UnsubscribeRequest::of_nothing())),
+            requests.insert(Request::Unsubscribe(UnsubscribeRequest::empty())),
             3
         );
         for id in ids.drain(..) {

@@ -1,8 +1,12 @@
 //! How long this node may match messages against its own replica of the subscriptions.
 
+use std::sync::Arc;
+
 use crate::base::lease::Lease;
 use crate::base::limits;
-use crate::base::time::Elapsed;
+use crate::base::time::{Elapsed, elapsed_now};
+use crate::mailbox::Mailbox;
+use crate::mailbox::wait_list::WaitList;
 
 /// The right of this node to deliver messages past the log: for [`limits::ROUTING_LEASE`] after it last began to
 /// confirm its contact with a quorum.
@@ -10,17 +14,30 @@ use crate::base::time::Elapsed;
 /// Invariant: whoever subscribes waits at least that long for a silent node, so no message that such a node accepts
 /// later misses the subscriber (P6).
 #[derive(Debug, Default)]
-pub(crate) struct RoutingLease(Lease);
+pub(crate) struct RoutingLease {
+    lease: Lease,
+    /// Connections whose client's PUBLISH waits for the lease.
+    waiting: WaitList,
+}
 
 impl RoutingLease {
     /// A quorum has answered a question that was asked at `asked`.
     pub(crate) fn renew(&self, asked: Elapsed) {
-        self.0.hold_until(asked.plus(limits::ROUTING_LEASE));
+        self.lease.hold_until(asked.plus(limits::ROUTING_LEASE));
+        self.waiting.wake();
+    }
+
+    /// Has a connection offer its client's PUBLISH again when the lease is renewed.
+    pub(crate) fn wait(&self, mailbox: &Arc<Mailbox>) {
+        self.waiting.add(mailbox);
+        if self.is_valid_at(elapsed_now()) {
+            mailbox.offer_again();
+        }
     }
 
     /// Whether the last renewal is recent enough.
     pub(crate) fn is_valid_at(&self, now: Elapsed) -> bool {
-        self.0.holds_at(now)
+        self.lease.holds_at(now)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::base::proto::command;
 use crate::codec::{QoS, Version};
 use crate::forward::outbox::{Outbox, Outboxes};
 use crate::mailbox::back_pressure::OutboxLimits;
-use crate::mailbox::{Contents, Item, Mailbox, RequestId};
+use crate::mailbox::{Contents, Item, Mailbox, NewPacket, RequestId};
 use crate::router::{Message, Origin, PeerNodes, Recipients};
 
 const OTHER: NodeId = NodeId(2);
@@ -115,7 +115,7 @@ fn mailbox() -> Arc<Mailbox> {
 fn arrive(subscriber: &Arc<Mailbox>, arrived: &mut Vec<RequestId>, payload: &[u8]) -> Throttled {
     let request_id = payload.try_into().expect("it holds a request id");
     arrived.push(RequestId::from_be_bytes(request_id));
-    let put = subscriber.push_packet(QoS::AtLeastOnce, None, |out| {
+    let put = subscriber.push_packet(NewPacket::of(QoS::AtLeastOnce), |out| {
         out.resize(out.len() + SIZE, 0);
         Ok(Some(0))
     });

@@ -229,6 +229,8 @@ pub enum Output {
         message: Arc<ApplicationMessage>,
         /// Message expiry interval left, seconds.
         expiry_s: Option<u32>,
+        /// The log entry that published it: subscriptions that were made there or later do not get it.
+        index: LogIndex,
     },
     /// Send a message with QoS 0 to one connection of this node: it was chosen from a group.
     Send {

@@ -1,9 +1,13 @@
 //! Match sets: who gets the messages of one topic, remembered for recent topics.
+//!
+//! They name sessions, not connections, so a client that connects or disconnects changes none of them.
+//!
+//! Invariant: a look-up costs no more than sorting what it finds, and what is remembered is bounded by its size.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::effect::ApplicationMessage;
@@ -11,6 +15,10 @@ use super::subscriptions::{Subscriber, SubscriptionIndex};
 use crate::base::ids::SessionId;
 use crate::base::limits;
 use crate::session::delivery::{Delivery, Match};
+use crate::topic::generations::Validity;
+
+/// Matches that all remembered match sets may hold together, some 100 bytes each.
+const REMEMBERED_MATCHES: usize = 1 << 19;
 
 /// The matching subscriptions of one session.
 pub(super) struct MatchedSession {
@@ -34,27 +42,32 @@ impl MatchedSession {
 /// Who gets messages with one topic.
 #[derive(Default)]
 pub(super) struct MatchSet {
-    generation: u64,
+    validity: Validity,
     /// In the order of sessions, so that all replicas number messages alike; those of groups excepted.
     pub sessions: Vec<MatchedSession>,
     /// The shared filters, sorted.
     pub groups: Vec<Arc<str>>,
+    /// Number of matches.
+    matches: usize,
 }
 
 impl MatchSet {
     fn find(index: &SubscriptionIndex, topic: &str) -> MatchSet {
         let mut match_set = MatchSet {
-            generation: index.generation(),
+            validity: index.filters_validity(topic),
             ..MatchSet::default()
         };
         let mut sessions: BTreeMap<SessionId, MatchedSession> = BTreeMap::new();
+        let mut groups: FxHashSet<Arc<str>> = FxHashSet::default();
         index.for_each_match(topic, |group, subscription| {
             if let Some(group) = group {
-                if !match_set.groups.contains(group) {
-                    match_set.groups.push(group.clone());
+                if !groups.contains(group) {
+                    groups.insert(group.clone());
                 }
+                match_set.matches += 1;
                 return;
             }
+            match_set.matches += 1;
             let found = Match {
                 qos: subscription.qos,
                 is_own: false,
@@ -77,6 +90,7 @@ impl MatchSet {
                 .sort_unstable_by_key(|(found, no_local)| (found.identifier, found.qos, *no_local));
         }
         match_set.sessions = sessions.into_values().collect();
+        match_set.groups = groups.into_iter().collect();
         match_set.groups.sort_unstable();
         match_set
     }
@@ -84,20 +98,78 @@ impl MatchSet {
 
 /// The match sets of recent topics.
 #[derive(Default)]
-pub(super) struct MatchSets(FxHashMap<Box<str>, Arc<MatchSet>>);
+pub(super) struct MatchSets {
+    by_topic: FxHashMap<Box<str>, Arc<MatchSet>>,
+    /// Matches of all of them.
+    matches: usize,
+}
 
 impl MatchSets {
     pub fn of(&mut self, index: &SubscriptionIndex, topic: &str) -> Arc<MatchSet> {
-        if let Some(match_set) = self.0.get(topic)
-            && match_set.generation == index.generation()
+        if let Some(match_set) = self.by_topic.get(topic)
+            && index.are_filters_current(&match_set.validity)
         {
             return match_set.clone();
         }
         let match_set = Arc::new(MatchSet::find(index, topic));
-        if self.0.len() >= limits::CACHED_MATCH_SETS {
-            self.0.clear();
+        let is_full = self.by_topic.len() >= limits::CACHED_MATCH_SETS
+            || self.matches + match_set.matches > REMEMBERED_MATCHES;
+        if is_full {
+            *self = MatchSets::default();
         }
-        self.0.insert(topic.into(), match_set.clone());
+        self.matches += match_set.matches;
+        let former = self.by_topic.insert(topic.into(), match_set.clone());
+        self.matches -= former.map_or(0, |former| former.matches);
         match_set
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::subscriptions::Queueing;
+
+    fn subscribe(index: &SubscriptionIndex, session: u64, filters: &[&str]) {
+        index.put(SessionId(session), None, Queueing::default(), filters);
+    }
+
+    #[test]
+    fn many_groups_of_one_topic_are_found_once_each() {
+        let index = SubscriptionIndex::default();
+        let filters: Vec<String> = (0..20_000)
+            .map(|group| format!("$share/{group}/t"))
+            .collect();
+        let filters: Vec<&str> = filters.iter().map(String::as_str).collect();
+        subscribe(&index, 1, &filters);
+        subscribe(&index, 2, &filters);
+        let match_set = MatchSets::default().of(&index, "t");
+        assert_eq!(match_set.groups.len(), 20_000);
+        assert!(match_set.groups.is_sorted());
+    }
+
+    #[test]
+    fn only_filters_that_match_a_topic_change_its_match_set() {
+        let (index, mut match_sets) = (SubscriptionIndex::default(), MatchSets::default());
+        subscribe(&index, 1, &["a/+"]);
+        let first = match_sets.of(&index, "a/b");
+        subscribe(&index, 2, &["b/#", "a/c"]);
+        index.close(SessionId(1));
+        subscribe(&index, 1, &[]);
+        assert!(Arc::ptr_eq(&first, &match_sets.of(&index, "a/b")));
+        subscribe(&index, 2, &["a/#"]);
+        assert_eq!(match_sets.of(&index, "a/b").sessions.len(), 2);
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded_by_its_size() {
+        let (index, mut match_sets) = (SubscriptionIndex::default(), MatchSets::default());
+        for session in 0..2_000 {
+            subscribe(&index, session, &["#"]);
+        }
+        for topic in 0..300 {
+            match_sets.of(&index, &topic.to_string());
+            assert!(match_sets.matches <= REMEMBERED_MATCHES);
+        }
+        assert_eq!(match_sets.matches, match_sets.by_topic.len() * 2_000);
     }
 }

@@ -15,7 +15,7 @@ use super::session::{owner_of, queueing_of};
 use super::shared::SharedGroups;
 use super::subscriptions::{Subscriber, SubscriptionIndex};
 use super::tables::Backing;
-use crate::base::ids::SessionId;
+use crate::base::ids::{LogIndex, SessionId};
 use crate::base::proto::{command, state};
 use crate::session::delivery::{self, expires_at, remaining_s};
 use crate::session::{QoS, Sequence};
@@ -62,7 +62,8 @@ impl Messaging {
         let all = schema::Range::all();
         backing.rows::<schema::Subscription>(&all, |(session, filter), row| {
             let row = row.decode();
-            self.index.subscribe(session, filter, &row);
+            self.index
+                .subscribe(session, filter, &row, LogIndex::default());
             if let Some(subscriber) = self.index.subscriber(session) {
                 self.groups.restore_member(filter, subscriber, &row);
             }
@@ -157,7 +158,7 @@ impl Messaging {
             identifier: subscription.identifier,
         };
         let filter = subscription.filter;
-        let new = self.index.subscribe(session, &filter, &row);
+        let new = self.index.subscribe(session, &filter, &row, batch.index);
         let key = (session, filter.as_str());
         batch.tables.put::<schema::Subscription>(key, &row);
         let queues = &mut self.queues;
@@ -258,7 +259,11 @@ impl Messaging {
         storing.store(batch);
         if live {
             let expiry_s = expires_at.and_then(|at| remaining_s(at, batch.now));
-            batch.outputs.push(Output::Publish { message, expiry_s });
+            batch.outputs.push(Output::Publish {
+                message,
+                expiry_s,
+                index: batch.index,
+            });
         }
         matched
     }

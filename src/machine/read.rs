@@ -1,12 +1,17 @@
 //! Reads of the replicated state for the outside. The caller has waited until this replica has applied what the read
 //! must see.
 
+use std::sync::Arc;
+
+use super::effect::{ApplicationMessage, Granted};
 use super::schema::{self, Range};
 use super::session;
 use super::tables::Backing;
-use crate::base::ids::{Owner, SessionId};
+use crate::base::ids::{ConnectionId, Owner, SessionId};
 use crate::base::proto::state;
 use crate::base::time::Millis;
+use crate::session::delivery::remaining_s;
+use crate::session::{Entry, Sequence};
 use crate::store::glob::Glob;
 use crate::store::scan::{self, Page, PageBudget};
 use crate::store::{self, KeyRow, Reply, StoreError};
@@ -68,29 +73,7 @@ pub fn scan(
     page.finish()
 }
 
-/// Visits the retained messages whose topics match the unshared `filter`, in the order of their topics and those from
-/// `from` on, until `visit` returns `false`.
-pub fn retained(
-    backing: &dyn Backing,
-    filter: &str,
-    from: &[u8],
-    mut visit: impl FnMut(&str, state::Retained) -> bool,
-) {
-    walk::for_each_match(
-        filter,
-        from,
-        |from, show| {
-            let range = Range::<schema::Retained>::all().starting_at(from);
-            backing.rows(&range, |topic, row| show(topic, row.bytes()));
-        },
-        |topic, row| {
-            let row = schema::StoredRow::<schema::Retained>::new(row);
-            visit(topic, row.decode())
-        },
-    );
-}
-
-/// What one page of a listing may look at. Whichever is used up first ends the page.
+/// What one page of a listing, or of a replay, may look at. Whichever is used up first ends the page.
 #[derive(Clone, Copy, Debug)]
 pub struct ListBudget {
     rows: usize,
@@ -118,7 +101,8 @@ impl ListBudget {
     }
 }
 
-/// As [`retained`], but ends also when the budget is used up: returns the last topic it has looked at then.
+/// Visits the retained messages whose topics match the unshared `filter`, in the order of their topics and those from
+/// `from` on, until `visit` returns `false` or the budget is used up: returns the last topic it has looked at then.
 pub fn retained_page(
     backing: &dyn Backing,
     filter: &str,
@@ -205,6 +189,41 @@ pub fn queue(backing: &dyn Backing, session: u64) -> state::Queue {
         .unwrap_or_default()
 }
 
+/// A message of a session's queue, as it is delivered at `now`; `None` when it is not in the queue any more. The caller
+/// fills in the connection, and whether it may have been sent before.
+pub fn queued(
+    backing: &dyn Backing,
+    session: SessionId,
+    sequence: Sequence,
+    now: Millis,
+) -> Option<Granted> {
+    let entry = backing.row::<schema::Entry>((session, sequence))?;
+    let Entry::Queued(queued) = entry else {
+        return None;
+    };
+    let row = backing.row::<schema::Message>(queued.message)?;
+    let expires_at = row.expires_at_ms.map(Millis);
+    let message = ApplicationMessage {
+        topic: row.topic,
+        qos: queued.qos,
+        retain: false,
+        payload: row.payload,
+        properties: row.properties,
+        expires_at,
+        publisher: None,
+    };
+    Some(Granted {
+        connection: ConnectionId::default(),
+        sequence,
+        qos: queued.qos,
+        dup: false,
+        retain: queued.retain,
+        expiry_s: expires_at.map(|at| remaining_s(at, now).unwrap_or(0)),
+        identifiers: queued.identifiers,
+        message: Arc::new(message),
+    })
+}
+
 /// Visits the subscriptions of a session in the order of their filters.
 pub fn subscriptions(
     backing: &dyn Backing,
@@ -216,4 +235,20 @@ pub fn subscriptions(
         visit(filter, row.decode());
         true
     });
+}
+
+/// For tests: a state that has these retained messages.
+#[cfg(test)]
+pub(crate) fn retained_state<'a>(
+    messages: impl IntoIterator<Item = (&'a str, state::Retained)>,
+) -> std::collections::BTreeMap<Vec<u8>, Vec<u8>> {
+    let nothing = std::collections::BTreeMap::<Vec<u8>, Vec<u8>>::new();
+    let mut tables = super::tables::Tables::new(&nothing);
+    for (topic, row) in messages {
+        tables.put::<schema::Retained>(topic.as_bytes(), &row);
+    }
+    let changes = tables.into_changes().into_iter();
+    changes
+        .filter_map(|(key, change)| Some((key, change.value()?.to_vec())))
+        .collect()
 }

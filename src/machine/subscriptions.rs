@@ -1,17 +1,23 @@
 //! The subscription index: which sessions match a topic name, and on which node each is.
 //!
 //! It is derived from the tables and shared with the router, which reads it for every PUBLISH. Only
-//! `apply` changes it. A generation number tells readers when what they looked up may be outdated.
+//! `apply` changes it. Readers keep what they have looked up with a [`Validity`], which tells when that is outdated: a
+//! change concerns the topics that the changed filter can match, and a session that comes or goes those that its own
+//! filters can match. Nothing else has to be looked up anew.
+//!
+//! Invariant: the index is changed first and its [`Generations`] are raised afterwards, before the change is
+//! acknowledged.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 
-use crate::base::ids::{Owner, SessionId};
+use crate::base::ids::{LogIndex, Owner, SessionId};
 use crate::base::proto::state;
 use crate::session::QoS;
+use crate::topic::generations::{Bucket, FilterBuckets, Generations, Validity};
 use crate::topic::{Filter, Trie};
 
 /// A session as routing knows it.
@@ -72,37 +78,62 @@ pub struct Subscription {
     pub retain_as_published: bool,
     /// Subscription identifier, 0 when there is none.
     pub identifier: u32,
+    /// The log entry that made it, other options than the present ones included; 0 if that is long ago. What came up to
+    /// there is not for it, but for its retained replay.
+    pub since: LogIndex,
 }
 
 /// What tells subscriptions of one filter apart: a session may hold a filter plainly and shared. A shared one is named
 /// by its whole filter, `$share/{name}/{filter}`: that is its group.
 type Key = (SessionId, Option<Arc<str>>);
 
+/// A session, and which look-ups depend on it.
+#[derive(Debug)]
+struct Known {
+    subscriber: Arc<Subscriber>,
+    buckets: FilterBuckets,
+}
+
 #[derive(Default)]
 struct Inner {
     trie: Trie<Key, Subscription>,
-    subscribers: FxHashMap<SessionId, Arc<Subscriber>>,
+    sessions: FxHashMap<SessionId, Known>,
 }
 
 /// The index. Cheap to read from many threads.
 #[derive(Default)]
 pub struct SubscriptionIndex {
     inner: RwLock<Inner>,
-    generation: AtomicU64,
+    /// Changes of subscriptions.
+    filters: Generations,
+    /// The same, and changes of their sessions.
+    all: Generations,
 }
 
 impl SubscriptionIndex {
-    /// Rises whenever a look-up made earlier may no longer hold.
-    pub fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Acquire)
+    /// To be taken before a look-up whose result depends on the sessions' owners, too.
+    pub fn validity(&self, topic: &str) -> Validity {
+        self.all.validity(topic)
     }
 
-    /// Marks earlier look-ups outdated; also called when a connection of this node comes or goes.
-    pub fn advance(&self) {
-        self.generation.fetch_add(1, Ordering::AcqRel);
+    /// Whether what was looked up after [`SubscriptionIndex::validity`] still holds.
+    #[inline]
+    pub fn is_current(&self, validity: &Validity) -> bool {
+        self.all.is_current(validity)
     }
 
-    /// Visits every subscription whose filter matches `topic`, with its group if it is shared.
+    /// To be taken before a look-up whose result depends on subscriptions alone.
+    pub(super) fn filters_validity(&self, topic: &str) -> Validity {
+        self.filters.validity(topic)
+    }
+
+    /// Whether what was looked up after [`SubscriptionIndex::filters_validity`] still holds.
+    pub(super) fn are_filters_current(&self, validity: &Validity) -> bool {
+        self.filters.is_current(validity)
+    }
+
+    /// Visits every subscription whose filter matches `topic`, with its group if it is shared: filter by filter, those
+    /// of one filter in the order of their sessions.
     pub fn for_each_match(
         &self,
         topic: &str,
@@ -119,7 +150,7 @@ impl SubscriptionIndex {
     /// Number of sessions and of subscriptions.
     pub fn counts(&self) -> (usize, usize) {
         let inner = self.inner.read();
-        (inner.subscribers.len(), inner.trie.len())
+        (inner.sessions.len(), inner.trie.len())
     }
 
     /// Makes `owner` the owner of a session, which is added when it is new.
@@ -130,90 +161,107 @@ impl SubscriptionIndex {
         owner: Option<Owner>,
         queueing: Queueing,
     ) -> Arc<Subscriber> {
-        let subscriber = self
-            .inner
-            .write()
-            .subscribers
-            .entry(session)
-            .or_insert_with(|| {
-                Arc::new(Subscriber {
-                    session,
-                    client_id: client_id.into(),
-                    owner: Mutex::new(None),
-                    queueing: AtomicU8::new(0),
-                })
-            })
-            .clone();
-        *subscriber.owner.lock() = owner;
-        subscriber.set_queueing(queueing);
-        self.advance();
-        subscriber
+        let mut inner = self.inner.write();
+        let known = inner.sessions.entry(session).or_insert_with(|| Known {
+            subscriber: Arc::new(Subscriber {
+                session,
+                client_id: client_id.into(),
+                owner: Mutex::new(None),
+                queueing: AtomicU8::new(0),
+            }),
+            buckets: FilterBuckets::default(),
+        });
+        *known.subscriber.owner.lock() = owner;
+        known.subscriber.set_queueing(queueing);
+        self.all.advance(known.buckets.iter());
+        known.subscriber.clone()
     }
 
     /// A session.
     pub(super) fn subscriber(&self, session: SessionId) -> Option<Arc<Subscriber>> {
-        self.inner.read().subscribers.get(&session).cloned()
+        let inner = self.inner.read();
+        let known = inner.sessions.get(&session);
+        known.map(|known| known.subscriber.clone())
     }
 
     /// The session has no connection any more.
     pub(super) fn close(&self, session: SessionId) {
-        if let Some(subscriber) = self.inner.read().subscribers.get(&session) {
-            *subscriber.owner.lock() = None;
+        if let Some(known) = self.inner.read().sessions.get(&session) {
+            *known.subscriber.owner.lock() = None;
+            self.all.advance(known.buckets.iter());
         }
-        self.advance();
     }
 
-    /// Adds or replaces a subscription; tells whether it is new.
+    /// Adds or replaces a subscription, by the log entry `index`; tells whether it is new.
     pub(super) fn subscribe(
         &self,
         session: SessionId,
         filter: &str,
         row: &state::Subscription,
+        index: LogIndex,
     ) -> bool {
         let mut inner = self.inner.write();
-        let Some(subscriber) = inner.subscribers.get(&session).cloned() else {
+        let Inner { trie, sessions } = &mut *inner;
+        let Some(known) = sessions.get_mut(&session) else {
             return false;
         };
+        let (group, inner_filter) = split(filter);
+        let key = (session, group);
         let subscription = Subscription {
-            subscriber,
+            subscriber: known.subscriber.clone(),
             qos: QoS::from_number(row.qos),
             no_local: row.no_local,
             retain_as_published: row.retain_as_published,
             identifier: row.identifier,
+            since: trie.get(inner_filter, &key).map_or(index, |old| old.since),
         };
-        let (group, inner_filter) = split(filter);
-        let new = inner
-            .trie
-            .insert(inner_filter, (session, group), subscription)
-            .is_none();
+        let bucket = Bucket::of_filter(inner_filter);
+        let new = trie.insert(inner_filter, key, subscription).is_none();
+        if new {
+            known.buckets.add(bucket);
+        }
         drop(inner);
-        self.advance();
+        self.advance(bucket);
         new
     }
 
     /// Removes a subscription; tells whether there was one.
     pub(super) fn unsubscribe(&self, session: SessionId, filter: &str) -> bool {
         let (group, inner_filter) = split(filter);
-        let removed = self
-            .inner
-            .write()
-            .trie
-            .remove(inner_filter, &(session, group))
-            .is_some();
-        self.advance();
-        removed
+        let mut inner = self.inner.write();
+        let Inner { trie, sessions } = &mut *inner;
+        if trie.remove(inner_filter, &(session, group)).is_none() {
+            return false;
+        }
+        let bucket = Bucket::of_filter(inner_filter);
+        if let Some(known) = sessions.get_mut(&session) {
+            known.buckets.remove(bucket);
+        }
+        drop(inner);
+        self.advance(bucket);
+        true
     }
 
-    /// Removes a session whose subscriptions are gone already.
+    fn advance(&self, bucket: Bucket) {
+        self.filters.advance([bucket]);
+        self.all.advance([bucket]);
+    }
+
+    /// Removes a session. Subscriptions that it still has go to nobody until they are removed, too.
     pub(super) fn remove(&self, session: SessionId) {
-        self.inner.write().subscribers.remove(&session);
-        self.advance();
+        let removed = self.inner.write().sessions.remove(&session);
+        if let Some(known) = removed {
+            *known.subscriber.owner.lock() = None;
+            known.subscriber.set_queueing(Queueing::default());
+            self.all.advance(known.buckets.iter());
+        }
     }
 
     /// Forgets everything.
     pub(super) fn clear(&self) {
         *self.inner.write() = Inner::default();
-        self.advance();
+        self.filters.advance_all();
+        self.all.advance_all();
     }
 }
 
@@ -245,7 +293,31 @@ impl SubscriptionIndex {
                 identifier: session.0 as u32,
                 ..state::Subscription::default()
             };
-            self.subscribe(session, filter, &row);
+            self.subscribe(session, filter, &row, LogIndex::default());
+        }
+    }
+
+    /// For tests of what reads the index: one subscription.
+    pub fn put_row(
+        &self,
+        session: SessionId,
+        filter: &str,
+        row: &state::Subscription,
+        index: LogIndex,
+    ) {
+        self.subscribe(session, filter, row, index);
+    }
+
+    /// For tests of what reads the index: a subscription ends.
+    pub fn take(&self, session: SessionId, filter: &str) {
+        self.unsubscribe(session, filter);
+    }
+
+    /// For tests of what reads the index: a session loses its connection, or ends.
+    pub fn leave(&self, session: SessionId, ends: bool) {
+        match ends {
+            true => self.remove(session),
+            false => self.close(session),
         }
     }
 }

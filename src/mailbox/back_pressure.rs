@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::memory::NodeMemory;
 use crate::base::limits;
 use crate::config::OutboxPolicy;
 use crate::telemetry::metrics::Metrics;
@@ -29,6 +30,10 @@ pub struct OutboxLimits {
     pub stall: Duration,
     /// What happens to messages with QoS 1 and 2 that do not fit (`mqtt.outbox_full`).
     pub full: OutboxPolicy,
+    /// Bytes of everything that one connection may make the node keep (`mqtt.connection_memory_bytes`).
+    pub connection_bytes: usize,
+    /// The memory of the node for its clients.
+    pub memory: Arc<NodeMemory>,
     /// Counts dropped messages and deferred acknowledgements.
     pub metrics: Arc<Metrics>,
 }
@@ -206,6 +211,8 @@ impl OutboxLimits {
             bytes,
             stall: Duration::from_secs(5),
             full: OutboxPolicy::Disconnect,
+            connection_bytes: 1 << 20,
+            memory: NodeMemory::new(1 << 30),
             metrics: Arc::default(),
         })
     }

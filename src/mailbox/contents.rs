@@ -1,38 +1,74 @@
-//! What a connection takes out of its mailbox: one buffer of encoded packets, and the items.
+//! What a connection takes out of its mailbox: encoded packets, and the items.
 
+use super::expiry::Expiry;
 use super::item::Item;
-use crate::codec::QoS;
+use super::packets::{Body, Packets};
+use crate::codec::{QoS, Version};
 use crate::session::Sequence;
 
-/// A packet with QoS 1 or 2 in the buffer.
+/// A packet in the buffer that is not sent as it is: it has QoS 1 or 2, or it expires.
 #[derive(Clone, Copy, Debug)]
 pub struct Tracked {
     /// Where the packet begins in the buffer.
     pub at: u32,
-    /// Length of the packet, bytes.
+    /// Length of the packet, a body that is not in the buffer left out, bytes.
     pub length: u32,
-    /// Where its packet id is, from the beginning of the buffer.
+    /// Where its packet id is, from the beginning of the buffer; 0 with QoS 0.
     pub packet_id_at: u32,
-    /// 1 or 2.
+    /// Its QoS.
     pub qos: QoS,
     /// Number in the session's queue; the packet carries the packet id that follows from it. `None`: the packet id is
     /// still to be filled in.
     pub sequence: Option<Sequence>,
-    /// Message expiry interval that was left when the packet was put in, seconds.
+    /// When it expires.
+    pub expiry: Option<Expiry>,
+}
+
+/// A packet that is put in.
+#[derive(Clone, Copy, Debug)]
+pub struct NewPacket<'a> {
+    /// Its QoS.
+    pub qos: QoS,
+    /// Message expiry interval that is left, seconds.
     pub expiry_s: Option<u32>,
+    /// The body, if it is not encoded with the rest of the packet.
+    pub body: Option<&'a Body>,
+}
+
+impl NewPacket<'_> {
+    /// A packet that is encoded whole and does not expire.
+    pub fn of(qos: QoS) -> NewPacket<'static> {
+        NewPacket {
+            qos,
+            expiry_s: None,
+            body: None,
+        }
+    }
 }
 
 /// The contents of a mailbox.
 #[derive(Debug, Default)]
 pub struct Contents {
     /// Encoded PUBLISH packets.
-    pub packets: Vec<u8>,
-    /// Those of them that the client acknowledges, in order.
+    pub packets: Packets,
+    /// Those of them that are not sent as they are, in order.
     pub tracked: Vec<Tracked>,
     /// Number of packets of each QoS.
     pub counts: [u32; 3],
     /// Everything else, in order.
     pub items: Vec<Item>,
+    /// Bytes of the items.
+    item_bytes: usize,
+}
+
+/// A message of the session's queue that was granted while the connection was behind. It is still in the queue, from
+/// where it is read when there is room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Withheld {
+    /// Its number in the queue.
+    pub sequence: Sequence,
+    /// It may have been sent before.
+    pub dup: bool,
 }
 
 /// Why a packet was not put into a mailbox.
@@ -52,50 +88,88 @@ impl Contents {
         self.packets.is_empty() && self.items.is_empty()
     }
 
+    /// Bytes of everything.
+    pub(super) fn len(&self) -> usize {
+        self.packets.len() + self.item_bytes
+    }
+
+    /// Bytes that nobody else holds.
+    pub(super) fn owned_len(&self) -> usize {
+        self.packets.bytes.len() + self.tracked.len() * size_of::<Tracked>() + self.item_bytes
+    }
+
+    /// Adds an item.
+    pub(super) fn push_item(&mut self, item: Item) {
+        self.item_bytes += item.bytes();
+        self.items.push(item);
+    }
+
+    /// Takes the items out.
+    pub fn take_items(&mut self) -> Vec<Item> {
+        self.item_bytes = 0;
+        std::mem::take(&mut self.items)
+    }
+
+    /// Takes one item out.
+    pub(super) fn take_item(&mut self, at: usize) -> Item {
+        let item = self.items.remove(at);
+        self.item_bytes -= item.bytes();
+        item
+    }
+
     /// Appends one packet: `encode` writes it and returns where its packet id is, if it has one. A refused packet
     /// leaves nothing behind.
+    #[inline]
     pub(super) fn append(
         &mut self,
-        qos: QoS,
+        packet: NewPacket<'_>,
         sequence: Option<Sequence>,
-        expiry_s: Option<u32>,
+        version: Version,
         encode: impl FnOnce(&mut Vec<u8>) -> Result<Option<usize>, Refused>,
     ) -> Result<(), Refused> {
-        let at = self.packets.len();
-        match encode(&mut self.packets) {
-            Ok(Some(packet_id_at)) if qos != QoS::AtMostOnce => {
-                let length = (self.packets.len() - at) as u32;
-                let (at, packet_id_at) = (at as u32, packet_id_at as u32);
-                self.tracked.push(Tracked {
-                    at,
-                    length,
-                    packet_id_at,
-                    qos,
-                    sequence,
-                    expiry_s,
-                });
-            }
-            Ok(_) => {}
+        let qos = packet.qos;
+        let bytes = &mut self.packets.bytes;
+        let at = bytes.len();
+        let packet_id_at = match encode(bytes) {
+            Ok(packet_id_at) => packet_id_at.filter(|_| qos != QoS::AtMostOnce),
             Err(refused) => {
-                self.packets.truncate(at);
+                bytes.truncate(at);
                 return Err(refused);
             }
+        };
+        if packet_id_at.is_some() || packet.expiry_s.is_some() {
+            let expiry = packet
+                .expiry_s
+                .map(|expiry_s| Expiry::new(expiry_s, &bytes[at..], qos, version));
+            self.tracked.push(Tracked {
+                at: at as u32,
+                length: (bytes.len() - at) as u32,
+                packet_id_at: packet_id_at.unwrap_or_default() as u32,
+                qos,
+                sequence,
+                expiry,
+            });
+        }
+        if let Some(body) = packet.body {
+            self.packets.push_body(body.clone());
         }
         self.counts[qos as usize] += 1;
         Ok(())
     }
 }
 
-/// A mailbox that is locked while several packets are put in, see [`super::Mailbox::fill`].
+/// Contents that the connection itself makes, see [`super::Mailbox::fill`].
 pub struct Filling<'a> {
     contents: &'a mut Contents,
+    version: Version,
     too_large: u64,
 }
 
 impl<'a> Filling<'a> {
-    pub(super) fn new(contents: &'a mut Contents) -> Filling<'a> {
+    pub(super) fn new(contents: &'a mut Contents, version: Version) -> Filling<'a> {
         Filling {
             contents,
+            version,
             too_large: 0,
         }
     }
@@ -107,7 +181,12 @@ impl<'a> Filling<'a> {
         expiry_s: Option<u32>,
         encode: impl FnOnce(&mut Vec<u8>) -> Result<Option<usize>, Refused>,
     ) {
-        if self.contents.append(qos, None, expiry_s, encode).is_err() {
+        let packet = NewPacket {
+            expiry_s,
+            ..NewPacket::of(qos)
+        };
+        let appended = self.contents.append(packet, None, self.version, encode);
+        if appended.is_err() {
             self.too_large += 1;
         }
     }

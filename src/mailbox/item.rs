@@ -44,6 +44,37 @@ pub enum Item {
     End(End),
 }
 
+impl Item {
+    /// Memory that it takes, about.
+    pub(super) fn bytes(&self) -> usize {
+        let content = match self {
+            Item::Reply(_, Reply::Store(reply)) | Item::Read(_, reply) => store_bytes(reply),
+            Item::Reply(_, Reply::Subscribed { new, .. }) => new.len(),
+            Item::Reply(_, Reply::Unsubscribed(removed)) => removed.len(),
+            Item::Notify { key, change } => {
+                key.len()
+                    + match change {
+                        Change::Set { value, .. } => value.len(),
+                        Change::Delete { .. } => 0,
+                    }
+            }
+            _ => 0,
+        };
+        size_of::<Item>() + content
+    }
+}
+
+fn store_bytes(reply: &StoreReply) -> usize {
+    match reply {
+        StoreReply::Value { value, .. } => value.len(),
+        StoreReply::Page { keys, .. } => {
+            let keys = keys.iter().map(|key| size_of::<Bytes>() + key.len());
+            keys.sum()
+        }
+        _ => 0,
+    }
+}
+
 /// Why the node ends a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
@@ -55,4 +86,8 @@ pub enum End {
     ShuttingDown,
     /// The client reads too slowly for what it has subscribed to.
     OutboxFull,
+    /// What is kept for the client exceeds the memory that one connection may have.
+    ConnectionMemory,
+    /// The memory of the node for its clients is used up, and this connection has much of it.
+    NodeMemory,
 }

@@ -1,4 +1,11 @@
 use super::*;
+use crate::codec::QoS;
+
+const QOS_0: NewPacket<'_> = NewPacket {
+    qos: QoS::AtMostOnce,
+    expiry_s: None,
+    body: None,
+};
 
 #[test]
 fn a_topic_is_named_by_its_alias_once_the_client_has_seen_both() {
@@ -11,7 +18,7 @@ fn a_topic_is_named_by_its_alias_once_the_client_has_seen_both() {
     );
     let push = |topic: &str, refuse: bool| {
         let mut seen = None;
-        let pushed = mailbox.push_qos_0(topic, |out, alias| {
+        let pushed = mailbox.push_qos_0(topic, QOS_0, |out, alias| {
             seen = alias.map(|alias| (alias.alias.get(), alias.send_topic));
             out.push(0);
             if refuse {
@@ -40,33 +47,33 @@ fn a_topic_is_named_by_its_alias_once_the_client_has_seen_both() {
         0,
         OutboxLimits::of(100),
     );
-    let pushed = without.push_qos_0("a", |_, alias| {
+    let pushed = without.push_qos_0("a", QOS_0, |_, alias| {
         assert_eq!(alias, None);
         Ok(None)
     });
     assert!(pushed.is_ok());
 }
 
-fn mailbox(limits: &Arc<OutboxLimits>) -> Arc<Mailbox> {
+pub(super) fn mailbox(limits: &Arc<OutboxLimits>) -> Arc<Mailbox> {
     Mailbox::new(ConnectionId(1), Version::V5, u32::MAX, 0, limits.clone())
 }
 
-fn push(mailbox: &Mailbox, bytes: usize) -> Result<Put, Refused> {
-    mailbox.push_packet(QoS::AtLeastOnce, None, |out| {
+pub(super) fn push(mailbox: &Mailbox, bytes: usize) -> Result<Put, Refused> {
+    mailbox.push_packet(NewPacket::of(QoS::AtLeastOnce), |out| {
         out.resize(out.len() + bytes, 0);
         Ok(Some(0))
     })
 }
 
-fn push_qos_0(mailbox: &Mailbox, bytes: usize) -> Result<bool, Refused> {
-    mailbox.push_qos_0("t", |out, _| {
+pub(super) fn push_qos_0(mailbox: &Mailbox, bytes: usize) -> Result<bool, Refused> {
+    mailbox.push_qos_0("t", QOS_0, |out, _| {
         out.resize(out.len() + bytes, 0);
         Ok(None)
     })
 }
 
 /// Takes everything out, of which `unsent` bytes stay unsent together with what was unsent before.
-fn take(mailbox: &Mailbox, unsent: usize) {
+pub(super) fn take(mailbox: &Mailbox, unsent: usize) {
     mailbox.take(&mut Contents::default());
     mailbox.progress(unsent, &mut WakeList::default());
 }

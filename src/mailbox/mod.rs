@@ -4,33 +4,46 @@
 //! allocation once the buffer has grown. The connection's task takes everything at once, patches packet ids in place,
 //! and hands the same buffer to its socket. Nothing here reads or writes a socket.
 //!
-//! Invariant: only the task of the connection takes contents out and reports progress.
-//! Invariant: no mailbox is locked while a [`DeferredAck`] is released, because that locks the publisher's mailbox.
-//! Invariant: every waiting byte is bounded, see [`back_pressure`], and every dropped message is counted.
+//! Invariant: only the task of the connection takes contents out and reports progress. Invariant: no mailbox is locked
+//! while a [`DeferredAck`] is released, because that locks the publisher's mailbox. Invariant: every waiting byte is
+//! bounded, see [`back_pressure`], and every dropped message is counted. Invariant: what waits for a connection, here
+//! and in its task, stays below [`OutboxLimits::connection_bytes`]. Packets that exceed it are refused, those of the
+//! session's queue are read again later ([`Mailbox::withheld`]), and an item that exceeds it ends the connection.
 
 pub mod back_pressure;
 mod contents;
+mod expiry;
 mod item;
+pub mod memory;
+mod packets;
+mod progress;
 mod topic_aliases;
+pub mod wait_list;
+mod withheld;
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 
 use futures::task::AtomicWaker;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
 
 use crate::base::ids::{ConnectionId, SessionId};
-use crate::codec::{QoS, TopicAlias, Version};
-use crate::session::Sequence;
+use crate::codec::{TopicAlias, Version};
 use crate::telemetry::labels::DropReason;
 use back_pressure::{Admission, BackPressure, BackPressureState, OutboxLimits};
+use memory::Charge;
 use topic_aliases::TopicAliases;
 
 #[cfg(test)]
 pub use contents::Tracked;
-pub use contents::{Contents, Filling, Refused};
+pub use contents::{Contents, Filling, NewPacket, Refused, Withheld};
+pub use expiry::Expiry;
 pub use item::{End, Item, RequestId};
+pub use packets::{Body, Packets, Unsent, WeakBody};
 
 /// An acknowledgement (PUBACK or PUBREC) that waits until a subscriber has read enough.
 #[derive(Clone)]
@@ -74,13 +87,25 @@ impl fmt::Debug for DeferredAck {
 }
 
 /// What the lock of a mailbox protects.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Inner {
     contents: Contents,
     aliases: TopicAliases,
     back_pressure: BackPressure<DeferredAck>,
+    /// In order. While there is one, every later message of the queue follows it. The client's receive maximum bounds
+    /// them.
+    withheld: VecDeque<Withheld>,
+    /// Publishers whose next packet waits until this mailbox has room.
+    publishers: FxHashMap<ConnectionId, Arc<Mailbox>>,
+    charge: Charge,
     /// The connection takes nothing any more.
     closed: bool,
+}
+
+impl Inner {
+    fn account(&mut self) {
+        self.charge.set(self.contents.owned_len());
+    }
 }
 
 /// The mailbox of one connection.
@@ -99,6 +124,10 @@ pub struct Mailbox {
     /// Bytes that were taken out and are not sent: they wait for the socket, or for room in the client's receive
     /// maximum.
     unsent: AtomicUsize,
+    /// Bytes that the connection's task keeps, those in `unsent` among them.
+    kept: AtomicUsize,
+    /// A packet of the client that had to wait is to be offered again.
+    offer: AtomicBool,
     /// A [`BackPressureState`].
     state: AtomicU8,
     /// An [`Item::End`] was put in.
@@ -126,17 +155,25 @@ impl Mailbox {
         topic_alias_maximum: u16,
         limits: Arc<OutboxLimits>,
     ) -> Arc<Mailbox> {
+        let inner = Inner {
+            contents: Contents::default(),
+            aliases: TopicAliases::new(topic_alias_maximum),
+            back_pressure: BackPressure::default(),
+            withheld: VecDeque::new(),
+            publishers: FxHashMap::default(),
+            charge: Charge::new(&limits.memory, 0),
+            closed: false,
+        };
         Arc::new(Mailbox {
             connection,
             version,
             max_packet_size,
             limits,
-            inner: Mutex::new(Inner {
-                aliases: TopicAliases::new(topic_alias_maximum),
-                ..Inner::default()
-            }),
+            inner: Mutex::new(inner),
             filled: AtomicBool::new(false),
             unsent: AtomicUsize::new(0),
+            kept: AtomicUsize::new(0),
+            offer: AtomicBool::new(false),
             state: AtomicU8::new(BackPressureState::Normal as u8),
             ending: AtomicBool::new(false),
             session: AtomicU64::new(0),
@@ -150,8 +187,7 @@ impl Mailbox {
     /// When the packet was refused. A dropped message is counted.
     pub fn push_packet(
         &self,
-        qos: QoS,
-        expiry_s: Option<u32>,
+        packet: NewPacket<'_>,
         encode: impl FnOnce(&mut Vec<u8>) -> Result<Option<usize>, Refused>,
     ) -> Result<Put, Refused> {
         let inner = &mut *self.inner.lock();
@@ -165,8 +201,9 @@ impl Mailbox {
         }
         inner
             .contents
-            .append(qos, None, expiry_s, encode)
+            .append(packet, None, self.version, encode)
             .inspect_err(|refused| self.count_refused(*refused))?;
+        inner.account();
         let wake = !self.filled.swap(true, Ordering::AcqRel);
         let buffered = inner.contents.packets.len();
         let throttled = inner.back_pressure.throttle(buffered, unsent, &self.limits);
@@ -183,6 +220,10 @@ impl Mailbox {
     /// Decides about a message that does not fit below the limit.
     #[cold]
     fn admit(&self, inner: &mut Inner, level: usize) -> Result<(), Refused> {
+        let level = match self.exceeds_memory(inner) {
+            true => usize::MAX,
+            false => level,
+        };
         match inner.back_pressure.admit(level, &self.limits) {
             Admission::Accept => Ok(()),
             Admission::Drop => {
@@ -191,7 +232,7 @@ impl Mailbox {
             }
             Admission::Disconnect => {
                 if !self.ending.swap(true, Ordering::AcqRel) {
-                    inner.contents.items.push(Item::End(End::OutboxFull));
+                    inner.contents.push_item(Item::End(End::OutboxFull));
                     self.filled.store(true, Ordering::Release);
                 }
                 Err(Refused::Ended)
@@ -208,6 +249,7 @@ impl Mailbox {
     pub fn push_qos_0(
         &self,
         topic: &str,
+        packet: NewPacket<'_>,
         encode: impl FnOnce(&mut Vec<u8>, Option<TopicAlias>) -> Result<Option<usize>, Refused>,
     ) -> Result<bool, Refused> {
         let inner = &mut *self.inner.lock();
@@ -220,54 +262,44 @@ impl Mailbox {
         }
         let alias = inner.aliases.get(topic);
         let encode = |out: &mut Vec<u8>| encode(out, alias);
-        inner.contents.append(QoS::AtMostOnce, None, None, encode)?;
+        inner.contents.append(packet, None, self.version, encode)?;
+        inner.account();
         inner.aliases.confirm(topic, alias);
         Ok(!self.filled.swap(true, Ordering::AcqRel))
     }
 
-    /// Puts a packet of the session's queue in. Returns whether the connection must be woken. The client's receive
-    /// maximum is the only bound: the queue grants no more packets.
-    ///
-    /// # Errors
-    /// When the packet is larger than the client accepts.
-    pub fn push_granted(
-        &self,
-        qos: QoS,
-        expiry_s: Option<u32>,
-        sequence: Sequence,
-        encode: impl FnOnce(&mut Vec<u8>) -> Result<Option<usize>, Refused>,
-    ) -> Result<bool, Refused> {
-        let inner = &mut *self.inner.lock();
-        if inner.closed {
-            return Ok(false);
-        }
-        inner
-            .contents
-            .append(qos, Some(sequence), expiry_s, encode)?;
-        Ok(!self.filled.swap(true, Ordering::AcqRel))
+    /// Copies a large body, for several packets to share.
+    pub fn copy_body(&self, payload: &[u8]) -> Body {
+        Body::new(payload, &self.limits.memory)
     }
 
-    /// Lets the connection itself put several packets in while the mailbox is locked. So `fill` can read a state whose
-    /// changes are delivered into this mailbox: no such change comes before the packets that were made from the older
-    /// state.
-    pub fn fill(&self, fill: impl FnOnce(&mut Filling<'_>)) {
-        let mut inner = self.inner.lock();
-        let mut filling = Filling::new(&mut inner.contents);
+    /// Lets the connection itself make packets, into buffers that are empty, and counts them as taken out. The mailbox
+    /// is not locked meanwhile, so `fill` may read for as long as it bounds itself. What was delivered into the mailbox
+    /// before is taken out afterwards: no change of the state that `fill` reads comes before the packets that it has
+    /// made from the older state.
+    pub fn fill(&self, contents: &mut Contents, fill: impl FnOnce(&mut Filling<'_>)) {
+        debug_assert!(contents.is_empty(), "another connection's packets");
+        let mut filling = Filling::new(contents, self.version);
         fill(&mut filling);
         self.count(DropReason::TooLarge, filling.too_large());
-        drop(inner);
-        self.filled.store(true, Ordering::Release);
+        self.took(&mut self.inner.lock(), contents.packets.len());
     }
 
-    /// Puts an item in. Returns whether the connection must be woken. Items need no bound: they answer the connection's
-    /// own requests, which are bounded, or end it.
+    /// Puts an item in. Returns whether the connection must be woken. An item can't be held back: one that exceeds the
+    /// memory of the connection ends it.
     pub fn push_item(&self, item: Item) -> bool {
         let ends = matches!(item, Item::End(_));
         let mut inner = self.inner.lock();
-        if inner.closed {
+        // Nobody looks at what comes behind an end.
+        if inner.closed || (self.is_ending() && !ends) {
             return false;
         }
-        inner.contents.items.push(item);
+        inner.contents.push_item(item);
+        if !ends && self.exceeds_memory(&inner) {
+            drop(inner);
+            return self.end(End::ConnectionMemory);
+        }
+        inner.account();
         drop(inner);
         if ends {
             self.ending.store(true, Ordering::Release);
@@ -275,105 +307,35 @@ impl Mailbox {
         !self.filled.swap(true, Ordering::AcqRel) || ends
     }
 
-    /// Defers `ack` until at most the high-water mark is ahead of the message that ends at `end`. Returns whether it
-    /// was deferred. It is not when the client has read that far already, or has stalled, or is gone; then `ack` is
-    /// dropped.
-    pub fn defer_ack(&self, end: u64, ack: DeferredAck, wake: &mut WakeList) -> bool {
+    /// Ends the connection and drops at once what waits for it. Returns whether the connection must be woken.
+    pub fn end(&self, end: End) -> bool {
         let mut inner = self.inner.lock();
-        let unsent = self.unsent.load(Ordering::SeqCst);
-        if inner.closed || inner.back_pressure.is_released(end, unsent, &self.limits) {
+        if inner.closed || self.ending.swap(true, Ordering::AcqRel) {
             return false;
         }
-        inner.back_pressure.defer(end, ack);
-        self.limits.metrics.acknowledgements_deferred.increment();
-        if self.release(inner, wake) {
-            self.wake();
-        }
+        inner.contents = Contents::default();
+        inner.contents.push_item(Item::End(end));
+        inner.account();
+        drop(inner);
+        self.filled.store(true, Ordering::Release);
         true
     }
 
-    /// Brings the state up to date, and moves the acknowledgements that need not wait any more to `released`. Returns
-    /// whether the state was Normal and is not any more: then the connection's task must watch the drain rate.
-    fn update_state(&self, inner: &mut Inner, mut released: Option<&mut Vec<DeferredAck>>) -> bool {
-        let before = self.state();
-        loop {
-            let unsent = self.unsent.load(Ordering::SeqCst);
-            if let Some(released) = &mut released {
-                inner.back_pressure.release(unsent, &self.limits, released);
-            }
-            let level = inner.contents.packets.len() + unsent;
-            let state = inner.back_pressure.state(level, &self.limits);
-            self.state.store(state as u8, Ordering::SeqCst);
-            // The connection's task writes `unsent` without the lock, and reads the state afterwards. Either it sees
-            // this state, or this loop sees its `unsent`.
-            if self.unsent.load(Ordering::SeqCst) == unsent {
-                return before == BackPressureState::Normal && state != BackPressureState::Normal;
-            }
+    /// Whether the connection has more memory than it may.
+    fn exceeds_memory(&self, inner: &Inner) -> bool {
+        inner.contents.len() + self.kept.load(Ordering::Relaxed) >= self.limits.connection_bytes
+    }
+
+    /// Bytes that wait for the connection, and bytes that its task keeps.
+    pub fn memory(&self) -> usize {
+        self.inner.lock().contents.len() + self.kept.load(Ordering::Relaxed)
+    }
+
+    /// Notes how many bytes the connection's task keeps. Called by that task.
+    pub fn keep(&self, bytes: usize) {
+        if self.kept.load(Ordering::Relaxed) != bytes {
+            self.kept.store(bytes, Ordering::Relaxed);
         }
-    }
-
-    /// Brings the state up to date, unlocks the mailbox and releases acknowledgements. Returns what
-    /// [`Mailbox::update_state`] does.
-    fn release(&self, mut inner: MutexGuard<'_, Inner>, wake: &mut WakeList) -> bool {
-        let mut released = Vec::new();
-        let left_normal = self.update_state(&mut inner, Some(&mut released));
-        drop(inner);
-        for ack in released {
-            ack.release(wake);
-        }
-        left_normal
-    }
-
-    /// The present state.
-    pub fn state(&self) -> BackPressureState {
-        BackPressureState::from_number(self.state.load(Ordering::SeqCst))
-    }
-
-    /// Bytes that were taken out and are not sent.
-    pub fn unsent(&self) -> usize {
-        self.unsent.load(Ordering::Relaxed)
-    }
-
-    /// Notes that `unsent` of the bytes that were taken out are not sent. Called by the connection's task.
-    pub fn progress(&self, unsent: usize, wake: &mut WakeList) {
-        if self.unsent() == unsent {
-            return;
-        }
-        self.unsent.store(unsent, Ordering::SeqCst);
-        if self.state() != BackPressureState::Normal {
-            self.release(self.inner.lock(), wake);
-        }
-    }
-
-    /// Bytes that were sent to the client so far.
-    pub fn drained(&self) -> u64 {
-        self.inner.lock().back_pressure.drained(self.unsent())
-    }
-
-    /// The client hardly reads: no acknowledgement waits for it until it has drained.
-    pub fn stall(&self, wake: &mut WakeList) {
-        let mut inner = self.inner.lock();
-        inner.back_pressure.stall();
-        self.release(inner, wake);
-    }
-
-    /// The connection takes nothing any more: contents are dropped and acknowledgements released.
-    pub fn close(&self, wake: &mut WakeList) {
-        let mut inner = self.inner.lock();
-        inner.closed = true;
-        inner.contents = Contents::default();
-        let released: Vec<DeferredAck> = inner.back_pressure.close().collect();
-        self.state
-            .store(BackPressureState::Normal as u8, Ordering::SeqCst);
-        drop(inner);
-        for ack in released {
-            ack.release(wake);
-        }
-    }
-
-    /// Whether [`Mailbox::close`] was called.
-    pub fn is_closed(&self) -> bool {
-        self.inner.lock().closed
     }
 
     /// Whether an [`Item::End`] was put in.
@@ -422,8 +384,9 @@ impl Mailbox {
         self.filled.load(Ordering::Acquire)
     }
 
-    /// Exchanges the contents for the empty buffers in `into`.
-    pub fn take(&self, into: &mut Contents) {
+    /// Exchanges the contents for the empty buffers in `into`. Returns whether messages of the session's queue are
+    /// withheld.
+    pub fn take(&self, into: &mut Contents) -> bool {
         debug_assert!(into.is_empty(), "another connection's packets");
         if !into.is_empty() {
             *into = Contents::default();
@@ -431,7 +394,13 @@ impl Mailbox {
         self.filled.store(false, Ordering::Release);
         let mut inner = self.inner.lock();
         std::mem::swap(&mut inner.contents, into);
-        let taken = into.packets.len();
+        inner.account();
+        self.took(&mut inner, into.packets.len());
+        !inner.withheld.is_empty()
+    }
+
+    /// The connection has so many bytes of packets more to send.
+    fn took(&self, inner: &mut Inner, taken: usize) {
         if taken > 0 {
             inner.back_pressure.took(taken);
             // No other task writes `unsent`, so this is no race.
@@ -440,10 +409,31 @@ impl Mailbox {
         }
     }
 
-    /// Takes the first item alone.
-    pub fn take_first_item(&self) -> Option<Item> {
-        let contents = &mut self.inner.lock().contents;
-        (!contents.items.is_empty()).then(|| contents.items.remove(0))
+    /// Waits for the first reply, or the end of the connection, and takes it alone. Packets that came before stay.
+    pub fn poll_first_reply(&self, context: &mut Context<'_>) -> Poll<Item> {
+        self.register(context.waker());
+        // Whoever puts something in from here on wakes this task.
+        self.filled.store(false, Ordering::SeqCst);
+        let mut inner = self.inner.lock();
+        let mut items = inner.contents.items.iter();
+        let first = items.position(|item| matches!(item, Item::Reply(..) | Item::End(_)));
+        let Some(first) = first else {
+            return Poll::Pending;
+        };
+        let item = inner.contents.take_item(first);
+        self.filled.store(true, Ordering::Release);
+        Poll::Ready(item)
+    }
+
+    /// A packet that had to wait may be taken now: wakes the connection's task, which offers it again.
+    pub fn offer_again(&self) {
+        self.offer.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Whether a packet that had to wait is to be offered again.
+    pub fn take_offer(&self) -> bool {
+        self.offer.load(Ordering::Relaxed) && self.offer.swap(false, Ordering::Acquire)
     }
 }
 
@@ -471,6 +461,8 @@ impl Drop for WakeList {
     }
 }
 
+#[cfg(test)]
+mod bounds_tests;
 #[cfg(test)]
 #[path = "mailbox_tests.rs"]
 mod tests;

@@ -16,6 +16,8 @@ pub(super) struct TopicAliases {
     /// Topic Alias Maximum of the client `[MQTT-3.1.2-26]`, at most [`limits::CLIENT_TOPIC_ALIASES`].
     maximum: u16,
     assigned: FxHashMap<Box<str>, NonZeroU16>,
+    /// Bytes of their topics, at most [`limits::CLIENT_TOPIC_ALIAS_BYTES`].
+    bytes: usize,
 }
 
 impl TopicAliases {
@@ -24,6 +26,7 @@ impl TopicAliases {
         TopicAliases {
             maximum: topic_alias_maximum.min(limits::CLIENT_TOPIC_ALIASES),
             assigned: FxHashMap::default(),
+            bytes: 0,
         }
     }
 
@@ -41,7 +44,8 @@ impl TopicAliases {
         }
         // The maximum is a u16, and there are at most as many.
         let next = self.assigned.len() as u16 + 1;
-        let alias = NonZeroU16::new(next).filter(|_| next <= self.maximum)?;
+        let has_room = self.bytes + topic.len() <= limits::CLIENT_TOPIC_ALIAS_BYTES;
+        let alias = NonZeroU16::new(next).filter(|_| next <= self.maximum && has_room)?;
         Some(TopicAlias {
             alias,
             send_topic: true,
@@ -55,6 +59,7 @@ impl TopicAliases {
             send_topic: true,
         }) = alias
         {
+            self.bytes += topic.len();
             self.assigned.insert(topic.into(), alias);
         }
     }

@@ -108,6 +108,8 @@ impl Copied {
 
 fn node(broker: &Broker, outboxes: &Outboxes, metrics: &Metrics) {
     let (sessions, subscriptions) = broker.services.router.subscriptions().counts();
+    let memory = broker.settings.outbox.memory.used();
+    metrics.client_memory_bytes.set(memory as u64);
     metrics.sessions.set(sessions as u64);
     metrics.subscriptions.set(subscriptions as u64);
     let queues = broker.services.view.queue_usage();

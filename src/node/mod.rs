@@ -27,7 +27,7 @@ use crate::auth::Authenticator;
 use crate::base::ids::NodeId;
 use crate::config::Config;
 use crate::connection::broker::{Broker, Services, Settings};
-use crate::connection::{listener, sys};
+use crate::connection::{listener, memory_guard, sys};
 use crate::forward::hand_over::HandOvers;
 use crate::forward::outbox::Outboxes;
 use crate::http::{self, Hosts};
@@ -199,6 +199,7 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     tasks.start(listeners.cluster, replication);
     cluster::bootstrap(raft.clone(), &config);
     tokio::spawn(metrics::run(broker.clone(), replica.outboxes, raft.clone()));
+    tokio::spawn(memory_guard::run(broker.clone()));
     let status = raft.clone();
     tokio::spawn(broker.sys_publisher().run(move || cluster_view(&status)));
     let runtimes = [

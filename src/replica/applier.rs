@@ -182,10 +182,11 @@ impl Applier {
     fn deliver(
         &mut self,
         message: &ApplicationMessage,
+        index: LogIndex,
         expiry_s: Option<u32>,
         wake: &mut WakeList,
     ) {
-        let throttled = self.router.deliver_logged(message, expiry_s, wake);
+        let throttled = self.router.deliver_logged(message, index, expiry_s, wake);
         self.throttled = message
             .publisher
             .filter(|_| !throttled.is_empty())
@@ -241,7 +242,11 @@ impl Applier {
                 self.update_nodes();
                 self.tell(IncarnationEvent::Ended(refused));
             }
-            Output::Publish { message, expiry_s } => self.deliver(&message, expiry_s, wake),
+            Output::Publish {
+                message,
+                expiry_s,
+                index,
+            } => self.deliver(&message, index, expiry_s, wake),
             Output::Send {
                 connection,
                 retain,

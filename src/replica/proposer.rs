@@ -23,6 +23,7 @@ use crate::base::ids::{Incarnation, SessionId};
 use crate::base::limits;
 use crate::base::proto::command;
 use crate::machine::effect::Reply;
+use crate::mailbox::wait_list::WaitList;
 use crate::mailbox::{DeferredAck, Item, Mailbox, RequestId, WakeList};
 use crate::router::Throttled;
 
@@ -192,6 +193,8 @@ pub struct Proposer {
     ready: Notify,
     /// The first deferred command came: its time must be waited for.
     deferred: Notify,
+    /// Connections whose command was not taken.
+    waiting: WaitList,
 }
 
 impl Proposer {
@@ -216,6 +219,14 @@ impl Proposer {
         };
         let state = self.state.lock();
         state.complete_bytes + state.commands.len() < bound
+    }
+
+    /// Has a connection, whose command was not taken, offer it again when there is room.
+    pub fn await_room(&self, mailbox: &Arc<Mailbox>) {
+        self.waiting.add(mailbox);
+        if self.has_room(false) {
+            mailbox.offer_again();
+        }
     }
 
     /// Submits a command of a request with high priority: there is room for it when there is none for others.
@@ -366,6 +377,9 @@ impl Proposer {
                 return None;
             }
             state.sequence_next();
+            if state.complete_bytes + state.commands.len() < limits::PROPOSAL_QUEUE_BYTES {
+                self.waiting.wake();
+            }
         }
         let mut in_flight = state.in_flight.iter();
         let found = in_flight.find(|sent| sent.proposal.sequence > cursor.sent)?;

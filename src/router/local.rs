@@ -1,15 +1,17 @@
 //! Delivery to one connection of this node: what differs per subscriber, and the encoding into its mailbox.
 
-use std::sync::Arc;
-
-use smallvec::SmallVec;
+use std::sync::{Arc, Weak};
 
 use super::message::Message;
-use crate::base::ids::SessionId;
-use crate::codec::{PacketId, PublishHeader, QoS, encode_publish, frame};
-use crate::machine::effect::Granted;
+use crate::base::ids::{LogIndex, SessionId};
+use crate::base::limits;
+use crate::codec::{PacketId, PublishHeader, QoS, encode_publish, encode_publish_beginning, frame};
+use crate::machine::effect::{ApplicationMessage, Granted};
 use crate::machine::subscriptions::Subscription;
-use crate::mailbox::{Filling, Mailbox, Put, Refused, WakeList};
+use crate::mailbox::{
+    Body, Filling, Mailbox, NewPacket, Put, Refused, WakeList, WeakBody, Withheld,
+};
+use crate::session::delivery::Identifiers;
 
 /// Mailboxes above their high-water mark, with the end of the message in each: the acknowledgement of its publisher is
 /// to be deferred, see [`Mailbox::defer_ack`].
@@ -17,7 +19,7 @@ pub type Throttled = Vec<(Arc<Mailbox>, u64)>;
 
 /// A connection of this node that a topic name matches. Overlapping subscriptions of one session are merged into one
 /// copy with the highest granted QoS and all identifiers `[MQTT-3.3.4-2]` `[MQTT-3.3.4-4]`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct LocalSubscriber {
     pub(super) session: SessionId,
     pub(super) mailbox: Arc<Mailbox>,
@@ -25,7 +27,9 @@ pub(super) struct LocalSubscriber {
     /// Messages with QoS 1 and 2 go through the session's queue.
     pub(super) durable: bool,
     pub(super) retain_as_published: bool,
-    pub(super) identifiers: SmallVec<[u32; 2]>,
+    pub(super) identifiers: Identifiers,
+    /// The log entry that made the first of the subscriptions.
+    pub(super) since: LogIndex,
 }
 
 impl LocalSubscriber {
@@ -36,16 +40,26 @@ impl LocalSubscriber {
             qos,
             durable: false,
             retain_as_published: false,
-            identifiers: SmallVec::new(),
+            identifiers: Identifiers::default(),
+            since: LogIndex(u64::MAX),
         }
     }
 
     /// Adds what one more subscription asks for.
     pub(super) fn merge(&mut self, subscription: &Subscription) {
+        self.qos = self.qos.max(subscription.qos);
         self.retain_as_published |= subscription.retain_as_published;
-        if subscription.identifier != 0 && !self.identifiers.contains(&subscription.identifier) {
-            self.identifiers.push(subscription.identifier);
+        self.since = self.since.min(subscription.since);
+        // A packet with more of them is larger than the client accepts, and is not sent `[MQTT-3.1.2-25]`.
+        let is_too_large = 2 * self.identifiers.count() > self.mailbox.max_packet_size as usize;
+        if subscription.identifier != 0 && !is_too_large {
+            self.identifiers.add(subscription.identifier);
         }
+    }
+
+    /// What it takes in memory, about.
+    pub(super) fn bytes(&self) -> usize {
+        size_of::<LocalSubscriber>() + self.identifiers.bytes()
     }
 
     fn header(&self, message: &Message<'_>, qos: QoS) -> PublishHeader<'_> {
@@ -56,24 +70,32 @@ impl LocalSubscriber {
             // [MQTT-3.3.1-12] [MQTT-3.3.1-13]
             retain: message.retain && self.retain_as_published,
             packet_id: (qos != QoS::AtMostOnce).then_some(PacketId::MAX),
-            subscription_ids: &self.identifiers,
+            subscription_ids: self.identifiers.as_slice(),
             remaining_expiry: message.expiry,
             topic_alias: None,
             max_packet_size: self.mailbox.max_packet_size,
         }
     }
 
-    /// Delivers a message with the QoS that was granted, unless it reaches the session through its queue. Returns
-    /// whether it was taken; what is dropped is counted. A mailbox above its high-water mark is added to `throttled`.
+    /// The body of a message if it is large: whoever delivers it to several subscribers copies it once.
+    pub(super) fn shared_body(&self, message: &Message<'_>) -> Option<Body> {
+        let is_large = message.payload.len() >= limits::SHARED_BODY_BYTES;
+        is_large.then(|| self.mailbox.copy_body(message.payload))
+    }
+
+    /// Delivers a message with the QoS that was granted, unless it reaches the session through its queue. `body` is its
+    /// body if that is large. Returns whether it was taken; what is dropped is counted. A mailbox above its high-water
+    /// mark is added to `throttled`.
     pub(super) fn deliver(
         &self,
         message: &Message<'_>,
+        body: Option<&Body>,
         throttled: &mut Throttled,
         wake: &mut WakeList,
     ) -> bool {
         let qos = message.qos.min(self.qos);
         if qos == QoS::AtMostOnce {
-            let pushed = self.push_qos_0(message, wake);
+            let pushed = self.push_qos_0(message, body, wake);
             return pushed
                 .inspect_err(|refused| self.mailbox.count_refused(*refused))
                 .is_ok();
@@ -81,7 +103,7 @@ impl LocalSubscriber {
         if self.durable && !message.direct {
             return true;
         }
-        match self.push(message, qos, wake) {
+        match self.push(message, body, qos, wake) {
             Ok(Some(end)) => throttled.push((self.mailbox.clone(), end)),
             Ok(None) => {}
             Err(_) => return false,
@@ -93,15 +115,18 @@ impl LocalSubscriber {
     pub(super) fn push_qos_0(
         &self,
         message: &Message<'_>,
+        body: Option<&Body>,
         wake: &mut WakeList,
     ) -> Result<(), Refused> {
         let header = self.header(message, QoS::AtMostOnce);
-        let must_wake = self.mailbox.push_qos_0(message.topic, |out, topic_alias| {
+        let packet = new_packet(message, QoS::AtMostOnce, body);
+        let mailbox = &self.mailbox;
+        let must_wake = mailbox.push_qos_0(message.topic, packet, |out, topic_alias| {
             let header = PublishHeader {
                 topic_alias,
                 ..header
             };
-            encode(out, message, &header)
+            encode(out, message, body, &header)
         })?;
         if must_wake {
             wake.add(&self.mailbox);
@@ -113,13 +138,15 @@ impl LocalSubscriber {
     fn push(
         &self,
         message: &Message<'_>,
+        body: Option<&Body>,
         qos: QoS,
         wake: &mut WakeList,
     ) -> Result<Option<u64>, Refused> {
         let header = self.header(message, qos);
+        let packet = new_packet(message, qos, body);
         let pushed = self
             .mailbox
-            .push_packet(qos, message.expiry, |out| encode(out, message, &header));
+            .push_packet(packet, |out| encode(out, message, body, &header));
         if matches!(pushed, Ok(Put { wake: true, .. }) | Err(Refused::Ended)) {
             wake.add(&self.mailbox);
         }
@@ -147,8 +174,31 @@ pub(super) fn put(
         max_packet_size: mailbox.max_packet_size,
     };
     filling.push(message.qos, message.expiry, |out| {
-        encode(out, message, &header)
+        encode(out, message, None, &header)
     });
+}
+
+/// The large body of a message of a session's queue, as long as somebody has it.
+#[derive(Default)]
+pub(super) struct GrantedBody {
+    message: Weak<ApplicationMessage>,
+    body: WeakBody,
+}
+
+impl GrantedBody {
+    /// The body of a granted message if it is large.
+    pub(super) fn of(&mut self, granted: &Granted, mailbox: &Mailbox) -> Option<Body> {
+        let message = &granted.message;
+        if message.payload.len() < limits::SHARED_BODY_BYTES {
+            return None;
+        }
+        let is_same = std::ptr::eq(self.message.as_ptr(), Arc::as_ptr(message));
+        let known = is_same.then(|| self.body.upgrade()).flatten();
+        let body = known.unwrap_or_else(|| mailbox.copy_body(&message.payload));
+        self.message = Arc::downgrade(message);
+        self.body = body.downgrade();
+        Some(body)
+    }
 }
 
 /// Puts a message of a session's queue into the mailbox of the connection that owns the session. Returns whether the
@@ -156,39 +206,68 @@ pub(super) fn put(
 ///
 /// # Errors
 /// When the packet is larger than the client accepts.
-pub(super) fn put_granted(mailbox: &Mailbox, granted: &Granted) -> Result<bool, Refused> {
-    let qos = granted.qos;
-    let header = PublishHeader {
+pub(super) fn put_granted(
+    mailbox: &Mailbox,
+    granted: &Granted,
+    body: Option<&Body>,
+) -> Result<bool, Refused> {
+    let message = Message::logged(&granted.message, granted.expiry_s);
+    let header = granted_header(mailbox, granted);
+    let packet = new_packet(&message, granted.qos, body);
+    let withheld = Withheld {
+        sequence: granted.sequence,
+        dup: granted.dup,
+    };
+    mailbox.push_granted(packet, withheld, |out| encode(out, &message, body, &header))
+}
+
+/// The same for the first message that is withheld.
+///
+/// # Errors
+/// When the packet is larger than the client accepts.
+pub(super) fn put_withheld(mailbox: &Mailbox, granted: &Granted) -> Result<(), Refused> {
+    let message = Message::logged(&granted.message, granted.expiry_s);
+    let header = granted_header(mailbox, granted);
+    let packet = new_packet(&message, granted.qos, None);
+    mailbox.push_withheld(Some(packet), |out| encode(out, &message, None, &header))
+}
+
+fn granted_header<'a>(mailbox: &Mailbox, granted: &'a Granted) -> PublishHeader<'a> {
+    PublishHeader {
         version: mailbox.version,
-        qos,
+        qos: granted.qos,
         dup: granted.dup,
         retain: granted.retain,
-        packet_id: (qos != QoS::AtMostOnce).then(|| granted.sequence.packet_id()),
+        packet_id: (granted.qos != QoS::AtMostOnce).then(|| granted.sequence.packet_id()),
         subscription_ids: &granted.identifiers,
         remaining_expiry: granted.expiry_s,
         topic_alias: None,
         max_packet_size: mailbox.max_packet_size,
-    };
-    let message = Message::logged(&granted.message, granted.expiry_s);
-    mailbox.push_granted(qos, granted.expiry_s, granted.sequence, |out| {
-        encode(out, &message, &header)
-    })
+    }
 }
 
-/// Appends the packet. Returns where its packet id is, if it has one.
+fn new_packet<'a>(message: &Message<'_>, qos: QoS, body: Option<&'a Body>) -> NewPacket<'a> {
+    NewPacket {
+        expiry_s: message.expiry,
+        body,
+        ..NewPacket::of(qos)
+    }
+}
+
+/// Appends the packet, with `body` without its payload. Returns where its packet id is, if it has one.
 fn encode(
     out: &mut Vec<u8>,
     message: &Message<'_>,
+    body: Option<&Body>,
     header: &PublishHeader<'_>,
 ) -> Result<Option<usize>, Refused> {
     let at = out.len();
-    match encode_publish(
-        out,
-        message.topic,
-        message.properties,
-        message.payload,
-        header,
-    ) {
+    let (topic, properties) = (message.topic, message.properties);
+    let encoded = match body {
+        None => encode_publish(out, topic, properties, message.payload, header),
+        Some(body) => encode_publish_beginning(out, topic, properties, body.len(), header),
+    };
+    match encoded {
         Ok(_) if header.qos == QoS::AtMostOnce => Ok(None),
         Ok(_) => {
             let fixed = frame::header(&out[at..], u32::MAX)

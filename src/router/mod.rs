@@ -4,9 +4,13 @@
 //! stored.
 //!
 //! Invariant: a message goes at most once to each node, and each node delivers it to its own connections only.
+//! Invariant: a topic is looked up once per node as long as nothing changes that concerns it, and routes take no more
+//! memory than [`cache`] says.
 //! Invariant: nothing here waits. A mailbox or a node that can take no more refuses, and every drop is counted.
 
+mod cache;
 mod local;
+mod look_up;
 mod message;
 mod peers;
 mod route;
@@ -19,18 +23,19 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::base::ids::{ConnectionId, LogIndex, NodeId, SessionId};
-use crate::base::limits;
 use crate::codec::QoS;
 use crate::machine::effect::{ApplicationMessage, Granted, RelayedBatch};
 use crate::machine::subscriptions::SubscriptionIndex;
 use crate::mailbox::{Filling, Item, Mailbox, WakeList};
-use local::LocalSubscriber;
-use route::LookUp;
+use cache::SharedRoutes;
+use local::{GrantedBody, LocalSubscriber};
+use look_up::LookUp;
 use shared::RoundRobins;
 
 pub use local::Throttled;
 pub use message::Message;
 pub use peers::{Origin, PeerNodes, Recipients};
+use route::Found;
 pub use route::Route;
 
 /// What became of a message.
@@ -75,8 +80,10 @@ pub struct Router {
     peers: Arc<dyn PeerNodes>,
     /// Whose turn it is in shared subscriptions.
     round_robins: RoundRobins,
-    /// Routes of recent messages from the log. Apply alone delivers those, so the lock is never contended.
-    logged_routes: Mutex<FxHashMap<Box<str>, Route>>,
+    routes: SharedRoutes,
+    /// The large body of the last message of a session's queue: the next one is often the same message for another
+    /// session.
+    granted_body: Mutex<GrantedBody>,
 }
 
 impl Router {
@@ -92,7 +99,8 @@ impl Router {
             connections: RwLock::default(),
             peers,
             round_robins: RoundRobins::new(node),
-            logged_routes: Mutex::default(),
+            routes: SharedRoutes::default(),
+            granted_body: Mutex::default(),
         })
     }
 
@@ -111,10 +119,10 @@ impl Router {
         self.connections.write().insert(mailbox.connection, mailbox);
     }
 
-    /// Forgets a connection and closes its mailbox.
+    /// Forgets a connection and closes its mailbox. Routes that lead there stay as they are: a closed mailbox takes
+    /// nothing, and the log tells soon that the connection has ended.
     pub fn unregister(&self, connection: ConnectionId) {
         let mailbox = self.connections.write().remove(&connection);
-        self.subscriptions.advance();
         if let Some(mailbox) = mailbox {
             mailbox.close(&mut WakeList::default());
         }
@@ -159,19 +167,32 @@ impl Router {
     }
 
     /// Whether `route` may still be used.
+    #[inline]
     pub fn is_current(&self, route: &Route) -> bool {
-        route.generation == self.subscriptions.generation()
+        self.subscriptions.is_current(&route.found.validity)
     }
 
-    /// Looks up where messages of `publisher` to `topic` go.
+    /// Where messages of `publisher` to `topic` go. The topic is looked up unless some publisher of this node has asked
+    /// for it since the last change that concerns it.
     pub fn route(&self, topic: &str, publisher: Option<SessionId>) -> Route {
-        let look_up = LookUp {
-            node: self.node,
-            connections: &self.connections.read(),
-            round_robins: &self.round_robins,
-            publisher,
-        };
-        look_up.route(&self.subscriptions, topic)
+        if let Some(found) = self.routes.get(topic)
+            && self.subscriptions.is_current(&found.validity)
+        {
+            return Route { found, publisher };
+        }
+        let found = Arc::new(self.look_up(topic));
+        self.routes.put(topic, found.clone());
+        Route { found, publisher }
+    }
+
+    fn look_up(&self, topic: &str) -> Found {
+        LookUp::find(
+            self.node,
+            &self.connections.read(),
+            &self.round_robins,
+            &self.subscriptions,
+            topic,
+        )
     }
 
     /// Delivers a message to this node's connections and hands it to the other nodes of the route. With QoS 1 or 2,
@@ -185,7 +206,7 @@ impl Router {
     ) -> Delivered {
         let mut delivered = Delivered::default();
         route.deliver_local(message, &mut delivered.throttled, wake);
-        if message.qos == QoS::AtMostOnce && !message.direct && !route.groups.is_empty() {
+        if message.qos == QoS::AtMostOnce && !message.direct && !route.groups().is_empty() {
             self.deliver_to_groups(route, message, origin.after, &mut delivered, wake);
             return delivered;
         }
@@ -194,7 +215,7 @@ impl Router {
             confirm_to,
             ..origin
         };
-        for node in &route.remote {
+        for node in route.remote() {
             let recipients = Recipients::default();
             let sequence = self.peers.forward(*node, message, recipients, origin);
             delivered.count(*node, sequence, origin.confirm_to.is_some());
@@ -213,11 +234,11 @@ impl Router {
     ) {
         // The groups whose turn has come to a member of another node.
         let chosen: SmallVec<[(NodeId, &str); 4]> = route
-            .groups
+            .groups()
             .iter()
             .filter_map(|group| Some((group.deliver(message, wake)?, &**group.filter())))
             .collect();
-        let mut nodes = route.remote.clone();
+        let mut nodes: SmallVec<[NodeId; 4]> = route.remote().into();
         for (node, _) in &chosen {
             if !nodes.contains(node) {
                 nodes.push(*node);
@@ -231,7 +252,7 @@ impl Router {
                 .collect();
             let recipients = Recipients {
                 groups: &groups,
-                only_groups: !route.remote.contains(&node),
+                only_groups: !route.remote().contains(&node),
             };
             let origin = Origin {
                 confirm_to: None,
@@ -245,7 +266,12 @@ impl Router {
     /// Delivers a message to one connection of this node, whatever it has subscribed to. Returns whether it was taken.
     pub fn deliver_to(&self, mailbox: &Arc<Mailbox>, message: &Message<'_>) -> bool {
         let target = LocalSubscriber::new(SessionId::default(), mailbox, QoS::ExactlyOnce);
-        target.deliver(message, &mut Throttled::new(), &mut WakeList::default())
+        target.deliver(
+            message,
+            None,
+            &mut Throttled::new(),
+            &mut WakeList::default(),
+        )
     }
 
     /// Puts a message into a mailbox that its own connection fills.
@@ -264,31 +290,19 @@ impl Router {
         route.deliver_local(message, &mut Throttled::new(), wake);
     }
 
-    /// Delivers a message from the log to this node's connections, unless it reaches them through their sessions'
-    /// queues. Every node does so for its own connections. Returns those that throttle the publisher.
+    /// Delivers a message from the log entry `index` to this node's connections, unless it reaches them through their
+    /// sessions' queues. Every node does so for its own connections. Returns those that throttle the publisher.
     pub fn deliver_logged(
         &self,
         published: &ApplicationMessage,
+        index: LogIndex,
         expiry_s: Option<u32>,
         wake: &mut WakeList,
     ) -> Throttled {
         let mut throttled = Throttled::new();
         let message = Message::logged(published, expiry_s);
-        let mut routes = self.logged_routes.lock();
-        if let Some(route) = routes.get(message.topic)
-            && self.is_current(route)
-        {
-            route.deliver_local(&message, &mut throttled, wake);
-            return throttled;
-        }
         let route = self.route(message.topic, message.publisher);
-        route.deliver_local(&message, &mut throttled, wake);
-        if !route.for_one_publisher {
-            if routes.len() >= limits::CACHED_ROUTES {
-                routes.clear();
-            }
-            routes.insert(message.topic.into(), route);
-        }
+        route.deliver_logged(&message, index, &mut throttled, wake);
         throttled
     }
 
@@ -307,14 +321,14 @@ impl Router {
         };
         let target = LocalSubscriber {
             retain_as_published: true,
-            identifiers,
+            identifiers: identifiers.into(),
             ..LocalSubscriber::new(SessionId::default(), &mailbox, QoS::AtMostOnce)
         };
         let message = Message {
             retain,
             ..Message::logged(published, expiry_s)
         };
-        if let Err(refused) = target.push_qos_0(&message, wake) {
+        if let Err(refused) = target.push_qos_0(&message, None, wake) {
             mailbox.count_refused(refused);
         }
     }
@@ -325,7 +339,8 @@ impl Router {
         let Some(mailbox) = self.mailbox(granted.connection) else {
             return;
         };
-        let must_wake = match local::put_granted(&mailbox, granted) {
+        let body = self.granted_body.lock().of(granted, &mailbox);
+        let must_wake = match local::put_granted(&mailbox, granted, body.as_ref()) {
             Ok(must_wake) => must_wake,
             Err(_) if granted.qos == QoS::AtMostOnce => false,
             Err(_) => mailbox.push_item(Item::Undeliverable(granted.sequence)),
@@ -333,6 +348,24 @@ impl Router {
         if must_wake {
             wake.add(&mailbox);
         }
+    }
+
+    /// Puts the first message that a mailbox withholds into it, or passes it over when it is no longer in the session's
+    /// queue. Called by the connection's task.
+    pub fn put_withheld(mailbox: &Mailbox, granted: Option<&Granted>) {
+        let Some(granted) = granted else {
+            // Without a packet there is nothing that could be refused.
+            let _ = mailbox.push_withheld(None, |_| Ok(None));
+            return;
+        };
+        if local::put_withheld(mailbox, granted).is_err() {
+            mailbox.push_item(Item::Undeliverable(granted.sequence));
+        }
+    }
+
+    /// The connections of this node.
+    pub fn mailboxes(&self) -> Vec<Arc<Mailbox>> {
+        self.connections.read().values().cloned().collect()
     }
 
     /// Hands messages of another node to this node's connections, which came through the log.
@@ -388,11 +421,14 @@ impl<'m> BatchDelivery<'_, 'm> {
             last.route.deliver_local(message, &mut throttled, wake);
         }
         for name in groups {
-            let mut known = last.route.groups.iter();
-            if let Some(group) = known.find(|group| &**group.filter() == name) {
-                group.deliver_local(message, wake);
+            let known = last.route.groups();
+            if let Ok(at) = known.binary_search_by(|group| (**group.filter()).cmp(name)) {
+                known[at].deliver_local(message, wake);
             }
         }
         throttled
     }
 }
+
+#[cfg(test)]
+mod speed;

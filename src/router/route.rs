@@ -1,55 +1,148 @@
-//! The result of a look-up in the subscription index: where messages with one topic name go.
+//! Where the messages of one publisher with one topic name go.
 
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::local::{LocalSubscriber, Throttled};
 use super::message::Message;
-use super::shared::{Group, RoundRobins};
-use crate::base::ids::{ConnectionId, NodeId, SessionId};
+use super::shared::Group;
+use crate::base::ids::{LogIndex, NodeId, SessionId};
+use crate::base::limits;
 use crate::codec::QoS;
-use crate::machine::subscriptions::{Subscription, SubscriptionIndex};
 use crate::mailbox::back_pressure::BackPressureState;
-use crate::mailbox::{Mailbox, WakeList};
+use crate::mailbox::{Body, Mailbox, WakeList};
+use crate::topic::generations::Validity;
 
-/// Where the messages of one publisher with one topic name go. A route is current while the subscription index keeps
-/// its generation.
-#[derive(Debug, Default)]
+/// Bytes that are copied into a mailbox in the time that a delivery takes anyway.
+const COPIED_PER_UNIT: usize = 1024;
+
+/// Where the messages of one publisher with one topic name go, for as long as [`super::Router::is_current`] says so.
+///
+/// What was looked up is shared by all publishers of a node. What No Local changes for one of them stands beside it.
+#[derive(Clone, Debug)]
 pub struct Route {
-    pub(super) generation: u64,
-    local: Vec<LocalSubscriber>,
+    pub(super) found: Arc<Found>,
+    pub(super) publisher: Option<SessionId>,
+}
+
+/// What a look-up has found.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) validity: Validity,
+    /// Connections of this node, one entry per session.
+    pub(super) local: Vec<LocalSubscriber>,
+    /// What sessions with No Local get of their own messages, in the order of sessions.
+    pub(super) own: Vec<Own>,
     pub(super) remote: SmallVec<[NodeId; 4]>,
-    /// Shared subscriptions, for messages with QoS 0; the others go through the log.
+    /// Shared subscriptions, for messages with QoS 0; the others go through the log. In the order of their filters.
     pub(super) groups: Vec<Group>,
     /// Messages with QoS 1 and 2 go through the log: some match is a durable session or a group.
-    logged: bool,
+    pub(super) logged: Logged,
     /// Messages with QoS 0 go through the log: some match keeps them while no client is connected.
-    logged_qos_0: bool,
-    /// The route holds for one publisher only: some match has No Local.
-    pub(super) for_one_publisher: bool,
+    pub(super) logged_qos_0: Logged,
+    /// What it takes in memory, about.
+    pub(super) bytes: usize,
+}
+
+/// What a session with No Local gets of its own messages: what its other matches ask for, if there are any.
+#[derive(Debug)]
+pub(super) struct Own {
+    pub(super) session: SessionId,
+    pub(super) copy: Option<LocalSubscriber>,
+}
+
+/// Whose messages go through the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Logged {
+    #[default]
+    Nobodys,
+    /// All but those of this session, which has the only match that asks for it, with No Local.
+    AllBut(SessionId),
+    All,
+}
+
+impl Logged {
+    /// A match of `session` asks for it.
+    pub(super) fn add(&mut self, session: SessionId, no_local: bool) {
+        *self = match *self {
+            Logged::Nobodys if no_local => Logged::AllBut(session),
+            Logged::AllBut(known) if no_local && known == session => Logged::AllBut(known),
+            _ => Logged::All,
+        };
+    }
+
+    fn concerns(self, publisher: Option<SessionId>) -> bool {
+        match self {
+            Logged::Nobodys => false,
+            Logged::AllBut(session) => publisher != Some(session),
+            Logged::All => true,
+        }
+    }
+}
+
+impl Found {
+    /// Every copy that a connection of this node may get; those of members of groups left out.
+    pub(super) fn every_local(&mut self) -> impl Iterator<Item = &mut LocalSubscriber> {
+        let own = self.own.iter_mut().filter_map(|own| own.copy.as_mut());
+        self.local.iter_mut().chain(own)
+    }
 }
 
 impl Route {
+    /// What No Local leaves to the publisher, if it has asked for it.
+    fn own(&self) -> Option<&Own> {
+        let own = &self.found.own;
+        if own.is_empty() {
+            return None;
+        }
+        let publisher = self.publisher?;
+        let at = own
+            .binary_search_by_key(&publisher, |own| own.session)
+            .ok()?;
+        Some(&own[at])
+    }
+
+    /// Connections of this node that get the message.
+    pub(super) fn local(&self) -> impl Iterator<Item = &LocalSubscriber> {
+        let own = self.own();
+        let instead = own.map(|own| own.session);
+        let others = self.found.local.iter();
+        others
+            .filter(move |subscriber| instead != Some(subscriber.session))
+            .chain(own.and_then(|own| own.copy.as_ref()))
+    }
+
+    /// Other nodes that get the message.
+    pub(super) fn remote(&self) -> &[NodeId] {
+        &self.found.remote
+    }
+
+    /// Shared subscriptions.
+    pub(super) fn groups(&self) -> &[Group] {
+        &self.found.groups
+    }
+
     /// Whether nobody is subscribed.
     pub fn is_empty(&self) -> bool {
-        self.local.is_empty() && self.remote.is_empty() && self.groups.is_empty()
+        self.remote().is_empty() && self.groups().is_empty() && self.local().next().is_none()
     }
 
     /// Whether other nodes get the message.
     pub fn has_remote(&self) -> bool {
-        !self.remote.is_empty()
+        !self.remote().is_empty()
+    }
+
+    /// What it takes in memory, about.
+    pub fn bytes(&self) -> usize {
+        self.found.bytes
     }
 
     /// The worst state of the connections of this node that get messages with QoS 1 or 2 straight. A stalled one
     /// counts as [`BackPressureState::Normal`], because nobody waits for it.
     pub fn back_pressure(&self) -> BackPressureState {
         let mut worst = BackPressureState::Normal;
-        for subscriber in &self.local {
-            if subscriber.qos == QoS::AtMostOnce || subscriber.durable {
-                continue;
-            }
+        for subscriber in self.waited_for() {
             match subscriber.mailbox.state() {
                 BackPressureState::Full => return BackPressureState::Full,
                 BackPressureState::Throttled => worst = BackPressureState::Throttled,
@@ -59,12 +152,24 @@ impl Route {
         worst
     }
 
+    /// Connections that get messages with QoS 1 or 2 straight.
+    fn waited_for(&self) -> impl Iterator<Item = &LocalSubscriber> {
+        let all = self.local();
+        all.filter(|subscriber| subscriber.qos != QoS::AtMostOnce && !subscriber.durable)
+    }
+
     /// Whether a message with this QoS must go through the log.
     pub fn is_logged(&self, qos: QoS) -> bool {
-        match qos {
-            QoS::AtMostOnce => self.logged_qos_0,
-            QoS::AtLeastOnce | QoS::ExactlyOnce => self.logged,
-        }
+        let logged = match qos {
+            QoS::AtMostOnce => self.found.logged_qos_0,
+            QoS::AtLeastOnce | QoS::ExactlyOnce => self.found.logged,
+        };
+        logged.concerns(self.publisher)
+    }
+
+    /// The body of a message, if it is large: all subscribers share it.
+    fn shared_body(&self, message: &Message<'_>) -> Option<Body> {
+        self.local().next()?.shared_body(message)
     }
 
     /// Writes the packet into the mailbox of every subscriber of this node, and adds those that throttle the publisher
@@ -75,106 +180,44 @@ impl Route {
         throttled: &mut Throttled,
         wake: &mut WakeList,
     ) {
-        for subscriber in &self.local {
-            subscriber.deliver(message, throttled, wake);
+        let body = self.shared_body(message);
+        for subscriber in self.local() {
+            subscriber.deliver(message, body.as_ref(), throttled, wake);
         }
     }
-}
 
-/// One look-up.
-pub(super) struct LookUp<'a> {
-    /// The node that looks up.
-    pub(super) node: NodeId,
-    /// The connections of this node.
-    pub(super) connections: &'a FxHashMap<ConnectionId, Arc<Mailbox>>,
-    /// Whose turn it is in groups.
-    pub(super) round_robins: &'a RoundRobins,
-    /// Who publishes.
-    pub(super) publisher: Option<SessionId>,
-}
+    /// The same for a message that the log entry `index` has published. Outputs of several entries are performed
+    /// together, so some subscriptions may be newer than the message: those get it as a retained message, if at all.
+    pub(super) fn deliver_logged(
+        &self,
+        message: &Message<'_>,
+        index: LogIndex,
+        throttled: &mut Throttled,
+        wake: &mut WakeList,
+    ) {
+        let body = self.shared_body(message);
+        for subscriber in self.local() {
+            if subscriber.since < index {
+                subscriber.deliver(message, body.as_ref(), throttled, wake);
+            }
+        }
+    }
 
-impl LookUp<'_> {
-    /// Looks a topic name up.
-    pub(super) fn route(&self, subscriptions: &SubscriptionIndex, topic: &str) -> Route {
-        // The generation is read first: a change during the look-up makes the route outdated.
-        let mut route = Route {
-            generation: subscriptions.generation(),
-            ..Route::default()
-        };
-        subscriptions.for_each_match(topic, |group, subscription| {
-            if let Some(group) = group {
-                // With QoS 1 and 2, apply assigns the message to a member.
-                route.logged = true;
-                self.add_member(&mut route.groups, group, subscription);
-                return;
-            }
-            route.for_one_publisher |= subscription.no_local;
-            if subscription.no_local && self.publisher == Some(subscription.subscriber.session) {
-                return;
-            }
-            self.add_match(&mut route, subscription);
+    /// What a delivery to the subscribers of this node costs, in units of [`limits::TURN_WORK`].
+    pub fn work(&self, payload_bytes: usize) -> usize {
+        let copied = payload_bytes.min(limits::SHARED_BODY_BYTES);
+        self.found.local.len() * (1 + copied / COPIED_PER_UNIT)
+    }
+
+    /// Has `publisher` offer its next packet again when the connections that get the messages have room.
+    pub fn await_room(&self, publisher: &Arc<Mailbox>) {
+        let full = self.waited_for().find(|subscriber| {
+            let mailbox = &subscriber.mailbox;
+            mailbox.state() == BackPressureState::Full
         });
-        route.logged_qos_0 |= route.groups.iter().any(Group::must_queue);
-        route
-    }
-
-    fn add_member(&self, groups: &mut Vec<Group>, filter: &Arc<str>, subscription: &Subscription) {
-        let found = groups.iter().position(|group| group.filter() == filter);
-        let group = match found {
-            Some(found) => &mut groups[found],
-            None => {
-                groups.push(Group::new(filter, self.round_robins));
-                groups.last_mut().expect("it was pushed just now")
-            }
-        };
-        let subscriber = &subscription.subscriber;
-        match subscriber.owner() {
-            Some(owner) if owner.node != self.node => {
-                group.add_remote(subscriber.session, owner.node);
-            }
-            Some(owner) => {
-                if let Some(mailbox) = self.connections.get(&owner.connection) {
-                    let mut member =
-                        LocalSubscriber::new(subscriber.session, mailbox, QoS::AtMostOnce);
-                    member.merge(subscription);
-                    group.add_local(member);
-                }
-            }
-            None if subscriber.queues(QoS::AtMostOnce) => group.add_queueing(),
-            None => {}
+        match full {
+            Some(subscriber) => subscriber.mailbox.await_room(publisher),
+            None => publisher.offer_again(),
         }
-    }
-
-    fn add_match(&self, route: &mut Route, subscription: &Subscription) {
-        let subscriber = &subscription.subscriber;
-        let durable = subscriber.queues(QoS::AtLeastOnce);
-        route.logged |= durable && subscription.qos != QoS::AtMostOnce;
-        route.logged_qos_0 |= subscriber.queues(QoS::AtMostOnce);
-        let Some(owner) = subscriber.owner() else {
-            return;
-        };
-        if owner.node != self.node {
-            if !route.remote.contains(&owner.node) {
-                route.remote.push(owner.node);
-            }
-            return;
-        }
-        let Some(mailbox) = self.connections.get(&owner.connection) else {
-            return;
-        };
-        let found = route
-            .local
-            .iter()
-            .position(|known| known.session == subscriber.session);
-        let target = match found {
-            Some(found) => &mut route.local[found],
-            None => {
-                let target = LocalSubscriber::new(subscriber.session, mailbox, subscription.qos);
-                route.local.push(LocalSubscriber { durable, ..target });
-                route.local.last_mut().expect("it was pushed just now")
-            }
-        };
-        target.qos = target.qos.max(subscription.qos);
-        target.merge(subscription);
     }
 }

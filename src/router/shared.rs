@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use smallvec::SmallVec;
 
 use super::local::LocalSubscriber;
 use super::message::Message;
@@ -28,36 +27,52 @@ struct RoundRobin {
     local: AtomicUsize,
 }
 
+/// Members that are offered a message; those after them are not asked when none of these can take it.
+const OFFERS: usize = 64;
+
 /// The turns of all groups.
 #[derive(Debug)]
 pub(super) struct RoundRobins {
     /// The first turn in every group. Nodes begin with different members.
     first: usize,
-    groups: Mutex<FxHashMap<Arc<str>, Arc<RoundRobin>>>,
+    groups: Mutex<Turns>,
+}
+
+#[derive(Debug)]
+struct Turns {
+    of_group: FxHashMap<Arc<str>, Arc<RoundRobin>>,
+    /// So many may be there before those that no route refers to go. Twice as many as stayed the last time, so that
+    /// looking for them costs each new group a few looks, however many groups there are.
+    most: usize,
 }
 
 impl RoundRobins {
     pub(super) fn new(local: NodeId) -> RoundRobins {
         RoundRobins {
             first: local.0 as usize,
-            groups: Mutex::default(),
+            groups: Mutex::new(Turns {
+                of_group: FxHashMap::default(),
+                most: limits::CACHED_ROUTES,
+            }),
         }
     }
 
     fn of(&self, filter: &Arc<str>) -> Arc<RoundRobin> {
         let mut groups = self.groups.lock();
-        if let Some(turns) = groups.get(filter) {
+        let Turns { of_group, most } = &mut *groups;
+        if let Some(turns) = of_group.get(filter) {
             return turns.clone();
         }
-        if groups.len() >= limits::CACHED_ROUTES {
+        if of_group.len() >= *most {
             // Those that no route refers to begin anew when they are needed.
-            groups.retain(|_, turns| Arc::strong_count(turns) > 1);
+            of_group.retain(|_, turns| Arc::strong_count(turns) > 1);
+            *most = limits::CACHED_ROUTES.max(2 * of_group.len());
         }
         let turns = Arc::new(RoundRobin {
             all: AtomicUsize::new(self.first),
             local: AtomicUsize::new(0),
         });
-        groups.insert(filter.clone(), turns.clone());
+        of_group.insert(filter.clone(), turns.clone());
         turns
     }
 }
@@ -75,6 +90,8 @@ pub(super) struct Group {
     turns: Arc<RoundRobin>,
     /// In the order of their sessions, which is the same on all nodes.
     members: Vec<(SessionId, MemberLocation)>,
+    /// Positions of those that are connected to this node.
+    local: Vec<u32>,
     /// Some member that is not connected wants messages with QoS 0 to be queued.
     queues: bool,
 }
@@ -86,6 +103,7 @@ impl Group {
             filter: filter.clone(),
             turns: turns.of(filter),
             members: Vec::new(),
+            local: Vec::new(),
             queues: false,
         }
     }
@@ -105,19 +123,26 @@ impl Group {
         self.queues = true;
     }
 
-    /// Adds a member that is connected to this node.
+    /// What it takes in memory, about.
+    pub(super) fn bytes(&self) -> usize {
+        let member = size_of::<(SessionId, MemberLocation)>() + size_of::<u32>();
+        size_of::<Group>() + self.members.len() * member
+    }
+
+    /// Adds a member that is connected to this node. Members are added in the order of their sessions.
     pub(super) fn add_local(&mut self, subscriber: LocalSubscriber) {
+        self.local.push(self.members.len() as u32);
         self.add(subscriber.session, MemberLocation::Local(subscriber));
     }
 
-    /// Adds a member that is connected to another node.
+    /// Adds a member that is connected to another node. Members are added in the order of their sessions.
     pub(super) fn add_remote(&mut self, session: SessionId, node: NodeId) {
         self.add(session, MemberLocation::Remote(node));
     }
 
     fn add(&mut self, session: SessionId, location: MemberLocation) {
-        let at = self.members.partition_point(|(known, _)| *known < session);
-        self.members.insert(at, (session, location));
+        debug_assert!(self.members.last().is_none_or(|(last, _)| *last < session));
+        self.members.push((session, location));
     }
 
     /// Delivers a message to the member whose turn it is, or to the next one that can take it. If that is a member of
@@ -125,15 +150,17 @@ impl Group {
     pub(super) fn deliver(&self, message: &Message<'_>, wake: &mut WakeList) -> Option<NodeId> {
         let turn = self.turns.all.fetch_add(1, Ordering::Relaxed);
         let mut first_refused = None;
-        for (_, location) in in_turn(&self.members, turn) {
+        for (_, location) in in_turn(&self.members, turn).take(OFFERS) {
             match location {
                 MemberLocation::Remote(node) => return Some(*node),
-                MemberLocation::Local(subscriber) => match subscriber.push_qos_0(message, wake) {
-                    Ok(()) => return None,
-                    Err(refused) => {
-                        first_refused = first_refused.or(Some((subscriber, refused)));
+                MemberLocation::Local(subscriber) => {
+                    match subscriber.push_qos_0(message, None, wake) {
+                        Ok(()) => return None,
+                        Err(refused) => {
+                            first_refused = first_refused.or(Some((subscriber, refused)));
+                        }
                     }
-                },
+                }
             }
         }
         count(first_refused);
@@ -143,17 +170,12 @@ impl Group {
     /// Delivers a message that was published on another node to a member of this one.
     pub(super) fn deliver_local(&self, message: &Message<'_>, wake: &mut WakeList) {
         let turn = self.turns.local.fetch_add(1, Ordering::Relaxed);
-        let local: SmallVec<[&LocalSubscriber; 8]> = self
-            .members
-            .iter()
-            .filter_map(|(_, location)| match location {
-                MemberLocation::Local(subscriber) => Some(subscriber),
-                MemberLocation::Remote(_) => None,
-            })
-            .collect();
         let mut first_refused = None;
-        for &subscriber in in_turn(&local, turn) {
-            match subscriber.push_qos_0(message, wake) {
+        for at in in_turn(&self.local, turn).take(OFFERS) {
+            let MemberLocation::Local(subscriber) = &self.members[*at as usize].1 else {
+                continue;
+            };
+            match subscriber.push_qos_0(message, None, wake) {
                 Ok(()) => return,
                 Err(refused) => first_refused = first_refused.or(Some((subscriber, refused))),
             }
@@ -173,5 +195,22 @@ fn in_turn<T>(members: &[T], turn: usize) -> impl Iterator<Item = &T> {
 fn count(first_refused: Option<(&LocalSubscriber, Refused)>) {
     if let Some((subscriber, refused)) = first_refused {
         subscriber.mailbox.count_refused(refused);
+    }
+}
+
+#[cfg(test)]
+impl Group {
+    /// What the group says, for comparison.
+    pub(super) fn shown(&self) -> String {
+        let place = |location: &MemberLocation| match location {
+            MemberLocation::Local(subscriber) => format!("{:?}", subscriber.mailbox.connection),
+            MemberLocation::Remote(node) => format!("{node:?}"),
+        };
+        let members: Vec<_> = self
+            .members
+            .iter()
+            .map(|(session, at)| (*session, place(at)))
+            .collect();
+        format!("{} {members:?} {}", self.filter, self.queues)
     }
 }

@@ -4,10 +4,78 @@
 //! all subscriptions that matched (MQTT 5, 3.3.4). Shared subscriptions are not merged: each of their groups
 //! gets a copy of its own.
 
+use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
 use super::QoS;
 use crate::base::time::Millis;
+
+/// Up to so many identifiers, the duplicates among them are found by looking at all.
+const FEW_IDENTIFIERS: usize = 16;
+
+/// The identifiers of the subscriptions that match one message, in the order in which they were added.
+///
+/// A client may have subscriptions with 65,536 identifiers that match one topic, so duplicates are found without
+/// comparing each with all others.
+#[derive(Clone, Debug, Default)]
+pub struct Identifiers {
+    found: SmallVec<[u32; 2]>,
+    /// Those found, once they are many.
+    known: Option<Box<FxHashSet<u32>>>,
+}
+
+impl Identifiers {
+    /// Adds an identifier, unless it is there.
+    pub fn add(&mut self, identifier: u32) {
+        let is_new = match &mut self.known {
+            Some(known) => known.insert(identifier),
+            None => !self.found.contains(&identifier),
+        };
+        if !is_new {
+            return;
+        }
+        self.found.push(identifier);
+        if self.known.is_none() && self.found.len() > FEW_IDENTIFIERS {
+            self.known = Some(Box::new(self.found.iter().copied().collect()));
+        }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.found.len()
+    }
+
+    /// No more are to be added: gives back what only that needs.
+    pub fn finish(&mut self) {
+        self.known = None;
+        self.found.shrink_to_fit();
+    }
+
+    /// What they take in memory beside `Self`, once all are added.
+    pub fn bytes(&self) -> usize {
+        match self.found.spilled() {
+            true => self.found.capacity() * size_of::<u32>(),
+            false => 0,
+        }
+    }
+
+    /// Each once.
+    pub fn as_slice(&self) -> &[u32] {
+        &self.found
+    }
+
+    /// Each once.
+    pub fn into_list(self) -> SmallVec<[u32; 2]> {
+        self.found
+    }
+}
+
+impl From<SmallVec<[u32; 2]>> for Identifiers {
+    /// A list without duplicates, to which none is to be added.
+    fn from(found: SmallVec<[u32; 2]>) -> Identifiers {
+        Identifiers { found, known: None }
+    }
+}
 
 /// What a matching subscription asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +106,7 @@ impl Delivery {
     /// PUBLISH.
     pub fn merge(qos: QoS, retain: bool, matches: impl IntoIterator<Item = Match>) -> Option<Self> {
         let mut merged: Option<Delivery> = None;
+        let mut identifiers = Identifiers::default();
         for found in matches {
             if found.is_own {
                 continue;
@@ -49,11 +118,12 @@ impl Delivery {
             });
             delivery.qos = delivery.qos.max(found.qos.min(qos));
             delivery.retain |= retain && found.retain_as_published;
-            if let Some(identifier) = found.identifier
-                && !delivery.identifiers.contains(&identifier)
-            {
-                delivery.identifiers.push(identifier);
+            if let Some(identifier) = found.identifier {
+                identifiers.add(identifier);
             }
+        }
+        if let Some(delivery) = &mut merged {
+            delivery.identifiers = identifiers.into_list();
         }
         merged
     }
@@ -131,6 +201,18 @@ mod tests {
         .unwrap();
         assert_eq!(delivery.qos, QoS::AtLeastOnce);
         assert_eq!(delivery.identifiers.as_slice(), [7, 3]);
+    }
+
+    /// With a search per match this takes minutes, and every node applies it.
+    #[test]
+    fn as_many_identifiers_as_subscriptions_are_merged_in_linear_time() {
+        let identifiers = (1..=60_000).chain((1..=60_000).rev());
+        let matches = identifiers.map(|identifier| Match {
+            identifier: Some(identifier),
+            ..PLAIN
+        });
+        let delivery = Delivery::merge(QoS::AtLeastOnce, false, matches).unwrap();
+        assert!(delivery.identifiers.into_iter().eq(1..=60_000));
     }
 
     #[test]

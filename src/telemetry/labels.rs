@@ -138,5 +138,9 @@ labels! {
         Administrative = "administrative",
         /// More connections than allowed.
         TooMany = "too_many",
+        /// More was kept for the client than one connection may have.
+        ConnectionMemory = "connection_memory",
+        /// The node's memory for clients was used up: the connection had much of it, or was new.
+        NodeMemory = "node_memory",
     }
 }

@@ -118,6 +118,8 @@ metrics! {
     connections: Gauge;
     /// Connections accepted since the start.
     connections_opened: Counter;
+    /// Memory that is kept for clients, in bytes; `runtime.client_memory_bytes` bounds it.
+    client_memory_bytes: Gauge;
     /// Connections that ended, by the reason that is also in the log.
     disconnects: By<DisconnectReason, Counter>;
     /// PUBLISH packets received from clients.

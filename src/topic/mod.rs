@@ -1,10 +1,12 @@
 //! Topic names and filters: their syntax, which filter matches which name, and indexes for both directions.
 //!
-//! [`Trie`] answers "which subscriptions match this name", [`walk`] answers "which stored names match this filter".
+//! [`Trie`] answers "which subscriptions match this name", [`walk`] answers "which stored names match this filter", and
+//! [`generations`] "is what was looked up still so".
 //! Nothing here knows sessions or packets. Names are compared byte for byte, without normalization
 //! `[MQTT-4.7.3-4]`.
 
 mod filter;
+pub mod generations;
 mod name;
 mod subscribers;
 mod trie;

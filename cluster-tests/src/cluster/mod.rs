@@ -12,11 +12,13 @@ mod network;
 mod node;
 mod plan;
 mod ports;
+mod stall;
 mod watchdog;
 
 pub use network::Network;
 pub use node::{Entry, Node};
 pub use plan::{Plan, binary};
+pub use stall::Disk;
 pub use watchdog::DEADLINE;
 
 use crate::wait;
@@ -97,12 +99,7 @@ impl Cluster {
             .collect();
         let nodes: Vec<Node> = (0..plan.size)
             .map(|index| {
-                let environment = plan
-                    .environment
-                    .iter()
-                    .filter(|(node, _, _)| *node == index)
-                    .map(|(_, name, value)| (name.clone(), value.clone()))
-                    .collect();
+                let environment = environment_of(&plan, index, directory.path());
                 let addresses = node::Addresses {
                     cluster: ports[index],
                     mqtt: ports[plan.size + index],
@@ -190,6 +187,16 @@ impl Cluster {
     #[track_caller]
     pub fn network(&self) -> &Network {
         self.network.as_ref().expect("the plan asked for a network")
+    }
+
+    /// Whether [`Node::set_disk`] has an effect.
+    pub fn disks_can_stall(&self) -> bool {
+        let loads = |node: &Node| {
+            node.environment
+                .iter()
+                .any(|(name, _)| name == "LD_PRELOAD")
+        };
+        self.nodes.iter().all(loads)
     }
 
     /// Where the cluster's files are.
@@ -289,6 +296,20 @@ impl Drop for Cluster {
             node.kill();
         }
     }
+}
+
+/// What a plan says of a node's environment.
+fn environment_of(plan: &Plan, index: usize, directory: &Path) -> Vec<(String, String)> {
+    let own = plan.environment.iter();
+    let own = own.filter(|(node, _, _)| *node == index);
+    let mut all: Vec<(String, String)> = own
+        .map(|(_, name, value)| (name.clone(), value.clone()))
+        .collect();
+    if plan.stalls {
+        let file = node::stall_file(directory, index + 1);
+        all.extend(stall::environment(directory, &file).unwrap_or_default());
+    }
+    all
 }
 
 /// The watchdog's end of a test: nobody unwinds the stack of a thread that hangs, so what the cluster's value would

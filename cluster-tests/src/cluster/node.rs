@@ -2,6 +2,7 @@
 
 use super::diagnosis::Process;
 use super::plan::{Plan, binary};
+use super::stall::{Disk, Stall};
 use crate::http;
 use crate::wait;
 use rustix::process::{Pid, Signal, kill_process};
@@ -53,6 +54,11 @@ impl Entry<'_> {
     }
 }
 
+/// The file that tells how its disk stalls.
+pub(super) fn stall_file(directory: &Path, id: usize) -> PathBuf {
+    directory.join(format!("node{id}.stall"))
+}
+
 /// A node; its process ends with this value.
 pub struct Node {
     pub id: usize,
@@ -63,6 +69,7 @@ pub struct Node {
     pub environment: Vec<(String, String)>,
     child: Option<Child>,
     paused: bool,
+    stall: Stall,
     /// The same for whoever diagnoses a failure.
     process: Arc<Process>,
 }
@@ -86,6 +93,7 @@ impl Node {
             environment,
             child: None,
             paused: false,
+            stall: Stall(stall_file(directory, id)),
             process: Arc::new(Process::new(format!("node {id}"), log)),
         };
         fs::create_dir_all(&node.data).expect("the data directory can be made");
@@ -209,6 +217,11 @@ impl Node {
     pub fn resume(&mut self) {
         self.signal(Signal::CONT);
         self.paused = false;
+    }
+
+    /// What its disk is like from now on. Takes a plan with `stalls`.
+    pub fn set_disk(&self, disk: Disk) {
+        self.stall.set(disk);
     }
 
     /// SIGTERM, and waits for the end.

@@ -33,6 +33,12 @@ pub struct Plan {
     pub network: bool,
     /// How long bytes between nodes are under way; more than nothing brings the network along.
     pub delay: Duration,
+    /// Whether [`Node::set_disk`] is wanted; without a C compiler it has no effect, which
+    /// [`Cluster::disks_can_stall`] tells.
+    ///
+    /// [`Node::set_disk`]: super::Node::set_disk
+    /// [`Cluster::disks_can_stall`]: super::Cluster::disks_can_stall
+    pub stalls: bool,
     /// Environment of single nodes, by index.
     pub environment: Vec<(usize, String, String)>,
     /// After this time the test has hung and is ended.
@@ -47,6 +53,7 @@ impl Default for Plan {
             mqtt: String::new(),
             network: false,
             delay: Duration::ZERO,
+            stalls: false,
             environment: Vec::new(),
             deadline: DEADLINE,
         }

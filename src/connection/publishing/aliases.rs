@@ -9,11 +9,16 @@ use crate::codec::ReasonCode;
 use crate::connection::end::Ended;
 use crate::telemetry::labels::DisconnectReason;
 
+/// What an alias takes beside its topic, bytes.
+const ALIAS_BYTES: usize = 48;
+
 /// The topics that the client has given a number.
 #[derive(Debug, Default)]
 pub(super) struct TopicAliases {
     /// Boxed, because most clients give none.
     topics: Option<Box<FxHashMap<NonZeroU16, Arc<str>>>>,
+    /// Bytes that they take.
+    bytes: usize,
 }
 
 impl TopicAliases {
@@ -43,8 +48,16 @@ impl TopicAliases {
         }
         let topic: Arc<str> = topic.into();
         let topics = self.topics.get_or_insert_default();
-        topics.insert(alias, topic.clone());
+        self.bytes += topic.len() + ALIAS_BYTES;
+        if let Some(before) = topics.insert(alias, topic.clone()) {
+            self.bytes -= before.len() + ALIAS_BYTES;
+        }
         Ok(topic)
+    }
+
+    /// Memory that they take, about.
+    pub(super) fn memory(&self) -> usize {
+        self.bytes
     }
 }
 

@@ -12,13 +12,13 @@ use std::sync::Arc;
 
 use super::context::{Context, Flow};
 use super::end::Ended;
-use super::route_cache::RouteCache;
+use super::route_cache::{CurrentRoute, RouteCache};
 use super::sys;
 use crate::base::ids::LogIndex;
 use crate::codec::{PacketId, Publish, QoS, ReasonCode};
 use crate::machine::effect::Reply;
 use crate::mailbox::RequestId;
-use crate::router::Route;
+use crate::mailbox::back_pressure::BackPressureState;
 use crate::telemetry::labels::DropReason;
 use aliases::TopicAliases;
 use exchanges::Exchanges;
@@ -107,9 +107,9 @@ impl Publishing {
             return exchanges.propose(context, topic, publish);
         };
         if !self.has_routing_lease {
-            return Flow::Retry;
+            return context.await_routing_lease();
         }
-        exchanges.deliver_qos_0(context, route, topic, publish);
+        exchanges.deliver_qos_0(context, &route, topic, publish);
         Flow::Continue
     }
 
@@ -157,14 +157,27 @@ impl Publishing {
             return Ok(flow);
         };
         // A client that is behind must be read all the same: two clients may wait for each other's acknowledgements.
+        let back_pressure = route.back_pressure();
         let is_throttled =
-            !client_is_behind && exchanges.is_throttled(route.back_pressure(), route.has_remote());
-        if !self.has_routing_lease || is_throttled {
+            !client_is_behind && exchanges.is_throttled(back_pressure, route.has_remote());
+        if !self.has_routing_lease {
+            return Ok(context.await_routing_lease());
+        }
+        if is_throttled {
+            // Otherwise an acknowledgement of its own is deferred, and its release wakes the connection.
+            if back_pressure == BackPressureState::Full {
+                route.await_room(&context.mailbox);
+            }
             return Ok(Flow::Retry);
         }
         exchanges.begin(packet_id, publish.qos);
-        exchanges.deliver(context, route, topic, publish, packet_id);
+        exchanges.deliver(context, &route, topic, publish, packet_id);
         Ok(Flow::Continue)
+    }
+
+    /// Bytes that are kept for the client's aliases and its routes.
+    pub(super) fn memory(&self) -> usize {
+        self.aliases.memory() + self.routes.memory()
     }
 
     /// Whether the client has as many messages unacknowledged as it may.
@@ -235,7 +248,7 @@ fn direct_route<'a>(
     context: &Context,
     topic: &str,
     publish: &Publish<'_>,
-) -> Option<&'a Route> {
+) -> Option<CurrentRoute<'a>> {
     // What a durable session has sent with QoS 2 must be known wherever it connects next.
     let is_remembered = context.is_durable && publish.qos == QoS::ExactlyOnce;
     if publish.retain || is_remembered || exchanges.follows_into_log(publish.qos) {

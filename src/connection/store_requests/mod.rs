@@ -168,6 +168,11 @@ impl StoreRequests {
         }
     }
 
+    /// Bytes that are kept for routes of response topics.
+    pub(super) fn memory(&self) -> usize {
+        self.routes.as_ref().map_or(0, |routes| routes.memory())
+    }
+
     /// The machine or the reader has the reply.
     pub(super) fn handle_store_reply(
         &mut self,
@@ -203,7 +208,7 @@ impl StoreRequests {
                 .routes
                 .get_or_insert_default()
                 .current(router, message.topic, None);
-            router.deliver(route, &message, Origin::default(), &mut context.wake);
+            router.deliver(&route, &message, Origin::default(), &mut context.wake);
         }
         let packet_id = request.packet_id;
         context.acknowledge(packet_id, QoS::AtLeastOnce, ReasonCode::Success, None);
@@ -266,7 +271,9 @@ fn propose_write(
 ) -> Flow {
     // A request that has to wait is offered again and again: it is not copied and hashed each time.
     let is_urgent = properties.high_priority;
-    if !context.broker.services.proposer.has_room(is_urgent) {
+    let proposer = &context.broker.services.proposer;
+    if !proposer.has_room(is_urgent) {
+        proposer.await_room(&context.mailbox);
         return Flow::Retry;
     }
     request.verb = match write.action {

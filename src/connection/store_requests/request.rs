@@ -15,3 +15,10 @@ pub(in crate::connection) struct StoreRequest {
     pub(super) correlation_data: Bytes,
     pub(super) verb: Verb,
 }
+
+impl StoreRequest {
+    /// Memory that it takes, about.
+    pub(in crate::connection) fn bytes(&self) -> usize {
+        size_of::<StoreRequest>() + self.response_topic.len() + self.correlation_data.len()
+    }
+}

@@ -6,8 +6,6 @@
 pub(super) mod request;
 mod retained;
 
-use std::collections::VecDeque;
-
 use super::context::{Context, Flow};
 use super::end::Ended;
 use super::requests::Request;
@@ -15,19 +13,19 @@ use crate::base::ids::{LogIndex, NodeId};
 use crate::base::proto::command::{self, command::Kind};
 use crate::codec::{PacketId, QoS, ReasonCode, SubAck, Subscribe, UnsubAck, Unsubscribe, encode};
 use crate::machine::effect::Reply;
-use crate::mailbox::RequestId;
+use crate::mailbox::{Contents, RequestId};
 use crate::telemetry::labels::DisconnectReason;
 use crate::topic::Filter;
 use request::{SubscribeRequest, UnsubscribeRequest};
-use retained::{Reading, RetainedReader, Subscription};
+use retained::{Reading, RetainedReplays, Subscription};
 
 /// The client's side of subscribing.
 #[derive(Default)]
 pub(super) struct Subscribing {
     /// SUBSCRIBEs that this node has not applied yet.
     unapplied: u32,
-    /// Subscriptions whose retained messages are still to be sent.
-    readers: VecDeque<RetainedReader>,
+    /// Retained messages that are still to be sent.
+    replays: RetainedReplays,
 }
 
 impl Subscribing {
@@ -52,7 +50,7 @@ impl Subscribing {
         let identifier = subscribe.subscription_id.map_or(0, |id| id.get());
         let mut reasons = Vec::new();
         let mut subscriptions = Vec::new();
-        let mut readers = Vec::new();
+        let mut wanted = Vec::new();
         for request in subscribe.filters.iter() {
             if Filter::parse(request.filter).is_err() || !context.accepts_topic(request.filter) {
                 reasons.push(ReasonCode::TopicFilterInvalid);
@@ -63,13 +61,13 @@ impl Subscribing {
                 QoS::AtLeastOnce => ReasonCode::GrantedQos1,
                 QoS::ExactlyOnce => ReasonCode::GrantedQos2,
             });
-            readers.push(RetainedReader::new(Subscription {
+            wanted.push(Subscription {
                 filter: request.filter.into(),
                 qos: request.options.qos,
                 no_local: request.options.no_local,
                 retain_handling: request.options.retain_handling as u8,
                 identifier,
-            }));
+            });
             subscriptions.push(command::Subscription {
                 filter: request.filter.to_owned(),
                 qos: request.options.qos as u32,
@@ -93,7 +91,7 @@ impl Subscribing {
         let request = SubscribeRequest {
             packet_id,
             reasons: reasons.into(),
-            readers,
+            subscriptions: wanted,
         };
         let flow = context.propose(Kind::Subscribe(command), Request::Subscribe(request));
         self.unapplied += u32::from(flow == Flow::Continue);
@@ -157,9 +155,7 @@ impl Subscribing {
             Reply::Subscribed { index, new } => {
                 self.handle_subscribed(context, request_id, *index, new);
             }
-            Reply::Unsubscribed(removed) => {
-                self.handle_unsubscribed(context, request_id, removed);
-            }
+            Reply::Unsubscribed(removed) => self.handle_unsubscribed(context, request_id, removed),
             // The session has a new owner; this connection is about to end.
             _ => {
                 if let Some(Request::Subscribe(_)) = context.requests.remove(request_id) {
@@ -179,13 +175,9 @@ impl Subscribing {
     ) {
         self.unapplied -= 1;
         if let Some(Request::Subscribe(request)) = context.requests.get_mut(request_id) {
-            // A subscription that replaces another one sends what it asks for itself (MQTT 5.0 §3.8.4).
-            let replacing = &request.readers;
-            self.readers
-                .retain(|reader| replacing.iter().all(|new| new.filter() != reader.filter()));
-            let mut new = new.iter();
-            let readers = &mut request.readers;
-            readers.retain_mut(|reader| reader.start(index, new.next().is_some_and(|new| *new)));
+            let subscriptions = std::mem::take(&mut request.subscriptions);
+            self.replays
+                .subscribed(request_id, subscriptions, index, new);
         }
         let (settings, services) = (&context.broker.settings, &context.broker.services);
         let nodes = services.view.live_nodes().into_iter();
@@ -205,12 +197,12 @@ impl Subscribing {
     /// Every live node has applied the subscription.
     pub(super) fn handle_effective(&mut self, context: &mut Context, request_id: RequestId) {
         if let Some(Request::Subscribe(request)) = context.requests.remove(request_id) {
-            self.readers.extend(request.readers);
+            self.replays.acknowledged(request_id);
             send_suback(context, request.packet_id, &request.reasons);
         }
     }
 
-    /// The subscriptions have ended: no retained message is read for them any more.
+    /// The subscriptions have ended, and so do their replays.
     fn handle_unsubscribed(
         &mut self,
         context: &mut Context,
@@ -220,44 +212,36 @@ impl Subscribing {
         let Some(Request::Unsubscribe(request)) = context.requests.remove(request_id) else {
             return;
         };
-        let has_ended = |reader: &RetainedReader| {
-            let mut ended = request.filters.iter().flatten();
-            ended.any(|filter| **filter == *reader.filter())
-        };
-        self.readers.retain(|reader| !has_ended(reader));
-        // Those of a SUBSCRIBE before it whose SUBACK waits for other nodes.
-        for subscribe in context.requests.subscribes_mut() {
-            subscribe.end_readers(has_ended);
+        for filter in request.filters.iter().flatten() {
+            self.replays.unsubscribed(filter);
         }
         send_unsuback(context, &request, removed);
     }
 
-    /// Puts the next page of retained messages into the mailbox; tells whether anything is there now.
-    pub(super) fn read_retained(&mut self, context: &Context) -> bool {
-        let Some(mut reader) = self.readers.pop_front() else {
-            return false;
-        };
+    /// Reads the next page of retained messages into empty buffers.
+    pub(super) fn read_retained(&mut self, context: &Context, contents: &mut Contents) {
         let reading = Reading {
             broker: &context.broker,
             mailbox: &context.mailbox,
             session: context.session,
             is_durable: context.is_durable,
         };
-        let mut has_more = false;
-        // What replaces a message while its page is read waits until the page is in the mailbox, so no client gets an
-        // older value after a newer one.
-        context
-            .mailbox
-            .fill(|filling| has_more = reader.read_page(reading, filling));
-        if has_more {
-            self.readers.push_front(reader);
-        }
-        context.mailbox.is_filled()
+        self.replays.read_page(reading, contents);
     }
 
-    /// Whether retained messages are still to be sent.
-    pub(super) fn has_retained(&self) -> bool {
-        !self.readers.is_empty()
+    /// Bytes that are kept for retained messages that are still to be sent, about.
+    pub(super) fn memory(&self) -> usize {
+        self.replays.bytes()
+    }
+
+    /// Whether retained messages are still to be sent, and the client has got the earlier ones. While it
+    /// `is_behind`, it has unacknowledged messages in front of them: then it must have got as much since the last ones
+    /// as they were, so that a client with a small receive maximum gets them beside other messages.
+    pub(super) fn wants_retained(&self, context: &Context, is_behind: bool) -> bool {
+        self.replays.is_ready()
+            && self
+                .replays
+                .is_due(is_behind.then(|| context.mailbox.drained()))
     }
 }
 

@@ -1,6 +1,6 @@
-//! SUBSCRIBE packets that are not acknowledged yet.
+//! SUBSCRIBE and UNSUBSCRIBE packets that are not acknowledged yet.
 
-use super::retained::RetainedReader;
+use super::retained::Subscription;
 use crate::codec::{PacketId, ReasonCode};
 
 /// A SUBSCRIBE on its way through the log and to the other nodes.
@@ -10,15 +10,8 @@ pub(in crate::connection) struct SubscribeRequest {
     pub(super) packet_id: PacketId,
     /// One per filter; the successes count once the subscription is effective on every live node.
     pub(super) reasons: Box<[ReasonCode]>,
-    /// One per subscription.
-    pub(super) readers: Vec<RetainedReader>,
-}
-
-impl SubscribeRequest {
-    /// Subscriptions have ended before they were acknowledged: nothing is read for them.
-    pub(super) fn end_readers(&mut self, has_ended: impl Fn(&RetainedReader) -> bool) {
-        self.readers.retain(|reader| !has_ended(reader));
-    }
+    /// One per subscription, until they are applied.
+    pub(super) subscriptions: Vec<Subscription>,
 }
 
 /// An UNSUBSCRIBE on its way through the log.
@@ -33,10 +26,28 @@ pub(in crate::connection) struct UnsubscribeRequest {
 #[cfg(test)]
 impl UnsubscribeRequest {
     /// One without filters.
-    pub(in crate::connection) fn of_nothing() -> UnsubscribeRequest {
+    pub(in crate::connection) fn empty() -> UnsubscribeRequest {
         UnsubscribeRequest {
             packet_id: PacketId::MIN,
             filters: Vec::new(),
         }
+    }
+}
+
+impl SubscribeRequest {
+    /// Memory that it takes, about.
+    pub(in crate::connection) fn bytes(&self) -> usize {
+        let subscriptions = self.subscriptions.iter();
+        self.reasons.len() + subscriptions.map(Subscription::bytes).sum::<usize>()
+    }
+}
+
+impl UnsubscribeRequest {
+    /// Memory that it takes, about.
+    pub(in crate::connection) fn bytes(&self) -> usize {
+        let filters = self.filters.iter();
+        filters
+            .map(|filter| size_of::<Box<str>>() + filter.as_ref().map_or(0, |filter| filter.len()))
+            .sum()
     }
 }

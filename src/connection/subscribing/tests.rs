@@ -3,6 +3,7 @@
 use super::*;
 use crate::base::ids::LogIndex;
 use crate::codec::{Packet, Version, decode, frame};
+use crate::machine::read;
 
 fn handle(subscribing: &mut Subscribing, context: &mut Context, bytes: &[u8]) -> Flow {
     try_to_handle(subscribing, context, bytes).expect("the connection goes on")
@@ -39,9 +40,9 @@ fn suback_follows_when_the_subscription_is_applied() {
     subscribing.handle_reply(&mut context, 0, &reply);
     assert!(!subscribing.is_unapplied());
     assert_eq!(context.take_acknowledgements(), b"\x90\x04\0\x05\0\x01");
-    assert!(subscribing.has_retained());
-    subscribing.read_retained(&context);
-    assert!(!subscribing.has_retained());
+    assert!(subscribing.wants_retained(&context, false));
+    subscribing.read_retained(&context, &mut Contents::default());
+    assert!(!subscribing.wants_retained(&context, false));
 }
 
 #[test]
@@ -113,29 +114,205 @@ fn mqtt_3_1_2_24_an_answer_that_does_not_fit_is_told_before_anything_is_done() {
     assert_eq!(context.requests.len(), 2);
 }
 
-fn subscribed(subscribing: &mut Subscribing, context: &mut Context, request_id: RequestId) {
-    let reply = Reply::Subscribed {
-        index: LogIndex(9),
-        new: vec![true],
+/// A connection of a node that has a retained message of each topic, in log entry 1.
+fn with_retained(topics: &[String], payload: &[u8]) -> Context {
+    let mut context = Context::for_tests(false);
+    let row = crate::base::proto::state::Retained {
+        qos: 2,
+        payload: payload.to_vec().into(),
+        index: 1,
+        ..Default::default()
     };
-    subscribing.handle_reply(context, request_id, &reply);
+    let messages = topics.iter().map(|topic| (topic.as_str(), row.clone()));
+    let broker = std::sync::Arc::get_mut(&mut context.broker).expect("no other connection");
+    broker.services.backing = std::sync::Arc::new(read::retained_state(messages));
+    context
 }
 
-/// Nothing is sent for a subscription that has ended, or was replaced.
-#[test]
-fn the_retained_messages_of_a_filter_end_with_its_subscription() {
-    let (mut subscribing, mut context) = (Subscribing::default(), Context::for_tests(false));
-    for _ in 0..2 {
-        handle(&mut subscribing, &mut context, SUBSCRIBE);
-        subscribed(&mut subscribing, &mut context, 0);
+/// SUBSCRIBE to one filter.
+fn subscribe(filter: &str, options: u8) -> Vec<u8> {
+    let length = filter.len() as u8;
+    let mut bytes = vec![0x82, length + 6, 0, 5, 0, 0, length];
+    bytes.extend_from_slice(filter.as_bytes());
+    bytes.push(options);
+    bytes
+}
+
+/// UNSUBSCRIBE from one filter.
+fn unsubscribe(filter: &str) -> Vec<u8> {
+    let length = filter.len() as u8;
+    let mut bytes = vec![0xa2, length + 5, 0, 6, 0, 0, length];
+    bytes.extend_from_slice(filter.as_bytes());
+    bytes
+}
+
+fn subscribed(index: u64, new: bool) -> Reply {
+    Reply::Subscribed {
+        index: LogIndex(index),
+        new: vec![new],
     }
-    assert_eq!(
-        subscribing.readers.len(),
-        1,
-        "the second replaces the first"
-    );
-    let unsubscribe = b"\xa2\x06\0\x06\0\0\x01a";
-    handle(&mut subscribing, &mut context, unsubscribe);
+}
+
+/// The topics of the next page, with the QoS of each.
+fn page(subscribing: &mut Subscribing, context: &Context) -> Vec<(String, QoS)> {
+    let mut contents = Contents::default();
+    subscribing.read_retained(context, &mut contents);
+    let mut bytes = contents.packets.bytes.as_slice();
+    let mut found = Vec::new();
+    while let Some(frame) = frame::next(bytes, u32::MAX).expect("well-formed") {
+        let Packet::Publish(publish) = decode(Version::V5, frame).expect("well-formed") else {
+            panic!("not a PUBLISH");
+        };
+        assert!(publish.retain);
+        found.push((publish.topic.to_owned(), publish.qos));
+        bytes = &bytes[frame.length..];
+    }
+    found
+}
+
+fn numbered(count: usize) -> Vec<String> {
+    (0..count).map(|number| format!("t/{number:06}")).collect()
+}
+
+#[test]
+fn retained_messages_come_page_by_page() {
+    let topics = numbered(1_000);
+    let mut context = with_retained(&topics, b"x");
+    let mut subscribing = Subscribing::default();
+    handle(&mut subscribing, &mut context, &subscribe("#", 1));
+    subscribing.handle_reply(&mut context, 0, &subscribed(9, true));
+    let mut found = Vec::new();
+    while subscribing.wants_retained(&context, false) {
+        let page = page(&mut subscribing, &context);
+        assert!(page.len() <= 64);
+        found.extend(page);
+    }
+    let expected: Vec<_> = topics
+        .into_iter()
+        .map(|topic| (topic, QoS::AtLeastOnce))
+        .collect();
+    assert_eq!(found, expected);
+}
+
+/// Seen before: a second without an answer beside 100,000 topics.
+#[test]
+fn a_page_ends_where_it_has_looked_at_enough_whatever_matches() {
+    let mut context = with_retained(&numbered(10_000), b"x");
+    let mut subscribing = Subscribing::default();
+    handle(&mut subscribing, &mut context, &subscribe("t/+/none", 1));
+    subscribing.handle_reply(&mut context, 0, &subscribed(9, true));
+    let mut pages = 0;
+    while subscribing.wants_retained(&context, false) {
+        assert!(page(&mut subscribing, &context).is_empty());
+        pages += 1;
+    }
+    assert!(pages >= 10_000 / 256, "{pages}");
+    // Large messages that do not match end it, too.
+    let mut context = with_retained(&numbered(64), &[0; 32 << 10]);
+    handle(&mut subscribing, &mut context, &subscribe("t/+/none", 1));
+    subscribing.handle_reply(&mut context, 0, &subscribed(9, true));
+    for _ in 0..8 {
+        assert!(subscribing.wants_retained(&context, false));
+        page(&mut subscribing, &context);
+    }
+}
+
+#[test]
+fn a_new_subscribe_takes_the_place_of_the_replay_under_way() {
+    let topics = numbered(200);
+    let mut context = with_retained(&topics, b"x");
+    let mut subscribing = Subscribing::default();
+    for _ in 0..50 {
+        handle(&mut subscribing, &mut context, &subscribe("#", 2));
+        subscribing.handle_reply(&mut context, 0, &subscribed(9, true));
+        assert_eq!(page(&mut subscribing, &context).len(), 64);
+    }
+    handle(&mut subscribing, &mut context, &subscribe("#", 0));
+    subscribing.handle_reply(&mut context, 0, &subscribed(10, false));
+    let mut found = Vec::new();
+    while subscribing.wants_retained(&context, false) {
+        found.extend(page(&mut subscribing, &context));
+    }
+    let expected: Vec<_> = topics
+        .into_iter()
+        .map(|topic| (topic, QoS::AtMostOnce))
+        .collect();
+    assert_eq!(found, expected, "once, with the QoS of the last one");
+}
+
+#[test]
+fn a_subscribe_that_asks_for_none_gives_the_replay_its_options() {
+    let mut context = with_retained(&numbered(100), b"x");
+    let mut subscribing = Subscribing::default();
+    handle(&mut subscribing, &mut context, &subscribe("#", 2));
+    subscribing.handle_reply(&mut context, 0, &subscribed(9, true));
+    assert_eq!(page(&mut subscribing, &context).len(), 64);
+    // Retain Handling 1, QoS 0.
+    handle(&mut subscribing, &mut context, &subscribe("#", 0x10));
+    subscribing.handle_reply(&mut context, 0, &subscribed(10, false));
+    let rest = page(&mut subscribing, &context);
+    assert_eq!(rest.len(), 36, "nothing is lost");
+    assert!(rest.iter().all(|(_, qos)| *qos == QoS::AtMostOnce));
+}
+
+#[test]
+fn nothing_retained_comes_after_unsuback() {
+    let mut context = with_retained(&numbered(200), b"x");
+    let mut subscribing = Subscribing::default();
+    handle(&mut subscribing, &mut context, &subscribe("#", 2));
+    subscribing.handle_reply(&mut context, 0, &subscribed(9, true));
+    assert_eq!(page(&mut subscribing, &context).len(), 64);
+    handle(&mut subscribing, &mut context, &unsubscribe("#"));
     subscribing.handle_reply(&mut context, 0, &Reply::Unsubscribed(vec![true]));
-    assert!(!subscribing.has_retained());
+    assert!(!subscribing.wants_retained(&context, false));
+    // Also where the SUBACK of the subscription comes later than the UNSUBACK.
+    let mut replays = RetainedReplays::default();
+    let subscription = || Subscription {
+        filter: "#".into(),
+        qos: QoS::AtMostOnce,
+        no_local: false,
+        retain_handling: 0,
+        identifier: 0,
+    };
+    replays.subscribed(7, vec![subscription()], LogIndex(9), &[true]);
+    replays.unsubscribed("#");
+    replays.acknowledged(7);
+    assert!(!replays.is_ready());
+    replays.subscribed(7, vec![subscription()], LogIndex(9), &[true]);
+    replays.unsubscribed("#");
+    replays.subscribed(8, vec![subscription()], LogIndex(10), &[true]);
+    replays.acknowledged(7);
+    assert!(!replays.is_ready(), "it waits for its own SUBACK");
+    replays.acknowledged(8);
+    assert!(replays.is_ready());
+}
+
+#[test]
+fn a_client_that_is_behind_gets_the_next_page_when_it_has_got_as_much() {
+    let mut context = with_retained(&numbered(200), b"x");
+    let mut subscribing = Subscribing::default();
+    handle(&mut subscribing, &mut context, &subscribe("#", 2));
+    subscribing.handle_reply(&mut context, 0, &subscribed(9, true));
+    assert!(subscribing.wants_retained(&context, true));
+    assert_eq!(page(&mut subscribing, &context).len(), 64);
+    assert!(!subscribing.wants_retained(&context, true));
+    let unsent = context.mailbox.unsent();
+    context.mailbox.progress(unsent / 2, &mut context.wake);
+    assert!(!subscribing.wants_retained(&context, true));
+    context.mailbox.progress(0, &mut context.wake);
+    assert!(subscribing.wants_retained(&context, true));
+}
+
+/// What is delivered while a page is read follows it (P5), and nobody who delivers waits for the page.
+#[test]
+fn what_is_delivered_during_a_page_comes_behind_it() {
+    let context = Context::for_tests(false);
+    let mut contents = Contents::default();
+    context.mailbox.fill(&mut contents, |_| {
+        let pushed = context
+            .mailbox
+            .push_item(crate::mailbox::Item::SubscriptionEffective(1));
+        assert!(pushed, "the mailbox is not locked");
+    });
+    assert!(contents.is_empty() && context.mailbox.is_filled());
 }

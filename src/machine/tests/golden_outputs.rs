@@ -132,7 +132,9 @@ pub(super) fn put_output(out: &mut Vec<u8>, output: &Output) {
                 Change::Delete { version } => put_bytes(out, version.to_string().as_bytes()),
             }
         }
-        Output::Publish { message, expiry_s } => {
+        Output::Publish {
+            message, expiry_s, ..
+        } => {
             out.push(7);
             put_message(out, message);
             put_numbers(out, &[optional(*expiry_s)]);

@@ -1,0 +1,169 @@
+//! Clients that do their worst, and clients beside them that behave.
+//!
+//! The promise (P12): whatever one client does, the others on every node go on, and every node's memory stays bounded.
+//! [`beside`] runs an attack while behaving clients of every node ping, write to the state store and exchange messages,
+//! and judges them afterwards by the bounds below.
+//!
+//! Invariant: an attack is bounded in count and in time, and stays on loopback.
+
+mod bystander;
+mod crowd;
+mod flood;
+mod memory;
+
+pub use crowd::Crowd;
+pub use flood::{Fate, Flood, flood, reason_of_end};
+
+use crate::cluster::Cluster;
+use bystander::{Bystanders, Deed, Seen};
+use memory::MemoryWatch;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::{Duration, Instant};
+
+/// The longest time from a behaving client's PINGREQ to its PINGRESP.
+pub const PINGRESP_WITHIN: Duration = Duration::from_secs(1);
+
+/// 99 of 100 SETs of a behaving client are answered within this. An idle cluster takes a few milliseconds; two cores
+/// that nodes, attackers and bystanders share need room.
+pub const SET_P99: Duration = Duration::from_millis(250);
+
+/// The longest time that a SET of a behaving client may take.
+pub const SET_LONGEST: Duration = Duration::from_secs(1);
+
+/// What an attack may cost a node in resident memory, unless a test says otherwise.
+pub const MEMORY_GROWTH: u64 = 128 << 20;
+
+/// Attacks are measured for this long after their end, because what they left behind is work, too.
+pub const AFTERWARDS: Duration = Duration::from_secs(2);
+
+/// What an attack is allowed, and whom it must not touch.
+#[derive(Debug, Clone)]
+pub struct Terms {
+    /// Nodes on which clients behave; all of them when this is empty.
+    pub nodes: Vec<usize>,
+    /// Bytes by which each node's resident memory may grow.
+    pub memory_growth: u64,
+    pub afterwards: Duration,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self {
+            nodes: Vec::new(),
+            memory_growth: MEMORY_GROWTH,
+            afterwards: AFTERWARDS,
+        }
+    }
+}
+
+/// Runs an attack beside behaving clients, and judges them.
+#[track_caller]
+pub fn beside<T>(cluster: &mut Cluster, attack: impl FnOnce(&mut Cluster) -> T) -> T {
+    beside_on(cluster, &Terms::default(), attack)
+}
+
+/// The same on other terms.
+#[track_caller]
+pub fn beside_on<T>(
+    cluster: &mut Cluster,
+    terms: &Terms,
+    attack: impl FnOnce(&mut Cluster) -> T,
+) -> T {
+    let nodes: Vec<usize> = match terms.nodes.is_empty() {
+        true => (0..cluster.nodes.len()).collect(),
+        false => terms.nodes.clone(),
+    };
+    let bystanders = Bystanders::start(&cluster.addresses(), &nodes);
+    let memory = MemoryWatch::start(nodes.iter().filter_map(|node| cluster.nodes[*node].pid()));
+    let began = Instant::now();
+    let outcome = catch_unwind(AssertUnwindSafe(|| attack(cluster)));
+    let attacked = began.elapsed();
+    std::thread::sleep(terms.afterwards);
+    let seen = bystanders.stop();
+    let growth = memory.stop();
+    let mut wrong: Vec<String> = seen.iter().flat_map(violations).collect();
+    for (node, growth) in nodes.iter().zip(&growth) {
+        if *growth > terms.memory_growth {
+            let (grown, bound) = (growth >> 20, terms.memory_growth >> 20);
+            wrong.push(format!(
+                "node {node}: {grown} MiB more memory, {bound} MiB allowed"
+            ));
+        }
+    }
+    for node in &nodes {
+        let node = &mut cluster.nodes[*node];
+        if !node.is_running() {
+            wrong.push(format!("node {} has ended", node.id));
+        }
+        if node.log_text().contains("panicked at") {
+            wrong.push(format!("node {} has panicked", node.id));
+        }
+    }
+    let grown: Vec<u64> = growth.iter().map(|bytes| bytes >> 20).collect();
+    eprintln!("attacked for {attacked:.1?}; memory {grown:?} MiB more");
+    for seen in &seen {
+        eprintln!("  {seen}");
+    }
+    match outcome {
+        Ok(value) if wrong.is_empty() => value,
+        Ok(_) => panic!("beside a hostile client: {wrong:#?}"),
+        Err(payload) => {
+            eprintln!("besides: {wrong:#?}");
+            resume_unwind(payload)
+        }
+    }
+}
+
+/// What a behaving client must not have seen.
+fn violations(seen: &Seen) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let who = &seen.who;
+    if let Some(why) = &seen.ended {
+        wrong.push(format!("{who}: {why}"));
+    }
+    let longest = seen.longest();
+    match seen.deed {
+        Deed::Ping if longest > PINGRESP_WITHIN => {
+            wrong.push(format!("{who}: a PINGRESP after {longest:.3?}"));
+        }
+        Deed::Set => {
+            let p99 = seen.percentile(99);
+            if p99 > SET_P99 {
+                wrong.push(format!("{who}: 99 of 100 SETs within {p99:.3?} only"));
+            }
+            if longest > SET_LONGEST {
+                wrong.push(format!("{who}: a SET took {longest:.3?}"));
+            }
+        }
+        Deed::Ping | Deed::Exchange | Deed::Nothing => {}
+    }
+    wrong
+}
+
+/// One node with one worker thread: whoever holds that thread up holds everybody up.
+pub fn one_worker() -> Cluster {
+    Cluster::start_with(crate::cluster::Plan {
+        size: 1,
+        extra: "[runtime]\nworker_threads = 1\n".into(),
+        ..crate::cluster::Plan::default()
+    })
+}
+
+/// Tests from attacks: each on three nodes, and on one node with one worker thread.
+#[macro_export]
+macro_rules! attacks {
+    ($($attack:ident),+ $(,)?) => {
+        mod three_nodes {
+            $(#[test]
+            fn $attack() {
+                super::$attack(&mut $crate::cluster::Cluster::start());
+            })+
+        }
+        mod one_worker {
+            $(#[test]
+            fn $attack() {
+                super::$attack(&mut $crate::hostile::one_worker());
+            })+
+        }
+    };
+}

@@ -1,0 +1,286 @@
+//! P12: messages to many subscribers, and subscribers that hold their publishers up, beside clients that behave.
+
+use cluster_tests::attacks;
+use cluster_tests::cluster::{Cluster, Plan};
+use cluster_tests::connection::{Connection, Fault};
+use cluster_tests::flow::{self, Load, with_small_buffer};
+use cluster_tests::hostile::{Crowd, Terms, beside, beside_on, one_worker};
+use cluster_tests::wire::{self, Connect, Message, Packet, V5, V311, Value, Will, id};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Connections that this process and a node hold beside each other.
+const SUBSCRIBERS: usize = 2_000;
+
+/// What no attack may take longer than.
+const LIMIT: Duration = Duration::from_secs(30);
+
+attacks![
+    a_large_message_to_two_thousand_subscribers,
+    tiny_messages_to_two_thousand_subscribers,
+    subscribers_that_never_acknowledge,
+];
+
+/// Subscribers of one topic on one node; they read.
+fn subscribers(address: SocketAddr) -> Crowd {
+    Crowd::raise_limits();
+    Crowd::connect(
+        &[address],
+        SUBSCRIBERS,
+        |number| Connect::v5(&format!("member-{number}")),
+        |_| Some("fan/out".into()),
+    )
+}
+
+/// A mebibyte each, two gibibytes in all, of which the node needs to hold one mebibyte.
+fn a_large_message_to_two_thousand_subscribers(cluster: &mut Cluster) {
+    const PAYLOAD: usize = 1_000_000;
+    let members = subscribers(cluster.mqtt(0));
+    let reader = members.read_on();
+    let terms = Terms {
+        memory_growth: 256 << 20,
+        ..Terms::default()
+    };
+    beside_on(cluster, &terms, |cluster| {
+        let mut publisher = Connection::v5(cluster.mqtt(cluster.nodes.len() - 1), "hostile");
+        publisher.send(
+            &Message::new("fan/out", vec![7; PAYLOAD])
+                .qos(1, 1)
+                .bytes(V5),
+        );
+        let began = Instant::now();
+        let all = (SUBSCRIBERS * PAYLOAD) as u64;
+        while reader.bytes() < all && began.elapsed() < LIMIT {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let (read, took) = (reader.bytes() >> 20, began.elapsed());
+        eprintln!("{read} MiB of {} read in {took:.1?}", all >> 20);
+        // They never acknowledge, which is theirs to do; it must reach them all the same.
+        assert!(reader.bytes() >= all, "not all subscribers got it");
+    });
+    assert_eq!(reader.stop(), 0, "subscribers were ended");
+}
+
+/// One read of a publisher's socket holds thousands of messages, each for 2,000 subscribers.
+fn tiny_messages_to_two_thousand_subscribers(cluster: &mut Cluster) {
+    let members = subscribers(cluster.mqtt(0));
+    let reader = members.read_on();
+    let chunk = Message::new("fan/out", "").bytes(V5).repeat(5_000);
+    let terms = Terms {
+        // 100 MB are on their way to subscribers that read as they can.
+        memory_growth: 256 << 20,
+        ..Terms::default()
+    };
+    beside_on(cluster, &terms, |cluster| {
+        let mut publisher = Connection::v5(cluster.mqtt(0), "hostile");
+        let sent = publisher.try_send(&chunk);
+        std::thread::sleep(Duration::from_secs(4));
+        eprintln!("sent: {sent:?}; {} MiB read", reader.bytes() >> 20);
+    });
+    assert_eq!(reader.stop(), 0, "subscribers were ended");
+}
+
+/// Two clean 3.1.1 subscribers: there are more messages than packet ids for them.
+fn subscribers_that_never_acknowledge(cluster: &mut Cluster) {
+    let load = Load {
+        topic: "never/acknowledged".into(),
+        qos: 1,
+        messages: 100_000,
+        bytes: 16,
+        window: 1000,
+    };
+    beside(cluster, |cluster| {
+        let members = Crowd::connect(
+            &[cluster.mqtt(0)],
+            2,
+            |number| Connect::at(&format!("never-{number}"), V311),
+            |_| Some("never/acknowledged".into()),
+        );
+        let reader = members.read_on();
+        let publisher = Connection::v5(cluster.mqtt(cluster.nodes.len() - 1), "hostile");
+        let began = Instant::now();
+        let seen = flow::publish(publisher, 1, &load);
+        eprintln!("{:.1?}, {seen:?}, {} ended", began.elapsed(), reader.stop());
+    });
+}
+
+/// [MQTT-3.1.2-22]: a publisher whose PUBACKs are held back sends PINGREQs; it is alive, whatever its subscribers do.
+#[test]
+fn a_publisher_that_is_held_back_and_pings_stays() {
+    let cluster = Cluster::start_with(Plan {
+        // Held back for as long as the test looks.
+        mqtt: "outbox_stall_s = 60\n".into(),
+        ..Plan::default()
+    });
+    for (round, same_node) in [true, false].into_iter().enumerate() {
+        let topic = format!("held/{round}");
+        let mut watcher = Connection::v5(cluster.mqtt(2), &format!("watcher-{round}"));
+        watcher.subscribe(&[(&format!("will/{round}"), 1)]);
+        let near = cluster.mqtt(0);
+        let mut slow = with_small_buffer(near, &Connect::v5(&format!("slow-{round}")));
+        slow.subscribe(&[(&topic, 1)]);
+        let mut connect = Connect::v5(&format!("publisher-{round}")).keep_alive(2);
+        connect.will = Some(Will {
+            topic: format!("will/{round}"),
+            payload: b"gone".to_vec(),
+            ..Will::default()
+        });
+        let address = if same_node { near } else { cluster.mqtt(1) };
+        let (mut publisher, _) = Connection::connect(address, &connect);
+        // As many as its server announced, 1,024, and above what sockets and outbox hold.
+        let mut acknowledged = 0;
+        let window: Vec<u8> = (1..=1000)
+            .flat_map(|number| {
+                Message::new(&topic, vec![1; 16_000])
+                    .qos(1, number)
+                    .bytes(V5)
+            })
+            .collect();
+        let sender = publisher
+            .stream()
+            .try_clone()
+            .expect("a socket can be cloned");
+        let (mut pings, mut answers) = (0, 0);
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let mut sender = sender;
+                let _ = std::io::Write::write_all(&mut sender, &window);
+                for _ in 0..10 {
+                    std::thread::sleep(Duration::from_secs(1));
+                    let _ = std::io::Write::write_all(&mut sender, &wire::PINGREQ);
+                }
+            });
+            while began.elapsed() < Duration::from_secs(12) {
+                match publisher.receive(Duration::from_millis(500)) {
+                    Ok(Packet::Puback(_)) => acknowledged += 1,
+                    Ok(Packet::Pingresp) => answers += 1,
+                    Err(Fault::Timeout) => {}
+                    other => panic!(
+                        "round {round}: the publisher is ended after {:.1?} with {acknowledged} PUBACKs and {answers} \
+                         PINGRESPs: {other:?}",
+                        began.elapsed()
+                    ),
+                }
+                pings += 1;
+            }
+        });
+        eprintln!("round {round}: {acknowledged} PUBACKs, {answers} PINGRESPs, {pings} looks");
+        assert!(acknowledged < 1000, "nobody was held back");
+        assert!(
+            answers >= 5,
+            "{answers} PINGRESPs while PUBACKs are held back"
+        );
+        watcher.expect_nothing();
+    }
+}
+
+/// [MQTT-3.1.4-5]: a durable session in a flood of QoS 0 can be resumed whenever its client comes.
+#[test]
+fn a_session_in_a_flood_is_always_resumed() {
+    let cluster = Cluster::start();
+    let stop = AtomicBool::new(false);
+    let (resumed, refused) = (AtomicU32::new(0), AtomicU32::new(0));
+    let connect = |client_id: &str| {
+        let connect = Connect::v5(client_id).durable(600);
+        connect.with(id::RECEIVE_MAXIMUM, Value::TwoBytes(65_535))
+    };
+    let chunk = Message::new("flood", [b'f'; 50]).bytes(V5).repeat(200);
+    std::thread::scope(|scope| {
+        for node in 0..2 {
+            let address = cluster.mqtt(node);
+            let (stop, chunk) = (&stop, &chunk);
+            scope.spawn(move || {
+                let mut publisher = Connection::v5(address, &format!("flood-{node}"));
+                while !stop.load(Ordering::Relaxed) {
+                    publisher.send(chunk);
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            });
+        }
+        for client in 0..4 {
+            let (addresses, connect) = (cluster.addresses(), &connect);
+            let (stop, resumed, refused) = (&stop, &resumed, &refused);
+            scope.spawn(move || {
+                let connect = connect(&format!("resumes-{client}"));
+                let (mut first, _) = Connection::connect(addresses[0], &connect);
+                first.send(&wire::subscribe(
+                    V5,
+                    1,
+                    &wire::Properties::new(),
+                    &[("flood", 1)],
+                ));
+                while !matches!(first.expect(), Packet::Suback(_)) {}
+                drop(first);
+                for round in 0.. {
+                    if stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    // Mostly on the same node, and through a take-over or after a close.
+                    let address = addresses[usize::from(round % 4 == 3)];
+                    match Connection::try_connect(address, &connect) {
+                        Ok((mut next, connack)) if connack.code == 0 => {
+                            resumed.fetch_add(1, Ordering::Relaxed);
+                            let _ = next.receive(Duration::from_millis(5 + round % 20));
+                            if round % 2 == 0 {
+                                next.hang_up();
+                            }
+                        }
+                        other => {
+                            refused.fetch_add(1, Ordering::Relaxed);
+                            let other = other.map(|(_, connack)| connack);
+                            eprintln!("client {client}, round {round}: {other:?}");
+                        }
+                    }
+                }
+            });
+        }
+        std::thread::sleep(Duration::from_secs(12));
+        stop.store(true, Ordering::Relaxed);
+    });
+    let (resumed, refused) = (resumed.into_inner(), refused.into_inner());
+    eprintln!("{resumed} times resumed, {refused} times refused");
+    assert!(resumed > 50, "{resumed}");
+    assert_eq!(refused, 0, "refused beside {resumed} that were resumed");
+}
+
+/// A message that 20,000 sessions wait for, once a second.
+fn a_message_to_twenty_thousand_durable_sessions(cluster: &mut Cluster) {
+    const SESSIONS: usize = 20_000;
+    Crowd::raise_limits();
+    for first in (0..SESSIONS).step_by(5_000) {
+        let name = |number: usize| format!("away-{}", first + number);
+        let crowd = Crowd::connect(
+            &[cluster.mqtt(0)],
+            5_000,
+            |number| Connect::v5(&name(number)).durable(600),
+            |_| Some("to/all".into()),
+        );
+        crowd.hang_up();
+    }
+    let terms = Terms {
+        // Their queues, in memory until they are flushed.
+        memory_growth: 256 << 20,
+        ..Terms::default()
+    };
+    beside_on(cluster, &terms, |cluster| {
+        let mut publisher = Connection::v5(cluster.mqtt(0), "hostile");
+        for _ in 0..4 {
+            let began = Instant::now();
+            let code = publisher.publish(Message::new("to/all", [b'a'; 100]).qos(1, 0));
+            eprintln!("PUBACK {code:#04x} after {:.1?}", began.elapsed());
+            std::thread::sleep(Duration::from_secs(1).saturating_sub(began.elapsed()));
+        }
+    });
+}
+
+#[test]
+fn a_message_to_twenty_thousand_durable_sessions_of_three_nodes() {
+    a_message_to_twenty_thousand_durable_sessions(&mut Cluster::start());
+}
+
+#[test]
+fn a_message_to_twenty_thousand_durable_sessions_of_one_worker() {
+    a_message_to_twenty_thousand_durable_sessions(&mut one_worker());
+}

@@ -1,0 +1,216 @@
+//! P12: SUBSCRIBEs that cost the server as much as they can, beside clients that behave.
+
+use cluster_tests::attacks;
+use cluster_tests::cluster::Cluster;
+use cluster_tests::connection::{Connection, Fault};
+use cluster_tests::hostile::{Fate, beside, flood, reason_of_end};
+use cluster_tests::random::Random;
+use cluster_tests::wire::{self, Connect, Message, Packet, Properties, V5, Value, id};
+use std::time::Duration;
+
+attacks![
+    sixty_thousand_shared_filters,
+    sixty_thousand_filters,
+    sixty_five_thousand_subscription_identifiers,
+    filters_of_hundreds_of_levels,
+    subscribing_and_unsubscribing_without_reading,
+    subscribing_to_everything_again_and_again,
+];
+
+/// The announced packet size, and some room for the fields around the filters.
+const PACKET: usize = (1 << 20) - 64;
+
+/// How long the server may take for a SUBSCRIBE of a mebibyte.
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+
+/// A durable client, so that what it leaves behind is replicated work, too.
+fn hostile(cluster: &Cluster) -> Connection {
+    let connect = Connect::v5("hostile").durable(1);
+    Connection::connect(cluster.mqtt(0), &connect).0
+}
+
+/// One SUBSCRIBE of as many filters as fit a packet. How many there were.
+fn subscribe_at_once(client: &mut Connection, filter: impl Fn(usize) -> String) -> usize {
+    let mut filters = Vec::new();
+    let mut bytes = 0;
+    loop {
+        let filter = filter(filters.len());
+        bytes += filter.len() + 3;
+        if bytes > PACKET {
+            break;
+        }
+        filters.push(filter);
+    }
+    let with_options: Vec<(&str, u8)> = filters.iter().map(|f| (f.as_str(), 1)).collect();
+    let packet_id = client.packet_id();
+    let packet = wire::subscribe(V5, packet_id, &Properties::new(), &with_options);
+    client.send(&packet);
+    judge_answer(client, filters.len());
+    filters.len()
+}
+
+/// Either all filters are answered for, granted or not, or the client is told why it is ended.
+fn judge_answer(client: &mut Connection, filters: usize) {
+    loop {
+        match client.receive(ANSWER_WITHIN) {
+            Ok(Packet::Suback(suback)) => {
+                let granted = suback.codes.iter().filter(|code| **code < 0x80).count();
+                eprintln!("{granted} of {filters} filters granted");
+                assert_eq!(suback.codes.len(), filters, "[MQTT-3.8.4-5]");
+                return;
+            }
+            Ok(Packet::Disconnect(disconnect)) => {
+                eprintln!("ended with {:#04x}", disconnect.code);
+                assert!(disconnect.code >= 0x80, "{disconnect:?}");
+                return;
+            }
+            Ok(Packet::Publish(_)) => {}
+            other => panic!("instead of SUBACK: {other:?}"),
+        }
+    }
+}
+
+/// The session ends, by itself: its expiry interval is a second.
+fn end(client: Connection) {
+    client.hang_up();
+    std::thread::sleep(Duration::from_secs(2));
+}
+
+/// Members of 60,000 groups, all with the same filter.
+fn sixty_thousand_shared_filters(cluster: &mut Cluster) {
+    beside(cluster, |cluster| {
+        let mut client = hostile(cluster);
+        let name = |number: usize| format!("$share/{number:x}/t");
+        subscribe_at_once(&mut client, name);
+        let _ = client.try_send(&Message::new("t", "to all groups").bytes(V5));
+        end(client);
+        // One group, named again and again.
+        let mut client = hostile(cluster);
+        subscribe_at_once(&mut client, |_| "$share/x/t".into());
+        end(client);
+    });
+}
+
+fn sixty_thousand_filters(cluster: &mut Cluster) {
+    beside(cluster, |cluster| {
+        let mut client = hostile(cluster);
+        subscribe_at_once(&mut client, |number| format!("plain/{number:x}"));
+        end(client);
+        let mut client = hostile(cluster);
+        subscribe_at_once(&mut client, |_| "plain/x".into());
+        end(client);
+    });
+}
+
+/// Filters that all match one topic, each with an identifier of its own.
+fn sixty_five_thousand_subscription_identifiers(cluster: &mut Cluster) {
+    const LEVELS: usize = 16;
+    beside(cluster, |cluster| {
+        let mut client = hostile(cluster);
+        let mut bytes = Vec::new();
+        for number in 0..1_u32 << LEVELS {
+            let level = |bit| if number >> bit & 1 == 0 { "a" } else { "+" };
+            let filter = (0..LEVELS).map(level).collect::<Vec<_>>().join("/");
+            let identifier = Value::Varint(number + 1);
+            let list = Properties::new().with(id::SUBSCRIPTION_IDENTIFIER, identifier);
+            let packet_id = (number % 65_535 + 1) as u16;
+            bytes.extend(wire::subscribe(V5, packet_id, &list, &[(&filter, 0)]));
+        }
+        let sent = client.try_send(&bytes);
+        let mut answers = 0;
+        let ended = loop {
+            match client.receive(Duration::from_secs(20)) {
+                Ok(Packet::Suback(_)) => answers += 1,
+                other => break other,
+            }
+            if answers == 1 << LEVELS {
+                break Err(Fault::Timeout);
+            }
+        };
+        eprintln!("{answers} SUBACKs, sending {sent:?}, at the end {ended:?}");
+        let topic = ["a"; LEVELS].join("/");
+        let mut publisher = Connection::v5(cluster.mqtt(0), "publisher");
+        for _ in 0..20 {
+            publisher.publish(Message::new(&topic, "x").qos(1, 0));
+        }
+        publisher.disconnect();
+        end(client);
+    });
+}
+
+/// Wildcards in any of the levels of a topic that is published to; with 400 levels, and with as many as the server may
+/// take.
+fn filters_of_hundreds_of_levels(cluster: &mut Cluster) {
+    beside(cluster, |cluster| {
+        for levels in [400, 200] {
+            let mut client = hostile(cluster);
+            subscribe_at_once(&mut client, |number| {
+                let mut random = Random::new(number as u64);
+                let levels = (0..levels).map(|_| if random.chance(50) { "a" } else { "+" });
+                levels.collect::<Vec<_>>().join("/")
+            });
+            let topic = vec!["a"; levels].join("/");
+            let mut publisher = Connection::v5(cluster.mqtt(0), "publisher");
+            for _ in 0..50 {
+                // A refusal of so many levels ends the publisher.
+                let _ = publisher.try_send(&Message::new(&topic, "x").bytes(V5));
+            }
+            let _ = publisher.try_send(&wire::PINGREQ);
+            let _ = publisher.receive(ANSWER_WITHIN);
+            end(client);
+        }
+    });
+}
+
+/// SUBACKs and UNSUBACKs pile up in the server, or it stops reading, or it ends the client.
+fn subscribing_and_unsubscribing_without_reading(cluster: &mut Cluster) {
+    let chunk: Vec<u8> = (0..200_u16)
+        .flat_map(|number| {
+            let filter = format!("again/{number}");
+            let list = Properties::new();
+            let subscribe = wire::subscribe(V5, number + 1, &list, &[(&filter, 1)]);
+            [subscribe, wire::unsubscribe(V5, number + 1001, &[&filter])].concat()
+        })
+        .collect();
+    let fate = beside(cluster, |cluster| {
+        let client = hostile(cluster);
+        let flood = flood(&client, &chunk, 64 << 20, Duration::from_secs(6));
+        eprintln!("{flood:?}");
+        end(client);
+        flood.fate
+    });
+    assert_ne!(fate, Fate::Taken);
+}
+
+/// Each of the SUBSCRIBEs asks for 60,000 retained messages, or for one that is found nowhere among them.
+fn subscribing_to_everything_again_and_again(cluster: &mut Cluster) {
+    let mut seeder = Connection::v5(cluster.mqtt(0), "seeder");
+    for first in (0..60_000).step_by(500) {
+        for number in first..first + 500 {
+            let message = Message {
+                retain: true,
+                ..Message::new(&format!("seeded/{number}"), [b'r'; 200])
+            };
+            let packet_id = (number - first + 1) as u16;
+            seeder.send(&message.qos(1, packet_id).bytes(V5));
+        }
+        for _ in 0..500 {
+            assert!(matches!(seeder.expect(), Packet::Puback(ack) if ack.code < 0x80));
+        }
+    }
+    seeder.disconnect();
+    beside(cluster, |cluster| {
+        let mut client = Connection::v5(cluster.mqtt(0), "hostile");
+        let none = Properties::new();
+        // As many as the server takes, and then as many as fit its buffers: each asks for some 15 MB.
+        let chunk: Vec<u8> = (1..=100)
+            .flat_map(|number| wire::subscribe(V5, number, &none, &[("#", 0)]))
+            .collect();
+        let flood = flood(&client, &chunk, 2_000 * 10, Duration::from_secs(5));
+        std::thread::sleep(Duration::from_secs(4));
+        eprintln!(
+            "{flood:?}, then {:?}",
+            reason_of_end(&mut client, Duration::from_millis(500))
+        );
+    });
+}

@@ -1,0 +1,324 @@
+//! What has arrived from the client and is not handled: the beginning of a packet, packets that are left for the next
+//! turn, and packets that are *held* because they can't be taken yet.
+//!
+//! While a PUBLISH is held, so are those that follow it; everything else is handled as it comes, so a publisher that is
+//! slowed down is heard all the same: its PINGREQ, its PUBACK, its SUBSCRIBE.
+//!
+//! Invariant: PUBLISH packets are handled in the order in which they came, and so are SUBSCRIBE and UNSUBSCRIBE. A
+//! PUBLISH does not overtake a SUBSCRIBE, and a DISCONNECT overtakes nothing.
+//! Invariant: a client of which [`limits::HELD_INPUT_BYTES`] are held is not read.
+
+use super::context::Flow;
+use super::coordinator::Connection;
+use super::end::Ended;
+use crate::base::limits;
+use crate::codec::{PacketType, frame};
+
+/// Capacity for unfinished packets that an idle connection may keep, bytes.
+const KEPT_BYTES: usize = 1024;
+
+/// How a turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Everything was handled that can be.
+    Done,
+    /// It has done [`limits::TURN_WORK`]: the rest waits for the next turn.
+    Over,
+}
+
+impl Turn {
+    /// Two parts of a turn: it is over when one of them is.
+    pub(super) fn or(self, other: Turn) -> Turn {
+        match self {
+            Turn::Over => Turn::Over,
+            Turn::Done => other,
+        }
+    }
+}
+
+/// Packets in the order in which they came.
+#[derive(Debug, Default)]
+struct PacketQueue {
+    bytes: Vec<u8>,
+    /// Those up to here are handled.
+    taken: usize,
+}
+
+impl PacketQueue {
+    fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    fn push(&mut self, packet: &[u8]) {
+        self.bytes.extend_from_slice(packet);
+    }
+
+    fn advance(&mut self, length: usize) {
+        self.taken += length;
+        if 2 * self.taken > self.bytes.len() {
+            self.bytes.drain(..self.taken);
+            self.taken = 0;
+        }
+    }
+
+    /// Offers packets until one is not taken.
+    fn offer(&mut self, connection: &mut Connection) -> Result<Turn, Ended> {
+        let max_packet_size = connection.max_packet_size();
+        while let Some(found) = frame::next(&self.bytes[self.taken..], max_packet_size)? {
+            if connection.is_turn_over() {
+                return Ok(Turn::Over);
+            }
+            if connection.handle_frame(found)? == Flow::Retry {
+                break;
+            }
+            let length = found.length;
+            self.advance(length);
+        }
+        Ok(Turn::Done)
+    }
+}
+
+/// Packets that can't be taken yet.
+#[derive(Debug, Default)]
+struct Held {
+    /// SUBSCRIBE and UNSUBSCRIBE.
+    subscribes: PacketQueue,
+    publishes: PacketQueue,
+    disconnect: PacketQueue,
+}
+
+impl Held {
+    fn bytes(&self) -> usize {
+        self.subscribes.bytes.len() + self.publishes.bytes.len() + self.disconnect.bytes.len()
+    }
+
+    /// The queue that a packet of this type must wait in, if it must wait.
+    fn queue_of(&mut self, packet_type: Option<PacketType>) -> Option<&mut PacketQueue> {
+        match packet_type? {
+            // What follows a DISCONNECT is not looked at.
+            _ if !self.disconnect.is_empty() => Some(&mut self.disconnect),
+            PacketType::Disconnect => Some(&mut self.disconnect),
+            PacketType::Publish => Some(&mut self.publishes),
+            PacketType::Subscribe | PacketType::Unsubscribe if !self.subscribes.is_empty() => {
+                Some(&mut self.subscribes)
+            }
+            _ => None,
+        }
+    }
+
+    /// A packet was offered and not taken.
+    fn hold(&mut self, packet_type: Option<PacketType>, packet: &[u8]) {
+        match packet_type {
+            Some(PacketType::Subscribe | PacketType::Unsubscribe) => self.subscribes.push(packet),
+            _ => self.publishes.push(packet),
+        }
+    }
+}
+
+/// What of the client's bytes is not handled.
+#[derive(Debug, Default)]
+pub(super) struct Input {
+    /// The beginning of a packet, or packets that are left for the next turn.
+    unhandled: Vec<u8>,
+    /// There are packets in `unhandled`.
+    has_more: bool,
+    held: Option<Box<Held>>,
+    /// Packets that arrived whole.
+    packets: u64,
+    /// PUBLISH packets among them.
+    publishes: u64,
+    /// The client will send nothing more.
+    is_closed: bool,
+}
+
+impl Input {
+    /// `unhandled` came with the CONNECT.
+    pub(super) fn new(unhandled: Vec<u8>) -> Input {
+        Input {
+            has_more: !unhandled.is_empty(),
+            unhandled,
+            ..Input::default()
+        }
+    }
+
+    /// Packets that arrived whole since the beginning.
+    pub(super) fn packets(&self) -> u64 {
+        self.packets
+    }
+
+    /// PUBLISH packets that arrived since the beginning.
+    pub(super) fn publishes(&self) -> u64 {
+        self.publishes
+    }
+
+    /// Bytes that are kept.
+    pub(super) fn bytes(&self) -> usize {
+        self.unhandled.len() + self.held.as_ref().map_or(0, |held| held.bytes())
+    }
+
+    /// Whether the beginning of a packet waits for its rest.
+    pub(super) fn is_incomplete(&self) -> bool {
+        !self.unhandled.is_empty() && !self.has_more
+    }
+
+    /// Whether packets wait to be offered.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.has_more || self.held.is_some()
+    }
+
+    /// Whether packets are left for the next turn.
+    pub(super) fn has_more(&self) -> bool {
+        self.has_more
+    }
+
+    /// Drops everything: the connection has ended.
+    pub(super) fn clear(&mut self) {
+        *self = Input::default();
+    }
+
+    /// Whether the client may be read.
+    pub(super) fn takes_more(&self) -> bool {
+        let has_room =
+            |held: &Held| held.disconnect.is_empty() && held.bytes() < limits::HELD_INPUT_BYTES;
+        !self.has_more && !self.is_closed && self.held.as_deref().is_none_or(has_room)
+    }
+
+    /// The client has closed its side. What it sent before is handled first.
+    ///
+    /// # Errors
+    /// When nothing is left.
+    pub(super) fn close(&mut self) -> Result<(), Ended> {
+        self.is_closed = true;
+        match self.is_waiting() {
+            true => Ok(()),
+            false => Err(Ended::network()),
+        }
+    }
+
+    /// Handles what was read.
+    ///
+    /// # Errors
+    /// When the connection must end.
+    pub(super) fn receive(
+        &mut self,
+        connection: &mut Connection,
+        bytes: &[u8],
+    ) -> Result<(), Ended> {
+        connection.begin_turn()?;
+        let handled = if self.unhandled.is_empty() {
+            let (taken, handled) = self.handle(connection, bytes);
+            self.unhandled.extend_from_slice(&bytes[taken..]);
+            handled
+        } else {
+            self.unhandled.extend_from_slice(bytes);
+            self.handle_unhandled(connection)
+        };
+        connection.end_turn();
+        self.has_more = handled? == Turn::Over;
+        Ok(())
+    }
+
+    /// Offers what waits: packets that are held, and those that are left of the last turn.
+    ///
+    /// # Errors
+    /// When the connection must end.
+    pub(super) fn offer_again(&mut self, connection: &mut Connection) -> Result<Turn, Ended> {
+        connection.begin_turn()?;
+        let offered = self.offer_in_turn(connection);
+        connection.end_turn();
+        let turn = offered?;
+        if turn == Turn::Done && self.is_closed && !self.is_waiting() {
+            return Err(Ended::network());
+        }
+        Ok(turn)
+    }
+
+    fn offer_in_turn(&mut self, connection: &mut Connection) -> Result<Turn, Ended> {
+        if let Some(held) = &mut self.held {
+            let Held {
+                subscribes,
+                publishes,
+                disconnect,
+            } = &mut **held;
+            for queue in [subscribes, publishes, disconnect] {
+                if queue.offer(connection)? == Turn::Over {
+                    return Ok(Turn::Over);
+                }
+                if !queue.is_empty() {
+                    break;
+                }
+            }
+            if held.bytes() == 0 {
+                self.held = None;
+            }
+        }
+        if self.has_more {
+            let turn = self.handle_unhandled(connection)?;
+            self.has_more = turn == Turn::Over;
+            return Ok(turn);
+        }
+        Ok(Turn::Done)
+    }
+
+    fn handle_unhandled(&mut self, connection: &mut Connection) -> Result<Turn, Ended> {
+        let bytes = std::mem::take(&mut self.unhandled);
+        let (taken, handled) = self.handle(connection, &bytes);
+        self.unhandled = match taken {
+            0 => bytes,
+            _ => bytes[taken..].to_vec(),
+        };
+        handled
+    }
+
+    /// Handles the packets at the start of `bytes` and returns how many bytes they took.
+    fn handle(
+        &mut self,
+        connection: &mut Connection,
+        bytes: &[u8],
+    ) -> (usize, Result<Turn, Ended>) {
+        let max_packet_size = connection.max_packet_size();
+        let mut taken = 0;
+        loop {
+            let found = match frame::next(&bytes[taken..], max_packet_size) {
+                Ok(Some(found)) => found,
+                Ok(None) => return (taken, Ok(Turn::Done)),
+                Err(error) => return (taken, Err(error.into())),
+            };
+            if connection.is_turn_over() {
+                return (taken, Ok(Turn::Over));
+            }
+            let packet = &bytes[taken..taken + found.length];
+            if let Err(ended) = self.handle_packet(connection, found, packet) {
+                return (taken, Err(ended));
+            }
+            self.packets += 1;
+            self.publishes += u64::from(found.packet_type() == Some(PacketType::Publish));
+            taken += packet.len();
+        }
+    }
+
+    fn handle_packet(
+        &mut self,
+        connection: &mut Connection,
+        found: frame::Frame<'_>,
+        packet: &[u8],
+    ) -> Result<(), Ended> {
+        let packet_type = found.packet_type();
+        if let Some(held) = &mut self.held
+            && let Some(queue) = held.queue_of(packet_type)
+        {
+            queue.push(packet);
+        } else if connection.handle_frame(found)? == Flow::Retry {
+            let held = self.held.get_or_insert_default();
+            held.hold(packet_type, packet);
+        }
+        Ok(())
+    }
+
+    /// An idle connection keeps a small buffer only.
+    pub(super) fn shrink(&mut self) {
+        if self.unhandled.is_empty() && self.unhandled.capacity() > KEPT_BYTES {
+            self.unhandled = Vec::new();
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Rates that are kept by waiting: nothing is refused or dropped.
+
+use std::time::{Duration, Instant};
+
+/// A bucket that fills with `rate` tokens per second and holds those of one second. It may be overdrawn; whoever has
+/// overdrawn it waits until it is full enough again.
+///
+/// Invariant: over any time the tokens spent are at most the rate times that time, plus one second's worth, plus what
+/// the last one took at once.
+#[derive(Debug, Default)]
+pub(super) struct TokenBucket {
+    /// When the bucket was last looked at, and tokens that were missing then.
+    missing: Option<(Instant, f64)>,
+}
+
+impl TokenBucket {
+    /// Takes tokens and returns how long to wait before the next ones. A rate of 0 is no bound.
+    pub(super) fn take(&mut self, tokens: u64, rate: u64, now: Instant) -> Duration {
+        if rate == 0 {
+            return Duration::ZERO;
+        }
+        let rate = rate as f64;
+        let missing = match self.missing {
+            None => 0.0,
+            Some((since, missing)) => {
+                let filled = now.saturating_duration_since(since).as_secs_f64() * rate;
+                (missing - filled).max(0.0)
+            }
+        };
+        let missing = missing + tokens as f64;
+        self.missing = Some((now, missing));
+        Duration::try_from_secs_f64((missing / rate - 1.0).max(0.0)).unwrap_or(Duration::MAX)
+    }
+}
+
+/// The rates of one client.
+#[derive(Debug)]
+pub(super) struct ClientRate {
+    messages_per_s: u64,
+    bytes_per_s: u64,
+    messages: TokenBucket,
+    bytes: TokenBucket,
+    /// Messages that it had sent when it was last looked at.
+    seen: u64,
+    /// The client is not read before.
+    until: Option<Instant>,
+}
+
+impl ClientRate {
+    /// `None` when nothing is bounded.
+    pub(super) fn new(messages_per_s: u32, bytes_per_s: u64) -> Option<Box<ClientRate>> {
+        let rate = ClientRate {
+            messages_per_s: messages_per_s.into(),
+            bytes_per_s,
+            messages: TokenBucket::default(),
+            bytes: TokenBucket::default(),
+            seen: 0,
+            until: None,
+        };
+        (messages_per_s > 0 || bytes_per_s > 0).then(|| Box::new(rate))
+    }
+
+    /// The client has sent `messages` since the beginning, and `bytes` more.
+    pub(super) fn received(&mut self, messages: u64, bytes: u64, now: Instant) {
+        let new = messages - std::mem::replace(&mut self.seen, messages);
+        let messages = self.messages.take(new, self.messages_per_s, now);
+        let bytes = self.bytes.take(bytes, self.bytes_per_s, now);
+        let wait = messages.max(bytes);
+        self.until = (!wait.is_zero()).then(|| now + wait.min(LONGEST_PAUSE));
+    }
+
+    /// When the client may be read again; `None` when it may be now.
+    pub(super) fn paused_until(&mut self, now: Instant) -> Option<Instant> {
+        self.until = self.until.filter(|until| *until > now);
+        self.until
+    }
+}
+
+/// The longest pause: a client that sent one large packet at a low rate is looked at again after it.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_may_come_at_once_and_then_the_rate_is_kept() {
+        let start = Instant::now();
+        let mut bucket = TokenBucket::default();
+        assert_eq!(bucket.take(10, 10, start), Duration::ZERO);
+        let wait = bucket.take(5, 10, start);
+        assert_eq!(wait, Duration::from_millis(500));
+        assert_eq!(bucket.take(0, 10, start + wait), Duration::ZERO);
+        let mut sent = 15;
+        let mut now = start + wait;
+        while now < start + Duration::from_secs(20) {
+            sent += 1;
+            now += bucket.take(1, 10, now).max(Duration::from_millis(1));
+        }
+        assert!((205..=215).contains(&sent), "{sent} in 20 s");
+        assert_eq!(bucket.take(u64::MAX, 0, now), Duration::ZERO, "no bound");
+    }
+
+    #[test]
+    fn a_client_is_paused_by_the_rate_that_it_exceeds_most() {
+        assert!(ClientRate::new(0, 0).is_none());
+        let start = Instant::now();
+        let mut rate = ClientRate::new(10, 1_000).expect("bounded");
+        rate.received(5, 500, start);
+        assert_eq!(rate.paused_until(start), None);
+        rate.received(6, 2_500, start);
+        let until = start + Duration::from_secs(2);
+        assert_eq!(rate.paused_until(start), Some(until));
+        assert_eq!(rate.paused_until(until), None);
+    }
+}

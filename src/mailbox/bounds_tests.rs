@@ -1,0 +1,166 @@
+//! What a mailbox keeps is bounded, and counted for its connection and for its node.
+
+use super::tests::{mailbox, push, push_qos_0, take};
+use super::*;
+use crate::codec::QoS;
+use crate::session::Sequence;
+
+fn granted(mailbox: &Mailbox, sequence: u64, bytes: usize) {
+    let granted = Withheld {
+        sequence: Sequence(sequence),
+        dup: false,
+    };
+    let packet = NewPacket::of(QoS::AtLeastOnce);
+    let pushed = mailbox.push_granted(packet, granted, |out| {
+        out.resize(out.len() + bytes, 0);
+        Ok(Some(0))
+    });
+    pushed.expect("the client takes packets of any size");
+}
+
+/// However much is granted, the mailbox keeps at most one packet beyond its bound; the others are named in order.
+#[test]
+fn what_is_granted_to_a_client_that_is_behind_waits_in_its_queue() {
+    let mailbox = mailbox(&OutboxLimits::of(100));
+    for sequence in 1..=256 {
+        granted(&mailbox, sequence, 60);
+    }
+    assert_eq!(mailbox.memory(), 120);
+    let mut contents = Contents::default();
+    assert!(mailbox.take(&mut contents), "some are withheld");
+    let numbers = |contents: &Contents| -> Vec<u64> {
+        let numbers = contents.tracked.iter().map(|entry| entry.sequence);
+        numbers
+            .map(|sequence| sequence.expect("of the queue").0)
+            .collect()
+    };
+    assert_eq!(numbers(&contents), [1, 2]);
+    mailbox.progress(0, &mut WakeList::default());
+    granted(&mailbox, 257, 60);
+    let named: Vec<u64> = mailbox
+        .withheld(2)
+        .iter()
+        .map(|next| next.sequence.0)
+        .collect();
+    assert_eq!(named, [3, 4], "nothing overtakes what is withheld");
+    let packet = NewPacket::of(QoS::AtLeastOnce);
+    let put = mailbox.push_withheld(Some(packet), |out| {
+        out.push(0);
+        Ok(Some(0))
+    });
+    put.expect("it is small");
+    let passed_over = mailbox.push_withheld(None, |_| Ok(None));
+    passed_over.expect("nothing to refuse");
+    assert_eq!(mailbox.withheld(1)[0].sequence, Sequence(5));
+    let mut contents = Contents::default();
+    mailbox.take(&mut contents);
+    assert_eq!(numbers(&contents), [3]);
+}
+
+/// A watcher that does not read must not miss an event, so it ends.
+#[test]
+fn items_are_bounded_and_the_one_that_exceeds_the_bound_ends_the_connection() {
+    let limits = OutboxLimits::of(1_000);
+    let mailbox = mailbox(&limits);
+    let notify = || Item::Notify {
+        key: bytes::Bytes::from_static(b"key"),
+        change: crate::machine::effect::Change::Set {
+            value: bytes::Bytes::from_static(&[0; 500]),
+            version: crate::base::hlc::Hlc::of_store(1, 0),
+        },
+    };
+    let mut pushed = 0;
+    while !mailbox.is_ending() {
+        mailbox.push_item(notify());
+        pushed += 1;
+        assert!(mailbox.memory() < limits.connection_bytes);
+        assert!(pushed < 2_000, "500 bytes each, 1 MiB may be there");
+    }
+    assert!(!mailbox.push_item(notify()), "nobody looks at it");
+    let mut contents = Contents::default();
+    mailbox.take(&mut contents);
+    let items = contents.take_items();
+    assert!(matches!(items[..], [Item::End(End::ConnectionMemory)]));
+    assert_eq!(limits.memory.used(), 0);
+}
+
+/// What the connection's task keeps counts, too.
+#[test]
+fn packets_are_refused_beyond_the_memory_of_a_connection() {
+    let limits = OutboxLimits::dropping(100);
+    let mailbox = mailbox(&limits);
+    push(&mailbox, 100).expect("it fits");
+    push(&mailbox, 100).expect("it was under way");
+    mailbox.keep(limits.connection_bytes - 200);
+    assert_eq!(push(&mailbox, 1), Err(Refused::Full));
+    mailbox.keep(0);
+    push(&mailbox, 1).expect("it was under way");
+}
+
+#[test]
+fn what_waits_is_charged_to_the_node_until_it_is_taken() {
+    let limits = OutboxLimits::of(1 << 20);
+    let mailbox = mailbox(&limits);
+    push(&mailbox, 100_000).expect("it fits");
+    assert!((90_000..=110_000).contains(&limits.memory.used()));
+    take(&mailbox, 0);
+    assert_eq!(limits.memory.used(), 0);
+    let body = mailbox.copy_body(&[7; 50_000]);
+    let packet = NewPacket {
+        body: Some(&body),
+        ..NewPacket::of(QoS::AtLeastOnce)
+    };
+    for _ in 0..10 {
+        let pushed = mailbox.push_packet(packet, |out| {
+            out.push(0);
+            Ok(Some(0))
+        });
+        pushed.expect("it fits");
+    }
+    assert_eq!(limits.memory.used(), 50_000, "one body, shared by ten");
+    assert!(mailbox.memory() > 500_000, "the client is to get ten");
+    drop(body);
+    mailbox.close(&mut WakeList::default());
+    assert_eq!(limits.memory.used(), 0);
+}
+
+#[test]
+fn a_publisher_is_told_when_a_full_mailbox_has_room() {
+    let limits = OutboxLimits::of(100);
+    let (slow, publisher) = (mailbox(&limits), mailbox(&limits));
+    slow.await_room(&publisher);
+    assert!(publisher.take_offer(), "it is not full");
+    push(&slow, 100).expect("it fits");
+    slow.await_room(&publisher);
+    assert!(!publisher.take_offer());
+    take(&slow, 100);
+    assert!(!publisher.take_offer(), "still full");
+    slow.progress(99, &mut WakeList::default());
+    assert!(publisher.take_offer());
+    push(&slow, 1).expect("it fits");
+    slow.await_room(&publisher);
+    slow.close(&mut WakeList::default());
+    assert!(
+        publisher.take_offer(),
+        "nobody waits for one that has ended"
+    );
+}
+
+/// Packets that come before the reply neither hide it nor are lost.
+#[test]
+fn the_first_reply_is_found_among_packets() {
+    use crate::machine::effect::Reply;
+    let mailbox = mailbox(&OutboxLimits::of(100));
+    let mut context = Context::from_waker(std::task::Waker::noop());
+    push_qos_0(&mailbox, 1).expect("it fits");
+    assert!(mailbox.poll_first_reply(&mut context).is_pending());
+    push_qos_0(&mailbox, 1).expect("it fits");
+    assert!(mailbox.poll_first_reply(&mut context).is_pending());
+    assert!(mailbox.push_item(Item::Reply(0, Reply::Done)), "it wakes");
+    let reply = mailbox.poll_first_reply(&mut context);
+    assert!(matches!(reply, Poll::Ready(Item::Reply(0, Reply::Done))));
+    assert!(mailbox.is_filled());
+    let mut contents = Contents::default();
+    mailbox.take(&mut contents);
+    assert_eq!((contents.packets.len(), contents.items.len()), (2, 0));
+}

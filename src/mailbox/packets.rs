@@ -1,0 +1,312 @@
+//! Encoded packets in one buffer, with large message bodies beside it.
+//!
+//! A body of [`limits::SHARED_BODY_BYTES`] or more is kept once for all subscribers of its message: each of them has
+//! the beginning of the packet in its own buffer and a reference to the body. Smaller bodies are copied, which is
+//! cheaper.
+//!
+//! Invariant: a body stands at the end of its packet. The offset that it is known by is where it goes into the buffer.
+//! Invariant: a body counts once against the memory of the node, and in full in what waits for each of its clients.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::ops::{Deref, Range};
+use std::sync::{Arc, Weak};
+
+use super::memory::{Charge, NodeMemory};
+
+/// A message body that several packets share.
+#[derive(Clone, Debug)]
+pub struct Body(Arc<Shared>);
+
+/// A body that is there as long as a packet has it.
+#[derive(Debug, Default)]
+pub struct WeakBody(Weak<Shared>);
+
+impl WeakBody {
+    /// The body, if a packet still has it.
+    pub fn upgrade(&self) -> Option<Body> {
+        self.0.upgrade().map(Body)
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    bytes: Box<[u8]>,
+    _charge: Charge,
+}
+
+impl Body {
+    /// Copies a body, once for all who get it.
+    pub fn new(payload: &[u8], memory: &Arc<NodeMemory>) -> Body {
+        Body(Arc::new(Shared {
+            bytes: payload.into(),
+            _charge: Charge::new(memory, payload.len()),
+        }))
+    }
+
+    /// Does not keep the body.
+    pub fn downgrade(&self) -> WeakBody {
+        WeakBody(Arc::downgrade(&self.0))
+    }
+}
+
+impl Deref for Body {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0.bytes
+    }
+}
+
+/// Packets one behind the other.
+#[derive(Debug, Default)]
+pub struct Packets {
+    /// Whole packets, and the beginnings of those whose body is not in here.
+    pub bytes: Vec<u8>,
+    /// The other bodies, each with the offset in `bytes` that it goes before. In order.
+    bodies: VecDeque<(usize, Body)>,
+    /// Bytes of `bodies`.
+    body_bytes: usize,
+}
+
+impl Packets {
+    /// Size of all packets, their bodies included.
+    pub fn len(&self) -> usize {
+        self.bytes.len() + self.body_bytes
+    }
+
+    /// Whether there is no packet.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Drops all packets and keeps the buffer.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.bodies.clear();
+        self.body_bytes = 0;
+    }
+
+    /// The last packet in the buffer ends with this body.
+    pub fn push_body(&mut self, body: Body) {
+        self.body_bytes += body.len();
+        self.bodies.push_back((self.bytes.len(), body));
+    }
+
+    /// Takes the body that goes before `offset` or earlier. Bodies are taken from the front.
+    pub fn take_body(&mut self, offset: usize) -> Option<Body> {
+        let (_, body) = self.bodies.pop_front_if(|(at, _)| *at <= offset)?;
+        self.body_bytes -= body.len();
+        Some(body)
+    }
+
+    /// Appends the packets in `range` to `to`. Ranges are taken from the front; the bytes stay until
+    /// [`Packets::clear`].
+    pub fn move_range(&mut self, range: Range<usize>, to: &mut Packets) {
+        let base = to.bytes.len();
+        to.bytes.extend_from_slice(&self.bytes[range.clone()]);
+        while let Some((at, _)) = self.bodies.front()
+            && *at <= range.end
+        {
+            let at = base + at.saturating_sub(range.start);
+            if let Some(body) = self.take_body(range.end) {
+                to.body_bytes += body.len();
+                to.bodies.push_back((at, body));
+            }
+        }
+    }
+}
+
+/// Packets on their way to a socket, which has taken some of them.
+#[derive(Debug, Default)]
+pub struct Unsent {
+    packets: Packets,
+    /// How much of the buffer was written.
+    written: usize,
+    /// How much of the first body was written.
+    body_written: usize,
+}
+
+impl Unsent {
+    /// Begins with these packets.
+    pub fn new(bytes: Vec<u8>) -> Unsent {
+        Unsent {
+            packets: Packets {
+                bytes,
+                ..Packets::default()
+            },
+            ..Unsent::default()
+        }
+    }
+
+    /// Where more packets go.
+    pub fn packets(&mut self) -> &mut Packets {
+        &mut self.packets
+    }
+
+    /// Bytes that were not written.
+    pub fn len(&self) -> usize {
+        self.packets.len() - self.written - self.body_written
+    }
+
+    /// Whether everything was written.
+    pub fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    /// Bytes that nobody else holds.
+    pub fn owned_len(&self) -> usize {
+        self.packets.bytes.len()
+    }
+
+    /// The bytes that are to be written next, where one slice holds them all.
+    pub fn contiguous(&self) -> Option<&[u8]> {
+        self.packets
+            .bodies
+            .is_empty()
+            .then(|| &self.packets.bytes[self.written..])
+    }
+
+    /// Fills `slices` with what is to be written next, and returns how many it has filled.
+    pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let mut next = slices.iter_mut();
+        let mut count = 0;
+        let mut from = self.written;
+        let mut skip = self.body_written;
+        let end = (self.packets.bytes.len(), &[][..]);
+        let bodies = self.packets.bodies.iter().map(|(at, body)| (*at, &**body));
+        for (at, body) in bodies.chain([end]) {
+            for part in [&self.packets.bytes[from..at], &body[skip..]] {
+                if part.is_empty() {
+                    continue;
+                }
+                let Some(slice) = next.next() else {
+                    return count;
+                };
+                *slice = IoSlice::new(part);
+                count += 1;
+            }
+            from = at;
+            skip = 0;
+        }
+        count
+    }
+
+    /// A copy of everything that is to be written.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut slices = vec![IoSlice::new(&[]); 2 * self.packets.bodies.len() + 1];
+        let count = self.slices(&mut slices);
+        slices[..count]
+            .iter()
+            .flat_map(|slice| slice.iter().copied())
+            .collect()
+    }
+
+    /// The socket has taken this many bytes.
+    pub fn advance(&mut self, mut written: usize) {
+        while let Some((at, body)) = self.packets.bodies.front() {
+            let before = at - self.written;
+            let left = body.len() - self.body_written;
+            if written < before + left {
+                self.written += written.min(before);
+                self.body_written += written.saturating_sub(before);
+                return;
+            }
+            written -= before + left;
+            self.written += before;
+            self.body_written = 0;
+            self.packets.take_body(usize::MAX);
+        }
+        self.written += written;
+        if self.written == self.packets.bytes.len() {
+            self.written = 0;
+            self.packets.clear();
+        }
+    }
+
+    /// Gives a large empty buffer back.
+    pub fn shrink(&mut self, kept: usize) {
+        let packets = &mut self.packets;
+        if packets.is_empty() && packets.bytes.capacity() > kept {
+            self.packets = Packets::default();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(unsent: &Unsent, most: usize) -> Vec<u8> {
+        let mut slices = [IoSlice::new(&[]); 16];
+        let count = unsent.slices(&mut slices[..most]);
+        slices[..count]
+            .iter()
+            .flat_map(|slice| slice.to_vec())
+            .collect()
+    }
+
+    fn packets(parts: &[(&str, &str)]) -> Packets {
+        let memory = NodeMemory::new(1 << 20);
+        let mut packets = Packets::default();
+        for (head, body) in parts {
+            packets.bytes.extend_from_slice(head.as_bytes());
+            if !body.is_empty() {
+                packets.push_body(Body::new(body.as_bytes(), &memory));
+            }
+        }
+        packets
+    }
+
+    #[test]
+    fn ranges_keep_their_bodies() {
+        let mut from = packets(&[("a", "AA"), ("b", ""), ("c", "CC"), ("d", "D")]);
+        let mut to = Unsent::new(b"x".to_vec());
+        from.move_range(0..2, to.packets());
+        assert_eq!(from.take_body(3).as_deref(), Some(&b"CC"[..]));
+        from.move_range(3..4, to.packets());
+        assert_eq!(all(&to, 16), b"xaAAbdD");
+        assert_eq!((to.len(), from.body_bytes), (7, 0));
+    }
+
+    #[test]
+    fn a_shared_body_is_charged_once_and_as_long_as_somebody_has_it() {
+        let memory = NodeMemory::new(1 << 20);
+        let body = Body::new(&[0; 10_000], &memory);
+        let mut all = [Packets::default(), Packets::default()];
+        for packets in &mut all {
+            packets.bytes.push(0);
+            packets.push_body(body.clone());
+            assert_eq!(packets.len(), 10_001);
+        }
+        drop(body);
+        assert_eq!(memory.used(), 10_000);
+        all[0].clear();
+        assert_eq!(memory.used(), 10_000);
+        drop(all);
+        assert_eq!(memory.used(), 0);
+    }
+
+    proptest::proptest! {
+        /// However the socket takes the bytes, they are those that were put in.
+        #[test]
+        fn bytes_leave_in_order(
+            parts in proptest::collection::vec(("[a-z]{1,4}", "[A-Z]{0,4}"), 0..12),
+            steps in proptest::collection::vec((1usize..6, 2usize..5), 1..60),
+        ) {
+            let borrowed: Vec<_> = parts.iter().map(|(head, body)| (&**head, &**body)).collect();
+            let expected: String = parts.iter().flat_map(|(head, body)| [&**head, &**body]).collect();
+            let mut unsent = Unsent { packets: packets(&borrowed), ..Unsent::default() };
+            let mut sent = Vec::new();
+            for (step, most) in steps {
+                proptest::prop_assert_eq!(unsent.len(), expected.len() - sent.len());
+                let next = all(&unsent, most);
+                let taken = step.min(next.len());
+                sent.extend_from_slice(&next[..taken]);
+                unsent.advance(taken);
+                proptest::prop_assert!(expected.as_bytes().starts_with(&sent));
+            }
+            proptest::prop_assert_eq!(unsent.is_empty(), sent.len() == expected.len());
+        }
+    }
+}

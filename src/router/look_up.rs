@@ -1,0 +1,222 @@
+//! A look-up in the subscription index: from a topic name to who gets its messages.
+//!
+//! Invariant: a look-up costs time in proportion to its matches, whatever they are: many sessions with one filter, one
+//! session with many, or many groups. Only the few are compared one by one.
+
+use std::hash::Hash;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::local::LocalSubscriber;
+use super::route::{Found, Logged, Own};
+use super::shared::{Group, RoundRobins};
+use crate::base::ids::{ConnectionId, NodeId, SessionId};
+use crate::codec::QoS;
+use crate::machine::subscriptions::{Subscription, SubscriptionIndex};
+use crate::mailbox::Mailbox;
+
+/// Up to so many, the one that is looked for is found by looking at all of them.
+const FEW: usize = 16;
+
+/// Where those of a list are that have a key.
+struct Positions<K>(FxHashMap<K, usize>);
+
+impl<K: Hash + Eq + Clone> Positions<K> {
+    fn new() -> Self {
+        Positions(FxHashMap::default())
+    }
+
+    /// The position of the one with `key` in `list`, if it is there. `list` only grows by [`Positions::push`].
+    fn find<T>(&self, list: &[T], key: &K, key_of: impl Fn(&T) -> &K) -> Option<usize> {
+        // Matches of one filter follow each other.
+        if list.last().is_some_and(|last| key_of(last) == key) {
+            return Some(list.len() - 1);
+        }
+        match list.len() {
+            0..=FEW => list.iter().position(|known| key_of(known) == key),
+            _ => self.0.get(key).copied(),
+        }
+    }
+
+    /// Appends to the list; returns the position.
+    fn push<T>(&mut self, list: &mut Vec<T>, new: T, key_of: impl Fn(&T) -> &K) -> usize {
+        let at = list.len();
+        list.push(new);
+        if at == FEW {
+            let all = list.iter().enumerate();
+            self.0
+                .extend(all.map(|(at, known)| (key_of(known).clone(), at)));
+        } else if at > FEW {
+            self.0.insert(key_of(&list[at]).clone(), at);
+        }
+        at
+    }
+}
+
+/// One look-up.
+pub(super) struct LookUp<'a> {
+    /// The node that looks up.
+    node: NodeId,
+    /// The connections of this node.
+    connections: &'a FxHashMap<ConnectionId, Arc<Mailbox>>,
+    /// Whose turn it is in groups.
+    round_robins: &'a RoundRobins,
+    found: Found,
+    sessions: Positions<SessionId>,
+    own: Positions<SessionId>,
+    groups: Positions<Arc<str>>,
+}
+
+impl<'a> LookUp<'a> {
+    /// Looks a topic name up.
+    pub(super) fn find(
+        node: NodeId,
+        connections: &'a FxHashMap<ConnectionId, Arc<Mailbox>>,
+        round_robins: &'a RoundRobins,
+        subscriptions: &SubscriptionIndex,
+        topic: &str,
+    ) -> Found {
+        let mut look_up = LookUp {
+            node,
+            connections,
+            round_robins,
+            // The validity is taken first: a change during the look-up makes what is found outdated.
+            found: Found {
+                validity: subscriptions.validity(topic),
+                ..Found::default()
+            },
+            sessions: Positions::new(),
+            own: Positions::new(),
+            groups: Positions::new(),
+        };
+        subscriptions.for_each_match(topic, |group, subscription| match group {
+            Some(group) => look_up.add_member(group, subscription),
+            None => look_up.add_match(subscription),
+        });
+        look_up.finish()
+    }
+
+    fn finish(self) -> Found {
+        let mut found = self.found;
+        for subscriber in found.every_local() {
+            subscriber.identifiers.finish();
+        }
+        found
+            .groups
+            .sort_unstable_by(|a, b| a.filter().cmp(b.filter()));
+        found.own.sort_unstable_by_key(|own| own.session);
+        if found.groups.iter().any(Group::must_queue) {
+            found.logged_qos_0 = Logged::All;
+        }
+        let local: usize = found
+            .every_local()
+            .map(|subscriber| subscriber.bytes())
+            .sum();
+        let groups: usize = found.groups.iter().map(Group::bytes).sum();
+        found.bytes = size_of::<Found>() + local + groups + found.own.len() * size_of::<Own>();
+        found
+    }
+
+    fn add_member(&mut self, filter: &Arc<str>, subscription: &Subscription) {
+        let subscriber = &subscription.subscriber;
+        // With QoS 1 and 2, apply assigns the message to a member.
+        self.found.logged.add(subscriber.session, false);
+        let groups = &mut self.found.groups;
+        let at = match self.groups.find(groups, filter, Group::filter) {
+            Some(at) => at,
+            None => {
+                let new = Group::new(filter, self.round_robins);
+                self.groups.push(groups, new, Group::filter)
+            }
+        };
+        let group = &mut groups[at];
+        match subscriber.owner() {
+            Some(owner) if owner.node != self.node => {
+                group.add_remote(subscriber.session, owner.node);
+            }
+            Some(owner) => {
+                if let Some(mailbox) = self.connections.get(&owner.connection) {
+                    let mut member =
+                        LocalSubscriber::new(subscriber.session, mailbox, QoS::AtMostOnce);
+                    member.merge(subscription);
+                    group.add_local(member);
+                }
+            }
+            None if subscriber.queues(QoS::AtMostOnce) => group.add_queueing(),
+            None => {}
+        }
+    }
+
+    fn add_match(&mut self, subscription: &Subscription) {
+        let subscriber = &subscription.subscriber;
+        let (session, no_local) = (subscriber.session, subscription.no_local);
+        let durable = subscriber.queues(QoS::AtLeastOnce);
+        if durable && subscription.qos != QoS::AtMostOnce {
+            self.found.logged.add(session, no_local);
+        }
+        if subscriber.queues(QoS::AtMostOnce) {
+            self.found.logged_qos_0.add(session, no_local);
+        }
+        let Some(owner) = subscriber.owner() else {
+            return;
+        };
+        if owner.node != self.node {
+            if !self.found.remote.contains(&owner.node) {
+                self.found.remote.push(owner.node);
+            }
+            return;
+        }
+        let Some(mailbox) = self.connections.get(&owner.connection) else {
+            return;
+        };
+        let new = || LocalSubscriber {
+            durable,
+            ..LocalSubscriber::new(session, mailbox, subscription.qos)
+        };
+        let local = &mut self.found.local;
+        let known = self.sessions.find(local, &session, |known| &known.session);
+        let others = known.map(|at| &local[at]);
+        Self::add_own(
+            &mut self.found.own,
+            &mut self.own,
+            others,
+            subscription,
+            new,
+        );
+        let at = match known {
+            Some(at) => at,
+            None => self.sessions.push(local, new(), |known| &known.session),
+        };
+        local[at].merge(subscription);
+    }
+
+    /// Notes what No Local leaves to the session itself. `others` is what its matches so far ask for.
+    fn add_own(
+        own: &mut Vec<Own>,
+        positions: &mut Positions<SessionId>,
+        others: Option<&LocalSubscriber>,
+        subscription: &Subscription,
+        new: impl FnOnce() -> LocalSubscriber,
+    ) {
+        if own.is_empty() && !subscription.no_local {
+            return;
+        }
+        let session = subscription.subscriber.session;
+        let known = positions.find(own, &session, |own| &own.session);
+        match known {
+            Some(at) if !subscription.no_local => {
+                own[at].copy.get_or_insert_with(new).merge(subscription);
+            }
+            None if subscription.no_local => {
+                let copy = others.cloned();
+                positions.push(own, Own { session, copy }, |own| &own.session);
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "look_up_tests.rs"]
+mod tests;

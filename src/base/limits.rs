@@ -17,9 +17,9 @@ pub const DEFERRED_COMMANDS: Duration = Duration::from_millis(5);
 /// milliseconds, without one no node opens a session meanwhile; it is as long as a node serves without a quorum.
 pub const END_COMMIT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long CONNECT waits for the former connection of its client to propose what it has received: some round trips
-/// between nodes, and no more than a client is kept waiting without notice.
-pub const HAND_OVER_TIMEOUT: Duration = Duration::from_millis(200);
+/// How long CONNECT waits for the former connection of its client to propose what it has received, and for the commit:
+/// as long as a busy cluster takes, and no longer than a client waits without notice.
+pub const HAND_OVER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Hand-overs that a node asks for at once; beyond it, sessions are taken over without.
 pub const HAND_OVERS_AT_ONCE: usize = 256;

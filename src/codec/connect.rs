@@ -84,10 +84,20 @@ const WILL_RETAIN: u8 = 1 << 5;
 const PASSWORD: u8 = 1 << 6;
 const USER_NAME: u8 = 1 << 7;
 
-/// The version a CONNECT asks for, `None` if it is none of ours. For the answer to a CONNECT that is refused: it does
-/// not need the rest of the packet to be well-formed.
+/// Bridges of some servers set this bit of the level.
+const BRIDGE: u8 = 0x80;
+
+/// The version in whose form a CONNECT is refused: the one it asks for, 5.0 if it asks for a later one
+/// `[MQTT-3.1.2-2]`, and `None` if it is neither. The rest of the packet need not be well-formed.
 pub fn sniff_version(frame: Frame<'_>) -> Option<Version> {
-    read_version(&mut Reader::new(frame.body)).ok()
+    let mut body = Reader::new(frame.body);
+    let (name, level) = (body.binary().ok()?, body.u8().ok()?);
+    match (name, level & !BRIDGE) {
+        (b"MQTT", 5..) => Some(Version::V5),
+        (b"MQTT", 4) => Some(Version::V311),
+        (b"MQIsdp", 3) => Some(Version::V31),
+        _ => None,
+    }
 }
 
 /// Protocol name and level `[MQTT-3.1.2-1]` `[MQTT-3.1.2-2]`.

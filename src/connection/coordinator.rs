@@ -156,10 +156,10 @@ impl Connection {
                 self.follow_up(ack.packet_id, after)?;
             }
             Packet::Subscribe(subscribe) => {
-                return Ok(self.subscribing.handle_subscribe(context, &subscribe));
+                return self.subscribing.handle_subscribe(context, &subscribe);
             }
             Packet::Unsubscribe(unsubscribe) => {
-                return Ok(self.subscribing.handle_unsubscribe(context, &unsubscribe));
+                return self.subscribing.handle_unsubscribe(context, &unsubscribe);
             }
             // [MQTT-3.12.4-1]
             Packet::PingReq => {
@@ -381,7 +381,10 @@ impl Connection {
             Item::Notify { key, change } => self.store_requests.notify(context, &key, &change)?,
             // It counts as delivered `[MQTT-3.1.2-25]`.
             Item::Undeliverable(sequence) => self.acknowledgements.complete(sequence),
-            Item::SendPubRel(sequence) => self.send_pubrel(sequence),
+            Item::SendPubRel(sequence) => {
+                let packet_id = self.outbound.handle_pubrel_due(sequence);
+                context.resend_pubrel(packet_id);
+            }
             Item::HandOver(done) => self.hand_over = Some(done),
             Item::End(end) => return Err(end.into()),
         }

@@ -9,8 +9,8 @@
 //! one is delivered.
 //! Invariant: only the newest stream of a node names acknowledgements.
 //!
-//! A batch may come through the log instead of a stream ([`Inbox::deliver`]), under its number as well. Its node numbers
-//! none behind it that may be delivered before it, see [`super::outbox`].
+//! A batch may come through the log instead of a stream ([`Inbox::deliver`]), under its number as well. Its node
+//! numbers none behind it that may be delivered before it, see [`super::outbox`].
 
 use std::collections::BTreeMap;
 use std::fmt;

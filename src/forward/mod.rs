@@ -9,6 +9,7 @@ pub mod hand_over;
 pub mod inbox;
 pub mod last_seen;
 pub mod outbox;
+mod outbox_state;
 pub mod service;
 pub mod stream;
 mod wire;

@@ -8,7 +8,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::outbox::{Outbox, Outboxes, Relay};
+use super::outbox::{Outbox, Outboxes};
+use super::outbox_state::Relay;
 use crate::base::ids::NodeId;
 use crate::base::limits;
 use crate::base::proto::cluster::DeliverRequest;

@@ -32,8 +32,8 @@ pub trait PeerNodes: Send + Sync {
     /// Queues a message for the connections of `node`. Returns the number of its batch; `None` when it was not taken: a
     /// message with QoS 0 is dropped when too much waits for that node already.
     ///
-    /// When the message is with the connections there, `origin.confirm_to` gets [`Item::ForwardConfirmed`]; or, if one of them
-    /// reads slowly, [`Item::AckDeferred`] and later [`Item::AckReleased`].
+    /// When the message is with the connections there, `origin.confirm_to` gets [`Item::ForwardConfirmed`]; or, if one
+    /// of them reads slowly, [`Item::AckDeferred`] and later [`Item::AckReleased`].
     ///
     /// [`Item::ForwardConfirmed`]: crate::mailbox::Item::ForwardConfirmed
     /// [`Item::AckDeferred`]: crate::mailbox::Item::AckDeferred

@@ -401,6 +401,15 @@ fn every_violation_has_an_error_code_and_a_rule() {
 fn the_version_of_a_refused_connect_is_known_for_its_answer() {
     let cut = connect(b"MQTT", 5, 0x03, &[]);
     assert_eq!(super::super::sniff_version(only_frame(&cut)), Some(V5));
-    let unknown = connect(b"MQTT", 9, 0, &[]);
-    assert_eq!(super::super::sniff_version(only_frame(&unknown)), None);
+    let later = connect(b"MQTT", 9, 0, &[]);
+    assert_eq!(super::super::sniff_version(only_frame(&later)), Some(V5));
+    let bridge = connect(b"MQTT", 0x84, 0, &[]);
+    assert_eq!(
+        super::super::sniff_version(only_frame(&bridge)),
+        Some(Version::V311)
+    );
+    for (name, level) in [(&b"MQTT"[..], 3), (b"MQIsdp", 9), (b"HTTP", 5)] {
+        let unknown = connect(name, level, 0, &[]);
+        assert_eq!(super::super::sniff_version(only_frame(&unknown)), None);
+    }
 }

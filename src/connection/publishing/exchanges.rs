@@ -2,8 +2,8 @@
 //! the log, or past it to the subscribers of this and other nodes.
 //!
 //! Invariant: no message overtakes an earlier one of the same QoS (P5). While a message is in the log, later ones of
-//! its QoS follow it there; while other nodes have messages to confirm, none goes into the log. Once it is applied here,
-//! later ones go past the log again, but other nodes deliver them only when they have applied it, too.
+//! its QoS follow it there; while other nodes have messages to confirm, none goes into the log. Once it is applied
+//! here, later ones go past the log again, but other nodes deliver them only when they have applied it, too.
 
 use std::num::NonZeroU16;
 

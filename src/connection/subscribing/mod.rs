@@ -9,6 +9,7 @@ mod retained;
 use std::collections::VecDeque;
 
 use super::context::{Context, Flow};
+use super::end::Ended;
 use super::requests::Request;
 use crate::base::ids::{LogIndex, NodeId};
 use crate::base::limits;
@@ -17,6 +18,7 @@ use crate::codec::{PacketId, QoS, ReasonCode, SubAck, Subscribe, UnsubAck, Unsub
 use crate::machine::effect::Reply;
 use crate::mailbox::{Contents, RequestId};
 use crate::replica::proposer::ReplyTo;
+use crate::telemetry::labels::DisconnectReason;
 use crate::topic::Filter;
 use request::{SubscribeRequest, UnsubscribeRequest};
 use retained::{Reading, RetainedReplays, Subscription};
@@ -38,13 +40,16 @@ impl Subscribing {
     }
 
     /// SUBSCRIBE.
+    ///
+    /// # Errors
+    /// Its SUBACK is larger than the client accepts.
     pub(super) fn handle_subscribe(
         &mut self,
         context: &mut Context,
         subscribe: &Subscribe<'_>,
-    ) -> Flow {
+    ) -> Result<Flow, Ended> {
         if context.is_busy() {
-            return Flow::Retry;
+            return Ok(Flow::Retry);
         }
         let identifier = subscribe.subscription_id.map_or(0, |id| id.get());
         let mut reasons = Vec::new();
@@ -80,11 +85,12 @@ impl Subscribing {
         if context.is_durable && !subscriptions.is_empty() && context.refuses_write() {
             reasons.fill(ReasonCode::QuotaExceeded);
             send_suback(context, packet_id, &reasons);
-            return Flow::Continue;
+            return Ok(Flow::Continue);
         }
+        check_size(context, reasons.len())?;
         if subscriptions.is_empty() {
             send_suback(context, packet_id, &reasons);
-            return Flow::Continue;
+            return Ok(Flow::Continue);
         }
         let unapplied = match subscriptions.len() {
             // They are applied together.
@@ -101,25 +107,49 @@ impl Subscribing {
         };
         let flow = context.propose(command, Request::Subscribe(request));
         self.unapplied += u32::from(flow == Flow::Continue);
-        flow
+        Ok(flow)
     }
 
     /// UNSUBSCRIBE.
+    ///
+    /// # Errors
+    /// Before MQTT 5, one of its filters is none: there is no other answer `[MQTT-4.7.3-1]`. Or its UNSUBACK is larger
+    /// than the client accepts.
     pub(super) fn handle_unsubscribe(
         &mut self,
         context: &mut Context,
         unsubscribe: &Unsubscribe<'_>,
-    ) -> Flow {
+    ) -> Result<Flow, Ended> {
         if context.is_busy() {
-            return Flow::Retry;
+            return Ok(Flow::Retry);
         }
+        let is_v5 = context.options.version.is_v5();
+        let valid: Box<[bool]> = unsubscribe
+            .filters
+            .iter()
+            .map(|filter| Filter::parse(filter).is_ok())
+            .collect();
+        if is_v5 {
+            check_size(context, valid.len())?;
+        } else if valid.contains(&false) {
+            return Err(Ended::protocol("UNSUBSCRIBE names an invalid topic filter"));
+        }
+        let filters = unsubscribe.filters.iter().zip(&valid);
         let request = UnsubscribeRequest {
             packet_id: unsubscribe.packet_id,
-            filters: unsubscribe.filters.iter().map(Box::from).collect(),
+            filters: filters
+                .filter(|(_, valid)| **valid)
+                .map(|(filter, _)| filter.into())
+                .collect(),
+            valid,
             removed: Vec::new(),
         };
+        if request.filters.is_empty() {
+            send_unsuback(context, &request);
+            return Ok(Flow::Continue);
+        }
         let command = unsubscribe_command(context, &request.filters);
-        context.propose(command, Request::Unsubscribe(request))
+        Ok(context.propose(command, Request::Unsubscribe(request)))
     }
 
     /// The machine has applied a SUBSCRIBE or UNSUBSCRIBE.
@@ -216,18 +246,7 @@ impl Subscribing {
         for filter in &request.filters {
             self.replays.unsubscribed(filter);
         }
-        let removed = request.removed.iter();
-        let reasons: Vec<_> = removed
-            .map(|removed| match removed {
-                true => ReasonCode::Success,
-                false => ReasonCode::NoSubscriptionExisted,
-            })
-            .collect();
-        let (version, limits) = (context.options.version, context.options.limits);
-        let out = context.output.acknowledgements();
-        let unsuback = UnsubAck::new(request.packet_id, &reasons);
-        // One reason code per filter always fits where the request did.
-        let _ = encode::unsuback(out, version, &unsuback, limits);
+        send_unsuback(context, &request);
     }
 
     /// Reads the next page of retained messages into empty buffers.
@@ -284,10 +303,50 @@ fn propose_rest(context: &Context, request_id: RequestId, command: Kind) {
     proposer.submit_always(command, reply_to);
 }
 
+/// [MQTT-3.1.2-24]: SUBACK and UNSUBACK have a code for each filter, so they may be larger than the client accepts. It
+/// would wait for them for ever; so it is told before anything is done.
+fn check_size(context: &Context, codes: usize) -> Result<(), Ended> {
+    // Fixed header, packet id, and no properties.
+    let size = 1 + 4 + 2 + 1 + codes;
+    if size <= context.options.limits.max_packet_size as usize {
+        return Ok(());
+    }
+    let reasons = vec![ReasonCode::Success; codes];
+    let packet = SubAck::new(PacketId::MIN, &reasons);
+    let (version, limits) = (context.options.version, context.options.limits);
+    match encode::suback(&mut Vec::new(), version, &packet, limits) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(Ended::disconnect(
+            DisconnectReason::PacketTooLarge,
+            ReasonCode::PacketTooLarge,
+            "the answer to so many topic filters is larger than the client accepts",
+        )),
+    }
+}
+
+/// The answer to an UNSUBSCRIBE that is applied.
+fn send_unsuback(context: &mut Context, request: &UnsubscribeRequest) {
+    let mut removed = request.removed.iter();
+    let reasons: Vec<_> = request
+        .valid
+        .iter()
+        .map(|valid| match valid.then(|| removed.next()) {
+            None => ReasonCode::TopicFilterInvalid,
+            Some(Some(true)) => ReasonCode::Success,
+            Some(_) => ReasonCode::NoSubscriptionExisted,
+        })
+        .collect();
+    let (version, limits) = (context.options.version, context.options.limits);
+    let packet = UnsubAck::new(request.packet_id, &reasons);
+    let out = context.output.acknowledgements();
+    // It was seen to fit when the request came.
+    let _ = encode::unsuback(out, version, &packet, limits);
+}
+
 fn send_suback(context: &mut Context, packet_id: PacketId, reasons: &[ReasonCode]) {
     let (version, limits) = (context.options.version, context.options.limits);
     let out = context.output.acknowledgements();
-    // One reason code per filter always fits where the request did.
+    // It was seen to fit when the request came.
     let _ = encode::suback(out, version, &SubAck::new(packet_id, reasons), limits);
 }
 

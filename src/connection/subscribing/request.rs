@@ -24,8 +24,11 @@ pub(in crate::connection) struct SubscribeRequest {
 pub(in crate::connection) struct UnsubscribeRequest {
     /// To be acknowledged.
     pub(super) packet_id: PacketId,
+    /// One per filter of the packet: whether it is one.
+    pub(super) valid: Box<[bool]>,
+    /// Those that are.
     pub(super) filters: Box<[Box<str>]>,
-    /// One per filter, as far as it is applied: whether there was a subscription.
+    /// One per such filter, as far as it is applied: whether there was a subscription.
     pub(super) removed: Vec<bool>,
 }
 
@@ -35,6 +38,7 @@ impl UnsubscribeRequest {
     pub(in crate::connection) fn empty() -> UnsubscribeRequest {
         UnsubscribeRequest {
             packet_id: PacketId::MIN,
+            valid: Box::default(),
             filters: Box::default(),
             removed: Vec::new(),
         }
@@ -57,8 +61,7 @@ impl UnsubscribeRequest {
     /// Memory that it takes, about.
     pub(in crate::connection) fn bytes(&self) -> usize {
         let filters = self.filters.iter();
-        filters
-            .map(|filter| size_of::<Box<str>>() + filter.len())
-            .sum()
+        let filters = filters.map(|filter| size_of::<Box<str>>() + filter.len());
+        self.valid.len() + filters.sum::<usize>()
     }
 }

@@ -6,10 +6,18 @@ use crate::codec::{Packet, Version, decode, frame};
 use crate::machine::read;
 
 fn handle(subscribing: &mut Subscribing, context: &mut Context, bytes: &[u8]) -> Flow {
+    try_to_handle(subscribing, context, bytes).expect("the connection goes on")
+}
+
+fn try_to_handle(
+    subscribing: &mut Subscribing,
+    context: &mut Context,
+    bytes: &[u8],
+) -> Result<Flow, Ended> {
     let found = frame::next(bytes, u32::MAX)
         .expect("well-formed")
         .expect("whole");
-    match decode(Version::V5, found).expect("well-formed") {
+    match decode(context.options.version, found).expect("well-formed") {
         Packet::Subscribe(packet) => subscribing.handle_subscribe(context, &packet),
         Packet::Unsubscribe(packet) => subscribing.handle_unsubscribe(context, &packet),
         other => panic!("{other:?}"),
@@ -76,6 +84,47 @@ fn p12_durable_sessions_get_no_subscriptions_while_disks_are_low() {
         let refused = context.take_acknowledgements();
         assert_eq!(refused == b"\x90\x04\0\x05\0\x97", is_durable);
     }
+}
+
+#[test]
+fn mqtt_4_7_3_1_unsubscribe_from_what_is_no_filter_gets_0x8f() {
+    let (mut subscribing, mut context) = (Subscribing::default(), Context::for_tests(false));
+    let bytes = b"\xa2\x0d\0\x06\0\0\0\0\x01a\0\x03a#b";
+    handle(&mut subscribing, &mut context, bytes);
+    subscribing.handle_reply(&mut context, 0, &Reply::Unsubscribed(vec![true]));
+    let unsuback = b"\xb0\x06\0\x06\0\x8f\0\x8f";
+    assert_eq!(context.take_acknowledgements(), unsuback);
+    handle(&mut subscribing, &mut context, b"\xa2\x05\0\x07\0\0\0");
+    assert_eq!(context.take_acknowledgements(), b"\xb0\x04\0\x07\0\x8f");
+    assert_eq!(context.requests.len(), 0, "the log is not asked");
+}
+
+#[test]
+fn mqtt311_4_7_3_1_unsubscribe_from_what_is_no_filter_ends_the_connection() {
+    let (mut subscribing, mut context) = (Subscribing::default(), Context::for_tests(false));
+    context.options.version = Version::V311;
+    let bytes = b"\xa2\x07\0\x06\0\x01a\0\0";
+    let ended = try_to_handle(&mut subscribing, &mut context, bytes);
+    assert!(ended.is_err());
+    assert_eq!(context.requests.len(), 0);
+}
+
+#[test]
+fn mqtt_3_1_2_24_an_answer_that_does_not_fit_is_told_before_anything_is_done() {
+    let (mut subscribing, mut context) = (Subscribing::default(), Context::for_tests(false));
+    let two = b"\x82\x0b\0\x05\0\0\x01a\x01\0\x01b\x01";
+    let unsubscribe = b"\xa2\x09\0\x06\0\0\x01a\0\x01b";
+    context.options.limits.max_packet_size = 7;
+    handle(&mut subscribing, &mut context, two);
+    handle(&mut subscribing, &mut context, unsubscribe);
+    assert_eq!(context.requests.len(), 2, "the answers fit exactly");
+    context.options.limits.max_packet_size = 6;
+    for request in [&two[..], unsubscribe] {
+        let ended = try_to_handle(&mut subscribing, &mut context, request);
+        let reason = ended.expect_err("it does not fit").reason;
+        assert_eq!(reason, Some(ReasonCode::PacketTooLarge));
+    }
+    assert_eq!(context.requests.len(), 2);
 }
 
 /// A connection of a node that has a retained message of each topic, in log entry 1.

@@ -171,10 +171,15 @@ impl Driver {
             .map(|(key, value)| (key, Change::Put(value.into())))
             .collect();
         let applied = encoding::log_id_to_bytes(&last);
+        let machine = crate::machine::VERSION.to_be_bytes();
         let membership = encoding::stored_to(&meta.last_membership).encode_to_vec();
         state.write(
             changes,
-            &[(b"applied", &applied), (b"membership", &membership)],
+            &[
+                (b"applied", &applied),
+                (b"membership", &membership),
+                (b"machine", &machine),
+            ],
         );
         state.checkpoint(&checkpoint).expect("a checkpoint");
         let files: Vec<SnapshotFile> = fs::read_dir(&checkpoint)

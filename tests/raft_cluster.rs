@@ -3,11 +3,14 @@
 mod directory;
 mod raft_support;
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use bytes::Bytes;
 use quorumq::base::ids::NodeId;
-use quorumq::testing::{ChangeError, DataDir, Raft, Role};
+use quorumq::testing::{BeforeSync, ChangeError, DataDir, Raft, Role};
 use raft_support::{Cluster, config, eventually, insist, row, times_written};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -34,6 +37,86 @@ async fn a_batch_reaches_every_replica_in_the_order_of_its_proposal() {
             .collect();
         assert_eq!(got, wanted, "node {}", node.id);
         assert!(seen.released.is_sorted_by(|a, b| a.0 < b.0), "indexes rise");
+    }
+}
+
+/// A heartbeat is answered without waiting for the disk, so the leader keeps its lease and takes writes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_disks_of_the_followers_cost_neither_the_leader_nor_a_proposal() {
+    let slow = Arc::new(AtomicBool::new(false));
+    let mut cluster = Cluster::start(3).await;
+    let leader = cluster.leader().await;
+    let followers: Vec<u64> = (1..=3).filter(|id| *id != leader).collect();
+    for id in followers {
+        cluster.kill(id).await;
+        let slow = Arc::clone(&slow);
+        let before_sync: BeforeSync = Arc::new(move || {
+            if slow.load(Relaxed) {
+                // More than two leases.
+                std::thread::sleep(Duration::from_millis(700));
+            }
+        });
+        cluster
+            .run_with(id, |config| config.before_sync = Some(before_sync))
+            .await;
+    }
+    cluster.write("before", "1").await;
+    cluster.everywhere("before", "1").await;
+    let leader = &cluster.nodes[&cluster.leader().await];
+    let term = leader.raft.status().term;
+    slow.store(true, Relaxed);
+    let mut silent_ms = 0;
+    for number in 0..150 {
+        leader
+            .raft
+            .propose(Bytes::from(format!("slow{number}=1")))
+            .await
+            .unwrap();
+        silent_ms = silent_ms.max(leader.raft.status().majority_ms.unwrap_or(u64::MAX));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    slow.store(false, Relaxed);
+    for number in 0..150 {
+        cluster.everywhere(&format!("slow{number}"), "1").await;
+        assert_eq!(
+            times_written(&*leader.raft.backing(), &format!("slow{number}")),
+            1
+        );
+    }
+    let status = leader.raft.status();
+    assert_eq!(status.term, term, "nobody campaigned");
+    assert!(silent_ms < 600, "a majority was silent for {silent_ms} ms");
+}
+
+/// A leader without a majority takes no writes; what was proposed then is appended once it takes them again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_proposal_that_the_log_does_not_take_waits_instead_of_being_lost() {
+    let mut cluster = Cluster::start(3).await;
+    let leader = cluster.leader().await;
+    let followers: Vec<u64> = (1..=3).filter(|id| *id != leader).collect();
+    for id in &followers {
+        cluster.kill(*id).await;
+    }
+    let raft = cluster.nodes[&leader].raft.clone();
+    // Longer than the lease.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let waiting = raft.clone();
+    let proposed =
+        tokio::spawn(async move { waiting.propose(Bytes::from_static(b"held=1")).await });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(
+        !proposed.is_finished(),
+        "it is not in the log, and nobody was told that it is"
+    );
+    for id in followers {
+        cluster.run(id).await;
+    }
+    match proposed.await.unwrap() {
+        Ok(()) => cluster.everywhere("held", "1").await,
+        Err(_) => {
+            // Another one leads: whoever proposed is told, and proposes there.
+            cluster.write("held", "1").await;
+        }
     }
 }
 

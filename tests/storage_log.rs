@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use directory::Directory;
@@ -190,6 +191,46 @@ async fn a_crash_before_any_sync_leaves_no_committed_mark_past_the_log() {
     assert!(marks >= 2, "marks are written while entries wait: {marks}");
     let (_db, log) = open(&log_dir);
     assert_eq!(log.committed(), Some(mark(2, 3).log_id));
+}
+
+#[tokio::test]
+async fn a_vote_waits_for_one_sync_however_much_is_queued_before_it() {
+    let dir = Directory::new();
+    let (open_gate, gate) = std::sync::mpsc::channel::<()>();
+    let (gate, syncs) = (Mutex::new(gate), Arc::new(Mutex::new(0)));
+    let counted = Arc::clone(&syncs);
+    let hold: BeforeSync = Arc::new(move || {
+        *counted.lock() += 1;
+        let _ = gate.lock().recv();
+    });
+    let (db, log) = open_with(dir.path(), 1 << 20, Some(hold));
+    let order = Arc::new(Mutex::new(Vec::new()));
+    for index in 0..8 {
+        let order = Arc::clone(&order);
+        let durable = Box::new(move || order.lock().push(index));
+        log.append(vec![record(index, 1, 5 << 20)], durable)
+            .await
+            .unwrap();
+    }
+    assert!(log.bytes_queued() >= 40 << 20);
+    let room = tokio::time::timeout(Duration::from_millis(50), log.room());
+    assert!(room.await.is_err(), "nobody takes more in meanwhile");
+    let voting = log.clone();
+    let vote = tokio::spawn(async move { voting.save_vote(Bytes::from_static(b"vote")).await });
+    // The vote is in the queue once its task has run, which it does before this one is woken.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    drop(open_gate);
+    vote.await.unwrap().unwrap();
+    assert_eq!(
+        *order.lock(),
+        (0..8).collect::<Vec<_>>(),
+        "a durable vote says that everything before it is durable"
+    );
+    log.room().await;
+    assert_eq!(log.bytes_queued(), 0);
+    // The first append may have been taken before the vote was queued.
+    assert!(*syncs.lock() <= 2, "{} syncs", syncs.lock());
+    db.close().await;
 }
 
 #[tokio::test]

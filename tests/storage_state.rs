@@ -6,7 +6,7 @@ use std::path::Path;
 use bytes::Bytes;
 use quorumq::base::ids::NodeId;
 use quorumq::testing::{Backing, Change, Changes};
-use quorumq::testing::{DataDir, FORMAT, OpenError, SnapshotFile, Snapshots, StateDb};
+use quorumq::testing::{DataDir, FORMAT, Incoming, OpenError, SnapshotFile, Snapshots, StateDb};
 
 fn changes(rows: &[(&str, Option<&str>)]) -> Changes {
     rows.iter()
@@ -145,6 +145,7 @@ fn file(name: &str, bytes: u64) -> SnapshotFile {
     SnapshotFile {
         name: name.to_owned(),
         bytes,
+        crc: None,
     }
 }
 
@@ -178,6 +179,88 @@ fn an_interrupted_transfer_goes_on_with_the_files_that_are_whole() {
         Vec::<u32>::new(),
         "another snapshot's files don't count"
     );
+}
+
+#[test]
+fn a_newer_snapshot_keeps_the_files_that_it_shares_with_the_one_being_received() {
+    let dir = tempfile::tempdir().unwrap();
+    let snapshots = Snapshots::open(dir.path()).unwrap();
+    let put = |incoming: &mut Incoming, position: u32, data: &[u8]| {
+        let crc = crc32c::crc32c(data);
+        incoming.chunk(position, 0, data, crc).unwrap();
+        incoming.end_file(position, crc).unwrap();
+    };
+    let old = ["same", "size", "sum", "unnamed", "gone"].map(|name| file(name, 4));
+    let mut incoming = snapshots.receive("01", old.to_vec()).unwrap();
+    for position in 0..5 {
+        put(&mut incoming, position, b"1111");
+    }
+    drop(incoming);
+
+    let known = |name, bytes, content: &[u8]| SnapshotFile {
+        crc: Some(crc32c::crc32c(content)),
+        ..file(name, bytes)
+    };
+    let new = vec![
+        known("same", 4, b"1111"),
+        known("size", 5, b"11111"),
+        known("sum", 4, b"2222"),
+        file("unnamed", 4),
+        known("never", 4, b"1111"),
+    ];
+    let snapshots = Snapshots::open(dir.path()).unwrap();
+    let incoming = snapshots.receive("02", new.clone()).unwrap();
+    assert_eq!(incoming.have(), [0], "what is the same, and nothing else");
+    drop(incoming);
+    // It is passed on from there, too, and one transfer may come to its end.
+    let mut incoming = snapshots.receive("03", new[..1].to_vec()).unwrap();
+    assert_eq!(incoming.have(), [0]);
+    assert!(incoming.chunk(0, 0, b"11111", 0).is_err());
+    let path = incoming.done().unwrap();
+    assert_eq!(fs::read(path.join("same")).unwrap(), b"1111");
+    let left: Vec<_> = fs::read_dir(dir.path().join("incoming")).unwrap().collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+}
+
+#[test]
+fn a_sender_names_the_checksums_of_files_that_a_later_snapshot_shares() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = StateDb::open(dir.path()).unwrap();
+    let snapshots = Snapshots::open(dir.path()).unwrap();
+    let take = |id: &str| {
+        state.checkpoint(&snapshots.prepare(id).unwrap()).unwrap();
+        snapshots.finish(id, Bytes::new()).unwrap()
+    };
+    state.write(changes(&[("a", Some("1"))]), &[]);
+    let first = take("01");
+    let tables = |files: Vec<SnapshotFile>| -> Vec<SnapshotFile> {
+        let mut files = files;
+        files.retain(|file| file.name.ends_with(".sst"));
+        files
+    };
+    let sent = tables(first.files().unwrap());
+    assert_eq!(sent.len(), 1);
+    assert_eq!(sent[0].crc, None, "not read yet");
+    first.note_checksum(&sent[0].name, 7).unwrap();
+    state.write(changes(&[("b", Some("1"))]), &[]);
+    let mut later = tables(take("02").files().unwrap());
+    later.sort_by_key(|file| file.crc);
+    let checksums: Vec<_> = later.iter().map(|file| file.crc).collect();
+    assert_eq!(checksums, [None, Some(7)]);
+}
+
+#[test]
+fn a_snapshot_finished_after_a_later_one_does_not_replace_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = StateDb::open(dir.path()).unwrap();
+    let snapshots = Snapshots::open(dir.path()).unwrap();
+    for id in ["01", "02"] {
+        state.checkpoint(&snapshots.prepare(id).unwrap()).unwrap();
+    }
+    snapshots.finish("02", Bytes::new()).unwrap();
+    drop(snapshots.finish("01", Bytes::new()).unwrap());
+    assert_eq!(snapshots.current().unwrap().id, "02");
+    assert!(!dir.path().join("snapshots/01").exists());
 }
 
 #[test]
@@ -238,6 +321,31 @@ fn only_complete_snapshots_count_and_only_the_newest() {
     let current = snapshots.current().unwrap();
     assert_eq!((current.id.as_str(), &current.meta[..]), ("02", &b"02"[..]));
     assert!(!dir.path().join("snapshots/03").exists());
+}
+
+#[test]
+fn a_directory_that_has_lost_its_log_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("deep/down/data");
+    let open = || DataDir::open(&path, NodeId(1), "cluster");
+    drop(open().unwrap());
+    drop(open().expect("no log was made yet"));
+    let refused = |what: &str| match open() {
+        Err(OpenError::LogLost { node: 1, .. }) => {}
+        other => panic!("{what}: {other:?}"),
+    };
+    // A release that did not note the log.
+    fs::create_dir(path.join("state")).unwrap();
+    refused("a state without a log");
+    fs::create_dir(path.join("log")).unwrap();
+    refused("an empty log directory");
+    fs::write(path.join("log/CURRENT"), "MANIFEST-000001\n").unwrap();
+    open().unwrap().note_log().unwrap();
+    drop(open().expect("both are here"));
+    for lost in ["log", "state"] {
+        fs::remove_dir_all(path.join(lost)).unwrap();
+        refused(lost);
+    }
 }
 
 #[test]

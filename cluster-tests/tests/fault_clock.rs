@@ -2,7 +2,7 @@
 
 use cluster_tests::cluster::{Cluster, Plan};
 use cluster_tests::skip::skip;
-use cluster_tests::store::{Request, StoreClient, blob};
+use cluster_tests::store::{Hlc, Request, StoreClient, blob};
 use cluster_tests::trial::{self, RECOVERY};
 use cluster_tests::wait;
 use std::path::Path;
@@ -173,4 +173,128 @@ fn a_cluster_with_one_skewed_node_serves() {
             .all(|node| StoreClient::connected_or_none("agree", cluster.mqtt(node)).is_some())
             .then_some(())
     });
+}
+
+/// Starts a stopped node again with a clock that is that many seconds off.
+fn start_with_offset(cluster: &mut Cluster, node: usize, offset_s: i32) {
+    let environment = &mut cluster.nodes[node].environment;
+    environment.retain(|(name, _)| name != "FAKETIME");
+    environment.push(("FAKETIME".to_owned(), format!("{offset_s:+}s")));
+    cluster.start_node(node);
+}
+
+/// A SET of a client whose clock is that many seconds ahead; it succeeds, and its version is near that clock.
+fn set_at(client: &mut StoreClient, key: &str, ahead_s: i64) {
+    let timestamp = Hlc::ahead("client", ahead_s * 1000);
+    let set = Request::set(key, "v").at(&timestamp.to_string());
+    let reply = client.call_until_answered(&set, RECOVERY);
+    let text = String::from_utf8_lossy(&reply.payload).into_owned();
+    assert_eq!(text, "+OK\r\n", "a client whose clock is right is refused");
+    let version = reply.version.expect("it has one");
+    let ahead_ms = version.wall_ms.saturating_sub(timestamp.wall_ms);
+    assert!(
+        ahead_ms < 60_000,
+        "a client takes a version {ahead_ms} ms ahead for wrong"
+    );
+}
+
+/// Clocks that are five minutes off on both sides have no say, whoever leads; who has them is named.
+#[test]
+fn clocks_five_minutes_off_are_passed_over_and_named() {
+    let Some(plan) = skewed([0, 300, -300]) else {
+        return;
+    };
+    let mut cluster = Cluster::start_with(plan);
+    let mut client = StoreClient::new("right", &cluster.addresses(), 0);
+    through_all_leaders(&mut cluster, |cluster, leader| {
+        set_at(&mut client, &format!("five/{leader}"), 0);
+        wait::until("both wrong clocks to be named", RECOVERY, || {
+            let wrong = cluster.nodes[leader].metric("quorumq_clocks_wrong")?;
+            let own = cluster.nodes[1].metric("quorumq_clock_off_ms")?;
+            (wrong == 2.0 && (290_000.0..310_000.0).contains(&own)).then_some(())
+        });
+        let log = cluster.nodes[leader].log_text();
+        assert!(log.contains("the wall clock of this node is wrong"));
+    });
+}
+
+/// A cluster that was killed young and is started hours later goes on with the time of a majority's clocks; what was to
+/// expire meanwhile has expired, and one wrong clock changes nothing.
+#[test]
+fn a_cluster_that_was_stopped_for_hours_goes_on_with_real_time() {
+    let Some(plan) = skewed([0, 0, 0]) else {
+        return;
+    };
+    let mut cluster = Cluster::start_with(plan);
+    let addresses = cluster.addresses();
+    let mut client = StoreClient::new("hours", &addresses, 0);
+    let lease = Request::of(["SET", "hours/lease", "v", "PX", "3600000"]);
+    assert_eq!(
+        client.call_until_answered(&lease, RECOVERY).payload,
+        b"+OK\r\n"
+    );
+    set_at(&mut client, "hours/kept", 0);
+    for (round, offsets_s) in [[10_800, 10_800, 10_800], [21_600, 21_900, 21_600]]
+        .into_iter()
+        .enumerate()
+    {
+        for node in 0..3 {
+            cluster.nodes[node].kill();
+        }
+        for (node, offset_s) in offsets_s.into_iter().enumerate() {
+            start_with_offset(&mut cluster, node, offset_s);
+        }
+        cluster.wait_ready();
+        let mut client = StoreClient::new("hours", &addresses, 0);
+        set_at(
+            &mut client,
+            &format!("hours/{round}"),
+            i64::from(offsets_s[0]),
+        );
+        let gone = client.call_until_answered(&Request::get("hours/lease"), RECOVERY);
+        assert_eq!(gone.payload, b"$-1\r\n", "an hour has passed");
+        let kept = client.call_until_answered(&Request::get("hours/kept"), RECOVERY);
+        assert_eq!(kept.payload, blob(b"v"));
+    }
+}
+
+/// K6: a lease is not cut short by a node that comes back with a clock far ahead, and then leads; nor by a leader that
+/// was stopped for a while.
+#[test]
+fn a_lease_outlives_a_node_with_a_wrong_clock_and_a_leader_that_was_stopped() {
+    let Some(plan) = skewed([0, 0, 0]) else {
+        return;
+    };
+    let mut cluster = Cluster::start_with(plan);
+    let lifetime = Duration::from_secs(12);
+    let mut client = StoreClient::new("lease", &cluster.addresses(), 0);
+    for offset_s in [300, -300] {
+        let follower = cluster.a_follower();
+        let key = format!("lease/{offset_s}");
+        let sent = Instant::now();
+        let set = Request::of(["SET", &key, "v", "PX", "12000"]);
+        assert_eq!(
+            client.call_until_answered(&set, RECOVERY).payload,
+            b"+OK\r\n"
+        );
+        cluster.nodes[follower].kill();
+        start_with_offset(&mut cluster, follower, offset_s);
+        cluster.wait_ready();
+        let leader = cluster.wait_leader();
+        cluster.nodes[leader].pause();
+        cluster.wait_leader_other_than(leader);
+        std::thread::sleep(Duration::from_secs(2));
+        cluster.nodes[leader].resume();
+        loop {
+            let reply = client.call_until_answered(&Request::get(&key), RECOVERY);
+            let age = sent.elapsed();
+            if reply.payload == b"$-1\r\n" {
+                assert!(age >= lifetime, "K6: gone after {age:?}");
+                break;
+            }
+            assert!(age < lifetime + Duration::from_secs(35), "K7: {age:?}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        set_at(&mut client, "lease/right", 0);
+    }
 }

@@ -95,8 +95,10 @@ fn stalling_followers_cost_their_stalls_and_no_more() {
 /// Some disks freeze at once, each for 0.2 to 2 s.
 fn freeze_some(cluster: &Cluster, random: &mut Random) {
     let mut frozen: Vec<(u64, usize)> = (0..cluster.nodes.len())
-        .filter(|_| random.chance(60))
-        .map(|node| (200 + random.below(1800), node))
+        .filter_map(|node| {
+            let freezes = random.chance(60);
+            freezes.then(|| (200 + random.below(1800), node))
+        })
         .collect();
     frozen.sort_unstable();
     for (_, node) in &frozen {

@@ -95,12 +95,26 @@ pub const CACHED_ROUTES: usize = 1024;
 /// A read buffer per thread. One read takes at most this much of a socket.
 pub const READ_BUFFER_BYTES: usize = 128 << 10;
 
+/// Row operations (rows read, looked at, written) that applying one log entry spends beyond what each of its commands
+/// does in any case; what is left continues with later entries. One takes one to five microseconds, so this is some ten
+/// to thirty milliseconds of apply, for which everybody waits; and it is enough that the sync of an entry costs less
+/// than what the entry does.
+pub const ROW_OPERATIONS_AT_ONCE: usize = 8192;
+
+/// Items (subscriptions, queue entries, sessions) that a command takes care of in any case, however much others of its
+/// log entry have done: nearly every session is smaller, so nearly nothing needs a continuation.
+pub const ITEMS_AT_LEAST: usize = 16;
+
+/// Filters of one SUBSCRIBE or UNSUBSCRIBE command; a packet with more becomes several commands, one after the other.
+pub const FILTERS_AT_ONCE: usize = 256;
+
+/// The most messages of one session's queue that are under way at once, whatever its client and the configuration
+/// allow: when its connection ends, those that came through groups are looked for among them in one batch.
+pub const UNDER_WAY: u16 = 2048;
+
 /// Messages of one session's queue that are granted in one batch; the rest follows in the next, so that no batch takes
 /// long to apply.
 pub const GRANTS_AT_ONCE: usize = 1024;
-
-/// Rows of an ended session's queue that are removed in one batch.
-pub const PURGED_AT_ONCE: usize = 4096;
 
 /// Retained messages that apply looks at in one batch for new subscriptions of durable sessions; the rest follows in
 /// the next, so that no batch takes long.

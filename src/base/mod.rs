@@ -1,5 +1,5 @@
-//! What every room stands on: identifiers, fixed limits, time, leases, signs of life, version stamps, generated messages
-//! and their wire format.
+//! What every room stands on: identifiers, fixed limits, time, leases, signs of life, version stamps, generated
+//! messages and their wire format.
 //!
 //! Invariant: nothing here imports another room.
 

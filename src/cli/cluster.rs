@@ -184,11 +184,21 @@ fn status(answer: Value, format: Format) -> Outcome {
                 member.address.clone(),
                 number(member.matched_index),
                 number(member.last_seen_ms),
+                member
+                    .clock_ahead_ms
+                    .map_or_else(|| "-".to_owned(), |ahead| ahead.to_string()),
             ]
         })
         .collect();
     Ok(output::table(
-        &["NODE", "ROLE", "ADDRESS", "MATCHED", "SEEN MS AGO"],
+        &[
+            "NODE",
+            "ROLE",
+            "ADDRESS",
+            "MATCHED",
+            "SEEN MS AGO",
+            "CLOCK AHEAD MS",
+        ],
         &rows,
     )?)
 }

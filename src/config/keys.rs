@@ -223,7 +223,7 @@ config! {
         max_topic_bytes: usize = 65_535, "bytes", 16..=bounds::LONGEST_TOPIC_BYTES;
         /// Messages of a session's queue that may be in flight to its client at once, unless the client's receive
         /// maximum is lower. They stay in this node's memory until they are acknowledged.
-        max_inflight: u16 = 256, "messages", 1..=32_767;
+        max_inflight: u16 = 256, "messages", 1..=2_048;
         /// Messages in a session's queue, those in flight included. For a shared subscription: messages that wait for
         /// one of its subscribers.
         queue_max_messages: u64 = 100_000, "messages", 1..=u64::MAX;

@@ -138,15 +138,15 @@ impl Client {
         let proposer = &self.broker.services.proposer;
         for proposal in self.proposed.drain(..) {
             for _ in 0..proposer.depth().in_flight {
-                proposer.replied(Reply::Done, None, &mut WakeList::default());
+                let of = (proposal.incarnation, proposal.sequence);
+                proposer.replied(of, Reply::Done, None, &mut WakeList::default());
             }
             proposer.applied(proposal.incarnation, proposal.sequence);
         }
     }
 
-    /// Whether the server has closed the connection, after a moment.
+    /// Whether the server has closed the connection, after a moment, whatever it has sent before.
     async fn is_closed(&mut self) -> bool {
-        // A DISCONNECT may come first.
         let mut rest = Vec::new();
         let read = tokio::time::timeout(A_MOMENT, self.socket.read_to_end(&mut rest));
         matches!(read.await, Ok(Ok(_)))

@@ -157,7 +157,7 @@ impl Context {
             reader: Arc::default(),
             router,
             backing: Arc::new(BTreeMap::<Vec<u8>, Vec<u8>>::new()),
-            clock: Arc::default(),
+            clock: Arc::new(crate::replica::clock::Clock::new(NodeId(1))),
             view: Arc::default(),
         };
         let version = Version::V5;

@@ -21,7 +21,9 @@ use crate::base::proto::cluster::{
     HandOverResponse, ProposeRequest, ProposeResponse,
 };
 use crate::base::pulse::{Phase, busy};
+use crate::base::time::Millis;
 use crate::raft::{Leadership, Raft};
+use crate::replica::clock::Clock;
 use crate::replica::proposer::SequencedProposal;
 use crate::replica::sequencer::Sequencer;
 use crate::router::Router;
@@ -43,6 +45,8 @@ pub struct ClusterService {
     pub router: Arc<Router>,
     /// When the other nodes were last heard from.
     pub last_seen: Arc<LastSeen>,
+    /// Log time, and what the other nodes' wall clocks say.
+    pub clock: Arc<Clock>,
     /// What the other nodes have sent.
     pub inboxes: Arc<Inboxes>,
     /// For connections whose sessions are about to be taken over.
@@ -106,11 +110,15 @@ impl ClusterService {
                 "this incarnation is being declared down",
             ));
         }
+        let log_time = request.log_ms.map(Millis);
+        self.clock.heard(node, Millis(request.wall_ms), log_time);
         let index = self.raft.confirm_leadership().await;
         let index = index.map_err(|error| Status::unavailable(error.to_string()))?;
         Ok(ContactResponse {
             index: index.0,
-            ..ContactResponse::default()
+            log_ms: self.clock.live().map(|log_time| log_time.0),
+            wall_ahead_ms: self.clock.ahead_ms(node),
+            term: self.leadership.borrow().term,
         })
     }
 }

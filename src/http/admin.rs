@@ -55,6 +55,10 @@ pub struct MemberStatus {
     pub matched_index: Option<u64>,
     /// Milliseconds since it was last heard of; only the leader knows.
     pub last_seen_ms: Option<u64>,
+    /// Milliseconds that its wall clock is ahead of what a majority of the voters' clocks agrees on, negative when it
+    /// is behind; only the leader knows all of them, and each node its own.
+    #[serde(default)]
+    pub clock_ahead_ms: Option<i64>,
 }
 
 /// `POST /v1/cluster/join`: adds a node as learner, waits until it has caught up, then makes it a voter.

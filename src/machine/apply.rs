@@ -11,7 +11,7 @@ use super::entry::{Commands, Decoded};
 use super::lifecycle::Lifecycle;
 use super::messaging::Messaging;
 use super::node::{Admission, Nodes};
-use super::queue::{purge, received};
+use super::queue::received;
 use super::replies::Replies;
 use super::schema::timer::Kind as TimerKind;
 use super::session::{self, Sessions};
@@ -22,6 +22,9 @@ use super::timers::Due;
 use super::{retained, shared};
 use crate::base::ids::{CLUSTER, Incarnation, LogIndex, NodeId, SessionId};
 use crate::base::proto::command::{self, command::Kind};
+
+/// Row operations that a timer takes at least: it is looked at, its subject is read, both are written.
+const TIMER_COST: usize = 4;
 
 /// The log holds something this version cannot apply: the node must stop, skipping it would make replicas differ.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +59,10 @@ impl Parts {
         self.nodes.restore(backing);
         let messaging = &mut self.messaging;
         messaging.restore(backing);
+        self.sessions.restore_incarnations(backing);
+        for (node, incarnation) in self.sessions.ended_incarnations() {
+            messaging.end_incarnation(node, incarnation);
+        }
         self.sessions.restore(backing, |client_id, row| {
             messaging.restore_session(client_id, row);
         });
@@ -89,11 +96,23 @@ impl Parts {
         }
     }
 
-    /// Fires what is due at the batch's log time, the earliest first.
+    /// Fires what is due at the batch's log time, the earliest first, until half of the batch's budget is spent: the
+    /// other half is left to the commands, which can't take the timers' half from the next batch. What is left stays
+    /// due, so the leader proposes the next batch at once.
     fn fire_timers(&mut self, batch: &mut Batch<'_, '_>) {
-        for due in batch.timers.due(batch.tables, batch.now) {
-            self.fire(batch, &due);
+        let reserved = batch.budget_left() / 2;
+        let most = reserved.div_ceil(TIMER_COST).max(1);
+        let mut all_due = batch.timers.due(batch.tables, batch.now, most).into_iter();
+        for due in all_due.by_ref() {
+            batch.spend(TIMER_COST);
             batch.clear_timer(due.deadline, due.kind, &due.subject);
+            self.fire(batch, &due);
+            if batch.budget_left() <= reserved {
+                break;
+            }
+        }
+        if let Some(next) = all_due.next() {
+            batch.timers.put_off(&next);
         }
     }
 
@@ -106,10 +125,14 @@ impl Parts {
             TimerKind::WillDelay => self.lifecycle().will_due(batch, subject, deadline),
             TimerKind::SessionExpiry => self.lifecycle().expire(batch, subject, deadline),
             TimerKind::RetainedExpiry => retained::expire(batch, subject, deadline),
-            TimerKind::PurgeSession => purge::go_on(batch, subject),
+            TimerKind::PurgeSession => self.messaging.go_on_ending(batch, subject),
             TimerKind::PurgeGroup => shared::go_on_purging(batch, subject),
             TimerKind::Grant => self.messaging.go_on_granting(subject),
             TimerKind::RetainedReplay => self.messaging.go_on_replaying(batch, subject),
+            TimerKind::ReleaseIncarnation => self.lifecycle().go_on_releasing(batch, subject),
+            TimerKind::EndWatches => self.store.go_on_ending(batch, subject),
+            TimerKind::GiveBack => self.messaging.go_on_giving_back(batch, subject),
+            TimerKind::QueueFull => self.lifecycle().queue_full(batch, subject),
         }
     }
 
@@ -136,7 +159,11 @@ impl Parts {
                 }
             };
             if is_local {
-                batch.outputs.push(Output::Reply { incarnation, reply });
+                batch.outputs.push(Output::Reply {
+                    incarnation,
+                    sequence: proposal.sequence,
+                    reply,
+                });
             }
         }
         if is_local && is_refused {
@@ -165,6 +192,7 @@ impl Parts {
                     self.lifecycle().end_incarnation(batch, node, former);
                 }
                 self.nodes.register(batch, sequence);
+                batch.outputs.registered(batch.node, batch.incarnation);
             }
         }
         true
@@ -282,10 +310,6 @@ impl Parts {
 
     /// What is done once per batch, after its commands.
     fn finish_batch(&mut self, batch: &mut Batch<'_, '_>) {
-        for client_id in self.messaging.take_sessions_to_end() {
-            let reason = EndReason::QueueFull;
-            self.lifecycle().end_session(batch, &client_id, reason);
-        }
         self.messaging.finish_queues(batch);
         self.replies.store(batch);
     }

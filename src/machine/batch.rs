@@ -7,24 +7,48 @@ use super::schema::timer::Kind;
 use super::tables::Tables;
 use super::timers::Timers;
 use crate::base::ids::{ConnectionId, Incarnation, LogIndex, NodeId, Owner};
+use crate::base::limits;
 use crate::base::time::Millis;
 
 /// The outputs of this replica, in the order in which they happened.
 pub(super) struct Outputs {
     /// The node this replica is on; decides which outputs are kept, never what is stored.
     local: NodeId,
+    /// Its incarnation; connections of former ones are gone.
+    incarnation: Incarnation,
     outputs: Vec<Output>,
 }
 
 impl Outputs {
     pub fn new(local: NodeId) -> Self {
-        let outputs = Vec::new();
-        Outputs { local, outputs }
+        Outputs {
+            local,
+            incarnation: Incarnation::default(),
+            outputs: Vec::new(),
+        }
+    }
+
+    /// The node this replica is on.
+    pub fn local(&self) -> NodeId {
+        self.local
+    }
+
+    /// An incarnation of a node is registered.
+    pub fn registered(&mut self, node: NodeId, incarnation: Incarnation) {
+        if node == self.local {
+            self.incarnation = incarnation;
+        }
     }
 
     /// Whether outputs for this node are kept here.
     pub fn is_local(&self, node: NodeId) -> bool {
         node == self.local
+    }
+
+    /// Whether outputs for this connection are kept here. Connections are numbered anew in each incarnation, so what is
+    /// for one of a former incarnation must not reach its namesake.
+    pub fn has_connection(&self, owner: Owner) -> bool {
+        owner.node == self.local && owner.incarnation == self.incarnation
     }
 
     pub fn push(&mut self, output: Output) {
@@ -43,11 +67,33 @@ impl Outputs {
     }
 }
 
+/// How much work one batch may do.
+///
+/// Invariant: work is reckoned by what the tables hold, never by what happens to be in memory or by what storage took
+/// for it: all replicas stop at the same place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Budget {
+    /// Row operations, beyond what each command does in any case.
+    pub row_operations: usize,
+    /// Items that each command takes care of in any case.
+    pub items_at_least: usize,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Budget {
+            row_operations: limits::ROW_OPERATIONS_AT_ONCE,
+            items_at_least: limits::ITEMS_AT_LEAST,
+        }
+    }
+}
+
 /// What is shared by all batches.
 pub(super) struct Shared {
     pub meta: Meta,
     pub timers: Timers,
     pub outputs: Outputs,
+    pub budget: Budget,
 }
 
 /// The batch under way, and the proposal of it that is being applied.
@@ -64,6 +110,8 @@ pub(super) struct Batch<'a, 't> {
     pub node: NodeId,
     /// Its incarnation.
     pub incarnation: Incarnation,
+    /// What is left of the batch's budget.
+    budget: Budget,
 }
 
 impl<'a, 't> Batch<'a, 't> {
@@ -83,7 +131,26 @@ impl<'a, 't> Batch<'a, 't> {
             now,
             node: NodeId::default(),
             incarnation: Incarnation::default(),
+            budget: shared.budget,
         }
+    }
+
+    /// Row operations that are left of the batch's budget.
+    pub fn budget_left(&self) -> usize {
+        self.budget.row_operations
+    }
+
+    /// How many items that cost so many row operations each may be taken care of now. Whoever does so spends what it
+    /// cost.
+    pub fn allowance(&self, cost: usize) -> usize {
+        let affordable = self.budget.row_operations / cost;
+        affordable.max(self.budget.items_at_least)
+    }
+
+    /// Counts row operations against the batch's budget.
+    pub fn spend(&mut self, row_operations: usize) {
+        let left = &mut self.budget.row_operations;
+        *left = left.saturating_sub(row_operations);
     }
 
     /// A connection of the proposing node.

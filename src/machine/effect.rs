@@ -161,10 +161,12 @@ pub struct RelayedBatch {
 /// Something for a node to do.
 #[derive(Clone, Debug)]
 pub enum Output {
-    /// The reply to the next command of this node's proposal under way.
+    /// The reply to the next command of this node's proposal `sequence`.
     Reply {
         /// The incarnation that proposed.
         incarnation: Incarnation,
+        /// The proposal.
+        sequence: u64,
         /// The reply.
         reply: Reply,
     },

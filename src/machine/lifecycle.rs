@@ -4,7 +4,8 @@
 use super::batch::Batch;
 use super::effect::{EndReason, Output, Reply};
 use super::messaging::Messaging;
-use super::queue::received;
+use super::queue::{full as queue_full, received};
+use super::schema::ended_incarnation;
 use super::session::{self, Connected, Sessions, owner_of};
 use super::store::Store;
 use super::will;
@@ -12,6 +13,9 @@ use crate::base::ids::{Incarnation, NodeId, Owner, SessionId};
 use crate::base::proto::{command, state};
 use crate::base::time::Millis;
 use crate::session::Sequence;
+
+/// Row operations that releasing the session of an ended connection takes.
+const RELEASE_COST: usize = 16;
 
 /// The parts that keep something for a session or its connection.
 pub(super) struct Lifecycle<'m> {
@@ -67,7 +71,7 @@ impl Lifecycle<'_> {
         client_id: &str,
         clean_start: bool,
     ) -> Option<state::Session> {
-        let mut row = session::row(batch.tables, client_id)?;
+        let mut row = self.settled(batch, client_id)?;
         if let Some(former) = owner_of(&row) {
             self.end_connection(batch, client_id, former);
             tell(batch, former, EndReason::TakenOver);
@@ -112,7 +116,7 @@ impl Lifecycle<'_> {
 
     /// An operator ends a client's connection; its session goes on as after any other loss.
     pub fn disconnect(&mut self, batch: &mut Batch<'_, '_>, client_id: &str) -> Reply {
-        let Some(row) = session::row(batch.tables, client_id) else {
+        let Some(row) = self.settled(batch, client_id) else {
             return Reply::NotOwner;
         };
         let Some(owner) = owner_of(&row) else {
@@ -131,7 +135,7 @@ impl Lifecycle<'_> {
         client_id: &str,
         reason: EndReason,
     ) -> Reply {
-        let Some(row) = session::row(batch.tables, client_id) else {
+        let Some(row) = self.settled(batch, client_id) else {
             return Reply::NotOwner;
         };
         if let Some(owner) = owner_of(&row) {
@@ -142,23 +146,96 @@ impl Lifecycle<'_> {
         Reply::Done
     }
 
-    /// Ends every connection of an incarnation of a node.
+    /// Ends every connection of an incarnation of a node: none of them is an owner from now on. The sessions they owned
+    /// are released at once as far as the batch's budget allows, the others later.
     pub fn end_incarnation(
         &mut self,
         batch: &mut Batch<'_, '_>,
         node: NodeId,
         incarnation: Incarnation,
     ) {
-        for (owner, client_id) in self.sessions.of_incarnation(node, incarnation) {
-            self.end_connection(batch, &client_id, owner);
-            if let Some(row) = session::row(batch.tables, &client_id)
-                && owner_of(&row) == Some(owner)
-            {
-                self.release(batch, &client_id, row, None);
-            }
-        }
+        self.messaging.end_incarnation(node, incarnation);
+        self.release_portion(batch, node, incarnation);
         let ended = Output::NodeEnded { node, incarnation };
         batch.outputs.push(ended);
+    }
+
+    /// A timer asks to go on with the sessions of an ended incarnation.
+    pub fn go_on_releasing(&mut self, batch: &mut Batch<'_, '_>, subject: &[u8]) {
+        if let Some((node, incarnation)) = ended_incarnation::of_subject(subject) {
+            self.release_portion(batch, node, incarnation);
+        }
+    }
+
+    fn release_portion(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        node: NodeId,
+        incarnation: Incarnation,
+    ) {
+        let most = batch.allowance(RELEASE_COST);
+        let connections = self.sessions.of_incarnation(node, incarnation, most);
+        let mut more = connections.len() == most;
+        for (owner, client_id) in connections {
+            batch.spend(RELEASE_COST);
+            self.release_ended(batch, &client_id, owner);
+            // One may have taken more than most do.
+            if batch.budget_left() == 0 {
+                more = true;
+                break;
+            }
+        }
+        if more {
+            self.sessions.end_incarnation(batch, node, incarnation);
+        } else {
+            self.sessions.released(batch, node, incarnation);
+            self.messaging.released(node, incarnation);
+        }
+    }
+
+    /// Releases the session of a connection whose incarnation has ended; its row, if it goes on.
+    fn release_ended(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        client_id: &str,
+        owner: Owner,
+    ) -> Option<state::Session> {
+        self.end_connection(batch, client_id, owner);
+        let row = session::row(batch.tables, client_id)?;
+        if owner_of(&row) == Some(owner) {
+            self.release(batch, client_id, row, None);
+        }
+        session::row(batch.tables, client_id)
+    }
+
+    /// The row of a client's session as if what is due or left of ended incarnations had been done already.
+    fn settled(&mut self, batch: &mut Batch<'_, '_>, client_id: &str) -> Option<state::Session> {
+        let is_due = |at_ms: u64| at_ms != 0 && at_ms <= batch.now.0;
+        let mut row = session::row(batch.tables, client_id)?;
+        if is_due(row.expires_at_ms) {
+            self.delete(batch, client_id, row);
+            return None;
+        }
+        if is_due(row.will_at_ms) {
+            self.publish_will(batch, client_id, &mut row);
+            session::put_row(batch, client_id, &row);
+        }
+        match owner_of(&row) {
+            Some(owner) if self.sessions.has_ended(owner) => {
+                self.release_ended(batch, client_id, owner)
+            }
+            _ => Some(row),
+        }
+    }
+
+    /// A timer says that a session ends because its queue was full; it may have ended since.
+    pub fn queue_full(&mut self, batch: &mut Batch<'_, '_>, subject: &[u8]) {
+        if let Some((session, client_id)) = queue_full::of_subject(subject)
+            && let Some(row) = self.settled(batch, client_id)
+            && row.session_id == session.0
+        {
+            self.end_session(batch, client_id, EndReason::QueueFull);
+        }
     }
 
     /// A timer says that a session expires; it may have been resumed since.
@@ -221,7 +298,7 @@ impl Lifecycle<'_> {
         // A will that still waits goes out when its session ends `[MQTT-3.1.2-8]`.
         self.publish_will(batch, client_id, &mut row);
         let session = SessionId(row.session_id);
-        self.messaging.end_session(batch, session);
+        self.messaging.end_session(batch, session, client_id);
         self.sessions.delete_row(batch, client_id);
     }
 
@@ -240,7 +317,7 @@ impl Lifecycle<'_> {
 
 /// Has a connection ended by its node.
 fn tell(batch: &mut Batch<'_, '_>, owner: Owner, reason: EndReason) {
-    if batch.outputs.is_local(owner.node) {
+    if batch.outputs.has_connection(owner) {
         let connection = owner.connection;
         batch.outputs.push(Output::End { connection, reason });
     }

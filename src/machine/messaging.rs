@@ -6,20 +6,25 @@ use std::sync::Arc;
 use super::batch::Batch;
 use super::effect::{ApplicationMessage, Output};
 use super::match_set::MatchSets;
-use super::queue::Queues;
 use super::queue::message::Storing;
+use super::queue::{Queues, purge};
 use super::retained;
 use super::retained::replay::RetainedReplays;
 use super::schema;
+use super::schema::timer::Kind;
 use super::session::{owner_of, queueing_of};
 use super::shared::SharedGroups;
-use super::subscriptions::{Subscriber, SubscriptionIndex};
+use super::subscriptions::{Queueing, Subscriber, SubscriptionIndex};
 use super::tables::Backing;
-use crate::base::ids::{LogIndex, SessionId};
+use crate::base::ids::{Incarnation, LogIndex, NodeId, SessionId};
 use crate::base::proto::{command, state};
 use crate::session::delivery::{self, expires_at, remaining_s};
 use crate::session::{QoS, Sequence};
 use crate::topic::Filter;
+
+/// Row operations that making or ending a subscription takes: its own row, those of its group and of its retained
+/// replay.
+const SUBSCRIPTION_COST: usize = 8;
 
 /// Subscriptions and what follows from them.
 pub(super) struct Messaging {
@@ -58,7 +63,13 @@ impl Messaging {
             .open(SessionId(row.session_id), client_id, owner, queueing);
     }
 
+    /// Reads the subscriptions, those of sessions that have ended included.
     pub fn restore_subscriptions(&mut self, backing: &dyn Backing) {
+        backing.rows::<schema::EndedSession>(&schema::Range::all(), |session, row| {
+            let (client_id, queueing) = (row.decode().client_id, Queueing::default());
+            self.index.open(session, &client_id, None, queueing);
+            true
+        });
         let all = schema::Range::all();
         backing.rows::<schema::Subscription>(&all, |(session, filter), row| {
             let row = row.decode();
@@ -74,6 +85,18 @@ impl Messaging {
     /// A new batch begins.
     pub fn begin_batch(&mut self) {
         self.replays.begin_batch();
+    }
+
+    /// The connections of an incarnation have ended, all at once.
+    pub fn end_incarnation(&mut self, node: NodeId, incarnation: Incarnation) {
+        self.index.end_incarnation(node, incarnation);
+        self.queues.end_incarnation(node, incarnation);
+    }
+
+    /// No connection of an ended incarnation is known any more.
+    pub fn released(&mut self, node: NodeId, incarnation: Incarnation) {
+        self.index.forget_incarnation(node, incarnation);
+        self.queues.released(node, incarnation);
     }
 
     /// A connection owns the session from now on.
@@ -101,32 +124,112 @@ impl Messaging {
         self.index.close(session);
         self.queues
             .disconnect(batch, session, client_id, sent_through);
+        if !self.groups.has_member(session) {
+            return;
+        }
+        if batch.budget_left() == 0 {
+            batch.set_timer(batch.now, Kind::GiveBack, &session.0.to_be_bytes());
+            return;
+        }
         self.groups
             .give_back(batch, &mut self.queues, session, false);
     }
 
-    /// The session has ended: its subscriptions end, and what waits for it goes.
-    pub fn end_session(&mut self, batch: &mut Batch<'_, '_>, session: SessionId) {
-        self.groups
-            .give_back(batch, &mut self.queues, session, true);
-        self.replays.end(batch, session, None);
+    /// A timer says that what a session was sent through groups is to go back; the session may have been resumed or
+    /// have ended since.
+    pub fn go_on_giving_back(&mut self, batch: &mut Batch<'_, '_>, subject: &[u8]) {
+        if let Some(session) = session_of(subject)
+            && let Some(subscriber) = self.index.subscriber(session)
+            && subscriber.owner().is_none()
+            && self.queues.load(batch, session, &subscriber.client_id)
+        {
+            self.groups
+                .give_back(batch, &mut self.queues, session, false);
+        }
+    }
+
+    /// The session has ended: nothing reaches it from now on. Its subscriptions and what waits for it go, as much at
+    /// once as the batch's budget allows.
+    pub fn end_session(&mut self, batch: &mut Batch<'_, '_>, session: SessionId, client_id: &str) {
+        let (owner, queueing) = (None, Queueing::default());
+        self.index.open(session, client_id, owner, queueing);
+        self.queues.forget(batch, session);
+        let mut row = state::EndedSession {
+            client_id: client_id.to_owned(),
+            gives_back: self.groups.has_member(session),
+            ..Default::default()
+        };
+        let put_off = row.gives_back && batch.budget_left() == 0;
+        if !put_off && self.end_portion(batch, session, &mut row) {
+            self.index.remove(session);
+        } else {
+            put_ended(batch, session, &row);
+        }
+    }
+
+    /// A timer asks to go on with the rows of an ended session.
+    pub fn go_on_ending(&mut self, batch: &mut Batch<'_, '_>, subject: &[u8]) {
+        let Some(session) = session_of(subject) else {
+            return;
+        };
+        let row = batch.tables.get::<schema::EndedSession>(session);
+        let mut row = row.unwrap_or_else(|| {
+            // A former version began, and has left the queue alone.
+            self.queues.forget(batch, session);
+            state::EndedSession::default()
+        });
+        if self.end_portion(batch, session, &mut row) {
+            batch.tables.delete::<schema::EndedSession>(session);
+            self.index.remove(session);
+        } else {
+            put_ended(batch, session, &row);
+        }
+    }
+
+    /// Removes rows of an ended session, as many as the batch's budget allows; `false` when there may be more.
+    fn end_portion(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        session: SessionId,
+        row: &mut state::EndedSession,
+    ) -> bool {
+        if std::mem::take(&mut row.gives_back) {
+            let queues = &mut self.queues;
+            self.groups.give_back(batch, queues, session, true);
+        }
+        if !self.replays.end_all(batch, session) {
+            return false;
+        }
+        let most = batch.allowance(SUBSCRIPTION_COST);
         let mut filters = Vec::new();
-        let range = schema::Subscription::of_session(session);
+        let range = schema::Subscription::of_session(session).after((session, &row.filter));
         batch.tables.scan(&range, |(_, filter), _| {
             filters.push(filter.to_owned());
-            true
+            filters.len() < most
         });
-        for filter in filters {
-            self.index.unsubscribe(session, &filter);
-            self.groups.leave(batch, &filter, session);
+        batch.spend(filters.len() * SUBSCRIPTION_COST);
+        for filter in &filters {
+            self.index.unsubscribe(session, filter);
+            self.groups.leave(batch, filter, session);
             let key = (session, filter.as_str());
             batch.tables.delete::<schema::Subscription>(key);
         }
-        self.index.remove(session);
-        self.queues.end_session(batch, session);
+        let more = filters.len() == most;
+        if let Some(last) = filters.pop() {
+            row.filter = last;
+        }
+        if more {
+            return false;
+        }
+        match purge::purge(batch, session, Sequence(row.sequence)) {
+            Some(next) => row.sequence = next.0,
+            None => return true,
+        }
+        false
     }
 
-    /// Makes the subscriptions of a SUBSCRIBE; tells which are new. `None` when there is no such session.
+    /// Makes the subscriptions of a SUBSCRIBE, the first ones as far as the batch's budget allows; tells which are new.
+    /// `None` when there is no such session.
     pub fn subscribe(
         &mut self,
         batch: &mut Batch<'_, '_>,
@@ -135,11 +238,12 @@ impl Messaging {
     ) -> Option<Vec<bool>> {
         let subscriber = self.index.subscriber(session)?;
         let subscriptions = subscriptions.into_iter();
-        Some(
-            subscriptions
-                .map(|subscription| self.add_subscription(batch, &subscriber, subscription))
-                .collect(),
-        )
+        let mut made = Vec::new();
+        for subscription in subscriptions.take(batch.allowance(SUBSCRIPTION_COST)) {
+            batch.spend(SUBSCRIPTION_COST);
+            made.push(self.add_subscription(batch, &subscriber, subscription));
+        }
+        Some(made)
     }
 
     /// Adds or replaces one subscription, with the retained messages it asks for; tells whether it is new.
@@ -174,7 +278,8 @@ impl Messaging {
         new
     }
 
-    /// Ends the subscriptions of an UNSUBSCRIBE; tells which were there.
+    /// Ends the subscriptions of an UNSUBSCRIBE, the first ones as far as the batch's budget allows; tells which were
+    /// there.
     pub fn unsubscribe(
         &mut self,
         batch: &mut Batch<'_, '_>,
@@ -182,12 +287,13 @@ impl Messaging {
         filters: Vec<String>,
     ) -> Vec<bool> {
         let mut removed = Vec::with_capacity(filters.len());
-        for filter in filters {
+        for filter in filters.into_iter().take(batch.allowance(SUBSCRIPTION_COST)) {
+            batch.spend(SUBSCRIPTION_COST);
             let there = self.index.unsubscribe(session, &filter);
             if there {
                 let key = (session, filter.as_str());
                 batch.tables.delete::<schema::Subscription>(key);
-                self.replays.end(batch, session, Some(&filter));
+                self.replays.end(batch, session, &filter);
                 self.groups.leave(batch, &filter, session);
             }
             removed.push(there);
@@ -290,11 +396,6 @@ impl Messaging {
             .go_on(batch, &mut self.queues, &self.index, subject);
     }
 
-    /// Clients whose session is to end with the batch, because its queue was full.
-    pub fn take_sessions_to_end(&mut self) -> Vec<Arc<str>> {
-        self.queues.take_sessions_to_end()
-    }
-
     /// Grants what may be granted after a batch, and writes the rows of the queues it has changed.
     pub fn finish_queues(&mut self, batch: &mut Batch<'_, '_>) {
         let queues = &mut self.queues;
@@ -320,4 +421,16 @@ impl Messaging {
     pub fn set_replay_budget(&mut self, budget: retained::replay::Budget) {
         self.replays.set_budget(budget);
     }
+}
+
+/// The session that is a timer's subject.
+fn session_of(subject: &[u8]) -> Option<SessionId> {
+    Some(SessionId(u64::from_be_bytes(subject.try_into().ok()?)))
+}
+
+/// Keeps what is left of an ended session.
+fn put_ended(batch: &mut Batch<'_, '_>, session: SessionId, row: &state::EndedSession) {
+    batch.tables.put::<schema::EndedSession>(session, row);
+    let soon = batch.now.plus(1);
+    batch.set_timer(soon, Kind::PurgeSession, &session.0.to_be_bytes());
 }

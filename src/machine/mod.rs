@@ -50,7 +50,7 @@ use crate::base::time::Millis;
 use crate::store::Usage;
 pub use apply::ApplyError;
 use apply::Parts;
-use batch::{Batch, Outputs, Shared};
+use batch::{Batch, Budget, Outputs, Shared};
 use bytes::Bytes;
 use effect::{Output, Skipped};
 use entry::Entry;
@@ -81,6 +81,7 @@ impl Machine {
                 meta: Meta::default(),
                 timers: Timers::new(),
                 outputs: Outputs::new(local),
+                budget: Budget::default(),
             },
             parts: Parts::new(subscriptions),
         }
@@ -92,6 +93,9 @@ impl Machine {
         self.shared.meta.restore(backing);
         self.shared.timers.restore(backing);
         self.parts.restore(backing);
+        let local = self.shared.outputs.local();
+        let incarnation = self.parts.nodes.incarnation(local);
+        self.shared.outputs.registered(local, incarnation);
     }
 
     /// Applies one log entry. One that no replica can decode does nothing, and is an output.

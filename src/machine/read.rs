@@ -40,6 +40,18 @@ pub fn get(backing: &dyn Backing, store_key: &[u8]) -> Found {
     }
 }
 
+/// GET for a caller that has moved log time on: a key that is over by log time is not there, also where its timer has
+/// not come to it yet.
+pub fn get_at_log_time(backing: &dyn Backing, store_key: &[u8]) -> Reply {
+    let found = get(backing, store_key);
+    let meta = backing.row::<schema::Meta>(()).unwrap_or_default();
+    let is_over = |deadline: Millis| deadline <= Millis(meta.clock_ms);
+    match found.expires_at.is_some_and(is_over) {
+        true => Reply::NoValue,
+        false => found.reply,
+    }
+}
+
 /// SCAN: one page of keys that match `pattern`, from `token` on.
 pub fn scan(
     backing: &dyn Backing,

@@ -20,6 +20,7 @@ use super::batch::Batch;
 use super::schema;
 use super::schema::timer::Kind;
 use super::tables::Backing;
+use super::timers;
 use crate::base::ids::LogIndex;
 use crate::base::limits;
 use crate::base::proto::{command, state};
@@ -93,7 +94,7 @@ impl Replies {
         };
         let seconds = std::mem::take(&mut self.pending_s);
         batch.tables.put::<schema::Replies>(batch.index, &row);
-        let deadline = batch.now.plus(u64::from(seconds) * 1000);
+        let deadline = timers::whole_second(batch.now.plus(u64::from(seconds) * 1000));
         let subject = batch.index.0.to_be_bytes();
         batch.set_timer(deadline, Kind::Replies, &subject);
     }

@@ -9,12 +9,12 @@
 //! acknowledged.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 
-use crate::base::ids::{LogIndex, Owner, SessionId};
+use crate::base::ids::{Incarnation, LogIndex, NodeId, Owner, SessionId};
 use crate::base::proto::state;
 use crate::session::QoS;
 use crate::topic::generations::{Bucket, FilterBuckets, Generations, Validity};
@@ -27,9 +27,13 @@ pub struct Subscriber {
     pub session: SessionId,
     /// Its client.
     pub client_id: Arc<str>,
-    owner: Mutex<Option<Owner>>,
+    /// With the flag of its incarnation.
+    owner: Mutex<Option<(Owner, EndedFlag)>>,
     queueing: AtomicU8,
 }
+
+/// Whether an incarnation has ended: one flag ends the ownership of all its connections.
+type EndedFlag = Arc<AtomicBool>;
 
 /// Which messages for a session go through its queue in the log, and not straight to its connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,7 +65,9 @@ impl Subscriber {
 
     /// The connection that owns the session, if any.
     pub fn owner(&self) -> Option<Owner> {
-        *self.owner.lock()
+        let owner = self.owner.lock();
+        let (owner, ended) = owner.as_ref()?;
+        (!ended.load(Ordering::Acquire)).then_some(*owner)
     }
 }
 
@@ -98,6 +104,14 @@ struct Known {
 struct Inner {
     trie: Trie<Key, Subscription>,
     sessions: FxHashMap<SessionId, Known>,
+    incarnations: FxHashMap<(NodeId, Incarnation), EndedFlag>,
+}
+
+impl Inner {
+    fn ended_flag(&mut self, node: NodeId, incarnation: Incarnation) -> EndedFlag {
+        let incarnations = &mut self.incarnations;
+        incarnations.entry((node, incarnation)).or_default().clone()
+    }
 }
 
 /// The index. Cheap to read from many threads.
@@ -162,6 +176,7 @@ impl SubscriptionIndex {
         queueing: Queueing,
     ) -> Arc<Subscriber> {
         let mut inner = self.inner.write();
+        let owner = owner.map(|owner| (owner, inner.ended_flag(owner.node, owner.incarnation)));
         let known = inner.sessions.entry(session).or_insert_with(|| Known {
             subscriber: Arc::new(Subscriber {
                 session,
@@ -201,7 +216,7 @@ impl SubscriptionIndex {
         index: LogIndex,
     ) -> bool {
         let mut inner = self.inner.write();
-        let Inner { trie, sessions } = &mut *inner;
+        let Inner { trie, sessions, .. } = &mut *inner;
         let Some(known) = sessions.get_mut(&session) else {
             return false;
         };
@@ -229,7 +244,7 @@ impl SubscriptionIndex {
     pub(super) fn unsubscribe(&self, session: SessionId, filter: &str) -> bool {
         let (group, inner_filter) = split(filter);
         let mut inner = self.inner.write();
-        let Inner { trie, sessions } = &mut *inner;
+        let Inner { trie, sessions, .. } = &mut *inner;
         if trie.remove(inner_filter, &(session, group)).is_none() {
             return false;
         }
@@ -255,6 +270,18 @@ impl SubscriptionIndex {
             known.subscriber.set_queueing(Queueing::default());
             self.all.advance(known.buckets.iter());
         }
+    }
+
+    /// The connections of an incarnation own nothing any more.
+    pub(super) fn end_incarnation(&self, node: NodeId, incarnation: Incarnation) {
+        let ended = self.inner.write().ended_flag(node, incarnation);
+        ended.store(true, Ordering::Release);
+        self.all.advance_all();
+    }
+
+    /// No session is owned by a connection of an ended incarnation any more.
+    pub(super) fn forget_incarnation(&self, node: NodeId, incarnation: Incarnation) {
+        self.inner.write().incarnations.remove(&(node, incarnation));
     }
 
     /// Forgets everything.

@@ -8,6 +8,7 @@
 //! Invariant: a row is decoded here and nowhere else. A row that can't be decoded ends the replica, see
 //! [`schema::decoded`].
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
@@ -95,6 +96,7 @@ pub type Changes = BTreeMap<Vec<u8>, Change>;
 pub struct Tables<'a> {
     backing: &'a dyn Backing,
     changes: Changes,
+    operations: Cell<u64>,
 }
 
 impl<'a> Tables<'a> {
@@ -103,11 +105,22 @@ impl<'a> Tables<'a> {
         Tables {
             backing,
             changes: Changes::new(),
+            operations: Cell::new(0),
         }
+    }
+
+    /// Row operations so far: rows read, looked at by scans, and written.
+    pub fn operations(&self) -> u64 {
+        self.operations.get()
+    }
+
+    fn count_operation(&self) {
+        self.operations.set(self.operations.get() + 1);
     }
 
     /// The value under `key` as the next command of the batch must see it.
     pub fn get_bytes(&self, key: &[u8]) -> Option<Bytes> {
+        self.count_operation();
         match self.changes.get(key) {
             Some(change) => change.value().cloned(),
             None => self.backing.get(key),
@@ -116,16 +129,19 @@ impl<'a> Tables<'a> {
 
     /// Writes `value` under `key`.
     pub fn put_bytes(&mut self, key: Vec<u8>, value: impl Into<Bytes>) {
+        self.count_operation();
         self.changes.insert(key, Change::Put(value.into()));
     }
 
     /// Writes `value` under a `key` that never had one before.
     fn put_new_bytes(&mut self, key: Vec<u8>, value: impl Into<Bytes>) {
+        self.count_operation();
         self.changes.insert(key, Change::New(value.into()));
     }
 
     /// Removes `key`; nothing happens when it is absent.
     pub fn delete_bytes(&mut self, key: Vec<u8>) {
+        self.count_operation();
         match self.changes.entry(key) {
             Entry::Occupied(known) if matches!(known.get(), Change::New(_)) => {
                 known.remove();
@@ -154,6 +170,7 @@ impl<'a> Tables<'a> {
             while let Some((changed, change)) =
                 over.next_if(|(changed, _)| changed.as_slice() < key)
             {
+                self.count_operation();
                 if let Some(new) = change.value() {
                     going = visit(changed, new);
                     if !going {
@@ -161,6 +178,7 @@ impl<'a> Tables<'a> {
                     }
                 }
             }
+            self.count_operation();
             going = match over.next_if(|(changed, _)| changed.as_slice() == key) {
                 Some((_, change)) => change.value().is_none_or(|new| visit(key, new)),
                 None => visit(key, value),
@@ -171,6 +189,7 @@ impl<'a> Tables<'a> {
             return;
         }
         for (changed, change) in over {
+            self.count_operation();
             if let Some(new) = change.value()
                 && !visit(changed, new)
             {

@@ -46,8 +46,14 @@ impl Timers {
         tables.delete::<Timer>((deadline, kind, subject));
     }
 
-    /// What is due, the earliest first. The rows stay until they are cleared.
-    pub fn due(&mut self, tables: &Tables<'_>, now: Millis) -> Vec<Due> {
+    /// A timer that is due stays for the next batch.
+    pub fn put_off(&mut self, due: &Due) {
+        self.next_due = self.next_due.min(due.deadline);
+    }
+
+    /// At most `most` timers that are due, the earliest first. The rows stay until they are cleared; what is not fired
+    /// is [put off](Timers::put_off).
+    pub fn due(&mut self, tables: &Tables<'_>, now: Millis, most: usize) -> Vec<Due> {
         let mut due = Vec::new();
         if self.next_due > now {
             return due;
@@ -55,7 +61,7 @@ impl Timers {
         let mut next = Millis::NEVER;
         let since = Timer::since(self.next_due);
         tables.scan(&since, |(deadline, kind, subject), _| {
-            if deadline > now {
+            if deadline > now || due.len() == most {
                 next = deadline;
                 return false;
             }
@@ -68,5 +74,14 @@ impl Timers {
         });
         self.next_due = next;
         due
+    }
+}
+
+/// The deadline in whole seconds, not earlier, for what need not happen at once: so an idle cluster commits at most one
+/// entry per second for it.
+pub(super) fn whole_second(deadline: Millis) -> Millis {
+    match deadline.0.checked_next_multiple_of(1_000) {
+        Some(rounded) => Millis(rounded),
+        None => deadline,
     }
 }

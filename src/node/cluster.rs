@@ -47,7 +47,8 @@ impl ClusterTasks {
         let raft = self.raft;
         let local = self.broker.settings.node;
         let metrics = self.broker.metrics.clone();
-        let (sequencer, sequence) = Sequencer::new(raft.clone(), self.due, self.clock, metrics);
+        let clock = self.clock.clone();
+        let (sequencer, sequence) = Sequencer::new(raft.clone(), self.due, clock, metrics);
         replication.spawn(sequence);
         let forwarder = ProposalForwarder {
             local,
@@ -79,6 +80,7 @@ impl ClusterTasks {
             local,
             raft: raft.clone(),
             proposer: self.broker.services.proposer.clone(),
+            clock: self.clock.clone(),
         };
         let incarnation = IncarnationTask::new(
             self.broker.clone(),
@@ -94,6 +96,7 @@ impl ClusterTasks {
             applied: raft.applied(),
             router: self.broker.services.router.clone(),
             last_seen,
+            clock: self.clock.clone(),
             hand_overs: self.broker.services.hand_overs.clone(),
             inboxes,
             clients: Handle::current(),

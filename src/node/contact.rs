@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use crate::base::ids::{LogIndex, NodeId};
 use crate::base::proto::cluster::ContactRequest;
-use crate::base::time::wall_now;
+use crate::base::time::{Millis, wall_now};
 use crate::raft::{Raft, ReadError};
+use crate::replica::clock::Clock;
 use crate::replica::proposer::Proposer;
 
 /// Why a question was not confirmed.
@@ -61,11 +62,14 @@ pub(super) struct Contact {
     pub(super) local: NodeId,
     pub(super) raft: Raft,
     pub(super) proposer: Arc<Proposer>,
+    /// Wall clocks are compared, and log time is told, with each question.
+    pub(super) clock: Arc<Clock>,
 }
 
 impl Contact {
     /// Asks. The read barrier beside it finds out whether the leader knows this replica, and its data directory.
     pub(super) async fn ask(&self) -> Result<(), ContactError> {
+        self.clock.set_voters(self.raft.voters());
         let barrier = async { self.raft.read_barrier().await.map_err(ContactError::from) };
         let (index, _) = tokio::try_join!(self.ask_leader(), barrier)?;
         let mut applied = self.raft.applied();
@@ -77,6 +81,10 @@ impl Contact {
         let leader = self.raft.leadership().borrow().leader;
         let leader = leader.ok_or(ContactError::NoLeader)?;
         if leader == self.local {
+            let leadership = *self.raft.leadership().borrow();
+            if leadership.is_leader {
+                self.clock.tick(leadership.term);
+            }
             // A leader declares itself down never; another one does, from its election on.
             return Ok(self.raft.confirm_leadership().await?);
         }
@@ -86,12 +94,17 @@ impl Contact {
             node: self.local.0,
             incarnation: self.proposer.incarnation().0,
             wall_ms: wall_now().0,
-            log_ms: None,
+            log_ms: self.clock.live().map(|log_time| log_time.0),
         };
         let mut leadership = self.raft.leadership();
         // A paused leader neither answers nor closes: once another one leads, that one is asked instead.
         tokio::select! {
-            answer = client.contact(request) => Ok(LogIndex(answer?.into_inner().index)),
+            answer = client.contact(request) => {
+                let answer = answer?.into_inner();
+                let log_time = answer.log_ms.map(Millis);
+                self.clock.follow(answer.term, log_time, answer.wall_ahead_ms);
+                Ok(LogIndex(answer.index))
+            }
             _ = leadership.wait_for(|now| now.leader != Some(leader)) => {
                 Err(ContactError::Unconfirmed("the leader has changed".to_owned()))
             }

@@ -1,6 +1,7 @@
 //! A node: every room put together, from the data directory to the listeners, and taken apart again in order.
 
 pub mod authentication;
+mod clocks;
 mod cluster;
 mod contact;
 mod error;
@@ -135,7 +136,7 @@ impl Replica {
         let outboxes = Arc::new(Outboxes::default());
         let router = Router::new(local, subscriptions, outboxes.clone());
         let due = Arc::new(Due::default());
-        let clock = Arc::new(Clock::default());
+        let clock = Arc::new(Clock::new(local));
         let (applier, view, incarnation_events) = Applier::new(
             local,
             machine,
@@ -198,6 +199,7 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     };
     tasks.start(listeners.cluster, replication);
     cluster::bootstrap(raft.clone(), &config);
+    tokio::spawn(clocks::run(broker.clone(), raft.clone()));
     tokio::spawn(metrics::run(broker.clone(), replica.outboxes, raft.clone()));
     tokio::spawn(memory_guard::run(broker.clone()));
     let status = raft.clone();

@@ -28,6 +28,19 @@ pub struct NodeStatus {
     pub(super) stuck: StuckThreads,
 }
 
+impl NodeStatus {
+    fn clock_ahead_ms(&self, node: NodeId, leader: Option<u64>) -> Option<i64> {
+        let services = &self.broker.services;
+        let local = self.broker.settings.node;
+        if leader == Some(local.0) {
+            return services.clock.ahead_ms(node);
+        }
+        (node == local)
+            .then(|| services.clock.own_ahead_ms())
+            .flatten()
+    }
+}
+
 impl Readiness for NodeStatus {
     fn stuck(&self) -> Vec<String> {
         self.stuck.lock().clone()
@@ -88,6 +101,7 @@ impl Admin for NodeStatus {
                 voter: member.role == Role::Voter,
                 matched_index: member.matched,
                 last_seen_ms: member.silent_ms,
+                clock_ahead_ms: self.clock_ahead_ms(NodeId(member.node), status.leader),
             })
             .collect();
         let answer = ClusterStatus {

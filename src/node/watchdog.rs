@@ -41,7 +41,6 @@ pub(super) type StuckThreads = Arc<Mutex<Vec<String>>>;
 /// What a pulse showed last, and since when.
 struct Seen {
     beats: u64,
-    phase: Phase,
     since: Instant,
     /// It was named in the log.
     named: bool,
@@ -87,7 +86,6 @@ impl Watch {
             }
             let entry = Seen {
                 beats: reading.beats,
-                phase: reading.phase,
                 since,
                 named,
             };

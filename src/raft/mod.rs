@@ -17,6 +17,8 @@
 //!    everything that is ready, [`Apply::committed`].
 
 mod core;
+#[cfg(test)]
+mod fault_tests;
 mod membership;
 pub mod metrics;
 mod replica;

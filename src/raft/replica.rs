@@ -15,7 +15,7 @@ use super::core::read::{ReadIndexError, read_index};
 use super::core::roster::Roster;
 use super::core::state_machine::CoreRaft;
 use super::core::status;
-use super::core::type_config::{Batch, Term};
+use super::core::write::{Appended, write};
 use super::membership::changes::Changes;
 use super::membership::joining::Joining;
 use super::metrics::Metrics;
@@ -23,12 +23,12 @@ use super::service::Service;
 use super::transport::channels::{ChannelPool, ClusterClient, RAFT_MESSAGE_BYTES};
 use super::transport::identity::IdentityCheck;
 use super::transport::read_rounds::ReadRounds;
-use super::types::{ChangeError, Leadership, NotLeader, Peer, ReadError, Status};
+use super::types::{ChangeError, Leadership, NotLeader, Peer, ReadError, Role, Status};
 use crate::base::ids::{LogIndex, NodeId};
 use crate::base::proto::raft::change_request::Change;
 use crate::base::proto::raft::raft_server::RaftServer;
 use crate::machine::tables::Backing;
-use crate::storage::{DataDir, GroupLog, LogDb, Snapshots, StateDb};
+use crate::storage::{DataDir, GroupLog, LogDb, MAX_QUEUED_BYTES, Snapshots, StateDb};
 
 /// Longest wait for a snapshot asked for by hand.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -37,6 +37,9 @@ const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(300);
 const APPLY_LAG: u64 = 8192;
 /// The same in bytes of entries held in memory beyond the cache.
 const APPLY_LAG_BYTES: usize = 256 << 20;
+
+/// Before a proposal that the core did not take is given to it again.
+const PROPOSE_RETRY: Duration = Duration::from_millis(5);
 
 /// A replica. Cheap to clone; all clones are the same replica.
 #[derive(Clone)]
@@ -119,30 +122,40 @@ impl Raft {
     /// other are appended in that order; within one term those accepted before a loss of leadership are a
     /// prefix of those proposed. Whether a batch was committed is seen when it is applied, or never.
     ///
-    /// Waits while the state lags far behind the log.
+    /// Waits while the state or the disk lags far behind the log, and while the core takes no writes: no majority was
+    /// heard for a lease, or leadership is being handed over.
     ///
     /// # Errors
     /// When this replica does not lead; nothing was appended then.
     pub async fn propose(&self, batch: Bytes) -> Result<(), NotLeader> {
         let inner = &self.inner;
-        let now = *inner.leadership.borrow();
-        if !now.is_leader {
-            return Err(NotLeader { leader: now.leader });
-        }
-        if self.lags() {
-            let mut applied = inner.applied.clone();
-            while self.lags() && inner.leadership.borrow().is_leader {
-                if applied.changed().await.is_err() {
-                    return Err(NotLeader { leader: None });
+        let mut leadership = inner.leadership.clone();
+        let now = *leadership.borrow_and_update();
+        let leads = move |other: &Leadership| other.is_leader && other.term == now.term;
+        let mut waits = false;
+        loop {
+            if !leads(&leadership.borrow_and_update()) {
+                let leader = leadership.borrow().leader;
+                return Err(NotLeader { leader });
+            }
+            if !self.lags() {
+                match write(&inner.core, batch.clone(), now.term).await {
+                    Ok(Appended::Yes) => return Ok(()),
+                    Ok(Appended::No) if !waits => {
+                        tracing::info!(term = now.term, "the leader takes no writes: waiting");
+                        waits = true;
+                    }
+                    Ok(Appended::No) => {}
+                    Err(_) => return Err(NotLeader { leader: None }),
                 }
             }
+            tokio::select! {
+                changed = leadership.changed() => if changed.is_err() {
+                    return Err(NotLeader { leader: None });
+                },
+                () = tokio::time::sleep(PROPOSE_RETRY) => {}
+            }
         }
-        // The core drops it if it has ceased to lead this term.
-        let write = inner
-            .core
-            .write(Batch(batch))
-            .with_leader(Term::new(now.term));
-        write.await.map_err(|_| NotLeader { leader: None })
     }
 
     fn lags(&self) -> bool {
@@ -150,6 +163,7 @@ impl Raft {
         let applied = inner.applied.borrow().0;
         inner.stores.log.next().saturating_sub(applied) > APPLY_LAG
             || inner.stores.log.bytes_in_memory() > inner.config.cache_bytes + APPLY_LAG_BYTES
+            || inner.stores.log.bytes_queued() >= MAX_QUEUED_BYTES
     }
 
     /// Who leads; changes are signalled.
@@ -213,6 +227,15 @@ impl Raft {
     /// Whether this replica knows `node` as a member.
     pub fn is_member(&self, node: NodeId) -> bool {
         self.inner.roster.contains(node.0)
+    }
+
+    /// The members that vote, as far as this replica knows.
+    pub fn voters(&self) -> Vec<NodeId> {
+        let members = self.status().members.into_iter();
+        members
+            .filter(|member| member.role == Role::Voter)
+            .map(|member| NodeId(member.node))
+            .collect()
     }
 
     /// Counters of this replica.

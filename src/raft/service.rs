@@ -16,6 +16,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::core::encoding;
 use super::core::fast_election::FastElection;
+use super::core::heartbeat;
 use super::core::read::{ReadIndexError, read_index};
 use super::core::roster::Roster;
 use super::core::state_machine::CoreRaft;
@@ -26,6 +27,7 @@ use super::transport::identity::IdentityCheck;
 use super::transport::snapshot_receive::SnapshotReceiver;
 use crate::base::ids::GroupId;
 use crate::base::proto::raft::{self as pb, raft_server};
+use crate::storage::GroupLog;
 
 /// Steps of a snapshot transfer that may wait for a slow sender.
 const STEPS: usize = 16;
@@ -45,6 +47,7 @@ pub struct Inner {
     pub roster: Roster,
     pub identity_check: Arc<IdentityCheck>,
     pub changes: Arc<Changes>,
+    pub log: GroupLog,
     pub receiver: Arc<SnapshotReceiver>,
     pub fast_election: Arc<FastElection>,
 }
@@ -129,7 +132,12 @@ impl raft_server::Raft for Service {
                     None
                 }
             });
-            futures::future::ready(decoded)
+            // Held back here, where heartbeats and votes pass by, and not in the core, where they would wait, too.
+            let log = inner.log.clone();
+            async move {
+                log.room().await;
+                decoded
+            }
         });
         let results = self.inner.core.stream_append(requests);
         let replies = results.map(|result| result.map(append_reply).map_err(stopped));
@@ -146,19 +154,14 @@ impl raft_server::Raft for Service {
         let request = append_from(request)?;
         self.inner.fast_election.heard(from);
         let previous = request.prev_log_id;
-        let last = request
-            .entries
-            .last()
-            .map(|entry| entry.log_id)
-            .or(previous);
-        let response = self
-            .inner
-            .core
-            .append_entries(request)
+        if !request.entries.is_empty() {
+            return Err(Status::invalid_argument("a heartbeat carries no entries"));
+        }
+        let response = heartbeat::answer(&self.inner.core, request)
             .await
             .map_err(stopped)?;
         let result = match response {
-            AppendEntriesResponse::Success => Ok(last),
+            AppendEntriesResponse::Success => Ok(previous),
             AppendEntriesResponse::PartialSuccess(matched) => Ok(matched),
             AppendEntriesResponse::HigherVote(vote) => Err(StreamAppendError::HigherVote(vote)),
             AppendEntriesResponse::Conflict => match previous {

@@ -6,13 +6,13 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::core::applier::{StateMachineApplier, Target};
+use super::core::applier::{self, StateMachineApplier, Target};
 use super::core::apply::Apply;
 use super::core::config::RaftConfig;
 use super::core::fast_election::FastElection;
 use super::core::log_store::LogStore;
 use super::core::roster::Roster;
-use super::core::state_machine::{CoreRaft, StateMachine};
+use super::core::state_machine::{CoreRaft, StateMachine, meta_of};
 use super::core::{leadership, machine_version, retention};
 use super::membership::changes::Changes;
 use super::membership::joining::Joining;
@@ -67,15 +67,19 @@ fn core_config(config: &RaftConfig) -> Result<openraft::Config, StartError> {
         .map_err(|error| StartError::Config(error.to_string()))
 }
 
-fn open_stores(config: &RaftConfig, data: &DataDir) -> Result<Stores, StartError> {
+pub(super) fn open_stores(config: &RaftConfig, data: &mut DataDir) -> Result<Stores, StartError> {
     let counters = Arc::new(LogMetrics::default());
     let log_db = LogDb::open(
         &data.path().join("log"),
         Arc::clone(&counters),
         config.before_sync.clone(),
     )?;
+    // Before the first vote, and before the state is made: see `DataDir`.
+    data.note_log()?;
     let log = log_db.group(GROUP_ZERO, config.cache_bytes)?;
-    let state = Arc::new(StateDb::open(data.path())?);
+    let durable = log.clone();
+    let barrier = Box::new(move || durable.sync_blocking());
+    let state = Arc::new(StateDb::open_behind(data.path(), barrier)?);
     machine_version::take_over(&state, &log, config.machine)?;
     Ok(Stores {
         log_db,
@@ -84,6 +88,31 @@ fn open_stores(config: &RaftConfig, data: &DataDir) -> Result<Stores, StartError
         snapshots: Arc::new(Snapshots::open(data.path())?),
         metrics: Arc::new(Metrics::new(counters)),
     })
+}
+
+/// Takes a snapshot when the newest one does not reach to where the log begins, so that this replica can bring others
+/// up to date. That is so after a crash between the installation of a received snapshot and the copy that is kept of
+/// it.
+pub(super) async fn cover_purged(
+    stores: &Stores,
+    applier: &StateMachineApplier,
+) -> Result<(), StartError> {
+    let (applied, _) = applier::stored(&stores.state).map_err(failed)?;
+    let applied = applied.map_or(0, |id| id.index);
+    // A log that ends before what is applied is purged up to there when Raft starts.
+    let begin = match stores.log.next() {
+        next if next <= applied => applied + 1,
+        _ => stores.log.bounds().start,
+    };
+    let covered = match stores.snapshots.current() {
+        Some(snapshot) => meta_of(&snapshot).map_err(failed)?.last_log_id,
+        None => None,
+    };
+    if begin > covered.map_or(0, |id| id.index + 1) {
+        let taken = applier::take_snapshot(applier, &stores.snapshots).await;
+        taken.map_err(failed)?;
+    }
+    Ok(())
 }
 
 async fn start_core(
@@ -175,6 +204,7 @@ fn serve(
         roster: roster.clone(),
         identity_check: Arc::clone(identity_check),
         changes: Arc::clone(changes),
+        log: stores.log.clone(),
         receiver,
         fast_election: FastElection::start(config.node.0, core.clone(), config.timing),
     })
@@ -193,12 +223,12 @@ impl Raft {
     /// When a setting is wrong or the data directory can't be used.
     pub async fn start(
         config: RaftConfig,
-        data: DataDir,
+        mut data: DataDir,
         apply: Box<dyn Apply>,
     ) -> Result<Raft, StartError> {
         config.check()?;
         let opened = tokio::task::spawn_blocking(move || {
-            open_stores(&config, &data).map(|stores| (stores, data, config))
+            open_stores(&config, &mut data).map(|stores| (stores, data, config))
         });
         let (stores, data, config) = opened.await.map_err(failed)??;
         let (applied_tx, applied) = watch::channel(NOTHING);
@@ -212,6 +242,7 @@ impl Raft {
             term: term_tx,
         };
         let applier = StateMachineApplier::start(apply, target).map_err(failed)?;
+        cover_purged(&stores, &applier).await?;
         let identity = Identity {
             node: config.node,
             cluster: config.cluster.clone(),

@@ -150,11 +150,11 @@ impl Applier {
         let _ = self.events.send(event);
     }
 
-    fn handle_reply(&mut self, incarnation: Incarnation, reply: Reply, wake: &mut WakeList) {
+    fn handle_reply(&mut self, proposal: (Incarnation, u64), reply: Reply, wake: &mut WakeList) {
         self.metrics.raft_proposals.increment();
-        if incarnation == self.proposer.incarnation() {
+        if proposal.0 == self.proposer.incarnation() {
             let throttled = self.throttled.take();
-            self.proposer.replied(reply, throttled, wake);
+            self.proposer.replied(proposal, reply, throttled, wake);
         }
     }
 
@@ -165,7 +165,6 @@ impl Applier {
         // The first proposal of an incarnation registers it.
         if sequence == 1 {
             self.update_nodes();
-            self.clock.set_live();
             self.tell(IncarnationEvent::Registered(incarnation));
         }
     }
@@ -215,7 +214,11 @@ impl Applier {
     fn perform(&mut self, output: Output, wake: &mut WakeList) {
         let router = &self.router;
         match output {
-            Output::Reply { incarnation, reply } => self.handle_reply(incarnation, reply, wake),
+            Output::Reply {
+                incarnation,
+                sequence,
+                reply,
+            } => self.handle_reply((incarnation, sequence), reply, wake),
             Output::ProposalApplied {
                 incarnation,
                 sequence,

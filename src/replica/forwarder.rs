@@ -5,7 +5,7 @@
 //! everything that is not applied yet is sent again, beginning with the oldest.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -19,14 +19,58 @@ use crate::replica::sequencer::Sequencer;
 /// How often the leader gets a sign of life.
 const HEARTBEAT: Duration = Duration::from_millis(500);
 
-/// A proposal that is not applied after this time is sent again; the machine skips the copy.
+/// A proposal that is not applied after this time is sent again; the machine skips the copy. A cluster that is slow
+/// because it has much to do must not get more to do by that, so each time that did not help doubles the wait.
 const APPLY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The longest such wait.
+const APPLY_TIMEOUT_MAX: Duration = Duration::from_secs(32);
 
 /// Before a failed stream is opened again.
 const RETRY: Duration = Duration::from_millis(50);
 
 /// Proposals that may wait in one stream.
 const STREAM_QUEUE: usize = 16;
+
+/// When to send again what is not applied.
+struct Overdue {
+    /// Since when the oldest proposal is on its way.
+    oldest: Option<Instant>,
+    /// When it was sent last.
+    sent: Instant,
+    /// How long to wait after that.
+    wait: Duration,
+}
+
+impl Overdue {
+    /// Everything is sent now.
+    fn new(now: Instant) -> Overdue {
+        Overdue {
+            oldest: None,
+            sent: now,
+            wait: APPLY_TIMEOUT,
+        }
+    }
+
+    /// Whether to send again, now, what has been on its way since `oldest`. The answer "yes" counts as done.
+    fn is_due(&mut self, oldest: Option<Instant>, now: Instant) -> bool {
+        let Some(since) = oldest else {
+            return false;
+        };
+        if self.oldest != oldest {
+            // Something was applied.
+            self.oldest = oldest;
+            self.sent = self.sent.max(since);
+            self.wait = APPLY_TIMEOUT;
+        }
+        if now.saturating_duration_since(self.sent) < self.wait {
+            return false;
+        }
+        self.sent = now;
+        self.wait = (self.wait * 2).min(APPLY_TIMEOUT_MAX);
+        true
+    }
+}
 
 /// The forwarder of one node.
 pub struct ProposalForwarder {
@@ -71,9 +115,8 @@ impl ProposalForwarder {
         }
     }
 
-    fn resend_if_overdue(&self) {
-        let oldest = self.proposer.oldest();
-        if oldest.is_some_and(|since| since.elapsed() > APPLY_TIMEOUT) {
+    fn resend_if_overdue(&self, overdue: &mut Overdue) {
+        if overdue.is_due(self.proposer.oldest(), Instant::now()) {
             self.proposer.resend();
         }
     }
@@ -81,6 +124,7 @@ impl ProposalForwarder {
     /// Submits proposals to this node's sequencer until the leadership changes.
     async fn submit_all(&mut self) {
         let mut cursor = Cursor::default();
+        let mut overdue = Overdue::new(Instant::now());
         let mut heartbeat = tokio::time::interval(HEARTBEAT);
         loop {
             while let Some(proposal) = self.proposer.next(&mut cursor) {
@@ -93,7 +137,7 @@ impl ProposalForwarder {
                     return;
                 }
                 () = self.proposer.changed() => {}
-                _ = heartbeat.tick() => self.resend_if_overdue(),
+                _ = heartbeat.tick() => self.resend_if_overdue(&mut overdue),
             }
         }
     }
@@ -107,6 +151,7 @@ impl ProposalForwarder {
         let call = client.propose(ReceiverStream::new(receiver));
         tokio::pin!(call);
         let mut cursor = Cursor::default();
+        let mut overdue = Overdue::new(Instant::now());
         let mut heartbeat = tokio::time::interval(HEARTBEAT);
         loop {
             while let Ok(permit) = sender.try_reserve()
@@ -133,7 +178,10 @@ impl ProposalForwarder {
                 }
                 () = self.proposer.changed() => {}
                 _ = heartbeat.tick() => {
-                    self.resend_if_overdue();
+                    // What has not even left yet needs no copy.
+                    if sender.capacity() == STREAM_QUEUE {
+                        self.resend_if_overdue(&mut overdue);
+                    }
                     let incarnation = self.proposer.incarnation().0;
                     let _ = sender.try_send(ProposeRequest {
                         node: self.local.0,
@@ -144,5 +192,27 @@ impl ProposalForwarder {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_of_a_proposal_that_is_not_applied_become_rarer() {
+        let start = Instant::now();
+        let mut overdue = Overdue::new(start);
+        let mut times = |oldest, seconds: std::ops::Range<u64>| {
+            let due = seconds.filter(|second| {
+                overdue.is_due(oldest, start + Duration::from_millis(second * 1000 + 1))
+            });
+            due.collect::<Vec<u64>>()
+        };
+        assert_eq!(times(None, 0..10), [0; 0], "nothing is on its way");
+        let oldest = Some(start + Duration::from_secs(10));
+        assert_eq!(times(oldest, 10..120), [12, 16, 24, 40, 72, 104]);
+        let newer = Some(start + Duration::from_secs(119));
+        assert_eq!(times(newer, 120..130), [121, 125], "the first was applied");
     }
 }

@@ -11,3 +11,4 @@ pub mod forwarder;
 pub mod proposer;
 pub mod reader;
 pub mod sequencer;
+mod wall_clocks;

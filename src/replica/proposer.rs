@@ -8,7 +8,9 @@
 //!
 //! Invariant: a proposal is kept until this node's own apply reports it, and sent again whenever it may have been lost.
 //! The machine applies each sequence once.
-//! Invariant: commands are proposed in the order in which they were submitted, and each gets its reply in this order.
+//! Invariant: commands are proposed in the order in which they were submitted, and each gets its reply in this order. A
+//! reply names its proposal, so one that a snapshot has passed over never gets the reply of a later one; whoever waits
+//! for it is told that the outcome is unknown.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,7 +26,7 @@ use crate::base::limits;
 use crate::base::proto::command;
 use crate::machine::effect::Reply;
 use crate::mailbox::wait_list::WaitList;
-use crate::mailbox::{DeferredAck, Item, Mailbox, RequestId, WakeList};
+use crate::mailbox::{DeferredAck, End, Item, Mailbox, RequestId, WakeList};
 use crate::router::Throttled;
 
 /// Who gets the reply to a command.
@@ -56,6 +58,17 @@ impl ReplyTo {
             if !slow.defer_ack(end, ack.clone(), wake) {
                 ack.release(wake);
             }
+        }
+    }
+
+    /// The reply will not come, and nobody knows whether the command was applied: it may have been, inside a snapshot.
+    /// The connection ends; its client sends again what was not acknowledged, and the session's state and the
+    /// remembered replies see to it that nothing is done twice.
+    fn lose(self, wake: &mut WakeList) {
+        if let ReplyTo::Connection(mailbox, _) = self
+            && mailbox.push_item(Item::End(End::Unavailable))
+        {
+            wake.add(&mailbox);
         }
     }
 
@@ -129,6 +142,27 @@ impl State {
 
     fn has_room_in_flight(&self) -> bool {
         self.in_flight.len() < limits::PROPOSALS_IN_FLIGHT
+    }
+
+    /// Takes out who waits for proposals below `sequence`. A later one is applied, so they were, too, but their replies
+    /// did not come: a snapshot has passed over them.
+    fn passed_over(&mut self, sequence: u64) -> Vec<ReplyTo> {
+        let mut lost = Vec::new();
+        while let Some(oldest) = self.in_flight.front_mut()
+            && oldest.proposal.sequence < sequence
+        {
+            lost.extend(oldest.reply_to.drain(..));
+            self.in_flight.pop_front();
+        }
+        lost
+    }
+
+    /// Takes out everybody who waits for a reply.
+    fn all_waiting(&mut self) -> Vec<ReplyTo> {
+        let in_flight = self.in_flight.drain(..).flat_map(|sent| sent.reply_to);
+        let complete = self.complete.drain(..).flat_map(|next| next.reply_to);
+        let open = self.reply_to.drain(..);
+        in_flight.chain(complete).chain(open).collect()
     }
 
     /// Takes the open proposal out.
@@ -315,10 +349,11 @@ impl Proposer {
         state.in_flight.front().map(|proposal| proposal.since)
     }
 
-    /// Begins a new incarnation: what was on its way is forgotten (the caller ends the connections that wait for it),
-    /// and the first proposal, which registers the incarnation, is made.
+    /// Begins a new incarnation: what was on its way is forgotten, the connections that wait for it end, and the first
+    /// proposal, which registers the incarnation, is made.
     pub fn begin(&self, incarnation: Incarnation) {
         let mut state = self.state.lock();
+        let lost = state.all_waiting();
         *state = State {
             incarnation,
             next_sequence: 1,
@@ -326,7 +361,14 @@ impl Proposer {
         };
         state.sequence_next();
         drop(state);
+        self.lose(lost, &mut WakeList::default());
         self.ready.notify_one();
+    }
+
+    fn lose(&self, lost: Vec<ReplyTo>, wake: &mut WakeList) {
+        for reply_to in lost {
+            reply_to.lose(wake);
+        }
     }
 
     /// This node's present incarnation.
@@ -393,20 +435,27 @@ impl Proposer {
         self.ready.notify_one();
     }
 
-    /// Hands the reply to the next command of the oldest proposal over. If the command is a PUBLISH of the session in
-    /// `throttled`, its acknowledgement is deferred until those subscribers have read enough.
+    /// Hands the reply to the next command of a proposal, which is named by its incarnation and sequence, over. If the
+    /// command is a PUBLISH of the session in `throttled`, its acknowledgement is deferred until those subscribers have
+    /// read enough.
     pub fn replied(
         &self,
+        (incarnation, sequence): (Incarnation, u64),
         reply: Reply,
         throttled: Option<(SessionId, Throttled)>,
         wake: &mut WakeList,
     ) {
-        let reply_to = self
-            .state
-            .lock()
-            .in_flight
-            .front_mut()
-            .and_then(|proposal| proposal.reply_to.pop_front());
+        let mut state = self.state.lock();
+        if state.incarnation != incarnation {
+            return;
+        }
+        let lost = state.passed_over(sequence);
+        let oldest = state.in_flight.front_mut();
+        let reply_to = oldest
+            .filter(|oldest| oldest.proposal.sequence == sequence)
+            .and_then(|oldest| oldest.reply_to.pop_front());
+        drop(state);
+        self.lose(lost, wake);
         if let Some(reply_to) = reply_to {
             if let Some((publisher, throttled)) = throttled
                 && matches!(reply, Reply::Published { .. })
@@ -438,15 +487,17 @@ impl Proposer {
         if state.incarnation != incarnation {
             return None;
         }
+        let lost = state.passed_over(sequence);
+        let is_next = |oldest: &InFlight| oldest.proposal.sequence == sequence;
         let mut taken = None;
-        while let Some(oldest) = state.in_flight.front()
-            && oldest.proposal.sequence <= sequence
+        if state.in_flight.front().is_some_and(is_next)
+            && let Some(oldest) = state.in_flight.pop_front()
         {
-            debug_assert!(oldest.proposal.sequence < sequence || oldest.reply_to.is_empty());
+            debug_assert!(oldest.reply_to.is_empty(), "every command has a reply");
             taken = Some(oldest.since.elapsed());
-            state.in_flight.pop_front();
         }
         drop(state);
+        self.lose(lost, &mut WakeList::default());
         self.ready.notify_one();
         taken
     }

@@ -104,7 +104,8 @@ fn no_proposal_is_much_larger_than_allowed_and_the_order_is_kept() {
     let mut all = BytesMut::new();
     for sequence in 2.. {
         for _ in 0..proposer.depth().in_flight {
-            proposer.replied(Reply::Done, None, &mut WakeList::default());
+            let of = (Incarnation(7), sequence - 1);
+            proposer.replied(of, Reply::Done, None, &mut WakeList::default());
         }
         proposer.applied(Incarnation(7), sequence - 1);
         let Some(next) = proposer.next(&mut cursor) else {
@@ -190,8 +191,9 @@ async fn replies_come_in_order() {
         .expect("room");
     proposer.next(&mut Cursor::default()).expect("both");
     let mut wake = WakeList::default();
-    proposer.replied(Reply::Done, None, &mut wake);
-    proposer.replied(Reply::NotOwner, None, &mut wake);
+    let of = (Incarnation(7), 2);
+    proposer.replied(of, Reply::Done, None, &mut wake);
+    proposer.replied(of, Reply::NotOwner, None, &mut wake);
     proposer.applied(Incarnation(7), 2);
     assert!(matches!(first_reply.await, Ok(Reply::Done)));
     assert!(matches!(second_reply.await, Ok(Reply::NotOwner)));
@@ -215,8 +217,82 @@ async fn whoever_waits_for_a_refused_proposal_is_told_and_the_next_one_follows()
     proposer.refused(Incarnation(6), 2, &mut wake);
     proposer.refused(Incarnation(7), 2, &mut wake);
     proposer.applied(Incarnation(7), 2);
-    proposer.replied(Reply::Done, None, &mut wake);
+    proposer.replied((Incarnation(7), 3), Reply::Done, None, &mut wake);
     proposer.applied(Incarnation(7), 3);
     assert!(matches!(first_reply.await, Ok(Reply::Undecodable)));
     assert!(matches!(second_reply.await, Ok(Reply::Done)));
+}
+
+fn mailbox(connection: u64) -> Arc<Mailbox> {
+    use crate::base::ids::ConnectionId;
+    use crate::codec::Version;
+    use crate::mailbox::back_pressure::OutboxLimits;
+    let limits = OutboxLimits {
+        bytes: 1 << 20,
+        stall: Duration::ZERO,
+        full: crate::config::OutboxPolicy::Disconnect,
+        metrics: Arc::default(),
+    };
+    let version = Version::V5;
+    Mailbox::new(
+        ConnectionId(connection),
+        version,
+        1 << 20,
+        0,
+        Arc::new(limits),
+    )
+}
+
+/// What the items in a mailbox are: replies by their request, and ends.
+fn items(mailbox: &Mailbox) -> Vec<Option<RequestId>> {
+    let mut contents = crate::mailbox::Contents::default();
+    mailbox.take(&mut contents);
+    let items = contents.items.iter().map(|item| match item {
+        Item::Reply(request, _) => Some(*request),
+        Item::End(End::Unavailable) => None,
+        other => panic!("{other:?}"),
+    });
+    items.collect()
+}
+
+/// Two proposals are on their way. A snapshot holds the first one, so its replies never come.
+#[test]
+fn a_reply_never_goes_to_a_command_that_a_snapshot_has_passed_over() {
+    let proposer = Proposer::default();
+    proposer.begin(Incarnation(7));
+    proposer.applied(Incarnation(7), 1);
+    let mailboxes = [mailbox(1), mailbox(2)];
+    let mut cursor = Cursor::default();
+    for (mailbox, request) in mailboxes.iter().zip(1..) {
+        let reply_to = ReplyTo::Connection(mailbox.clone(), request);
+        proposer.submit(kind(), reply_to).expect("room");
+        proposer.next(&mut cursor).expect("room in flight");
+    }
+    let mut wake = WakeList::default();
+    proposer.replied((Incarnation(7), 3), Reply::Done, None, &mut wake);
+    assert_eq!(items(&mailboxes[0]), [None], "its outcome is unknown");
+    assert_eq!(items(&mailboxes[1]), [Some(2)]);
+    // What comes late is nobody's.
+    proposer.replied((Incarnation(7), 2), Reply::Done, None, &mut wake);
+    proposer.replied((Incarnation(6), 3), Reply::Done, None, &mut wake);
+    proposer.applied(Incarnation(7), 3);
+    assert_eq!(proposer.depth().in_flight, 0);
+}
+
+#[test]
+fn whoever_waits_is_told_when_the_incarnation_ends() {
+    let proposer = Proposer::default();
+    proposer.begin(Incarnation(7));
+    let mut cursor = Cursor::default();
+    let mailboxes = [mailbox(1), mailbox(2), mailbox(3)];
+    proposer.next(&mut cursor).expect("the registration");
+    for mailbox in &mailboxes {
+        let reply_to = ReplyTo::Connection(mailbox.clone(), 1);
+        proposer.submit(kind(), reply_to).expect("room");
+        proposer.next(&mut cursor);
+    }
+    proposer.begin(Incarnation(8));
+    for mailbox in &mailboxes {
+        assert_eq!(items(mailbox), [None]);
+    }
 }

@@ -196,7 +196,7 @@ async fn answer_after_tick(gets: Vec<Get>, backing: Arc<dyn Backing>, proposer: 
     }
     let mut wake = WakeList::default();
     for get in &gets {
-        let found = read::get(&*backing, &get.key);
-        get.asker.answer(found.reply, &mut wake);
+        let reply = read::get_at_log_time(&*backing, &get.key);
+        get.asker.answer(reply, &mut wake);
     }
 }

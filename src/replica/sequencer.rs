@@ -15,7 +15,7 @@ use bytes::Bytes;
 use prost::Message as _;
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use crate::base::ids::{CLUSTER, Incarnation, NodeId};
+use crate::base::ids::{CLUSTER, Incarnation, LogIndex, NodeId};
 use crate::base::limits;
 use crate::base::proto::command;
 use crate::base::time::Millis;
@@ -33,6 +33,9 @@ const COMMIT_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// How often a leader that waits for apply looks whether it still leads.
 const APPLY_CHECK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How often a leader that does not know log time yet looks again.
+const STAMP_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// When the earliest timer of the machine is due; written by apply.
 #[derive(Debug)]
@@ -130,6 +133,13 @@ impl Sequencer {
     }
 }
 
+/// A batch that was appended because a timer was due.
+#[derive(Clone, Copy)]
+struct Tick {
+    index: LogIndex,
+    at: tokio::time::Instant,
+}
+
 struct Loop {
     receiver: mpsc::Receiver<Waiting>,
     raft: Raft,
@@ -147,7 +157,8 @@ struct Loop {
 impl Loop {
     async fn run(mut self) {
         let mut waiting = Vec::new();
-        let mut ticked_at: Option<tokio::time::Instant> = None;
+        let mut applied = self.raft.applied();
+        let mut ticked: Option<Tick> = None;
         loop {
             let due = self.due.get();
             let tick = async {
@@ -158,10 +169,13 @@ impl Loop {
                     due.saturating_sub(self.clock.now().0),
                 ))
                 .await;
-                if let Some(at) = ticked_at {
-                    tokio::time::sleep_until(at + TICK_TIMEOUT).await;
+                // One at a time: apply may leave timers due, for which the next one is proposed at once.
+                if let Some(ticked) = ticked {
+                    let is_applied = applied.wait_for(|applied| *applied >= ticked.index);
+                    let _ = tokio::time::timeout_at(ticked.at + TICK_TIMEOUT, is_applied).await;
                 }
             };
+            let mut is_tick = false;
             tokio::select! {
                 biased;
                 received = self.receiver.recv_many(&mut waiting, limits::SEQUENCER_QUEUE) => {
@@ -169,11 +183,8 @@ impl Loop {
                         return;
                     }
                 }
-                () = self.due.changed.notified() => {
-                    ticked_at = None;
-                    continue;
-                }
-                () = tick => ticked_at = Some(tokio::time::Instant::now()),
+                () = self.due.changed.notified() => continue,
+                () = tick => is_tick = true,
             }
             self.wait_for_commit().await;
             while waiting.len() < limits::SEQUENCER_QUEUE
@@ -182,6 +193,12 @@ impl Loop {
                 waiting.push(more);
             }
             self.append(&mut waiting).await;
+            if is_tick {
+                ticked = Some(Tick {
+                    index: self.raft.last_index(),
+                    at: tokio::time::Instant::now(),
+                });
+            }
         }
     }
 
@@ -255,12 +272,30 @@ impl Loop {
             return;
         }
         self.wait_for_apply().await;
+        let Some(stamp) = self.stamp().await else {
+            return;
+        };
         let batch = command::Batch {
-            stamp_ms: self.clock.now().0,
+            stamp_ms: stamp.0,
             proposals,
         };
         // Proposing fails when this node does not lead any more: the proposing nodes see the new leader and send again.
         let _ = self.raft.propose(batch.encode_to_vec().into()).await;
+    }
+
+    /// What to stamp a batch with. A new leader that knows log time from nobody waits until it has heard enough clocks.
+    /// `None` when this node does not lead any more.
+    async fn stamp(&self) -> Option<Millis> {
+        loop {
+            let leadership = *self.raft.leadership().borrow();
+            if !leadership.is_leader {
+                return None;
+            }
+            if let Some(stamp) = self.clock.stamp(leadership.term) {
+                return Some(stamp);
+            }
+            tokio::time::sleep(STAMP_CHECK_INTERVAL).await;
+        }
     }
 
     /// Waits while apply is too far behind what was appended.

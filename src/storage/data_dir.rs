@@ -12,7 +12,9 @@
 //! The UUID is made once, with the directory. The cluster's membership records it with the node id, so a wiped disk
 //! can't come back under its old id and vote a second time.
 //!
-//! Invariant: one process uses the directory, as one node of one cluster.
+//! Invariant: one process uses the directory, as one node of one cluster. Invariant: a directory that once had a log is
+//! never used without it. The log holds the vote, and a voter that forgets its vote may give a second one in the same
+//! term.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -20,6 +22,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::faults::{self, Step};
 use crate::base::ids::NodeId;
 
 /// Version of the layout above. It rises with every change that an earlier release can't read.
@@ -55,6 +58,18 @@ pub enum OpenError {
         stored: String,
         /// The cluster that is configured.
         given: String,
+    },
+    /// The log is gone, and with it the vote.
+    #[error(
+        "{} has lost its log/, and with it what this node voted for and has acknowledged; put log/ back as it was, or \
+         run `quorumq cluster leave {node}` and join under a new id with an empty directory",
+        .path.display()
+    )]
+    LogLost {
+        /// The directory.
+        path: PathBuf,
+        /// The node that it belongs to.
+        node: u64,
     },
     /// It was written by a release with another format.
     #[error("{} has format {stored}; this release reads format {FORMAT}", .path.display())]
@@ -124,6 +139,9 @@ struct Meta {
     uuid: String,
     node: u64,
     cluster: String,
+    /// Whether a log was made here.
+    #[serde(default)]
+    has_log: bool,
 }
 
 /// An open data directory, locked while this value lives.
@@ -141,7 +159,7 @@ impl DataDir {
     /// When another process uses it, it belongs to another node or cluster, has another format, or can't be
     /// read or written.
     pub fn open(path: &Path, node: NodeId, cluster: &str) -> Result<DataDir, OpenError> {
-        fs::create_dir_all(path).map_err(|error| OpenError::io(path, error))?;
+        create_dir(path).map_err(|error| OpenError::io(path, error))?;
         let lock = lock(path)?;
         let meta_path = path.join("meta");
         let meta = match fs::read(&meta_path) {
@@ -171,11 +189,32 @@ impl DataDir {
                 given: cluster.to_owned(),
             });
         }
+        // The state is made after the log, so it proves that there was one; so directories of a release that did not
+        // note it are checked, too.
+        let had_log = meta.has_log || path.join("state").exists();
+        if had_log && !has_log(path) {
+            return Err(OpenError::LogLost {
+                path: path.to_owned(),
+                node: meta.node,
+            });
+        }
         Ok(DataDir {
             path: path.to_owned(),
             meta,
             _lock: lock,
         })
+    }
+
+    /// Notes, durably, that the log was made. To be called before anything is written to the log.
+    ///
+    /// # Errors
+    /// When the note can't be written.
+    pub fn note_log(&mut self) -> Result<(), OpenError> {
+        if self.meta.has_log {
+            return Ok(());
+        }
+        self.meta.has_log = true;
+        write_meta(&self.path, &self.meta)
     }
 
     /// The directory itself.
@@ -240,12 +279,22 @@ fn create_meta(path: &Path, node: NodeId, cluster: &str) -> Result<Meta, OpenErr
         uuid: uuid::Uuid::new_v4().to_string(),
         node: node.0,
         cluster: cluster.to_owned(),
+        has_log: false,
     };
-    let text =
-        toml::to_string(&meta).map_err(|error| OpenError::damaged(path, error.to_string()))?;
-    let target = path.join("meta");
-    write_durably(&target, text.as_bytes()).map_err(|error| OpenError::io(&target, error))?;
+    write_meta(path, &meta)?;
     Ok(meta)
+}
+
+fn write_meta(path: &Path, meta: &Meta) -> Result<(), OpenError> {
+    let text =
+        toml::to_string(meta).map_err(|error| OpenError::damaged(path, error.to_string()))?;
+    let target = path.join("meta");
+    write_durably(&target, text.as_bytes()).map_err(|error| OpenError::io(&target, error))
+}
+
+/// Whether RocksDB has made a log below `path`: the last file that it makes names the others.
+fn has_log(path: &Path) -> bool {
+    path.join("log").join("CURRENT").exists()
 }
 
 /// Replaces `path` with `content` so that after a crash it holds either the old or the new bytes, whole.
@@ -253,10 +302,36 @@ pub fn write_durably(path: &Path, content: &[u8]) -> io::Result<()> {
     let partial = path.with_extension("partial");
     let mut file = File::create(&partial)?;
     file.write_all(content)?;
+    faults::step(Step::FileWritten, &partial);
     file.sync_all()?;
     drop(file);
+    faults::step(Step::FileSynced, &partial);
     fs::rename(&partial, path)?;
+    faults::step(Step::Renamed, path);
     sync_dir(path.parent().unwrap_or(Path::new(".")))
+}
+
+/// Creates the directory `path`, and those above it that are missing. All of them are durable on return, also when an
+/// earlier process made `path` and ended before it was.
+pub fn create_dir(path: &Path) -> io::Result<()> {
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    if !parent.is_dir() {
+        create_dir(parent)?;
+    }
+    if let Err(error) = fs::create_dir(path)
+        && !(error.kind() == io::ErrorKind::AlreadyExists && path.is_dir())
+    {
+        return Err(error);
+    }
+    faults::step(Step::DirectoryCreated, path);
+    // A directory above may belong to another user, who keeps it closed.
+    match sync_dir(parent) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        synced => synced,
+    }
 }
 
 /// Removes a directory if it is there. When that fails, the next start tries again.
@@ -270,5 +345,7 @@ pub fn remove_dir(path: &Path) {
 
 /// Makes renames, creations and removals in `path` durable.
 pub fn sync_dir(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
+    File::open(path)?.sync_all()?;
+    faults::step(Step::DirectorySynced, path);
+    Ok(())
 }

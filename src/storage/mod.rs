@@ -9,6 +9,7 @@
 mod data_dir;
 mod database;
 mod fatal;
+mod faults;
 mod log;
 pub mod metrics;
 mod options;
@@ -18,6 +19,8 @@ mod state;
 pub use data_dir::{DataDir, FORMAT, OpenError};
 pub use database::wait_closed;
 pub use fatal::{EXIT_IO, fatal};
-pub use log::{BeforeSync, Bounds, GroupLog, LogDb, Mark, Record};
+#[cfg(test)]
+pub use faults::{Step, listen};
+pub use log::{BeforeSync, Bounds, GroupLog, LogDb, MAX_QUEUED_BYTES, Mark, Record};
 pub use snapshot::{Incoming, Snapshot, SnapshotFile, Snapshots};
 pub use state::{CheckpointError, StateDb};

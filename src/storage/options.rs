@@ -14,6 +14,9 @@ fn common() -> Options {
     options.set_log_level(LogLevel::Warn);
     options.set_keep_log_file_num(2);
     options.set_max_background_jobs(2);
+    // Files that are written in the background reach the disk bit by bit. Otherwise the sync that ends one of them is a
+    // burst of many megabytes, and the syncs of the log wait behind it.
+    options.set_bytes_per_sync(1 << 20);
     options
 }
 
@@ -49,7 +52,19 @@ pub fn state() -> Options {
     table.set_pin_l0_filter_and_index_blocks_in_cache(true);
     options.set_block_based_table_factory(&table);
     options.set_write_buffer_size(64 << 20);
-    options.set_max_write_buffer_number(4);
+    // Compaction that falls behind must not stop apply: a write of a whole memtable (some 8 MiB) that RocksDB slows to
+    // its default of 16 MiB/s takes half a second, and every client waits for it. So there is room for bursts, more
+    // threads work the backlog off, and the brake is a gentle one.
+    options.set_max_write_buffer_number(6);
+    options.set_max_background_jobs(4);
+    options.set_max_subcompactions(2);
+    options.set_level_zero_slowdown_writes_trigger(32);
+    options.set_level_zero_stop_writes_trigger(64);
+    // Bytes of compaction and flushes in a second: a rate that leaves the log its share of a disk, and the rate of the
+    // brake, too. It is far above what a node writes.
+    options.set_ratelimiter(256 << 20, 100_000, 10);
+    // Files of level 0 and 1 are of one size, so that each is rewritten about once on its way down.
+    options.set_max_bytes_for_level_base(256 << 20);
     options.set_level_compaction_dynamic_level_bytes(true);
     options.set_compression_type(DBCompressionType::Lz4);
     // Queues are written and deleted from the front: files full of tombstones slow every scan down.

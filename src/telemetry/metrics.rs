@@ -158,6 +158,11 @@ metrics! {
     store_watches: Gauge;
     /// Notifications sent to clients of this node.
     store_notifications: Counter;
+    /// Milliseconds between this node's wall clock and what a majority of the nodes' clocks agrees on, as the leader
+    /// sees it. Above 5,000 the log names the node; its clock is not believed.
+    clock_off_ms: Gauge;
+    /// On the leader: nodes whose wall clock is off by more than five seconds.
+    clocks_wrong: Gauge;
     /// Threads that have not come round for five seconds; the log names them, and what they were doing. Above 0 the
     /// process ends after `node.stuck_s`.
     threads_stuck: Gauge;

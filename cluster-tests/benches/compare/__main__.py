@@ -21,13 +21,14 @@ from processes import say
 from rabbitmq import RabbitMq
 from sessions import session_figures
 from store import store_figures
+from sustained import sustained_figures
 from systems import Etcd, Mosquitto, Rumqttd
 from table import Table
 from wildcards import wildcard_figures
 
 FIGURES = {
     "store": store_figures, "failover": failover_figures, "mqtt": plain_figures, "wildcards": wildcard_figures,
-    "sessions": session_figures, "disk": disk_figures,
+    "sessions": session_figures, "disk": disk_figures, "sustained": sustained_figures,
 }
 PEERS = {"etcd": Etcd, "mosquitto": Mosquitto, "rumqttd": Rumqttd, "rabbitmq": RabbitMq, "nats": Nats}
 
@@ -40,6 +41,7 @@ def parse():
     parser.add_argument("--only", choices=FIGURES, action="append", help="only these figures")
     parser.add_argument("--without", choices=PEERS, action="append", default=[], help="leave this peer out")
     parser.add_argument("--seconds", type=float, default=5, help="measured time of each run")
+    parser.add_argument("--sustained", type=float, default=150, help="measured time of the run over many keys")
     parser.add_argument("--kills", type=int, default=20, help="ends of the leader per system")
     parser.add_argument("--backlog", type=int, default=1_000_000, help="messages of the backlog")
     parser.add_argument("--peer-backlog", type=int, default=50_000, help="messages of the peers' backlog")

@@ -74,13 +74,13 @@ class Etcd(System):
                 return self.client.index(int(line["Endpoint"].rsplit(":", 1)[1]))
         return None
 
-    def bench(self, kind, clients, seconds):
+    def bench(self, kind, clients, seconds, *more):
         """One run per number of clients, with the CPU time of all nodes per operation, warm-up included in both."""
         endpoints = ",".join(f"127.0.0.1:{port}" for port in self.client)
         found = []
         for count in str(clients).split(","):
             before = cpu_seconds(self.pids())
-            (run,) = run_json([str(self.load), kind, endpoints, count, str(seconds)])
+            (run,) = run_json([str(self.load), kind, endpoints, count, str(seconds), *map(str, more)])
             spent, warm_up = cpu_seconds(self.pids()) - before, 3 if kind == "get" else 1
             whole = run["operations"] * (run["seconds"] + warm_up) / run["seconds"]
             run["server_cpu_us"] = round(spent * 1e6 / whole, 2) if whole else None

@@ -1,7 +1,7 @@
 //! The load of `quorumq bench kv-set` and `kv-get`, for etcd: C clients in a closed loop over gRPC, one request each
 //! under way, on one thread. Prints one line of JSON per number of clients, in the form of `quorumq bench -o json`.
 //!
-//! usage: etcd_load set|get|failover ENDPOINT[,ENDPOINT...] CLIENTS[,CLIENTS...] SECONDS [VALUE_BYTES]
+//! usage: etcd_load set|get|failover ENDPOINT[,ENDPOINT...] CLIENTS[,CLIENTS...] SECONDS [VALUE_BYTES [KEYS]]
 
 use std::cell::RefCell;
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ type Fault = Box<dyn std::error::Error>;
 /// Time before the measured time; longer where keys have to be written that are then read.
 const WARM_UP: Duration = Duration::from_secs(1);
 const WARM_UP_GET: Duration = Duration::from_secs(3);
-/// Keys of each client.
+/// Keys of each client, unless told.
 const KEYS: u64 = 16;
 /// A request that takes longer is given up, as `quorumq bench failover` does.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -61,6 +61,8 @@ struct Load {
     endpoints: Vec<String>,
     seconds: f64,
     value: Vec<u8>,
+    /// Keys of each client.
+    keys: u64,
 }
 
 /// What all clients of a run found.
@@ -137,8 +139,13 @@ async fn client(
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
-        let populating = sequence < KEYS;
-        let key = if populating { sequence } else { random % KEYS };
+        // Those that are read have to be there; others are written in no order from the start.
+        let populating = load.kind != Kind::Set && sequence < load.keys;
+        let key = if populating {
+            sequence
+        } else {
+            random % load.keys
+        };
         sequence += 1;
         let key = format!("bench/{number}/{key}").into_bytes();
         let sent = Instant::now();
@@ -255,6 +262,10 @@ fn arguments() -> Option<(Load, Vec<usize>)> {
         endpoints: endpoints.split(',').map(str::to_owned).collect(),
         seconds: seconds.parse().ok().filter(|seconds| *seconds > 0.0)?,
         value: vec![b'v'; rest.first().map_or(Some(256), |bytes| bytes.parse().ok())?],
+        keys: rest
+            .get(1)
+            .map_or(Some(KEYS), |keys| keys.parse().ok())
+            .filter(|keys| *keys > 0)?,
     };
     let clients = clients
         .split(',')
@@ -266,7 +277,7 @@ fn arguments() -> Option<(Load, Vec<usize>)> {
 fn main() -> ExitCode {
     let Some((load, clients)) = arguments() else {
         eprintln!(
-            "usage: etcd_load set|get|failover ENDPOINT[,ENDPOINT...] CLIENTS[,CLIENTS...] SECONDS [VALUE_BYTES]"
+            "usage: etcd_load set|get|failover ENDPOINT[,ENDPOINT...] CLIENTS[,CLIENTS...] SECONDS [VALUE_BYTES [KEYS]]"
         );
         return ExitCode::from(2);
     };

@@ -6,13 +6,17 @@
 pub(super) mod request;
 mod retained;
 
+use std::collections::VecDeque;
+
 use super::context::{Context, Flow};
 use super::requests::Request;
 use crate::base::ids::{LogIndex, NodeId};
+use crate::base::limits;
 use crate::base::proto::command::{self, command::Kind};
 use crate::codec::{PacketId, QoS, ReasonCode, SubAck, Subscribe, UnsubAck, Unsubscribe, encode};
 use crate::machine::effect::Reply;
 use crate::mailbox::{Contents, RequestId};
+use crate::replica::proposer::ReplyTo;
 use crate::topic::Filter;
 use request::{SubscribeRequest, UnsubscribeRequest};
 use retained::{Reading, RetainedReplays, Subscription};
@@ -77,17 +81,20 @@ impl Subscribing {
             send_suback(context, packet_id, &reasons);
             return Flow::Continue;
         }
-        let command = command::Subscribe {
-            client_id: context.options.client_id.to_string(),
-            connection: context.mailbox.connection.0,
-            subscriptions,
+        let unapplied = match subscriptions.len() {
+            // They are applied together.
+            ..=limits::ITEMS_AT_LEAST => VecDeque::new(),
+            _ => subscriptions.iter().cloned().collect(),
         };
+        subscriptions.truncate(limits::FILTERS_AT_ONCE);
+        let command = subscribe_command(context, subscriptions);
         let request = SubscribeRequest {
             packet_id,
             reasons: reasons.into(),
             subscriptions: wanted,
+            unapplied,
         };
-        let flow = context.propose(Kind::Subscribe(command), Request::Subscribe(request));
+        let flow = context.propose(command, Request::Subscribe(request));
         self.unapplied += u32::from(flow == Flow::Continue);
         flow
     }
@@ -101,16 +108,13 @@ impl Subscribing {
         if context.is_busy() {
             return Flow::Retry;
         }
-        let command = command::Unsubscribe {
-            client_id: context.options.client_id.to_string(),
-            connection: context.mailbox.connection.0,
-            filters: unsubscribe.filters.iter().map(str::to_owned).collect(),
-        };
         let request = UnsubscribeRequest {
             packet_id: unsubscribe.packet_id,
             filters: unsubscribe.filters.iter().map(Box::from).collect(),
+            removed: Vec::new(),
         };
-        context.propose(Kind::Unsubscribe(command), Request::Unsubscribe(request))
+        let command = unsubscribe_command(context, &request.filters);
+        context.propose(command, Request::Unsubscribe(request))
     }
 
     /// The machine has applied a SUBSCRIBE or UNSUBSCRIBE.
@@ -142,12 +146,24 @@ impl Subscribing {
         index: LogIndex,
         new: &[bool],
     ) {
-        self.unapplied -= 1;
         if let Some(Request::Subscribe(request)) = context.requests.get_mut(request_id) {
-            let subscriptions = std::mem::take(&mut request.subscriptions);
+            let applied = new.len().min(request.subscriptions.len());
+            let rest = request.subscriptions.split_off(applied);
+            let subscriptions = std::mem::replace(&mut request.subscriptions, rest);
             self.replays
                 .subscribed(request_id, subscriptions, index, new);
+            request
+                .unapplied
+                .drain(..applied.min(request.unapplied.len()));
+            let next = request.unapplied.iter().take(limits::FILTERS_AT_ONCE);
+            let next: Vec<_> = next.cloned().collect();
+            if !next.is_empty() {
+                let command = subscribe_command(context, next);
+                propose_rest(context, request_id, command);
+                return;
+            }
         }
+        self.unapplied -= 1;
         let (settings, services) = (&context.broker.settings, &context.broker.services);
         let nodes = services.view.live_nodes().into_iter();
         let others: Vec<NodeId> = nodes
@@ -178,14 +194,25 @@ impl Subscribing {
         request_id: RequestId,
         removed: &[bool],
     ) {
+        if let Some(Request::Unsubscribe(request)) = context.requests.get_mut(request_id) {
+            request.removed.extend_from_slice(removed);
+            if let Some(rest) = request.filters.get(request.removed.len()..)
+                && !rest.is_empty()
+            {
+                let rest: Vec<_> = rest.iter().take(limits::FILTERS_AT_ONCE).cloned().collect();
+                let command = unsubscribe_command(context, &rest);
+                propose_rest(context, request_id, command);
+                return;
+            }
+        }
         let Some(Request::Unsubscribe(request)) = context.requests.remove(request_id) else {
             return;
         };
         for filter in &request.filters {
             self.replays.unsubscribed(filter);
         }
+        let removed = request.removed.iter();
         let reasons: Vec<_> = removed
-            .iter()
             .map(|removed| match removed {
                 true => ReasonCode::Success,
                 false => ReasonCode::NoSubscriptionExisted,
@@ -223,6 +250,33 @@ impl Subscribing {
                 .replays
                 .is_due(is_behind.then(|| context.mailbox.drained()))
     }
+}
+
+/// A command with the first subscriptions of a SUBSCRIBE. The machine makes as many of them as one log entry allows,
+/// and the rest comes with further commands.
+fn subscribe_command(context: &Context, subscriptions: Vec<command::Subscription>) -> Kind {
+    Kind::Subscribe(command::Subscribe {
+        client_id: context.options.client_id.to_string(),
+        connection: context.mailbox.connection.0,
+        subscriptions,
+    })
+}
+
+/// The same for UNSUBSCRIBE.
+fn unsubscribe_command(context: &Context, filters: &[Box<str>]) -> Kind {
+    let filters = filters.iter().take(limits::FILTERS_AT_ONCE);
+    Kind::Unsubscribe(command::Unsubscribe {
+        client_id: context.options.client_id.to_string(),
+        connection: context.mailbox.connection.0,
+        filters: filters.map(|filter| filter.to_string()).collect(),
+    })
+}
+
+/// Goes on with a request. There is room for it: at most one command of each request is under way.
+fn propose_rest(context: &Context, request_id: RequestId, command: Kind) {
+    let reply_to = ReplyTo::Connection(context.mailbox.clone(), request_id);
+    let proposer = &context.broker.services.proposer;
+    proposer.submit_always(command, reply_to);
 }
 
 fn send_suback(context: &mut Context, packet_id: PacketId, reasons: &[ReasonCode]) {

@@ -267,3 +267,49 @@ fn what_is_delivered_during_a_page_comes_behind_it() {
     });
     assert!(contents.is_empty() && context.mailbox.is_filled());
 }
+
+/// SUBSCRIBE or UNSUBSCRIBE with many filters, as MQTT 5 has it.
+fn with_filters(head: u8, count: usize, options: &[u8]) -> Vec<u8> {
+    let mut body = vec![0, 5, 0];
+    for number in 0..count {
+        let filter = format!("{number:06}");
+        body.extend_from_slice(&[0, 6]);
+        body.extend_from_slice(filter.as_bytes());
+        body.extend_from_slice(options);
+    }
+    let length = body.len();
+    let mut packet = vec![head, length as u8 | 0x80, (length >> 7) as u8];
+    packet.extend(body);
+    packet
+}
+
+#[test]
+fn many_filters_take_several_commands_and_one_acknowledgement() {
+    let (mut subscribing, mut context) = (Subscribing::default(), Context::for_tests(false));
+    let count = limits::FILTERS_AT_ONCE * 2 + 30;
+    let subscribe = with_filters(0x82, count, &[1]);
+    handle(&mut subscribing, &mut context, &subscribe);
+    // The machine may stop before the end of a command.
+    for applied in [limits::FILTERS_AT_ONCE, 20, limits::FILTERS_AT_ONCE, 10] {
+        assert!(context.take_acknowledgements().is_empty());
+        assert!(subscribing.is_unapplied());
+        let reply = Reply::Subscribed {
+            index: LogIndex(9),
+            new: vec![true; applied],
+        };
+        subscribing.handle_reply(&mut context, 0, &reply);
+    }
+    assert!(!subscribing.is_unapplied());
+    let suback = context.take_acknowledgements();
+    assert!(suback.ends_with(&vec![1; count]), "{suback:?}");
+    let unsubscribe = with_filters(0xa2, count, &[]);
+    handle(&mut subscribing, &mut context, &unsubscribe);
+    for applied in [20, limits::FILTERS_AT_ONCE, limits::FILTERS_AT_ONCE, 10] {
+        assert!(context.take_acknowledgements().is_empty());
+        let reply = Reply::Unsubscribed(vec![true; applied]);
+        subscribing.handle_reply(&mut context, 0, &reply);
+    }
+    let unsuback = context.take_acknowledgements();
+    assert!(unsuback.ends_with(&vec![0; count]), "{unsuback:?}");
+    assert_eq!(context.requests.len(), 0);
+}

@@ -12,6 +12,9 @@ use crate::machine::schema::timer::Kind;
 use crate::session::delivery::remaining_s;
 use crate::session::{Entry, Grant, Queued, Sequence};
 
+/// Row operations that granting an entry takes: its row is looked at, and its message is read.
+const GRANT_COST: usize = 3;
+
 impl Queues {
     /// Judges the first entry that was not granted yet, and sends it if it may be; `false` when it has to wait.
     pub(super) fn grant(
@@ -60,16 +63,18 @@ impl Queues {
 
     /// Sends what may be sent of a session's queue, in the order of its entries.
     pub fn grant_ready(&mut self, batch: &mut Batch<'_, '_>, session: SessionId) {
+        let queue = self.queues.get(&session);
+        let Some(owner) = queue.and_then(|queue| self.owner(queue)) else {
+            return;
+        };
         let Some(queue) = self.queues.get_mut(&session) else {
             return;
         };
-        let Some(owner) = queue.owner else {
-            return;
-        };
-        if std::mem::take(&mut queue.owes_releases) && batch.outputs.is_local(owner.node) {
+        if std::mem::take(&mut queue.owes_releases) && batch.outputs.has_connection(owner) {
             let count = queue.queue.released;
             send_releases(batch, session, owner, count as usize);
         }
+        let mut allowance = batch.allowance(GRANT_COST).min(limits::GRANTS_AT_ONCE);
         loop {
             let Some(queue) = self.queues.get(&session) else {
                 return;
@@ -79,8 +84,10 @@ impl Queues {
                 return;
             }
             let from = queue.queue.granted_through.next().max(queue.queue.oldest);
-            let wanted = (room as usize).min(limits::GRANTS_AT_ONCE);
+            let wanted = (room as usize).min(allowance);
             let entries = entries(batch, session, from, wanted);
+            allowance -= entries.len();
+            batch.spend(entries.len() * GRANT_COST);
             if entries.is_empty() {
                 return;
             }
@@ -93,7 +100,7 @@ impl Queues {
             if all {
                 return;
             }
-            if wanted == limits::GRANTS_AT_ONCE {
+            if allowance == 0 {
                 // The rest follows in the next batch, so that no batch takes long.
                 batch.set_timer(batch.now, Kind::Grant, &session.0.to_be_bytes());
                 return;
@@ -118,7 +125,7 @@ fn deliver(
     queued: &Queued,
     message: Option<&Arc<ApplicationMessage>>,
 ) {
-    if !batch.outputs.is_local(owner.node) {
+    if !batch.outputs.has_connection(owner) {
         return;
     }
     let message = match message {

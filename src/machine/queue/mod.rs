@@ -8,6 +8,7 @@
 //! Invariant: what follows from a batch never depends on which queues are in memory.
 
 mod acknowledge;
+pub(super) mod full;
 mod grant;
 pub(super) mod message;
 pub(super) mod purge;
@@ -23,7 +24,7 @@ use super::batch::Batch;
 use super::effect::{ApplicationMessage, DropReason};
 use super::schema;
 use super::session;
-use crate::base::ids::SessionId;
+use crate::base::ids::{Incarnation, NodeId, Owner, SessionId};
 use crate::base::proto::state;
 use crate::session::delivery::Delivery;
 use crate::session::{Admission, Bounds, Entry, Queue, Queued, Sequence};
@@ -37,8 +38,8 @@ pub(super) struct Queues {
     queues: FxHashMap<SessionId, SessionQueue>,
     /// Queues that the batch under way has changed, or that may have room for more.
     touched: BTreeSet<SessionId>,
-    /// Clients whose session ends with the batch, because its queue was full.
-    sessions_to_end: Vec<Arc<str>>,
+    /// Incarnations that have ended while queues still name their connections as owners.
+    ended: BTreeSet<(NodeId, Incarnation)>,
 }
 
 impl Queues {
@@ -77,11 +78,29 @@ impl Queues {
         Some(&self.queues.get(&session)?.queue)
     }
 
+    /// The connections of an incarnation own no queue any more.
+    pub fn end_incarnation(&mut self, node: NodeId, incarnation: Incarnation) {
+        self.ended.insert((node, incarnation));
+    }
+
+    /// No queue names a connection of an ended incarnation any more.
+    pub fn released(&mut self, node: NodeId, incarnation: Incarnation) {
+        self.ended.remove(&(node, incarnation));
+    }
+
+    /// The connection that owns a queue in memory.
+    fn owner(&self, queue: &SessionQueue) -> Option<Owner> {
+        let has_ended = |owner: &Owner| {
+            !self.ended.is_empty() && self.ended.contains(&(owner.node, owner.incarnation))
+        };
+        queue.owner.filter(|owner| !has_ended(owner))
+    }
+
     /// Messages that would be granted to a session at once; 0 when its queue is not in memory.
     pub fn credit(&self, session: SessionId) -> u32 {
         self.queues
             .get(&session)
-            .filter(|queue| queue.has_credit())
+            .filter(|queue| queue.has_credit() && self.owner(queue).is_some())
             .map_or(0, SessionQueue::room)
     }
 
@@ -162,11 +181,11 @@ impl Queues {
                 Admission::DropNew => None,
                 Admission::DropFirstAfter(after) => first_entry(batch, session, after.next()),
                 Admission::EndSession => {
-                    let (client_id, dropped) = (queue.client_id.clone(), queue.queue.messages + 1);
+                    let dropped = match full::end_session(batch, session, &queue.client_id) {
+                        true => queue.queue.messages + 1,
+                        false => 1,
+                    };
                     batch.count_dropped(DropReason::QueueFull, dropped);
-                    if !self.sessions_to_end.contains(&client_id) {
-                        self.sessions_to_end.push(client_id);
-                    }
                     return false;
                 }
             };
@@ -190,10 +209,12 @@ impl Queues {
         queued: Queued,
         message: Option<&Arc<ApplicationMessage>>,
     ) {
+        let owned = |queue| self.owner(queue).is_some();
+        let is_owned = self.queues.get(&session).is_some_and(owned);
         let Some(queue) = self.queues.get_mut(&session) else {
             return;
         };
-        let at_once = queue.owner.is_some() && !queue.owes_releases && !queue.queue.has_ungranted();
+        let at_once = is_owned && !queue.owes_releases && !queue.queue.has_ungranted();
         let sequence = queue.queue.push(queued.size.into());
         self.touched.insert(session);
         batch.meta.count_in(queued.size);
@@ -228,11 +249,6 @@ impl Queues {
             batch.meta.count_out(queued.size);
             message::release(batch, queued.message);
         }
-    }
-
-    /// Clients whose session is to end with the batch.
-    pub fn take_sessions_to_end(&mut self) -> Vec<Arc<str>> {
-        std::mem::take(&mut self.sessions_to_end)
     }
 
     /// The next queue to be looked at when a batch ends. Looking at it may touch others.

@@ -1,20 +1,22 @@
-//! The end of queues: their rows go some at a time, so that no batch takes long; what came through groups is taken out
-//! first.
+//! The end of queues: what came to a session through groups is taken out, and the rows of an ended session go some at a
+//! time, so that no batch takes long.
 
 use super::{Queues, entries, message, received};
 use crate::base::ids::SessionId;
 use crate::base::limits;
 use crate::machine::batch::Batch;
 use crate::machine::schema;
-use crate::machine::schema::timer::Kind;
 use crate::session::{Entry, QoS, Queued, Sequence};
 
+/// Row operations that removing an entry and its reference to a message takes.
+pub(in crate::machine) const PURGE_COST: usize = 4;
+
 impl Queues {
-    /// The session has ended: its rows go, as many per batch as [`limits::PURGED_AT_ONCE`] says.
-    pub fn end_session(&mut self, batch: &mut Batch<'_, '_>, session: SessionId) {
+    /// The session has ended, and its queue with it; the entries are for [`purge`].
+    pub fn forget(&mut self, batch: &mut Batch<'_, '_>, session: SessionId) {
+        batch.tables.delete::<schema::Queue>(session);
         self.queues.remove(&session);
         self.touched.remove(&session);
-        purge(batch, session);
     }
 
     /// The unacknowledged QoS 1 messages that came to the session through groups, taken out of its queue, oldest first.
@@ -25,9 +27,10 @@ impl Queues {
         mut keep: impl FnMut(u64) -> bool,
     ) -> Vec<Queued> {
         let mut shared = Vec::new();
-        // They were granted, so they are among the first.
-        let most = usize::from(u16::MAX);
-        for (sequence, entry) in entries(batch, session, Sequence::NONE, most) {
+        // They were granted when they were put into the queue, so not more than may be under way stand before them.
+        let entries = entries(batch, session, Sequence::NONE, limits::UNDER_WAY.into());
+        batch.spend(entries.len());
+        for (sequence, entry) in entries {
             if let Entry::Queued(queued) = &entry
                 && queued.qos != QoS::ExactlyOnce
                 && let Some(group) = queued.group
@@ -43,20 +46,23 @@ impl Queues {
                 batch.tables.delete::<schema::Entry>((session, sequence));
             }
         }
+        batch.spend(shared.len() * PURGE_COST);
         shared
     }
 }
 
-/// A timer asks to go on with the rows of an ended session.
-pub(in crate::machine) fn go_on(batch: &mut Batch<'_, '_>, subject: &[u8]) {
-    if let Ok(session) = subject.try_into() {
-        purge(batch, SessionId(u64::from_be_bytes(session)));
-    }
-}
-
-fn purge(batch: &mut Batch<'_, '_>, session: SessionId) {
-    let entries = entries(batch, session, Sequence::NONE, limits::PURGED_AT_ONCE);
-    let more = entries.len() == limits::PURGED_AT_ONCE;
+/// Removes what the queue of an ended session holds from a sequence on, as much as the batch's budget allows; where to
+/// go on, if anything is left.
+#[must_use]
+pub(in crate::machine) fn purge(
+    batch: &mut Batch<'_, '_>,
+    session: SessionId,
+    from: Sequence,
+) -> Option<Sequence> {
+    let most = batch.allowance(PURGE_COST);
+    let entries = entries(batch, session, from, most);
+    let next = entries.get(most - 1).map(|(last, _)| last.next());
+    batch.spend(entries.len() * PURGE_COST);
     for (sequence, entry) in entries {
         batch.tables.delete::<schema::Entry>((session, sequence));
         if let Entry::Queued(queued) = entry {
@@ -64,13 +70,16 @@ fn purge(batch: &mut Batch<'_, '_>, session: SessionId) {
             message::release(batch, queued.message);
         }
     }
-    if more {
-        let soon = batch.now.plus(1);
-        batch.set_timer(soon, Kind::PurgeSession, &session.0.to_be_bytes());
-        return;
+    if next.is_some() {
+        return next;
     }
-    for packet_id in received::all(batch, session) {
+    // Its entries are gone, so this scan is all there is left to do.
+    let most = batch.allowance(PURGE_COST);
+    let received = received::first(batch, session, most);
+    batch.spend(received.len() * PURGE_COST);
+    let more = received.len() == most;
+    for packet_id in received {
         received::remove(batch, session, packet_id);
     }
-    batch.tables.delete::<schema::Queue>(session);
+    more.then_some(from)
 }

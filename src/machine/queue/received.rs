@@ -22,11 +22,20 @@ pub(in crate::machine) fn remove(batch: &mut Batch<'_, '_>, session: SessionId, 
 
 /// Packet ids whose PUBREL the session's client still owes.
 pub(in crate::machine) fn all(batch: &Batch<'_, '_>, session: SessionId) -> Vec<u16> {
+    first(batch, session, usize::MAX)
+}
+
+/// The first of them.
+pub(in crate::machine) fn first(
+    batch: &Batch<'_, '_>,
+    session: SessionId,
+    most: usize,
+) -> Vec<u16> {
     let mut ids = Vec::new();
     let range = Received::of_session(session);
     batch.tables.scan(&range, |(_, packet_id), _| {
         ids.push(packet_id);
-        true
+        ids.len() < most
     });
     ids
 }

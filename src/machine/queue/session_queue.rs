@@ -6,9 +6,13 @@ use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use crate::base::ids::Owner;
+use crate::base::limits;
 use crate::base::proto::state;
 use crate::machine::session::owner_of;
 use crate::session::{Bounds, DropPolicy, Entry, Queue, Sequence};
+
+/// Never more than this, see [`limits::UNDER_WAY`].
+const UNDER_WAY: NonZeroU16 = NonZeroU16::new(limits::UNDER_WAY).expect("it is not 0");
 
 pub(super) struct SessionQueue {
     pub client_id: Arc<str>,
@@ -123,6 +127,7 @@ fn receive_maximum(session: &state::Session) -> NonZeroU16 {
         .ok()
         .and_then(NonZeroU16::new)
         .unwrap_or(NonZeroU16::MAX)
+        .min(UNDER_WAY)
 }
 
 fn bounds(session: &state::Session) -> Bounds {

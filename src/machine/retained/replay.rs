@@ -48,6 +48,12 @@ impl Default for Budget {
     }
 }
 
+/// Row operations that ending a replay, or going on with one, takes.
+const REPLAY_COST: usize = 4;
+
+/// Row operations that forgetting a replayed topic takes.
+const REPLAYED_TOPIC_COST: usize = 2;
+
 /// A replay is known by its session and a number.
 type ReplayId = (SessionId, u64);
 
@@ -56,6 +62,10 @@ type ReplayId = (SessionId, u64);
 pub(in crate::machine) struct RetainedReplays {
     /// Their rows. Invariant: none of them has ended.
     rows: BTreeMap<ReplayId, state::RetainedReplay>,
+    /// Their numbers by filter: a filter of a session has at most one.
+    by_filter: BTreeMap<SessionId, BTreeMap<String, u64>>,
+    /// Those that wait for room in the queue of their session.
+    waiting: BTreeSet<ReplayId>,
     budget: Budget,
     left: Budget,
 }
@@ -75,13 +85,37 @@ impl RetainedReplays {
     /// Reads the rows again.
     pub fn restore(&mut self, backing: &dyn Backing) {
         self.rows.clear();
+        self.by_filter.clear();
+        self.waiting.clear();
         backing.rows::<schema::RetainedReplay>(&schema::Range::all(), |id, row| {
             let row = row.decode();
             if !row.ended {
-                self.rows.insert(id, row);
+                self.insert(id, row);
             }
             true
         });
+    }
+
+    fn insert(&mut self, id: ReplayId, row: state::RetainedReplay) {
+        let filters = self.by_filter.entry(id.0).or_default();
+        filters.insert(row.filter.clone(), id.1);
+        match row.due_ms {
+            0 => self.waiting.insert(id),
+            _ => self.waiting.remove(&id),
+        };
+        self.rows.insert(id, row);
+    }
+
+    fn remove(&mut self, id: ReplayId) -> Option<state::RetainedReplay> {
+        let row = self.rows.remove(&id)?;
+        self.waiting.remove(&id);
+        if let Some(filters) = self.by_filter.get_mut(&id.0) {
+            filters.remove(&row.filter);
+            if filters.is_empty() {
+                self.by_filter.remove(&id.0);
+            }
+        }
+        Some(row)
     }
 
     /// A new batch has its whole budget.
@@ -113,7 +147,7 @@ impl RetainedReplays {
         subscription: &state::Subscription,
     ) {
         let session = subscriber.session;
-        self.end(batch, session, Some(filter));
+        self.end(batch, session, filter);
         let granted = QoS::from_number(subscription.qos);
         if !subscriber.queues(granted) || granted == QoS::AtMostOnce {
             return;
@@ -142,18 +176,25 @@ impl RetainedReplays {
         let Some(id) = retained_replay::of_subject(subject) else {
             return;
         };
-        let Some(mut replay) = self.rows.remove(&id) else {
+        let subscriber = index.subscriber(id.0);
+        let live = subscriber.filter(|live| queues.load(batch, id.0, &live.client_id));
+        let Some(subscriber) = live else {
+            self.end_one(batch, id);
+            return;
+        };
+        let Some(mut replay) = self.remove(id) else {
             purge(batch, id);
             return;
         };
-        let subscriber = index.subscriber(id.0);
-        let progress = self.advance(batch, queues, subscriber.as_deref(), id, &mut replay);
+        let progress = self.advance(batch, queues, Some(&subscriber), id, &mut replay);
         self.put(batch, id, replay, progress);
+        // Others may wait for the room that it has left.
+        queues.touch(id.0);
     }
 
     /// There may be room again in a queue that replays wait for.
     pub fn resume(&mut self, batch: &mut Batch<'_, '_>, queues: &Queues, session: SessionId) {
-        if self.rows.is_empty() {
+        if self.waiting.is_empty() {
             return;
         }
         let most = self.most_waiting(queues, session);
@@ -161,12 +202,12 @@ impl RetainedReplays {
         if queue.is_none_or(|queue| queue.messages * 2 > most) {
             return;
         }
-        for number in self.numbers(session) {
-            let id = (session, number);
-            if let Some(replay) = self.rows.get(&id)
-                && replay.due_ms == 0
-            {
-                let replay = replay.clone();
+        let all = (session, 0)..=(session, u64::MAX);
+        let most = batch.allowance(REPLAY_COST);
+        let waiting: Vec<_> = self.waiting.range(all).take(most).copied().collect();
+        batch.spend(waiting.len() * REPLAY_COST);
+        for id in waiting {
+            if let Some(replay) = self.rows.get(&id).cloned() {
                 self.put(batch, id, replay, Progress::More);
             }
         }
@@ -215,7 +256,7 @@ impl RetainedReplays {
             return Progress::Full;
         }
         // Every replay of the session gets its part of the room.
-        let others = self.numbers(session).len() as u64;
+        let others = self.by_filter.get(&session).map_or(0, BTreeMap::len) as u64;
         let limits = PageLimits {
             rows: self.left.rows,
             messages: (messages / (others + 1)).max(1),
@@ -275,7 +316,7 @@ impl RetainedReplays {
             set_timer(batch, soon, id);
         }
         batch.tables.put::<schema::RetainedReplay>(id, &replay);
-        self.rows.insert(id, replay);
+        self.insert(id, replay);
     }
 
     /// A message is about to be published: what is retained of its topic goes before it into the queues of the sessions
@@ -326,34 +367,45 @@ impl RetainedReplays {
         }
     }
 
-    /// Ends the replay of a filter, or all of a session.
-    pub fn end(&mut self, batch: &mut Batch<'_, '_>, session: SessionId, filter: Option<&str>) {
-        if self.rows.is_empty() {
+    /// Ends the replay of a filter.
+    pub fn end(&mut self, batch: &mut Batch<'_, '_>, session: SessionId, filter: &str) {
+        let filters = self.by_filter.get(&session);
+        if let Some(number) = filters.and_then(|filters| filters.get(filter)) {
+            let id = (session, *number);
+            self.end_one(batch, id);
+        }
+    }
+
+    /// Ends the replays of a session, as many as the batch's budget allows; `false` when there may be more.
+    #[must_use]
+    pub fn end_all(&mut self, batch: &mut Batch<'_, '_>, session: SessionId) -> bool {
+        let most = batch.allowance(REPLAY_COST);
+        let all = (session, 0)..=(session, u64::MAX);
+        let ids: Vec<_> = self.rows.range(all).map(|(id, _)| *id).take(most).collect();
+        batch.spend(ids.len() * REPLAY_COST);
+        for id in &ids {
+            self.end_one(batch, *id);
+        }
+        ids.len() < most
+    }
+
+    fn end_one(&mut self, batch: &mut Batch<'_, '_>, id: ReplayId) {
+        let Some(mut replay) = self.remove(id) else {
+            // It had ended before.
+            purge(batch, id);
+            return;
+        };
+        if replay.due_ms != 0 {
+            let subject = retained_replay::subject(id.0, id.1);
+            batch.clear_timer(Millis(replay.due_ms), Kind::RetainedReplay, &subject);
+        }
+        if replay.replayed_topics == 0 {
+            batch.tables.delete::<schema::RetainedReplay>(id);
             return;
         }
-        for number in self.numbers(session) {
-            let id = (session, number);
-            let is_meant = |replay: &state::RetainedReplay| {
-                filter.is_none_or(|filter| replay.filter == filter)
-            };
-            if !self.rows.get(&id).is_some_and(is_meant) {
-                continue;
-            }
-            let Some(mut replay) = self.rows.remove(&id) else {
-                continue;
-            };
-            if replay.due_ms != 0 {
-                let subject = retained_replay::subject(session, number);
-                batch.clear_timer(Millis(replay.due_ms), Kind::RetainedReplay, &subject);
-            }
-            if replay.replayed_topics == 0 {
-                batch.tables.delete::<schema::RetainedReplay>(id);
-                continue;
-            }
-            replay.ended = true;
-            batch.tables.put::<schema::RetainedReplay>(id, &replay);
-            purge(batch, id);
-        }
+        replay.ended = true;
+        batch.tables.put::<schema::RetainedReplay>(id, &replay);
+        purge(batch, id);
     }
 }
 
@@ -365,6 +417,10 @@ fn enqueue(
     topic: String,
     row: state::Retained,
 ) {
+    if row.expires_at_ms.is_some_and(|at| Millis(at) < batch.now) {
+        // Its timer has not come to it yet.
+        return;
+    }
     let qos = QoS::from_number(row.qos);
     let mut storing = Storing::new(Arc::new(ApplicationMessage {
         topic,
@@ -393,18 +449,20 @@ fn set_timer(batch: &mut Batch<'_, '_>, due: Millis, (session, number): ReplayId
     batch.set_timer(due, Kind::RetainedReplay, &subject);
 }
 
-/// Removes what is left of a replay that has ended, as much per batch as [`limits::PURGED_AT_ONCE`] says.
+/// Removes what is left of a replay that has ended, as much as the batch's budget allows.
 fn purge(batch: &mut Batch<'_, '_>, id: ReplayId) {
+    let most = batch.allowance(REPLAYED_TOPIC_COST);
     let mut topics = Vec::new();
     let range = ReplayedTopic::from(id.0, id.1, "");
     batch.tables.scan(&range, |(.., topic), _| {
         topics.push(topic.to_owned());
-        topics.len() < limits::PURGED_AT_ONCE
+        topics.len() < most
     });
+    batch.spend(topics.len() * REPLAYED_TOPIC_COST);
     for topic in &topics {
         batch.tables.delete::<ReplayedTopic>((id.0, id.1, topic));
     }
-    if topics.len() == limits::PURGED_AT_ONCE {
+    if topics.len() == most {
         let soon = batch.now.plus(1);
         set_timer(batch, soon, id);
     } else {

@@ -6,6 +6,7 @@
 //! | `0x00` | the storage layer's own | | | |
 //! | `0x01` | [`Meta`] | | `state.Meta` | `meta` |
 //! | `0x02` | [`Node`] | node id | `state.Node` | `node` |
+//! | `0x03` | [`EndedIncarnation`] | node id, incarnation | `state.EndedIncarnation` | `session` |
 //! | `0x10` | [`Session`] | client id | `state.Session` | `session` |
 //! | `0x11` | [`Subscription`] | session id, filter | `state.Subscription` | `messaging` |
 //! | `0x12` | [`Will`] | client id | `state.Will` | `will` |
@@ -19,6 +20,7 @@
 //! | `0x1a` | [`Waiting`] | group id, number | `session::Entry` | `shared` |
 //! | `0x1b` | [`RetainedReplay`] | session id, number | `state.RetainedReplay` | `retained::replay` |
 //! | `0x1c` | [`ReplayedTopic`] | session id, number, topic | | `retained::replay` |
+//! | `0x1d` | [`EndedSession`] | session id | `state.EndedSession` | `messaging` |
 //! | `0x20` | [`Record`] | state-store key | `store::record` | `store` |
 //! | `0x21` | [`Watch`] | connection, state-store key | [`ClientId`] | `store::watchers` |
 //! | `0x22` | [`Replies`] | log index | `state.Replies` | `replies` |
@@ -27,6 +29,8 @@
 //! Invariant: ordinals are for ever; one is never given to another table.
 //! Invariant: only its owner writes a table. Reads for the outside are in [`super::read`].
 
+pub mod ended_incarnation;
+mod ended_session;
 mod entry;
 mod group;
 mod message;
@@ -45,9 +49,11 @@ mod subscription;
 mod table;
 pub mod timer;
 mod waiting;
-mod watch;
+pub mod watch;
 mod will;
 
+pub use ended_incarnation::EndedIncarnation;
+pub use ended_session::EndedSession;
 pub use entry::Entry;
 pub use group::Group;
 pub use message::Message;
@@ -81,6 +87,7 @@ mod tests {
         let all = [
             Meta::ORDINAL,
             Node::ORDINAL,
+            EndedIncarnation::ORDINAL,
             Session::ORDINAL,
             Subscription::ORDINAL,
             Will::ORDINAL,
@@ -94,6 +101,7 @@ mod tests {
             Waiting::ORDINAL,
             RetainedReplay::ORDINAL,
             ReplayedTopic::ORDINAL,
+            EndedSession::ORDINAL,
             Record::ORDINAL,
             Watch::ORDINAL,
             Replies::ORDINAL,

@@ -22,7 +22,7 @@ pub enum Kind {
     WillDelay = 5,
     /// A retained message expires; the subject is its topic.
     RetainedExpiry = 6,
-    /// More rows of an ended session's queue are to go; the subject is the session, big-endian.
+    /// More rows of an ended session are to go; the subject is the session, big-endian.
     PurgeSession = 7,
     /// More rows of an ended group are to go; the subject is the group, big-endian.
     PurgeGroup = 8,
@@ -30,6 +30,16 @@ pub enum Kind {
     Grant = 9,
     /// A retained replay goes on; the subject is its key in [`super::RetainedReplay`].
     RetainedReplay = 10,
+    /// More sessions are owned by connections of an ended incarnation; the subject is its key in
+    /// [`super::EndedIncarnation`].
+    ReleaseIncarnation = 11,
+    /// An ended connection still watches keys; the subject is the connection as in [`super::Watch`].
+    EndWatches = 12,
+    /// What a session without a connection was sent through groups is to go back; the subject is the session,
+    /// big-endian.
+    GiveBack = 13,
+    /// A session ends because its queue is full; the subject is the session, big-endian, and the client id.
+    QueueFull = 14,
 }
 
 impl Kind {
@@ -45,6 +55,10 @@ impl Kind {
             Kind::PurgeGroup,
             Kind::Grant,
             Kind::RetainedReplay,
+            Kind::ReleaseIncarnation,
+            Kind::EndWatches,
+            Kind::GiveBack,
+            Kind::QueueFull,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == number)

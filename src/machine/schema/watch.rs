@@ -6,7 +6,7 @@ use std::str::Utf8Error;
 
 use bytes::Bytes;
 
-use super::table::{Range, Row, Table, key, rest, take_u64};
+use super::table::{Range, Row, Table, key, only_u64, rest, take_u64};
 use crate::base::ids::{ConnectionId, Incarnation, NodeId, Owner};
 
 /// The table.
@@ -37,6 +37,22 @@ impl Table for Watch {
         };
         Some((owner, store_key))
     }
+}
+
+/// A connection as the subject of a timer.
+pub fn subject(owner: Owner) -> Vec<u8> {
+    Watch::encode((owner, b"")).split_off(1)
+}
+
+/// The inverse of [`subject`].
+pub fn of_subject(subject: &[u8]) -> Option<Owner> {
+    let (node, rest) = take_u64(subject)?;
+    let (incarnation, rest) = take_u64(rest)?;
+    Some(Owner {
+        node: NodeId(node),
+        incarnation: Incarnation(incarnation),
+        connection: ConnectionId(only_u64(rest)?),
+    })
 }
 
 impl Watch {
@@ -83,5 +99,6 @@ mod tests {
         let key = Watch::encode((owner, b"k"));
         assert_eq!(Watch::decode(&key), Some((owner, &b"k"[..])));
         assert!(has(&Watch::of_connection(owner), &key));
+        assert_eq!(of_subject(&subject(owner)), Some(owner));
     }
 }

@@ -3,12 +3,12 @@
 //! What else belongs to a session (subscriptions, queue, will, watched keys) has other owners; the order in which they
 //! act when a session begins or ends is [`super::lifecycle`]'s.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::batch::Batch;
-use super::schema;
 use super::schema::timer::Kind;
+use super::schema::{self, ended_incarnation};
 use super::subscriptions::Queueing;
 use super::tables::{Backing, Tables};
 use crate::base::ids::{ConnectionId, Incarnation, NodeId, Owner, SessionId};
@@ -40,14 +40,26 @@ impl Connected {
 #[derive(Default)]
 pub(super) struct Sessions {
     connections: BTreeMap<Owner, Connected>,
+    /// Incarnations that have ended while their connections own sessions; the rows of [`schema::EndedIncarnation`].
+    ended: BTreeSet<(NodeId, Incarnation)>,
     /// Rows of sessions.
     count: u64,
 }
 
 impl Sessions {
+    /// Reads the ended incarnations again.
+    pub fn restore_incarnations(&mut self, backing: &dyn Backing) {
+        self.ended.clear();
+        backing.rows::<schema::EndedIncarnation>(&schema::Range::all(), |id, _| {
+            self.ended.insert(id);
+            true
+        });
+    }
+
     /// Builds the index anew, and shows every session.
     pub fn restore(&mut self, backing: &dyn Backing, mut show: impl FnMut(&str, &state::Session)) {
-        *self = Sessions::default();
+        self.connections.clear();
+        self.count = 0;
         backing.rows::<schema::Session>(&schema::Range::all(), |client_id, row| {
             let row = row.decode();
             self.count += 1;
@@ -90,8 +102,49 @@ impl Sessions {
         debug_assert!(known.is_none_or(|known| &*known.client_id == client_id));
     }
 
-    /// The connections of an incarnation and their clients.
-    pub fn of_incarnation(&self, node: NodeId, incarnation: Incarnation) -> Vec<(Owner, Arc<str>)> {
+    /// Incarnations that have ended while their connections own sessions.
+    pub fn ended_incarnations(&self) -> impl Iterator<Item = (NodeId, Incarnation)> + '_ {
+        self.ended.iter().copied()
+    }
+
+    /// Whether the owner's incarnation has ended: it is no owner any more, whatever its session's row says.
+    pub fn has_ended(&self, owner: Owner) -> bool {
+        !self.ended.is_empty() && self.ended.contains(&(owner.node, owner.incarnation))
+    }
+
+    /// An incarnation has ended, and its connections still own sessions, which are released later.
+    pub fn end_incarnation(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        node: NodeId,
+        incarnation: Incarnation,
+    ) {
+        if self.ended.insert((node, incarnation)) {
+            let row = state::EndedIncarnation {};
+            batch
+                .tables
+                .put::<schema::EndedIncarnation>((node, incarnation), &row);
+        }
+        let subject = ended_incarnation::subject(node, incarnation);
+        let soon = batch.now.plus(1);
+        batch.set_timer(soon, Kind::ReleaseIncarnation, &subject);
+    }
+
+    /// No connection of an ended incarnation owns a session any more.
+    pub fn released(&mut self, batch: &mut Batch<'_, '_>, node: NodeId, incarnation: Incarnation) {
+        if self.ended.remove(&(node, incarnation)) {
+            let key = (node, incarnation);
+            batch.tables.delete::<schema::EndedIncarnation>(key);
+        }
+    }
+
+    /// The first connections of an incarnation and their clients.
+    pub fn of_incarnation(
+        &self,
+        node: NodeId,
+        incarnation: Incarnation,
+        most: usize,
+    ) -> Vec<(Owner, Arc<str>)> {
         let owner = |connection| Owner {
             node,
             incarnation,
@@ -100,6 +153,7 @@ impl Sessions {
         self.connections
             .range(owner(0)..=owner(u64::MAX))
             .map(|(owner, connected)| (*owner, connected.client_id.clone()))
+            .take(most)
             .collect()
     }
 }

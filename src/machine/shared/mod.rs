@@ -8,6 +8,7 @@
 
 mod group;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -16,25 +17,30 @@ use smallvec::SmallVec;
 use super::batch::Batch;
 use super::effect::{ApplicationMessage, DropReason, Output};
 use super::queue::message::{self, Storing};
+use super::queue::purge::PURGE_COST;
 use super::queue::{Queues, drop_policy};
 use super::schema;
 use super::schema::timer::Kind;
 use super::subscriptions::Subscriber;
 use super::tables::Backing;
 use crate::base::ids::SessionId;
-use crate::base::limits;
 use crate::base::proto::state;
 use crate::session::delivery::{Delivery, remaining_s};
 use crate::session::{DropPolicy, QoS, Queued};
 use group::{Group, GroupMember, waiting};
+
+/// Row operations that giving a waiting message to a member takes.
+const GIVE_COST: usize = 8;
 
 /// All groups; derived from the tables.
 #[derive(Default)]
 pub(super) struct SharedGroups {
     by_filter: FxHashMap<Arc<str>, Group>,
     filters: FxHashMap<u64, Arc<str>>,
-    /// The shared filters of each session, sorted. Invariant: no list is empty.
-    of_session: FxHashMap<SessionId, Vec<Arc<str>>>,
+    /// The shared filters of each session, in one order on all replicas. Invariant: no set is empty.
+    of_session: FxHashMap<SessionId, BTreeSet<Arc<str>>>,
+    /// The groups in which messages wait.
+    waiting: BTreeSet<Arc<str>>,
 }
 
 impl SharedGroups {
@@ -59,6 +65,9 @@ impl SharedGroups {
 
     fn add_group(&mut self, filter: &Arc<str>, group: Group) {
         self.filters.insert(group.id(), filter.clone());
+        if group.row.messages > 0 {
+            self.waiting.insert(filter.clone());
+        }
         self.by_filter.insert(filter.clone(), group);
     }
 
@@ -75,11 +84,7 @@ impl SharedGroups {
         let member = GroupMember::new(subscriber, row);
         group.members.insert(session, member);
         let filters = self.of_session.entry(session).or_default();
-        // In one order on all replicas, those that read it from the tables included: it is the order in which groups
-        // give their member what waits.
-        if let Err(at) = filters.binary_search(filter) {
-            filters.insert(at, filter.clone());
-        }
+        filters.insert(filter.clone());
     }
 
     /// A session subscribes to a shared filter, or does so again with other options.
@@ -111,7 +116,7 @@ impl SharedGroups {
     /// A session does not subscribe to a shared filter any more.
     pub fn leave(&mut self, batch: &mut Batch<'_, '_>, filter: &str, session: SessionId) {
         if let Some(filters) = self.of_session.get_mut(&session) {
-            filters.retain(|known| &**known != filter);
+            filters.remove(filter);
             if filters.is_empty() {
                 self.of_session.remove(&session);
             }
@@ -121,18 +126,39 @@ impl SharedGroups {
         };
         group.members.remove(&session);
         if group.members.is_empty() {
-            let id = group.id();
+            let (id, has_messages) = (group.id(), group.row.messages > 0);
             self.by_filter.remove(filter);
             self.filters.remove(&id);
+            self.waiting.remove(filter);
             batch.tables.delete::<schema::Group>(filter);
-            purge(batch, id);
+            if has_messages {
+                purge(batch, id);
+            }
         }
     }
 
-    fn put_row(&self, batch: &mut Batch<'_, '_>, filter: &str) {
-        if let Some(group) = self.by_filter.get(filter) {
-            batch.tables.put::<schema::Group>(filter, &group.row);
-        }
+    fn put_row(&mut self, batch: &mut Batch<'_, '_>, filter: &Arc<str>) {
+        let Some(group) = self.by_filter.get(filter) else {
+            return;
+        };
+        batch.tables.put::<schema::Group>(filter, &group.row);
+        match group.row.messages {
+            0 => self.waiting.remove(filter),
+            _ => self.waiting.insert(filter.clone()),
+        };
+    }
+
+    /// The first groups of a session in which messages wait.
+    fn waiting_for(&self, session: SessionId, most: usize) -> Vec<Arc<str>> {
+        let Some(filters) = self.of_session.get(&session) else {
+            return Vec::new();
+        };
+        let (few, many) = match self.waiting.len() < filters.len() {
+            true => (&self.waiting, filters),
+            false => (filters, &self.waiting),
+        };
+        let both = few.iter().filter(|filter| many.contains(*filter));
+        both.take(most).cloned().collect()
     }
 
     /// Gives a message to one member, or keeps it until one can take it.
@@ -244,23 +270,24 @@ impl SharedGroups {
         taken
     }
 
-    /// Gives a session what waits in its groups, while it can be sent it at once.
+    /// Gives a session what waits in its groups, while it can be sent it at once and the batch's budget allows it.
     pub fn give_waiting(
         &mut self,
         batch: &mut Batch<'_, '_>,
         queues: &mut Queues,
         session: SessionId,
     ) {
-        let Some(filters) = self.of_session.get(&session) else {
-            return;
-        };
-        if queues.credit(session) == 0 {
+        if self.waiting.is_empty() || queues.credit(session) == 0 {
             return;
         }
-        for filter in filters.clone() {
+        let mut allowance = batch.allowance(GIVE_COST);
+        for filter in self.waiting_for(session, allowance + 1) {
             loop {
-                let room = queues.credit(session);
+                let room = (queues.credit(session) as usize).min(allowance);
                 if room == 0 {
+                    if allowance == 0 {
+                        batch.set_timer(batch.now, Kind::Grant, &session.0.to_be_bytes());
+                    }
                     return;
                 }
                 let Some(group) = self.by_filter.get_mut(&filter) else {
@@ -270,10 +297,12 @@ impl SharedGroups {
                     break;
                 }
                 group.row.turn = session.0;
-                let taken = self.take_waiting(batch, &filter, room as usize);
+                let taken = self.take_waiting(batch, &filter, room);
                 if taken.is_empty() {
                     break;
                 }
+                allowance -= taken.len();
+                batch.spend(taken.len() * GIVE_COST);
                 for queued in taken {
                     self.give(batch, queues, &filter, session, queued);
                 }
@@ -329,11 +358,15 @@ impl SharedGroups {
         if !self.of_session.contains_key(&session) {
             return;
         }
+        let mut kept: FxHashMap<u64, bool> = FxHashMap::default();
         let shared = queues.take_shared(batch, session, |id| {
-            let filter = self.filters.get(&id);
-            let group = filter.and_then(|filter| self.by_filter.get(filter));
-            !group.is_some_and(|group| group.has_other(session, !ends))
+            *kept.entry(id).or_insert_with(|| {
+                let filter = self.filters.get(&id);
+                let group = filter.and_then(|filter| self.by_filter.get(filter));
+                !group.is_some_and(|group| group.has_other(session, !ends))
+            })
         });
+        let mut changed = BTreeSet::new();
         // The oldest goes back last, and so to the very front.
         for queued in shared.into_iter().rev() {
             let id = queued.group;
@@ -347,11 +380,43 @@ impl SharedGroups {
                     ..queued
                 };
                 group.prepend(batch, queued);
-                let others = group.members.keys().filter(|member| **member != session);
-                others.for_each(|member| queues.touch(*member));
             }
-            self.put_row(batch, &filter);
+            changed.insert(filter);
         }
+        for filter in changed {
+            self.put_row(batch, &filter);
+            self.offer(batch, queues, &filter, session);
+        }
+    }
+
+    /// Has members other than `session` looked at, because messages wait in their group: the next ones in turn, as many
+    /// as the batch's budget allows. That is enough: a member that can't take a message now has some under way, and is
+    /// looked at again when they are acknowledged.
+    fn offer(
+        &self,
+        batch: &mut Batch<'_, '_>,
+        queues: &mut Queues,
+        filter: &Arc<str>,
+        session: SessionId,
+    ) {
+        let Some(group) = self.by_filter.get(filter) else {
+            return;
+        };
+        let most = batch.allowance(GIVE_COST);
+        let others = group
+            .in_turn()
+            .filter(|(member, found)| *member != session && found.subscriber.owner().is_some());
+        let mut offered = 0;
+        for (member, _) in others.take(most) {
+            queues.touch(member);
+            offered += 1;
+        }
+        batch.spend(offered * GIVE_COST);
+    }
+
+    /// Whether a session is a member of any group.
+    pub fn has_member(&self, session: SessionId) -> bool {
+        self.of_session.contains_key(&session)
     }
 }
 
@@ -387,7 +452,7 @@ fn send(
     message: &Arc<ApplicationMessage>,
 ) {
     let owner = subscriber.owner();
-    if let Some(owner) = owner.filter(|owner| batch.outputs.is_local(owner.node)) {
+    if let Some(owner) = owner.filter(|owner| batch.outputs.has_connection(*owner)) {
         let expiry_s = message.expires_at.and_then(|at| remaining_s(at, batch.now));
         batch.outputs.push(Output::Send {
             connection: owner.connection,
@@ -406,9 +471,12 @@ pub(super) fn go_on_purging(batch: &mut Batch<'_, '_>, subject: &[u8]) {
     }
 }
 
+/// Removes what waits in an ended group, as much as the batch's budget allows.
 fn purge(batch: &mut Batch<'_, '_>, id: u64) {
-    let found = waiting(batch, id, 0, limits::PURGED_AT_ONCE);
-    let more = found.len() == limits::PURGED_AT_ONCE;
+    let most = batch.allowance(PURGE_COST);
+    let found = waiting(batch, id, 0, most);
+    let more = found.len() == most;
+    batch.spend(found.len() * PURGE_COST);
     for (number, queued) in found {
         batch.tables.delete::<schema::Waiting>((id, number));
         batch.meta.count_out(queued.size);

@@ -12,6 +12,7 @@ use super::replies::Replies;
 use super::schema;
 use super::schema::timer::Kind;
 use super::tables::Backing;
+use super::timers;
 use crate::base::ids::Owner;
 use crate::base::proto;
 use crate::base::time::Millis;
@@ -55,7 +56,7 @@ impl Store {
     }
 
     fn write_key(&self, batch: &mut Batch<'_, '_>, write: &Write<'_>, quota: &Quota) -> Reply {
-        let current = batch.tables.get::<schema::Record>(write.key);
+        let current = self.current(batch, write.key);
         let usage = batch.meta.store_usage();
         let outcome = store::apply(write, current.as_ref(), batch.now, usage, quota);
         if !matches!(outcome.row, RowChange::Unchanged) {
@@ -81,8 +82,21 @@ impl Store {
         outcome.reply
     }
 
+    /// The row of a key. One that has expired expires now, where its timer has not come to it yet.
+    fn current(&self, batch: &mut Batch<'_, '_>, store_key: &[u8]) -> Option<KeyRow> {
+        let row = batch.tables.get::<schema::Record>(store_key)?;
+        let expired = row.record().is_some_and(|row| row.is_expired(batch.now));
+        if !expired {
+            return Some(row);
+        }
+        clear_timer(batch, store_key, Some(&row));
+        self.expire(batch, store_key);
+        batch.tables.get::<schema::Record>(store_key)
+    }
+
     fn write_tombstone(&self, batch: &mut Batch<'_, '_>, store_key: &[u8], tombstone: Tombstone) {
-        batch.set_timer(tombstone.purge_at(), Kind::Tombstone, store_key);
+        let deadline = timers::whole_second(tombstone.purge_at());
+        batch.set_timer(deadline, Kind::Tombstone, store_key);
         self.notify(batch, store_key, || Change::Delete {
             version: tombstone.version.clone(),
         });
@@ -103,14 +117,21 @@ impl Store {
 
     /// Tells this node's connections that watch the key.
     fn notify(&self, batch: &mut Batch<'_, '_>, store_key: &[u8], change: impl Fn() -> Change) {
+        let mut told = None;
         for owner in self.watchers.of(store_key) {
-            if batch.outputs.is_local(owner.node) {
-                batch.outputs.push(Output::Notify {
-                    connection: owner.connection,
-                    key: Bytes::copy_from_slice(store_key),
-                    change: change(),
-                });
+            if !batch.outputs.has_connection(*owner) {
+                continue;
             }
+            // All of them share one copy.
+            let (key, change) = told
+                .get_or_insert_with(|| (Bytes::copy_from_slice(store_key), change()))
+                .clone();
+            let connection = owner.connection;
+            batch.outputs.push(Output::Notify {
+                connection,
+                key,
+                change,
+            });
         }
     }
 
@@ -136,6 +157,13 @@ impl Store {
     pub fn end_connection(&mut self, batch: &mut Batch<'_, '_>, owner: Owner) {
         self.watchers.end_connection(batch, owner);
     }
+
+    /// A timer asks to go on with what an ended connection watched.
+    pub fn go_on_ending(&mut self, batch: &mut Batch<'_, '_>, subject: &[u8]) {
+        if let Some(owner) = schema::watch::of_subject(subject) {
+            self.watchers.end_connection(batch, owner);
+        }
+    }
 }
 
 /// Takes back the timer of a row that is about to be replaced.
@@ -147,7 +175,8 @@ fn clear_timer(batch: &mut Batch<'_, '_>, store_key: &[u8], row: Option<&KeyRow>
             }
         }
         Some(KeyRow::Tombstone(tombstone)) => {
-            batch.clear_timer(tombstone.purge_at(), Kind::Tombstone, store_key);
+            let deadline = timers::whole_second(tombstone.purge_at());
+            batch.clear_timer(deadline, Kind::Tombstone, store_key);
         }
         None => {}
     }
@@ -156,7 +185,8 @@ fn clear_timer(batch: &mut Batch<'_, '_>, store_key: &[u8], row: Option<&KeyRow>
 /// A tombstone's timer is due: it goes, unless another one has taken its place.
 pub(super) fn drop_tombstone(batch: &mut Batch<'_, '_>, store_key: &[u8], deadline: Millis) {
     if let Some(KeyRow::Tombstone(tombstone)) = batch.tables.get::<schema::Record>(store_key)
-        && tombstone.purge_at() == deadline
+        // Former versions set timers to the millisecond.
+        && [timers::whole_second(tombstone.purge_at()), tombstone.purge_at()].contains(&deadline)
     {
         batch.tables.delete::<schema::Record>(store_key);
     }

@@ -7,8 +7,12 @@ use rustc_hash::FxHashMap;
 
 use crate::base::ids::Owner;
 use crate::machine::batch::Batch;
-use crate::machine::schema::{ClientId, Range, Watch};
+use crate::machine::schema::timer::Kind;
+use crate::machine::schema::{ClientId, Range, Watch, watch};
 use crate::machine::tables::Backing;
+
+/// Row operations that the end of a registration takes.
+const WATCH_COST: usize = 2;
 
 /// Who watches which key; the rows of [`Watch`] by key.
 #[derive(Default)]
@@ -78,21 +82,28 @@ impl Watchers {
         was_there
     }
 
-    /// What a connection watches ends with it.
+    /// What a connection watches ends with it, as much at once as the batch's budget allows. Until the rest has gone,
+    /// what is for the connection is for nobody.
     pub fn end_connection(&mut self, batch: &mut Batch<'_, '_>, owner: Owner) {
         if self.0.is_empty() {
             return;
         }
+        let most = batch.allowance(WATCH_COST);
         let mut watched = Vec::new();
         batch
             .tables
             .scan(&Watch::of_connection(owner), |(_, store_key), _| {
                 watched.push(store_key.to_vec());
-                true
+                watched.len() < most
             });
-        for store_key in watched {
-            self.remove(&store_key, owner);
-            batch.tables.delete::<Watch>((owner, &store_key));
+        batch.spend(watched.len() * WATCH_COST);
+        for store_key in &watched {
+            self.remove(store_key, owner);
+            batch.tables.delete::<Watch>((owner, store_key));
+        }
+        if watched.len() == most {
+            let soon = batch.now.plus(1);
+            batch.set_timer(soon, Kind::EndWatches, &watch::subject(owner));
         }
     }
 }

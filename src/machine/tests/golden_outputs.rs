@@ -76,7 +76,10 @@ fn put_reply(out: &mut Vec<u8>, reply: &Reply) {
 /// An output as bytes that no renaming changes.
 pub(super) fn put_output(out: &mut Vec<u8>, output: &Output) {
     match output {
-        Output::Reply { incarnation, reply } => {
+        // A proposal's sequence is that of the `ProposalApplied` that follows.
+        Output::Reply {
+            incarnation, reply, ..
+        } => {
             out.push(0);
             put_numbers(out, &[incarnation.0]);
             put_reply(out, reply);

@@ -1,6 +1,7 @@
 //! The machine over a map: what a batch does, that it does it once, and that memory is only derived.
 
 mod agreement;
+mod cost;
 mod damaged;
 mod golden;
 mod golden_commands;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 use prost::Message as _;
 
 use super::Machine;
+use super::batch::Budget;
 use super::effect::{Output, Reply};
 use super::store::{RequestIdentity, to_command};
 use super::tables::{Change, Tables};
@@ -39,6 +41,10 @@ struct Replica {
     index: u64,
     sequence: u64,
     now: u64,
+    /// Row operations of the last batch.
+    operations: u64,
+    /// What stands for the product's budget, restarts included.
+    budget: Budget,
 }
 
 impl Replica {
@@ -50,6 +56,8 @@ impl Replica {
             index: 0,
             sequence: 0,
             now: 1_000_000,
+            operations: 0,
+            budget: Budget::default(),
         };
         replica.run(Vec::new());
         replica
@@ -67,6 +75,7 @@ impl Replica {
         self.machine
             .apply(LogIndex(self.index), entry.into(), &mut tables)
             .expect("a batch");
+        self.operations = tables.operations();
         for (key, change) in tables.into_changes() {
             if matches!(change, Change::New(_)) {
                 assert!(!self.stored.contains_key(&key), "{key:?} is not new");
@@ -114,6 +123,24 @@ impl Replica {
         self.apply(Vec::new())
     }
 
+    /// Time stands still until nothing is due any more.
+    fn settle(&mut self) -> Vec<Output> {
+        let mut outputs = Vec::new();
+        let mut batches = 0;
+        while self.machine.next_due().0 <= self.now + 1 {
+            outputs.extend(self.pass(1));
+            batches += 1;
+            assert!(batches < 100_000, "there is no end");
+        }
+        outputs
+    }
+
+    /// Batches do as much work as this allows.
+    fn set_budget(&mut self, budget: Budget) {
+        self.budget = budget;
+        self.machine.shared.budget = budget;
+    }
+
     /// A client of another node that is sent every will.
     fn watch_wills(&mut self) {
         let watcher = command::OpenSession {
@@ -136,6 +163,7 @@ impl Replica {
     fn restart(&mut self) {
         self.machine = Machine::new(NODE, Arc::default());
         self.machine.restore(&self.stored);
+        self.machine.shared.budget = self.budget;
     }
 }
 

@@ -261,13 +261,14 @@ fn a_long_queue_of_an_ended_session_goes_some_rows_at_a_time() {
         ..durable("a", 1, 1)
     });
     replica.run(vec![subscribe("a", 1, "t", 1), close("a", 1)]);
-    let count = crate::base::limits::PURGED_AT_ONCE + 10;
+    let count = crate::base::limits::ROW_OPERATIONS_AT_ONCE;
     replica.run((0..count).map(|_| publish("t", 1, "x")).collect());
     assert_eq!(rows::<schema::Entry>(&replica), count);
     replica.pass(100_000);
-    assert_eq!(rows::<schema::Entry>(&replica), 10);
+    let left = rows::<schema::Entry>(&replica);
+    assert!(left > 0 && left < count, "{left}");
     replica.restart();
-    replica.pass(1);
+    replica.settle();
     assert_empty(&replica);
 }
 

@@ -44,6 +44,59 @@ pub enum SnapshotError {
     /// The state could not be copied.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// The thread has ended.
+    #[error("the applier has stopped")]
+    Stopped,
+}
+
+/// Why a received snapshot was not installed.
+#[derive(Debug, thiserror::Error)]
+pub enum InstallError {
+    /// The state was not replaced.
+    #[error(transparent)]
+    Replace(#[from] OpenError),
+    /// The state was replaced, but no copy could be kept. The log must not be purged then: nobody could be brought up
+    /// to date from this replica. The next start takes the copy.
+    #[error("keeping a copy of the installed snapshot: {0}")]
+    Keep(#[from] SnapshotError),
+}
+
+/// A checkpoint of the state.
+pub enum Checkpoint {
+    /// It became a snapshot earlier.
+    Kept(SnapshotMeta, Snapshot),
+    /// It lies where [`Snapshots::prepare`] said, and is no snapshot before [`Snapshots::finish`].
+    Taken { meta: SnapshotMeta, id: String },
+}
+
+/// Takes a snapshot. The thread only makes the checkpoint; what is slow about it (syncing its files, removing the
+/// snapshot that it replaces) is done beside it, so that apply goes on meanwhile.
+///
+/// # Errors
+/// When the disk or RocksDB refuses; the former snapshot stays.
+pub async fn take_snapshot(
+    applier: &StateMachineApplier,
+    snapshots: &Arc<Snapshots>,
+) -> Result<(SnapshotMeta, Snapshot), SnapshotError> {
+    let taken = applier.ask(|done| Job::Snapshot { done }).await;
+    match taken.ok_or(SnapshotError::Stopped)?? {
+        Checkpoint::Kept(meta, snapshot) => Ok((meta, snapshot)),
+        Checkpoint::Taken { meta, id } => {
+            let snapshots = Arc::clone(snapshots);
+            let finishing = tokio::task::spawn_blocking(move || finish(&snapshots, meta, &id));
+            finishing.await.map_err(std::io::Error::other)?
+        }
+    }
+}
+
+fn finish(
+    snapshots: &Snapshots,
+    meta: SnapshotMeta,
+    id: &str,
+) -> Result<(SnapshotMeta, Snapshot), SnapshotError> {
+    let bytes = encoding::meta_to(&meta).encode_to_vec();
+    let snapshot = snapshots.finish(id, bytes.into())?;
+    Ok((meta, snapshot))
 }
 
 /// What the thread is asked to do.
@@ -53,12 +106,12 @@ pub enum Job {
         done: oneshot::Sender<()>,
     },
     Snapshot {
-        done: oneshot::Sender<Result<(SnapshotMeta, Snapshot), SnapshotError>>,
+        done: oneshot::Sender<Result<Checkpoint, SnapshotError>>,
     },
     Install {
         meta: SnapshotMeta,
         database: PathBuf,
-        done: oneshot::Sender<Result<(), OpenError>>,
+        done: oneshot::Sender<Result<(), InstallError>>,
     },
     Stop {
         done: oneshot::Sender<()>,
@@ -170,7 +223,7 @@ impl Worker {
                     let _ = done.send(());
                 }
                 Job::Snapshot { done } => {
-                    let taken = busy(Phase::Snapshot, || self.snapshot());
+                    let taken = busy(Phase::Snapshot, || self.checkpoint());
                     let _ = done.send(taken);
                 }
                 Job::Install {
@@ -261,7 +314,7 @@ impl Worker {
         }
     }
 
-    fn snapshot(&mut self) -> Result<(SnapshotMeta, Snapshot), SnapshotError> {
+    fn checkpoint(&mut self) -> Result<Checkpoint, SnapshotError> {
         let meta = SnapshotMeta {
             last_log_id: self.last,
             last_membership: self.membership.clone(),
@@ -273,17 +326,15 @@ impl Worker {
         if let Some(current) = self.target.snapshots.current()
             && current.id == id
         {
-            return Ok((meta, current));
+            return Ok(Checkpoint::Kept(meta, current));
         }
         let path = self.target.snapshots.prepare(&id)?;
         self.target.state.checkpoint(&path)?;
-        let bytes = encoding::meta_to(&meta).encode_to_vec();
-        let snapshot = self.target.snapshots.finish(&id, bytes.into())?;
         self.target.metrics.snapshots_built.fetch_add(1, Relaxed);
-        Ok((meta, snapshot))
+        Ok(Checkpoint::Taken { meta, id })
     }
 
-    fn install(&mut self, meta: SnapshotMeta, database: PathBuf) -> Result<(), OpenError> {
+    fn install(&mut self, meta: SnapshotMeta, database: PathBuf) -> Result<(), InstallError> {
         self.target.state.replace(&database)?;
         match stored(&self.target.state) {
             Ok((last, membership)) if last == meta.last_log_id => {
@@ -301,9 +352,10 @@ impl Worker {
             .snapshots_installed
             .fetch_add(1, Relaxed);
         self.restored();
-        // Kept so that this replica can send it on; without it the next one is taken when needed.
-        if let Err(error) = self.snapshot() {
-            tracing::warn!(%error, "no copy of the installed snapshot was kept");
+        // Kept so that this replica can send it on: what it covers is purged from the log next. This replica has
+        // nothing else to apply meanwhile.
+        if let Checkpoint::Taken { meta, id } = self.checkpoint()? {
+            finish(&self.target.snapshots, meta, &id)?;
         }
         Ok(())
     }

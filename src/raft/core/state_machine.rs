@@ -76,7 +76,7 @@ fn stopped() -> io::Error {
 }
 
 /// What a snapshot covers.
-fn meta_of(snapshot: &Snapshot) -> io::Result<SnapshotMeta> {
+pub fn meta_of(snapshot: &Snapshot) -> io::Result<SnapshotMeta> {
     let meta = pb::SnapshotMeta::decode(snapshot.meta.clone())
         .map_err(|_| encoding::Malformed { what: "snapshot" })?;
     Ok(encoding::meta_from(meta)?)
@@ -117,6 +117,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         SnapshotBuilder {
             applier: self.applier.clone(),
             state: Arc::clone(&self.state),
+            snapshots: Arc::clone(&self.snapshots),
         }
     }
 
@@ -163,19 +164,23 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
 pub struct SnapshotBuilder {
     applier: StateMachineApplier,
     state: Arc<StateDb>,
+    snapshots: Arc<Snapshots>,
 }
 
 impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
     type SnapshotData = SnapshotData;
 
     async fn build_snapshot(&mut self) -> io::Result<SnapshotOf<TypeConfig, SnapshotData>> {
-        // Flushed here first, so that the applier, which stands still for the checkpoint, has little left to flush.
-        let state = Arc::clone(&self.state);
-        tokio::task::spawn_blocking(move || state.flush())
-            .await
-            .map_err(io::Error::other)?;
-        let built = self.applier.ask(|done| Job::Snapshot { done }).await;
-        let (meta, snapshot) = built.ok_or_else(stopped)?.map_err(io::Error::other)?;
+        // Flushed here first, so that the applier, which stands still for the checkpoint, has little left to flush. The
+        // second time flushes what came during the first, which may have taken seconds.
+        for _ in 0..2 {
+            let state = Arc::clone(&self.state);
+            tokio::task::spawn_blocking(move || state.flush())
+                .await
+                .map_err(io::Error::other)?;
+        }
+        let built = applier::take_snapshot(&self.applier, &self.snapshots).await;
+        let (meta, snapshot) = built.map_err(io::Error::other)?;
         Ok(openraft::Snapshot {
             meta,
             snapshot: SnapshotData::Kept(snapshot),

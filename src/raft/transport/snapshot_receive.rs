@@ -82,6 +82,7 @@ impl SnapshotReceiver {
         let files = begin.files.into_iter().map(|file| SnapshotFile {
             name: file.name,
             bytes: file.bytes,
+            crc: file.crc32c,
         });
         let mut incoming = self
             .snapshots

@@ -51,6 +51,7 @@ pub async fn send(
         .map(|file| pb::SnapshotFile {
             name: file.name.clone(),
             bytes: file.bytes,
+            crc32c: file.crc,
         })
         .collect();
     let listed = begin.files.clone();
@@ -126,6 +127,7 @@ async fn send_files(
             offset += chunk.data.len() as u64;
             put(Part::Chunk(chunk)).await?;
         }
+        snapshot.note_checksum(&file.name, whole)?;
         let end = pb::SnapshotFileEnd {
             file: position,
             crc32c: whole,

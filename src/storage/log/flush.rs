@@ -4,19 +4,26 @@
 //! batch holds entries or a vote, then calls back in order. There is no timer: the next batch gathers while this one
 //! syncs.
 //!
+//! A vote does not overtake the entries before it, although they are of an earlier term and nobody may need them any
+//! more. The Raft library takes a durable vote for proof that everything given to the log before it is durable, and
+//! answers the appends that wait: a former leader would count an acknowledgement that a crash takes back. So what a
+//! vote waits for is kept small instead: those who append hold back while [`super::MAX_QUEUED_BYTES`] are queued, and
+//! what is queued before a vote is written with it by one sync.
+//!
 //! Invariant: only this thread writes the log database, in the order of the queue.
 //! Invariant: a callback runs only after the sync that covers its entries. A failed write or sync ends the process.
 //! Invariant: the committed log id that is stored names an entry that the same write, or an earlier one, has stored. A
 //! mark past the durable log would have the next start apply entries that are not there.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::time::Instant;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use rocksdb::{ColumnFamily, WriteBatch, WriteOptions};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::record::{self, META_FAMILY, Meta, Record};
 use super::tail::Tail;
@@ -24,6 +31,7 @@ use crate::base::ids::GroupId;
 use crate::base::pulse::{Phase, busy};
 use crate::storage::database::Database;
 use crate::storage::fatal::fatal;
+use crate::storage::faults::{self, Step};
 use crate::storage::metrics::LogMetrics;
 
 /// Jobs that one sync covers at most.
@@ -42,8 +50,12 @@ pub enum Job {
     Append {
         group: GroupId,
         records: Vec<Record>,
+        /// What they weigh.
+        bytes: usize,
         /// Told what is durable.
         tail: Arc<Mutex<Tail>>,
+        /// Wakes those who wait for the queue to grow shorter.
+        written: Arc<Notify>,
         durable: Durable,
     },
     Vote {
@@ -71,6 +83,8 @@ pub enum Job {
         group: GroupId,
         tail: Arc<Mutex<Tail>>,
     },
+    /// Makes everything queued before it durable.
+    Sync { done: oneshot::Sender<()> },
     /// Ends the thread.
     Stop { done: oneshot::Sender<()> },
 }
@@ -81,6 +95,8 @@ enum After {
         tail: Arc<Mutex<Tail>>,
         last: u64,
         term: u64,
+        bytes: usize,
+        written: Arc<Notify>,
         durable: Durable,
     },
     Tell(oneshot::Sender<()>),
@@ -94,6 +110,8 @@ enum After {
 pub struct Flusher {
     pub db: Arc<Database>,
     pub queue: mpsc::Receiver<Job>,
+    /// Votes in the queue.
+    pub votes: Arc<AtomicUsize>,
     pub metrics: Arc<LogMetrics>,
     pub before_sync: Option<BeforeSync>,
 }
@@ -106,6 +124,7 @@ struct Gathered {
     value: Vec<u8>,
     entries: u64,
     bytes: usize,
+    votes: usize,
     sync: bool,
     stop: Option<oneshot::Sender<()>>,
 }
@@ -122,13 +141,14 @@ impl Flusher {
             };
             gathered.add(meta, first);
             let mut jobs = 1;
-            while gathered.stop.is_none() && jobs < MAX_JOBS && gathered.bytes < MAX_BYTES {
+            while gathered.stop.is_none() && self.has_room(&gathered, jobs) {
                 let Ok(job) = self.queue.try_recv() else {
                     break;
                 };
                 gathered.add(meta, job);
                 jobs += 1;
             }
+            self.votes.fetch_sub(gathered.votes, AcqRel);
             busy(Phase::Log, || {
                 self.write(&mut gathered);
                 for after in gathered.after.drain(..) {
@@ -148,8 +168,14 @@ impl Flusher {
         }
     }
 
+    /// Whether one more job joins a batch of so many.
+    fn has_room(&self, gathered: &Gathered, jobs: usize) -> bool {
+        let vote_follows = self.votes.load(Acquire) > gathered.votes;
+        vote_follows || (jobs < MAX_JOBS && gathered.bytes < MAX_BYTES)
+    }
+
     fn write(&self, gathered: &mut Gathered) {
-        if gathered.batch.is_empty() {
+        if gathered.batch.is_empty() && !gathered.sync {
             return;
         }
         let batch = std::mem::take(&mut gathered.batch);
@@ -161,9 +187,20 @@ impl Flusher {
         {
             before_sync();
         }
-        if let Err(error) = self.db.write_opt(batch, &options) {
+        faults::step(Step::LogWriting, self.db.path());
+        let result = match batch.is_empty() {
+            // Earlier writes that need not be durable by themselves have to be now.
+            true => self.db.flush_wal(true),
+            false => self.db.write_opt(batch, &options),
+        };
+        if let Err(error) = result {
             fatal("writing the log", &error);
         }
+        let written = match gathered.sync {
+            true => Step::LogSynced,
+            false => Step::LogWritten,
+        };
+        faults::step(written, self.db.path());
         if gathered.sync {
             self.metrics.fsync_us.observe_latency(started.elapsed());
         }
@@ -181,16 +218,20 @@ impl Flusher {
                 tail,
                 last,
                 term,
+                bytes,
+                written,
                 durable,
             } => {
                 {
                     let mut tail = tail.lock();
+                    tail.queued_bytes -= bytes;
                     // Entries truncated while they were queued are not the log's any more.
                     if tail.term_of(last) == Some(term) {
                         tail.flushed = tail.flushed.max(last);
                         tail.evict();
                     }
                 }
+                written.notify_waiters();
                 durable();
             }
             After::Tell(done) => {
@@ -219,6 +260,7 @@ impl Gathered {
             value,
             entries: 0,
             bytes: 0,
+            votes: 0,
             sync: false,
             stop: None,
         }
@@ -229,7 +271,9 @@ impl Gathered {
             Job::Append {
                 group,
                 records,
+                bytes,
                 tail,
+                written,
                 durable,
             } => {
                 self.put_records(group, &records);
@@ -245,10 +289,13 @@ impl Gathered {
                     tail,
                     last,
                     term,
+                    bytes,
+                    written,
                     durable,
                 });
             }
             Job::Vote { group, vote, done } => {
+                self.votes += 1;
                 self.batch.put_cf(meta, Meta::Vote.key(group), &vote);
                 self.sync = true;
                 self.after.push(After::Tell(done));
@@ -273,23 +320,37 @@ impl Gathered {
                 log_id,
                 tail,
             } => {
-                let mut value = upto.to_be_bytes().to_vec();
-                value.extend_from_slice(&log_id);
-                self.batch.put_cf(meta, Meta::Purged.key(group), &value);
-                if from <= upto {
-                    self.batch.delete_range(
-                        record::key(group, from).as_slice(),
-                        record::key(group, upto + 1).as_slice(),
-                    );
-                    self.after.push(After::DeleteFiles { group, upto });
-                }
+                self.purge(meta, group, (from, upto), &log_id);
                 let mut tail = tail.lock();
                 let written = &mut tail.written;
                 written.start = written.start.max(upto + 1);
                 written.last = written.last.filter(|(_, index)| *index > upto);
             }
             Job::Committed { group, tail } => self.put_committed(meta, group, &tail),
+            Job::Sync { done } => {
+                self.sync = true;
+                self.after.push(After::Tell(done));
+            }
             Job::Stop { done } => self.stop = Some(done),
+        }
+    }
+
+    fn purge(
+        &mut self,
+        meta: &ColumnFamily,
+        group: GroupId,
+        (from, upto): (u64, u64),
+        log_id: &[u8],
+    ) {
+        let mut value = upto.to_be_bytes().to_vec();
+        value.extend_from_slice(log_id);
+        self.batch.put_cf(meta, Meta::Purged.key(group), &value);
+        if from <= upto {
+            self.batch.delete_range(
+                record::key(group, from).as_slice(),
+                record::key(group, upto + 1).as_slice(),
+            );
+            self.after.push(After::DeleteFiles { group, upto });
         }
     }
 

@@ -8,12 +8,13 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use rocksdb::{DB, ReadOptions};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::flush::{Durable, Job};
 use super::record::{self, Record};
@@ -25,6 +26,10 @@ use crate::storage::metrics::LogMetrics;
 
 /// Read ahead of an iterator over entries on disk, bytes.
 const READ_AHEAD: usize = 1 << 20;
+
+/// Bytes of entries that may wait to become durable before those who append hold back. A vote waits for them, so they
+/// are no more than a slow disk writes in a fraction of a second.
+pub const MAX_QUEUED_BYTES: usize = 16 << 20;
 
 /// First and last of a group's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +49,10 @@ pub struct GroupLog {
     db: Arc<Database>,
     jobs: mpsc::Sender<Job>,
     tail: Arc<Mutex<Tail>>,
+    /// Votes in the queue of all groups.
+    votes: Arc<AtomicUsize>,
+    /// Told after each append that is durable.
+    written: Arc<Notify>,
     metrics: Arc<LogMetrics>,
 }
 
@@ -54,6 +63,7 @@ impl GroupLog {
         db: Arc<Database>,
         jobs: mpsc::Sender<Job>,
         tail: Tail,
+        votes: Arc<AtomicUsize>,
         metrics: Arc<LogMetrics>,
     ) -> GroupLog {
         GroupLog {
@@ -61,6 +71,8 @@ impl GroupLog {
             db,
             jobs,
             tail: Arc::new(Mutex::new(tail)),
+            votes,
+            written: Arc::new(Notify::new()),
             metrics,
         }
     }
@@ -85,6 +97,23 @@ impl GroupLog {
         self.tail.lock().bytes()
     }
 
+    /// Bytes of entries that are not durable yet.
+    pub fn bytes_queued(&self) -> usize {
+        self.tail.lock().queued_bytes
+    }
+
+    /// Waits while [`MAX_QUEUED_BYTES`] or more are not durable. Whoever takes entries in asks this first; what is
+    /// given to [`GroupLog::append`] is always taken.
+    pub async fn room(&self) {
+        loop {
+            let written = self.written.notified();
+            if self.bytes_queued() < MAX_QUEUED_BYTES || self.is_closed() {
+                return;
+            }
+            written.await;
+        }
+    }
+
     /// Whether the flush thread has ended: nothing is written any more.
     pub fn is_closed(&self) -> bool {
         self.jobs.is_closed()
@@ -106,8 +135,10 @@ impl GroupLog {
     /// # Errors
     /// When the log is closed; nothing was queued then.
     pub async fn append(&self, records: Vec<Record>, durable: Durable) -> io::Result<()> {
+        let bytes = records.iter().map(Record::weight).sum();
         {
             let mut tail = self.tail.lock();
+            tail.queued_bytes += bytes;
             if tail.last_term.is_none()
                 && let Some(first) = records.first()
                 && first.index > tail.next
@@ -123,7 +154,9 @@ impl GroupLog {
         self.send(Job::Append {
             group: self.group,
             records,
+            bytes,
             tail: Arc::clone(&self.tail),
+            written: Arc::clone(&self.written),
             durable,
         })
         .await
@@ -135,6 +168,7 @@ impl GroupLog {
     /// When the log is closed.
     pub async fn save_vote(&self, vote: Bytes) -> io::Result<()> {
         let (done, finished) = oneshot::channel();
+        self.votes.fetch_add(1, AcqRel);
         self.send(Job::Vote {
             group: self.group,
             vote: vote.clone(),
@@ -216,6 +250,17 @@ impl GroupLog {
             tail: Arc::clone(&self.tail),
         })
         .await
+    }
+
+    /// Makes everything that was given to the log before this call durable: entries, truncations, purges and marks.
+    ///
+    /// For a thread outside of the runtime, which it blocks. Returns at once when the log is closed, because that has
+    /// made everything durable.
+    pub fn sync_blocking(&self) {
+        let (done, finished) = oneshot::channel();
+        if self.jobs.blocking_send(Job::Sync { done }).is_ok() {
+            let _ = finished.blocking_recv();
+        }
     }
 
     /// Tells that everything up to `index` is applied and need not be kept in memory for that.

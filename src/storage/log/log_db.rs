@@ -7,6 +7,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
@@ -19,7 +20,7 @@ use super::group_log::GroupLog;
 use super::record::{self, META_FAMILY, Meta, Record};
 use super::tail::{Tail, Written};
 use crate::base::ids::GroupId;
-use crate::storage::data_dir::OpenError;
+use crate::storage::data_dir::{OpenError, create_dir};
 use crate::storage::database::Database;
 use crate::storage::metrics::LogMetrics;
 use crate::storage::options;
@@ -32,6 +33,7 @@ pub struct LogDb {
     db: Arc<Database>,
     jobs: mpsc::Sender<Job>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    votes: Arc<AtomicUsize>,
     metrics: Arc<LogMetrics>,
 }
 
@@ -45,6 +47,7 @@ impl LogDb {
         metrics: Arc<LogMetrics>,
         before_sync: Option<BeforeSync>,
     ) -> Result<LogDb, OpenError> {
+        create_dir(path).map_err(|error| OpenError::io(path, error))?;
         let families = [
             ("default", options::log_entries()),
             (META_FAMILY, Options::default()),
@@ -55,9 +58,11 @@ impl LogDb {
         .map_err(|error| OpenError::database(path, &error))?;
         let db = Arc::new(db);
         let (jobs, queue) = mpsc::channel(QUEUE);
+        let votes = Arc::new(AtomicUsize::new(0));
         let flusher = Flusher {
             db: Arc::clone(&db),
             queue,
+            votes: Arc::clone(&votes),
             metrics: Arc::clone(&metrics),
             before_sync,
         };
@@ -69,6 +74,7 @@ impl LogDb {
             db,
             jobs,
             thread: Mutex::new(Some(thread)),
+            votes,
             metrics,
         })
     }
@@ -85,6 +91,7 @@ impl LogDb {
             Arc::clone(&self.db),
             self.jobs.clone(),
             tail,
+            Arc::clone(&self.votes),
             Arc::clone(&self.metrics),
         ))
     }

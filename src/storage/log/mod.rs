@@ -10,7 +10,7 @@ mod record;
 mod tail;
 
 pub use flush::BeforeSync;
-pub use group_log::{Bounds, GroupLog};
+pub use group_log::{Bounds, GroupLog, MAX_QUEUED_BYTES};
 pub use log_db::LogDb;
 pub use record::Record;
 pub use tail::Mark;

@@ -81,6 +81,8 @@ pub struct Tail {
     pub last_term: Option<u64>,
     /// First index the log may hold: everything below is purged.
     pub start: u64,
+    /// Weight of the entries whose append has not been called back.
+    pub queued_bytes: usize,
     /// Highest index known durable.
     pub flushed: u64,
     /// Highest index known applied.

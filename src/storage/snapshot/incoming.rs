@@ -3,16 +3,21 @@
 //! ```text
 //! incoming/ID/NAME      a received file, whole, checked and synced
 //! incoming/ID/NAME.part a file under way
+//! incoming/ID.sums      a line for each file that was received: checksum, size, name
 //! ```
 //!
 //! Invariant: a file gets its name only when it is whole, checked and synced, so a transfer that broke off goes on with
 //! the files that are there.
+//!
+//! Files of a database never change. So when a newer snapshot replaces the one being received, files of the same name,
+//! size and checksum stay: a transfer that takes longer than the time between two snapshots comes to its end, too.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use crate::storage::data_dir::{remove_dir, sync_dir};
+use crate::storage::data_dir::{create_dir, remove_dir, sync_dir};
+use crate::storage::faults::{self, Step};
 
 /// A file of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,12 +26,38 @@ pub struct SnapshotFile {
     pub name: String,
     /// Its size in bytes.
     pub bytes: u64,
+    /// Its CRC-32C, when it is known.
+    pub crc: Option<u32>,
+}
+
+/// A line of a `.sums` file.
+fn sum_line(name: &str, bytes: u64, crc: u32) -> String {
+    format!("{crc:08x} {bytes} {name}\n")
+}
+
+/// The files that `path` lists. A line that a crash has cut is passed over.
+fn read_sums(path: &Path) -> Vec<SnapshotFile> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let whole = text.split_inclusive('\n').filter_map(|line| {
+        let mut parts = line.strip_suffix('\n')?.splitn(3, ' ');
+        let crc = u32::from_str_radix(parts.next()?, 16).ok()?;
+        let bytes = parts.next()?.parse().ok()?;
+        let name = parts.next().filter(|name| plain(name))?.to_owned();
+        Some(SnapshotFile {
+            name,
+            bytes,
+            crc: Some(crc),
+        })
+    });
+    whole.collect()
 }
 
 /// A snapshot being received, file by file.
 #[derive(Debug)]
 pub struct Incoming {
     path: PathBuf,
+    /// Where the checksums of received files are listed.
+    sums: PathBuf,
     files: Vec<SnapshotFile>,
     open: Option<Part>,
 }
@@ -42,7 +73,7 @@ struct Part {
 
 impl Incoming {
     /// Begins receiving the snapshot called `id`, made of `files`, below `root`; or goes on where an earlier attempt
-    /// broke off. What is left of other snapshots is removed.
+    /// broke off. Files of other snapshots that are the same stay; what is left of those is removed.
     ///
     /// # Errors
     /// When a name is not a plain file name, or the operating system refuses.
@@ -53,14 +84,21 @@ impl Incoming {
                 "a snapshot's names must be plain file names",
             ));
         }
+        let (path, sums) = (root.join(id), root.join(format!("{id}.sums")));
+        create_dir(&path)?;
         for entry in fs::read_dir(root)? {
-            let entry = entry?;
-            if entry.file_name().to_str() != Some(id) {
-                remove_dir(&entry.path());
+            let other = entry?.path();
+            if other.is_dir() && other != path {
+                keep_same_files(&other, &path, &sums, &files)?;
+                remove_dir(&other);
             }
         }
-        let path = root.join(id);
-        fs::create_dir_all(&path)?;
+        for entry in fs::read_dir(root)? {
+            let entry = entry?.path();
+            if entry.is_file() && entry != sums {
+                fs::remove_file(entry)?;
+            }
+        }
         for entry in fs::read_dir(&path)? {
             let entry = entry?;
             let whole = files.iter().any(|file| {
@@ -75,6 +113,7 @@ impl Incoming {
         }
         Ok(Incoming {
             path,
+            sums,
             files,
             open: None,
         })
@@ -140,12 +179,16 @@ impl Incoming {
                 if part.bytes != expected.bytes || part.crc != crc {
                     return Err(damaged("a file's size or checksum differs"));
                 }
+                faults::step(Step::FileWritten, &partial);
                 part.file.sync_all()?;
+                faults::step(Step::FileSynced, &partial);
             }
             None if expected.bytes == 0 => File::create(&partial)?.sync_all()?,
             _ => return Err(damaged("the file that ends was not begun")),
         }
-        fs::rename(partial, target)
+        fs::rename(partial, &target)?;
+        faults::step(Step::Renamed, &target);
+        append_line(&self.sums, &sum_line(&expected.name, expected.bytes, crc))
     }
 
     /// Checks that all files are here and makes the directory durable. The result is a database to install.
@@ -157,8 +200,31 @@ impl Incoming {
             return Err(damaged("files are missing"));
         }
         sync_dir(&self.path)?;
+        // Every file has its place now. When this fails, the next snapshot removes it.
+        let _ = fs::remove_file(&self.sums);
         Ok(self.path)
     }
+}
+
+/// Moves those of `wanted` that were received for the snapshot in `from` to `to`, and lists them in `sums`.
+fn keep_same_files(from: &Path, to: &Path, sums: &Path, wanted: &[SnapshotFile]) -> io::Result<()> {
+    for file in read_sums(&from.with_added_extension("sums")) {
+        let (source, target) = (from.join(&file.name), to.join(&file.name));
+        let whole = || fs::metadata(&source).is_ok_and(|found| found.len() == file.bytes);
+        if wanted.contains(&file) && !target.exists() && whole() {
+            fs::rename(&source, &target)?;
+            append_line(
+                sums,
+                &sum_line(&file.name, file.bytes, file.crc.unwrap_or(0)),
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn append_line(path: &Path, line: &str) -> io::Result<()> {
+    let mut file = File::options().create(true).append(true).open(path)?;
+    file.write_all(line.as_bytes())
 }
 
 fn damaged(text: &'static str) -> io::Error {
@@ -172,6 +238,7 @@ fn plain(name: &str) -> bool {
         && name != "."
         && name != ".."
         && !name.ends_with(".part")
+        && !name.ends_with(".sums")
         && name
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))

@@ -9,8 +9,10 @@
 //! is removed at the next start.
 //! Invariant: a snapshot that was replaced stays on disk until its last reader is done with it.
 
-use std::fs::{self, File};
+use std::collections::HashMap;
+use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -19,7 +21,10 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use super::incoming::{Incoming, SnapshotFile};
-use crate::storage::data_dir::{OpenError, remove_dir, sync_dir, write_durably};
+use crate::storage::data_dir::{OpenError, create_dir, remove_dir, sync_dir, write_durably};
+
+/// Files whose checksums are remembered.
+const MAX_CHECKSUMS: usize = 16 * 1024;
 
 /// One complete snapshot. Clones share the files.
 #[derive(Clone, Debug)]
@@ -29,6 +34,30 @@ pub struct Snapshot {
     /// What it covers, as given when it was made.
     pub meta: Bytes,
     dir: Arc<Dir>,
+    checksums: Arc<Checksums>,
+}
+
+/// Checksums of files that were read whole, of all snapshots: a file is in many of them.
+type Checksums = Mutex<HashMap<Content, u32>>;
+
+/// Tells a file's content from every other, on this machine: files of a database are written once.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Content {
+    name: String,
+    bytes: u64,
+    inode: u64,
+    modified: (i64, i64),
+}
+
+impl Content {
+    fn of(name: &str, found: &Metadata) -> Content {
+        Content {
+            name: name.to_owned(),
+            bytes: found.len(),
+            inode: found.ino(),
+            modified: (found.mtime(), found.mtime_nsec()),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -57,17 +86,35 @@ impl Snapshot {
     /// The operating system's.
     pub fn files(&self) -> io::Result<Vec<SnapshotFile>> {
         let mut files = Vec::new();
+        let checksums = self.checksums.lock();
         for entry in fs::read_dir(self.db())? {
             let entry = entry?;
             let name = entry.file_name().into_string();
             let name = name.map_err(|_| io::Error::other("a snapshot file's name is not UTF-8"))?;
+            let found = entry.metadata()?;
             files.push(SnapshotFile {
+                crc: checksums.get(&Content::of(&name, &found)).copied(),
+                bytes: found.len(),
                 name,
-                bytes: entry.metadata()?.len(),
             });
         }
         files.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(files)
+    }
+
+    /// Notes the checksum of `name`, which was read whole: later snapshots that hold the same file name it.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn note_checksum(&self, name: &str, crc: u32) -> io::Result<()> {
+        let found = fs::metadata(self.db().join(name))?;
+        let mut checksums = self.checksums.lock();
+        // The files of some snapshots; what is forgotten is sent again.
+        if checksums.len() >= MAX_CHECKSUMS {
+            checksums.clear();
+        }
+        checksums.insert(Content::of(name, &found), crc);
+        Ok(())
     }
 
     /// Up to `length` bytes of `name` from `offset`; fewer only at its end.
@@ -108,6 +155,7 @@ pub struct Snapshots {
     root: PathBuf,
     incoming: PathBuf,
     current: Mutex<Option<Snapshot>>,
+    checksums: Arc<Checksums>,
 }
 
 impl Snapshots {
@@ -118,7 +166,7 @@ impl Snapshots {
     pub fn open(data: &Path) -> Result<Snapshots, OpenError> {
         let (root, incoming) = (data.join("snapshots"), data.join("incoming"));
         for dir in [&root, &incoming] {
-            fs::create_dir_all(dir).map_err(|error| OpenError::io(dir, error))?;
+            create_dir(dir).map_err(|error| OpenError::io(dir, error))?;
         }
         let mut complete = Vec::new();
         for entry in fs::read_dir(&root).map_err(|error| OpenError::io(&root, error))? {
@@ -133,6 +181,7 @@ impl Snapshots {
         for (path, _) in &complete {
             remove_dir(path);
         }
+        let checksums = Arc::new(Checksums::default());
         let current = newest.and_then(|(path, meta)| {
             let id = path.file_name()?.to_str()?.to_owned();
             Some(Snapshot {
@@ -142,12 +191,14 @@ impl Snapshots {
                     path,
                     replaced: AtomicBool::new(false),
                 }),
+                checksums: Arc::clone(&checksums),
             })
         });
         Ok(Snapshots {
             root,
             incoming,
             current: Mutex::new(current),
+            checksums,
         })
     }
 
@@ -168,7 +219,9 @@ impl Snapshots {
         Ok(dir.join("db"))
     }
 
-    /// Makes the checkpoint prepared as `id` the current snapshot, durably, and replaces the former one.
+    /// Makes the checkpoint prepared as `id` a snapshot, durably, and the current one unless a later one is that
+    /// already (a snapshot may be installed while another one is being finished). The other one goes with its last
+    /// reader.
     ///
     /// # Errors
     /// The operating system's; the former snapshot stays current.
@@ -188,13 +241,22 @@ impl Snapshots {
                 path,
                 replaced: AtomicBool::new(false),
             }),
+            checksums: Arc::clone(&self.checksums),
         };
-        let former = self.current.lock().replace(snapshot.clone());
-        if let Some(former) = former
-            && former.id != snapshot.id
+        let mut current = self.current.lock();
+        let newer = current.take_if(|current| current.id > snapshot.id);
+        let (kept, replaced) = match newer {
+            Some(newer) => (newer, Some(snapshot.clone())),
+            None => (snapshot.clone(), current.take()),
+        };
+        if let Some(replaced) = &replaced
+            && replaced.id != kept.id
         {
-            former.dir.replaced.store(true, Relaxed);
+            replaced.dir.replaced.store(true, Relaxed);
         }
+        *current = Some(kept);
+        // Its files may go with `replaced`, which takes its time.
+        drop(current);
         Ok(snapshot)
     }
 

@@ -35,6 +35,7 @@ impl Generation {
     /// Opens or creates database `number`.
     pub fn open(data: &Path, number: u64) -> Result<Generation, OpenError> {
         let path = path(data, number);
+        data_dir::create_dir(&path).map_err(|error| OpenError::io(&path, error))?;
         let db = Database::open(&path, || DB::open(&options::state(), &path))
             .map_err(|error| OpenError::database(&path, &error))?;
         Ok(Generation {

@@ -3,6 +3,9 @@
 //! There is no write-ahead log. Applied batches wait in [`Memtables`] with the log id they go up to, and reach RocksDB
 //! as one `WriteBatch` in one column family.
 //!
+//! Invariant: RocksDB holds nothing that the log on disk does not cover. Entries are applied when a majority has them,
+//! which may be before this node's own disk has them. After a crash the log would end in what those entries replaced,
+//! and contradict the state.
 //! Invariant: RocksDB always holds a whole prefix of the applied batches. The log replays the rest after a crash.
 //! Invariant: keys that begin with `0x00` are Raft's; the machine's begin with anything else.
 //!
@@ -25,6 +28,7 @@ use super::memtable::{Memtable, Memtables, ScanEnd};
 use crate::machine::tables::{Backing, Changes};
 use crate::storage::data_dir::{self, OpenError};
 use crate::storage::fatal::fatal;
+use crate::storage::faults::{self, Step};
 
 /// First byte of the keys that are kept for Raft.
 const RESERVED: u8 = 0;
@@ -41,8 +45,13 @@ const STEP_BYTES: usize = 16 << 20;
 #[error("RocksDB: {0}")]
 pub struct CheckpointError(#[from] rocksdb::Error);
 
+/// Makes the log durable as far as it was given to the log.
+pub type Barrier = Box<dyn Fn() + Send + Sync>;
+
 /// What the writing thread shares with the state's handle.
 struct Shared {
+    /// Called before rows may become durable.
+    barrier: Barrier,
     current: ArcSwap<Generation>,
     memtables: Memtables,
 }
@@ -70,8 +79,16 @@ impl StateDb {
     /// # Errors
     /// When it can't be read, or RocksDB refuses.
     pub fn open(data: &Path) -> Result<StateDb, OpenError> {
+        StateDb::open_behind(data, Box::new(|| ()))
+    }
+
+    /// The same for a state that follows a log: `barrier` makes durable what was given to the log. It may block.
+    ///
+    /// # Errors
+    /// As for [`StateDb::open`].
+    pub fn open_behind(data: &Path, barrier: Barrier) -> Result<StateDb, OpenError> {
         let root = generation::root(data);
-        fs::create_dir_all(&root).map_err(|error| OpenError::io(&root, error))?;
+        data_dir::create_dir(&root).map_err(|error| OpenError::io(&root, error))?;
         let number = match generation::read_current(data)? {
             Some(number) => number,
             None => {
@@ -81,6 +98,7 @@ impl StateDb {
         };
         generation::remove_others(data, number)?;
         let shared = Arc::new(Shared {
+            barrier,
             current: ArcSwap::from_pointee(Generation::open(data, number)?),
             memtables: Memtables::default(),
         });
@@ -119,9 +137,11 @@ impl StateDb {
     /// Puts everything written so far on disk.
     pub fn flush(&self) {
         self.shared.memtables.drain();
-        if let Err(error) = self.shared.current.load_full().db.flush() {
+        let generation = self.shared.current.load_full();
+        if let Err(error) = generation.db.flush() {
             fatal("flushing the state", &error);
         }
+        faults::step(Step::StateFlushed, generation.db.path());
     }
 
     /// Makes `path` (which must not exist) a copy of the state as it is now, sharing files where it can.
@@ -134,6 +154,7 @@ impl StateDb {
         self.shared.memtables.drain();
         let generation = self.shared.current.load_full();
         Checkpoint::new(&*generation.db)?.create_checkpoint_with_log_size(path, 0)?;
+        faults::step(Step::CheckpointTaken, path);
         Ok(())
     }
 
@@ -150,16 +171,25 @@ impl StateDb {
         let target = generation::path(&self.data, number);
         data_dir::remove_dir(&target);
         fs::rename(replacement, &target).map_err(|error| OpenError::io(replacement, error))?;
-        let root = generation::root(&self.data);
-        data_dir::sync_dir(&root).map_err(|error| OpenError::io(&root, error))?;
+        faults::step(Step::Renamed, &target);
+        for parent in [target.parent(), replacement.parent()]
+            .into_iter()
+            .flatten()
+        {
+            data_dir::sync_dir(parent).map_err(|error| OpenError::io(parent, error))?;
+        }
         let new = Generation::open(&self.data, number)?;
+        // The log may have given way to the new state.
+        (self.shared.barrier)();
         if let Err(error) = generation::write_current(&self.data, number) {
             fatal("switching to a received snapshot", &error);
         }
         // What waits belongs to the old state. Readers may miss it for a moment: a replica that installs a snapshot
         // serves nobody.
-        self.shared.memtables.clear();
-        self.shared.current.store(Arc::new(new));
+        let new = Arc::new(new);
+        self.shared
+            .memtables
+            .replace(|| self.shared.current.store(new));
         old.remove_when_unused();
         Ok(())
     }
@@ -175,9 +205,13 @@ impl Shared {
                 None => batch.delete(key),
             }
         }
-        if let Err(error) = self.current.load().db.write_without_wal(batch) {
+        (self.barrier)();
+        let generation = self.current.load();
+        faults::step(Step::StateWriting, generation.db.path());
+        if let Err(error) = generation.db.write_without_wal(batch) {
             fatal("writing the state", &error);
         }
+        faults::step(Step::StateWritten, generation.db.path());
     }
 
     fn stored(&self, key: &[u8]) -> Option<Bytes> {

@@ -1,0 +1,135 @@
+//! Where crashes come from: a random look at the data directory at each step of the storage.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::storage::Step;
+
+/// A generator of random numbers (xorshift64*).
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % end.max(1)
+    }
+}
+
+/// What was acknowledged.
+#[derive(Clone, Default)]
+pub struct Acknowledged {
+    /// Terms of the entries that were called back, by index.
+    pub durable: BTreeMap<u64, u64>,
+    /// Term of the last vote that was saved.
+    pub vote: u64,
+    /// Terms of the committed entries, by index.
+    pub committed: Vec<u64>,
+}
+
+/// A crash.
+pub struct Image {
+    pub path: PathBuf,
+    pub step: Step,
+    pub acknowledged: Acknowledged,
+}
+
+/// What the driver and the steps of the storage share.
+pub struct Shared {
+    pub random: Random,
+    pub acknowledged: Acknowledged,
+    /// Bytes of the log's file that are durable.
+    pub synced: u64,
+    pub images: Vec<Image>,
+}
+
+pub fn wal(dir: &Path) -> Option<PathBuf> {
+    let files = fs::read_dir(dir.join("log")).ok()?;
+    let paths = files.filter_map(|file| Some(file.ok()?.path()));
+    let mut logs: Vec<PathBuf> = paths
+        .filter(|path| path.extension().is_some_and(|extension| extension == "log"))
+        .collect();
+    logs.sort();
+    logs.pop()
+}
+
+pub fn length(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |found| found.len())
+}
+
+pub fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let path = entry?.path();
+        let target = to.join(path.file_name().unwrap_or_default());
+        match path.is_dir() {
+            true => copy(&path, &target)?,
+            false => fs::copy(&path, &target).map(|_| ())?,
+        }
+    }
+    Ok(())
+}
+
+/// The files below `dir` and their sizes.
+fn listing(dir: &Path) -> BTreeMap<PathBuf, u64> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut found = BTreeMap::new();
+    for path in entries.map(|entry| entry.path()) {
+        match path.is_dir() {
+            true => found.extend(listing(&path)),
+            false => {
+                let length = length(&path);
+                found.insert(path, length);
+            }
+        }
+    }
+    found
+}
+
+pub fn cut(path: &Path, length: u64) {
+    let file = fs::File::options()
+        .write(true)
+        .open(path)
+        .expect("just copied");
+    file.set_len(length).expect("a shorter file");
+}
+
+impl Shared {
+    /// The storage is at `step`: a crash, now and then.
+    pub fn at(&mut self, data: &Path, crashes: &Path, step: Step, path: &Path) {
+        let log = wal(data).unwrap_or_default();
+        if self.random.below(3) == 0 {
+            let image = crashes.join(self.images.len().to_string());
+            // Another thread of RocksDB may work meanwhile: no moment that can be copied.
+            let before = listing(data);
+            if copy(data, &image).is_err() || listing(data) != before {
+                let _ = fs::remove_dir_all(&image);
+                return;
+            }
+            let lost = length(&log).saturating_sub(self.synced);
+            if lost > 0 && self.random.below(2) == 0 {
+                let kept = self.synced + self.random.below(lost);
+                let relative = log.strip_prefix(data).expect("below it");
+                cut(&image.join(relative), kept);
+            }
+            if step == Step::FileWritten {
+                let relative = path.strip_prefix(data).expect("below it");
+                cut(&image.join(relative), self.random.below(length(path)));
+            }
+            self.images.push(Image {
+                path: image,
+                step,
+                acknowledged: self.acknowledged.clone(),
+            });
+        }
+        if step == Step::LogSynced {
+            self.synced = length(&log);
+        }
+    }
+}

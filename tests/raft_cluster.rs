@@ -191,10 +191,11 @@ async fn a_minority_confirms_no_read_and_accepts_no_write() {
         cluster.kill(other).await;
     }
     assert!(cluster.nodes[&leader].raft.read_barrier().await.is_err());
-    let _ = cluster.nodes[&leader]
-        .raft
-        .propose(Bytes::from_static(b"a=2"))
-        .await;
+    // It waits for a majority, or for another leader.
+    let raft = &cluster.nodes[&leader].raft;
+    let proposed = raft.propose(Bytes::from_static(b"a=2"));
+    let proposed = tokio::time::timeout(Duration::from_secs(1), proposed).await;
+    assert!(!matches!(proposed, Ok(Ok(()))), "not in the log");
     assert_eq!(
         row(&*cluster.nodes[&leader].raft.backing(), "a").unwrap(),
         "1"

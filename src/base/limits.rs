@@ -89,7 +89,7 @@ pub const FORWARD_TIMEOUT: Duration = Duration::from_secs(1);
 /// Largest message between nodes, bytes.
 pub const CLUSTER_MESSAGE_BYTES: usize = 320 << 20;
 
-/// Topics whose route a connection remembers; publishers with more look the others up each time.
+/// Topics whose route a connection remembers; publishers with more find the others in the node's own cache.
 pub const CACHED_ROUTES: usize = 1024;
 
 /// A read buffer per thread. One read takes at most this much of a socket.

@@ -308,6 +308,17 @@ config! {
         format: LogFormat = LogFormat::Text, "";
     }
 
+    /// The reserve on the disk of `node.data_dir`. While less is free, this node refuses what would be stored (reason
+    /// 0x97, or the state store's quota error), and it is not ready; reads, deletions and acknowledgements go on. So do
+    /// all nodes when the cluster could not lose one more voter without it. With a quarter of the reserve left, or 512
+    /// MiB if that is less, the node stops.
+    disk: DiskConfig {
+        /// The reserve as a share of the volume; `disk.reserve_bytes` if that is less. 0: the disk is not watched.
+        reserve_percent: u64 = 5, "%", 0..=99;
+        /// The most that is reserved, whatever the volume's size.
+        reserve_bytes: u64 = 2_147_483_648, "bytes", 0..=u64::MAX;
+    }
+
     /// Replication: what the log keeps.
     raft: RaftConfig {
         /// Bytes written to the log since the last snapshot after which the next one is built.

@@ -111,6 +111,8 @@ pub(crate) struct NodeState {
     registered: AtomicBool,
     contact: Lease,
     draining: AtomicBool,
+    disk_low: AtomicBool,
+    refuses_writes: AtomicBool,
     routing_lease: RoutingLease,
     next_connection: AtomicU64,
     /// Paces new connections.
@@ -124,6 +126,8 @@ impl Default for NodeState {
             registered: AtomicBool::new(false),
             contact: Lease::default(),
             draining: AtomicBool::new(false),
+            disk_low: AtomicBool::new(false),
+            refuses_writes: AtomicBool::new(false),
             routing_lease: RoutingLease::default(),
             next_connection: AtomicU64::new(1),
             connection_rate: Mutex::default(),
@@ -165,6 +169,27 @@ impl NodeState {
     /// Whether new sessions may be opened.
     pub(crate) fn accepts_clients(&self) -> bool {
         self.is_serving() && !self.is_draining()
+    }
+
+    /// Whether this node's disk is nearly full.
+    pub(crate) fn is_disk_low(&self) -> bool {
+        self.disk_low.load(Ordering::Relaxed)
+    }
+
+    /// Sets what [`NodeState::is_disk_low`] tells.
+    pub(crate) fn set_disk_low(&self, low: bool) {
+        self.disk_low.store(low, Ordering::Relaxed);
+    }
+
+    /// Whether what would be stored is refused, because disks are nearly full. What only removes, or replaces what a
+    /// client has acknowledged, is not.
+    pub(crate) fn refuses_writes(&self) -> bool {
+        self.refuses_writes.load(Ordering::Relaxed)
+    }
+
+    /// Sets what [`NodeState::refuses_writes`] tells; returns what it told before.
+    pub(crate) fn set_refuses_writes(&self, refused: bool) -> bool {
+        self.refuses_writes.swap(refused, Ordering::Relaxed)
     }
 
     /// Whether messages may go past the log.

@@ -57,6 +57,15 @@ impl Context {
         topic.len() <= config.max_topic_bytes && !is_deeper(topic, config.max_topic_levels)
     }
 
+    /// Whether what would be stored is refused now, because disks are nearly full; counts the request that asks.
+    pub(super) fn refuses_write(&self) -> bool {
+        let refuses = self.broker.state.refuses_writes();
+        if refuses {
+            self.broker.metrics.writes_refused.increment();
+        }
+        refuses
+    }
+
     /// Whether another request must wait: a client that sends faster than the cluster commits is read more slowly.
     pub(super) fn is_busy(&self) -> bool {
         self.requests.len() >= usize::from(self.broker.settings.mqtt.receive_maximum)

@@ -8,13 +8,14 @@ use bytes::Bytes;
 use super::broker::Broker;
 use super::coordinator::Connection;
 use super::options::{ConnectionOptions, Identity, Opened};
-use super::refusal::{NO_QUORUM, Refusal};
+use super::refusal::{DISK_LOW, NO_QUORUM, Refusal};
 use crate::base::proto::command::{self, command::Kind};
 use crate::codec::{
     ConnAck, ConnAckProperties, Connect, MAX_PACKET_SIZE, PeerLimits, ReasonCode, Will, encode,
 };
 use crate::config::{MqttConfig, QueuePolicy};
 use crate::machine::effect::Reply;
+use crate::machine::read;
 use crate::mailbox::{Item, Mailbox, RequestId};
 use crate::replica::proposer::ReplyTo;
 use crate::topic::is_deeper;
@@ -121,6 +122,15 @@ impl Opening {
             let text = "the will's topic name is longer or deeper than this server takes";
             return refuse(ReasonCode::TopicNameInvalid, text);
         }
+        if broker.state.refuses_writes() && opening.adds_session(broker) {
+            broker.metrics.writes_refused.increment();
+            // MQTT 3 has no return code for a quota.
+            let reason = match connect.version.is_v5() {
+                true => ReasonCode::QuotaExceeded,
+                false => ReasonCode::ServerUnavailable,
+            };
+            return refuse(reason, DISK_LOW);
+        }
         let command = command::OpenSession {
             client_id: opening.options.client_id.to_string(),
             connection: opening.mailbox.connection.0,
@@ -145,6 +155,13 @@ impl Opening {
             return refuse(ReasonCode::ServerBusy, text);
         }
         Ok(opening)
+    }
+
+    /// Whether this CONNECT would create a durable session, as far as this node knows.
+    fn adds_session(&self, broker: &Broker) -> bool {
+        let is_durable = self.options.session_expiry > 0;
+        let known = || read::session(&*broker.services.backing, &self.options.client_id);
+        is_durable && !known().is_some_and(|session| session.durable)
     }
 
     fn new(broker: &Broker, connect: &Connect<'_>, login: Option<Login>) -> Opening {

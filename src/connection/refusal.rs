@@ -10,6 +10,9 @@ use crate::telemetry::labels::DisconnectReason;
 /// Why a node without a quorum turns clients away.
 pub(super) const NO_QUORUM: &str = "this node has no contact with the cluster's majority";
 
+/// Why nothing more is stored.
+pub(super) const DISK_LOW: &str = "a disk of the cluster is nearly full: nothing more is stored";
+
 /// The last packet for the client, and why its connection ends.
 pub(super) struct Refusal {
     /// CONNACK, or nothing.

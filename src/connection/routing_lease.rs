@@ -54,10 +54,11 @@ mod tests {
         assert!(!lease.is_valid_at(asked));
         lease.renew(asked);
         assert!(lease.is_valid_at(asked));
-        assert!(lease.is_valid_at(asked.plus(limits::ROUTING_LEASE - Duration::from_millis(1))));
+        let last = limits::ROUTING_LEASE - Duration::from_millis(1);
+        assert!(lease.is_valid_at(asked.plus(last)));
         assert!(
             !lease.is_valid_at(asked.plus(limits::ROUTING_LEASE)),
-            "asked that long ago, whenever the answer came"
+            "asked too long ago, whenever the answer came"
         );
     }
 }

@@ -37,7 +37,7 @@ pub struct ClusterStatus {
     /// The version of the machine by which the node applies the log.
     #[serde(default)]
     pub machine_version: u32,
-    /// What is wrong: nodes that were refused because their machine has another version, one text each.
+    /// What is wrong, one text each: nodes that were refused because their machine has another version, full disks.
     #[serde(default)]
     pub problems: Vec<String>,
 }

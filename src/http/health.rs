@@ -25,6 +25,9 @@ pub enum NotReady {
     /// Its incarnation is not registered, or no quorum is in reach.
     #[error("not registered with, or out of touch with, the cluster's majority")]
     NotServing,
+    /// Its disk is nearly full.
+    #[error("the disk is nearly full: nothing more is stored until there is room")]
+    DiskLow,
     /// It is about to stop.
     #[error("the node is shutting down")]
     Draining,

@@ -207,6 +207,10 @@ impl Parts {
                 }
                 Reply::Done
             }
+            Kind::NodeDisk(command) => {
+                self.nodes.set_disk(batch, command.low);
+                Reply::Done
+            }
             Kind::OpenSession(command) => self.lifecycle().open(batch, command),
             Kind::CloseSession(command) => self.lifecycle().close(batch, command),
             Kind::DeleteSession(command) => {

@@ -145,6 +145,11 @@ impl Machine {
         self.parts.nodes.live()
     }
 
+    /// Live nodes whose disks are nearly full, as they have said.
+    pub fn low_disks(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.parts.nodes.low_disks()
+    }
+
     /// Number of keys that are watched in the whole cluster.
     pub fn watched_keys(&self) -> usize {
         self.parts.store.watched_keys()

@@ -86,10 +86,13 @@ impl Nodes {
 
     /// Counts an admitted proposal as applied.
     pub fn count(&mut self, batch: &mut Batch<'_, '_>, sequence: u64) {
+        let known = self.rows.get(&batch.node);
+        let known = known.filter(|known| known.incarnation == batch.incarnation.0);
         let row = state::Node {
             incarnation: batch.incarnation.0,
             sequence,
             down: false,
+            low_disk: known.is_some_and(|known| known.low_disk),
         };
         batch.tables.put::<schema::Node>(batch.node, &row);
         self.rows.insert(batch.node, row);
@@ -99,6 +102,25 @@ impl Nodes {
     pub fn register(&mut self, batch: &mut Batch<'_, '_>, sequence: u64) {
         batch.outputs.push(Output::NodesChanged);
         self.count(batch, sequence);
+    }
+
+    /// The proposing node says whether its disk is low.
+    pub fn set_disk(&mut self, batch: &mut Batch<'_, '_>, low: bool) {
+        let Some(row) = self.rows.get_mut(&batch.node) else {
+            return;
+        };
+        row.low_disk = low;
+        batch.tables.put::<schema::Node>(batch.node, row);
+        batch.outputs.push(Output::NodesChanged);
+    }
+
+    /// Live nodes whose disks are low.
+    pub fn low_disks(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let low = self
+            .rows
+            .iter()
+            .filter(|(_, row)| row.low_disk && !row.down);
+        low.map(|(node, _)| *node)
     }
 
     /// A node was declared dead: the incarnation that has ended, if it was live.

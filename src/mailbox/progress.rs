@@ -127,6 +127,7 @@ impl Mailbox {
         let mut inner = self.inner.lock();
         inner.closed = true;
         inner.contents = Contents::default();
+        inner.aliases = Default::default();
         inner.withheld = VecDeque::new();
         inner.account();
         let publishers = std::mem::take(&mut inner.publishers);

@@ -19,6 +19,12 @@ pub enum RunError {
     /// The replica could not start.
     #[error("{0}")]
     Raft(#[from] raft::StartError),
+    /// The disk is full.
+    #[error(
+        "the disk of node.data_dir is full, {0} bytes are free: make room, or lower disk.reserve_percent; this node \
+         stops, and nothing acknowledged is lost while a majority of nodes lives"
+    )]
+    DiskFull(u64),
     /// A listener could not be opened.
     #[error("{what} can't listen on {address}: {error}")]
     Listen {

@@ -4,6 +4,7 @@ pub mod authentication;
 mod clocks;
 mod cluster;
 mod contact;
+mod disk;
 mod error;
 mod incarnation;
 mod leases;
@@ -44,6 +45,7 @@ use crate::router::Router;
 use crate::storage::{self, DataDir};
 use crate::telemetry::metrics::Metrics;
 use cluster::ClusterTasks;
+use disk::{DiskGuard, Level};
 use listen::bind;
 use process::{on, raise_descriptor_limit, signalled, threads};
 use shutdown::Node;
@@ -64,10 +66,13 @@ pub fn run(config: Config) -> Result<(), RunError> {
     let replication = threads("replication", 1)?;
     let clients = threads("clients", config.runtime.threads())?;
     let ended = clients.block_on(async {
-        let node = start(config, replication.handle()).await?;
-        signalled().await;
+        let mut node = start(config, replication.handle()).await?;
+        let full = tokio::select! {
+            () = signalled() => None,
+            space = node.disk_full() => Some(space),
+        };
         node.shutdown().await;
-        Ok(())
+        full.map_or(Ok(()), |space| Err(RunError::DiskFull(space.free_bytes)))
     });
     clients.shutdown_timeout(Duration::from_secs(1));
     replication.shutdown_timeout(Duration::from_secs(1));
@@ -175,6 +180,7 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     let config = Arc::new(config);
     let authenticator = authentication::authenticator(&config.auth).map_err(RunError::Users)?;
     authentication::announce(&config.auth);
+    check_disk(&config)?;
     // Listeners first: a port in use is found before anything is written.
     let listeners = Listeners::open(&config, replication).await?;
     let metrics = Arc::new(Metrics::default());
@@ -224,7 +230,27 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     }
     announce(&config);
     let drain = Duration::from_secs(config.shutdown.drain_s);
-    Ok(Node::new(broker, raft, drain, stop_http))
+    let (full, disk_full) = oneshot::channel();
+    let guard = DiskGuard {
+        config: config.disk.clone(),
+        source: disk::volume(config.node.data_dir.clone()),
+        broker: broker.clone(),
+        raft: raft.clone(),
+    };
+    tokio::spawn(guard.run(full));
+    Ok(Node::new(broker, raft, drain, stop_http, disk_full))
+}
+
+/// A node whose disk is full can't start: RocksDB would have to write before anything could be removed.
+fn check_disk(config: &Config) -> Result<(), RunError> {
+    let path = &config.node.data_dir;
+    match storage::Space::of(path) {
+        Ok(space) if disk::judge(&config.disk, Level::Fine, &space) == Level::Full => {
+            Err(RunError::DiskFull(space.free_bytes))
+        }
+        // Before the first start there is no directory.
+        _ => Ok(()),
+    }
 }
 
 fn new_broker(

@@ -12,6 +12,7 @@ use crate::base::proto::command;
 use crate::connection::broker::Broker;
 use crate::mailbox::{End, Item};
 use crate::raft::Raft;
+use crate::storage::Space;
 
 /// How often it is checked whether everything is drained.
 const DRAIN_CHECK_INTERVAL: Duration = Duration::from_millis(5);
@@ -32,6 +33,8 @@ pub(super) struct Node {
     /// `shutdown.drain_s`.
     drain: Duration,
     stop_http: Option<oneshot::Sender<()>>,
+    /// The disk guard's last word.
+    disk_full: oneshot::Receiver<Space>,
 }
 
 impl Node {
@@ -40,12 +43,23 @@ impl Node {
         raft: Raft,
         drain: Duration,
         stop_http: Option<oneshot::Sender<()>>,
+        disk_full: oneshot::Receiver<Space>,
     ) -> Node {
         Node {
             broker,
             raft,
             drain,
             stop_http,
+            disk_full,
+        }
+    }
+
+    /// Waits until the disk is so full that the node must stop.
+    pub(super) async fn disk_full(&mut self) -> Space {
+        match (&mut self.disk_full).await {
+            Ok(space) => space,
+            // The guard runs as long as the node.
+            Err(_) => std::future::pending().await,
         }
     }
 

@@ -61,6 +61,7 @@ impl Readiness for NodeStatus {
             ),
             ("caught_up", check(caught_up, NotReady::Behind { entries })),
             ("serving", check(state.is_serving(), NotReady::NotServing)),
+            ("disk", check(!state.is_disk_low(), NotReady::DiskLow)),
             (
                 "not_draining",
                 check(!state.is_draining(), NotReady::Draining),
@@ -82,11 +83,12 @@ impl From<ChangeError> for AdminError {
 }
 
 /// What an operator must know, one text each.
-fn problems(status: &Status) -> Vec<String> {
+fn problems(status: &Status, low_disks: &[NodeId]) -> Vec<String> {
     let refused = status.other_versions.iter();
-    refused
-        .map(|(from, why)| format!("node {from} is refused: {why}"))
-        .collect()
+    let refused = refused.map(|(from, why)| format!("node {from} is refused: {why}"));
+    let low_disks = low_disks.iter();
+    let low_disks = low_disks.map(|node| format!("the disk of node {node} is nearly full"));
+    refused.chain(low_disks).collect()
 }
 
 impl Admin for NodeStatus {
@@ -115,7 +117,7 @@ impl Admin for NodeStatus {
             applied_index: status.applied,
             members,
             machine_version: machine::VERSION,
-            problems: problems(&status),
+            problems: problems(&status, &self.broker.services.view.low_disks()),
         };
         Box::pin(std::future::ready(Ok(answer)))
     }

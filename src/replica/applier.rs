@@ -31,6 +31,7 @@ use crate::telemetry::metrics::Metrics;
 #[derive(Default)]
 pub struct View {
     live: Mutex<Vec<(NodeId, Incarnation)>>,
+    low_disks: Mutex<Vec<NodeId>>,
     applied: AtomicU64,
     usage: Mutex<Usage>,
     queues: Mutex<QueueUsage>,
@@ -43,6 +44,11 @@ impl View {
     /// Nodes whose incarnation is registered and has not ended.
     pub fn live_nodes(&self) -> Vec<(NodeId, Incarnation)> {
         self.live.lock().clone()
+    }
+
+    /// Live nodes that have said that their disks are nearly full.
+    pub fn low_disks(&self) -> Vec<NodeId> {
+        self.low_disks.lock().clone()
     }
 
     /// An applied log index. It covers every command that a connection has got the reply to.
@@ -140,6 +146,7 @@ impl Applier {
 
     fn update_nodes(&self) {
         *self.view.live.lock() = self.machine.live_nodes().collect();
+        *self.view.low_disks.lock() = self.machine.low_disks().collect();
         self.view
             .known_incarnation
             .store(self.machine.incarnation(self.local).0, Ordering::Release);

@@ -232,6 +232,8 @@ fn mailbox(connection: u64) -> Arc<Mailbox> {
         stall: Duration::ZERO,
         full: crate::config::OutboxPolicy::Disconnect,
         metrics: Arc::default(),
+        connection_bytes: 1 << 20,
+        memory: crate::mailbox::memory::NodeMemory::new(1 << 30),
     };
     let version = Version::V5;
     Mailbox::new(

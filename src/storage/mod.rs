@@ -14,6 +14,7 @@ mod log;
 pub mod metrics;
 mod options;
 mod snapshot;
+mod space;
 mod state;
 
 pub use data_dir::{DataDir, FORMAT, OpenError};
@@ -23,4 +24,5 @@ pub use fatal::{EXIT_IO, fatal};
 pub use faults::{Step, listen};
 pub use log::{BeforeSync, Bounds, GroupLog, LogDb, MAX_QUEUED_BYTES, Mark, Record};
 pub use snapshot::{Incoming, Snapshot, SnapshotFile, Snapshots};
+pub use space::Space;
 pub use state::{CheckpointError, StateDb};

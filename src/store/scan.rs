@@ -111,8 +111,8 @@ impl<'g> Page<'g> {
         }
     }
 
-    /// Shows the next row to the page, whose value takes `value_bytes`; `is_there` is false for a tombstone and for a key
-    /// whose time is over. Returns whether to go on.
+    /// Shows the next row to the page, whose value takes `value_bytes`; `is_there` is false for a tombstone and for a
+    /// key whose time is over. Returns whether to go on.
     pub fn visit(&mut self, key: &[u8], value_bytes: usize, is_there: bool) -> bool {
         if self.is_full() {
             // Only now is it known that another page is needed.

@@ -100,6 +100,8 @@ labels! {
         QueueFull = "queue_full",
         /// A state store request from an MQTT 3 client, which cannot be answered.
         Unanswerable = "unanswerable",
+        /// Disks are nearly full, so nothing more is stored (QoS 0).
+        DiskLow = "disk_low",
         /// Its topic name is longer or has more levels than this server takes.
         TopicRefused = "topic_refused",
     }

@@ -163,6 +163,14 @@ metrics! {
     clock_off_ms: Gauge;
     /// On the leader: nodes whose wall clock is off by more than five seconds.
     clocks_wrong: Gauge;
+    /// Bytes that may still be written to the volume of the data directory.
+    disk_free_bytes: Gauge;
+    /// 1 while less than the reserve is free on this node's disk; see `disk.reserve_percent`. `/readyz` is 503 then.
+    disk_low: Gauge;
+    /// 1 while this node refuses what would be stored, because its own disk or those of other voters are low.
+    writes_refused_now: Gauge;
+    /// Requests that were refused for that reason.
+    writes_refused: Counter;
     /// Threads that have not come round for five seconds; the log names them, and what they were doing. Above 0 the
     /// process ends after `node.stuck_s`.
     threads_stuck: Gauge;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use super::context::{Context, Flow};
 use super::end::Ended;
+use super::refusal::DISK_LOW;
 use super::route_cache::{CurrentRoute, RouteCache};
 use super::sys;
 use crate::base::ids::LogIndex;
@@ -19,7 +20,7 @@ use crate::codec::{PacketId, Publish, QoS, ReasonCode};
 use crate::machine::effect::Reply;
 use crate::mailbox::RequestId;
 use crate::mailbox::back_pressure::BackPressureState;
-use crate::telemetry::labels::DropReason;
+use crate::telemetry::labels::{DisconnectReason, DropReason};
 use aliases::TopicAliases;
 use exchanges::Exchanges;
 
@@ -104,6 +105,11 @@ impl Publishing {
             if context.is_busy() || exchanges.is_on_the_way(peers) {
                 return Flow::Retry;
             }
+            if is_stored(publish) && context.refuses_write() {
+                let dropped = &context.broker.metrics.messages_dropped;
+                dropped.of(DropReason::DiskLow).increment();
+                return Flow::Continue;
+            }
             return exchanges.propose(context, topic, publish);
         };
         if !self.has_routing_lease {
@@ -149,6 +155,9 @@ impl Publishing {
         let Some(route) = direct_route(routes, exchanges, context, topic, publish) else {
             if exchanges.awaits_confirmation() {
                 return Ok(Flow::Retry);
+            }
+            if is_stored(publish) && context.refuses_write() {
+                return refuse_stored(context, publish.qos, packet_id);
             }
             let flow = exchanges.propose(context, topic, publish);
             if flow == Flow::Continue {
@@ -239,6 +248,26 @@ impl Publishing {
 fn count_refused_topic(context: &Context) {
     let dropped = &context.broker.metrics.messages_dropped;
     dropped.of(DropReason::TopicRefused).increment();
+}
+
+/// Whether a message that goes through the log adds to what is stored. One that deletes a retained message makes room.
+fn is_stored(publish: &Publish<'_>) -> bool {
+    !(publish.retain && publish.payload.is_empty())
+}
+
+/// Refuses a message because disks are nearly full. MQTT 3 has no reason to give with an acknowledgement, so its
+/// connection ends: the client keeps the message.
+fn refuse_stored(context: &mut Context, qos: QoS, packet_id: PacketId) -> Result<Flow, Ended> {
+    let reason = ReasonCode::QuotaExceeded;
+    if !context.options.version.is_v5() {
+        return Err(Ended::disconnect(
+            DisconnectReason::Refused,
+            reason,
+            DISK_LOW,
+        ));
+    }
+    context.acknowledge(packet_id, qos, reason, Some(DISK_LOW));
+    Ok(Flow::Continue)
 }
 
 /// The route of a message that goes past the log; `None` when it must go through the log.

@@ -152,3 +152,35 @@ fn topics_of_the_broker_are_refused() {
     let length = 2 + 1 + 1 + 3 + "$SYS is the broker's own".len() as u8;
     assert_eq!(client.sent()[..5], [0x40, length, 0, 7, 0x87]);
 }
+
+/// Disks are nearly full: what would be stored is refused, the rest goes on.
+#[test]
+fn p12_a_message_that_would_be_stored_is_refused_while_disks_are_low() {
+    let mut client = Client::new(false);
+    client.context.broker.state.set_refuses_writes(true);
+    assert_eq!(client.publish(QoS::AtLeastOnce, true), Flow::Continue);
+    let sent = client.sent();
+    assert_eq!((sent[0], &sent[2..5]), (0x40, &[0, 7, 0x97][..]));
+    assert_eq!(client.publish(QoS::ExactlyOnce, true), Flow::Continue);
+    let sent = client.sent();
+    assert_eq!((sent[0], &sent[2..5]), (0x50, &[0, 7, 0x97][..]));
+    assert_eq!(client.publish(QoS::AtMostOnce, true), Flow::Continue);
+    assert_eq!(client.context.requests.len(), 0, "nothing is proposed");
+    let metrics = &client.context.broker.metrics;
+    assert_eq!(metrics.writes_refused.get(), 3);
+    assert_eq!(metrics.messages_dropped.of(DropReason::DiskLow).get(), 1);
+    // Past the log nothing is stored.
+    assert_eq!(client.publish(QoS::AtLeastOnce, false), Flow::Continue);
+    assert_eq!(client.sent(), [0x40, 3, 0, 7, 0x10]);
+    let mut deletion = publish(QoS::AtLeastOnce, true);
+    deletion.payload = b"";
+    let topic = deletion.topic;
+    let flow = client
+        .publishing
+        .handle_publish(&mut client.context, topic, &deletion, false);
+    assert!(matches!(flow, Ok(Flow::Continue)));
+    assert_eq!(client.context.requests.len(), 1, "it makes room");
+    client.context.broker.state.set_refuses_writes(false);
+    client.publish(QoS::AtLeastOnce, true);
+    assert_eq!(client.context.requests.len(), 2);
+}

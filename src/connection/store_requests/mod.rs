@@ -24,7 +24,9 @@ use crate::replica::reader::Query;
 use crate::router::{Message, Origin};
 use crate::store::fingerprint::Fingerprint;
 use crate::store::request::Write;
-use crate::store::{self, Properties, Reply, StoreError, WriteAction, notify, reply, topics};
+use crate::store::{
+    self, Properties, Quota, Reply, StoreError, WriteAction, notify, reply, topics,
+};
 use crate::telemetry::labels::{DisconnectReason, DropReason, Outcome, Verb};
 use request::StoreRequest;
 
@@ -104,6 +106,13 @@ impl StoreRequests {
         Ended::disconnect(DisconnectReason::Protocol, reason, text)
     }
 
+    /// Whether a SET is refused because disks are nearly full. One that comes again goes on: it may have been carried
+    /// out the first time, and is then answered as it was; if not, [`propose_write`] leaves it no room.
+    fn is_refused(&self, context: &Context, publish: &Publish<'_>, write: &Write<'_>) -> bool {
+        let is_set = matches!(write.action, WriteAction::Set { .. });
+        is_set && !publish.dup && context.refuses_write()
+    }
+
     /// Proposes or reads what the request asks for, or answers at once when it is wrong.
     fn start(
         &mut self,
@@ -120,6 +129,11 @@ impl StoreRequests {
             }
         };
         match parsed {
+            store::Request::Write(write) if self.is_refused(context, publish, &write) => {
+                request.verb = Verb::Set;
+                self.answer(context, &request, &Reply::Error(StoreError::QuotaExceeded));
+                Flow::Continue
+            }
             store::Request::Write(write) => {
                 propose_write(context, publish, &properties, &write, request)
             }
@@ -291,7 +305,14 @@ fn propose_write(
             properties.fencing_token,
         ),
     };
-    let quota = context.broker.settings.store_quota;
+    let quota = match context.broker.state.refuses_writes() {
+        // Less than anything takes: only what does not grow is accepted.
+        true => Quota {
+            max_keys: 1,
+            max_bytes: 1,
+        },
+        false => context.broker.settings.store_quota,
+    };
     let command = to_command(write, &context.options.client_id, &identity, quota);
     let submit = match is_urgent {
         true => Proposer::submit_urgent,

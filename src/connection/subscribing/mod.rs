@@ -77,6 +77,11 @@ impl Subscribing {
             });
         }
         let packet_id = subscribe.packet_id;
+        if context.is_durable && !subscriptions.is_empty() && context.refuses_write() {
+            reasons.fill(ReasonCode::QuotaExceeded);
+            send_suback(context, packet_id, &reasons);
+            return Flow::Continue;
+        }
         if subscriptions.is_empty() {
             send_suback(context, packet_id, &reasons);
             return Flow::Continue;

@@ -9,7 +9,8 @@
 //! Invariant: no page looks at more than [`PAGE_ROWS`] or [`PAGE_BYTES`], or finds more than [`PAGE_MESSAGES`], and the
 //! next one follows when the client has got this one. So what a client asks for costs no more than what it reads.
 //! Invariant: a page is read while everything that was taken out of the mailbox before is on its way already, and what
-//! is in the mailbox follows it. So no message comes before an older one of its topic that the page has found (P5).
+//! is in the mailbox follows it. So a change of a retained message never comes before the older message that the page
+//! has found (P5). A message that is not retained may come first if it was taken out before its topic's turn came.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -71,9 +72,15 @@ pub(super) struct Reading<'a> {
     pub(super) is_durable: bool,
 }
 
-/// The replays of a connection. Boxed, because most connections have none.
+/// The replays of a connection.
 #[derive(Debug, Default)]
-pub(super) struct RetainedReplays(Option<Box<Replays>>);
+pub(super) struct RetainedReplays {
+    /// Boxed, because most connections have none.
+    replays: Option<Box<Replays>>,
+    /// How much the client must have got before the next page. It outlasts the replays, so that a client gets no more by
+    /// subscribing again and again.
+    next_at: u64,
+}
 
 #[derive(Debug, Default)]
 struct Replays {
@@ -83,8 +90,6 @@ struct Replays {
     /// Those under way, in order; some may have ended, but never the first.
     ready: VecDeque<ReplayId>,
     last_number: u64,
-    /// How much the client must have got before the next page.
-    next_at: u64,
     /// Bytes of `by_filter`, about.
     bytes: usize,
 }
@@ -104,9 +109,9 @@ impl RetainedReplays {
     ) {
         for (subscription, is_new) in subscriptions.into_iter().zip(new) {
             if subscription.sends_retained(*is_new) {
-                let replays = self.0.get_or_insert_default();
+                let replays = self.replays.get_or_insert_default();
                 replays.start(request_id, subscription, index);
-            } else if let Some(replays) = &mut self.0
+            } else if let Some(replays) = &mut self.replays
                 && let Some(replay) = replays.by_filter.get_mut(&subscription.filter)
             {
                 replay.subscription = subscription;
@@ -117,7 +122,7 @@ impl RetainedReplays {
 
     /// A subscription has ended.
     pub(super) fn unsubscribed(&mut self, filter: &str) {
-        if let Some(replays) = &mut self.0 {
+        if let Some(replays) = &mut self.replays {
             replays.remove(filter);
         }
         self.tidy();
@@ -125,7 +130,7 @@ impl RetainedReplays {
 
     /// A SUBSCRIBE is acknowledged: its replays begin.
     pub(super) fn acknowledged(&mut self, request_id: RequestId) {
-        if let Some(replays) = &mut self.0 {
+        if let Some(replays) = &mut self.replays {
             let begin = replays.unacknowledged.remove(&request_id);
             replays.ready.extend(begin.into_iter().flatten());
         }
@@ -134,26 +139,24 @@ impl RetainedReplays {
 
     /// Whether a page is to be read, for a client that has got so many bytes; `None` if it has got everything.
     pub(super) fn is_due(&self, drained: Option<u64>) -> bool {
-        self.0.as_ref().is_some_and(|replays| {
-            !replays.ready.is_empty() && drained.is_none_or(|drained| drained >= replays.next_at)
-        })
+        self.is_ready() && drained.is_none_or(|drained| drained >= self.next_at)
     }
 
     /// Whether a replay is under way.
     pub(super) fn is_ready(&self) -> bool {
-        self.0
+        self.replays
             .as_ref()
             .is_some_and(|replays| !replays.ready.is_empty())
     }
 
     /// Bytes that are kept, about.
     pub(super) fn bytes(&self) -> usize {
-        self.0.as_ref().map_or(0, |replays| replays.bytes)
+        self.replays.as_ref().map_or(0, |replays| replays.bytes)
     }
 
     /// Reads the next page into empty buffers.
     pub(super) fn read_page(&mut self, to: Reading<'_>, contents: &mut Contents) {
-        let Some(replays) = &mut self.0 else {
+        let Some(replays) = &mut self.replays else {
             return;
         };
         let Some((filter, _)) = replays.ready.front().cloned() else {
@@ -167,18 +170,18 @@ impl RetainedReplays {
                 replays.remove(&filter);
             }
         }
-        replays.next_at = to.mailbox.drained() + contents.packets.len() as u64;
+        self.next_at = to.mailbox.drained() + contents.packets.len() as u64;
         self.tidy();
     }
 
     /// Keeps nothing of what has ended.
     fn tidy(&mut self) {
-        let Some(replays) = &mut self.0 else {
+        let Some(replays) = &mut self.replays else {
             return;
         };
         replays.drop_ended();
         if replays.by_filter.is_empty() && replays.unacknowledged.is_empty() {
-            self.0 = None;
+            self.replays = None;
         }
     }
 }

@@ -65,6 +65,19 @@ fn a_session_with_a_new_owner_owes_nothing() {
     assert_eq!(context.requests.len(), 0);
 }
 
+#[test]
+fn p12_durable_sessions_get_no_subscriptions_while_disks_are_low() {
+    for (is_durable, proposed) in [(true, 0), (false, 1)] {
+        let (mut subscribing, mut context) =
+            (Subscribing::default(), Context::for_tests(is_durable));
+        context.broker.state.set_refuses_writes(true);
+        handle(&mut subscribing, &mut context, SUBSCRIBE);
+        assert_eq!(context.requests.len(), proposed);
+        let refused = context.take_acknowledgements();
+        assert_eq!(refused == b"\x90\x04\0\x05\0\x97", is_durable);
+    }
+}
+
 /// A connection of a node that has a retained message of each topic, in log entry 1.
 fn with_retained(topics: &[String], payload: &[u8]) -> Context {
     let mut context = Context::for_tests(false);
@@ -252,6 +265,15 @@ fn a_client_that_is_behind_gets_the_next_page_when_it_has_got_as_much() {
     assert!(!subscribing.wants_retained(&context, true));
     context.mailbox.progress(0, &mut context.wake);
     assert!(subscribing.wants_retained(&context, true));
+    // Nor does it get more by subscribing again and again.
+    page(&mut subscribing, &context);
+    for index in 10..20 {
+        handle(&mut subscribing, &mut context, &unsubscribe("#"));
+        subscribing.handle_reply(&mut context, 0, &Reply::Unsubscribed(vec![true]));
+        handle(&mut subscribing, &mut context, &subscribe("#", 2));
+        subscribing.handle_reply(&mut context, 0, &subscribed(index, true));
+        assert!(!subscribing.wants_retained(&context, true));
+    }
 }
 
 /// What is delivered while a page is read follows it (P5), and nobody who delivers waits for the page.

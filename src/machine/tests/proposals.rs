@@ -235,3 +235,20 @@ fn replicas_agree_byte_for_byte_wherever_they_were_restarted() {
         assert_eq!(run(Some(step)), whole, "restarted before step {step}");
     }
 }
+
+#[test]
+fn a_node_says_that_its_disk_is_low_and_a_new_incarnation_says_it_again() {
+    let mut replica = Replica::new();
+    let low = |low| Kind::NodeDisk(command::NodeDisk { low });
+    let outputs = replica.run(vec![low(true)]);
+    let tells = |output: &Output| matches!(output, Output::NodesChanged);
+    assert!(outputs.iter().any(tells), "{outputs:?}");
+    replica.run(Vec::new());
+    replica.restart();
+    assert_eq!(replica.machine.low_disks().collect::<Vec<_>>(), [NODE]);
+    replica.apply(vec![proposal(NODE, Incarnation(8), 1, Vec::new())]);
+    assert_eq!(replica.machine.low_disks().count(), 0);
+    replica.apply(vec![proposal(NODE, Incarnation(8), 2, vec![low(true)])]);
+    replica.apply(vec![proposal(NODE, Incarnation(8), 3, vec![low(false)])]);
+    assert_eq!(replica.machine.low_disks().count(), 0);
+}

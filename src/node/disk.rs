@@ -1,0 +1,281 @@
+//! The disk guard: what is to be stored is refused before a disk is full.
+//!
+//! All replicas store everything, so all disks fill together, and a replica whose disk is full must stop. Each node
+//! looks at its volume once a second and tells the others through the log when its state changes. While its own disk
+//! is low, or too many others are, a node refuses what would be stored; reads, deletions, acknowledgements, the ends of
+//! sessions and expiry go on, and make room. See docs/spec/replication.md, Disk guard.
+//!
+//! Invariant: a node stops in order before RocksDB has to stop it.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use crate::base::ids::NodeId;
+use crate::base::proto::command::{self, command::Kind};
+use crate::config::DiskConfig;
+use crate::connection::broker::Broker;
+use crate::raft::{Raft, Role};
+use crate::storage::Space;
+
+/// How often the disk is looked at.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long the others may take to learn of a change before they are told again.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The disk has room again when this many quarters of the reserve are free.
+const RECOVERED_QUARTERS: u64 = 5;
+
+/// A node stops when a quarter of the reserve is left, or this many bytes.
+const STOP_AT_BYTES: u64 = 512 << 20;
+
+/// Files that must be free, or one in a hundred if that is less. RocksDB needs dozens.
+const RESERVED_FILES: u64 = 10_000;
+
+/// How full the disk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Level {
+    /// There is room.
+    Fine,
+    /// The reserve is touched.
+    Low,
+    /// The node must stop.
+    Full,
+}
+
+/// The reserve of a volume, bytes: a share of it, or a fixed size if that is less.
+fn reserve(config: &DiskConfig, space: &Space) -> u64 {
+    let percent = u128::from(config.reserve_percent);
+    let share = u128::from(space.total_bytes) * percent / 100;
+    u64::try_from(share).map_or(config.reserve_bytes, |share| {
+        share.min(config.reserve_bytes)
+    })
+}
+
+/// How full a disk is that was found `before` the last time.
+pub(super) fn judge(config: &DiskConfig, before: Level, space: &Space) -> Level {
+    let reserve = reserve(config, space);
+    let files = RESERVED_FILES.min(space.total_files / 100);
+    if space.free_bytes < (reserve / 4).min(STOP_AT_BYTES) || space.free_files < files / 4 {
+        return Level::Full;
+    }
+    // What was low must recover by more than what a deletion gives back at once.
+    let quarters = match before {
+        Level::Fine => 4,
+        _ => RECOVERED_QUARTERS,
+    };
+    let is_below = |free: u64, wanted: u64| free < wanted.saturating_mul(quarters) / 4;
+    match is_below(space.free_bytes, reserve) || is_below(space.free_files, files) {
+        true => Level::Low,
+        false => Level::Fine,
+    }
+}
+
+/// Whether the cluster must not store more: so many voters have low disks that it could not lose a further one.
+fn refuses(voters: usize, low: usize) -> bool {
+    let wanted = (voters / 2 + 2).min(voters);
+    voters - low.min(voters) < wanted
+}
+
+/// Where the room is read.
+pub(super) type Source = Arc<dyn Fn() -> io::Result<Space> + Send + Sync>;
+
+/// The volume of the data directory.
+pub(super) fn volume(path: PathBuf) -> Source {
+    Arc::new(move || Space::of(&path))
+}
+
+/// Looks at this node's disk.
+pub(super) struct DiskGuard {
+    pub(super) config: DiskConfig,
+    pub(super) source: Source,
+    pub(super) broker: Arc<Broker>,
+    pub(super) raft: Raft,
+}
+
+impl DiskGuard {
+    /// Runs until the node stops, and says so once the node must stop because its disk is full.
+    pub(super) async fn run(self, full: oneshot::Sender<Space>) {
+        let mut level = Level::Fine;
+        loop {
+            if let Some(space) = self.look().await {
+                level = self.note(level, &space);
+                if level == Level::Full {
+                    // The receiver is gone only when the node stops anyway.
+                    let _ = full.send(space);
+                    return;
+                }
+            }
+            self.report(level).await;
+            self.update(level);
+            tokio::time::sleep(INTERVAL).await;
+        }
+    }
+
+    async fn look(&self) -> Option<Space> {
+        let source = self.source.clone();
+        let found = tokio::task::spawn_blocking(move || source()).await;
+        match found {
+            Ok(Ok(space)) => Some(space),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the room on the disk can't be read");
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
+    fn note(&self, before: Level, space: &Space) -> Level {
+        let metrics = &self.broker.metrics;
+        metrics.disk_free_bytes.set(space.free_bytes);
+        let level = judge(&self.config, before, space);
+        metrics.disk_low.set(u64::from(level != Level::Fine));
+        if level != before {
+            let free_bytes = space.free_bytes;
+            let free_files = space.free_files;
+            match level {
+                Level::Fine => tracing::info!(free_bytes, "the disk has room again"),
+                _ => tracing::error!(
+                    free_bytes,
+                    free_files,
+                    "the disk is nearly full: nothing more is stored until there is room"
+                ),
+            }
+        }
+        level
+    }
+
+    /// Tells the others when the log says something else of this node. They also learn of it after a restart.
+    async fn report(&self, level: Level) {
+        let services = &self.broker.services;
+        let low = level != Level::Fine;
+        let known = services
+            .view
+            .low_disks()
+            .contains(&self.broker.settings.node);
+        if known == low || !self.broker.state.is_serving() {
+            return;
+        }
+        let command = Kind::NodeDisk(command::NodeDisk { low });
+        let told = services.proposer.propose(command);
+        // It is told again in the next round.
+        let _ = tokio::time::timeout(REPORT_TIMEOUT, told).await;
+    }
+
+    fn update(&self, level: Level) {
+        let own = self.broker.settings.node;
+        let is_low = level != Level::Fine;
+        let reported = self.broker.services.view.low_disks();
+        let status = self.raft.status();
+        let voters = status
+            .members
+            .iter()
+            .filter(|member| member.role == Role::Voter);
+        let voters: Vec<NodeId> = voters.map(|member| NodeId(member.node)).collect();
+        let low = voters.iter().filter(|voter| match **voter == own {
+            true => is_low,
+            false => reported.contains(voter),
+        });
+        let refused = is_low || refuses(voters.len(), low.count());
+        let state = &self.broker.state;
+        state.set_disk_low(is_low);
+        if state.set_refuses_writes(refused) != refused {
+            match refused {
+                true => tracing::error!(
+                    ?reported,
+                    own_disk_is_low = is_low,
+                    "writes are refused: disks are nearly full"
+                ),
+                false => tracing::info!("writes are taken again: disks have room"),
+            }
+        }
+        self.broker
+            .metrics
+            .writes_refused_now
+            .set(u64::from(refused));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn config() -> DiskConfig {
+        DiskConfig {
+            reserve_percent: 5,
+            reserve_bytes: 2 * GIB,
+        }
+    }
+
+    fn space(total: u64, free: u64) -> Space {
+        Space {
+            free_bytes: free,
+            total_bytes: total,
+            free_files: 1_000_000,
+            total_files: 2_000_000,
+        }
+    }
+
+    #[test]
+    fn the_reserve_fits_the_volume() {
+        assert_eq!(reserve(&config(), &space(1_000 * GIB, 0)), 2 * GIB);
+        assert_eq!(reserve(&config(), &space(10 * GIB, 0)), GIB / 2);
+        let off = DiskConfig {
+            reserve_percent: 0,
+            ..config()
+        };
+        assert_eq!(judge(&off, Level::Fine, &space(10 * GIB, 0)), Level::Fine);
+    }
+
+    /// A disk that fills and is emptied again.
+    #[test]
+    fn a_disk_is_low_until_it_has_clearly_more_than_the_reserve() {
+        let mut level = Level::Fine;
+        let mut judged = |free_mib: u64| {
+            level = judge(&config(), level, &space(1_000 * GIB, free_mib << 20));
+            level
+        };
+        assert_eq!(judged(2_048), Level::Fine);
+        assert_eq!(judged(2_047), Level::Low);
+        assert_eq!(judged(2_400), Level::Low, "a little more is not enough");
+        assert_eq!(judged(2_560), Level::Fine);
+        assert_eq!(judged(2_048), Level::Fine);
+        assert_eq!(judged(600), Level::Low);
+        assert_eq!(judged(511), Level::Full);
+    }
+
+    #[test]
+    fn files_run_out_as_well() {
+        let files = |free_files| Space {
+            free_files,
+            ..space(1_000 * GIB, 500 * GIB)
+        };
+        assert_eq!(judge(&config(), Level::Fine, &files(10_000)), Level::Fine);
+        assert_eq!(judge(&config(), Level::Fine, &files(9_999)), Level::Low);
+        assert_eq!(judge(&config(), Level::Low, &files(11_000)), Level::Low);
+        assert_eq!(judge(&config(), Level::Low, &files(2_000)), Level::Full);
+        let unbounded = Space {
+            total_files: 0,
+            free_files: 0,
+            ..files(0)
+        };
+        assert_eq!(judge(&config(), Level::Fine, &unbounded), Level::Fine);
+    }
+
+    #[test]
+    fn a_cluster_goes_on_while_it_could_lose_one_more_voter() {
+        for (voters, most_low) in [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0), (5, 1), (7, 2)] {
+            assert!(!refuses(voters, most_low), "{most_low} of {voters}");
+            assert!(
+                voters == 0 || refuses(voters, most_low + 1),
+                "{most_low} of {voters}"
+            );
+        }
+    }
+}

@@ -17,7 +17,7 @@ use crate::base::proto::command::{self, command::Kind};
 use crate::codec::{PacketId, QoS, ReasonCode, SubAck, Subscribe, UnsubAck, Unsubscribe, encode};
 use crate::machine::effect::Reply;
 use crate::mailbox::{Contents, RequestId};
-use crate::replica::proposer::ReplyTo;
+use crate::replica::reply_to::ReplyTo;
 use crate::telemetry::labels::DisconnectReason;
 use crate::topic::Filter;
 use request::{SubscribeRequest, UnsubscribeRequest};

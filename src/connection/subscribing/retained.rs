@@ -77,8 +77,8 @@ pub(super) struct Reading<'a> {
 pub(super) struct RetainedReplays {
     /// Boxed, because most connections have none.
     replays: Option<Box<Replays>>,
-    /// How much the client must have got before the next page. It outlasts the replays, so that a client gets no more by
-    /// subscribing again and again.
+    /// How much the client must have got before the next page. It outlasts the replays, so that a client gets no more
+    /// by subscribing again and again.
     next_at: u64,
 }
 

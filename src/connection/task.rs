@@ -82,7 +82,7 @@ async fn begin(
     stream: TcpStream,
 ) -> Result<Box<Task>, Box<(TcpStream, Refusal)>> {
     let mut unfinished = Vec::new();
-    let mut charge = Charge::new(&broker.settings.outbox.memory, 0);
+    let mut charge = Charge::new(&broker.settings.handshake_memory, 0);
     let mqtt = &broker.settings.mqtt;
     let timeout = Duration::from_secs(mqtt.connect_timeout_s.into());
     let open = handshake::open(broker, &stream, &mut unfinished, &mut charge);
@@ -105,7 +105,7 @@ async fn begin(
                 connection,
                 stream,
                 input: Input::new(unfinished),
-                charge,
+                charge: Charge::new(&broker.settings.outbox.memory, 0),
                 drain_timeout: DrainTimeout::default(),
                 has_yielded: false,
                 liveness: Liveness::new(keep_alive, Instant::now()),

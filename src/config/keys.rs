@@ -145,7 +145,7 @@ config! {
         /// Time after which this process ends when one of its threads does not come round: clients are better off on
         /// another node then. It ends with SIGABRT, so that a core dump shows where the thread is. The log, the metric
         /// `quorumq_threads_stuck` and `/livez` name such a thread after five seconds. Time in which the process was
-        /// stopped or the machine suspended does not count. 0: never.
+        /// stopped or the machine suspended does not count, nor does the wait for a disk that pauses. 0: never.
         stuck_s: u64 = 30, "s", 0..=3_600;
     }
 

@@ -7,4 +7,4 @@ mod generation;
 mod memtable;
 mod state_db;
 
-pub use state_db::{CheckpointError, StateDb};
+pub use state_db::{CheckpointError, ReservedRows, StateDb};

@@ -197,9 +197,9 @@ impl RetainedReplays {
         if self.waiting.is_empty() {
             return;
         }
-        let most = self.most_waiting(queues, session);
-        let queue = queues.queue(session);
-        if queue.is_none_or(|queue| queue.messages * 2 > most) {
+        // For messages it waits until half of the room is there, so that a replay goes on with more than one at once.
+        let (messages, bytes) = self.room(queues, session);
+        if bytes == 0 || messages * 2 < self.most_waiting(queues, session) {
             return;
         }
         let all = (session, 0)..=(session, u64::MAX);
@@ -221,7 +221,8 @@ impl RetainedReplays {
         (max_messages / 2).min(self.budget.waiting).max(1)
     }
 
-    /// Messages and bytes that may go into a queue now.
+    /// Messages and bytes that may go into a queue now. Invariant: where this finds none, no replay of the queue has a
+    /// timer; it would fire in every batch and change nothing.
     fn room(&self, queues: &Queues, session: SessionId) -> (u64, u64) {
         let (Some(queue), Some(bounds)) = (queues.queue(session), queues.bounds(session)) else {
             return (0, 0);

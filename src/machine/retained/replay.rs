@@ -77,6 +77,8 @@ enum Progress {
     Done,
     /// There is more, and room for it.
     More,
+    /// There is more, and nothing is left of the batch's budget.
+    Starved,
     /// There may be more, and no room for it.
     Full,
 }
@@ -264,7 +266,7 @@ impl RetainedReplays {
             bytes: bytes.min(self.left.bytes),
         };
         if limits.rows == 0 || limits.bytes == 0 {
-            return Progress::More;
+            return Progress::Starved;
         }
         // What was replayed first is forgotten with the topics that are passed, and no more of it than rows are looked
         // at.
@@ -310,11 +312,15 @@ impl RetainedReplays {
             batch.tables.delete::<schema::RetainedReplay>(id);
             return;
         }
-        replay.due_ms = 0;
-        if progress == Progress::More {
-            let soon = batch.now.plus(1);
-            replay.due_ms = soon.0;
-            set_timer(batch, soon, id);
+        let due = match progress {
+            Progress::More => Some(batch.now.plus(1)),
+            // Before those that had their part of this batch.
+            Progress::Starved => Some(batch.now),
+            Progress::Full | Progress::Done => None,
+        };
+        replay.due_ms = due.map_or(0, |due| due.0);
+        if let Some(due) = due {
+            set_timer(batch, due, id);
         }
         batch.tables.put::<schema::RetainedReplay>(id, &replay);
         self.insert(id, replay);

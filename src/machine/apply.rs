@@ -101,19 +101,21 @@ impl Parts {
     /// due, so the leader proposes the next batch at once.
     fn fire_timers(&mut self, batch: &mut Batch<'_, '_>) {
         let reserved = batch.budget_left() / 2;
-        let most = reserved.div_ceil(TIMER_COST).max(1);
+        batch.set_aside(reserved);
+        let most = batch.budget_left().div_ceil(TIMER_COST).max(1);
         let mut all_due = batch.timers.due(batch.tables, batch.now, most).into_iter();
         for due in all_due.by_ref() {
             batch.spend(TIMER_COST);
             batch.clear_timer(due.deadline, due.kind, &due.subject);
             self.fire(batch, &due);
-            if batch.budget_left() <= reserved {
+            if batch.budget_left() == 0 {
                 break;
             }
         }
         if let Some(next) = all_due.next() {
             batch.timers.put_off(&next);
         }
+        batch.give_back(reserved);
     }
 
     fn fire(&mut self, batch: &mut Batch<'_, '_>, due: &Due) {

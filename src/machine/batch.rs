@@ -153,6 +153,16 @@ impl<'a, 't> Batch<'a, 't> {
         *left = left.saturating_sub(row_operations);
     }
 
+    /// Keeps row operations of the budget from whoever spends it now, until they are [given back](Batch::give_back).
+    pub fn set_aside(&mut self, row_operations: usize) {
+        self.spend(row_operations);
+    }
+
+    /// What was set aside may be spent again.
+    pub fn give_back(&mut self, row_operations: usize) {
+        self.budget.row_operations += row_operations;
+    }
+
     /// A connection of the proposing node.
     pub fn owner(&self, connection: u64) -> Owner {
         Owner {

@@ -70,6 +70,11 @@ impl Exchanges {
         self.inbound.is_full()
     }
 
+    /// Whether the session remembers so many QoS 2 exchanges that it takes no more.
+    pub(super) fn remembers_too_many(&self) -> bool {
+        self.inbound.remembers_too_many()
+    }
+
     /// Whether the client has as many messages unacknowledged as it may, when `others` are not of these exchanges.
     pub(super) fn is_full_with(&self, others: usize) -> bool {
         self.inbound.is_full_with(others)

@@ -141,6 +141,10 @@ impl Publishing {
         if context.is_busy() || exchanges.is_full() {
             return Ok(Flow::Retry);
         }
+        if publish.qos == QoS::ExactlyOnce && exchanges.remembers_too_many() {
+            let text = "too many QoS 2 messages of the session wait for their PUBREL";
+            return refuse_stored(context, publish.qos, packet_id, text);
+        }
         if topic.starts_with(sys::PREFIX) {
             let text = Some("$SYS is the broker's own");
             context.acknowledge(packet_id, publish.qos, ReasonCode::NotAuthorized, text);
@@ -157,7 +161,7 @@ impl Publishing {
                 return Ok(Flow::Retry);
             }
             if is_stored(publish) && context.refuses_write() {
-                return refuse_stored(context, publish.qos, packet_id);
+                return refuse_stored(context, publish.qos, packet_id, DISK_LOW);
             }
             let flow = exchanges.propose(context, topic, publish);
             if flow == Flow::Continue {
@@ -257,16 +261,17 @@ fn is_stored(publish: &Publish<'_>) -> bool {
 
 /// Refuses a message because disks are nearly full. MQTT 3 has no reason to give with an acknowledgement, so its
 /// connection ends: the client keeps the message.
-fn refuse_stored(context: &mut Context, qos: QoS, packet_id: PacketId) -> Result<Flow, Ended> {
+fn refuse_stored(
+    context: &mut Context,
+    qos: QoS,
+    packet_id: PacketId,
+    text: &'static str,
+) -> Result<Flow, Ended> {
     let reason = ReasonCode::QuotaExceeded;
     if !context.options.version.is_v5() {
-        return Err(Ended::disconnect(
-            DisconnectReason::Refused,
-            reason,
-            DISK_LOW,
-        ));
+        return Err(Ended::disconnect(DisconnectReason::Refused, reason, text));
     }
-    context.acknowledge(packet_id, qos, reason, Some(DISK_LOW));
+    context.acknowledge(packet_id, qos, reason, Some(text));
     Ok(Flow::Continue)
 }
 

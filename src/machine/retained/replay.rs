@@ -77,6 +77,8 @@ enum Progress {
     Done,
     /// There is more, and room for it.
     More,
+    /// There is more, and nothing is left of the batch's budget.
+    Starved,
     /// There may be more, and no room for it.
     Full,
 }
@@ -197,9 +199,9 @@ impl RetainedReplays {
         if self.waiting.is_empty() {
             return;
         }
-        let most = self.most_waiting(queues, session);
-        let queue = queues.queue(session);
-        if queue.is_none_or(|queue| queue.messages * 2 > most) {
+        // For messages it waits until half of the room is there, so that a replay goes on with more than one at once.
+        let (messages, bytes) = self.room(queues, session);
+        if bytes == 0 || messages * 2 < self.most_waiting(queues, session) {
             return;
         }
         let all = (session, 0)..=(session, u64::MAX);
@@ -221,7 +223,8 @@ impl RetainedReplays {
         (max_messages / 2).min(self.budget.waiting).max(1)
     }
 
-    /// Messages and bytes that may go into a queue now.
+    /// Messages and bytes that may go into a queue now. Invariant: where this finds none, no replay of the queue has a
+    /// timer; it would fire in every batch and change nothing.
     fn room(&self, queues: &Queues, session: SessionId) -> (u64, u64) {
         let (Some(queue), Some(bounds)) = (queues.queue(session), queues.bounds(session)) else {
             return (0, 0);
@@ -263,7 +266,7 @@ impl RetainedReplays {
             bytes: bytes.min(self.left.bytes),
         };
         if limits.rows == 0 || limits.bytes == 0 {
-            return Progress::More;
+            return Progress::Starved;
         }
         // What was replayed first is forgotten with the topics that are passed, and no more of it than rows are looked
         // at.
@@ -309,11 +312,15 @@ impl RetainedReplays {
             batch.tables.delete::<schema::RetainedReplay>(id);
             return;
         }
-        replay.due_ms = 0;
-        if progress == Progress::More {
-            let soon = batch.now.plus(1);
-            replay.due_ms = soon.0;
-            set_timer(batch, soon, id);
+        let due = match progress {
+            Progress::More => Some(batch.now.plus(1)),
+            // Before those that had their part of this batch.
+            Progress::Starved => Some(batch.now),
+            Progress::Full | Progress::Done => None,
+        };
+        replay.due_ms = due.map_or(0, |due| due.0);
+        if let Some(due) = due {
+            set_timer(batch, due, id);
         }
         batch.tables.put::<schema::RetainedReplay>(id, &replay);
         self.insert(id, replay);

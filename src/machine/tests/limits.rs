@@ -1,6 +1,6 @@
 //! What there may be of sessions and queued bytes: what is one too many is refused and leaves nothing behind.
 
-use super::queues::{acknowledge, durable, message, subscribe};
+use super::queues::{acknowledge, assert_empty, durable, granted, message, publish, subscribe};
 use super::{Replica, open};
 use crate::base::proto::command;
 use crate::base::proto::command::command::Kind;
@@ -165,4 +165,41 @@ fn a_shared_subscription_too_many_is_refused_and_those_there_are_can_be_joined()
     replica.restart();
     let again = subscribe_within(&["$share/g/x", "$share/g/y"], 0, 1);
     assert_eq!(refused(replica.reply(again)), [1]);
+}
+
+#[test]
+fn the_identifiers_of_overlapping_subscriptions_count_in_a_queue() {
+    let mut replica = Replica::new();
+    let bounds = command::QueueBounds {
+        max_bytes: 1_000,
+        ..super::queues::BOUNDS
+    };
+    replica.present(command::OpenSession {
+        bounds: Some(bounds),
+        ..durable("a", 1, 100)
+    });
+    // All combinations of eight levels and `+` match: 256 filters.
+    let subscriptions = (0..256u32).map(|number| command::Subscription {
+        filter: (0..8)
+            .map(|level| ["x", "+"][(number >> level & 1) as usize])
+            .collect::<Vec<_>>()
+            .join("/"),
+        qos: 1,
+        identifier: number + 1,
+        ..Default::default()
+    });
+    replica.run(vec![Kind::Subscribe(command::Subscribe {
+        client_id: "a".to_owned(),
+        connection: 1,
+        subscriptions: subscriptions.take(201).collect(),
+        ..Default::default()
+    })]);
+    let topic = "x/x/x/x/x/x/x/x";
+    let outputs = replica.run(vec![publish(topic, 1, "1"), publish(topic, 1, "2")]);
+    assert_eq!(granted(&outputs).len(), 1, "1000 bytes hold one");
+    assert_eq!(granted(&outputs)[0].identifiers.len(), 201);
+    assert_eq!(replica.machine.queue_usage().bytes, 15 + 1 + 200 * 4);
+    replica.run(vec![acknowledge(1, &[1], &[])]);
+    assert_eq!(replica.machine.queue_usage().bytes, 0);
+    assert_empty(&replica);
 }

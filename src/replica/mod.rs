@@ -10,5 +10,6 @@ pub mod clock;
 pub mod forwarder;
 pub mod proposer;
 pub mod reader;
+pub mod reply_to;
 pub mod sequencer;
 mod wall_clocks;

@@ -213,7 +213,7 @@ pub(super) fn put_granted(
 ) -> Result<bool, Refused> {
     let message = Message::logged(&granted.message, granted.expiry_s);
     let header = granted_header(mailbox, granted);
-    let packet = new_packet(&message, granted.qos, body);
+    let packet = granted_packet(granted, body);
     let withheld = Withheld {
         sequence: granted.sequence,
         dup: granted.dup,
@@ -228,8 +228,17 @@ pub(super) fn put_granted(
 pub(super) fn put_withheld(mailbox: &Mailbox, granted: &Granted) -> Result<(), Refused> {
     let message = Message::logged(&granted.message, granted.expiry_s);
     let header = granted_header(mailbox, granted);
-    let packet = new_packet(&message, granted.qos, None);
+    let packet = granted_packet(granted, None);
     mailbox.push_withheld(Some(packet), |out| encode(out, &message, None, &header))
+}
+
+fn granted_packet<'a>(granted: &Granted, body: Option<&'a Body>) -> NewPacket<'a> {
+    NewPacket {
+        // Delivery that has begun goes on after the message's time `[MQTT-4.3.3-7]`.
+        expiry_s: granted.expiry_s.filter(|_| !granted.dup),
+        body,
+        ..NewPacket::of(granted.qos)
+    }
 }
 
 fn granted_header<'a>(mailbox: &Mailbox, granted: &'a Granted) -> PublishHeader<'a> {

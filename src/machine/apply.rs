@@ -134,6 +134,7 @@ impl Parts {
             TimerKind::ReleaseIncarnation => self.lifecycle().go_on_releasing(batch, subject),
             TimerKind::EndWatches => self.store.go_on_ending(batch, subject),
             TimerKind::GiveBack => self.messaging.go_on_giving_back(batch, subject),
+            TimerKind::FanOut => self.messaging.go_on_fanning_out(batch, subject),
             TimerKind::QueueFull => self.lifecycle().queue_full(batch, subject),
         }
     }
@@ -288,9 +289,9 @@ impl Parts {
             // [MQTT-4.3.3-9]: the packet id of what is refused is free again.
             return Reply::QuotaExceeded;
         }
-        if self
-            .messaging
-            .exceeds(batch, &message, command.max_queued_bytes)
+        let max_queued_bytes = command.max_queued_bytes;
+        if self.messaging.exceeds(batch, &message, max_queued_bytes)
+            || self.messaging.is_crowded(batch, &message)
         {
             if message.qos == 0 {
                 batch.count_dropped(DropReason::QueueFull, 1);

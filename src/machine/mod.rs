@@ -13,6 +13,7 @@
 //! subscriptions, match_set              which sessions match a topic
 //! session, will, node, replies, store   each knows nothing of the others; `store` knows `replies`
 //! queue                                 queues of sessions, messages, acknowledgements
+//! fan_out                               messages that are still to go into queues
 //! shared, retained                      groups, retained messages and their replays: put into queues
 //! messaging                             routes between subscriptions, queues, groups and replays
 //! lifecycle                             how sessions begin and end
@@ -23,6 +24,7 @@ mod apply;
 mod batch;
 pub(crate) mod effect;
 pub(crate) mod entry;
+mod fan_out;
 mod lifecycle;
 mod match_set;
 mod messaging;

@@ -16,7 +16,7 @@ use rustc_hash::FxHashMap;
 
 use crate::base::ids::{Incarnation, LogIndex, NodeId, Owner, SessionId};
 use crate::base::proto::state;
-use crate::session::QoS;
+use crate::session::{MessageId, QoS};
 use crate::topic::generations::{Bucket, FilterBuckets, Generations, Validity};
 use crate::topic::{Filter, Trie};
 
@@ -87,6 +87,8 @@ pub struct Subscription {
     /// The log entry that made it, other options than the present ones included; 0 if that is long ago. What came up to
     /// there is not for it, but for its retained replay.
     pub since: LogIndex,
+    /// The last message that was numbered before it was made: up to there, none that goes into queues is for it.
+    pub after: MessageId,
 }
 
 /// What tells subscriptions of one filter apart: a session may hold a filter plainly and shared. A shared one is named
@@ -247,6 +249,7 @@ impl SubscriptionIndex {
             no_local: row.no_local,
             retain_as_published: row.retain_as_published,
             identifier: row.identifier,
+            after: MessageId(row.after_message),
             since: trie.get(inner_filter, &key).map_or(index, |old| old.since),
         };
         let bucket = Bucket::of_filter(inner_filter);

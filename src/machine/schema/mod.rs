@@ -21,6 +21,7 @@
 //! | `0x1b` | [`RetainedReplay`] | session id, number | `state.RetainedReplay` | `retained::replay` |
 //! | `0x1c` | [`ReplayedTopic`] | session id, number, topic | | `retained::replay` |
 //! | `0x1d` | [`EndedSession`] | session id | `state.EndedSession` | `messaging` |
+//! | `0x1e` | [`FanOut`] | message id | `state.FanOut` | `fan_out` |
 //! | `0x20` | [`Record`] | state-store key | `store::record` | `store` |
 //! | `0x21` | [`Watch`] | connection, state-store key | [`ClientId`] | `store::watchers` |
 //! | `0x22` | [`Replies`] | log index | `state.Replies` | `replies` |
@@ -32,6 +33,7 @@
 pub mod ended_incarnation;
 mod ended_session;
 mod entry;
+mod fan_out;
 mod group;
 mod message;
 mod meta;
@@ -55,6 +57,7 @@ mod will;
 pub use ended_incarnation::EndedIncarnation;
 pub use ended_session::EndedSession;
 pub use entry::Entry;
+pub use fan_out::FanOut;
 pub use group::Group;
 pub use message::Message;
 pub use meta::Meta;
@@ -102,6 +105,7 @@ mod tests {
             RetainedReplay::ORDINAL,
             ReplayedTopic::ORDINAL,
             EndedSession::ORDINAL,
+            FanOut::ORDINAL,
             Record::ORDINAL,
             Watch::ORDINAL,
             Replies::ORDINAL,

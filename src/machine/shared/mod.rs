@@ -26,7 +26,7 @@ use super::tables::Backing;
 use crate::base::ids::SessionId;
 use crate::base::proto::state;
 use crate::session::delivery::{Delivery, remaining_s};
-use crate::session::{DropPolicy, QoS, Queued};
+use crate::session::{DropPolicy, MessageId, QoS, Queued};
 use group::{Group, GroupMember, waiting};
 
 /// Row operations that giving a waiting message to a member takes.
@@ -115,7 +115,7 @@ impl SharedGroups {
             let Some(bounds) = queues.bounds(session) else {
                 return;
             };
-            let group = Group::new(batch.meta.new_group(), &bounds);
+            let group = Group::new(batch.meta.new_group(), batch.meta.last_message(), &bounds);
             self.add_group(&filter, group);
             self.put_row(batch, &filter);
         }
@@ -171,15 +171,19 @@ impl SharedGroups {
         both.take(most).cloned().collect()
     }
 
-    /// Gives a message to one member, or keeps it until one can take it.
+    /// Gives a message to one member, or keeps it until one can take it. With the number that the message has in
+    /// queues, only if the group was there when it was published.
     pub fn publish(
         &mut self,
         batch: &mut Batch<'_, '_>,
         queues: &mut Queues,
         filter: &Arc<str>,
         storing: &mut Storing,
+        number: Option<MessageId>,
     ) {
-        let Some(group) = self.by_filter.get(filter) else {
+        let group = self.by_filter.get(filter);
+        let in_time = |group: &&Group| number.is_none_or(|number| group.is_older_than(number));
+        let Some(group) = group.filter(in_time) else {
             return;
         };
         let (qos, retain) = (storing.message.qos, storing.message.retain);

@@ -70,6 +70,7 @@ const BUDGET: Budget = Budget {
 const TIGHT: batch::Budget = batch::Budget {
     row_operations: 10,
     items_at_least: 1,
+    queues_at_least: 1,
 };
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -238,6 +239,13 @@ fn check_references(replica: &Replica) {
             bytes += u64::from(queued.size);
         }
     }
+    for key in replica.stored.keys() {
+        if key[0] == schema::FanOut::ORDINAL {
+            let mut message = key.clone();
+            message[0] = schema::Message::ORDINAL;
+            *references.entry(message).or_default() += 1;
+        }
+    }
     let usage = replica.machine.queue_usage();
     assert_eq!((usage.messages, usage.bytes), (messages, bytes));
     for (key, count) in &references {
@@ -302,6 +310,7 @@ proptest! {
             schema::RetainedReplay::ORDINAL,
             schema::ReplayedTopic::ORDINAL,
             schema::EndedSession::ORDINAL,
+            schema::FanOut::ORDINAL,
             schema::EndedIncarnation::ORDINAL,
             schema::Timer::ORDINAL,
         ];

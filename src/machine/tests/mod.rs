@@ -3,6 +3,8 @@
 mod agreement;
 mod cost;
 mod damaged;
+mod fan_out;
+mod fan_out_order;
 mod golden;
 mod golden_commands;
 mod golden_outputs;

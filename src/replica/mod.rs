@@ -11,4 +11,5 @@ pub mod forwarder;
 pub mod proposer;
 pub mod reader;
 pub mod sequencer;
+pub mod state_hasher;
 mod wall_clocks;

@@ -7,6 +7,7 @@
 //! | `0x01` | [`Meta`] | | `state.Meta` | `meta` |
 //! | `0x02` | [`Node`] | node id | `state.Node` | `node` |
 //! | `0x03` | [`EndedIncarnation`] | node id, incarnation | `state.EndedIncarnation` | `session` |
+//! | `0x04` | [`HashRound`] | | `state.HashRound` | `state_hash` |
 //! | `0x10` | [`Session`] | client id | `state.Session` | `session` |
 //! | `0x11` | [`Subscription`] | session id, filter | `state.Subscription` | `messaging` |
 //! | `0x12` | [`Will`] | client id | `state.Will` | `will` |
@@ -33,6 +34,7 @@ pub mod ended_incarnation;
 mod ended_session;
 mod entry;
 mod group;
+mod hash_round;
 mod message;
 mod meta;
 mod node;
@@ -56,6 +58,7 @@ pub use ended_incarnation::EndedIncarnation;
 pub use ended_session::EndedSession;
 pub use entry::Entry;
 pub use group::Group;
+pub use hash_round::HashRound;
 pub use message::Message;
 pub use meta::Meta;
 pub use node::Node;
@@ -88,6 +91,7 @@ mod tests {
             Meta::ORDINAL,
             Node::ORDINAL,
             EndedIncarnation::ORDINAL,
+            HashRound::ORDINAL,
             Session::ORDINAL,
             Subscription::ORDINAL,
             Will::ORDINAL,

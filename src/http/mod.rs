@@ -12,8 +12,8 @@ mod server;
 mod sessions;
 
 pub use admin::{
-    Admin, AdminError, AdminFuture, ClusterStatus, JoinRequest, LeaveRequest, MemberStatus,
-    TransferRequest,
+    Admin, AdminError, AdminFuture, ClusterStatus, Differs, JoinRequest, LeaveRequest,
+    MemberStatus, TransferRequest, VerifyAnswer,
 };
 pub use guard::Hosts;
 pub use health::{Check, NotReady, Readiness};

@@ -58,6 +58,14 @@ impl Admin for Node {
     fn transfer(&self, _: TransferRequest) -> AdminFuture<'_, u64> {
         async { Err(AdminError::NoLeader("an election is under way".into())) }.boxed()
     }
+
+    fn verify(&self) -> AdminFuture<'_, VerifyAnswer> {
+        let answer = VerifyAnswer {
+            index: 4_711,
+            ..VerifyAnswer::default()
+        };
+        async { Ok(answer) }.boxed()
+    }
 }
 
 impl Sessions for Node {
@@ -217,6 +225,7 @@ async fn administration_answers_with_a_code_and_a_reason() {
             "1 is the last voter",
         ),
         ("/v1/cluster/transfer", "{}", 503, "no_leader"),
+        ("/v1/cluster/verify", "{}", 200, "4711"),
         ("/v1/cluster/leave", "{\"idd\":1}", 400, "unknown field"),
         ("/v1/cluster/leave", "not json", 400, "invalid"),
         ("/v1/other", "{}", 404, "/v1/cluster/status"),

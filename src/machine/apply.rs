@@ -15,6 +15,7 @@ use super::queue::received;
 use super::replies::Replies;
 use super::schema::timer::Kind as TimerKind;
 use super::session::{self, Sessions};
+use super::state_hash::StateHashes;
 use super::store::{self, Store};
 use super::subscriptions::SubscriptionIndex;
 use super::tables::Backing;
@@ -41,6 +42,7 @@ pub(super) struct Parts {
     pub store: Store,
     pub nodes: Nodes,
     pub replies: Replies,
+    pub hashes: StateHashes,
 }
 
 impl Parts {
@@ -51,6 +53,7 @@ impl Parts {
             store: Store::default(),
             nodes: Nodes::default(),
             replies: Replies::default(),
+            hashes: StateHashes::default(),
         }
     }
 
@@ -69,6 +72,7 @@ impl Parts {
         messaging.restore_subscriptions(backing);
         self.store.restore(backing);
         self.replies.restore(backing);
+        self.hashes.restore(backing);
     }
 
     /// Applies the proposals of a batch.
@@ -212,6 +216,11 @@ impl Parts {
             }
             Kind::NodeDisk(command) => {
                 self.nodes.set_disk(batch, command.low);
+                Reply::Done
+            }
+            Kind::HashState(command) => self.hashes.begin(batch, command),
+            Kind::StateHash(command) => {
+                self.hashes.note(batch, command);
                 Reply::Done
             }
             Kind::OpenSession(command) => self.lifecycle().open(batch, command),

@@ -7,6 +7,7 @@
 //! | `0x01` | [`Meta`] | | `state.Meta` | `meta` |
 //! | `0x02` | [`Node`] | node id | `state.Node` | `node` |
 //! | `0x03` | [`EndedIncarnation`] | node id, incarnation | `state.EndedIncarnation` | `session` |
+//! | `0x04` | [`HashRound`] | | `state.HashRound` | `state_hash` |
 //! | `0x10` | [`Session`] | client id | `state.Session` | `session` |
 //! | `0x11` | [`Subscription`] | session id, filter | `state.Subscription` | `messaging` |
 //! | `0x12` | [`Will`] | client id | `state.Will` | `will` |
@@ -35,6 +36,7 @@ mod ended_session;
 mod entry;
 mod fan_out;
 mod group;
+mod hash_round;
 mod message;
 mod meta;
 mod node;
@@ -59,6 +61,7 @@ pub use ended_session::EndedSession;
 pub use entry::Entry;
 pub use fan_out::FanOut;
 pub use group::Group;
+pub use hash_round::HashRound;
 pub use message::Message;
 pub use meta::Meta;
 pub use node::Node;
@@ -91,6 +94,7 @@ mod tests {
             Meta::ORDINAL,
             Node::ORDINAL,
             EndedIncarnation::ORDINAL,
+            HashRound::ORDINAL,
             Session::ORDINAL,
             Subscription::ORDINAL,
             Will::ORDINAL,

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::queues::{
@@ -16,6 +17,7 @@ use crate::machine::batch;
 use crate::machine::effect::Output;
 use crate::machine::retained::replay::Budget;
 use crate::machine::schema::{self, Table as _};
+use crate::machine::state_hash::hash_tables;
 use crate::session::Sequence;
 
 #[derive(Clone, Debug)]
@@ -275,6 +277,11 @@ fn check_references(replica: &Replica) {
     }
 }
 
+/// What the replica would say of its state.
+fn hashes(replica: &Replica) -> Option<Bytes> {
+    hash_tables(&replica.stored, &mut |_| true)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
@@ -293,6 +300,7 @@ proptest! {
             let others = restarted.step(step);
             prop_assert_eq!(format!("{:?}", sent(&outputs)), format!("{:?}", sent(&others)));
             prop_assert_eq!(&whole.replica.stored, &restarted.replica.stored, "after step {} {:?}", number, step);
+            prop_assert_eq!(hashes(&whole.replica), hashes(&restarted.replica));
             check_references(&whole.replica);
         }
         // All sessions end.

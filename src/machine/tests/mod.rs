@@ -15,6 +15,7 @@ mod proposals;
 mod queues;
 mod retained_replay;
 mod sessions;
+mod state_hash;
 mod store;
 
 use std::collections::BTreeMap;

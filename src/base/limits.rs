@@ -164,7 +164,7 @@ pub const HELD_INPUT_BYTES: usize = 256 << 10;
 
 /// Work of one turn of a connection: packets, and deliveries to connections of this node (a delivery of a long packet
 /// counts more). Some milliseconds; after it other connections have their turn.
-pub const TURN_WORK: usize = 16_384;
+pub const TURN_WORK: usize = 4_096;
 
 /// Bytes that a connection writes in one turn.
 pub const TURN_WRITTEN_BYTES: usize = 4 << 20;

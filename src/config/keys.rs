@@ -145,7 +145,7 @@ config! {
         /// Time after which this process ends when one of its threads does not come round: clients are better off on
         /// another node then. It ends with SIGABRT, so that a core dump shows where the thread is. The log, the metric
         /// `quorumq_threads_stuck` and `/livez` name such a thread after five seconds. Time in which the process was
-        /// stopped or the machine suspended does not count. 0: never.
+        /// stopped or the machine suspended does not count, nor does the wait for a disk that pauses. 0: never.
         stuck_s: u64 = 30, "s", 0..=3_600;
     }
 
@@ -216,6 +216,11 @@ config! {
         outbox_full: OutboxPolicy = OutboxPolicy::Disconnect, "";
         /// Sessions of the whole cluster; the CONNECT of one more client is refused with reason 0x97 (quota exceeded).
         max_sessions: u64 = 1_000_000, "sessions", 1..=u64::MAX;
+        /// Subscriptions of one session; the SUBSCRIBE of one more filter is answered with reason 0x97 (quota exceeded).
+        max_subscriptions: u64 = 10_000, "subscriptions", 1..=u64::MAX;
+        /// Shared subscriptions of the whole cluster: pairs of a share name and a filter, however many subscribers each
+        /// has. The SUBSCRIBE that would make one more gets the same answer.
+        max_shared_subscriptions: u64 = 100_000, "subscriptions", 1..=u64::MAX;
         /// Levels of a topic name or topic filter. A PUBLISH to a deeper one is not delivered and answered with reason
         /// 0x90 (topic name invalid), a deeper filter with 0x8F (topic filter invalid).
         max_topic_levels: usize = 128, "levels", 1..=bounds::MOST_TOPIC_LEVELS;

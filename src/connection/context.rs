@@ -10,7 +10,8 @@ use crate::base::ids::SessionId;
 use crate::base::proto::command::command::Kind;
 use crate::codec::{Ack, PacketId, QoS, ReasonCode, encode};
 use crate::mailbox::{Mailbox, WakeList};
-use crate::replica::proposer::{Overloaded, Proposer, ReplyTo};
+use crate::replica::proposer::{Overloaded, Proposer};
+use crate::replica::reply_to::ReplyTo;
 use crate::topic::is_deeper;
 
 /// What a packet leads to.

@@ -31,7 +31,7 @@ use crate::codec::{
 };
 use crate::machine::effect::Reply;
 use crate::mailbox::{Contents, End, Item, Mailbox, RequestId, WakeList};
-use crate::replica::proposer::ReplyTo;
+use crate::replica::reply_to::ReplyTo;
 use crate::session::Sequence;
 use crate::store::topics::INVOKE;
 use crate::telemetry::labels::{self, DisconnectReason, DropReason};

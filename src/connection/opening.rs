@@ -17,7 +17,7 @@ use crate::config::{MqttConfig, QueuePolicy};
 use crate::machine::effect::Reply;
 use crate::machine::read;
 use crate::mailbox::{Item, Mailbox, RequestId};
-use crate::replica::proposer::ReplyTo;
+use crate::replica::reply_to::ReplyTo;
 use crate::topic::is_deeper;
 
 /// The receive maximum of a client that names none (MQTT 5.0 §3.1.2.11.3); also what MQTT 3 clients get.

@@ -16,7 +16,8 @@ use crate::base::proto::cluster::DeliverRequest;
 use crate::base::proto::command::command::Kind;
 use crate::machine::effect::Reply;
 use crate::raft::Raft;
-use crate::replica::proposer::{Proposer, ReplyTo};
+use crate::replica::proposer::Proposer;
+use crate::replica::reply_to::ReplyTo;
 use crate::telemetry::labels::DropReason;
 use crate::telemetry::metrics::Metrics;
 

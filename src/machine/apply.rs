@@ -9,7 +9,7 @@ use super::batch::Batch;
 use super::effect::{DropReason, EndReason, Output, RelayedBatch, Reply, Skipped};
 use super::entry::{Commands, Decoded};
 use super::lifecycle::Lifecycle;
-use super::messaging::Messaging;
+use super::messaging::{Made, Messaging};
 use super::node::{Admission, Nodes};
 use super::queue::received;
 use super::replies::Replies;
@@ -250,11 +250,12 @@ impl Parts {
             return Reply::NotOwner;
         };
         let (session, index) = (SessionId(row.session_id), batch.index);
-        match self
-            .messaging
-            .subscribe(batch, session, command.subscriptions)
-        {
-            Some(new) => Reply::Subscribed { index, new },
+        match self.messaging.subscribe(batch, session, command) {
+            Some(Made { new, refused }) => Reply::Subscribed {
+                index,
+                new,
+                refused,
+            },
             None => Reply::NotOwner,
         }
     }

@@ -39,6 +39,8 @@ pub enum Reply {
         index: LogIndex,
         /// One entry per filter: whether the filter was new.
         new: Vec<bool>,
+        /// Positions of those that were not subscribed to, because there are as many subscriptions as there may be.
+        refused: Vec<usize>,
     },
     /// One entry per filter: whether a subscription was there to be removed.
     Unsubscribed(Vec<bool>),

@@ -26,6 +26,15 @@ use crate::topic::Filter;
 /// replay.
 const SUBSCRIPTION_COST: usize = 8;
 
+/// What a SUBSCRIBE has made, as far as it was applied.
+#[derive(Default)]
+pub(super) struct Made {
+    /// One entry per filter: whether it is new.
+    pub new: Vec<bool>,
+    /// Positions of those that were one too many.
+    pub refused: Vec<usize>,
+}
+
 /// Subscriptions and what follows from them.
 pub(super) struct Messaging {
     /// Derived from the rows of sessions and subscriptions; shared with the router.
@@ -234,16 +243,42 @@ impl Messaging {
         &mut self,
         batch: &mut Batch<'_, '_>,
         session: SessionId,
-        subscriptions: Vec<command::Subscription>,
-    ) -> Option<Vec<bool>> {
+        command: command::Subscribe,
+    ) -> Option<Made> {
         let subscriber = self.index.subscriber(session)?;
-        let subscriptions = subscriptions.into_iter();
-        let mut made = Vec::new();
+        let subscriptions = command.subscriptions.into_iter();
+        let bounds = (command.max_subscriptions, command.max_groups);
+        let mut made = Made::default();
         for subscription in subscriptions.take(batch.allowance(SUBSCRIPTION_COST)) {
             batch.spend(SUBSCRIPTION_COST);
-            made.push(self.add_subscription(batch, &subscriber, subscription));
+            if self.exceeds_subscriptions(session, &subscription.filter, bounds) {
+                made.refused.push(made.new.len());
+                made.new.push(false);
+                continue;
+            }
+            let new = self.add_subscription(batch, &subscriber, subscription);
+            made.new.push(new);
         }
         Some(made)
+    }
+
+    /// Whether a subscription would be one more than the session, or one shared subscription more than the cluster, may
+    /// have; 0 is no bound.
+    fn exceeds_subscriptions(
+        &self,
+        session: SessionId,
+        filter: &str,
+        (max_subscriptions, max_groups): (u64, u64),
+    ) -> bool {
+        let is_full = max_subscriptions != 0 && self.index.filters_of(session) >= max_subscriptions;
+        if is_full && !self.index.has_subscription(session, filter) {
+            return true;
+        }
+        let is_shared = Filter::parse(filter).is_ok_and(|filter| filter.share.is_some());
+        is_shared
+            && max_groups != 0
+            && self.groups.count() >= max_groups
+            && !self.groups.has(filter)
     }
 
     /// Adds or replaces one subscription, with the retained messages it asks for; tells whether it is new.

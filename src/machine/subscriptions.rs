@@ -98,6 +98,8 @@ type Key = (SessionId, Option<Arc<str>>);
 struct Known {
     subscriber: Arc<Subscriber>,
     buckets: FilterBuckets,
+    /// Number of its subscriptions.
+    filters: u64,
 }
 
 #[derive(Default)]
@@ -185,6 +187,7 @@ impl SubscriptionIndex {
                 queueing: AtomicU8::new(0),
             }),
             buckets: FilterBuckets::default(),
+            filters: 0,
         });
         *known.subscriber.owner.lock() = owner;
         known.subscriber.set_queueing(queueing);
@@ -197,6 +200,22 @@ impl SubscriptionIndex {
         let inner = self.inner.read();
         let known = inner.sessions.get(&session);
         known.map(|known| known.subscriber.clone())
+    }
+
+    /// Number of a session's subscriptions.
+    pub(super) fn filters_of(&self, session: SessionId) -> u64 {
+        let inner = self.inner.read();
+        inner
+            .sessions
+            .get(&session)
+            .map_or(0, |known| known.filters)
+    }
+
+    /// Whether a session has subscribed to a filter.
+    pub(super) fn has_subscription(&self, session: SessionId, filter: &str) -> bool {
+        let (group, inner_filter) = split(filter);
+        let inner = self.inner.read();
+        inner.trie.get(inner_filter, &(session, group)).is_some()
     }
 
     /// The session has no connection any more.
@@ -234,6 +253,7 @@ impl SubscriptionIndex {
         let new = trie.insert(inner_filter, key, subscription).is_none();
         if new {
             known.buckets.add(bucket);
+            known.filters += 1;
         }
         drop(inner);
         self.advance(bucket);
@@ -251,6 +271,7 @@ impl SubscriptionIndex {
         let bucket = Bucket::of_filter(inner_filter);
         if let Some(known) = sessions.get_mut(&session) {
             known.buckets.remove(bucket);
+            known.filters -= 1;
         }
         drop(inner);
         self.advance(bucket);

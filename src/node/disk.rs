@@ -110,8 +110,9 @@ impl DiskGuard {
                     return;
                 }
             }
-            self.report(level).await;
+            // Refused first: telling the others may take a while, and the disk goes on filling.
             self.update(level);
+            self.report(level).await;
             tokio::time::sleep(INTERVAL).await;
         }
     }

@@ -10,6 +10,7 @@ pub mod clock;
 pub mod forwarder;
 pub mod proposer;
 pub mod reader;
+pub mod reply_to;
 pub mod sequencer;
 pub mod state_hasher;
 mod wall_clocks;

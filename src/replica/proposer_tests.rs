@@ -1,6 +1,7 @@
 //! What is proposed, when, and in which order.
 
 use super::*;
+use crate::mailbox::{End, Item, RequestId};
 use command::command::Kind;
 
 fn kind() -> Kind {

@@ -14,7 +14,8 @@ use crate::base::ids::LogIndex;
 use crate::base::proto::command::{self, command::Kind};
 use crate::machine::state_hash::hash_tables;
 use crate::raft::Look;
-use crate::replica::proposer::{Proposer, ReplyTo};
+use crate::replica::proposer::Proposer;
+use crate::replica::reply_to::ReplyTo;
 use crate::storage::StateView;
 use crate::telemetry::metrics::Metrics;
 

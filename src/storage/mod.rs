@@ -27,4 +27,4 @@ pub use faults::{Step, listen};
 pub use log::{BeforeSync, Bounds, GroupLog, LogDb, MAX_QUEUED_BYTES, Mark, Record};
 pub use snapshot::{Incoming, Snapshot, SnapshotFile, Snapshots};
 pub use space::Space;
-pub use state::{CheckpointError, StateDb, StateView};
+pub use state::{CheckpointError, ReservedRows, StateDb, StateView};

@@ -181,7 +181,7 @@ metrics! {
     /// Requests that were refused for that reason.
     writes_refused: Counter;
     /// Threads that have not come round for five seconds; the log names them, and what they were doing. Above 0 the
-    /// process ends after `node.stuck_s`.
+    /// process ends after `node.stuck_s`, unless they wait for the disk.
     threads_stuck: Gauge;
     /// Entries in the bounded queues of this node; bytes for `peer_bytes`.
     queue_depth: By<Queue, Gauge>;

@@ -87,6 +87,16 @@ impl SharedGroups {
         filters.insert(filter.clone());
     }
 
+    /// Number of groups.
+    pub fn count(&self) -> u64 {
+        self.by_filter.len() as u64
+    }
+
+    /// Whether a shared filter has a group.
+    pub fn has(&self, filter: &str) -> bool {
+        self.by_filter.contains_key(filter)
+    }
+
     /// A session subscribes to a shared filter, or does so again with other options.
     pub fn join(
         &mut self,

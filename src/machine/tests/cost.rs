@@ -73,6 +73,7 @@ fn with_many_groups(open: command::OpenSession) -> Replica {
             client_id: client_id.clone(),
             connection: 1,
             subscriptions: subscriptions.clone(),
+            ..Default::default()
         };
         let Reply::Subscribed { new, .. } = replica.reply(Kind::Subscribe(subscribe)) else {
             panic!("it is the owner");

@@ -48,7 +48,7 @@ fn put_reply(out: &mut Vec<u8>, reply: &Reply) {
                 .iter()
                 .for_each(|packet_id| put_numbers(out, &[(*packet_id).into()]));
         }
-        Reply::Subscribed { index, new } => {
+        Reply::Subscribed { index, new, .. } => {
             out.push(3);
             put_numbers(out, &[index.0]);
             new.iter().for_each(|new| out.push((*new).into()));

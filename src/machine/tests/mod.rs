@@ -155,6 +155,7 @@ impl Replica {
                 filter: "will".to_owned(),
                 ..Default::default()
             }],
+            ..Default::default()
         };
         let kinds = vec![Kind::OpenSession(watcher), Kind::Subscribe(subscribe)];
         self.apply(vec![proposal(NodeId(2), INCARNATION, 1, kinds)]);

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use bytes::Bytes;
 use openraft::storage::ApplyResponder;
 use parking_lot::Mutex;
 use prost::Message;
@@ -19,12 +20,15 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::apply::Apply;
 use super::encoding;
+use super::machine_version;
 use super::type_config::{Entry, LogId, Payload, SnapshotMeta, StoredMembership, TypeConfig};
 use crate::base::ids::LogIndex;
 use crate::base::pulse::{Phase, busy};
 use crate::machine::tables::{Backing, Changes, Tables};
 use crate::raft::metrics::Metrics;
-use crate::storage::{CheckpointError, GroupLog, OpenError, Snapshot, Snapshots, StateDb, fatal};
+use crate::storage::{
+    CheckpointError, GroupLog, OpenError, ReservedRows, Snapshot, Snapshots, StateDb, fatal,
+};
 
 /// Raft's own rows of the state. Names are for ever.
 const APPLIED: &[u8] = b"applied";
@@ -52,7 +56,7 @@ pub enum SnapshotError {
 /// Why a received snapshot was not installed.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
-    /// The state was not replaced.
+    /// The state was not replaced: it stays as it was.
     #[error(transparent)]
     Replace(#[from] OpenError),
     /// The state was replaced, but no copy could be kept. The log must not be purged then: nobody could be brought up
@@ -120,12 +124,33 @@ pub enum Job {
 
 /// The last log id applied, and the membership, as the state holds them.
 pub fn stored(state: &StateDb) -> Result<(Option<LogId>, StoredMembership), encoding::Malformed> {
-    let applied = state
-        .reserved(APPLIED)
-        .map(encoding::log_id_from_bytes)
-        .transpose()?;
-    let membership = state.reserved(MEMBERSHIP).map(encoding::stored_from_bytes);
-    Ok((applied, membership.transpose()?.unwrap_or_default()))
+    decoded(state.reserved(APPLIED), state.reserved(MEMBERSHIP))
+}
+
+fn decoded(
+    applied: Option<Bytes>,
+    membership: Option<Bytes>,
+) -> Result<(Option<LogId>, StoredMembership), encoding::Malformed> {
+    let applied = applied.map(encoding::log_id_from_bytes).transpose()?;
+    let membership = membership.map(encoding::stored_from_bytes).transpose()?;
+    Ok((applied, membership.unwrap_or_default()))
+}
+
+/// What a received state holds, if it is what `meta` announces, and was applied by the `machine` of this node.
+fn received(
+    rows: &ReservedRows<'_>,
+    meta: &SnapshotMeta,
+    machine: Option<&Bytes>,
+) -> Result<(Option<LogId>, StoredMembership), String> {
+    let row = |name: &[u8]| rows(name).map_err(|error| error.to_string());
+    let found = decoded(row(APPLIED)?, row(MEMBERSHIP)?).map_err(|error| error.to_string())?;
+    if found.0 != meta.last_log_id {
+        return Err("the received snapshot holds something else than was announced".to_owned());
+    }
+    if row(machine_version::ROW)?.as_ref() != machine {
+        return Err("the received snapshot was applied by another machine version".to_owned());
+    }
+    Ok(found)
 }
 
 /// What the thread works on, and whom it tells.
@@ -356,18 +381,11 @@ impl Worker {
     }
 
     fn install(&mut self, meta: SnapshotMeta, database: PathBuf) -> Result<(), InstallError> {
-        self.target.state.replace(&database)?;
-        match stored(&self.target.state) {
-            Ok((last, membership)) if last == meta.last_log_id => {
-                self.last = last;
-                self.membership = membership;
-            }
-            Ok(_) => fatal(
-                "installing a snapshot",
-                &"its content is not what was announced",
-            ),
-            Err(error) => fatal("installing a snapshot", &error),
-        }
+        let state = &self.target.state;
+        // This node's own version: see [`machine_version::take_over`].
+        let machine = state.reserved(machine_version::ROW);
+        let check = |rows: &ReservedRows<'_>| received(rows, &meta, machine.as_ref());
+        (self.last, self.membership) = state.replace_checked(&database, check)?;
         self.target
             .metrics
             .snapshots_installed

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, RwLock};
 
+use crate::base::pulse::{Phase, busy};
 use crate::machine::tables::{Change, Changes};
 
 /// Bytes of keys and values with which the active memtable is full.
@@ -141,9 +142,14 @@ impl Memtables {
     /// Waits until there is no immutable memtable.
     fn wait_written(&self) {
         let mut ended = self.ended.lock();
-        while self.pair.read().immutable.is_some() {
-            self.written.wait(&mut ended);
+        if self.pair.read().immutable.is_none() {
+            return;
         }
+        busy(Phase::StateWrite, || {
+            while self.pair.read().immutable.is_some() {
+                self.written.wait(&mut ended);
+            }
+        });
     }
 
     /// Waits until everything added before is in RocksDB.

@@ -8,5 +8,5 @@ mod memtable;
 mod state_db;
 mod view;
 
-pub use state_db::{CheckpointError, StateDb};
+pub use state_db::{CheckpointError, ReservedRows, StateDb};
 pub use view::StateView;

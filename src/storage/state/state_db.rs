@@ -41,6 +41,9 @@ const RESERVED: u8 = 0;
 #[error("RocksDB: {0}")]
 pub struct CheckpointError(#[from] rocksdb::Error);
 
+/// Reads the reserved row of a name.
+pub type ReservedRows<'a> = dyn Fn(&[u8]) -> Result<Option<Bytes>, OpenError> + 'a;
+
 /// Makes the log durable as far as it was given to the log.
 pub type Barrier = Box<dyn Fn() + Send + Sync>;
 
@@ -185,6 +188,18 @@ impl StateDb {
     /// When the replacement can't be moved or opened before the switch; the old state stays then. After the
     /// switch failures end the process.
     pub fn replace(&self, replacement: &Path) -> Result<(), OpenError> {
+        self.replace_checked(replacement, |_| Ok(()))
+    }
+
+    /// As [`StateDb::replace`], once `check` has passed the replacement by its reserved rows. Returns what it found.
+    ///
+    /// # Errors
+    /// Also when `check` says why the replacement is not wanted; the replacement is removed then.
+    pub fn replace_checked<T>(
+        &self,
+        replacement: &Path,
+        check: impl FnOnce(&ReservedRows<'_>) -> Result<T, String>,
+    ) -> Result<T, OpenError> {
         let old = self.shared.current.load_full();
         let number = old.number + 1;
         let target = generation::path(&self.data, number);
@@ -198,6 +213,17 @@ impl StateDb {
             data_dir::sync_dir(parent).map_err(|error| OpenError::io(parent, error))?;
         }
         let new = Generation::open(&self.data, number)?;
+        let rows = |name: &[u8]| match new.db.get(reserved_key(name)) {
+            Ok(row) => Ok(row.map(Bytes::from)),
+            Err(error) => Err(OpenError::database(&target, &error)),
+        };
+        let found = match check(&rows) {
+            Ok(found) => found,
+            Err(reason) => {
+                new.remove_when_unused();
+                return Err(OpenError::damaged(&target, reason));
+            }
+        };
         // The log may have given way to the new state.
         (self.shared.barrier)();
         if let Err(error) = generation::write_current(&self.data, number) {
@@ -210,7 +236,7 @@ impl StateDb {
             .memtables
             .replace(|| self.shared.current.store(new));
         old.remove_when_unused();
-        Ok(())
+        Ok(found)
     }
 }
 

@@ -318,7 +318,8 @@ config! {
     /// all nodes when the cluster could not lose one more voter without it. With a quarter of the reserve left, or 512
     /// MiB if that is less, the node stops.
     disk: DiskConfig {
-        /// The reserve as a share of the volume; `disk.reserve_bytes` if that is less. 0: the disk is not watched.
+        /// The reserve as a share of the volume: 256 MiB at least (half of a volume that is smaller than 512 MiB), and at
+        /// most `disk.reserve_bytes`. 0: the disk is not watched.
         reserve_percent: u64 = 5, "%", 0..=99;
         /// The most that is reserved, whatever the volume's size.
         reserve_bytes: u64 = 2_147_483_648, "bytes", 0..=u64::MAX;

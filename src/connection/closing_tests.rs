@@ -283,7 +283,7 @@ async fn the_end_for_memory_drops_what_is_not_begun() {
     let mut client = Client::new().await;
     let packet = NewPacket::of(QoS::AtLeastOnce);
     let socket = socket2::SockRef::from(&client.socket);
-    socket.set_recv_buffer_size(4_096).expect("it is open");
+    socket.set_recv_buffer_size(256 << 10).expect("it is open");
     let large = vec![0xFF; 4_000_000];
     let length = (large.len() + 6) as u32;
     let pushed = client.mailbox.push_packet(packet, |out| {

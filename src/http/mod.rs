@@ -7,6 +7,7 @@
 mod admin;
 mod guard;
 mod health;
+mod places;
 mod serve;
 mod server;
 mod sessions;

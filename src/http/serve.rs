@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use super::admin::{self, Admin};
 use super::guard::{self, Hosts};
 use super::health::{self, Readiness};
-use super::server::{self, Timeouts};
+use super::server::{self, Bounds};
 use super::sessions::{self, Sessions};
 use crate::config::bounds::LARGEST_ADMIN_BODY_BYTES;
 use crate::telemetry::metrics::{CONTENT_TYPE, Metrics};
@@ -99,5 +99,5 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) {
     let routes = router(endpoints, hosts);
-    server::run(listener, routes, Timeouts::default(), shutdown).await;
+    server::run(listener, routes, Bounds::default(), shutdown).await;
 }

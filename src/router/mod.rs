@@ -23,6 +23,8 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::base::ids::{ConnectionId, LogIndex, NodeId, SessionId};
+#[cfg(doc)]
+use crate::base::limits;
 use crate::codec::QoS;
 use crate::machine::effect::{ApplicationMessage, Granted, RelayedBatch};
 use crate::machine::subscriptions::SubscriptionIndex;
@@ -378,6 +380,7 @@ impl Router {
         BatchDelivery {
             router: self,
             last: None,
+            work: 0,
         }
     }
 }
@@ -387,6 +390,7 @@ impl Router {
 pub struct BatchDelivery<'r, 'm> {
     router: &'r Router,
     last: Option<LastRoute<'m>>,
+    work: usize,
 }
 
 struct LastRoute<'m> {
@@ -417,16 +421,24 @@ impl<'m> BatchDelivery<'_, 'm> {
             route: router.route(message.topic, message.publisher),
         }));
         let mut throttled = Throttled::new();
+        self.work += 1;
         if !only_groups {
+            self.work += last.route.work(message);
             last.route.deliver_local(message, &mut throttled, wake);
         }
         for name in groups {
+            self.work += 1;
             let known = last.route.groups();
             if let Ok(at) = known.binary_search_by(|group| (**group.filter()).cmp(name)) {
                 known[at].deliver_local(message, wake);
             }
         }
         throttled
+    }
+
+    /// What was done since the last call, in units of [`limits::TURN_WORK`].
+    pub fn take_work(&mut self) -> usize {
+        std::mem::take(&mut self.work)
     }
 }
 

@@ -30,7 +30,7 @@ pub struct Origin<'a> {
 /// The other nodes of the cluster.
 pub trait PeerNodes: Send + Sync {
     /// Queues a message for the connections of `node`. Returns the number of its batch; `None` when it was not taken: a
-    /// message with QoS 0 is dropped when too much waits for that node already.
+    /// message that nobody waits for is dropped when too much waits for that node already.
     ///
     /// When the message is with the connections there, `origin.confirm_to` gets [`Item::ForwardConfirmed`]; or, if one
     /// of them reads slowly, [`Item::AckDeferred`] and later [`Item::AckReleased`].

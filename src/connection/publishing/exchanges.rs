@@ -15,12 +15,16 @@ use crate::base::limits;
 use crate::base::proto::command::{self, command::Kind};
 use crate::codec::{PacketId, Publish, QoS, ReasonCode};
 use crate::connection::context::{Context, Flow};
+use crate::connection::end::Ended;
 use crate::connection::requests::Request;
 use crate::mailbox::back_pressure::BackPressureState;
 use crate::mailbox::{DeferredAck, RequestId};
 use crate::router::{Delivered, Message, OnTheWay, Origin, PeerNodes, Route};
 use crate::session::inbound::{Inbound, Reception, Release};
-use crate::telemetry::labels::DropReason;
+use crate::telemetry::labels::{DisconnectReason, DropReason};
+
+/// What the log has no room for.
+const QUOTA_EXCEEDED: &str = "there are as many retained or queued messages as there may be";
 
 /// Messages of the client that are on their way.
 pub(super) struct Exchanges {
@@ -195,17 +199,21 @@ impl Exchanges {
     }
 
     /// A message is in the log, or was refused there.
+    ///
+    /// # Errors
+    /// It was refused, and MQTT 3 has no reason to give with an acknowledgement: its connection ends, so that the
+    /// client keeps the message (P1).
     pub(super) fn handle_logged(
         &mut self,
         context: &mut Context,
         request_id: RequestId,
         reason: ReasonCode,
-    ) {
+    ) -> Result<(), Ended> {
         let Some(request) = context.requests.get_mut(request_id) else {
-            return;
+            return Ok(());
         };
         let Request::LoggedPublish(logged) = request else {
-            return;
+            return Ok(());
         };
         let &mut LoggedPublish {
             packet_id,
@@ -226,7 +234,7 @@ impl Exchanges {
                 bytes,
             });
             self.unacknowledged_bytes += bytes;
-            return;
+            return Ok(());
         }
         context.requests.remove(request_id);
         let Some(packet_id) = packet_id else {
@@ -234,16 +242,20 @@ impl Exchanges {
                 let dropped = &context.broker.metrics.messages_dropped;
                 dropped.of(DropReason::QueueFull).increment();
             }
-            return;
+            return Ok(());
         };
         let reason = match reason {
             // Retaining it is a use, too.
             ReasonCode::NoMatchingSubscribers if retain => ReasonCode::Success,
             reason => reason,
         };
-        let text = (reason == ReasonCode::QuotaExceeded)
-            .then_some("there are as many retained messages as there may be");
+        let text = (reason == ReasonCode::QuotaExceeded).then_some(QUOTA_EXCEEDED);
+        if text.is_some() && !context.options.version.is_v5() {
+            let cause = DisconnectReason::Refused;
+            return Err(Ended::disconnect(cause, reason, QUOTA_EXCEEDED));
+        }
         self.acknowledge(context, packet_id, qos, reason, text);
+        Ok(())
     }
 
     /// Delivers a message past the log, and acknowledges it as soon as nothing defers that.

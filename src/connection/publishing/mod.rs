@@ -205,12 +205,15 @@ impl Publishing {
     }
 
     /// The machine has applied a PUBLISH.
+    ///
+    /// # Errors
+    /// It was refused, and the client can't be told otherwise.
     pub(super) fn handle_reply(
         &mut self,
         context: &mut Context,
         request_id: RequestId,
         reply: &Reply,
-    ) {
+    ) -> Result<(), Ended> {
         let reason = match reply {
             Reply::Published { matched: true } => ReasonCode::Success,
             Reply::Published { matched: false } => ReasonCode::NoMatchingSubscribers,
@@ -218,10 +221,10 @@ impl Publishing {
             // The session has a new owner; this connection is about to end.
             _ => {
                 context.requests.remove(request_id);
-                return;
+                return Ok(());
             }
         };
-        self.exchanges.handle_logged(context, request_id, reason);
+        self.exchanges.handle_logged(context, request_id, reason)
     }
 
     /// Another node has handed a message to its connections.

@@ -28,7 +28,7 @@ use crate::base::limits;
 use crate::codec::QoS;
 use crate::machine::effect::{ApplicationMessage, Granted, RelayedBatch};
 use crate::machine::subscriptions::SubscriptionIndex;
-use crate::mailbox::{Filling, Item, Mailbox, WakeList};
+use crate::mailbox::{Filling, Item, Mailbox, Refused, WakeList};
 use cache::SharedRoutes;
 use local::{GrantedBody, LocalSubscriber};
 use look_up::LookUp;
@@ -265,15 +265,14 @@ impl Router {
         }
     }
 
-    /// Delivers a message to one connection of this node, whatever it has subscribed to. Returns whether it was taken.
-    pub fn deliver_to(&self, mailbox: &Arc<Mailbox>, message: &Message<'_>) -> bool {
-        let target = LocalSubscriber::new(SessionId::default(), mailbox, QoS::ExactlyOnce);
-        target.deliver(
-            message,
-            None,
-            &mut Throttled::new(),
-            &mut WakeList::default(),
-        )
+    /// Delivers a message with QoS 1 or 2 to one connection of this node, whatever it has subscribed to.
+    ///
+    /// # Errors
+    /// When it was not taken.
+    pub fn deliver_to(&self, mailbox: &Arc<Mailbox>, message: &Message<'_>) -> Result<(), Refused> {
+        let target = LocalSubscriber::new(SessionId::default(), mailbox, message.qos);
+        let pushed = target.push(message, None, message.qos, &mut WakeList::default());
+        pushed.map(|_| ())
     }
 
     /// Puts a message into a mailbox that its own connection fills.

@@ -38,6 +38,7 @@ use crate::base::proto::cluster::DeliverResponse;
 use crate::base::proto::command;
 use crate::codec::QoS;
 use crate::machine::effect::RelayedBatch;
+use crate::mailbox::wait_list::WaitList;
 use crate::mailbox::{Item, Mailbox, RequestId, WakeList};
 use crate::router::{Message, Origin, PeerNodes, Recipients, Router};
 
@@ -46,6 +47,8 @@ use crate::router::{Message, Origin, PeerNodes, Recipients, Router};
 pub struct Outbox {
     state: Mutex<OutboxState>,
     ready: Notify,
+    /// Connections whose next message waits for a confirmation.
+    waiting: WaitList,
 }
 
 impl Outbox {
@@ -102,6 +105,7 @@ impl Outbox {
             state.confirm(through, &mut wake);
         }
         drop(state);
+        self.waiting.wake();
         self.ready.notify_one();
     }
 
@@ -139,6 +143,8 @@ impl Outbox {
             }
         }
         state.release_barriers(&mut wake, |barrier| barrier.index <= answer.applied);
+        drop(state);
+        self.waiting.wake();
         self.ready.notify_one();
     }
 
@@ -164,6 +170,7 @@ impl Outbox {
         let old = std::mem::replace(&mut *state, fresh);
         drop(state);
         old.end(&mut wake);
+        self.waiting.wake();
         self.ready.notify_one();
     }
 }
@@ -264,6 +271,10 @@ impl PeerNodes for Outboxes {
     fn is_confirmed(&self, node: NodeId, sequence: u64) -> bool {
         let outbox = self.outboxes.read().get(&node).cloned();
         outbox.is_none_or(|outbox| outbox.state.lock().confirmed >= sequence)
+    }
+
+    fn await_confirmed(&self, node: NodeId, mailbox: &Arc<Mailbox>) {
+        self.outbox(node).waiting.add(mailbox);
     }
 
     fn take_relayed(&self, router: &Router, relayed: &RelayedBatch) {

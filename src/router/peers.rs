@@ -49,6 +49,10 @@ pub trait PeerNodes: Send + Sync {
     /// Whether the connections of `node` have the messages of this batch and all before it, or are gone.
     fn is_confirmed(&self, node: NodeId, sequence: u64) -> bool;
 
+    /// Has `mailbox` offer its client's next packet again when `node` has confirmed anything. Who waits asks
+    /// [`PeerNodes::is_confirmed`] once more afterwards.
+    fn await_confirmed(&self, node: NodeId, mailbox: &Arc<Mailbox>);
+
     /// Messages for this node's connections have come through the log.
     fn take_relayed(&self, router: &Router, batch: &RelayedBatch);
 

@@ -6,6 +6,7 @@
 //! here, later ones go past the log again, but other nodes deliver them only when they have applied it, too.
 
 use std::num::NonZeroU16;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -18,7 +19,7 @@ use crate::connection::context::{Context, Flow};
 use crate::connection::end::Ended;
 use crate::connection::requests::Request;
 use crate::mailbox::back_pressure::BackPressureState;
-use crate::mailbox::{DeferredAck, RequestId};
+use crate::mailbox::{DeferredAck, Mailbox, RequestId};
 use crate::router::{Delivered, Message, OnTheWay, Origin, PeerNodes, Route};
 use crate::session::inbound::{Inbound, Reception, Release};
 use crate::telemetry::labels::{DisconnectReason, DropReason};
@@ -89,13 +90,26 @@ impl Exchanges {
         self.unconfirmed > 0
     }
 
-    /// The same for a message with QoS 0, whose confirmations are not told one by one.
-    pub(super) fn is_on_the_way(&mut self, peers: &dyn PeerNodes) -> bool {
+    /// The same for a message with QoS 0, whose confirmations are not told one by one. `publisher` offers it again when
+    /// there may be another answer.
+    pub(super) fn is_on_the_way(
+        &mut self,
+        peers: &dyn PeerNodes,
+        publisher: &Arc<Mailbox>,
+    ) -> bool {
         let Some(on_the_way) = &mut self.on_the_way else {
             return false;
         };
-        on_the_way.retain(|(node, sequence)| !peers.is_confirmed(*node, *sequence));
-        !on_the_way.is_empty()
+        let mut forget_confirmed = || {
+            on_the_way.retain(|(node, sequence)| !peers.is_confirmed(*node, *sequence));
+            on_the_way.first().map(|(node, _)| *node)
+        };
+        let Some(node) = forget_confirmed() else {
+            return false;
+        };
+        // It is asked again afterwards: the confirmation may have come between the two.
+        peers.await_confirmed(node, publisher);
+        forget_confirmed().is_some()
     }
 
     /// Delivers a message with QoS 0 past the log.

@@ -102,7 +102,7 @@ impl Publishing {
         let Some(route) = direct_route(routes, exchanges, context, topic, publish) else {
             // Nothing else slows a client down that publishes with QoS 0.
             let peers = context.broker.services.router.peers();
-            if context.is_busy() || exchanges.is_on_the_way(peers) {
+            if context.is_busy() || exchanges.is_on_the_way(peers, &context.mailbox) {
                 return Flow::Retry;
             }
             if is_stored(publish) && context.refuses_write() {

@@ -5,6 +5,7 @@ const QOS_0: NewPacket<'_> = NewPacket {
     qos: QoS::AtMostOnce,
     expiry_s: None,
     body: None,
+    is_direct: false,
 };
 
 #[test]

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use crate::base::ids::{Incarnation, LogIndex, NodeId, SessionId};
+use crate::base::pulse::beat;
 use crate::machine::effect::{ApplicationMessage, DropReason, Output, Reply, Skipped};
 use crate::machine::state_hash::{HashRound, Verdict, verdict};
 use crate::machine::tables::{Backing, Tables};
@@ -369,6 +370,8 @@ impl Apply for Applier {
         self.view.applied.store(last.0, Ordering::Release);
         let mut wake = WakeList::default();
         for output in self.machine.take_outputs() {
+            // There may be many, and each may be for many connections.
+            beat();
             self.perform(output, &mut wake);
         }
         self.update_view();

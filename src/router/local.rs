@@ -134,8 +134,8 @@ impl LocalSubscriber {
         Ok(())
     }
 
-    /// Delivers with QoS 1 or 2. Returns the end of the message when its acknowledgement is to be deferred.
-    fn push(
+    /// Delivers with QoS 1 or 2. A direct message that does not fit is dropped. Returns the end of the message when its acknowledgement is to be deferred.
+    pub(super) fn push(
         &self,
         message: &Message<'_>,
         body: Option<&Body>,
@@ -260,6 +260,7 @@ fn new_packet<'a>(message: &Message<'_>, qos: QoS, body: Option<&'a Body>) -> Ne
     NewPacket {
         expiry_s: message.expiry,
         body,
+        is_direct: message.direct,
         ..NewPacket::of(qos)
     }
 }
@@ -333,4 +334,38 @@ mod tests {
         let withheld = mailbox.withheld(9).into_iter().map(|one| one.sequence.0);
         assert_eq!(withheld.collect::<Vec<_>>(), [2, 3]);
     }
+
+    /// Whoever asks the store for answers on a topic that others subscribe to does not end their connections.
+    #[test]
+    fn direct_messages_end_nobodys_connection() {
+        let limits = OutboxLimits::of(100);
+        let metrics = limits.metrics.clone();
+        let mailbox = Mailbox::new(ConnectionId(1), Version::V5, u32::MAX, 0, limits);
+        let subscriber = LocalSubscriber::new(SessionId(1), &mailbox, QoS::AtLeastOnce);
+        let message = |direct| Message {
+            publisher: None,
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            topic: "t",
+            properties: &[],
+            expiry: None,
+            direct,
+            payload: &[0; 50],
+        };
+        let deliver = |direct| {
+            let (throttled, wake) = (&mut Throttled::new(), &mut WakeList::default());
+            subscriber.deliver(&message(direct), None, throttled, wake)
+        };
+        let taken = (0..100).filter(|_| deliver(true)).count();
+        assert!(taken < 10 && !mailbox.is_ending(), "{taken}");
+        assert_eq!(
+            metrics.messages_dropped.of(OUTBOX_FULL).get(),
+            100 - taken as u64
+        );
+        assert!(mailbox.is_overrun(), "the requester is told");
+        assert!(!deliver(false) && mailbox.is_ending());
+    }
+
+    const OUTBOX_FULL: crate::telemetry::labels::DropReason =
+        crate::telemetry::labels::DropReason::OutboxFull;
 }

@@ -102,7 +102,7 @@ impl Publishing {
         let Some(route) = direct_route(routes, exchanges, context, topic, publish) else {
             // Nothing else slows a client down that publishes with QoS 0.
             let peers = context.broker.services.router.peers();
-            if context.is_busy() || exchanges.is_on_the_way(peers) {
+            if context.is_busy() || exchanges.is_on_the_way(peers, &context.mailbox) {
                 return Flow::Retry;
             }
             if is_stored(publish) && context.refuses_write() {
@@ -209,12 +209,15 @@ impl Publishing {
     }
 
     /// The machine has applied a PUBLISH.
+    ///
+    /// # Errors
+    /// It was refused, and the client can't be told otherwise.
     pub(super) fn handle_reply(
         &mut self,
         context: &mut Context,
         request_id: RequestId,
         reply: &Reply,
-    ) {
+    ) -> Result<(), Ended> {
         let reason = match reply {
             Reply::Published { matched: true } => ReasonCode::Success,
             Reply::Published { matched: false } => ReasonCode::NoMatchingSubscribers,
@@ -222,10 +225,10 @@ impl Publishing {
             // The session has a new owner; this connection is about to end.
             _ => {
                 context.requests.remove(request_id);
-                return;
+                return Ok(());
             }
         };
-        self.exchanges.handle_logged(context, request_id, reason);
+        self.exchanges.handle_logged(context, request_id, reason)
     }
 
     /// Another node has handed a message to its connections.

@@ -387,3 +387,67 @@ fn many_filters_take_several_commands_and_one_acknowledgement() {
     assert!(unsuback.ends_with(&vec![0; count]), "{unsuback:?}");
     assert_eq!(context.requests.len(), 0);
 }
+
+fn many_filters(first_byte: u8, has_options: bool) -> Vec<u8> {
+    let mut body = vec![0, 9, 0];
+    for at in 0..=limits::ITEMS_AT_LEAST as u8 {
+        body.extend_from_slice(&[0, 1, b'a' + at]);
+        body.extend(has_options.then_some(1));
+    }
+    [&[first_byte, body.len() as u8], &body[..]].concat()
+}
+
+/// A later request is not applied between two commands of an earlier one.
+#[test]
+fn a_request_in_several_commands_is_not_overtaken() {
+    let (mut subscribing, mut context) = (Subscribing::default(), Context::for_tests(false));
+    let count = limits::ITEMS_AT_LEAST + 1;
+    let subscribed = |new: usize| Reply::Subscribed {
+        index: LogIndex(9),
+        new: vec![true; new],
+    };
+    const UNSUBSCRIBE: &[u8] = b"\xa2\x06\0\x06\0\0\x01a";
+    let many = many_filters(0x82, true);
+    assert_eq!(
+        handle(&mut subscribing, &mut context, &many),
+        Flow::Continue
+    );
+    for packet in [SUBSCRIBE, UNSUBSCRIBE] {
+        assert_eq!(handle(&mut subscribing, &mut context, packet), Flow::Retry);
+    }
+    subscribing.handle_reply(&mut context, 0, &subscribed(count - 1));
+    assert_eq!(
+        handle(&mut subscribing, &mut context, SUBSCRIBE),
+        Flow::Retry
+    );
+    subscribing.handle_reply(&mut context, 0, &subscribed(1));
+    let many = many_filters(0xa2, false);
+    assert_eq!(
+        handle(&mut subscribing, &mut context, &many),
+        Flow::Continue
+    );
+    assert_eq!(
+        handle(&mut subscribing, &mut context, SUBSCRIBE),
+        Flow::Retry
+    );
+    let requests: Vec<_> = (0..8)
+        .filter(|id| context.requests.get(*id).is_some())
+        .collect();
+    let removed = Reply::Unsubscribed(vec![true; count]);
+    subscribing.handle_reply(&mut context, requests[0], &removed);
+    assert_eq!(
+        handle(&mut subscribing, &mut context, SUBSCRIBE),
+        Flow::Continue
+    );
+}
+
+/// The client would wait for a SUBACK that it does not accept.
+#[test]
+fn a_refusal_that_does_not_fit_ends_the_connection_too() {
+    let (mut subscribing, mut context) = (Subscribing::default(), Context::for_tests(true));
+    context.broker.state.set_refuses_writes(true);
+    context.options.limits.max_packet_size = 8;
+    let many = many_filters(0x82, true);
+    assert!(try_to_handle(&mut subscribing, &mut context, &many).is_err());
+    assert!(context.take_acknowledgements().is_empty());
+}

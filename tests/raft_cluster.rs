@@ -4,8 +4,8 @@ mod directory;
 mod raft_support;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -86,6 +86,43 @@ async fn slow_disks_of_the_followers_cost_neither_the_leader_nor_a_proposal() {
     let status = leader.raft.status();
     assert_eq!(status.term, term, "nobody campaigned");
     assert!(silent_ms < 600, "a majority was silent for {silent_ms} ms");
+}
+
+/// The others go on without the leader's disk, until the leader holds so much for it that it takes no entry any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_whose_disk_stands_still_hands_leadership_over() {
+    let stalled = Arc::new(AtomicU64::new(0));
+    let mut cluster = Cluster::start(3).await;
+    for id in 1..=3 {
+        cluster.kill(id).await;
+        let stalled = Arc::clone(&stalled);
+        let before_sync: BeforeSync = Arc::new(move || {
+            while stalled.load(Relaxed) == id {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        cluster
+            .run_with(id, |config| config.before_sync = Some(before_sync))
+            .await;
+    }
+    cluster.write("before", "1").await;
+    cluster.everywhere("before", "1").await;
+    let former = cluster.leader().await;
+    stalled.store(former, Relaxed);
+    let leader = &cluster.nodes[&former].raft;
+    leader
+        .propose(Bytes::from_static(b"stalled=1"))
+        .await
+        .unwrap();
+    let others = || {
+        let mut others = cluster.nodes.values().filter(|node| node.id.0 != former);
+        others.any(|node| node.leads()).then_some(())
+    };
+    eventually("another leader", others).await;
+    stalled.store(0, Relaxed);
+    cluster.write("after", "1").await;
+    cluster.everywhere("stalled", "1").await;
+    cluster.everywhere("after", "1").await;
 }
 
 /// A leader without a majority takes no writes; what was proposed then is appended once it takes them again.

@@ -27,8 +27,8 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// How long a declaration is given to be committed before it is proposed again.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A sleep of [`CHECK_INTERVAL`] that takes this long means that this process was stopped, or starved: then it has heard
-/// nobody, whoever was there. The checks themselves may take long when the log is slow.
+/// A sleep of [`CHECK_INTERVAL`] that takes this long means that this process was stopped, or starved: then it has
+/// heard nobody, whoever was there. The checks themselves may take long when the log is slow.
 const LATE_CHECK: Duration = Duration::from_secs(1);
 
 /// Ends the leases of silent nodes while this node leads.

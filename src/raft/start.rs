@@ -16,6 +16,7 @@ use super::core::state_machine::{CoreRaft, StateMachine, meta_of};
 use super::core::{leadership, machine_version, retention};
 use super::membership::changes::Changes;
 use super::membership::joining::Joining;
+use super::membership::stalled_disk::{self, Watched};
 use super::membership::transfer::LeadershipTransfer;
 use super::metrics::{LogMetrics, Metrics};
 use super::replica::{Inner, Raft, Stores};
@@ -211,6 +212,24 @@ fn serve(
     })
 }
 
+fn watch_disk(
+    config: &RaftConfig,
+    core: &CoreRaft,
+    stores: &Stores,
+    roster: &Roster,
+    changes: &Arc<Changes>,
+    leadership: &watch::Receiver<Leadership>,
+) {
+    stalled_disk::watch(Watched {
+        own: config.node,
+        core: core.clone(),
+        log: stores.log.clone(),
+        roster: roster.clone(),
+        changes: Arc::clone(changes),
+        leadership: leadership.clone(),
+    });
+}
+
 fn failed(error: impl std::fmt::Display) -> StartError {
     StartError::Core(error.to_string())
 }
@@ -261,6 +280,7 @@ impl Raft {
         retention::keep(core.clone(), log, Arc::clone(metrics), config.retention);
         let roster = Roster::new(core.clone());
         let changes = make_changes(&config, &core, &roster, &channels, leadership.clone());
+        watch_disk(&config, &core, &stores, &roster, &changes, &leadership);
         let identity_check = IdentityCheck::new(identity, roster.clone(), Arc::clone(metrics));
         let service = serve(&config, &core, &roster, &identity_check, &changes, &stores);
         Ok(Raft::new(Inner {

@@ -376,6 +376,26 @@ pub fn remove_dir(path: &Path) {
     }
 }
 
+/// The extension of directories that are being removed.
+pub const REMOVED: &str = "removed";
+
+/// As [`remove_dir`], on a thread of its own, because gigabytes take their time. The name is free on return; until it
+/// is gone, the directory has the extension [`REMOVED`].
+pub fn remove_dir_later(path: &Path) {
+    let aside = path.with_added_extension(REMOVED);
+    if fs::rename(path, &aside).is_err() {
+        // Not there, or its namesake is not gone yet.
+        return remove_dir(path);
+    }
+    let target = aside.clone();
+    let spawned = std::thread::Builder::new()
+        .name("remove".into())
+        .spawn(move || remove_dir(&target));
+    if spawned.is_err() {
+        remove_dir(&aside);
+    }
+}
+
 /// Makes renames, creations and removals in `path` durable.
 pub fn sync_dir(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()?;

@@ -20,7 +20,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::apply::Apply;
 use super::encoding;
-use super::machine_version;
 use super::type_config::{Entry, LogId, Payload, SnapshotMeta, StoredMembership, TypeConfig};
 use crate::base::ids::LogIndex;
 use crate::base::pulse::{Phase, busy};
@@ -33,6 +32,8 @@ use crate::storage::{
 /// Raft's own rows of the state. Names are for ever.
 const APPLIED: &[u8] = b"applied";
 const MEMBERSHIP: &[u8] = b"membership";
+/// The version of the machine that has applied the log.
+pub const MACHINE: &[u8] = b"machine";
 
 /// Jobs that may wait. The state machine's task waits for each, so there are never more than a few.
 const QUEUE: usize = 16;
@@ -147,7 +148,7 @@ fn received(
     if found.0 != meta.last_log_id {
         return Err("the received snapshot holds something else than was announced".to_owned());
     }
-    if row(machine_version::ROW)?.as_ref() != machine {
+    if row(MACHINE)?.as_ref() != machine {
         return Err("the received snapshot was applied by another machine version".to_owned());
     }
     Ok(found)
@@ -382,8 +383,8 @@ impl Worker {
 
     fn install(&mut self, meta: SnapshotMeta, database: PathBuf) -> Result<(), InstallError> {
         let state = &self.target.state;
-        // This node's own version: see [`machine_version::take_over`].
-        let machine = state.reserved(machine_version::ROW);
+        // This node's own version, ever since it took the state over.
+        let machine = state.reserved(MACHINE);
         let check = |rows: &ReservedRows<'_>| received(rows, &meta, machine.as_ref());
         (self.last, self.membership) = state.replace_checked(&database, check)?;
         self.target

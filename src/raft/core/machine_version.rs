@@ -5,14 +5,11 @@
 //! the entries nor the snapshot of the older one, so that others who lack those entries get what they made of the state
 //! instead.
 
-use super::applier;
+use super::applier::{self, MACHINE};
 use super::encoding;
 use super::log_store;
 use crate::machine::tables::Changes;
 use crate::storage::{GroupLog, Snapshots, StateDb};
-
-/// The row of the state, of Raft's own. Its name is for ever.
-pub const ROW: &[u8] = b"machine";
 
 /// What a state without the row was written by.
 const FIRST: u32 = 1;
@@ -54,8 +51,9 @@ pub enum VersionError {
     Malformed(#[from] encoding::Malformed),
 }
 
-/// Checks that the machine of version `own` may go on with this state, and marks the state as written by it. When an older
-/// one wrote it, the log begins after what that has applied, and there is no snapshot: the start takes one. Blocks.
+/// Checks that the machine of version `own` may go on with this state, and marks the state as written by it. When an
+/// older one wrote it, the log begins after what that has applied, and there is no snapshot: the start takes one.
+/// Blocks.
 pub fn take_over(
     state: &StateDb,
     log: &GroupLog,
@@ -65,7 +63,7 @@ pub fn take_over(
     let (last, _) = applier::stored(state)?;
     let applied = last.map_or(0, |id| id.index);
     let committed = log_store::committed(log)?.map_or(0, |id| id.index);
-    let stored = match state.reserved(ROW) {
+    let stored = match state.reserved(MACHINE) {
         Some(row) => {
             row[..]
                 .try_into()
@@ -108,7 +106,7 @@ pub fn take_over(
         snapshots.discard()?;
     }
     // On disk before anything is applied: after a crash the state may be empty, but it was written by this version.
-    state.write(Changes::new(), &[(ROW, &own.to_be_bytes())]);
+    state.write(Changes::new(), &[(MACHINE, &own.to_be_bytes())]);
     state.flush();
     Ok(())
 }
@@ -140,7 +138,7 @@ mod tests {
         let applied = encoding::log_id_to_bytes(&encoding::log_id(1, 9));
         state.write(
             Changes::new(),
-            &[(b"applied", &applied), (ROW, &1u32.to_be_bytes())],
+            &[(b"applied", &applied), (MACHINE, &1u32.to_be_bytes())],
         );
         let snapshots = Snapshots::open(data).expect("an empty directory");
         let path = snapshots.prepare("9").expect("a directory");
@@ -165,7 +163,7 @@ mod tests {
             assert_eq!(log.bounds().start, 10);
             assert!(snapshots.current().is_none());
             assert_eq!(
-                state.reserved(ROW).as_deref(),
+                state.reserved(MACHINE).as_deref(),
                 Some(&2u32.to_be_bytes()[..])
             );
         });

@@ -21,8 +21,8 @@ use crate::base::ids::NodeId;
 use crate::raft::core::roster::Roster;
 use crate::raft::metrics::Metrics;
 
-/// Version of the messages between nodes. It rises when a peer of the former version can't be understood. Format 1 knows
-/// no machine versions: its nodes would take entries of every other.
+/// Version of the messages between nodes. It rises when a peer of the former version can't be understood. Format 1
+/// knows no machine versions: its nodes would take entries of every other.
 const WIRE_FORMAT: u32 = 2;
 
 const FORMAT_KEY: &str = "quorumq-format";

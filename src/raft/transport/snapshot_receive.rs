@@ -84,13 +84,15 @@ impl SnapshotReceiver {
             bytes: file.bytes,
             crc: file.crc32c,
         });
-        let mut incoming = self
-            .snapshots
-            .receive(&begin.id, files.collect())
-            .map_err(|error| Status::internal(error.to_string()))?;
-        let have = pb::SnapshotHave {
-            files: incoming.have(),
-        };
+        // It may remove gigabytes of a transfer that broke off.
+        let (snapshots, id) = (Arc::clone(&self.snapshots), begin.id);
+        let files = files.collect();
+        let opened = tokio::task::spawn_blocking(move || {
+            let incoming = snapshots.receive(&id, files)?;
+            Ok::<_, std::io::Error>((incoming.have(), incoming))
+        });
+        let (files, mut incoming) = opened.await.map_err(internal)?.map_err(internal)?;
+        let have = pb::SnapshotHave { files };
         tell(steps, Step::Have(have)).await?;
         let mut received = 0;
         let database = loop {

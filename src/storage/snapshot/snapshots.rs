@@ -21,7 +21,9 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use super::incoming::{Incoming, SnapshotFile};
-use crate::storage::data_dir::{OpenError, create_dir, remove_dir, sync_dir, write_durably};
+use crate::storage::data_dir::{
+    OpenError, REMOVED, create_dir, remove_dir, remove_dir_later, sync_dir, write_durably,
+};
 
 /// Files whose checksums are remembered.
 const MAX_CHECKSUMS: usize = 16 * 1024;
@@ -70,7 +72,8 @@ struct Dir {
 impl Drop for Dir {
     fn drop(&mut self) {
         if self.replaced.load(Relaxed) {
-            remove_dir(&self.path);
+            // The last reader may be a task.
+            remove_dir_later(&self.path);
         }
     }
 }
@@ -172,6 +175,7 @@ impl Snapshots {
         for entry in fs::read_dir(&root).map_err(|error| OpenError::io(&root, error))? {
             let path = entry.map_err(|error| OpenError::io(&root, error))?.path();
             match fs::read(path.join("meta")) {
+                _ if path.extension().is_some_and(|found| found == REMOVED) => remove_dir(&path),
                 Ok(meta) => complete.push((path, meta)),
                 Err(_) => remove_dir(&path),
             }
@@ -285,5 +289,21 @@ impl Snapshots {
     /// A place below `incoming/` for a database that is not received, called `name`.
     pub fn scratch(&self, name: &str) -> PathBuf {
         self.incoming.join(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_that_was_being_removed_is_none_after_a_restart() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let aside = dir.path().join("snapshots").join("02.removed");
+        fs::create_dir_all(&aside).expect("a directory");
+        fs::write(aside.join("meta"), "whole").expect("a file");
+        let snapshots = Snapshots::open(dir.path()).expect("well-formed");
+        assert!(snapshots.current().is_none());
+        assert!(!aside.exists());
     }
 }

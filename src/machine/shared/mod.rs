@@ -8,7 +8,7 @@
 
 mod group;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -35,7 +35,8 @@ const GIVE_COST: usize = 8;
 /// All groups; derived from the tables.
 #[derive(Default)]
 pub(super) struct SharedGroups {
-    by_filter: FxHashMap<Arc<str>, Group>,
+    /// Clients choose filters, so they are hashed with a random seed; nothing visits them in the order of the table.
+    by_filter: HashMap<Arc<str>, Group>,
     filters: FxHashMap<u64, Arc<str>>,
     /// The shared filters of each session, in one order on all replicas. Invariant: no set is empty.
     of_session: FxHashMap<SessionId, BTreeSet<Arc<str>>>,

@@ -4,10 +4,9 @@
 //!
 //! Invariant: a look-up costs no more than sorting what it finds, and what is remembered is bounded by its size.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::effect::ApplicationMessage;
@@ -85,7 +84,7 @@ impl MatchSet {
             ..MatchSet::default()
         };
         let mut sessions: BTreeMap<SessionId, MatchedSession> = BTreeMap::new();
-        let mut groups: FxHashSet<Arc<str>> = FxHashSet::default();
+        let mut groups: BTreeSet<Arc<str>> = BTreeSet::new();
         index.for_each_match(topic, |group, subscription| {
             if let Some(group) = group {
                 if !groups.contains(group) {
@@ -128,7 +127,6 @@ impl MatchSet {
         }
         match_set.sessions = sessions.into_values().collect();
         match_set.groups = groups.into_iter().collect();
-        match_set.groups.sort_unstable();
         match_set
     }
 }
@@ -136,7 +134,8 @@ impl MatchSet {
 /// The match sets of recent topics.
 #[derive(Default)]
 pub(super) struct MatchSets {
-    by_topic: FxHashMap<Box<str>, Arc<MatchSet>>,
+    /// Clients choose topics, so they are hashed with a random seed.
+    by_topic: HashMap<Box<str>, Arc<MatchSet>>,
     /// Matches of all of them.
     matches: usize,
 }

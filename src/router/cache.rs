@@ -4,11 +4,12 @@
 //! larger. Who publishes often keeps small routes besides, see `connection::route_cache`; large ones are only here, so
 //! nobody holds outdated ones.
 
+use std::collections::HashMap;
 use std::hash::{Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rustc_hash::{FxHashMap, FxHasher};
+use rustc_hash::FxHasher;
 
 use super::route::Found;
 
@@ -29,7 +30,8 @@ pub(super) struct SharedRoutes {
 
 #[derive(Debug, Default)]
 struct Shard {
-    by_topic: FxHashMap<Box<str>, Arc<Found>>,
+    /// Clients choose topics, so they are hashed with a random seed.
+    by_topic: HashMap<Box<str>, Arc<Found>>,
     bytes: usize,
 }
 
@@ -37,7 +39,7 @@ impl SharedRoutes {
     fn shard(&self, topic: &str) -> &Mutex<Shard> {
         let mut hasher = FxHasher::default();
         topic.hash(&mut hasher);
-        // The table inside uses the other bits.
+        // Topics that all fall into one shard drop each other sooner, and no more.
         &self.shards[(hasher.finish() >> 32) as usize % SHARDS]
     }
 
@@ -56,7 +58,7 @@ impl SharedRoutes {
             .map(|former| former.bytes + topic.len() + ENTRY_BYTES);
         shard.bytes = shard.bytes + added - freed.unwrap_or(0);
         let dropped = if shard.bytes > SHARD_BYTES {
-            let only = FxHashMap::from_iter([(topic.into(), found)]);
+            let only = HashMap::from_iter([(topic.into(), found)]);
             shard.bytes = added;
             Some(std::mem::replace(&mut shard.by_topic, only))
         } else {

@@ -3,6 +3,7 @@
 //! Invariant: a look-up costs time in proportion to its matches, whatever they are: many sessions with one filter, one
 //! session with many, or many groups. Only the few are compared one by one.
 
+use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
 
@@ -19,12 +20,12 @@ use crate::mailbox::Mailbox;
 /// Up to so many, the one that is looked for is found by looking at all of them.
 const FEW: usize = 16;
 
-/// Where those of a list are that have a key.
-struct Positions<K>(FxHashMap<K, usize>);
+/// Where those of a list are that have a key. Clients choose some keys, so they are hashed with a random seed.
+struct Positions<K>(HashMap<K, usize>);
 
 impl<K: Hash + Eq + Clone> Positions<K> {
     fn new() -> Self {
-        Positions(FxHashMap::default())
+        Positions(HashMap::new())
     }
 
     /// The position of the one with `key` in `list`, if it is there. `list` only grows by [`Positions::push`].

@@ -6,11 +6,11 @@
 //! node gets the message with the name of the group, and chooses among its own members, whose mailboxes it knows. So no
 //! message reaches a client that has left the group in the meantime.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
 
 use super::local::LocalSubscriber;
 use super::message::Message;
@@ -40,7 +40,8 @@ pub(super) struct RoundRobins {
 
 #[derive(Debug)]
 struct Turns {
-    of_group: FxHashMap<Arc<str>, Arc<RoundRobin>>,
+    /// Clients choose filters, so they are hashed with a random seed.
+    of_group: HashMap<Arc<str>, Arc<RoundRobin>>,
     /// So many may be there before those that no route refers to go. Twice as many as stayed the last time, so that
     /// looking for them costs each new group a few looks, however many groups there are.
     most: usize,
@@ -51,7 +52,7 @@ impl RoundRobins {
         RoundRobins {
             first: local.0 as usize,
             groups: Mutex::new(Turns {
-                of_group: FxHashMap::default(),
+                of_group: HashMap::new(),
                 most: limits::CACHED_ROUTES,
             }),
         }

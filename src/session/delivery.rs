@@ -4,7 +4,8 @@
 //! all subscriptions that matched (MQTT 5, 3.3.4). Shared subscriptions are not merged: each of their groups
 //! gets a copy of its own.
 
-use rustc_hash::FxHashSet;
+use std::collections::HashSet;
+
 use smallvec::SmallVec;
 
 use super::QoS;
@@ -20,8 +21,8 @@ const FEW_IDENTIFIERS: usize = 16;
 #[derive(Clone, Debug, Default)]
 pub struct Identifiers {
     found: SmallVec<[u32; 2]>,
-    /// Those found, once they are many.
-    known: Option<Box<FxHashSet<u32>>>,
+    /// Those found, once they are many. Clients choose them, so they are hashed with a random seed.
+    known: Option<Box<HashSet<u32>>>,
 }
 
 impl Identifiers {

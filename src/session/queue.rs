@@ -152,6 +152,11 @@ impl Queue {
         !self.is_empty() && self.granted_through < self.last
     }
 
+    /// There is no entry after [`Queue::granted_through`]: what was there is finished.
+    pub fn no_more_to_grant(&mut self) {
+        self.granted_through = self.last;
+    }
+
     /// Decides on the first entry after [`Queue::granted_through`]. `oldest` finds the first unfinished entry; it is
     /// called only when the known bound is not enough.
     pub fn grant(

@@ -4,8 +4,12 @@
 //! level names are interned and whose edges are pairs of numbers, so that matching compares each level of
 //! the name with the interned ones once and allocates nothing (up to 16 levels). The order of visits
 //! depends on the filters alone: exact first, then the tree, subscribers of one filter by key.
+//!
+//! Invariant: all tables hash with a random seed. Clients choose filters, and with them level names and which nodes have
+//! edges; with a fixed hash they could choose ones that all collide.
 
-use rustc_hash::FxHashMap;
+use std::collections::HashMap;
+
 use smallvec::SmallVec;
 
 use super::subscribers::Subscribers;
@@ -16,7 +20,7 @@ use super::subscribers::Subscribers;
 /// under a key of the group.
 #[derive(Debug)]
 pub struct Trie<K, V> {
-    exact: FxHashMap<Box<str>, Subscribers<K, V>>,
+    exact: HashMap<Box<str>, Subscribers<K, V>>,
     tree: Tree<K, V>,
     len: usize,
 }
@@ -32,9 +36,9 @@ const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]
 struct Tree<K, V> {
-    symbols: FxHashMap<Box<str>, Interned>,
+    symbols: HashMap<Box<str>, Interned>,
     free_symbols: Vec<Symbol>,
-    edges: FxHashMap<(NodeIndex, Symbol), NodeIndex>,
+    edges: HashMap<(NodeIndex, Symbol), NodeIndex>,
     nodes: Vec<Node<K, V>>,
     free_nodes: Vec<NodeIndex>,
 }
@@ -70,7 +74,7 @@ impl<K: Ord + Clone, V> Trie<K, V> {
     /// An empty index.
     pub fn new() -> Self {
         Trie {
-            exact: FxHashMap::default(),
+            exact: HashMap::default(),
             tree: Tree::new(),
             len: 0,
         }
@@ -148,7 +152,7 @@ fn has_wildcard(filter: &str) -> bool {
 }
 
 /// Gives memory back once a table is mostly empty; amortized over the removals that emptied it.
-fn give_back<K: Eq + std::hash::Hash, V>(map: &mut FxHashMap<K, V>) {
+fn give_back<K: Eq + std::hash::Hash, V>(map: &mut HashMap<K, V>) {
     const WORTH_IT: usize = 4096;
     if map.capacity() > WORTH_IT && map.len() < map.capacity() / 8 {
         map.shrink_to(map.len() * 2);
@@ -158,9 +162,9 @@ fn give_back<K: Eq + std::hash::Hash, V>(map: &mut FxHashMap<K, V>) {
 impl<K: Ord + Clone, V> Tree<K, V> {
     fn new() -> Self {
         Tree {
-            symbols: FxHashMap::default(),
+            symbols: HashMap::default(),
             free_symbols: Vec::new(),
-            edges: FxHashMap::default(),
+            edges: HashMap::default(),
             nodes: vec![Node::child_of(NONE)],
             free_nodes: Vec::new(),
         }
@@ -361,7 +365,7 @@ impl<'n> Levels<'n> {
     }
 
     /// The symbol of a level, [`NONE`] when it is in no filter; `None` when the name has no such level.
-    fn symbol(&mut self, depth: usize, interned: &FxHashMap<Box<str>, Interned>) -> Option<Symbol> {
+    fn symbol(&mut self, depth: usize, interned: &HashMap<Box<str>, Interned>) -> Option<Symbol> {
         while self.symbols.len() <= depth {
             let rest = self.rest?;
             let level = match rest.bytes().position(|byte| byte == b'/') {

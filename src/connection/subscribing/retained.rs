@@ -12,7 +12,7 @@
 //! is in the mailbox follows it. So a change of a retained message never comes before the older message that the page
 //! has found (P5). A message that is not retained may come first if it was taken out before its topic's turn came.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -84,7 +84,8 @@ pub(super) struct RetainedReplays {
 
 #[derive(Debug, Default)]
 struct Replays {
-    by_filter: FxHashMap<Arc<str>, Replay>,
+    /// The client chooses filters, so they are hashed with a random seed.
+    by_filter: HashMap<Arc<str>, Replay>,
     /// Those that begin when a SUBSCRIBE is acknowledged.
     unacknowledged: FxHashMap<RequestId, Vec<ReplayId>>,
     /// Those under way, in order; some may have ended, but never the first.

@@ -88,9 +88,6 @@ impl Queues {
             let entries = entries(batch, session, from, wanted);
             allowance -= entries.len();
             batch.spend(entries.len() * GRANT_COST);
-            if entries.is_empty() {
-                return;
-            }
             let all = entries.len() < wanted;
             for (sequence, entry) in entries {
                 if !self.grant(batch, session, sequence, &entry, None) {
@@ -98,6 +95,9 @@ impl Queues {
                 }
             }
             if all {
+                if let Some(queue) = self.queues.get_mut(&session) {
+                    queue.queue.no_more_to_grant();
+                }
                 return;
             }
             if allowance == 0 {

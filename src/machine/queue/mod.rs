@@ -96,12 +96,21 @@ impl Queues {
         queue.owner.filter(|owner| !has_ended(owner))
     }
 
-    /// Messages that would be granted to a session at once; 0 when its queue is not in memory.
+    /// Messages that would be granted to a session at once; 0 when its queue is not in memory, or is full.
     pub fn credit(&self, session: SessionId) -> u32 {
         self.queues
             .get(&session)
             .filter(|queue| queue.has_credit() && self.owner(queue).is_some())
-            .map_or(0, SessionQueue::room)
+            .map_or(0, |queue| queue.room().min(queue.places()))
+    }
+
+    /// Whether a message would be granted to a session at once, and none dropped for it.
+    pub fn takes(&self, session: SessionId, bytes: u32) -> bool {
+        let queue = self.queues.get(&session);
+        let admits = |queue: &SessionQueue| {
+            queue.queue.admit(bytes.into(), &queue.bounds) == Admission::Accepted
+        };
+        self.credit(session) > 0 && queue.is_some_and(admits)
     }
 
     /// Has a queue looked at when the batch ends.

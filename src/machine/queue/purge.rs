@@ -26,29 +26,66 @@ impl Queues {
         session: SessionId,
         mut keep: impl FnMut(u64) -> bool,
     ) -> Vec<Queued> {
-        let mut shared = Vec::new();
-        // They were granted when they were put into the queue, so not more than may be under way stand before them.
-        let entries = entries(batch, session, Sequence::NONE, limits::UNDER_WAY.into());
-        batch.spend(entries.len());
-        for (sequence, entry) in entries {
-            if let Entry::Queued(queued) = &entry
-                && queued.qos != QoS::ExactlyOnce
-                && let Some(group) = queued.group
-                && !keep(group)
-            {
-                shared.push(queued.clone());
-                batch.meta.count_out(queued.size);
-                if let Some(queue) = self.queues.get_mut(&session) {
-                    queue.queue.finish(sequence, &entry, queued.size.into());
-                    queue.forget_granted(sequence);
-                    self.touched.insert(session);
+        let (mut shared, mut from) = (Vec::new(), Sequence::NONE);
+        let at_once = usize::from(limits::UNDER_WAY);
+        // They were granted when they were put into the queue, so no more than may be under way stand before them.
+        // Former versions let as many be under way as there are packet ids.
+        for _ in 0..usize::from(u16::MAX).div_ceil(at_once) {
+            let found = entries(batch, session, from, at_once);
+            batch.spend(found.len());
+            let is_last = found.len() < at_once;
+            let mut goes_on = false;
+            for (sequence, entry) in found {
+                from = sequence.next();
+                let queue = self.queues.get(&session);
+                let was_sent = queue.is_some_and(|queue| !queue.queue.is_unsent(sequence));
+                goes_on = was_sent || is_shared(&entry);
+                if let Some(queued) = goes_back(&entry, &mut keep) {
+                    shared.push(queued.clone());
+                    self.take_out(batch, session, sequence, &entry, queued.size);
                 }
-                batch.tables.delete::<schema::Entry>((session, sequence));
+            }
+            if is_last || !goes_on {
+                break;
             }
         }
         batch.spend(shared.len() * PURGE_COST);
         shared
     }
+
+    /// Takes an entry out of the queue, if that is in memory; its message keeps the reference.
+    fn take_out(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        session: SessionId,
+        sequence: Sequence,
+        entry: &Entry,
+        size: u32,
+    ) {
+        batch.meta.count_out(size);
+        if let Some(queue) = self.queues.get_mut(&session) {
+            queue.queue.finish(sequence, entry, size.into());
+            queue.forget_granted(sequence);
+            self.touched.insert(session);
+        }
+        batch.tables.delete::<schema::Entry>((session, sequence));
+    }
+}
+
+/// The delivery, when it is one with QoS 1 through a group that does not keep it for the session.
+fn goes_back<'e>(entry: &'e Entry, keep: &mut impl FnMut(u64) -> bool) -> Option<&'e Queued> {
+    match entry {
+        Entry::Queued(queued) if queued.qos != QoS::ExactlyOnce => {
+            let group = queued.group?;
+            (!keep(group)).then_some(queued)
+        }
+        _ => None,
+    }
+}
+
+/// Whether a delivery came through a group.
+fn is_shared(entry: &Entry) -> bool {
+    matches!(entry, Entry::Queued(queued) if queued.group.is_some())
 }
 
 /// Removes what the queue of an ended session holds from a sequence on, as much as the batch's budget allows; where to

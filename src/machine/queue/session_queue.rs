@@ -104,6 +104,16 @@ impl SessionQueue {
         u32::from(self.receive_maximum.get()).saturating_sub(self.queue.in_flight)
     }
 
+    /// Messages that may be put into the queue until it is full; 0 when it is full by bytes.
+    pub fn places(&self) -> u32 {
+        let (queue, bounds) = (&self.queue, &self.bounds);
+        if queue.bytes >= bounds.max_bytes {
+            return 0;
+        }
+        let places = bounds.max_messages.saturating_sub(queue.messages);
+        u32::try_from(places).unwrap_or(u32::MAX)
+    }
+
     /// Whether a message would be granted at once.
     pub fn has_credit(&self) -> bool {
         self.owner.is_some() && self.room() > 0 && !self.queue.has_ungranted()

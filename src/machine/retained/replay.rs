@@ -322,8 +322,11 @@ impl RetainedReplays {
         }
         let due = match progress {
             Progress::More => Some(batch.now.plus(1)),
-            // Before those that had their part of this batch.
-            Progress::Starved => Some(batch.now),
+            // In its place before those that had their part since.
+            Progress::Starved => Some(match replay.due_ms {
+                0 => batch.now,
+                due_ms => Millis(due_ms).min(batch.now),
+            }),
             Progress::Full | Progress::Done => None,
         };
         replay.due_ms = due.map_or(0, |due| due.0);

@@ -1,15 +1,15 @@
 //! Shared subscriptions: every share name with its filter is a group, and every message for it goes to one member
 //! (MQTT 5, 4.8.2).
 //!
-//! A member gets a message when it can be sent it at once: it has a connection, and its client's receive maximum has
-//! room. When no member can, the message waits with the group. Members take turns in the order of their sessions. What
+//! A member gets a message when it can be sent it at once: it has a connection, and its client's receive maximum and its
+//! queue have room. When no member can, the message waits with the group. Members take turns in the order of their sessions. What
 //! a member was sent with QoS 1 and has not acknowledged goes back to the front of the group when its connection ends
 //! and another member is connected, or when its session ends; QoS 2 under way stays with its session `[MQTT-4.8.2-5]`.
 
 mod group;
 mod purge;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -36,7 +36,8 @@ const GIVE_COST: usize = 8;
 /// All groups; derived from the tables.
 #[derive(Default)]
 pub(super) struct SharedGroups {
-    by_filter: FxHashMap<Arc<str>, Group>,
+    /// Clients choose filters, so they are hashed with a random seed; nothing visits them in the order of the table.
+    by_filter: HashMap<Arc<str>, Group>,
     filters: FxHashMap<u64, Arc<str>>,
     /// The shared filters of each session, in one order on all replicas. Invariant: no set is empty.
     of_session: FxHashMap<SessionId, BTreeSet<Arc<str>>>,
@@ -191,7 +192,7 @@ impl SharedGroups {
         let waits = group.row.messages > 0 && qos != QoS::AtMostOnce;
         let chosen = match waits {
             true => None,
-            false => choose(batch, queues, group, qos),
+            false => choose(batch, queues, group, qos, storing.size()),
         };
         let Some(session) = chosen else {
             if qos != QoS::AtMostOnce || group.keeps_qos_0() {
@@ -435,19 +436,20 @@ impl SharedGroups {
     }
 }
 
-/// The next member in turn that can be sent a message at once.
+/// The next member in turn that can be sent a message of so many bytes at once.
 fn choose(
     batch: &Batch<'_, '_>,
     queues: &mut Queues,
     group: &Group,
     qos: QoS,
+    bytes: u32,
 ) -> Option<SessionId> {
     loop {
         let (session, member) = group.in_turn().find(|(session, member)| {
             member.subscriber.owner().is_some()
                 && (member.qos(qos) == QoS::AtMostOnce
                     || !queues.is_loaded(*session)
-                    || queues.credit(*session) > 0)
+                    || queues.takes(*session, bytes))
         })?;
         if member.qos(qos) == QoS::AtMostOnce || queues.is_loaded(session) {
             return Some(session);

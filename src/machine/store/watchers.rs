@@ -1,9 +1,8 @@
 //! KEYNOTIFY: which connection watches which key of the state store.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use bytes::Bytes;
-use rustc_hash::FxHashMap;
 
 use crate::base::ids::Owner;
 use crate::machine::batch::Batch;
@@ -14,9 +13,10 @@ use crate::machine::tables::Backing;
 /// Row operations that the end of a registration takes.
 const WATCH_COST: usize = 2;
 
-/// Who watches which key; the rows of [`Watch`] by key.
+/// Who watches which key; the rows of [`Watch`] by key. Clients choose keys, so they are hashed with a random seed;
+/// nothing visits them in the order of the table.
 #[derive(Default)]
-pub(in crate::machine) struct Watchers(FxHashMap<Bytes, BTreeSet<Owner>>);
+pub(in crate::machine) struct Watchers(HashMap<Bytes, BTreeSet<Owner>>);
 
 impl Watchers {
     /// Builds the index anew from the tables.

@@ -130,3 +130,54 @@ fn a_group_is_its_name_and_its_filter() {
     let expected = BTreeMap::from([share(1, &["x"]), share(3, &["x", "x", "x"])]);
     assert_eq!(shares(&outputs), expected);
 }
+
+#[test]
+fn a_member_whose_queue_is_full_is_passed_over() {
+    let mut replica = Replica::new();
+    for (client_id, connection, max_messages) in [("a", 1, 1), ("b", 2, 2)] {
+        replica.present(command::OpenSession {
+            bounds: Some(command::QueueBounds {
+                max_messages,
+                ..super::queues::BOUNDS
+            }),
+            ..durable(client_id, connection, 100)
+        });
+        replica.run(vec![subscribe(client_id, connection, "$share/g/t", 1)]);
+    }
+    let outputs = replica.run(["1", "2", "3", "4"].map(|n| publish("t", 1, n)).to_vec());
+    let expected = BTreeMap::from([share(1, &["1"]), share(2, &["2", "3"])]);
+    assert_eq!(shares(&outputs), expected);
+    let is_drop = |output: &&Output| matches!(output, Output::Dropped { .. });
+    assert_eq!(outputs.iter().filter(is_drop).count(), 0);
+    let outputs = replica.run(vec![acknowledge(1, &[1], &[])]);
+    assert_eq!(shares(&outputs), BTreeMap::from([share(1, &["4"])]));
+    replica.run(vec![
+        acknowledge(1, &[2], &[]),
+        acknowledge(2, &[1, 2], &[]),
+    ]);
+    assert_empty(&replica);
+}
+
+/// The numbers after those that are sent again were finished on the former connection.
+#[test]
+fn a_resumed_member_with_messages_under_way_is_given_new_ones() {
+    let mut replica = Replica::new();
+    replica.present(durable("a", 1, 10));
+    replica.run(vec![
+        subscribe("a", 1, "own", 1),
+        subscribe("a", 1, "$share/g/t", 1),
+    ]);
+    replica.run(["1", "2", "3"].map(|n| publish("own", 1, n)).to_vec());
+    replica.run(vec![acknowledge(1, &[2, 3], &[])]);
+    replica.run(vec![close("a", 1)]);
+    replica.run(vec![publish("t", 1, "waits")]);
+    let outputs = replica.run(vec![Kind::OpenSession(durable("a", 2, 10))]);
+    assert_eq!(
+        shares(&outputs),
+        BTreeMap::from([share(2, &["1", "waits"])])
+    );
+    let outputs = replica.run(vec![publish("t", 1, "new")]);
+    assert_eq!(shares(&outputs), BTreeMap::from([share(2, &["new"])]));
+    replica.run(vec![acknowledge(2, &[1, 4, 5], &[])]);
+    assert_empty(&replica);
+}

@@ -56,6 +56,9 @@ impl Client {
         let address = listener.local_addr().expect("it is bound");
         let (socket, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
         let (stream, address) = accepted.expect("it connects");
+        // Large packets do not vanish in the system's buffers.
+        let sent = socket2::SockRef::from(&stream).set_send_buffer_size(64 << 10);
+        sent.expect("it is open");
         let opened = Opened {
             session: SessionId(1),
             is_durable: true,

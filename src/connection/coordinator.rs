@@ -416,8 +416,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Bytes that the client has not got: those that wait for the socket, and those that wait for room in its receive
-    /// maximum.
+    /// Bytes that the client has not got: they wait for the socket, or for room in its receive maximum.
     pub(super) fn unsent_bytes(&self) -> usize {
         self.context.output.unsent() + self.outbound.backlog_bytes()
     }

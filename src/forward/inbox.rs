@@ -7,8 +7,8 @@
 //!
 //! Invariant: a batch is delivered once. Its number rises within an incarnation of the sending node, and only the next
 //! one is delivered.
-//! Invariant: a batch that is delivered in portions is confirmed after the last one; whichever way brings it next goes on
-//! where the portions ended.
+//! Invariant: a batch that is delivered in portions is confirmed after the last one; whichever way brings it next goes
+//! on where the portions ended.
 //! Invariant: only the newest stream of a node names acknowledgements.
 //!
 //! A batch may come through the log instead of a stream ([`Inbox::deliver`]), under its number as well. Its node

@@ -19,8 +19,8 @@
 //! logged one (P5); so does what follows it in the outbox.
 //! Invariant: each publisher that waits gets either [`Item::ForwardConfirmed`], or [`Item::AckDeferred`] and later
 //! [`Item::AckReleased`]; each of them once.
-//! Invariant: what waits for a node is bounded. Messages that nobody waits for (those with QoS 0, and the node's own) are
-//! refused above [`limits::PEER_OUTBOX_BYTES`], and the receive maximums of their publishers bound the others.
+//! Invariant: what waits for a node is bounded. Messages that nobody waits for (those with QoS 0, and the node's own)
+//! are refused above [`limits::PEER_OUTBOX_BYTES`], and the receive maximums of their publishers bound the others.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -84,8 +84,8 @@ impl ClusterService {
             if !self.raft.is_member(node) {
                 return Err(not_a_member(node));
             }
-            // No sign of life: a node proposes, and sends heartbeats here, also when it can't serve. It asks for contact
-            // all the time.
+            // No sign of life: a node proposes, and sends heartbeats here, also when it can't serve. It asks for
+            // contact all the time.
             if message.sequence != 0 {
                 let proposal = SequencedProposal {
                     incarnation,

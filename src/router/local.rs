@@ -134,7 +134,8 @@ impl LocalSubscriber {
         Ok(())
     }
 
-    /// Delivers with QoS 1 or 2. A direct message that does not fit is dropped. Returns the end of the message when its acknowledgement is to be deferred.
+    /// Delivers with QoS 1 or 2. A direct message that does not fit is dropped. Returns the end of the message when its
+    /// acknowledgement is to be deferred.
     pub(super) fn push(
         &self,
         message: &Message<'_>,

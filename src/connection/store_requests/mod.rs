@@ -231,8 +231,8 @@ impl StoreRequests {
                 dropped.of(reason).add(delivered.dropped.into());
             }
         }
-        // What does not fit is dropped, so that nobody's connection ends by the answers to others. The requester's does:
-        // it must not take the acknowledgement for an answer that it has.
+        // What does not fit is dropped, so that nobody's connection ends by the answers to others. The requester's
+        // does: it must not take the acknowledgement for an answer that it has.
         if context.mailbox.is_overrun() && !context.mailbox.is_ending() {
             context.mailbox.push_item(Item::End(End::OutboxFull));
         }

@@ -163,6 +163,11 @@ impl Drop for Busy<'_> {
     }
 }
 
+/// A sign of life of this thread within a long piece of work.
+pub fn beat() {
+    OWN.with(|pulse| pulse.beat());
+}
+
 /// Does a piece of work of this thread, which is in `phase` meanwhile.
 pub fn busy<T>(phase: Phase, work: impl FnOnce() -> T) -> T {
     OWN.with(|pulse| {
@@ -188,6 +193,9 @@ mod tests {
         let inside = busy(Phase::Packets, || {
             let nested = busy(Phase::Messages, own);
             assert_eq!(nested.phase, Phase::Messages);
+            let before = own();
+            beat();
+            assert_ne!(own(), before);
             own()
         });
         assert_eq!(inside.phase, Phase::Packets);

@@ -1,12 +1,24 @@
 //! Bounds of what an operator can set, and of the administration requests, each with its reason.
 
+use crate::base::limits;
+
 /// Largest node number: it is written as five digits where versions name their node, and stays a positive
 /// 32-bit number in every client.
 pub const MAX_NODE_ID: u64 = 99_999;
 
-/// Largest MQTT packet: the remaining length field holds 268,435,455, its fixed header five bytes
-/// (MQTT 5, 2.1.4).
-pub const LARGEST_PACKET_BYTES: u64 = 268_435_460;
+/// Largest MQTT packet that is read. MQTT allows 256 MiB, but what a packet brings must fit into one proposal
+/// ([`limits::LARGEST_PROPOSAL_BYTES`]) beside what it shares that with: a batch of messages to another node that was
+/// not full, a proposal that was not full, and the names of fields.
+pub const LARGEST_PACKET_BYTES: u64 = 56 << 20;
+
+const _: () = assert!(
+    LARGEST_PACKET_BYTES as usize
+        + limits::MESSAGE_BATCH_BYTES
+        + limits::PROPOSAL_BYTES
+        + (1 << 20)
+        < limits::LARGEST_PROPOSAL_BYTES,
+    "a PUBLISH fits into a proposal"
+);
 
 /// Default of the largest packet that is read. One MiB carries every message of an ordinary application, and one
 /// connection cannot take the memory of a thousand.

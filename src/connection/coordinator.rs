@@ -372,7 +372,7 @@ impl Connection {
         let context = &mut self.context;
         match item {
             Item::Reply(_, Reply::Undecodable) => return Err(Ended::undecodable()),
-            Item::Reply(id, reply) => self.handle_reply(id, &reply),
+            Item::Reply(id, reply) => self.handle_reply(id, &reply)?,
             Item::Read(id, reply) => self.store_requests.handle_store_reply(context, id, &reply),
             Item::ForwardConfirmed(id) => self.publishing.handle_forward_confirmed(context, id),
             Item::AckDeferred(id) => self.publishing.handle_deferred(context, id),
@@ -392,11 +392,11 @@ impl Connection {
     }
 
     /// Routes the machine's reply by the type of the request.
-    fn handle_reply(&mut self, request_id: RequestId, reply: &Reply) {
+    fn handle_reply(&mut self, request_id: RequestId, reply: &Reply) -> Result<(), Ended> {
         let context = &mut self.context;
         match context.requests.get(request_id) {
             Some(Request::LoggedPublish(_) | Request::DirectPublish(_)) => {
-                self.publishing.handle_reply(context, request_id, reply);
+                self.publishing.handle_reply(context, request_id, reply)?;
             }
             Some(Request::Subscribe(_) | Request::Unsubscribe(_)) => {
                 self.subscribing.handle_reply(context, request_id, reply);
@@ -413,6 +413,7 @@ impl Connection {
             }
             None => {}
         }
+        Ok(())
     }
 
     /// Bytes that the client has not got: those that wait for the socket, and those that wait for room in its receive

@@ -218,10 +218,16 @@ impl Nodes {
             .pop_front_if(|request| request.after <= applied)
         {
             let (subscriber, arrived) = (&self.subscriber, &mut self.arrived);
-            let deliver = |forwarded: &Forwarded<'_>, _: &mut WakeList| {
-                arrive(subscriber, arrived, forwarded.message.payload)
+            // Each message is a portion.
+            let mut deliver = |forwarded: &Forwarded<'_>, _: &mut WakeList| {
+                let throttled = arrive(subscriber, arrived, forwarded.message.payload);
+                (throttled, limits::TURN_WORK)
             };
-            assert_eq!(self.stream.handle(&request, deliver), Ok(()));
+            while !self
+                .stream
+                .handle(&request, &mut deliver)
+                .expect("well-formed")
+            {}
             let answer = self.stream.answer(applied);
             self.answers.push(answer);
         }

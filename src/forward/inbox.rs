@@ -7,6 +7,8 @@
 //!
 //! Invariant: a batch is delivered once. Its number rises within an incarnation of the sending node, and only the next
 //! one is delivered.
+//! Invariant: a batch that is delivered in portions is confirmed after the last one; whichever way brings it next goes on
+//! where the portions ended.
 //! Invariant: only the newest stream of a node names acknowledgements.
 //!
 //! A batch may come through the log instead of a stream ([`Inbox::deliver`]), under its number as well. Its node
@@ -23,7 +25,10 @@ use tokio::sync::watch;
 
 use super::wire::{Forwarded, Malformed, Position};
 use crate::base::ids::{Incarnation, NodeId};
+use crate::base::limits;
 use crate::base::proto::cluster::{self, DeliverRequest, DeliverResponse};
+use crate::base::pulse::beat;
+use crate::codec::QoS;
 use crate::mailbox::{DeferredAck, ReleaseAck, WakeList};
 use crate::router::Throttled;
 
@@ -43,6 +48,27 @@ impl Inboxes {
 struct Progress {
     incarnation: Incarnation,
     sequence: u64,
+    begun: Begun,
+}
+
+/// How far the batch is delivered that comes next, when a portion of it is.
+#[derive(Clone, Copy, Debug, Default)]
+struct Begun {
+    sequence: u64,
+    /// Bytes of its messages, and their number.
+    bytes: usize,
+    place: u32,
+    /// Those of them that do not have QoS 0. When the batch comes through the log, it has no others.
+    waited_for: usize,
+}
+
+/// How a batch comes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// On a stream: in portions.
+    Stream,
+    /// Through the log: at once, and without messages with QoS 0.
+    Log,
 }
 
 /// Deferred acknowledgements of messages of the other node's present incarnation.
@@ -100,42 +126,76 @@ impl Inbox {
         batch: Batch<'m>,
         mut deliver: impl FnMut(&Forwarded<'m>, &mut WakeList) -> Throttled,
     ) -> Result<(), Malformed> {
-        self.deliver_next(&mut self.progress.lock(), batch, &mut deliver)
+        let mut deliver = |forwarded: &Forwarded<'m>, wake: &mut WakeList| {
+            // Each is a sign of life of the thread that applies the log.
+            beat();
+            (deliver(forwarded, wake), 0)
+        };
+        let progress = &mut self.progress.lock();
+        self.deliver_next(progress, batch, Way::Log, &mut deliver)
+            .map(|_| ())
     }
+
+    /// Has messages of a batch delivered, from where it was left. Returns whether that was the last portion.
 
     fn deliver_next<'m>(
         self: &Arc<Self>,
         progress: &mut Progress,
         batch: Batch<'m>,
-        deliver: &mut impl FnMut(&Forwarded<'m>, &mut WakeList) -> Throttled,
-    ) -> Result<(), Malformed> {
+        way: Way,
+        deliver: &mut impl FnMut(&Forwarded<'m>, &mut WakeList) -> (Throttled, usize),
+    ) -> Result<bool, Malformed> {
         let Batch {
             incarnation,
             sequence,
-            mut messages,
+            messages,
         } = batch;
         if progress.incarnation < incarnation {
             *progress = Progress {
                 incarnation,
-                sequence: 0,
+                ..Progress::default()
             };
             self.deferred.lock().begin(incarnation);
         }
         if progress.incarnation != incarnation || sequence <= progress.sequence {
-            return Ok(());
+            return Ok(true);
         }
-        progress.sequence = sequence;
+        let mut begun = std::mem::take(&mut progress.begun);
+        if begun.sequence != sequence {
+            begun = Begun {
+                sequence,
+                ..Begun::default()
+            };
+        }
+        let (start, mut known) = match way {
+            Way::Stream => (begun.bytes, 0),
+            Way::Log => (0, begun.waited_for),
+        };
+        let before = std::mem::replace(&mut progress.sequence, sequence);
+        let mut rest = messages.get(start..).unwrap_or_default();
         let mut wake = WakeList::default();
-        let mut place = 0;
-        while !messages.is_empty() {
-            let forwarded = Forwarded::decode(&mut messages)?;
-            let throttled = deliver(&forwarded, &mut wake);
-            if !throttled.is_empty() {
-                self.defer(incarnation, (sequence, place), throttled, &mut wake);
+        let mut work = 0;
+        while !rest.is_empty() {
+            if way == Way::Stream && work >= limits::TURN_WORK {
+                begun.bytes = messages.len() - rest.len();
+                progress.sequence = before;
+                progress.begun = begun;
+                return Ok(false);
             }
-            place += 1;
+            let forwarded = Forwarded::decode(&mut rest)?;
+            if known > 0 {
+                known -= 1;
+                continue;
+            }
+            let (throttled, done) = deliver(&forwarded, &mut wake);
+            work += done;
+            if !throttled.is_empty() {
+                self.defer(incarnation, (sequence, begun.place), throttled, &mut wake);
+            }
+            begun.place += 1;
+            begun.waited_for += usize::from(forwarded.message.qos != QoS::AtMostOnce);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Defers the acknowledgement of a message until no subscriber in `throttled` has to read more.
@@ -226,8 +286,9 @@ impl InboundStream {
         }
     }
 
-    /// Has each message of a batch delivered, unless that was done before. `deliver` returns the mailboxes that
-    /// throttle the publisher of the message.
+    /// Has the next portion of a batch delivered, unless that was done before: about [`limits::TURN_WORK`]. `deliver`
+    /// returns the mailboxes that throttle the publisher of the message, and the work that it was. Returns whether the
+    /// whole batch is delivered; otherwise it must be given again, to this or to a later stream.
     ///
     /// # Errors
     /// When a message can't be read. Those before it are delivered; the batch counts as handled, because sending it
@@ -235,8 +296,8 @@ impl InboundStream {
     pub fn handle<'m>(
         &mut self,
         request: &'m DeliverRequest,
-        mut deliver: impl FnMut(&Forwarded<'m>, &mut WakeList) -> Throttled,
-    ) -> Result<(), Malformed> {
+        mut deliver: impl FnMut(&Forwarded<'m>, &mut WakeList) -> (Throttled, usize),
+    ) -> Result<bool, Malformed> {
         let batch = Batch {
             incarnation: Incarnation(request.incarnation),
             sequence: request.sequence,
@@ -244,7 +305,7 @@ impl InboundStream {
         };
         let inbox = self.inbox.clone();
         let mut progress = inbox.progress.lock();
-        let handled = inbox.deliver_next(&mut progress, batch, &mut deliver);
+        let handled = inbox.deliver_next(&mut progress, batch, Way::Stream, &mut deliver);
         if self.incarnation != progress.incarnation {
             self.incarnation = progress.incarnation;
             self.is_new = true;

@@ -19,8 +19,8 @@
 //! logged one (P5); so does what follows it in the outbox.
 //! Invariant: each publisher that waits gets either [`Item::ForwardConfirmed`], or [`Item::AckDeferred`] and later
 //! [`Item::AckReleased`]; each of them once.
-//! Invariant: what waits for a node is bounded. Messages with QoS 0 are refused above [`limits::PEER_OUTBOX_BYTES`],
-//! and the receive maximums of their publishers bound the others.
+//! Invariant: what waits for a node is bounded. Messages that nobody waits for (those with QoS 0, and the node's own) are
+//! refused above [`limits::PEER_OUTBOX_BYTES`], and the receive maximums of their publishers bound the others.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -38,6 +38,7 @@ use crate::base::proto::cluster::DeliverResponse;
 use crate::base::proto::command;
 use crate::codec::QoS;
 use crate::machine::effect::RelayedBatch;
+use crate::mailbox::wait_list::WaitList;
 use crate::mailbox::{Item, Mailbox, RequestId, WakeList};
 use crate::router::{Message, Origin, PeerNodes, Recipients, Router};
 
@@ -46,6 +47,8 @@ use crate::router::{Message, Origin, PeerNodes, Recipients, Router};
 pub struct Outbox {
     state: Mutex<OutboxState>,
     ready: Notify,
+    /// Connections whose next message waits for a confirmation.
+    waiting: WaitList,
 }
 
 impl Outbox {
@@ -102,6 +105,7 @@ impl Outbox {
             state.confirm(through, &mut wake);
         }
         drop(state);
+        self.waiting.wake();
         self.ready.notify_one();
     }
 
@@ -139,6 +143,8 @@ impl Outbox {
             }
         }
         state.release_barriers(&mut wake, |barrier| barrier.index <= answer.applied);
+        drop(state);
+        self.waiting.wake();
         self.ready.notify_one();
     }
 
@@ -164,6 +170,7 @@ impl Outbox {
         let old = std::mem::replace(&mut *state, fresh);
         drop(state);
         old.end(&mut wake);
+        self.waiting.wake();
         self.ready.notify_one();
     }
 }
@@ -243,7 +250,8 @@ impl PeerNodes for Outboxes {
         let outbox = self.outbox(node);
         let mut state = outbox.state.lock();
         let was_empty = state.bytes() == 0;
-        if message.qos == QoS::AtMostOnce && state.bytes() >= limits::PEER_OUTBOX_BYTES {
+        let is_waited_for = message.qos != QoS::AtMostOnce && origin.confirm_to.is_some();
+        if !is_waited_for && state.bytes() >= limits::PEER_OUTBOX_BYTES {
             return None;
         }
         if was_empty {
@@ -263,6 +271,10 @@ impl PeerNodes for Outboxes {
     fn is_confirmed(&self, node: NodeId, sequence: u64) -> bool {
         let outbox = self.outboxes.read().get(&node).cloned();
         outbox.is_none_or(|outbox| outbox.state.lock().confirmed >= sequence)
+    }
+
+    fn await_confirmed(&self, node: NodeId, mailbox: &Arc<Mailbox>) {
+        self.outbox(node).waiting.add(mailbox);
     }
 
     fn take_relayed(&self, router: &Router, relayed: &RelayedBatch) {

@@ -3,7 +3,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::{Stream, StreamExt as _};
 use tokio::runtime::Handle;
@@ -15,6 +15,7 @@ use super::hand_over::HandOvers;
 use super::inbox::{InboundStream, Inboxes};
 use super::last_seen::LastSeen;
 use crate::base::ids::{Incarnation, LogIndex, NodeId};
+use crate::base::limits;
 use crate::base::proto::cluster::cluster_server::Cluster;
 use crate::base::proto::cluster::{
     ContactRequest, ContactResponse, DeliverRequest, DeliverResponse, HandOverRequest,
@@ -30,6 +31,11 @@ use crate::router::Router;
 
 /// Answers that may wait for one stream.
 const ANSWERS: usize = 32;
+
+/// How often a node answers while a batch waits: so that it is not taken for silent, see [`limits::FORWARD_TIMEOUT`].
+const ANSWER_INTERVAL: Duration = Duration::from_millis(250);
+
+const _: () = assert!(ANSWER_INTERVAL.as_millis() * 3 <= limits::FORWARD_TIMEOUT.as_millis());
 
 /// The service of one node.
 pub struct ClusterService {
@@ -78,7 +84,8 @@ impl ClusterService {
             if !self.raft.is_member(node) {
                 return Err(not_a_member(node));
             }
-            self.last_seen.note(node, incarnation, Instant::now());
+            // No sign of life: a node proposes, and sends heartbeats here, also when it can't serve. It asks for contact
+            // all the time.
             if message.sequence != 0 {
                 let proposal = SequencedProposal {
                     incarnation,
@@ -99,11 +106,13 @@ impl ClusterService {
     /// has its full lease.
     async fn confirm(&self, request: ContactRequest) -> Result<ContactResponse, Status> {
         let (node, incarnation) = (NodeId(request.node), Incarnation(request.incarnation));
-        if !self.raft.is_member(node) {
-            return Err(not_a_member(node));
-        }
+        // The membership that counts is the leader's: another node may not know yet of a new member, which gives up
+        // when it is refused.
         if !self.leadership.borrow().is_leader {
             return Err(Status::failed_precondition("this node does not lead"));
+        }
+        if !self.raft.is_member(node) {
+            return Err(not_a_member(node));
         }
         if !self.last_seen.note(node, incarnation, Instant::now()) {
             return Err(Status::failed_precondition(
@@ -172,6 +181,7 @@ impl Cluster for ClusterService {
             inbound: None,
             awaited_index: 0,
             waiting: None,
+            answered_at: Instant::now(),
         };
         self.clients.spawn(receiving.run(request.into_inner()));
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
@@ -192,6 +202,8 @@ struct Receiving {
     /// other node bounds how much it sends without an answer. There is no deadline: a node whose apply stands gives its
     /// clients up.
     waiting: Option<DeliverRequest>,
+    /// When the other node was answered last.
+    answered_at: Instant,
 }
 
 /// The other node takes no more answers: the call has ended.
@@ -235,33 +247,49 @@ impl Receiving {
                     }
                 }
                 () = released => {}
+                // A node that is behind is not silent: it says so.
+                () = tokio::time::sleep(ANSWER_INTERVAL), if self.waiting.is_some() => {
+                    if self.answer(applied).await.is_err() {
+                        return;
+                    }
+                }
             }
         }
     }
 
     async fn handle(&mut self, request: &DeliverRequest, applied: u64) -> Result<(), Ended> {
-        busy(Phase::Messages, || self.deliver(request));
+        // The runtime's other tasks have their turn between the portions.
+        while !busy(Phase::Messages, || self.deliver(request)) {
+            if self.answered_at.elapsed() >= ANSWER_INTERVAL {
+                self.answer(applied).await?;
+            }
+            tokio::task::yield_now().await;
+        }
         self.answer(applied).await
     }
 
-    fn deliver(&mut self, request: &DeliverRequest) {
+    /// Delivers a portion of a batch. Returns whether it was the last one.
+    fn deliver(&mut self, request: &DeliverRequest) -> bool {
         let inbound = self
             .inbound
             .get_or_insert_with(|| InboundStream::new(self.inboxes.inbox(NodeId(request.node))));
         let mut batch = self.router.batch();
         let handled = inbound.handle(request, |forwarded, wake| {
             let groups = forwarded.groups.iter();
-            batch.deliver(&forwarded.message, groups, forwarded.only_groups, wake)
+            let throttled = batch.deliver(&forwarded.message, groups, forwarded.only_groups, wake);
+            (throttled, batch.take_work())
         });
-        if let Err(error) = handled {
+        handled.unwrap_or_else(|error| {
             tracing::error!(from = request.node, %error, "a batch of messages can't be read");
-        }
+            true
+        })
     }
 
     async fn answer(&mut self, applied: u64) -> Result<(), Ended> {
         let Some(inbound) = &mut self.inbound else {
             return Ok(());
         };
+        self.answered_at = Instant::now();
         let answer = inbound.answer(applied);
         self.answers.send(Ok(answer)).await.map_err(|_| Ended)
     }

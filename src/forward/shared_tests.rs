@@ -96,9 +96,9 @@ impl Nodes {
             let throttled =
                 delivery.deliver(&forwarded.message, groups, forwarded.only_groups, wake);
             assert!(throttled.is_empty(), "nobody waits for QoS 0");
-            throttled
+            (throttled, 0)
         });
-        assert_eq!(handled, Ok(()));
+        assert_eq!(handled, Ok(true));
         outbox.handle_answer(&DeliverResponse {
             sequence: batch.sequence,
             ..DeliverResponse::default()

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -10,7 +11,8 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::outbox::{Outbox, Outboxes};
 use super::outbox_state::Relay;
-use crate::base::ids::NodeId;
+use super::wire;
+use crate::base::ids::{LogIndex, NodeId};
 use crate::base::limits;
 use crate::base::proto::cluster::DeliverRequest;
 use crate::base::proto::command::command::Kind;
@@ -97,23 +99,17 @@ impl PeerStreams {
             let dropped = &self.metrics.messages_dropped;
             dropped.of(DropReason::PeerQueueFull).add(relay.left_out);
         }
-        let mut last = None;
+        let mut replies = Vec::with_capacity(relay.batches.len());
         for batch in relay.batches {
             let (sender, receiver) = oneshot::channel();
+            replies.push((batch.messages.clone(), receiver));
             // All of them or none: there are at most `Outbox::BATCHES_IN_FLIGHT`.
             self.proposer
                 .submit_always(Kind::Relay(batch), ReplyTo::Task(sender));
-            last = Some(receiver);
         }
+        let metrics = self.metrics.clone();
         tokio::spawn(async move {
-            let reply = match last {
-                Some(receiver) => receiver.await.ok(),
-                None => None,
-            };
-            let index = match reply {
-                Some(Reply::Relayed(index)) => Some(index),
-                _ => None,
-            };
+            let index = relayed_at(replies, &metrics).await;
             outbox.end_relay(relay.through, index);
         });
     }
@@ -171,5 +167,55 @@ impl PeerStreams {
                 () = outbox.changed() => {}
             }
         }
+    }
+}
+
+/// Where in the log the last batch is, once all are; `None` when replies are lost with this node's incarnation. What
+/// the leader refuses for good is dropped and counted: it would be refused again.
+async fn relayed_at(
+    replies: Vec<(Bytes, oneshot::Receiver<Reply>)>,
+    metrics: &Metrics,
+) -> Option<LogIndex> {
+    let mut last = LogIndex::default();
+    for (messages, reply) in replies {
+        match reply.await.ok()? {
+            Reply::Relayed(index) => last = last.max(index),
+            Reply::Undecodable => {
+                let count = wire::count(&messages);
+                tracing::error!(
+                    count,
+                    "messages to another node can't go through the log: dropped"
+                );
+                let dropped = &metrics.messages_dropped;
+                dropped.of(DropReason::TooLarge).add(count);
+            }
+            _ => return None,
+        }
+    }
+    Some(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_the_leader_refuses_is_not_relayed_again() {
+        let metrics = Metrics::default();
+        let reply = |reply: Option<Reply>| {
+            let (sender, receiver) = oneshot::channel();
+            if let Some(reply) = reply {
+                let _ = sender.send(reply);
+            }
+            // One message, whose contents nobody looks at.
+            (Bytes::from_static(&[0, 0, 0, 1, 0]), receiver)
+        };
+        let relayed = Reply::Relayed(LogIndex(7));
+        let replies = vec![reply(Some(relayed)), reply(Some(Reply::Undecodable))];
+        assert_eq!(relayed_at(replies, &metrics).await, Some(LogIndex(7)));
+        let dropped = &metrics.messages_dropped;
+        assert_eq!(dropped.of(DropReason::TooLarge).get(), 1);
+        let lost = vec![reply(Some(Reply::Undecodable)), reply(None)];
+        assert_eq!(relayed_at(lost, &metrics).await, None);
     }
 }

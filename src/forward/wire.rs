@@ -58,6 +58,18 @@ pub(super) fn without_qos_0(messages: &Bytes) -> (Bytes, u64) {
     }
 }
 
+/// The number of messages in a batch that was encoded by [`encode`].
+pub(super) fn count(messages: &[u8]) -> u64 {
+    let mut count = 0;
+    let mut rest = messages;
+    while let Some(length) = rest.first_chunk::<4>() {
+        let length = 4 + u32::from_be_bytes(*length) as usize;
+        rest = rest.get(length..).unwrap_or_default();
+        count += 1;
+    }
+    count
+}
+
 /// The bytes are no forwarded message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a forwarded message is malformed")]

@@ -77,6 +77,8 @@ pub(super) struct Budget {
     pub row_operations: usize,
     /// Items that each command takes care of in any case.
     pub items_at_least: usize,
+    /// Queues that each publication goes into in any case.
+    pub queues_at_least: usize,
 }
 
 impl Default for Budget {
@@ -84,6 +86,7 @@ impl Default for Budget {
         Budget {
             row_operations: limits::ROW_OPERATIONS_AT_ONCE,
             items_at_least: limits::ITEMS_AT_LEAST,
+            queues_at_least: limits::QUEUES_AT_LEAST,
         }
     }
 }
@@ -147,10 +150,32 @@ impl<'a, 't> Batch<'a, 't> {
         affordable.max(self.budget.items_at_least)
     }
 
+    /// Queues that a publication may go into now, at so many row operations each. Those that it goes into in any case
+    /// are not counted against the budget, see [`Batch::spend_queues`].
+    pub fn queues(&self, cost: usize) -> usize {
+        self.budget.queues_at_least + self.budget.row_operations / cost
+    }
+
+    /// A publication has gone into so many queues.
+    pub fn spend_queues(&mut self, queues: usize, cost: usize) {
+        let beyond = queues.saturating_sub(self.budget.queues_at_least);
+        self.spend(beyond * cost);
+    }
+
     /// Counts row operations against the batch's budget.
     pub fn spend(&mut self, row_operations: usize) {
         let left = &mut self.budget.row_operations;
         *left = left.saturating_sub(row_operations);
+    }
+
+    /// Keeps row operations of the budget from whoever spends it now, until they are [given back](Batch::give_back).
+    pub fn set_aside(&mut self, row_operations: usize) {
+        self.spend(row_operations);
+    }
+
+    /// What was set aside may be spent again.
+    pub fn give_back(&mut self, row_operations: usize) {
+        self.budget.row_operations += row_operations;
     }
 
     /// A connection of the proposing node.

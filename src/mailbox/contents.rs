@@ -33,6 +33,8 @@ pub struct NewPacket<'a> {
     pub expiry_s: Option<u32>,
     /// The body, if it is not encoded with the rest of the packet.
     pub body: Option<&'a Body>,
+    /// Nobody slows down who sends it, so the connection never ends because it does not fit: it is dropped.
+    pub is_direct: bool,
 }
 
 impl NewPacket<'_> {
@@ -42,6 +44,7 @@ impl NewPacket<'_> {
             qos,
             expiry_s: None,
             body: None,
+            is_direct: false,
         }
     }
 }

@@ -197,7 +197,7 @@ impl Mailbox {
             return Err(Refused::Ended);
         }
         if level >= self.limits.bytes {
-            self.admit(inner, level)?;
+            self.admit(inner, level, packet.is_direct)?;
         }
         inner
             .contents
@@ -219,23 +219,23 @@ impl Mailbox {
 
     /// Decides about a message that does not fit below the limit.
     #[cold]
-    fn admit(&self, inner: &mut Inner, level: usize) -> Result<(), Refused> {
+    fn admit(&self, inner: &mut Inner, level: usize, is_direct: bool) -> Result<(), Refused> {
         let level = match self.exceeds_memory(inner) {
             true => usize::MAX,
             false => level,
         };
         match inner.back_pressure.admit(level, &self.limits) {
             Admission::Accept => Ok(()),
-            Admission::Drop => {
-                self.count(DropReason::OutboxFull, 1);
-                Err(Refused::Full)
-            }
-            Admission::Disconnect => {
+            Admission::Disconnect if !is_direct => {
                 if !self.ending.swap(true, Ordering::AcqRel) {
                     inner.contents.push_item(Item::End(End::OutboxFull));
                     self.filled.store(true, Ordering::Release);
                 }
                 Err(Refused::Ended)
+            }
+            Admission::Drop | Admission::Disconnect => {
+                self.count(DropReason::OutboxFull, 1);
+                Err(Refused::Full)
             }
         }
     }
@@ -260,7 +260,10 @@ impl Mailbox {
         if inner.contents.packets.len() + unsent >= self.limits.bytes {
             return Err(Refused::Full);
         }
-        let alias = inner.aliases.get(topic);
+        let alias = inner.aliases.get(topic).filter(|alias| {
+            // A packet that may expire may never tell the client what a new alias stands for.
+            !alias.send_topic || packet.expiry_s.is_none()
+        });
         let encode = |out: &mut Vec<u8>| encode(out, alias);
         inner.contents.append(packet, None, self.version, encode)?;
         inner.account();

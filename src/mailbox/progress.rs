@@ -10,11 +10,20 @@ use std::sync::atomic::Ordering;
 use parking_lot::MutexGuard;
 use rustc_hash::FxHashMap;
 
-use super::back_pressure::BackPressureState;
+use super::back_pressure::{Admission, BackPressureState};
 use super::contents::Contents;
 use super::{DeferredAck, Inner, Mailbox, WakeList};
 
 impl Mailbox {
+    /// Whether the policy is to end the connection before another message is put in. Direct messages do not: who asks
+    /// for them looks here.
+    pub fn is_overrun(&self) -> bool {
+        let inner = self.inner.lock();
+        let level = inner.contents.packets.len() + self.unsent.load(Ordering::Relaxed);
+        let admission = || inner.back_pressure.admit(level, &self.limits);
+        !inner.closed && level >= self.limits.bytes && admission() == Admission::Disconnect
+    }
+
     /// Defers `ack` until at most the high-water mark is ahead of the message that ends at `end`. Returns whether it
     /// was deferred. It is not when the client has read that far already, or has stalled, or is gone; then `ack` is
     /// dropped.

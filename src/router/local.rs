@@ -134,8 +134,8 @@ impl LocalSubscriber {
         Ok(())
     }
 
-    /// Delivers with QoS 1 or 2. Returns the end of the message when its acknowledgement is to be deferred.
-    fn push(
+    /// Delivers with QoS 1 or 2. A direct message that does not fit is dropped. Returns the end of the message when its acknowledgement is to be deferred.
+    pub(super) fn push(
         &self,
         message: &Message<'_>,
         body: Option<&Body>,
@@ -186,10 +186,11 @@ pub(super) struct GrantedBody {
 }
 
 impl GrantedBody {
-    /// The body of a granted message if it is large.
+    /// The body of a granted message if it is large. A mailbox that has no room for it will not keep it: then it is
+    /// not copied for nothing.
     pub(super) fn of(&mut self, granted: &Granted, mailbox: &Mailbox) -> Option<Body> {
         let message = &granted.message;
-        if message.payload.len() < limits::SHARED_BODY_BYTES {
+        if message.payload.len() < limits::SHARED_BODY_BYTES || mailbox.withholds() {
             return None;
         }
         let is_same = std::ptr::eq(self.message.as_ptr(), Arc::as_ptr(message));
@@ -259,6 +260,7 @@ fn new_packet<'a>(message: &Message<'_>, qos: QoS, body: Option<&'a Body>) -> Ne
     NewPacket {
         expiry_s: message.expiry,
         body,
+        is_direct: message.direct,
         ..NewPacket::of(qos)
     }
 }
@@ -288,4 +290,82 @@ fn encode(
         // Topic and properties were checked when the message was received, so only its size can be wrong.
         Err(_) => Err(Refused::TooLarge),
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::ids::ConnectionId;
+    use crate::codec::Version;
+    use crate::mailbox::back_pressure::OutboxLimits;
+    use crate::session::Sequence;
+
+    #[test]
+    fn a_body_that_is_withheld_is_not_copied() {
+        let outbox = OutboxLimits::of(2 * limits::SHARED_BODY_BYTES);
+        let mailbox = Mailbox::new(ConnectionId(1), Version::V5, u32::MAX, 0, outbox.clone());
+        let message = Arc::new(ApplicationMessage {
+            topic: "t".into(),
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            payload: vec![0; 2 * limits::SHARED_BODY_BYTES].into(),
+            properties: bytes::Bytes::new(),
+            expires_at: None,
+            publisher: None,
+        });
+        let mut bodies = GrantedBody::default();
+        let mut put = |number| {
+            let granted = Granted {
+                connection: ConnectionId(1),
+                sequence: Sequence(number),
+                qos: QoS::AtLeastOnce,
+                dup: false,
+                retain: false,
+                expiry_s: None,
+                identifiers: smallvec::SmallVec::new(),
+                message: message.clone(),
+            };
+            let body = bodies.of(&granted, &mailbox);
+            let pushed = put_granted(&mailbox, &granted, body.as_ref());
+            pushed.expect("no packet is too large");
+            body.is_some()
+        };
+        assert_eq!([put(1), put(2), put(3)], [true, false, false]);
+        let withheld = mailbox.withheld(9).into_iter().map(|one| one.sequence.0);
+        assert_eq!(withheld.collect::<Vec<_>>(), [2, 3]);
+    }
+
+    /// Whoever asks the store for answers on a topic that others subscribe to does not end their connections.
+    #[test]
+    fn direct_messages_end_nobodys_connection() {
+        let limits = OutboxLimits::of(100);
+        let metrics = limits.metrics.clone();
+        let mailbox = Mailbox::new(ConnectionId(1), Version::V5, u32::MAX, 0, limits);
+        let subscriber = LocalSubscriber::new(SessionId(1), &mailbox, QoS::AtLeastOnce);
+        let message = |direct| Message {
+            publisher: None,
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            topic: "t",
+            properties: &[],
+            expiry: None,
+            direct,
+            payload: &[0; 50],
+        };
+        let deliver = |direct| {
+            let (throttled, wake) = (&mut Throttled::new(), &mut WakeList::default());
+            subscriber.deliver(&message(direct), None, throttled, wake)
+        };
+        let taken = (0..100).filter(|_| deliver(true)).count();
+        assert!(taken < 10 && !mailbox.is_ending(), "{taken}");
+        assert_eq!(
+            metrics.messages_dropped.of(OUTBOX_FULL).get(),
+            100 - taken as u64
+        );
+        assert!(mailbox.is_overrun(), "the requester is told");
+        assert!(!deliver(false) && mailbox.is_ending());
+    }
+
+    const OUTBOX_FULL: crate::telemetry::labels::DropReason =
+        crate::telemetry::labels::DropReason::OutboxFull;
 }

@@ -23,10 +23,12 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::base::ids::{ConnectionId, LogIndex, NodeId, SessionId};
+#[cfg(doc)]
+use crate::base::limits;
 use crate::codec::QoS;
 use crate::machine::effect::{ApplicationMessage, Granted, RelayedBatch};
 use crate::machine::subscriptions::SubscriptionIndex;
-use crate::mailbox::{Filling, Item, Mailbox, WakeList};
+use crate::mailbox::{Filling, Item, Mailbox, Refused, WakeList};
 use cache::SharedRoutes;
 use local::{GrantedBody, LocalSubscriber};
 use look_up::LookUp;
@@ -263,15 +265,14 @@ impl Router {
         }
     }
 
-    /// Delivers a message to one connection of this node, whatever it has subscribed to. Returns whether it was taken.
-    pub fn deliver_to(&self, mailbox: &Arc<Mailbox>, message: &Message<'_>) -> bool {
-        let target = LocalSubscriber::new(SessionId::default(), mailbox, QoS::ExactlyOnce);
-        target.deliver(
-            message,
-            None,
-            &mut Throttled::new(),
-            &mut WakeList::default(),
-        )
+    /// Delivers a message with QoS 1 or 2 to one connection of this node, whatever it has subscribed to.
+    ///
+    /// # Errors
+    /// When it was not taken.
+    pub fn deliver_to(&self, mailbox: &Arc<Mailbox>, message: &Message<'_>) -> Result<(), Refused> {
+        let target = LocalSubscriber::new(SessionId::default(), mailbox, message.qos);
+        let pushed = target.push(message, None, message.qos, &mut WakeList::default());
+        pushed.map(|_| ())
     }
 
     /// Puts a message into a mailbox that its own connection fills.
@@ -378,6 +379,7 @@ impl Router {
         BatchDelivery {
             router: self,
             last: None,
+            work: 0,
         }
     }
 }
@@ -387,6 +389,7 @@ impl Router {
 pub struct BatchDelivery<'r, 'm> {
     router: &'r Router,
     last: Option<LastRoute<'m>>,
+    work: usize,
 }
 
 struct LastRoute<'m> {
@@ -417,16 +420,24 @@ impl<'m> BatchDelivery<'_, 'm> {
             route: router.route(message.topic, message.publisher),
         }));
         let mut throttled = Throttled::new();
+        self.work += 1;
         if !only_groups {
+            self.work += last.route.work(message);
             last.route.deliver_local(message, &mut throttled, wake);
         }
         for name in groups {
+            self.work += 1;
             let known = last.route.groups();
             if let Ok(at) = known.binary_search_by(|group| (**group.filter()).cmp(name)) {
                 known[at].deliver_local(message, wake);
             }
         }
         throttled
+    }
+
+    /// What was done since the last call, in units of [`limits::TURN_WORK`].
+    pub fn take_work(&mut self) -> usize {
+        std::mem::take(&mut self.work)
     }
 }
 

@@ -30,7 +30,7 @@ pub struct Origin<'a> {
 /// The other nodes of the cluster.
 pub trait PeerNodes: Send + Sync {
     /// Queues a message for the connections of `node`. Returns the number of its batch; `None` when it was not taken: a
-    /// message with QoS 0 is dropped when too much waits for that node already.
+    /// message that nobody waits for is dropped when too much waits for that node already.
     ///
     /// When the message is with the connections there, `origin.confirm_to` gets [`Item::ForwardConfirmed`]; or, if one
     /// of them reads slowly, [`Item::AckDeferred`] and later [`Item::AckReleased`].
@@ -48,6 +48,10 @@ pub trait PeerNodes: Send + Sync {
 
     /// Whether the connections of `node` have the messages of this batch and all before it, or are gone.
     fn is_confirmed(&self, node: NodeId, sequence: u64) -> bool;
+
+    /// Has `mailbox` offer its client's next packet again when `node` has confirmed anything. Who waits asks
+    /// [`PeerNodes::is_confirmed`] once more afterwards.
+    fn await_confirmed(&self, node: NodeId, mailbox: &Arc<Mailbox>);
 
     /// Messages for this node's connections have come through the log.
     fn take_relayed(&self, router: &Router, batch: &RelayedBatch);

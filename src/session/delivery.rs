@@ -129,6 +129,14 @@ impl Delivery {
     }
 }
 
+/// What subscription identifiers count for in a queue's bounds, bytes: those beyond the first, which a row of an entry
+/// has room for. None of them may be left out `[MQTT-3.3.4-3]`, so a session with many overlapping subscriptions fills
+/// its queue sooner.
+pub fn identifiers_size(identifiers: &[u32]) -> u32 {
+    let bytes = identifiers.len().saturating_sub(1) * size_of::<u32>();
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}
+
 /// When a message that was accepted at `accepted_at` with this expiry interval expires.
 pub fn expires_at(accepted_at: Millis, expiry_interval_s: u32) -> Millis {
     accepted_at.plus(u64::from(expiry_interval_s) * 1000)

@@ -7,6 +7,9 @@
 
 use std::num::NonZeroU16;
 
+/// How many times the receive maximum a session remembers QoS 2 exchanges.
+const REMEMBERED: usize = 4;
+
 /// What follows from a PUBLISH with QoS 1 or 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reception {
@@ -178,6 +181,13 @@ impl Inbound {
         self.search(packet_id).is_ok()
     }
 
+    /// Whether so many QoS 2 exchanges wait for their PUBREL or its commit, those of earlier connections included, that
+    /// the session is to remember no more. A client that releases what it has sent comes to twice its receive maximum,
+    /// when it reconnects; what is remembered is read with every CONNECT.
+    pub fn remembers_too_many(&self) -> bool {
+        self.qos_2.len() >= REMEMBERED * usize::from(self.receive_maximum.get())
+    }
+
     /// Whether the client may not begin another exchange.
     pub fn is_full(&self) -> bool {
         self.unacknowledged() >= usize::from(self.receive_maximum.get())
@@ -239,6 +249,25 @@ mod tests {
         inbound.completed_qos_2(id(1));
         assert_eq!(inbound.handle_qos_2(id(9)), Reception::New);
         assert_eq!(inbound.unacknowledged(), 2);
+    }
+
+    #[test]
+    fn exchanges_that_are_never_released_do_not_add_up_over_connections() {
+        let (mut received, mut connections) = (Vec::new(), 0);
+        loop {
+            let mut inbound = Inbound::new(id(2), received.iter().copied());
+            connections += 1;
+            while !inbound.is_full() && !inbound.remembers_too_many() {
+                let new = id(received.len() as u16 + 1);
+                assert_eq!(inbound.handle_qos_2(new), Reception::New);
+                inbound.received_qos_2(new, false);
+                received.push(new);
+            }
+            if !inbound.is_full() {
+                break;
+            }
+        }
+        assert_eq!((received.len(), connections), (4 * 2, 5));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! here, later ones go past the log again, but other nodes deliver them only when they have applied it, too.
 
 use std::num::NonZeroU16;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -15,12 +16,16 @@ use crate::base::limits;
 use crate::base::proto::command::{self, command::Kind};
 use crate::codec::{PacketId, Publish, QoS, ReasonCode};
 use crate::connection::context::{Context, Flow};
+use crate::connection::end::Ended;
 use crate::connection::requests::Request;
 use crate::mailbox::back_pressure::BackPressureState;
-use crate::mailbox::{DeferredAck, RequestId};
+use crate::mailbox::{DeferredAck, Mailbox, RequestId};
 use crate::router::{Delivered, Message, OnTheWay, Origin, PeerNodes, Route};
 use crate::session::inbound::{Inbound, Reception, Release};
-use crate::telemetry::labels::DropReason;
+use crate::telemetry::labels::{DisconnectReason, DropReason};
+
+/// What the log has no room for.
+const QUOTA_EXCEEDED: &str = "there are as many retained or queued messages as there may be";
 
 /// Messages of the client that are on their way.
 pub(super) struct Exchanges {
@@ -70,6 +75,11 @@ impl Exchanges {
         self.inbound.is_full()
     }
 
+    /// Whether the session remembers so many QoS 2 exchanges that it takes no more.
+    pub(super) fn remembers_too_many(&self) -> bool {
+        self.inbound.remembers_too_many()
+    }
+
     /// Whether the client has as many messages unacknowledged as it may, when `others` are not of these exchanges.
     pub(super) fn is_full_with(&self, others: usize) -> bool {
         self.inbound.is_full_with(others)
@@ -85,13 +95,26 @@ impl Exchanges {
         self.unconfirmed > 0
     }
 
-    /// The same for a message with QoS 0, whose confirmations are not told one by one.
-    pub(super) fn is_on_the_way(&mut self, peers: &dyn PeerNodes) -> bool {
+    /// The same for a message with QoS 0, whose confirmations are not told one by one. `publisher` offers it again when
+    /// there may be another answer.
+    pub(super) fn is_on_the_way(
+        &mut self,
+        peers: &dyn PeerNodes,
+        publisher: &Arc<Mailbox>,
+    ) -> bool {
         let Some(on_the_way) = &mut self.on_the_way else {
             return false;
         };
-        on_the_way.retain(|(node, sequence)| !peers.is_confirmed(*node, *sequence));
-        !on_the_way.is_empty()
+        let mut forget_confirmed = || {
+            on_the_way.retain(|(node, sequence)| !peers.is_confirmed(*node, *sequence));
+            on_the_way.first().map(|(node, _)| *node)
+        };
+        let Some(node) = forget_confirmed() else {
+            return false;
+        };
+        // It is asked again afterwards: the confirmation may have come between the two.
+        peers.await_confirmed(node, publisher);
+        forget_confirmed().is_some()
     }
 
     /// Delivers a message with QoS 0 past the log.
@@ -195,17 +218,21 @@ impl Exchanges {
     }
 
     /// A message is in the log, or was refused there.
+    ///
+    /// # Errors
+    /// It was refused, and MQTT 3 has no reason to give with an acknowledgement: its connection ends, so that the
+    /// client keeps the message (P1).
     pub(super) fn handle_logged(
         &mut self,
         context: &mut Context,
         request_id: RequestId,
         reason: ReasonCode,
-    ) {
+    ) -> Result<(), Ended> {
         let Some(request) = context.requests.get_mut(request_id) else {
-            return;
+            return Ok(());
         };
         let Request::LoggedPublish(logged) = request else {
-            return;
+            return Ok(());
         };
         let &mut LoggedPublish {
             packet_id,
@@ -226,7 +253,7 @@ impl Exchanges {
                 bytes,
             });
             self.unacknowledged_bytes += bytes;
-            return;
+            return Ok(());
         }
         context.requests.remove(request_id);
         let Some(packet_id) = packet_id else {
@@ -234,16 +261,20 @@ impl Exchanges {
                 let dropped = &context.broker.metrics.messages_dropped;
                 dropped.of(DropReason::QueueFull).increment();
             }
-            return;
+            return Ok(());
         };
         let reason = match reason {
             // Retaining it is a use, too.
             ReasonCode::NoMatchingSubscribers if retain => ReasonCode::Success,
             reason => reason,
         };
-        let text = (reason == ReasonCode::QuotaExceeded)
-            .then_some("there are as many retained messages as there may be");
+        let text = (reason == ReasonCode::QuotaExceeded).then_some(QUOTA_EXCEEDED);
+        if text.is_some() && !context.options.version.is_v5() {
+            let cause = DisconnectReason::Refused;
+            return Err(Ended::disconnect(cause, reason, QUOTA_EXCEEDED));
+        }
         self.acknowledge(context, packet_id, qos, reason, text);
+        Ok(())
     }
 
     /// Delivers a message past the log, and acknowledges it as soon as nothing defers that.
@@ -432,7 +463,7 @@ fn deliver(
         direct: false,
         payload: publish.payload,
     };
-    context.work += route.work(publish.payload.len());
+    context.work += route.work(&message);
     let origin = Origin {
         confirm_to: request_id.map(|request_id| (&context.mailbox, request_id)),
         after,

@@ -102,7 +102,7 @@ impl Publishing {
         let Some(route) = direct_route(routes, exchanges, context, topic, publish) else {
             // Nothing else slows a client down that publishes with QoS 0.
             let peers = context.broker.services.router.peers();
-            if context.is_busy() || exchanges.is_on_the_way(peers) {
+            if context.is_busy() || exchanges.is_on_the_way(peers, &context.mailbox) {
                 return Flow::Retry;
             }
             if is_stored(publish) && context.refuses_write() {
@@ -141,6 +141,10 @@ impl Publishing {
         if context.is_busy() || exchanges.is_full() {
             return Ok(Flow::Retry);
         }
+        if publish.qos == QoS::ExactlyOnce && exchanges.remembers_too_many() {
+            let text = "too many QoS 2 messages of the session wait for their PUBREL";
+            return refuse_stored(context, publish.qos, packet_id, text);
+        }
         if topic.starts_with(sys::PREFIX) {
             let text = Some("$SYS is the broker's own");
             context.acknowledge(packet_id, publish.qos, ReasonCode::NotAuthorized, text);
@@ -157,7 +161,7 @@ impl Publishing {
                 return Ok(Flow::Retry);
             }
             if is_stored(publish) && context.refuses_write() {
-                return refuse_stored(context, publish.qos, packet_id);
+                return refuse_stored(context, publish.qos, packet_id, DISK_LOW);
             }
             let flow = exchanges.propose(context, topic, publish);
             if flow == Flow::Continue {
@@ -205,12 +209,15 @@ impl Publishing {
     }
 
     /// The machine has applied a PUBLISH.
+    ///
+    /// # Errors
+    /// It was refused, and the client can't be told otherwise.
     pub(super) fn handle_reply(
         &mut self,
         context: &mut Context,
         request_id: RequestId,
         reply: &Reply,
-    ) {
+    ) -> Result<(), Ended> {
         let reason = match reply {
             Reply::Published { matched: true } => ReasonCode::Success,
             Reply::Published { matched: false } => ReasonCode::NoMatchingSubscribers,
@@ -218,10 +225,10 @@ impl Publishing {
             // The session has a new owner; this connection is about to end.
             _ => {
                 context.requests.remove(request_id);
-                return;
+                return Ok(());
             }
         };
-        self.exchanges.handle_logged(context, request_id, reason);
+        self.exchanges.handle_logged(context, request_id, reason)
     }
 
     /// Another node has handed a message to its connections.
@@ -257,16 +264,17 @@ fn is_stored(publish: &Publish<'_>) -> bool {
 
 /// Refuses a message because disks are nearly full. MQTT 3 has no reason to give with an acknowledgement, so its
 /// connection ends: the client keeps the message.
-fn refuse_stored(context: &mut Context, qos: QoS, packet_id: PacketId) -> Result<Flow, Ended> {
+fn refuse_stored(
+    context: &mut Context,
+    qos: QoS,
+    packet_id: PacketId,
+    text: &'static str,
+) -> Result<Flow, Ended> {
     let reason = ReasonCode::QuotaExceeded;
     if !context.options.version.is_v5() {
-        return Err(Ended::disconnect(
-            DisconnectReason::Refused,
-            reason,
-            DISK_LOW,
-        ));
+        return Err(Ended::disconnect(DisconnectReason::Refused, reason, text));
     }
-    context.acknowledge(packet_id, qos, reason, Some(DISK_LOW));
+    context.acknowledge(packet_id, qos, reason, Some(text));
     Ok(Flow::Continue)
 }
 

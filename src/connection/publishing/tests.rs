@@ -41,7 +41,8 @@ impl Client {
 
     fn reply(&mut self, request_id: RequestId, reply: &Reply) {
         self.publishing
-            .handle_reply(&mut self.context, request_id, reply);
+            .handle_reply(&mut self.context, request_id, reply)
+            .expect("the connection goes on");
     }
 
     fn sent(&mut self) -> Vec<u8> {
@@ -118,7 +119,8 @@ fn a_slow_subscriber_defers_the_acknowledgement_of_a_logged_message() {
         publishing,
     } = &mut client;
     publishing.handle_deferred(context, 0);
-    publishing.handle_reply(context, 0, &Reply::Published { matched: true });
+    let replied = publishing.handle_reply(context, 0, &Reply::Published { matched: true });
+    assert!(replied.is_ok());
     assert!(context.take_acknowledgements().is_empty());
     publishing.handle_released(context, 0);
     assert_eq!(context.take_acknowledgements(), [0x50, 2, 0, 7]);
@@ -183,4 +185,19 @@ fn p12_a_message_that_would_be_stored_is_refused_while_disks_are_low() {
     client.context.broker.state.set_refuses_writes(false);
     client.publish(QoS::AtLeastOnce, true);
     assert_eq!(client.context.requests.len(), 2);
+}
+
+/// MQTT 3 has no reason to give with an acknowledgement, and a plain one would say that the message is stored.
+#[test]
+fn p1_before_mqtt_5_a_message_that_is_refused_ends_the_connection() {
+    for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
+        let mut client = Client::new(false);
+        client.context.options.version = crate::codec::Version::V311;
+        client.publish(qos, true);
+        let refused = client
+            .publishing
+            .handle_reply(&mut client.context, 0, &Reply::QuotaExceeded);
+        assert!(refused.is_err());
+        assert_eq!(client.sent(), [0; 0]);
+    }
 }

@@ -18,7 +18,7 @@ use crate::base::proto::command::{KeyNotify, command::Kind};
 use crate::codec::{PacketId, Property, Publish, PublishPropertiesBuf, QoS, ReasonCode};
 use crate::machine::effect::{Change, Reply as MachineReply};
 use crate::machine::store::{RequestIdentity, to_command};
-use crate::mailbox::RequestId;
+use crate::mailbox::{End, Item, Refused, RequestId};
 use crate::replica::proposer::Proposer;
 use crate::replica::reader::Query;
 use crate::router::{Message, Origin};
@@ -222,7 +222,19 @@ impl StoreRequests {
                 .routes
                 .get_or_insert_default()
                 .current(router, message.topic, None);
-            router.deliver(&route, &message, Origin::default(), &mut context.wake);
+            context.work += route.work(&message);
+            let wake = &mut context.wake;
+            let delivered = router.deliver(&route, &message, Origin::default(), wake);
+            if delivered.dropped > 0 {
+                let dropped = &context.broker.metrics.messages_dropped;
+                let reason = DropReason::PeerQueueFull;
+                dropped.of(reason).add(delivered.dropped.into());
+            }
+        }
+        // What does not fit is dropped, so that nobody's connection ends by the answers to others. The requester's does:
+        // it must not take the acknowledgement for an answer that it has.
+        if context.mailbox.is_overrun() && !context.mailbox.is_ending() {
+            context.mailbox.push_item(Item::End(End::OutboxFull));
         }
         let packet_id = request.packet_id;
         context.acknowledge(packet_id, QoS::AtLeastOnce, ReasonCode::Success, None);
@@ -232,7 +244,8 @@ impl StoreRequests {
     /// subscribed to.
     ///
     /// # Errors
-    /// The client reads too slowly: it is disconnected, so that it knows that it has missed something.
+    /// The client reads too slowly, or does not accept a packet as large: it is disconnected, so that it knows that it
+    /// has missed something (P7).
     pub(super) fn notify(
         &self,
         context: &Context,
@@ -258,12 +271,22 @@ impl StoreRequests {
         };
         let message = message(&topic, properties.raw(), &payload);
         let router = &context.broker.services.router;
-        if !router.deliver_to(&context.mailbox, &message) {
-            return Err(Ended::disconnect(
-                DisconnectReason::SlowConsumer,
-                ReasonCode::QuotaExceeded,
-                "the client reads notifications too slowly",
-            ));
+        match router.deliver_to(&context.mailbox, &message) {
+            Ok(()) => {}
+            Err(Refused::TooLarge) => {
+                return Err(Ended::disconnect(
+                    DisconnectReason::PacketTooLarge,
+                    ReasonCode::PacketTooLarge,
+                    "a notification is larger than the client accepts",
+                ));
+            }
+            Err(Refused::Full | Refused::Ended) => {
+                return Err(Ended::disconnect(
+                    DisconnectReason::SlowConsumer,
+                    ReasonCode::QuotaExceeded,
+                    "the client reads notifications too slowly",
+                ));
+            }
         }
         context.broker.metrics.store_notifications.increment();
         Ok(())

@@ -28,6 +28,8 @@ use retained::{Reading, RetainedReplays, Subscription};
 pub(super) struct Subscribing {
     /// SUBSCRIBEs that this node has not applied yet.
     unapplied: u32,
+    /// A request that takes several commands is not applied. The next ones wait, or they would come between.
+    in_parts: bool,
     /// Retained messages that are still to be sent.
     replays: RetainedReplays,
 }
@@ -48,7 +50,7 @@ impl Subscribing {
         context: &mut Context,
         subscribe: &Subscribe<'_>,
     ) -> Result<Flow, Ended> {
-        if context.is_busy() {
+        if context.is_busy() || self.in_parts {
             return Ok(Flow::Retry);
         }
         let identifier = subscribe.subscription_id.map_or(0, |id| id.get());
@@ -82,12 +84,12 @@ impl Subscribing {
             });
         }
         let packet_id = subscribe.packet_id;
+        check_size(context, reasons.len())?;
         if context.is_durable && !subscriptions.is_empty() && context.refuses_write() {
             reasons.fill(ReasonCode::QuotaExceeded);
             send_suback(context, packet_id, &reasons);
             return Ok(Flow::Continue);
         }
-        check_size(context, reasons.len())?;
         if subscriptions.is_empty() {
             send_suback(context, packet_id, &reasons);
             return Ok(Flow::Continue);
@@ -98,6 +100,7 @@ impl Subscribing {
             _ => subscriptions.iter().cloned().collect(),
         };
         subscriptions.truncate(limits::FILTERS_AT_ONCE);
+        let in_parts = !unapplied.is_empty();
         let command = subscribe_command(context, subscriptions);
         let request = SubscribeRequest {
             packet_id,
@@ -107,6 +110,7 @@ impl Subscribing {
         };
         let flow = context.propose(command, Request::Subscribe(request));
         self.unapplied += u32::from(flow == Flow::Continue);
+        self.in_parts = in_parts && flow == Flow::Continue;
         Ok(flow)
     }
 
@@ -120,7 +124,7 @@ impl Subscribing {
         context: &mut Context,
         unsubscribe: &Unsubscribe<'_>,
     ) -> Result<Flow, Ended> {
-        if context.is_busy() {
+        if context.is_busy() || self.in_parts {
             return Ok(Flow::Retry);
         }
         let is_v5 = context.options.version.is_v5();
@@ -148,8 +152,11 @@ impl Subscribing {
             send_unsuback(context, &request);
             return Ok(Flow::Continue);
         }
+        let in_parts = request.filters.len() > limits::ITEMS_AT_LEAST;
         let command = unsubscribe_command(context, &request.filters);
-        Ok(context.propose(command, Request::Unsubscribe(request)))
+        let flow = context.propose(command, Request::Unsubscribe(request));
+        self.in_parts = in_parts && flow == Flow::Continue;
+        Ok(flow)
     }
 
     /// The machine has applied a SUBSCRIBE or UNSUBSCRIBE.
@@ -160,12 +167,17 @@ impl Subscribing {
         reply: &Reply,
     ) {
         match reply {
-            Reply::Subscribed { index, new } => {
-                self.handle_subscribed(context, request_id, *index, new);
+            Reply::Subscribed {
+                index,
+                new,
+                refused,
+            } => {
+                self.handle_subscribed(context, request_id, *index, new, refused);
             }
             Reply::Unsubscribed(removed) => self.handle_unsubscribed(context, request_id, removed),
             // The session has a new owner; this connection is about to end.
             _ => {
+                self.in_parts = false;
                 if let Some(Request::Subscribe(_)) = context.requests.remove(request_id) {
                     self.unapplied -= 1;
                 }
@@ -180,13 +192,20 @@ impl Subscribing {
         request_id: RequestId,
         index: LogIndex,
         new: &[bool],
+        refused: &[usize],
     ) {
         if let Some(Request::Subscribe(request)) = context.requests.get_mut(request_id) {
+            request.refuse(refused);
+            let was_in_parts = !request.unapplied.is_empty();
             let applied = new.len().min(request.subscriptions.len());
             let rest = request.subscriptions.split_off(applied);
             let subscriptions = std::mem::replace(&mut request.subscriptions, rest);
+            let made = subscriptions.into_iter().zip(new.iter().copied());
+            let made = made
+                .enumerate()
+                .filter(|(at, _)| refused.binary_search(at).is_err());
             self.replays
-                .subscribed(request_id, subscriptions, index, new);
+                .subscribed(request_id, made.map(|(_, made)| made), index);
             request
                 .unapplied
                 .drain(..applied.min(request.unapplied.len()));
@@ -197,6 +216,7 @@ impl Subscribing {
                 propose_rest(context, request_id, command);
                 return;
             }
+            self.in_parts &= !was_in_parts;
         }
         self.unapplied -= 1;
         let (settings, services) = (&context.broker.settings, &context.broker.services);
@@ -243,6 +263,7 @@ impl Subscribing {
         let Some(Request::Unsubscribe(request)) = context.requests.remove(request_id) else {
             return;
         };
+        self.in_parts &= request.filters.len() <= limits::ITEMS_AT_LEAST;
         for filter in &request.filters {
             self.replays.unsubscribed(filter);
         }
@@ -283,6 +304,8 @@ fn subscribe_command(context: &Context, subscriptions: Vec<command::Subscription
         client_id: context.options.client_id.to_string(),
         connection: context.mailbox.connection.0,
         subscriptions,
+        max_subscriptions: context.broker.settings.mqtt.max_subscriptions,
+        max_groups: context.broker.settings.mqtt.max_shared_subscriptions,
     })
 }
 

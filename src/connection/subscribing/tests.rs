@@ -36,6 +36,7 @@ fn suback_follows_when_the_subscription_is_applied() {
     let reply = Reply::Subscribed {
         index: LogIndex(9),
         new: vec![true],
+        refused: Vec::new(),
     };
     subscribing.handle_reply(&mut context, 0, &reply);
     assert!(!subscribing.is_unapplied());
@@ -163,6 +164,7 @@ fn subscribed(index: u64, new: bool) -> Reply {
     Reply::Subscribed {
         index: LogIndex(index),
         new: vec![new],
+        refused: Vec::new(),
     }
 }
 
@@ -287,13 +289,13 @@ fn nothing_retained_comes_after_unsuback() {
         retain_handling: 0,
         identifier: 0,
     };
-    replays.subscribed(7, vec![subscription()], LogIndex(9), &[true]);
+    replays.subscribed(7, [(subscription(), true)].into_iter(), LogIndex(9));
     replays.unsubscribed("#");
     replays.acknowledged(7);
     assert!(!replays.is_ready());
-    replays.subscribed(7, vec![subscription()], LogIndex(9), &[true]);
+    replays.subscribed(7, [(subscription(), true)].into_iter(), LogIndex(9));
     replays.unsubscribed("#");
-    replays.subscribed(8, vec![subscription()], LogIndex(10), &[true]);
+    replays.subscribed(8, [(subscription(), true)].into_iter(), LogIndex(10));
     replays.acknowledged(7);
     assert!(!replays.is_ready(), "it waits for its own SUBACK");
     replays.acknowledged(8);
@@ -367,6 +369,7 @@ fn many_filters_take_several_commands_and_one_acknowledgement() {
         let reply = Reply::Subscribed {
             index: LogIndex(9),
             new: vec![true; applied],
+            refused: Vec::new(),
         };
         subscribing.handle_reply(&mut context, 0, &reply);
     }
@@ -383,4 +386,68 @@ fn many_filters_take_several_commands_and_one_acknowledgement() {
     let unsuback = context.take_acknowledgements();
     assert!(unsuback.ends_with(&vec![0; count]), "{unsuback:?}");
     assert_eq!(context.requests.len(), 0);
+}
+
+fn many_filters(first_byte: u8, has_options: bool) -> Vec<u8> {
+    let mut body = vec![0, 9, 0];
+    for at in 0..=limits::ITEMS_AT_LEAST as u8 {
+        body.extend_from_slice(&[0, 1, b'a' + at]);
+        body.extend(has_options.then_some(1));
+    }
+    [&[first_byte, body.len() as u8], &body[..]].concat()
+}
+
+/// A later request is not applied between two commands of an earlier one.
+#[test]
+fn a_request_in_several_commands_is_not_overtaken() {
+    let (mut subscribing, mut context) = (Subscribing::default(), Context::for_tests(false));
+    let count = limits::ITEMS_AT_LEAST + 1;
+    let subscribed = |new: usize| Reply::Subscribed {
+        index: LogIndex(9),
+        new: vec![true; new],
+    };
+    const UNSUBSCRIBE: &[u8] = b"\xa2\x06\0\x06\0\0\x01a";
+    let many = many_filters(0x82, true);
+    assert_eq!(
+        handle(&mut subscribing, &mut context, &many),
+        Flow::Continue
+    );
+    for packet in [SUBSCRIBE, UNSUBSCRIBE] {
+        assert_eq!(handle(&mut subscribing, &mut context, packet), Flow::Retry);
+    }
+    subscribing.handle_reply(&mut context, 0, &subscribed(count - 1));
+    assert_eq!(
+        handle(&mut subscribing, &mut context, SUBSCRIBE),
+        Flow::Retry
+    );
+    subscribing.handle_reply(&mut context, 0, &subscribed(1));
+    let many = many_filters(0xa2, false);
+    assert_eq!(
+        handle(&mut subscribing, &mut context, &many),
+        Flow::Continue
+    );
+    assert_eq!(
+        handle(&mut subscribing, &mut context, SUBSCRIBE),
+        Flow::Retry
+    );
+    let requests: Vec<_> = (0..8)
+        .filter(|id| context.requests.get(*id).is_some())
+        .collect();
+    let removed = Reply::Unsubscribed(vec![true; count]);
+    subscribing.handle_reply(&mut context, requests[0], &removed);
+    assert_eq!(
+        handle(&mut subscribing, &mut context, SUBSCRIBE),
+        Flow::Continue
+    );
+}
+
+/// The client would wait for a SUBACK that it does not accept.
+#[test]
+fn a_refusal_that_does_not_fit_ends_the_connection_too() {
+    let (mut subscribing, mut context) = (Subscribing::default(), Context::for_tests(true));
+    context.broker.state.set_refuses_writes(true);
+    context.options.limits.max_packet_size = 8;
+    let many = many_filters(0x82, true);
+    assert!(try_to_handle(&mut subscribing, &mut context, &many).is_err());
+    assert!(context.take_acknowledgements().is_empty());
 }

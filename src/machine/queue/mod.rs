@@ -26,7 +26,7 @@ use super::schema;
 use super::session;
 use crate::base::ids::{Incarnation, NodeId, Owner, SessionId};
 use crate::base::proto::state;
-use crate::session::delivery::Delivery;
+use crate::session::delivery::{Delivery, identifiers_size};
 use crate::session::{Admission, Bounds, Entry, Queue, Queued, Sequence};
 use message::Storing;
 use session_queue::SessionQueue;
@@ -153,7 +153,9 @@ impl Queues {
         group: Option<u64>,
         storing: &mut Storing,
     ) {
-        let size = storing.size();
+        let size = storing
+            .size()
+            .saturating_add(identifiers_size(&delivery.identifiers));
         if !self.load(batch, session, client_id) || !self.make_room(batch, session, size) {
             return;
         }

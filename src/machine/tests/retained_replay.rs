@@ -57,6 +57,7 @@ fn subscribe(filter: &str, qos: u32, identifier: u32) -> Kind {
             identifier,
             ..Default::default()
         }],
+        ..Default::default()
     })
 }
 
@@ -142,6 +143,63 @@ fn a_large_message_goes_alone() {
     assert_eq!(payloads(&replica.run(vec![subscribe("#", 1, 0)])).len(), 1);
     replica.run(vec![acknowledge(CONNECTION, &[1], &[])]);
     assert_eq!(payloads(&replica.pass(1)).len(), 1);
+}
+
+/// A timer that finds no room would fire in every batch, and an idle cluster would commit without end.
+#[test]
+fn a_replay_that_waits_for_room_has_no_timer() {
+    for (max_bytes, size, fit) in [(100, 60, 1), (100_000, 1, 3)] {
+        let mut replica = Replica::new();
+        replica.present(command::OpenSession {
+            bounds: Some(command::QueueBounds {
+                max_messages: 6,
+                max_bytes,
+                ..BOUNDS
+            }),
+            ..durable(CLIENT, CONNECTION, 100)
+        });
+        for number in 0..8 {
+            let payload = "x".repeat(size);
+            replica.run(vec![publish(&format!("r/{number}"), 1, &payload, true)]);
+        }
+        let mut came = payloads(&replica.run(vec![subscribe("#", 1, 0)])).len();
+        assert_eq!(came, fit);
+        let mut acknowledged = 0;
+        while acknowledged < came {
+            came += payloads(&replica.settle()).len();
+            assert!(came <= acknowledged + fit);
+            acknowledged += 1;
+            replica.run(vec![acknowledge(CONNECTION, &[acknowledged as u64], &[])]);
+            came += payloads(&replica.pass(1)).len();
+        }
+        assert_eq!(came, 8);
+        assert_empty(&replica);
+    }
+}
+
+#[test]
+fn replays_take_turns_however_many_there_are() {
+    let mut replica = replica(budget(2), 1000);
+    retained(&mut replica, 8);
+    let mut subscribing = vec![subscribe("#", 1, 0)];
+    for connection in 2..=4 {
+        let client_id = connection.to_string();
+        replica.present(durable(&client_id, connection, 100));
+        subscribing.push(super::queues::subscribe(&client_id, connection, "#", 1));
+    }
+    let mut outputs = replica.run(subscribing);
+    for _ in 0..3 {
+        outputs.extend(replica.pass(1));
+    }
+    let served: BTreeSet<u64> = granted(&outputs)
+        .iter()
+        .map(|granted| granted.connection.0)
+        .collect();
+    assert_eq!(
+        served,
+        BTreeSet::from([1, 2, 3, 4]),
+        "each has two of eight"
+    );
 }
 
 /// What goes first is remembered until the replay comes there, also when that is never.

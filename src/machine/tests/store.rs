@@ -147,3 +147,35 @@ fn a_restarted_replica_knows_the_same_requests_as_one_that_kept_running() {
         assert_eq!(replica.store(first.clone()), reply, "restarted: {restarts}");
     }
 }
+
+/// Otherwise each of them reads and decodes all the replies of that entry.
+#[test]
+fn many_requests_of_one_entry_that_come_again_read_its_replies_once() {
+    const REQUESTS: u32 = 300;
+    let mut replica = Replica::new();
+    let requests = || {
+        let keys = (0..REQUESTS).map(u32::to_be_bytes);
+        keys.map(|key| Kind::StoreWrite(set(&key, b"v", Condition::Nx, None, &key)))
+            .collect::<Vec<_>>()
+    };
+    let replies = |outputs: Vec<Output>| {
+        let replies = outputs.into_iter().filter_map(|output| match output {
+            Output::Reply { reply, .. } => Some(reply),
+            _ => None,
+        });
+        replies
+            .map(|reply| format!("{reply:?}"))
+            .collect::<Vec<_>>()
+    };
+    let first = replies(replica.run(requests()));
+    for restarted in [false, true] {
+        if restarted {
+            replica.restart();
+        }
+        assert_eq!(replies(replica.run(requests())), first);
+        assert!(replica.operations < 100, "{}", replica.operations);
+    }
+    assert_eq!(replica.machine.parts.replies.len(), REQUESTS as usize);
+    replica.pass(61_000);
+    assert_eq!(replica.machine.parts.replies.len(), 0);
+}

@@ -3,8 +3,8 @@
 //! It also takes checkpoints and installs snapshots, because both need the state to stand still.
 //!
 //! Invariant: this thread is the only writer of the state.
-//! Invariant: one job is one atomic write: the rows of all entries that were ready together, the last log id applied,
-//! and the membership.
+//! Invariant: the rows of all entries that were ready together, the last log id applied, and the membership are one
+//! atomic write. It ends early at an entry after which the state is to be looked at.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use super::encoding;
 use super::type_config::{Entry, LogId, Payload, SnapshotMeta, StoredMembership, TypeConfig};
 use crate::base::ids::LogIndex;
 use crate::base::pulse::{Phase, busy};
-use crate::machine::tables::{Backing, Tables};
+use crate::machine::tables::{Backing, Changes, Tables};
 use crate::raft::metrics::Metrics;
 use crate::storage::{
     CheckpointError, GroupLog, OpenError, ReservedRows, Snapshot, Snapshots, StateDb, fatal,
@@ -270,20 +270,30 @@ impl Worker {
     }
 
     fn apply(&mut self, entries: Vec<(Entry, Option<Responder>)>) {
+        let mut entries = entries.into_iter();
+        while !entries.as_slice().is_empty() {
+            self.apply_run(&mut entries);
+        }
+    }
+
+    /// Applies entries, and writes what they did at once, up to one after which the state is to be looked at.
+    fn apply_run(&mut self, entries: &mut impl Iterator<Item = (Entry, Option<Responder>)>) {
         let started = Instant::now();
-        let count = entries.len() as u64;
         let state = Arc::clone(&self.target.state);
         let mut tables = Tables::new(&*state as &dyn Backing);
         let mut responders = Vec::new();
-        let mut bytes = 0;
+        let (mut count, mut bytes) = (0, 0);
         let mut changed = false;
+        let mut look = None;
         for (entry, responder) in entries {
+            count += 1;
             let index = LogIndex(entry.log_id.index);
             match entry.payload {
                 Payload::Blank => {}
                 Payload::Normal(batch) => {
                     bytes += batch.0.len();
                     self.apply.apply(index, batch.0, &mut tables);
+                    look = self.apply.look();
                 }
                 Payload::Membership(membership) => {
                     self.membership = StoredMembership::new(Some(entry.log_id), membership);
@@ -292,32 +302,43 @@ impl Worker {
             }
             self.last = Some(entry.log_id);
             responders.extend(responder);
+            if look.is_some() {
+                break;
+            }
         }
         let Some(last) = self.last else {
             return;
         };
-        let applied = encoding::log_id_to_bytes(&last);
-        let mut reserved = vec![(APPLIED, &applied[..])];
-        let membership;
-        if changed {
-            membership = encoding::stored_to(&self.membership).encode_to_vec();
-            reserved.push((MEMBERSHIP, &membership));
+        self.write(tables.into_changes(), last, changed);
+        if let Some(look) = look
+            && let Err(error) = state.look(look)
+        {
+            tracing::warn!(%error, "the state can't be looked at");
         }
-        self.target.state.write(tables.into_changes(), &reserved);
         self.apply.committed(LogIndex(last.index));
+        if let Some(why) = self.apply.diverged() {
+            state.give_up(&why);
+        }
         self.publish(last);
         for responder in responders {
             responder.send(());
         }
-        self.target
-            .metrics
-            .apply_us
-            .observe_latency(started.elapsed());
-        self.target.metrics.apply_entries.observe(count);
-        self.target
-            .metrics
-            .apply_bytes
-            .fetch_add(bytes as u64, Relaxed);
+        let metrics = &self.target.metrics;
+        metrics.apply_us.observe_latency(started.elapsed());
+        metrics.apply_entries.observe(count);
+        metrics.apply_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// Writes rows with the log id that they go up to, and the membership if it has changed.
+    fn write(&self, changes: Changes, last: LogId, membership_changed: bool) {
+        let applied = encoding::log_id_to_bytes(&last);
+        let mut reserved = vec![(APPLIED, &applied[..])];
+        let membership;
+        if membership_changed {
+            membership = encoding::stored_to(&self.membership).encode_to_vec();
+            reserved.push((MEMBERSHIP, &membership));
+        }
+        self.target.state.write(changes, &reserved);
     }
 
     fn publish(&self, last: LogId) {
@@ -379,3 +400,7 @@ impl Worker {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[path = "applier_tests.rs"]
+mod tests;

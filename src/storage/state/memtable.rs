@@ -170,6 +170,25 @@ impl Memtables {
         }
     }
 
+    /// The rows that RocksDB may not have yet, which change no more: what is added later goes elsewhere. Rows that are
+    /// older are in RocksDB. For the one who adds; waits while older rows are being written.
+    pub fn freeze(&self) -> Option<Arc<Memtable>> {
+        loop {
+            let mut pair = self.pair.write();
+            if pair.active.rows.is_empty() {
+                return pair.immutable.clone();
+            }
+            if pair.freeze() {
+                let frozen = pair.immutable.clone();
+                drop(pair);
+                self.announce();
+                return frozen;
+            }
+            drop(pair);
+            self.wait_written();
+        }
+    }
+
     /// Forgets the rows that wait, and has `switch` replace what they belong to.
     ///
     /// Both happen under the lock of the pair, while no memtable is being written. A flush that froze rows in between
@@ -256,6 +275,15 @@ pub struct View {
 }
 
 impl View {
+    /// Rows that change no more, and no others.
+    pub fn of(frozen: Option<Arc<Memtable>>) -> View {
+        View {
+            active: Vec::new(),
+            immutable: frozen,
+            end: None,
+        }
+    }
+
     /// Where the view ends within a range that ends at `to`.
     pub fn end<'a>(&'a self, to: &'a [u8]) -> &'a [u8] {
         self.end.as_deref().unwrap_or(to)

@@ -6,18 +6,13 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
 
 use rocksdb::DB;
 
 use crate::storage::data_dir::{self, OpenError, remove_dir};
 use crate::storage::database::Database;
 use crate::storage::options;
-
-/// How often is looked whether a replaced database has readers.
-const UNUSED_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The file that holds the number of the database in use.
 const CURRENT: &str = "state.current";
@@ -54,20 +49,6 @@ impl Generation {
     /// Removes the files once nobody reads them any more.
     pub fn remove_when_unused(&self) {
         self.replaced.store(true, Relaxed);
-    }
-
-    /// The same on a thread of its own: closing a database and removing its files takes long, and the last reader may
-    /// be a task. Nobody may begin to read it any more.
-    pub fn remove_later(self: Arc<Generation>) {
-        self.remove_when_unused();
-        // When no thread can be had, the last reader removes it.
-        let _ = std::thread::Builder::new()
-            .name("remove".into())
-            .spawn(move || {
-                while Arc::strong_count(&self) > 1 {
-                    std::thread::sleep(UNUSED_CHECK_INTERVAL);
-                }
-            });
     }
 }
 

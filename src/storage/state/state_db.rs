@@ -235,7 +235,7 @@ impl StateDb {
         self.shared
             .memtables
             .replace(|| self.shared.current.store(new));
-        old.remove_later();
+        old.remove_when_unused();
         Ok(found)
     }
 }

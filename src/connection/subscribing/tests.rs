@@ -405,6 +405,7 @@ fn a_request_in_several_commands_is_not_overtaken() {
     let subscribed = |new: usize| Reply::Subscribed {
         index: LogIndex(9),
         new: vec![true; new],
+        refused: Vec::new(),
     };
     const UNSUBSCRIBE: &[u8] = b"\xa2\x06\0\x06\0\0\x01a";
     let many = many_filters(0x82, true);

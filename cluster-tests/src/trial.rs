@@ -45,7 +45,8 @@ impl TrialResult {
     }
 }
 
-/// Loads a cluster of three, does `fault` to it (which must leave all nodes running), and judges: K1, K3, K4, K9.
+/// Loads a cluster of three, does `fault` to it (which must leave all nodes running), and judges: K1, K3, K4, K9,
+/// and that the nodes' states are the same.
 #[track_caller]
 pub fn with(name: &str, plan: Plan, fault: impl FnOnce(&mut Cluster, &Load)) -> TrialResult {
     let mut cluster = Cluster::start_with(plan);
@@ -81,6 +82,7 @@ pub fn with_cluster(
     fault(cluster, &load);
     load.wait_progress(200, RECOVERY);
     cluster.wait_ready();
+    cluster.assert_states_agree();
     let history = load.stop(&cluster.addresses());
     let watched: Vec<kv::WatchedKey> = watchers.into_iter().flat_map(Watcher::stop).collect();
     let operations = history.operations();

@@ -108,14 +108,14 @@ fn a_disk_that_fills_up_refuses_writes_until_there_is_room() {
         size: 1,
         ..Plan::default()
     });
-    let Some(_disk) = SmallDisk::mount(&cluster.nodes[0].data, 512) else {
+    let Some(_disk) = SmallDisk::mount(&cluster.nodes[0].data, 1024) else {
         skip("a file system cannot be mounted here; it takes root");
         return;
     };
     // Something else that takes room, and gives it back.
     let ballast = cluster.nodes[0].data.join("ballast");
     let mut file = File::create(&ballast).expect("there is room");
-    for _ in 0..256 {
+    for _ in 0..512 {
         file.write_all(&vec![7; 1 << 20]).expect("there is room");
     }
     cluster.start_node(0);

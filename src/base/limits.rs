@@ -105,6 +105,17 @@ pub const ROW_OPERATIONS_AT_ONCE: usize = 8192;
 /// log entry have done: nearly every session is smaller, so nearly nothing needs a continuation.
 pub const ITEMS_AT_LEAST: usize = 16;
 
+/// Queues (of sessions and groups) that a publication goes into at its own log entry in any case, however much others
+/// of the entry have done: more than nearly every one has, so that nearly none needs a continuation.
+pub const QUEUES_AT_LEAST: usize = 32;
+
+/// Messages that are still to go into queues at once, of all topics: some minutes of work. Above it, further ones with
+/// many receivers are refused, or they would wait longer and longer.
+pub const FAN_OUTS: usize = 16_384;
+
+/// Bytes of these messages; the last one may exceed them.
+pub const FAN_OUT_BYTES: u64 = 64 << 20;
+
 /// Filters of one SUBSCRIBE or UNSUBSCRIBE command; a packet with more becomes several commands, one after the other.
 pub const FILTERS_AT_ONCE: usize = 256;
 
@@ -164,7 +175,7 @@ pub const HELD_INPUT_BYTES: usize = 256 << 10;
 
 /// Work of one turn of a connection: packets, and deliveries to connections of this node (a delivery of a long packet
 /// counts more). Some milliseconds; after it other connections have their turn.
-pub const TURN_WORK: usize = 16_384;
+pub const TURN_WORK: usize = 4_096;
 
 /// Bytes that a connection writes in one turn.
 pub const TURN_WRITTEN_BYTES: usize = 4 << 20;

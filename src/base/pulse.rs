@@ -30,8 +30,9 @@ macro_rules! phases {
                 }
             }
 
-            /// Whether a process that stays in this phase is of no use any more. The work of the other phases grows
-            /// with the data, and may take long.
+            /// Whether a process that stays in this phase is of no use any more. The work of some other phases grows
+            /// with the data, and may take long; the rest wait for the disk. A disk that pauses (its path fails over,
+            /// the machine is backed up) may do so for all nodes at once, and each of them goes on where it was.
             pub const fn is_short(self) -> bool {
                 match self {
                     $(Phase::$variant => $may_end),+
@@ -54,12 +55,14 @@ phases! {
     Messages = "delivering messages of another node", true;
     /// Committed entries.
     Apply = "applying entries", true;
+    /// What was applied before, which is being written.
+    StateWrite = "waiting until the state is written", false;
     /// The tables, when the process starts or a snapshot came.
     Restore = "reading the tables", false;
     /// A snapshot.
     Snapshot = "taking or installing a snapshot", false;
     /// The log.
-    Log = "writing and syncing the log", true;
+    Log = "writing and syncing the log", false;
 }
 
 /// The signs of life of one thread or runtime.

@@ -10,7 +10,7 @@ use super::exit::{Failure, Outcome};
 use super::http_client::request;
 use super::output::{self, Format};
 use crate::config::Address;
-use crate::http::ClusterStatus;
+use crate::http::{ClusterStatus, VerifyAnswer};
 
 /// Look at the cluster and change its members.
 #[derive(Args)]
@@ -55,6 +55,8 @@ enum Command {
         /// The next leader; the most advanced voter when absent.
         to: Option<u64>,
     },
+    /// Compare the states of all nodes; exit with 1 when they are not the same.
+    Verify,
 }
 
 /// Runs the command.
@@ -83,6 +85,7 @@ pub async fn run(cluster: Cluster, format: Format) -> Outcome {
             joined(asked, id, &cluster.http, limit).await?
         }
         Command::Leave { id } => post("/v1/cluster/leave", json!({ "id": id })).await?,
+        Command::Verify => return verified(post("/v1/cluster/verify", json!({})).await?, format),
         Command::Transfer { to } => post("/v1/cluster/transfer", json!({ "to": to })).await?,
     };
     match format {
@@ -146,6 +149,40 @@ async fn joined(
                 }
             }
         }
+    }
+}
+
+fn verified(answer: Value, format: Format) -> Outcome {
+    let found: VerifyAnswer = serde_json::from_value(answer.clone()).map_err(Failure::failed)?;
+    let is_same = found.differ.is_empty() && found.disputed.is_empty();
+    if format == Format::Json {
+        output::json(&answer)?;
+    } else {
+        output::line(format!("compared after log entry {}", found.index))?;
+        for node in &found.same {
+            output::line(format!("node {node} is the same"))?;
+        }
+        for node in &found.missing {
+            output::line(format!("node {node} has not answered"))?;
+        }
+        for differs in &found.differ {
+            let tables = &differs.tables;
+            output::line(format!(
+                "node {} differs in tables {tables:02x?}",
+                differs.node
+            ))?;
+        }
+        if !found.disputed.is_empty() {
+            let tables = &found.disputed;
+            output::line(format!(
+                "nodes differ in tables {tables:02x?}, and no majority has the same"
+            ))?;
+        }
+    }
+    match (is_same, found.missing.is_empty()) {
+        (true, true) => Ok(()),
+        (true, false) => Err(Failure::failed("not all nodes have answered")),
+        (false, _) => Err(Failure::failed("the nodes' states are not the same")),
     }
 }
 

@@ -145,7 +145,7 @@ config! {
         /// Time after which this process ends when one of its threads does not come round: clients are better off on
         /// another node then. It ends with SIGABRT, so that a core dump shows where the thread is. The log, the metric
         /// `quorumq_threads_stuck` and `/livez` name such a thread after five seconds. Time in which the process was
-        /// stopped or the machine suspended does not count. 0: never.
+        /// stopped or the machine suspended does not count, nor does the wait for a disk that pauses. 0: never.
         stuck_s: u64 = 30, "s", 0..=3_600;
     }
 
@@ -216,6 +216,11 @@ config! {
         outbox_full: OutboxPolicy = OutboxPolicy::Disconnect, "";
         /// Sessions of the whole cluster; the CONNECT of one more client is refused with reason 0x97 (quota exceeded).
         max_sessions: u64 = 1_000_000, "sessions", 1..=u64::MAX;
+        /// Subscriptions of one session; the SUBSCRIBE of one more filter is answered with reason 0x97 (quota exceeded).
+        max_subscriptions: u64 = 10_000, "subscriptions", 1..=u64::MAX;
+        /// Shared subscriptions of the whole cluster: pairs of a share name and a filter, however many subscribers each
+        /// has. The SUBSCRIBE that would make one more gets the same answer.
+        max_shared_subscriptions: u64 = 100_000, "subscriptions", 1..=u64::MAX;
         /// Levels of a topic name or topic filter. A PUBLISH to a deeper one is not delivered and answered with reason
         /// 0x90 (topic name invalid), a deeper filter with 0x8F (topic filter invalid).
         max_topic_levels: usize = 128, "levels", 1..=bounds::MOST_TOPIC_LEVELS;
@@ -313,7 +318,8 @@ config! {
     /// all nodes when the cluster could not lose one more voter without it. With a quarter of the reserve left, or 512
     /// MiB if that is less, the node stops.
     disk: DiskConfig {
-        /// The reserve as a share of the volume; `disk.reserve_bytes` if that is less. 0: the disk is not watched.
+        /// The reserve as a share of the volume: 256 MiB at least (half of a volume that is smaller than 512 MiB), and at
+        /// most `disk.reserve_bytes`. 0: the disk is not watched.
         reserve_percent: u64 = 5, "%", 0..=99;
         /// The most that is reserved, whatever the volume's size.
         reserve_bytes: u64 = 2_147_483_648, "bytes", 0..=u64::MAX;
@@ -326,6 +332,10 @@ config! {
         /// Age that log entries must have before a snapshot removes them: a node that was away for less catches up from
         /// the log.
         keep_log_s: u64 = 600, "s", 0..=604_800;
+        /// Time between two comparisons of the nodes' states. Each node hashes its rows as they are after the same log
+        /// entry, at 64 MiB/s at most; one that differs from a majority stops. A tenth of it suffices after a
+        /// snapshot, and nothing happens while nothing is written. 0: only on request (`quorumq cluster verify`).
+        state_hash_interval_s: u64 = 600, "s", 0..=604_800;
     }
 
     /// Resources of the machine.

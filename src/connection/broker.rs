@@ -58,6 +58,8 @@ pub(crate) struct Settings {
     pub(crate) store_quota: Quota,
     /// What may wait for one client.
     pub(crate) outbox: Arc<OutboxLimits>,
+    /// The memory of clients whose sessions are not open.
+    pub(crate) handshake_memory: Arc<NodeMemory>,
 }
 
 /// The least that `mqtt.connection_memory_bytes` may be, bytes: room for requests and acknowledgements of a client
@@ -77,9 +79,10 @@ impl Settings {
             }
             bytes => bytes,
         };
+        let (memory, handshake_memory) = NodeMemory::shares(config.runtime.client_memory());
         let outbox = OutboxLimits {
             connection_bytes,
-            memory: NodeMemory::new(config.runtime.client_memory()),
+            memory,
             bytes: mqtt.outbox_max_bytes,
             stall: Duration::from_secs(mqtt.outbox_stall_s.into()),
             full: mqtt.outbox_full,
@@ -97,6 +100,7 @@ impl Settings {
                 max_bytes: config.store.max_bytes,
             },
             outbox: Arc::new(outbox),
+            handshake_memory,
         }
     }
 }

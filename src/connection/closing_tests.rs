@@ -74,6 +74,7 @@ impl Client {
             stream,
             input: Input::new(Vec::new()),
             charge: Charge::new(&broker.settings.outbox.memory, 0),
+            hand_over_until: None,
             drain_timeout: DrainTimeout::default(),
             has_yielded: false,
             liveness: Liveness::new(0, Instant::now()),
@@ -245,6 +246,81 @@ async fn a_hand_over_proposes_acknowledgements() {
 #[tokio::test]
 async fn a_hand_over_finds_a_disconnect() {
     hand_over(DISCONNECT, is_end).await;
+}
+
+/// Without a routing lease a PUBLISH is held, and the DISCONNECT behind it.
+const PUBLISH: &[u8] = b"\x32\x06\0\x01t\0\x01\0";
+
+#[tokio::test]
+async fn mqtt_3_14_4_3_a_hand_over_finds_a_disconnect_that_is_held() {
+    hand_over(&[PUBLISH, DISCONNECT].concat(), is_end).await;
+}
+
+#[tokio::test]
+async fn a_hand_over_takes_as_many_turns_as_it_needs() {
+    let mut sent = b"\xc0\0".repeat(3 * limits::TURN_WORK);
+    sent.extend_from_slice(DISCONNECT);
+    hand_over(&sent, is_end).await;
+}
+
+/// What was read before the end of the client's stream is handled first.
+#[tokio::test]
+async fn a_hand_over_of_a_client_that_has_gone_away_finds_its_disconnect() {
+    let mut client = Client::new().await;
+    client.send(&[PUBLISH, DISCONNECT].concat()).await;
+    client.socket.shutdown().await.expect("it is open");
+    let (broker, owner) = (client.broker.clone(), client.owner());
+    let asked = tokio::spawn(async move { broker.services.hand_overs.ask(owner).await });
+    let proposed = client.proposed().await;
+    assert!(proposed.first().is_some_and(is_end), "{proposed:?}");
+    client.commit();
+    asked.abort();
+}
+
+/// What ends for its memory does not write what waits.
+#[tokio::test]
+async fn the_end_for_memory_drops_what_is_not_begun() {
+    let mut client = Client::new().await;
+    let packet = NewPacket::of(QoS::AtLeastOnce);
+    let socket = socket2::SockRef::from(&client.socket);
+    socket.set_recv_buffer_size(256 << 10).expect("it is open");
+    let large = vec![0xFF; 4_000_000];
+    let length = (large.len() + 6) as u32;
+    let pushed = client.mailbox.push_packet(packet, |out| {
+        out.extend_from_slice(b"\x32");
+        let mut left = length;
+        while left >= 128 {
+            out.push((left % 128) as u8 | 0x80);
+            left /= 128;
+        }
+        out.push(left as u8);
+        let at = out.len() + 3;
+        out.extend_from_slice(b"\0\x01t\0\0\0");
+        out.extend_from_slice(&large);
+        Ok(Some(at))
+    });
+    pushed.expect("it fits");
+    for _ in 0..2 {
+        // Behind the packet under way.
+        let packet = NewPacket::of(QoS::AtLeastOnce);
+        let pushed = client.mailbox.push_packet(packet, |out| {
+            out.extend_from_slice(PUBLISH);
+            Ok(Some(out.len() - 3))
+        });
+        pushed.expect("it fits");
+    }
+    client.mailbox.wake();
+    let mut all = vec![0; 1 << 10];
+    client.socket.read_exact(&mut all).await.expect("it begins");
+    client.mailbox.end(crate::mailbox::End::NodeMemory);
+    client.mailbox.wake();
+    client.proposed().await;
+    client.commit();
+    let end = client.socket.read_to_end(&mut all).await;
+    end.expect("the packet under way, and a DISCONNECT");
+    let whole = 5 + length as usize;
+    let rest = all.get(whole..).expect("no packet is cut in half");
+    assert_eq!(rest.get(..1), Some(&b"\xe0"[..]), "and nothing between");
 }
 
 #[tokio::test]

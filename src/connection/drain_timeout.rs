@@ -58,6 +58,8 @@ impl DrainTimeout {
             BackPressureState::Normal | BackPressureState::Stalled
         ) {
             self.running = None;
+        } else if Instant::now() < running.timer.deadline() {
+            // The state left these two and came back since it was polled: nobody has waited long enough.
         } else if drained.saturating_sub(running.drained) < limits.minimum_drain_rate() {
             tracing::info!(
                 client_id,
@@ -71,5 +73,40 @@ impl DrainTimeout {
             running.drained = drained;
             running.timer.as_mut().reset(deadline);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::base::ids::ConnectionId;
+    use crate::codec::{QoS, Version};
+    use crate::mailbox::NewPacket;
+
+    #[tokio::test]
+    async fn a_client_is_judged_only_when_the_time_is_over() {
+        let limits = Arc::new(OutboxLimits {
+            stall: Duration::from_millis(100),
+            ..Arc::into_inner(OutboxLimits::dropping(100)).expect("just made")
+        });
+        let mailbox = Mailbox::new(ConnectionId(1), Version::V5, u32::MAX, 0, limits.clone());
+        let packet = NewPacket::of(QoS::AtLeastOnce);
+        let pushed = mailbox.push_packet(packet, |out| {
+            out.extend_from_slice(&[0; 100]);
+            Ok(Some(0))
+        });
+        pushed.expect("it fits");
+        assert_eq!(mailbox.state(), BackPressureState::Full);
+        let mut timeout = DrainTimeout::default();
+        let mut update = || timeout.update("client", &mailbox, &limits, &mut WakeList::default());
+        update();
+        update();
+        assert_eq!(mailbox.state(), BackPressureState::Full, "it had no time");
+        tokio::time::sleep(limits.stall * 2).await;
+        update();
+        assert_eq!(mailbox.state(), BackPressureState::Stalled);
     }
 }

@@ -43,6 +43,12 @@ impl Ended {
         }
     }
 
+    /// The connection ends because too much is kept for its client, who gets none of it any more.
+    pub(super) const fn is_for_memory(&self) -> bool {
+        use DisconnectReason::{ConnectionMemory, NodeMemory, SlowConsumer};
+        matches!(self.cause, SlowConsumer | ConnectionMemory | NodeMemory)
+    }
+
     /// The socket is closed.
     pub(super) const fn network() -> Ended {
         let text = "the client or the network closed the connection";

@@ -2,6 +2,8 @@
 //! Method asks for (MQTT 5.0 §4.12).
 //!
 //! Invariant: nothing is proposed to the log before the client has proved who it is.
+//! Invariant: what handshakes make the node hold stays within their own share of its memory. When that is used up, a
+//! CONNECT passes only if it needs nothing of it, as most do.
 
 use tokio::net::TcpStream;
 
@@ -19,6 +21,9 @@ use crate::codec::{
 use crate::mailbox::memory::Charge;
 use crate::telemetry::labels::DisconnectReason;
 
+/// Why a handshake for which there is no room is refused.
+const NO_MEMORY: &str = "the server is short of memory";
+
 /// Bytes of an AUTH beside its authentication data, which has the bound of a CONNECT: the method and reason string.
 const AUTH_HEADER_BYTES: u32 = 4 << 10;
 
@@ -35,15 +40,10 @@ pub(super) async fn open(
     let max_packet_size = mqtt.max_packet_size_bytes.min(mqtt.connect_max_bytes);
     let length = loop {
         read_some(stream, unfinished).await.map_err(network)?;
-        charge.set(unfinished.len());
-        if broker.settings.outbox.memory.is_exhausted() {
-            let text = "the server is short of memory";
+        if !has_room(broker, charge, unfinished.len()) {
             let version = version_of(unfinished);
-            return Err(Refusal::no_room(
-                version,
-                DisconnectReason::NodeMemory,
-                text,
-            ));
+            let cause = DisconnectReason::NodeMemory;
+            return Err(Refusal::no_room(version, cause, NO_MEMORY));
         }
         if unfinished
             .first()
@@ -65,9 +65,18 @@ pub(super) async fn open(
         Err(error) => return Err(Refusal::silent(error.into())),
     };
     let connect = decode_connect(found).map_err(|error| Refusal::malformed(found, error))?;
-    let login = authenticate(broker, stream, unfinished, &connect).await?;
+    let login = authenticate(broker, stream, unfinished, charge, &connect).await?;
     broker.hand_over(connect.client_id).await;
     Opening::begin(broker, &connect, login)
+}
+
+/// Charges what is held of a client's handshake. Returns whether there is room for it.
+fn has_room(broker: &Broker, charge: &mut Charge, held: usize) -> bool {
+    charge.set(held);
+    let settings = &broker.settings;
+    let is_small = charge.bytes() == 0;
+    !settings.outbox.memory.is_exhausted()
+        && (is_small || !settings.handshake_memory.is_exhausted())
 }
 
 /// Sees that the client proves who it is, where this node or the client asks for it.
@@ -75,6 +84,7 @@ async fn authenticate(
     broker: &Broker,
     stream: &TcpStream,
     unfinished: &mut Vec<u8>,
+    charge: &mut Charge,
     connect: &Connect<'_>,
 ) -> Result<Option<Login>, Refusal> {
     let limits = limits(connect);
@@ -105,8 +115,11 @@ async fn authenticate(
         }
     };
     let mut dialogue = Dialogue {
+        broker,
         stream,
+        connect_bytes: charge.bytes().saturating_sub(unfinished.len()),
         unfinished,
+        charge,
         limits,
         max_packet_size: broker.settings.mqtt.connect_max_bytes + AUTH_HEADER_BYTES,
         method,
@@ -132,8 +145,12 @@ enum Failed {
 
 /// AUTH packets both ways, before the CONNACK.
 struct Dialogue<'a> {
+    broker: &'a Broker,
     stream: &'a TcpStream,
+    /// What the CONNECT takes meanwhile, about.
+    connect_bytes: usize,
     unfinished: &'a mut Vec<u8>,
+    charge: &'a mut Charge,
     limits: PeerLimits,
     max_packet_size: u32,
     method: &'a str,
@@ -189,6 +206,10 @@ impl Dialogue<'_> {
             }
             let read = read_some(self.stream, self.unfinished).await;
             read.map_err(|_| Failed::Closed(Ended::network()))?;
+            let held = self.connect_bytes + self.unfinished.len();
+            if !has_room(self.broker, self.charge, held) {
+                return Err(Failed::Refused(ReasonCode::QuotaExceeded, NO_MEMORY));
+            }
         }
     }
 
@@ -209,5 +230,56 @@ impl Dialogue<'_> {
             _ => "only AUTH and DISCONNECT may come before the CONNACK",
         };
         Err(Failed::Refused(ReasonCode::ProtocolError, text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::connection::context::Context;
+
+    /// A whole CONNECT, with as many bytes of a user name.
+    fn connect(user_name: u16) -> Vec<u8> {
+        let mut body = b"\0\x04MQTT\x05\x82\0\0\0\0\x01c".to_vec();
+        body.extend_from_slice(&user_name.to_be_bytes());
+        body.resize(body.len() + usize::from(user_name), b'u');
+        let length = body.len();
+        let mut packet = vec![0x10, (length % 128) as u8 | 0x80, (length / 128) as u8];
+        packet.append(&mut body);
+        packet
+    }
+
+    /// Why the handshake of a client that sends this is refused.
+    async fn refusal(broker: &Broker, sent: &[u8]) -> DisconnectReason {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .await
+            .expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        let mut client = client.expect("it connects");
+        let (stream, _) = accepted.expect("it connects");
+        client.write_all(sent).await.expect("it is open");
+        let mut charge = Charge::new(&broker.settings.handshake_memory, 0);
+        let opened = open(broker, &stream, &mut Vec::new(), &mut charge).await;
+        opened.err().expect("this node has no quorum").ended.cause
+    }
+
+    #[tokio::test]
+    async fn handshakes_have_a_share_of_their_own() {
+        let broker = Context::for_tests(false).broker;
+        let settings = &broker.settings;
+        let (small, large) = (connect(200), connect(9_000));
+        assert_eq!(refusal(&broker, &large).await, DisconnectReason::Refused);
+        let attack = Charge::new(&settings.handshake_memory, usize::MAX / 2);
+        assert_eq!(refusal(&broker, &large).await, DisconnectReason::NodeMemory);
+        assert_eq!(refusal(&broker, &small).await, DisconnectReason::Refused);
+        assert_eq!(settings.outbox.memory.excess(), 0, "no connection ends");
+        drop(attack);
+        assert_eq!(refusal(&broker, &large).await, DisconnectReason::Refused);
     }
 }

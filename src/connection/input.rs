@@ -5,7 +5,8 @@
 //! slowed down is heard all the same: its PINGREQ, its PUBACK, its SUBSCRIBE.
 //!
 //! Invariant: PUBLISH packets are handled in the order in which they came, and so are SUBSCRIBE and UNSUBSCRIBE. A
-//! PUBLISH does not overtake a SUBSCRIBE, and a DISCONNECT overtakes nothing.
+//! PUBLISH does not overtake a SUBSCRIBE, and a DISCONNECT overtakes nothing, unless the session is taken over before
+//! what it waits for can be taken.
 //! Invariant: a client of which [`limits::HELD_INPUT_BYTES`] are held is not read.
 
 use super::context::Flow;
@@ -166,11 +167,6 @@ impl Input {
         self.has_more || self.held.is_some()
     }
 
-    /// Whether packets are left for the next turn.
-    pub(super) fn has_more(&self) -> bool {
-        self.has_more
-    }
-
     /// Drops everything: the connection has ended.
     pub(super) fn clear(&mut self) {
         *self = Input::default();
@@ -231,6 +227,21 @@ impl Input {
             return Err(Ended::network());
         }
         Ok(turn)
+    }
+
+    /// Handles a DISCONNECT that is held although packets before it were not taken: another connection is about to
+    /// take the session over, and those packets come to nothing. Without it the will would be published
+    /// `[MQTT-3.14.4-3]`.
+    ///
+    /// # Errors
+    /// There is one, or the node does not serve any more.
+    pub(super) fn disconnect_held(&mut self, connection: &mut Connection) -> Result<(), Ended> {
+        let Some(held) = &mut self.held else {
+            return Ok(());
+        };
+        connection.begin_turn()?;
+        held.disconnect.offer(connection)?;
+        Ok(())
     }
 
     fn offer_in_turn(&mut self, connection: &mut Connection) -> Result<Turn, Ended> {

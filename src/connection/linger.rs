@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 
+use super::output::OutputBuffers;
 use super::socket::{READ_BUFFER, is_transient, write_all};
 
 /// How long the last packets, with DISCONNECT or CONNACK, may take to leave.
@@ -25,6 +26,21 @@ const LINGER_BYTES: usize = 16 << 20;
 pub(super) async fn write_last(stream: &TcpStream, bytes: &[u8]) {
     // A client that does not read its last packets loses them.
     let _ = tokio::time::timeout(LAST_PACKETS_TIMEOUT, write_all(stream, bytes)).await;
+}
+
+/// The same for what a connection has left. It is written from where it is: there may be much of it, and many
+/// connections may end at once.
+pub(super) async fn write_output(stream: &TcpStream, output: &mut OutputBuffers) {
+    let write = async {
+        while output.unsent() > 0 && stream.writable().await.is_ok() {
+            match output.write_to(stream) {
+                Ok(_) => {}
+                Err(error) if is_transient(&error) => {}
+                Err(_) => return,
+            }
+        }
+    };
+    let _ = tokio::time::timeout(LAST_PACKETS_TIMEOUT, write).await;
 }
 
 /// Tells the client that nothing more comes.

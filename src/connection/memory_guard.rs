@@ -2,7 +2,8 @@
 //! of it end.
 //!
 //! Invariant: as few connections end as it takes to have an eighth of the memory free again. Those that end already
-//! count as gone.
+//! count as gone. A connection that has no more than [`SMALL_BYTES`] stays: it is not what has used the memory up, and
+//! while it is, nobody else may come.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +13,9 @@ use crate::mailbox::{End, Mailbox};
 
 /// How often the memory is looked at. Between two looks it can grow by what the network brings in that time.
 const INTERVAL: Duration = Duration::from_millis(100);
+
+/// What any connection may have, bytes.
+const SMALL_BYTES: usize = 64 << 10;
 
 /// Runs until the node stops.
 pub(crate) async fn run(broker: Arc<Broker>) {
@@ -34,7 +38,7 @@ pub(crate) async fn run(broker: Arc<Broker>) {
 /// Ends connections, the largest first, until they have `excess` bytes together. Returns how many were ended now.
 fn end_largest(mailboxes: &[Arc<Mailbox>], excess: usize) -> usize {
     let sized = mailboxes.iter().map(|mailbox| (mailbox.memory(), mailbox));
-    let mut sized: Vec<_> = sized.filter(|(bytes, _)| *bytes > 0).collect();
+    let mut sized: Vec<_> = sized.filter(|(bytes, _)| *bytes > SMALL_BYTES).collect();
     sized.sort_unstable_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
     let mut freed = 0;
     let mut ended = 0;
@@ -80,5 +84,10 @@ mod tests {
         assert_eq!(end_largest(&mailboxes, 600_000), 0, "they end already");
         assert_eq!(end_largest(&mailboxes, 900_000), 1);
         assert_eq!(ending(), [false, true, false, true, true]);
+        assert_eq!(
+            end_largest(&mailboxes, usize::MAX),
+            0,
+            "the small ones stay"
+        );
     }
 }

@@ -80,9 +80,10 @@ impl OutputBuffers {
         Ok(written)
     }
 
-    /// A copy of what the socket has not taken, acknowledgements that are not flushed left out.
-    pub(super) fn to_vec(&self) -> Vec<u8> {
-        self.unsent.to_vec()
+    /// Drops what is not begun: the socket has taken a part of at most one packet, and gets the rest of it.
+    pub(super) fn drop_not_begun(&mut self) {
+        self.unsent.drop_not_begun();
+        self.acknowledgements = Vec::new();
     }
 
     /// Whether nothing is to be sent.

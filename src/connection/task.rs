@@ -25,7 +25,7 @@ use super::drain_timeout::DrainTimeout;
 use super::end::Ended;
 use super::handshake;
 use super::input::{Input, Turn};
-use super::linger::{end_stream, linger, write_last};
+use super::linger::{end_stream, linger, write_last, write_output};
 use super::liveness::Liveness;
 use super::rate::ClientRate;
 use super::refusal::Refusal;
@@ -82,7 +82,7 @@ async fn begin(
     stream: TcpStream,
 ) -> Result<Box<Task>, Box<(TcpStream, Refusal)>> {
     let mut unfinished = Vec::new();
-    let mut charge = Charge::new(&broker.settings.outbox.memory, 0);
+    let mut charge = Charge::new(&broker.settings.handshake_memory, 0);
     let mqtt = &broker.settings.mqtt;
     let timeout = Duration::from_secs(mqtt.connect_timeout_s.into());
     let open = handshake::open(broker, &stream, &mut unfinished, &mut charge);
@@ -105,7 +105,8 @@ async fn begin(
                 connection,
                 stream,
                 input: Input::new(unfinished),
-                charge,
+                charge: Charge::new(&broker.settings.outbox.memory, 0),
+                hand_over_until: None,
                 drain_timeout: DrainTimeout::default(),
                 has_yielded: false,
                 liveness: Liveness::new(keep_alive, Instant::now()),
@@ -127,6 +128,8 @@ struct Task {
     input: Input,
     /// What the connection keeps, in the memory of the node.
     charge: Charge,
+    /// Until when a hand-over that is under way may take.
+    hand_over_until: Option<Instant>,
     drain_timeout: DrainTimeout,
     /// Other connections had their turn before the next retained messages of this one.
     has_yielded: bool,
@@ -150,10 +153,14 @@ impl Task {
         context.mailbox.close(&mut context.wake);
         context.wake.wake();
         if let Some(reason) = ended.reason {
-            // Acknowledgements may be left of what is done.
+            if ended.is_for_memory() {
+                self.connection.context_mut().output.drop_not_begun();
+            }
+            // Otherwise acknowledgements may be left of what is done.
             self.connection.disconnect(reason, ended.text);
-            let last = self.connection.context().output.to_vec();
-            write_last(&self.stream, &last).await;
+            let output = &mut self.connection.context_mut().output;
+            self.charge.set(output.owned());
+            write_output(&self.stream, output).await;
         }
         let context = self.connection.context_mut();
         context.output.clear();
@@ -184,6 +191,7 @@ impl Task {
                 self.note_arrival(Instant::now());
                 turn = turn.or(self.exchange()?);
             }
+            turn = turn.or(self.hand_over()?);
             let answers = self.account()?;
             self.connection.check_authentication(Instant::now())?;
             if turn == Turn::Over {
@@ -353,12 +361,34 @@ impl Task {
             drained
         });
         self.connection.context_mut().wake.wake();
-        drained?;
-        if self.connection.is_handing_over() {
-            self.read_for_hand_over()?;
-            self.connection.hand_over();
+        drained
+    }
+
+    /// Goes on with a hand-over, if one is asked for: whoever takes the session over waits until what the client has
+    /// sent is handled, within a bound of time. It goes on turn by turn, as other packets do.
+    fn hand_over(&mut self) -> Result<Turn, Ended> {
+        if !self.connection.is_handing_over() {
+            return Ok(Turn::Done);
         }
-        Ok(())
+        let now = Instant::now();
+        let until = match self.hand_over_until {
+            Some(until) => until,
+            None => {
+                self.read_for_hand_over()?;
+                *self.hand_over_until.insert(now + limits::HAND_OVER_TIMEOUT)
+            }
+        };
+        let offered = busy(Phase::Packets, || {
+            self.input.offer_again(&mut self.connection)
+        })?;
+        self.note_arrival(now);
+        if offered == Turn::Done || now >= until {
+            self.input.disconnect_held(&mut self.connection)?;
+            self.connection.hand_over();
+            self.hand_over_until = None;
+        }
+        // If it is over, the answers are sent in the next turn.
+        Ok(Turn::Over)
     }
 
     /// Handles what the socket has, without waiting for more, whatever keeps the client from being read otherwise.
@@ -368,7 +398,8 @@ impl Task {
             let read = READ_BUFFER.with_borrow_mut(|buffer| {
                 // The kernel is asked: the runtime may not have noticed yet that there is something.
                 let read = match (&*socket2::SockRef::from(&self.stream)).read(buffer) {
-                    Ok(0) => return Err(Ended::network()),
+                    // What came before the end is handled first.
+                    Ok(0) => return self.input.close().map(|()| 0),
                     Ok(read) => read,
                     Err(error) if is_transient(&error) => return Ok(0),
                     Err(_) => return Err(Ended::network()),
@@ -379,10 +410,6 @@ impl Task {
                 break;
             }
             taken += read;
-        }
-        // Whoever takes the session over waits for all of it.
-        while self.input.has_more() {
-            self.input.offer_again(&mut self.connection)?;
         }
         Ok(())
     }

@@ -87,6 +87,30 @@ pub struct TransferRequest {
     pub to: Option<u64>,
 }
 
+/// What `POST /v1/cluster/verify` finds: whether the nodes have the same rows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VerifyAnswer {
+    /// The log entry after which the states were compared.
+    pub index: u64,
+    /// Nodes whose states are the same as those of a majority.
+    pub same: Vec<u64>,
+    /// Nodes whose states are not; they stop.
+    pub differ: Vec<Differs>,
+    /// Tables (first bytes of their keys) in which nodes differ while no majority has the same.
+    pub disputed: Vec<u8>,
+    /// Live voters that have not answered in time.
+    pub missing: Vec<u64>,
+}
+
+/// A node whose state differs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Differs {
+    /// Its `node.id`.
+    pub node: u64,
+    /// The tables (first bytes of their keys) in which it differs.
+    pub tables: Vec<u8>,
+}
+
 /// Why an administration request was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AdminError {
@@ -162,6 +186,9 @@ pub trait Admin: Send + Sync + 'static {
 
     /// Hands leadership over and returns the new leader.
     fn transfer(&self, request: TransferRequest) -> AdminFuture<'_, u64>;
+
+    /// Has all nodes hash their states as they are after the same log entry, and compares what they find.
+    fn verify(&self) -> AdminFuture<'_, VerifyAnswer>;
 }
 
 /// Waits for the answer, but not longer than a caller should have to.
@@ -210,4 +237,10 @@ pub(super) async fn transfer(
 ) -> Result<Json<serde_json::Value>, AdminError> {
     let leader = bounded(admin.transfer(body(request)?)).await?;
     Ok(Json(serde_json::json!({ "leader": leader })))
+}
+
+pub(super) async fn verify(
+    State(admin): State<Arc<dyn Admin>>,
+) -> Result<Json<VerifyAnswer>, AdminError> {
+    bounded(admin.verify()).await.map(Json)
 }

@@ -7,13 +7,14 @@
 mod admin;
 mod guard;
 mod health;
+mod places;
 mod serve;
 mod server;
 mod sessions;
 
 pub use admin::{
-    Admin, AdminError, AdminFuture, ClusterStatus, JoinRequest, LeaveRequest, MemberStatus,
-    TransferRequest,
+    Admin, AdminError, AdminFuture, ClusterStatus, Differs, JoinRequest, LeaveRequest,
+    MemberStatus, TransferRequest, VerifyAnswer,
 };
 pub use guard::Hosts;
 pub use health::{Check, NotReady, Readiness};

@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use super::admin::{self, Admin};
 use super::guard::{self, Hosts};
 use super::health::{self, Readiness};
-use super::server::{self, Timeouts};
+use super::server::{self, Bounds};
 use super::sessions::{self, Sessions};
 use crate::config::bounds::LARGEST_ADMIN_BODY_BYTES;
 use crate::telemetry::metrics::{CONTENT_TYPE, Metrics};
@@ -63,7 +63,7 @@ async fn metrics(State(metrics): State<Arc<Metrics>>) -> impl IntoResponse {
 async fn unknown() -> (StatusCode, &'static str) {
     (
         StatusCode::NOT_FOUND,
-        "there is /livez, /readyz, /metrics, /v1/cluster/status, join, leave, transfer, \
+        "there is /livez, /readyz, /metrics, /v1/cluster/status, join, leave, transfer, verify, \
          /v1/sessions, /v1/session, /v1/session/kick, /v1/retained, /v1/retained/message\n",
     )
 }
@@ -78,6 +78,7 @@ pub(super) fn router(endpoints: Endpoints, hosts: Hosts) -> Router {
         .route("/v1/cluster/join", post(admin::join))
         .route("/v1/cluster/leave", post(admin::leave))
         .route("/v1/cluster/transfer", post(admin::transfer))
+        .route("/v1/cluster/verify", post(admin::verify))
         .route("/v1/sessions", get(sessions::list))
         .route("/v1/session", get(sessions::show).delete(sessions::delete))
         .route("/v1/session/kick", post(sessions::kick))
@@ -98,5 +99,5 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) {
     let routes = router(endpoints, hosts);
-    server::run(listener, routes, Timeouts::default(), shutdown).await;
+    server::run(listener, routes, Bounds::default(), shutdown).await;
 }

@@ -10,17 +10,19 @@ use axum::Router;
 use axum::extract::Request;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::admin::AdminError;
+use super::places::{Place, Places};
 use crate::config::bounds::ADMIN_REQUEST_TIMEOUT_S;
 
-/// Connections at once; the next one waits. Probes, a few scrapers and an administrator need a dozen.
+/// Connections at once. Probes, a few scrapers and an administrator need a dozen.
 const MOST_CONNECTIONS: usize = 512;
 
 /// Largest header of a request, bytes.
@@ -32,18 +34,21 @@ const UNACKNOWLEDGED_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause after a failed accept, such as one without a free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long the server waits for its clients.
+/// How many clients the server has, and how long it waits for them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Timeouts {
+pub(super) struct Bounds {
+    /// Connections at once; a further one takes the place of another, see [`Places`].
+    pub(super) connections: usize,
     /// From a connection's beginning, or its last answer, to the end of the next request's header.
     pub(super) header: Duration,
     /// From the end of the header to the answer; the request's body must come within it.
     pub(super) request: Duration,
 }
 
-impl Default for Timeouts {
+impl Default for Bounds {
     fn default() -> Self {
-        Timeouts {
+        Bounds {
+            connections: MOST_CONNECTIONS,
             header: Duration::from_secs(10),
             // Administration answers within its own bound once the body is there.
             request: Duration::from_secs(ADMIN_REQUEST_TIMEOUT_S + 5),
@@ -55,30 +60,39 @@ impl Default for Timeouts {
 pub(super) async fn run(
     listener: TcpListener,
     routes: Router,
-    timeouts: Timeouts,
+    bounds: Bounds,
     shutdown: impl Future<Output = ()> + Send,
 ) {
-    let bound = move |request, next| bound_in_time(timeouts.request, request, next);
+    let bound = move |request, next| bound_in_time(bounds.request, request, next);
     let service = TowerToHyperService::new(routes.layer(middleware::from_fn(bound)));
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
-        .header_read_timeout(timeouts.header)
+        .header_read_timeout(bounds.header)
         .max_buf_size(LARGEST_HEADER_BYTES);
-    let slots = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let places = Places::new(bounds.connections);
     let graceful = GracefulShutdown::new();
     let mut shutdown = pin!(shutdown);
     loop {
-        let (stream, slot) = tokio::select! {
-            accepted = accept(&listener, &slots) => accepted,
+        let stream = tokio::select! {
+            stream = accept(&listener) => stream,
             () = &mut shutdown => break,
         };
-        let connection = builder.serve_connection(TokioIo::new(stream), service.clone());
+        let place = Arc::new(places.take());
+        let service = {
+            let (service, place) = (service.clone(), place.clone());
+            service_fn(move |request: hyper::Request<Incoming>| {
+                note_request(place.clone(), service.call(request))
+            })
+        };
+        let connection = builder.serve_connection(TokioIo::new(stream), service);
         let connection = graceful.watch(connection);
         tokio::spawn(async move {
-            // A broken connection concerns nobody but its client.
-            let _ = connection.await;
-            drop(slot);
+            tokio::select! {
+                // A broken connection concerns nobody but its client.
+                _ = connection => {}
+                () = place.must_leave() => {}
+            }
         });
     }
     drop(listener);
@@ -93,23 +107,24 @@ async fn bound_in_time(limit: Duration, request: Request, next: Next) -> Respons
     }
 }
 
-/// The next connection, and its place among [`MOST_CONNECTIONS`].
-async fn accept(
-    listener: &TcpListener,
-    slots: &Arc<Semaphore>,
-) -> (TcpStream, OwnedSemaphorePermit) {
+/// Awaits the answer to a request, which is under way meanwhile.
+async fn note_request<F: Future>(place: Arc<Place>, answer: F) -> F::Output {
+    place.set_busy(true);
+    let answer = answer.await;
+    place.set_busy(false);
+    answer
+}
+
+/// The next connection.
+async fn accept(listener: &TcpListener) -> TcpStream {
     loop {
-        let Ok(slot) = slots.clone().acquire_owned().await else {
-            // The semaphore is never closed.
-            continue;
-        };
         match listener.accept().await {
             Ok((stream, _)) => {
                 let _ = stream.set_nodelay(true);
                 let socket = socket2::SockRef::from(&stream);
                 #[cfg(target_os = "linux")]
                 let _ = socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_TIMEOUT));
-                return (stream, slot);
+                return stream;
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {

@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::serve::router;
-use super::server::{Timeouts, run};
+use super::server::{Bounds, run};
 use super::*;
 use crate::telemetry::metrics::Metrics;
 
@@ -58,6 +58,14 @@ impl Admin for Node {
     fn transfer(&self, _: TransferRequest) -> AdminFuture<'_, u64> {
         async { Err(AdminError::NoLeader("an election is under way".into())) }.boxed()
     }
+
+    fn verify(&self) -> AdminFuture<'_, VerifyAnswer> {
+        let answer = VerifyAnswer {
+            index: 4_711,
+            ..VerifyAnswer::default()
+        };
+        async { Ok(answer) }.boxed()
+    }
 }
 
 impl Sessions for Node {
@@ -98,8 +106,8 @@ impl Sessions for Node {
     }
 }
 
-/// Everything that a fresh server answers to these bytes until it closes the connection.
-async fn exchange_within(timeouts: Timeouts, node: Node, request: &str) -> String {
+/// The address of a fresh server.
+async fn server(bounds: Bounds, node: Node) -> std::net::SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener
         .local_addr()
@@ -112,7 +120,16 @@ async fn exchange_within(timeouts: Timeouts, node: Node, request: &str) -> Strin
         metrics: Arc::new(Metrics::default()),
     };
     let routes = router(endpoints, Hosts::default());
-    tokio::spawn(run(listener, routes, timeouts, std::future::pending()));
+    tokio::spawn(run(listener, routes, bounds, std::future::pending()));
+    address
+}
+
+/// Everything that a fresh server answers to these bytes until it closes the connection.
+async fn exchange_within(bounds: Bounds, node: Node, request: &str) -> String {
+    exchange_at(server(bounds, node).await, request).await
+}
+
+async fn exchange_at(address: std::net::SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address)
         .await
         .expect("the server listens");
@@ -129,7 +146,7 @@ async fn exchange_within(timeouts: Timeouts, node: Node, request: &str) -> Strin
 }
 
 async fn exchange(node: Node, request: &str) -> String {
-    exchange_within(Timeouts::default(), node, request).await
+    exchange_within(Bounds::default(), node, request).await
 }
 
 /// A node at which nothing is stuck.
@@ -217,6 +234,7 @@ async fn administration_answers_with_a_code_and_a_reason() {
             "1 is the last voter",
         ),
         ("/v1/cluster/transfer", "{}", 503, "no_leader"),
+        ("/v1/cluster/verify", "{}", 200, "4711"),
         ("/v1/cluster/leave", "{\"idd\":1}", 400, "unknown field"),
         ("/v1/cluster/leave", "not json", 400, "invalid"),
         ("/v1/other", "{}", 404, "/v1/cluster/status"),
@@ -274,18 +292,39 @@ async fn a_web_page_cannot_administer() {
 
 #[tokio::test]
 async fn a_silent_client_is_disconnected() {
-    let timeouts = Timeouts {
+    let bounds = Bounds {
         header: Duration::from_millis(20),
         request: Duration::from_millis(20),
+        ..Bounds::default()
     };
     for request in ["", "GET /livez HTTP/1.1\r\nhost: x\r\n"] {
-        let answer = exchange_within(timeouts, healthy(true), request).await;
+        let answer = exchange_within(bounds, healthy(true), request).await;
         assert_eq!(answer, "");
     }
     let answered = "GET /livez HTTP/1.1\r\nhost: x\r\n\r\n";
-    let answer = exchange_within(timeouts, healthy(true), answered).await;
+    let answer = exchange_within(bounds, healthy(true), answered).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     let half = "POST /v1/cluster/leave HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{";
-    let answer = exchange_within(timeouts, healthy(true), half).await;
+    let answer = exchange_within(bounds, healthy(true), half).await;
     assert!(answer.starts_with("HTTP/1.1 504"), "{answer}");
+}
+
+#[tokio::test]
+async fn silent_clients_do_not_keep_a_probe_waiting() {
+    let bounds = Bounds {
+        connections: 4,
+        header: Duration::from_secs(3_600),
+        ..Bounds::default()
+    };
+    let address = server(bounds, healthy(true)).await;
+    let mut silent = Vec::new();
+    for _ in 0..4 {
+        silent.push(TcpStream::connect(address).await.expect("it listens"));
+    }
+    let request = "GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let probe = tokio::time::timeout(Duration::from_secs(5), exchange_at(address, request));
+    let answer = probe.await.expect("it need not wait for anybody");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let left = silent[0].read(&mut [0]).await;
+    assert_eq!(left.ok(), Some(0), "the first gave its place up");
 }

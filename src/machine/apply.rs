@@ -9,12 +9,13 @@ use super::batch::Batch;
 use super::effect::{DropReason, EndReason, Output, RelayedBatch, Reply, Skipped};
 use super::entry::{Commands, Decoded};
 use super::lifecycle::Lifecycle;
-use super::messaging::Messaging;
+use super::messaging::{Made, Messaging};
 use super::node::{Admission, Nodes};
 use super::queue::received;
 use super::replies::Replies;
 use super::schema::timer::Kind as TimerKind;
 use super::session::{self, Sessions};
+use super::state_hash::StateHashes;
 use super::store::{self, Store};
 use super::subscriptions::SubscriptionIndex;
 use super::tables::Backing;
@@ -41,6 +42,7 @@ pub(super) struct Parts {
     pub store: Store,
     pub nodes: Nodes,
     pub replies: Replies,
+    pub hashes: StateHashes,
 }
 
 impl Parts {
@@ -51,6 +53,7 @@ impl Parts {
             store: Store::default(),
             nodes: Nodes::default(),
             replies: Replies::default(),
+            hashes: StateHashes::default(),
         }
     }
 
@@ -69,6 +72,7 @@ impl Parts {
         messaging.restore_subscriptions(backing);
         self.store.restore(backing);
         self.replies.restore(backing);
+        self.hashes.restore(backing);
     }
 
     /// Applies the proposals of a batch.
@@ -134,6 +138,7 @@ impl Parts {
             TimerKind::ReleaseIncarnation => self.lifecycle().go_on_releasing(batch, subject),
             TimerKind::EndWatches => self.store.go_on_ending(batch, subject),
             TimerKind::GiveBack => self.messaging.go_on_giving_back(batch, subject),
+            TimerKind::FanOut => self.messaging.go_on_fanning_out(batch, subject),
             TimerKind::QueueFull => self.lifecycle().queue_full(batch, subject),
         }
     }
@@ -213,6 +218,11 @@ impl Parts {
                 self.nodes.set_disk(batch, command.low);
                 Reply::Done
             }
+            Kind::HashState(command) => self.hashes.begin(batch, command),
+            Kind::StateHash(command) => {
+                self.hashes.note(batch, command);
+                Reply::Done
+            }
             Kind::OpenSession(command) => self.lifecycle().open(batch, command),
             Kind::CloseSession(command) => self.lifecycle().close(batch, command),
             Kind::DeleteSession(command) => {
@@ -243,11 +253,12 @@ impl Parts {
             return Reply::NotOwner;
         };
         let (session, index) = (SessionId(row.session_id), batch.index);
-        match self
-            .messaging
-            .subscribe(batch, session, command.subscriptions)
-        {
-            Some(new) => Reply::Subscribed { index, new },
+        match self.messaging.subscribe(batch, session, command) {
+            Some(Made { new, refused }) => Reply::Subscribed {
+                index,
+                new,
+                refused,
+            },
             None => Reply::NotOwner,
         }
     }
@@ -287,9 +298,9 @@ impl Parts {
             // [MQTT-4.3.3-9]: the packet id of what is refused is free again.
             return Reply::QuotaExceeded;
         }
-        if self
-            .messaging
-            .exceeds(batch, &message, command.max_queued_bytes)
+        let max_queued_bytes = command.max_queued_bytes;
+        if self.messaging.exceeds(batch, &message, max_queued_bytes)
+            || self.messaging.is_crowded(batch, &message)
         {
             if message.qos == 0 {
                 batch.count_dropped(DropReason::QueueFull, 1);

@@ -77,6 +77,8 @@ pub(super) struct Budget {
     pub row_operations: usize,
     /// Items that each command takes care of in any case.
     pub items_at_least: usize,
+    /// Queues that each publication goes into in any case.
+    pub queues_at_least: usize,
 }
 
 impl Default for Budget {
@@ -84,6 +86,7 @@ impl Default for Budget {
         Budget {
             row_operations: limits::ROW_OPERATIONS_AT_ONCE,
             items_at_least: limits::ITEMS_AT_LEAST,
+            queues_at_least: limits::QUEUES_AT_LEAST,
         }
     }
 }
@@ -145,6 +148,18 @@ impl<'a, 't> Batch<'a, 't> {
     pub fn allowance(&self, cost: usize) -> usize {
         let affordable = self.budget.row_operations / cost;
         affordable.max(self.budget.items_at_least)
+    }
+
+    /// Queues that a publication may go into now, at so many row operations each. Those that it goes into in any case
+    /// are not counted against the budget, see [`Batch::spend_queues`].
+    pub fn queues(&self, cost: usize) -> usize {
+        self.budget.queues_at_least + self.budget.row_operations / cost
+    }
+
+    /// A publication has gone into so many queues.
+    pub fn spend_queues(&mut self, queues: usize, cost: usize) {
+        let beyond = queues.saturating_sub(self.budget.queues_at_least);
+        self.spend(beyond * cost);
     }
 
     /// Counts row operations against the batch's budget.

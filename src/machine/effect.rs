@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use crate::base::hlc::Hlc;
 use crate::base::ids::{ConnectionId, Incarnation, LogIndex, NodeId, SessionId};
+use crate::base::proto::state::HashRound;
 use crate::base::time::Millis;
 use crate::session::{QoS, Sequence};
 use crate::store::Reply as StoreReply;
@@ -38,6 +39,8 @@ pub enum Reply {
         index: LogIndex,
         /// One entry per filter: whether the filter was new.
         new: Vec<bool>,
+        /// Positions of those that were not subscribed to, because there are as many subscriptions as there may be.
+        refused: Vec<usize>,
     },
     /// One entry per filter: whether a subscription was there to be removed.
     Unsubscribed(Vec<bool>),
@@ -48,6 +51,8 @@ pub enum Reply {
     },
     /// A batch for another node's connections is in the log, at this index.
     Relayed(LogIndex),
+    /// Every replica hashes its state as it is after this log entry.
+    HashesState(LogIndex),
     /// A PUBLISH or CONNECT was refused: there are as many retained messages, queued bytes or sessions as there may be.
     QuotaExceeded,
     /// The reply of the state store.
@@ -172,6 +177,8 @@ pub enum Output {
     },
     /// A node has registered an incarnation: it is live now.
     NodesChanged,
+    /// Replicas are to hash their states, or one has said what came out.
+    HashRoundChanged(Box<HashRound>),
     /// All commands of this node's proposal `sequence` are answered.
     ProposalApplied {
         /// The incarnation that proposed.

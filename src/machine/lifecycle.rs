@@ -42,7 +42,7 @@ impl Lifecycle<'_> {
         });
         session::cancel_expiry(batch, &client_id, &mut row);
         will::keep(batch, &client_id, &mut row, command.will.take());
-        session::set_owner(&mut row, Some(owner));
+        session::set_owner(&mut row, Some(owner), batch.index);
         session::set_options(&mut row, &command);
         match present {
             true => session::put_row(batch, &client_id, &row),
@@ -283,7 +283,7 @@ impl Lifecycle<'_> {
             return;
         }
         let session = SessionId(row.session_id);
-        session::set_owner(&mut row, None);
+        session::set_owner(&mut row, None, batch.index);
         if let Some(will) = will::start(batch, client_id, &mut row) {
             self.messaging.publish(batch, Some(session), will);
         }

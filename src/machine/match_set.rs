@@ -13,6 +13,7 @@ use super::effect::ApplicationMessage;
 use super::subscriptions::{Subscriber, SubscriptionIndex};
 use crate::base::ids::SessionId;
 use crate::base::limits;
+use crate::session::MessageId;
 use crate::session::delivery::{Delivery, Match};
 use crate::topic::generations::Validity;
 
@@ -22,17 +23,32 @@ const REMEMBERED_MATCHES: usize = 1 << 19;
 /// The matching subscriptions of one session.
 pub(super) struct MatchedSession {
     pub subscriber: Arc<Subscriber>,
-    /// Each with No Local.
-    matches: SmallVec<[(Match, bool); 1]>,
+    matches: SmallVec<[Matching; 1]>,
+}
+
+/// A matching subscription.
+struct Matching {
+    found: Match,
+    no_local: bool,
+    /// The last message that was numbered before the subscription was made.
+    after: MessageId,
 }
 
 impl MatchedSession {
-    /// What the session gets of the message, if anything.
-    pub fn delivery(&self, message: &ApplicationMessage) -> Option<Delivery> {
+    /// What the session gets of the message, if anything: with the number that the message has in queues, only by
+    /// subscriptions that were there when it was published; without, it is published now.
+    pub fn delivery(
+        &self,
+        message: &ApplicationMessage,
+        number: Option<MessageId>,
+    ) -> Option<Delivery> {
         let is_own = message.publisher == Some(self.subscriber.session);
-        let matches = self.matches.iter().map(|(found, no_local)| Match {
-            is_own: is_own && *no_local,
-            ..*found
+        let matches = self.matches.iter();
+        let in_time =
+            matches.filter(|matching| number.is_none_or(|number| matching.after < number));
+        let matches = in_time.map(|matching| Match {
+            is_own: is_own && matching.no_local,
+            ..matching.found
         });
         Delivery::merge(message.qos, message.retain, matches)
     }
@@ -51,6 +67,17 @@ pub(super) struct MatchSet {
 }
 
 impl MatchSet {
+    /// Whether nobody gets them.
+    pub fn is_empty(&self) -> bool {
+        self.sessions.is_empty() && self.groups.is_empty()
+    }
+
+    /// Whether somebody gets a message that is published now.
+    pub fn has_receiver(&self, message: &ApplicationMessage) -> bool {
+        let gets_it = |target: &MatchedSession| target.delivery(message, None).is_some();
+        !self.groups.is_empty() || self.sessions.iter().any(gets_it)
+    }
+
     fn find(index: &SubscriptionIndex, topic: &str) -> MatchSet {
         let mut match_set = MatchSet {
             validity: index.filters_validity(topic),
@@ -80,13 +107,23 @@ impl MatchSet {
                     matches: SmallVec::new(),
                 })
                 .matches
-                .push((found, subscription.no_local));
+                .push(Matching {
+                    found,
+                    no_local: subscription.no_local,
+                    after: subscription.after,
+                });
         });
         for session in sessions.values_mut() {
             // The trie's order is not the same on all replicas.
-            session
-                .matches
-                .sort_unstable_by_key(|(found, no_local)| (found.identifier, found.qos, *no_local));
+            session.matches.sort_unstable_by_key(|matching| {
+                let found = &matching.found;
+                (
+                    found.identifier,
+                    found.qos,
+                    matching.no_local,
+                    matching.after,
+                )
+            });
         }
         match_set.sessions = sessions.into_values().collect();
         match_set.groups = groups.into_iter().collect();

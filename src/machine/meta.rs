@@ -57,6 +57,11 @@ impl Meta {
         MessageId(self.row.next_message_id)
     }
 
+    /// The last one that was given out.
+    pub fn last_message(&self) -> MessageId {
+        MessageId(self.row.next_message_id)
+    }
+
     pub fn new_group(&mut self) -> u64 {
         self.row.next_group_id += 1;
         self.row.next_group_id

@@ -12,7 +12,9 @@
 //! batch (meta, timers, effect)          what every command is carried out with
 //! subscriptions, match_set              which sessions match a topic
 //! session, will, node, replies, store   each knows nothing of the others; `store` knows `replies`
+//! state_hash                            whether the replicas have the same rows
 //! queue                                 queues of sessions, messages, acknowledgements
+//! fan_out                               messages that are still to go into queues
 //! shared, retained                      groups, retained messages and their replays: put into queues
 //! messaging                             routes between subscriptions, queues, groups and replays
 //! lifecycle                             how sessions begin and end
@@ -23,6 +25,7 @@ mod apply;
 mod batch;
 pub(crate) mod effect;
 pub(crate) mod entry;
+mod fan_out;
 mod lifecycle;
 mod match_set;
 mod messaging;
@@ -35,6 +38,7 @@ mod retained;
 mod schema;
 mod session;
 mod shared;
+pub(crate) mod state_hash;
 pub(crate) mod store;
 pub(crate) mod subscriptions;
 pub mod tables;
@@ -56,6 +60,7 @@ use effect::{Output, Skipped};
 use entry::Entry;
 use meta::Meta;
 pub use meta::QueueUsage;
+use state_hash::HashRound;
 use subscriptions::SubscriptionIndex;
 use tables::{Backing, Tables};
 use timers::Timers;
@@ -148,6 +153,11 @@ impl Machine {
     /// Live nodes whose disks are nearly full, as they have said.
     pub fn low_disks(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.parts.nodes.low_disks()
+    }
+
+    /// What the replicas have found when they hashed their states the last time.
+    pub fn hash_round(&self) -> Option<&HashRound> {
+        self.parts.hashes.last()
     }
 
     /// Number of keys that are watched in the whole cluster.

@@ -16,7 +16,7 @@ use rustc_hash::FxHashMap;
 
 use crate::base::ids::{Incarnation, LogIndex, NodeId, Owner, SessionId};
 use crate::base::proto::state;
-use crate::session::QoS;
+use crate::session::{MessageId, QoS};
 use crate::topic::generations::{Bucket, FilterBuckets, Generations, Validity};
 use crate::topic::{Filter, Trie};
 
@@ -87,6 +87,8 @@ pub struct Subscription {
     /// The log entry that made it, other options than the present ones included; 0 if that is long ago. What came up to
     /// there is not for it, but for its retained replay.
     pub since: LogIndex,
+    /// The last message that was numbered before it was made: up to there, none that goes into queues is for it.
+    pub after: MessageId,
 }
 
 /// What tells subscriptions of one filter apart: a session may hold a filter plainly and shared. A shared one is named
@@ -98,6 +100,8 @@ type Key = (SessionId, Option<Arc<str>>);
 struct Known {
     subscriber: Arc<Subscriber>,
     buckets: FilterBuckets,
+    /// Number of its subscriptions.
+    filters: u64,
 }
 
 #[derive(Default)]
@@ -185,6 +189,7 @@ impl SubscriptionIndex {
                 queueing: AtomicU8::new(0),
             }),
             buckets: FilterBuckets::default(),
+            filters: 0,
         });
         *known.subscriber.owner.lock() = owner;
         known.subscriber.set_queueing(queueing);
@@ -197,6 +202,22 @@ impl SubscriptionIndex {
         let inner = self.inner.read();
         let known = inner.sessions.get(&session);
         known.map(|known| known.subscriber.clone())
+    }
+
+    /// Number of a session's subscriptions.
+    pub(super) fn filters_of(&self, session: SessionId) -> u64 {
+        let inner = self.inner.read();
+        inner
+            .sessions
+            .get(&session)
+            .map_or(0, |known| known.filters)
+    }
+
+    /// Whether a session has subscribed to a filter.
+    pub(super) fn has_subscription(&self, session: SessionId, filter: &str) -> bool {
+        let (group, inner_filter) = split(filter);
+        let inner = self.inner.read();
+        inner.trie.get(inner_filter, &(session, group)).is_some()
     }
 
     /// The session has no connection any more.
@@ -228,12 +249,14 @@ impl SubscriptionIndex {
             no_local: row.no_local,
             retain_as_published: row.retain_as_published,
             identifier: row.identifier,
+            after: MessageId(row.after_message),
             since: trie.get(inner_filter, &key).map_or(index, |old| old.since),
         };
         let bucket = Bucket::of_filter(inner_filter);
         let new = trie.insert(inner_filter, key, subscription).is_none();
         if new {
             known.buckets.add(bucket);
+            known.filters += 1;
         }
         drop(inner);
         self.advance(bucket);
@@ -251,6 +274,7 @@ impl SubscriptionIndex {
         let bucket = Bucket::of_filter(inner_filter);
         if let Some(known) = sessions.get_mut(&session) {
             known.buckets.remove(bucket);
+            known.filters -= 1;
         }
         drop(inner);
         self.advance(bucket);

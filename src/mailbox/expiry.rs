@@ -2,27 +2,33 @@
 //!
 //! Invariant: an interval goes on while the packet waits. The packet that leaves carries what is left of it
 //! `[MQTT-3.3.2-6]`, and one whose interval has passed does not leave `[MQTT-3.3.2-5]`.
+//! Invariant: a message of which nothing is left reaches clients that are connected, as it is, and does not wait for
+//! one that is slow: it leaves within [`LEAST_WAIT`], which is the unit of an interval, or not at all.
 
 use std::time::{Duration, Instant};
 
 use crate::codec::{PropertyId, QoS, Version, frame};
+
+/// How long a packet may be on its way from the publisher's task to the client's socket when nothing is left of its
+/// interval.
+const LEAST_WAIT: Duration = Duration::from_secs(1);
 
 /// When a waiting packet expires, and where it says so.
 #[derive(Clone, Copy, Debug)]
 pub struct Expiry {
     /// When the message is over.
     pub deadline: Instant,
-    /// Position of the interval in the packet; before MQTT 5 there is none.
+    /// Position of an interval that is counted down in the packet; before MQTT 5 there is none.
     at: Option<u32>,
 }
 
 impl Expiry {
     /// The expiry of a packet that was encoded just now; `packet` may lack its body.
     pub fn new(expiry_s: u32, packet: &[u8], qos: QoS, version: Version) -> Expiry {
+        let wait = Duration::from_secs(expiry_s.into()).max(LEAST_WAIT);
         Expiry {
-            deadline: Instant::now() + Duration::from_secs(expiry_s.into()),
-            at: version
-                .is_v5()
+            deadline: Instant::now() + wait,
+            at: (version.is_v5() && expiry_s > 0)
                 .then(|| interval_at(packet, qos, expiry_s))
                 .flatten(),
         }
@@ -101,6 +107,22 @@ mod tests {
             assert_eq!(changed.collect::<Vec<_>>(), [(&9, &5)], "{qos:?} {alias:?}");
             assert!(!expiry.count_down(&mut after, expiry.deadline));
         }
+    }
+
+    /// The same as in `session::delivery`: at its deadline a message still reaches clients that are connected.
+    #[test]
+    fn mqtt_3_3_2_5_an_interval_of_0_reaches_a_connected_client_and_does_not_wait() {
+        let header = PublishHeader {
+            remaining_expiry: Some(0),
+            ..PublishHeader::plain(Version::V5)
+        };
+        let mut packet = Vec::new();
+        encode_publish(&mut packet, "a/b", b"", b"payload", &header).expect("it fits");
+        let expiry = Expiry::new(0, &packet, QoS::AtMostOnce, Version::V5);
+        let mut sent = packet.clone();
+        assert!(expiry.count_down(&mut sent, Instant::now()));
+        assert_eq!(sent, packet, "nothing is left, and so it says");
+        assert!(!expiry.count_down(&mut sent, Instant::now() + LEAST_WAIT));
     }
 
     #[test]

@@ -54,6 +54,27 @@ fn a_topic_is_named_by_its_alias_once_the_client_has_seen_both() {
     assert!(pushed.is_ok());
 }
 
+/// [MQTT-3.3.2-5] drops it, and later packets would use an alias that the client never saw.
+#[test]
+fn a_packet_that_may_expire_does_not_assign_an_alias() {
+    let limits = OutboxLimits::of(100);
+    let mailbox = Mailbox::new(ConnectionId(1), Version::V5, u32::MAX, 1, limits);
+    let push = |expiry_s: Option<u32>| {
+        let mut seen = None;
+        let packet = NewPacket { expiry_s, ..QOS_0 };
+        let pushed = mailbox.push_qos_0("a", packet, |out, alias| {
+            seen = alias.map(|alias| alias.send_topic);
+            out.push(0);
+            Ok(None)
+        });
+        pushed.expect("it fits");
+        seen
+    };
+    assert_eq!(push(Some(1)), None);
+    assert_eq!(push(None), Some(true), "nothing was assigned");
+    assert_eq!(push(Some(1)), Some(false), "the client knows it");
+}
+
 pub(super) fn mailbox(limits: &Arc<OutboxLimits>) -> Arc<Mailbox> {
     Mailbox::new(ConnectionId(1), Version::V5, u32::MAX, 0, limits.clone())
 }

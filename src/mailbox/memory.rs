@@ -2,6 +2,8 @@
 //!
 //! Whatever is kept for a client has a [`Charge`]: what waits in its mailbox, what its connection's task keeps, a large
 //! message body, a CONNECT that has not arrived whole. A connection counts [`CONNECTION_BYTES`] from its beginning.
+//! What handshakes make the node hold has a share of its own: nobody has proved anything yet, and connections that are
+//! open must not have to give way to it.
 //!
 //! Invariant: a charge is given back when its owner is dropped, so the sum cannot drift.
 //! Invariant: what grows byte by byte is charged in steps of [`STEP_BYTES`], so that a connection that keeps up changes
@@ -17,7 +19,10 @@ pub const CONNECTION_BYTES: usize = 4 << 10;
 /// The step of a charge that changes.
 const STEP_BYTES: usize = 4 << 10;
 
-/// The memory of one node for its clients.
+/// The part of the memory that handshakes have for themselves: one in so many.
+const HANDSHAKE_SHARE: usize = 4;
+
+/// The memory of one node for its clients, or a share of it.
 #[derive(Debug)]
 pub struct NodeMemory {
     /// Bytes that may be used (`runtime.client_memory_bytes`).
@@ -34,6 +39,15 @@ impl NodeMemory {
         })
     }
 
+    /// The two shares of `limit` bytes: that of open connections, and that of handshakes.
+    pub fn shares(limit: usize) -> (Arc<NodeMemory>, Arc<NodeMemory>) {
+        let handshakes = limit / HANDSHAKE_SHARE;
+        (
+            NodeMemory::new(limit - handshakes),
+            NodeMemory::new(handshakes),
+        )
+    }
+
     /// Bytes that are used.
     pub fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
@@ -46,8 +60,10 @@ impl NodeMemory {
 
     /// Bytes that are to be given back when the memory is exhausted: an eighth of it is to be free afterwards.
     pub fn excess(&self) -> usize {
-        match self.is_exhausted() {
-            true => self.used() - (self.limit - self.limit / 8),
+        // Other threads give memory back meanwhile: what is decided and what is subtracted is one number.
+        let used = self.used();
+        match used >= self.limit {
+            true => used.saturating_sub(self.limit - self.limit / 8),
             false => 0,
         }
     }
@@ -78,6 +94,11 @@ impl Charge {
         }
     }
 
+    /// Bytes that are charged.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// The charged bytes are about `bytes` now.
     pub fn set(&mut self, bytes: usize) {
         let bytes = bytes / STEP_BYTES * STEP_BYTES;
@@ -97,6 +118,27 @@ impl Drop for Charge {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_excess_is_of_one_moment() {
+        let memory = NodeMemory::new(1_000);
+        let other = memory.clone();
+        let changing = std::thread::spawn(move || {
+            for _ in 0..200_000 {
+                drop(Charge::new(&other, 1_000));
+            }
+        });
+        while !changing.is_finished() {
+            assert!(matches!(memory.excess(), 0 | 125));
+        }
+        changing.join().expect("it does not panic");
+    }
+
+    #[test]
+    fn the_shares_are_the_whole_memory() {
+        let (connections, handshakes) = NodeMemory::shares(1_000_001);
+        assert_eq!((connections.limit, handshakes.limit), (750_001, 250_000));
+    }
 
     #[test]
     fn what_is_charged_is_given_back() {

@@ -260,7 +260,10 @@ impl Mailbox {
         if inner.contents.packets.len() + unsent >= self.limits.bytes {
             return Err(Refused::Full);
         }
-        let alias = inner.aliases.get(topic);
+        let alias = inner.aliases.get(topic).filter(|alias| {
+            // A packet that may expire may never tell the client what a new alias stands for.
+            !alias.send_topic || packet.expiry_s.is_none()
+        });
         let encode = |out: &mut Vec<u8>| encode(out, alias);
         inner.contents.append(packet, None, self.version, encode)?;
         inner.account();

@@ -13,6 +13,7 @@ use std::ops::{Deref, Range};
 use std::sync::{Arc, Weak};
 
 use super::memory::{Charge, NodeMemory};
+use crate::codec::frame;
 
 /// A message body that several packets share.
 #[derive(Clone, Debug)]
@@ -87,6 +88,14 @@ impl Packets {
         self.body_bytes = 0;
     }
 
+    /// Drops what stands behind the first `end` bytes and the first `bodies` bodies, and gives its memory back.
+    fn truncate(&mut self, end: usize, bodies: usize) {
+        self.bytes.truncate(end);
+        self.bytes.shrink_to_fit();
+        self.bodies.truncate(bodies);
+        self.body_bytes = self.bodies.iter().map(|(_, body)| body.len()).sum();
+    }
+
     /// The last packet in the buffer ends with this body.
     pub fn push_body(&mut self, body: Body) {
         self.body_bytes += body.len();
@@ -125,6 +134,8 @@ pub struct Unsent {
     written: usize,
     /// How much of the first body was written.
     body_written: usize,
+    /// A packet begins here, and everything before it was written.
+    begun_at: usize,
 }
 
 impl Unsent {
@@ -193,6 +204,7 @@ impl Unsent {
     }
 
     /// A copy of everything that is to be written.
+    #[cfg(test)]
     pub fn to_vec(&self) -> Vec<u8> {
         let mut slices = vec![IoSlice::new(&[]); 2 * self.packets.bodies.len() + 1];
         let count = self.slices(&mut slices);
@@ -200,6 +212,28 @@ impl Unsent {
             .iter()
             .flat_map(|slice| slice.iter().copied())
             .collect()
+    }
+
+    /// Drops the packets of which nothing was written.
+    pub fn drop_not_begun(&mut self) {
+        let packets = &mut self.packets;
+        let (mut end, mut bodies) = (self.begun_at, 0);
+        while end < self.written && bodies == 0 {
+            // Whole packets stand there; if not, nothing is dropped.
+            let Ok(Some(found)) = frame::header(&packets.bytes[end..], u32::MAX) else {
+                return;
+            };
+            let whole = end + found.total();
+            // The body that stands within it is its own; it is not written, or it would not be there.
+            let body = packets.bodies.front().map(|(at, _)| *at);
+            let body = body.filter(|at| *at < whole);
+            bodies = usize::from(body.is_some());
+            end = body.unwrap_or(whole);
+        }
+        packets.truncate(end, bodies);
+        if self.written == packets.len() {
+            *self = Unsent::default();
+        }
     }
 
     /// The socket has taken this many bytes.
@@ -215,11 +249,13 @@ impl Unsent {
             written -= before + left;
             self.written += before;
             self.body_written = 0;
+            self.begun_at = self.written;
             self.packets.take_body(usize::MAX);
         }
         self.written += written;
         if self.written == self.packets.bytes.len() {
             self.written = 0;
+            self.begun_at = 0;
             self.packets.clear();
         }
     }
@@ -288,6 +324,42 @@ mod tests {
     }
 
     proptest::proptest! {
+        /// However far the socket has taken them: it gets the rest of the packet under way, and nothing behind it.
+        #[test]
+        fn no_packet_is_cut_in_half(
+            parts in proptest::collection::vec((1usize..9, 0usize..9), 1..9),
+            steps in proptest::collection::vec(1usize..9, 0..16),
+        ) {
+            let memory = NodeMemory::new(1 << 20);
+            let mut unsent = Unsent::default();
+            let mut ends = vec![0];
+            for (beginning, body) in parts {
+                let length = beginning + body;
+                let packets = unsent.packets();
+                packets.bytes.extend_from_slice(&[0x30, length as u8]);
+                packets.bytes.resize(packets.bytes.len() + beginning, 0xFF);
+                if body > 0 {
+                    packets.push_body(Body::new(&vec![0xFF; body], &memory));
+                }
+                ends.push(unsent.len());
+            }
+            let all = unsent.len();
+            for step in steps {
+                unsent.advance(step.min(unsent.len()));
+            }
+            let sent = all - unsent.len();
+            unsent.drop_not_begun();
+            let end = ends.into_iter().find(|end| *end >= sent);
+            proptest::prop_assert_eq!(end, Some(sent + unsent.len()));
+            let mut rest = unsent.len();
+            while rest > 0 {
+                unsent.advance(1);
+                rest -= 1;
+                proptest::prop_assert_eq!(unsent.len(), rest);
+            }
+            proptest::prop_assert!(unsent.is_empty());
+        }
+
         /// However the socket takes the bytes, they are those that were put in.
         #[test]
         fn bytes_leave_in_order(

@@ -2,6 +2,7 @@
 //!
 //! Invariant: only packets with QoS 0 use them. They leave in the order in which they were put into the mailbox, while
 //! packets with QoS 1 and 2 may wait, expire, or be sent again on another connection.
+//! Invariant: a packet that may expire assigns none; it uses those that are assigned.
 
 use std::num::NonZeroU16;
 

@@ -8,8 +8,8 @@
 
 use std::sync::atomic::Ordering;
 
-use super::Mailbox;
 use super::contents::{NewPacket, Refused, Withheld};
+use super::{Inner, Mailbox};
 use crate::codec::QoS;
 use crate::telemetry::labels::DropReason;
 
@@ -28,8 +28,7 @@ impl Mailbox {
         if inner.closed {
             return Ok(false);
         }
-        let level = inner.contents.packets.len() + self.unsent();
-        if !inner.withheld.is_empty() || level >= self.limits.bytes {
+        if self.has_no_room(inner) {
             if packet.qos == QoS::AtMostOnce {
                 // Nothing of it is left in the queue.
                 self.count(DropReason::OutboxFull, 1);
@@ -43,6 +42,18 @@ impl Mailbox {
             inner.account();
         }
         Ok(!self.filled.swap(true, Ordering::AcqRel))
+    }
+
+    /// Whether the next packet of the session's queue would not be put in. A caller that does not take the packets
+    /// out asks before it makes a costly one.
+    pub fn withholds(&self) -> bool {
+        let inner = self.inner.lock();
+        inner.closed || self.has_no_room(&inner)
+    }
+
+    fn has_no_room(&self, inner: &Inner) -> bool {
+        let level = inner.contents.packets.len() + self.unsent();
+        !inner.withheld.is_empty() || level >= self.limits.bytes
     }
 
     /// The first messages that are withheld.

@@ -21,8 +21,18 @@ use crate::connection::broker::Broker;
 use crate::raft::{Raft, Role};
 use crate::storage::Space;
 
-/// How often the disk is looked at.
+/// How often the disk is looked at, at least.
 const INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often at most: what is left when it is close to a bound.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(20);
+
+/// No node writes faster than this, bytes per second.
+const FASTEST_WRITES: u64 = 2 << 30;
+
+/// The reserve of a small volume, or half the volume if that is less: RocksDB writes what it has in memory even when
+/// nothing more is stored.
+const LEAST_RESERVE_BYTES: u64 = 256 << 20;
 
 /// How long the others may take to learn of a change before they are told again.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -49,11 +59,25 @@ pub(super) enum Level {
 
 /// The reserve of a volume, bytes: a share of it, or a fixed size if that is less.
 fn reserve(config: &DiskConfig, space: &Space) -> u64 {
+    if config.reserve_percent == 0 {
+        return 0;
+    }
     let percent = u128::from(config.reserve_percent);
     let share = u128::from(space.total_bytes) * percent / 100;
-    u64::try_from(share).map_or(config.reserve_bytes, |share| {
-        share.min(config.reserve_bytes)
-    })
+    let share = u64::try_from(share).unwrap_or(u64::MAX);
+    let least = LEAST_RESERVE_BYTES.min(space.total_bytes / 2);
+    share.max(least).min(config.reserve_bytes)
+}
+
+/// When to look again at a disk: before it can have passed the next bound.
+fn pause(config: &DiskConfig, level: Level, space: &Space) -> Duration {
+    let reserve = reserve(config, space);
+    let bound = match level {
+        Level::Fine => reserve,
+        Level::Low | Level::Full => (reserve / 4).min(STOP_AT_BYTES),
+    };
+    let millis = space.free_bytes.saturating_sub(bound) / (FASTEST_WRITES / 1_000);
+    Duration::from_millis(millis).clamp(SHORTEST_INTERVAL, INTERVAL)
 }
 
 /// How full a disk is that was found `before` the last time.
@@ -102,17 +126,20 @@ impl DiskGuard {
     pub(super) async fn run(self, full: oneshot::Sender<Space>) {
         let mut level = Level::Fine;
         loop {
+            let mut next = INTERVAL;
             if let Some(space) = self.look().await {
                 level = self.note(level, &space);
+                next = pause(&self.config, level, &space);
                 if level == Level::Full {
                     // The receiver is gone only when the node stops anyway.
                     let _ = full.send(space);
                     return;
                 }
             }
-            self.report(level).await;
+            // Refused first: telling the others may take a while, and the disk goes on filling.
             self.update(level);
-            tokio::time::sleep(INTERVAL).await;
+            self.report(level).await;
+            tokio::time::sleep(next).await;
         }
     }
 
@@ -231,6 +258,24 @@ mod tests {
             ..config()
         };
         assert_eq!(judge(&off, Level::Fine, &space(10 * GIB, 0)), Level::Fine);
+    }
+
+    #[test]
+    fn a_small_volume_keeps_room_for_what_is_in_memory() {
+        assert_eq!(reserve(&config(), &space(GIB, 0)), GIB / 4);
+        assert_eq!(reserve(&config(), &space(GIB / 4, 0)), GIB / 8);
+    }
+
+    #[test]
+    fn a_disk_that_is_nearly_low_is_looked_at_often() {
+        let pause = |level, free_mib: u64| {
+            pause(&config(), level, &space(1_000 * GIB, free_mib << 20)).as_millis()
+        };
+        assert_eq!(pause(Level::Fine, 100_000), 1_000);
+        assert_eq!(pause(Level::Fine, 2_048 + 1_024), 500);
+        assert_eq!(pause(Level::Fine, 2_048), 20);
+        assert_eq!(pause(Level::Low, 512 + 1_024), 500);
+        assert_eq!(pause(Level::Low, 512), 20);
     }
 
     /// A disk that fills and is emptied again.

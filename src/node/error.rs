@@ -21,8 +21,9 @@ pub enum RunError {
     Raft(#[from] raft::StartError),
     /// The disk is full.
     #[error(
-        "the disk of node.data_dir is full, {0} bytes are free: make room, or lower disk.reserve_percent; this node \
-         stops, and nothing acknowledged is lost while a majority of nodes lives"
+        "the disk of node.data_dir is full, {0} bytes are free: this node stops, and nothing acknowledged is lost \
+         while a majority of nodes lives; make room on the volume, or start it with disk.reserve_percent = 0, which \
+         turns the disk guard off, let clients delete what they can spare, and restart it without"
     )]
     DiskFull(u64),
     /// A listener could not be opened.

@@ -27,8 +27,8 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// How long a declaration is given to be committed before it is proposed again.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A check that comes this late means that this process was stopped, or starved: then it has heard nobody, whoever was
-/// there.
+/// A sleep of [`CHECK_INTERVAL`] that takes this long means that this process was stopped, or starved: then it has heard
+/// nobody, whoever was there. The checks themselves may take long when the log is slow.
 const LATE_CHECK: Duration = Duration::from_secs(1);
 
 /// Ends the leases of silent nodes while this node leads.
@@ -90,15 +90,16 @@ impl NodeLeases {
     pub(super) async fn run(self) {
         let mut led = None;
         let mut declared = FxHashMap::default();
-        let mut last_check = Instant::now();
         loop {
+            let slept_from = Instant::now();
             tokio::time::sleep(CHECK_INTERVAL).await;
+            let is_late = slept_from.elapsed() > LATE_CHECK;
             let leadership = *self.raft.leadership().borrow();
             let leads = leadership.is_leader.then_some(leadership.term);
-            if leads != led || last_check.elapsed() > LATE_CHECK {
+            if leads != led || is_late {
                 self.last_seen.forget();
             }
-            (led, last_check) = (leads, Instant::now());
+            led = leads;
             self.settle(&mut declared, leadership.term);
             if let Some(term) = leads {
                 self.check(&mut declared, term).await;
@@ -119,12 +120,13 @@ impl NodeLeases {
     }
 
     async fn check(&self, declared: &mut FxHashMap<(NodeId, Incarnation), Declared>, term: u64) {
+        // All are judged by the time right after the sleep: this process may be stopped while it declares one down.
+        let now = Instant::now();
         for (node, incarnation) in self.broker.services.view.live_nodes() {
             if node == self.broker.settings.node {
                 continue;
             }
             let key = (node, incarnation);
-            let now = Instant::now();
             match declared.get(&key) {
                 Some(declaration) if !declaration.is_overdue() => continue,
                 Some(_) => {}
@@ -142,7 +144,8 @@ impl NodeLeases {
             }
             let answer = self.declare_down(term, node, incarnation).await;
             let fate = Fate::Waiting(answer);
-            declared.insert(key, Declared { at: now, fate });
+            let at = Instant::now();
+            declared.insert(key, Declared { at, fate });
         }
     }
 

@@ -108,7 +108,8 @@ impl Copied {
 
 fn node(broker: &Broker, outboxes: &Outboxes, metrics: &Metrics) {
     let (sessions, subscriptions) = broker.services.router.subscriptions().counts();
-    let memory = broker.settings.outbox.memory.used();
+    let settings = &broker.settings;
+    let memory = settings.outbox.memory.used() + settings.handshake_memory.used();
     metrics.client_memory_bytes.set(memory as u64);
     metrics.sessions.set(sessions as u64);
     metrics.subscriptions.set(subscriptions as u64);

@@ -15,6 +15,7 @@ mod process;
 mod right_tests;
 mod sessions;
 mod shutdown;
+mod state_hash;
 mod status;
 mod watchdog;
 
@@ -49,6 +50,7 @@ use disk::{DiskGuard, Level};
 use listen::bind;
 use process::{on, raise_descriptor_limit, signalled, threads};
 use shutdown::Node;
+use state_hash::StateComparison;
 use status::NodeStatus;
 
 pub use error::RunError;
@@ -208,6 +210,12 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     tokio::spawn(clocks::run(broker.clone(), raft.clone()));
     tokio::spawn(metrics::run(broker.clone(), replica.outboxes, raft.clone()));
     tokio::spawn(memory_guard::run(broker.clone()));
+    let comparison = StateComparison {
+        broker: broker.clone(),
+        raft: raft.clone(),
+    };
+    let interval = Duration::from_secs(config.raft.state_hash_interval_s);
+    tokio::spawn(comparison.run(interval));
     let status = raft.clone();
     tokio::spawn(broker.sys_publisher().run(move || cluster_view(&status)));
     let runtimes = [

@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
+use super::state_hash::StateComparison;
 use super::watchdog::StuckThreads;
 use crate::base::ids::NodeId;
 use crate::config::Config;
 use crate::connection::broker::Broker;
 use crate::http::{
     Admin, AdminError, AdminFuture, Check, ClusterStatus, JoinRequest, LeaveRequest, MemberStatus,
-    NotReady, Readiness, TransferRequest,
+    NotReady, Readiness, TransferRequest, VerifyAnswer,
 };
 use crate::machine;
+use crate::machine::state_hash::{Verdict, verdict};
 use crate::raft::{ChangeError, Peer, Raft, Role, Status};
 
 /// Entries a replica may be behind and still count as caught up.
@@ -83,17 +85,25 @@ impl From<ChangeError> for AdminError {
 }
 
 /// What an operator must know, one text each.
-fn problems(status: &Status, low_disks: &[NodeId]) -> Vec<String> {
+fn problems(status: &Status, low_disks: &[NodeId], verdict: &Verdict) -> Vec<String> {
     let refused = status.other_versions.iter();
     let refused = refused.map(|(from, why)| format!("node {from} is refused: {why}"));
     let low_disks = low_disks.iter();
     let low_disks = low_disks.map(|node| format!("the disk of node {node} is nearly full"));
-    refused.chain(low_disks).collect()
+    let differ = verdict.odd.iter().map(|odd| odd.node);
+    let differ = differ.map(|node| format!("the state of node {node} differs: it has stopped"));
+    let disputed = (!verdict.disputed.is_empty())
+        .then(|| "the nodes' states differ, and no majority has the same one".to_owned());
+    let differ = differ.chain(disputed);
+    refused.chain(low_disks).chain(differ).collect()
 }
 
 impl Admin for NodeStatus {
     fn status(&self) -> AdminFuture<'_, ClusterStatus> {
         let status = self.raft.status();
+        let view = &self.broker.services.view;
+        let round = view.hash_round();
+        let verdict = round.map(|(_, round)| verdict(&round)).unwrap_or_default();
         let members = status
             .members
             .iter()
@@ -117,7 +127,7 @@ impl Admin for NodeStatus {
             applied_index: status.applied,
             members,
             machine_version: machine::VERSION,
-            problems: problems(&status, &self.broker.services.view.low_disks()),
+            problems: problems(&status, &view.low_disks(), &verdict),
         };
         Box::pin(std::future::ready(Ok(answer)))
     }
@@ -144,5 +154,13 @@ impl Admin for NodeStatus {
 
     fn transfer(&self, request: TransferRequest) -> AdminFuture<'_, u64> {
         Box::pin(async move { Ok(self.raft.transfer_leader(request.to.map(NodeId)).await?.0) })
+    }
+
+    fn verify(&self) -> AdminFuture<'_, VerifyAnswer> {
+        let comparison = StateComparison {
+            broker: self.broker.clone(),
+            raft: self.raft.clone(),
+        };
+        Box::pin(async move { comparison.verify().await })
     }
 }

@@ -271,6 +271,16 @@ mod tests {
     }
 
     #[test]
+    fn a_disk_that_pauses_does_not_end_the_process() {
+        for phase in [Phase::Log, Phase::StateWrite] {
+            let (mut watch, mut now) = (Watch::default(), Instant::now());
+            let (stuck, _) = look_for(&mut watch, &mut now, 600, || reading(phase, 7));
+            assert_eq!(stuck.len(), 1, "it is named");
+            assert_eq!(beyond(&stuck, BOUND), None);
+        }
+    }
+
+    #[test]
     fn a_thread_that_is_really_stuck_is_found() {
         let (release, held) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::Builder::new().name("held".into());

@@ -27,7 +27,7 @@ mod start;
 mod transport;
 mod types;
 
-pub use self::core::apply::Apply;
+pub use self::core::apply::{Apply, Look};
 pub use self::core::config::{RaftConfig, Timing};
 pub use replica::Raft;
 pub use types::{ChangeError, Leadership, Peer, ReadError, Role, StartError, Status};

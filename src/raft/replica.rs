@@ -128,10 +128,18 @@ impl Raft {
     /// # Errors
     /// When this replica does not lead; nothing was appended then.
     pub async fn propose(&self, batch: Bytes) -> Result<(), NotLeader> {
+        let term = self.inner.leadership.borrow().term;
+        self.propose_in(term, batch).await
+    }
+
+    /// As [`Raft::propose`], for what was decided in `term`: another term does not append it.
+    ///
+    /// # Errors
+    /// When this replica does not lead `term`; nothing was appended then.
+    pub async fn propose_in(&self, term: u64, batch: Bytes) -> Result<(), NotLeader> {
         let inner = &self.inner;
         let mut leadership = inner.leadership.clone();
-        let now = *leadership.borrow_and_update();
-        let leads = move |other: &Leadership| other.is_leader && other.term == now.term;
+        let leads = move |now: &Leadership| now.is_leader && now.term == term;
         let mut waits = false;
         loop {
             if !leads(&leadership.borrow_and_update()) {
@@ -139,10 +147,10 @@ impl Raft {
                 return Err(NotLeader { leader });
             }
             if !self.lags() {
-                match write(&inner.core, batch.clone(), now.term).await {
+                match write(&inner.core, batch.clone(), term).await {
                     Ok(Appended::Yes) => return Ok(()),
                     Ok(Appended::No) if !waits => {
-                        tracing::info!(term = now.term, "the leader takes no writes: waiting");
+                        tracing::info!(term, "the leader takes no writes: waiting");
                         waits = true;
                     }
                     Ok(Appended::No) => {}

@@ -80,12 +80,13 @@ pub(super) fn open_stores(config: &RaftConfig, data: &mut DataDir) -> Result<Sto
     let durable = log.clone();
     let barrier = Box::new(move || durable.sync_blocking());
     let state = Arc::new(StateDb::open_behind(data.path(), barrier)?);
-    machine_version::take_over(&state, &log, config.machine)?;
+    let snapshots = Arc::new(Snapshots::open(data.path())?);
+    machine_version::take_over(&state, &log, &snapshots, config.machine)?;
     Ok(Stores {
         log_db,
         log,
         state,
-        snapshots: Arc::new(Snapshots::open(data.path())?),
+        snapshots,
         metrics: Arc::new(Metrics::new(counters)),
     })
 }

@@ -14,13 +14,15 @@ use tokio::sync::mpsc;
 
 use crate::base::ids::{Incarnation, LogIndex, NodeId, SessionId};
 use crate::machine::effect::{ApplicationMessage, DropReason, Output, Reply, Skipped};
+use crate::machine::state_hash::{HashRound, Verdict, verdict};
 use crate::machine::tables::{Backing, Tables};
 use crate::machine::{Machine, QueueUsage};
 use crate::mailbox::{End, Item, WakeList};
-use crate::raft::Apply;
+use crate::raft::{Apply, Look};
 use crate::replica::clock::Clock;
 use crate::replica::proposer::Proposer;
 use crate::replica::sequencer::Due;
+use crate::replica::state_hasher::StateHasher;
 use crate::router::{Router, Throttled};
 use crate::storage::fatal;
 use crate::store::Usage;
@@ -36,6 +38,7 @@ pub struct View {
     usage: Mutex<Usage>,
     queues: Mutex<QueueUsage>,
     watches: AtomicU64,
+    hash_round: Mutex<Option<(LogIndex, Arc<HashRound>)>>,
     /// The newest incarnation of this node that was ever registered.
     known_incarnation: AtomicU64,
 }
@@ -71,6 +74,12 @@ impl View {
         self.watches.load(Ordering::Relaxed)
     }
 
+    /// What the replicas have found when they hashed their states the last time, and the log entry with its latest
+    /// change, as far as it is known.
+    pub fn hash_round(&self) -> Option<(LogIndex, Arc<HashRound>)> {
+        self.hash_round.lock().clone()
+    }
+
     /// The newest incarnation of this node that was ever registered.
     pub fn known_incarnation(&self) -> Incarnation {
         Incarnation(self.known_incarnation.load(Ordering::Acquire))
@@ -100,6 +109,13 @@ pub struct Applier {
     /// Subscribers of this node that throttle the publisher of the PUBLISH whose outputs are being performed, with the
     /// publisher's session. If the publisher is a connection of this node, too, its acknowledgement is deferred.
     throttled: Option<(SessionId, Throttled)>,
+    hashes: Arc<StateHasher>,
+    /// The batch that was applied last.
+    last: LogIndex,
+    /// What the answers of the last hash round come to.
+    verdict: Verdict,
+    /// Why this replica must not go on.
+    diverged: Option<String>,
 }
 
 impl Applier {
@@ -123,14 +139,18 @@ impl Applier {
         let applier = Applier {
             local,
             machine,
-            proposer,
+            proposer: proposer.clone(),
             router,
             due,
             clock,
             view: view.clone(),
-            metrics,
             events,
             throttled: None,
+            hashes: StateHasher::new(proposer, metrics.clone()),
+            metrics,
+            last: LogIndex::default(),
+            verdict: Verdict::default(),
+            diverged: None,
         };
         (applier, view, receiver)
     }
@@ -218,6 +238,42 @@ impl Applier {
         );
     }
 
+    /// Says what is new of the comparison of the replicas' states; this one is to stop when it is the odd one.
+    fn handle_hash_round(&mut self, round: HashRound) {
+        let index = LogIndex(round.index);
+        let former = std::mem::replace(&mut self.verdict, verdict(&round));
+        *self.view.hash_round.lock() = Some((self.last, Arc::new(round)));
+        let is_disputed = !self.verdict.disputed.is_empty();
+        self.metrics.state_disputed.set(u64::from(is_disputed));
+        if is_disputed && former.disputed != self.verdict.disputed {
+            let tables = hexadecimal(&self.verdict.disputed);
+            tracing::error!(
+                %index,
+                tables,
+                "the nodes' states differ, and no majority has the same one"
+            );
+        }
+        for odd in &self.verdict.odd {
+            if former.odd.contains(odd) {
+                continue;
+            }
+            self.metrics.state_differences.increment();
+            let tables = hexadecimal(&odd.tables);
+            tracing::error!(
+                node = odd.node.0,
+                %index,
+                tables,
+                "the state of a node is not what a majority has: it stops"
+            );
+            // What an earlier process of this node said is not about this state.
+            if odd.node == self.local && odd.incarnation == self.proposer.incarnation() {
+                self.diverged = Some(format!(
+                    "after log entry {index} tables {tables} of this node are not what a majority of the nodes has"
+                ));
+            }
+        }
+    }
+
     fn perform(&mut self, output: Output, wake: &mut WakeList) {
         let router = &self.router;
         match output {
@@ -272,6 +328,7 @@ impl Applier {
             } => router.post(connection, Item::SendPubRel(sequence), wake),
             Output::Dropped { reason, count } => self.count_dropped(reason, count),
             Output::NodesChanged => self.update_nodes(),
+            Output::HashRoundChanged(round) => self.handle_hash_round(*round),
             Output::NodeEnded { node, incarnation } => self.handle_node_ended(node, incarnation),
             Output::End { connection, reason } => {
                 router.post(connection, Item::End(End::Machine(reason)), wake);
@@ -285,11 +342,27 @@ impl Applier {
     }
 }
 
+/// Ordinals of tables as they stand in `machine::schema`.
+fn hexadecimal(tables: &[u8]) -> String {
+    let tables: Vec<String> = tables.iter().map(|table| format!("{table:#04x}")).collect();
+    tables.join(", ")
+}
+
 impl Apply for Applier {
     fn apply(&mut self, index: LogIndex, batch: Bytes, tables: &mut Tables<'_>) {
+        self.last = index;
         if let Err(error) = self.machine.apply(index, batch, tables) {
             fatal("applying the log", &error);
         }
+    }
+
+    fn look(&mut self) -> Option<Look> {
+        let round = self.machine.hash_round()?;
+        (round.index == self.last.0).then(|| self.hashes.request(self.last))
+    }
+
+    fn diverged(&mut self) -> Option<String> {
+        self.diverged.take()
     }
 
     fn committed(&mut self, last: LogIndex) {
@@ -304,6 +377,10 @@ impl Apply for Applier {
     fn restored(&mut self, backing: &dyn Backing, last: LogIndex) {
         self.view.applied.store(last.0, Ordering::Release);
         self.machine.restore(backing);
+        self.last = last;
+        let round = self.machine.hash_round().cloned();
+        self.verdict = round.as_ref().map(verdict).unwrap_or_default();
+        *self.view.hash_round.lock() = round.map(|round| (last, Arc::new(round)));
         self.update_nodes();
         self.update_view();
         // Proposals that were on their way may be applied inside the snapshot. Their replies are lost, so this
@@ -314,3 +391,7 @@ impl Apply for Applier {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "applier_tests.rs"]
+mod tests;

@@ -12,4 +12,5 @@ pub mod proposer;
 pub mod reader;
 pub mod reply_to;
 pub mod sequencer;
+pub mod state_hasher;
 mod wall_clocks;

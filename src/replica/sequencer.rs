@@ -76,7 +76,7 @@ enum Waiting {
         /// The term in which it was decided; it is dropped in another one.
         term: u64,
         command: Bytes,
-        /// Told the term that this node leads after the command was appended; dropped with the command.
+        /// Told that term when the command is appended; dropped with the command.
         appended: oneshot::Sender<u64>,
     },
 }
@@ -119,8 +119,8 @@ impl Sequencer {
     }
 
     /// Submits a command of the leader itself, which was decided in `term` and is not appended in another one. The
-    /// answer is the term that this node led after the command was appended: if it is still that term later, the
-    /// command may yet take effect. There is none when the command was dropped.
+    /// answer is that term, once the command is appended: as long as the term lasts, the command may yet take effect.
+    /// There is none when the command was dropped.
     pub async fn submit_own(&self, term: u64, command: Bytes) -> oneshot::Receiver<u64> {
         let (appended, answer) = oneshot::channel();
         let own = Waiting::Own {
@@ -158,11 +158,14 @@ impl Loop {
     async fn run(mut self) {
         let mut waiting = Vec::new();
         let mut applied = self.raft.applied();
+        let mut leadership = self.raft.leadership();
         let mut ticked: Option<Tick> = None;
         loop {
             let due = self.due.get();
+            let is_leader = leadership.borrow_and_update().is_leader;
             let tick = async {
-                if due == u64::MAX {
+                // What a node that does not lead would append is dropped, and the timer stays due.
+                if due == u64::MAX || !is_leader {
                     return std::future::pending().await;
                 }
                 tokio::time::sleep(Duration::from_millis(
@@ -184,6 +187,7 @@ impl Loop {
                     }
                 }
                 () = self.due.changed.notified() => continue,
+                Ok(()) = leadership.changed() => continue,
                 () = tick => is_tick = true,
             }
             self.wait_for_commit().await;
@@ -236,11 +240,12 @@ impl Loop {
             self.bytes += proposal.commands.len();
             proposals.push(admission::checked(node, proposal, &self.metrics));
             if self.bytes >= limits::BATCH_BYTES {
-                self.append_batch(std::mem::take(&mut proposals)).await;
+                self.append_batch(std::mem::take(&mut proposals), None)
+                    .await;
             }
         }
         if !proposals.is_empty() || is_tick {
-            self.append_batch(proposals).await;
+            self.append_batch(proposals, None).await;
         }
         for (term, command, appended) in own {
             self.append_own(term, command, appended).await;
@@ -249,9 +254,6 @@ impl Loop {
 
     /// Appends a command of this leader as an entry of its own, if it still leads the term in which it was decided.
     async fn append_own(&mut self, term: u64, command: Bytes, appended: oneshot::Sender<u64>) {
-        if self.raft.leadership().borrow().term != term {
-            return;
-        }
         self.bytes += command.len();
         let proposal = command::Proposal {
             node: CLUSTER.0,
@@ -260,27 +262,34 @@ impl Loop {
             commands: command,
             refused: false,
         };
-        self.append_batch(vec![proposal]).await;
-        let term = self.raft.leadership().borrow().term;
-        let _ = appended.send(term);
+        if self.append_batch(vec![proposal], Some(term)).await {
+            let _ = appended.send(term);
+        }
     }
 
-    async fn append_batch(&mut self, proposals: Vec<command::Proposal>) {
+    /// Appends one entry, and returns whether it did: in `term` only, if one is given.
+    async fn append_batch(&mut self, proposals: Vec<command::Proposal>, term: Option<u64>) -> bool {
         self.uncommitted_bytes += self.bytes;
         self.bytes = 0;
-        if !self.raft.leadership().borrow().is_leader {
-            return;
+        let leadership = *self.raft.leadership().borrow();
+        if !leadership.is_leader || term.is_some_and(|term| term != leadership.term) {
+            return false;
         }
         self.wait_for_apply().await;
         let Some(stamp) = self.stamp().await else {
-            return;
+            return false;
         };
         let batch = command::Batch {
             stamp_ms: stamp.0,
             proposals,
         };
         // Proposing fails when this node does not lead any more: the proposing nodes see the new leader and send again.
-        let _ = self.raft.propose(batch.encode_to_vec().into()).await;
+        let batch = batch.encode_to_vec().into();
+        let proposed = match term {
+            Some(term) => self.raft.propose_in(term, batch).await,
+            None => self.raft.propose(batch).await,
+        };
+        proposed.is_ok()
     }
 
     /// What to stamp a batch with. A new leader that knows log time from nobody waits until it has heard enough clocks.

@@ -186,10 +186,11 @@ pub(super) struct GrantedBody {
 }
 
 impl GrantedBody {
-    /// The body of a granted message if it is large.
+    /// The body of a granted message if it is large. A mailbox that has no room for it will not keep it: then it is
+    /// not copied for nothing.
     pub(super) fn of(&mut self, granted: &Granted, mailbox: &Mailbox) -> Option<Body> {
         let message = &granted.message;
-        if message.payload.len() < limits::SHARED_BODY_BYTES {
+        if message.payload.len() < limits::SHARED_BODY_BYTES || mailbox.withholds() {
             return None;
         }
         let is_same = std::ptr::eq(self.message.as_ptr(), Arc::as_ptr(message));
@@ -287,5 +288,49 @@ fn encode(
         }
         // Topic and properties were checked when the message was received, so only its size can be wrong.
         Err(_) => Err(Refused::TooLarge),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::ids::ConnectionId;
+    use crate::codec::Version;
+    use crate::mailbox::back_pressure::OutboxLimits;
+    use crate::session::Sequence;
+
+    #[test]
+    fn a_body_that_is_withheld_is_not_copied() {
+        let outbox = OutboxLimits::of(2 * limits::SHARED_BODY_BYTES);
+        let mailbox = Mailbox::new(ConnectionId(1), Version::V5, u32::MAX, 0, outbox.clone());
+        let message = Arc::new(ApplicationMessage {
+            topic: "t".into(),
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            payload: vec![0; 2 * limits::SHARED_BODY_BYTES].into(),
+            properties: bytes::Bytes::new(),
+            expires_at: None,
+            publisher: None,
+        });
+        let mut bodies = GrantedBody::default();
+        let mut put = |number| {
+            let granted = Granted {
+                connection: ConnectionId(1),
+                sequence: Sequence(number),
+                qos: QoS::AtLeastOnce,
+                dup: false,
+                retain: false,
+                expiry_s: None,
+                identifiers: smallvec::SmallVec::new(),
+                message: message.clone(),
+            };
+            let body = bodies.of(&granted, &mailbox);
+            let pushed = put_granted(&mailbox, &granted, body.as_ref());
+            pushed.expect("no packet is too large");
+            body.is_some()
+        };
+        assert_eq!([put(1), put(2), put(3)], [true, false, false]);
+        let withheld = mailbox.withheld(9).into_iter().map(|one| one.sequence.0);
+        assert_eq!(withheld.collect::<Vec<_>>(), [2, 3]);
     }
 }

@@ -110,6 +110,7 @@ impl<'a> LookUp<'a> {
         if found.groups.iter().any(Group::must_queue) {
             found.logged_qos_0 = Logged::All;
         }
+        found.count_work();
         let local: usize = found
             .every_local()
             .map(|subscriber| subscriber.bytes())

@@ -17,6 +17,12 @@ use crate::topic::generations::Validity;
 /// Bytes that are copied into a mailbox in the time that a delivery takes anyway.
 const COPIED_PER_UNIT: usize = 1024;
 
+/// Subscription identifiers that are encoded in that time.
+const IDENTIFIERS_PER_UNIT: usize = 32;
+
+/// Members of a group that refuse a message in that time.
+const REFUSALS_PER_UNIT: usize = 8;
+
 /// Where the messages of one publisher with one topic name go, for as long as [`super::Router::is_current`] says so.
 ///
 /// What was looked up is shared by all publishers of a node. What No Local changes for one of them stands beside it.
@@ -43,6 +49,10 @@ pub(super) struct Found {
     pub(super) logged_qos_0: Logged,
     /// What it takes in memory, about.
     pub(super) bytes: usize,
+    /// Copies of a message that are made for this and other nodes.
+    pub(super) copies: usize,
+    /// What a message costs beside them, in units of [`limits::TURN_WORK`].
+    pub(super) beside: usize,
 }
 
 /// What a session with No Local gets of its own messages: what its other matches ask for, if there are any.
@@ -86,6 +96,18 @@ impl Found {
     pub(super) fn every_local(&mut self) -> impl Iterator<Item = &mut LocalSubscriber> {
         let own = self.own.iter_mut().filter_map(|own| own.copy.as_mut());
         self.local.iter_mut().chain(own)
+    }
+
+    /// Finds out what a message costs: whatever a subscription adds to that must count here.
+    pub(super) fn count_work(&mut self) {
+        let identifiers = self.local.iter().map(|one| one.identifiers.count());
+        let identifiers: usize = identifiers.sum();
+        let names: usize = self.groups.iter().map(|group| group.filter().len()).sum();
+        let offers: usize = self.groups.iter().map(Group::offers).sum();
+        self.copies = self.local.len() + self.groups.len() + self.remote.len();
+        self.beside = identifiers / IDENTIFIERS_PER_UNIT
+            + names / COPIED_PER_UNIT
+            + offers / REFUSALS_PER_UNIT;
     }
 }
 
@@ -203,10 +225,12 @@ impl Route {
         }
     }
 
-    /// What a delivery to the subscribers of this node costs, in units of [`limits::TURN_WORK`].
-    pub fn work(&self, payload_bytes: usize) -> usize {
-        let copied = payload_bytes.min(limits::SHARED_BODY_BYTES);
-        self.found.local.len() * (1 + copied / COPIED_PER_UNIT)
+    /// What a delivery to the subscribers of this node, to groups and to other nodes costs, in units of
+    /// [`limits::TURN_WORK`].
+    pub fn work(&self, message: &Message<'_>) -> usize {
+        let copied =
+            message.payload.len().min(limits::SHARED_BODY_BYTES) + message.properties.len();
+        self.found.copies * (1 + copied / COPIED_PER_UNIT) + self.found.beside
     }
 
     /// Has `publisher` offer its next packet again when the connections that get the messages have room.

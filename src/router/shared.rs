@@ -124,6 +124,11 @@ impl Group {
         self.queues = true;
     }
 
+    /// Members that are asked when all of them refuse.
+    pub(super) fn offers(&self) -> usize {
+        self.members.len().min(OFFERS)
+    }
+
     /// What it takes in memory, about.
     pub(super) fn bytes(&self) -> usize {
         let member = size_of::<(SessionId, MemberLocation)>() + size_of::<u32>();

@@ -5,6 +5,7 @@
 //! DIR/meta        format, data-directory UUID, node id, cluster id
 //! DIR/log/        the Raft log and vote (RocksDB, synced)
 //! DIR/state/      the applied state (RocksDB, without a WAL); `state.current` says which of several
+//! DIR/state.differs  why the directory must not be used any more, if that is so
 //! DIR/snapshots/  checkpoints of the state, complete ones only
 //! DIR/incoming/   a snapshot being received
 //! ```
@@ -27,6 +28,9 @@ use crate::base::ids::NodeId;
 
 /// Version of the layout above. It rises with every change that an earlier release can't read.
 pub const FORMAT: u32 = 1;
+
+/// The file that says that the state is not what the other replicas have, and what differs.
+pub const DIFFERS: &str = "state.differs";
 
 /// The data directory can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -68,6 +72,20 @@ pub enum OpenError {
     LogLost {
         /// The directory.
         path: PathBuf,
+        /// The node that it belongs to.
+        node: u64,
+    },
+    /// Its state is not what the other replicas have.
+    #[error(
+        "{} must not be used any more: {why}; run `quorumq cluster leave {node}` and join under a new id with an empty \
+         directory",
+        .path.display()
+    )]
+    StateDiffers {
+        /// The directory.
+        path: PathBuf,
+        /// What differs.
+        why: String,
         /// The node that it belongs to.
         node: u64,
     },
@@ -198,6 +216,7 @@ impl DataDir {
                 node: meta.node,
             });
         }
+        check_state(path, meta.node)?;
         Ok(DataDir {
             path: path.to_owned(),
             meta,
@@ -225,6 +244,20 @@ impl DataDir {
     /// The UUID made with the directory.
     pub fn uuid(&self) -> &str {
         &self.meta.uuid
+    }
+}
+
+/// Refuses a directory whose state is known to differ.
+fn check_state(path: &Path, node: u64) -> Result<(), OpenError> {
+    let mark = path.join(DIFFERS);
+    match fs::read_to_string(&mark) {
+        Ok(why) => Err(OpenError::StateDiffers {
+            path: path.to_owned(),
+            why: why.trim().to_owned(),
+            node,
+        }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(OpenError::io(&mark, error)),
     }
 }
 

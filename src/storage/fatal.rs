@@ -20,6 +20,11 @@ pub fn fatal(what: &str, error: &dyn Display) -> ! {
         "quorumq: storage failed while {what}: {error}\nquorumq: stopping; nothing acknowledged is lost while a majority of nodes lives"
     );
     let _ = stderr.flush();
+    end_process(EXIT_IO)
+}
+
+/// Ends the process at once, without flushing or unwinding.
+pub(super) fn end_process(status: i32) -> ! {
     // Not `std::process::exit`: it takes RocksDB's static data from under the threads that still use it, which ends in
     // SIGABRT instead of the status.
     #[expect(
@@ -28,6 +33,6 @@ pub fn fatal(what: &str, error: &dyn Display) -> ! {
     )]
     // SAFETY: `_exit` has no precondition and does not return.
     unsafe {
-        libc::_exit(EXIT_IO)
+        libc::_exit(status)
     }
 }

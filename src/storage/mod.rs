@@ -8,6 +8,7 @@
 
 mod data_dir;
 mod database;
+mod diverged;
 mod fatal;
 mod faults;
 mod log;
@@ -19,10 +20,11 @@ mod state;
 
 pub use data_dir::{DataDir, FORMAT, OpenError};
 pub use database::wait_closed;
+pub use diverged::EXIT_DIVERGED;
 pub use fatal::{EXIT_IO, fatal};
 #[cfg(test)]
 pub use faults::{Step, listen};
 pub use log::{BeforeSync, Bounds, GroupLog, LogDb, MAX_QUEUED_BYTES, Mark, Record};
 pub use snapshot::{Incoming, Snapshot, SnapshotFile, Snapshots};
 pub use space::Space;
-pub use state::{CheckpointError, StateDb};
+pub use state::{CheckpointError, ReservedRows, StateDb, StateView};

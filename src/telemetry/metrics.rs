@@ -103,6 +103,15 @@ metrics! {
     /// Entries and commands of the log that no replica can decode, passed over alike on all. Always 0, unless a leader
     /// was broken.
     log_skipped: Counter;
+    /// Times that this node hashed its state, so that the nodes' states can be compared.
+    state_hashes: Counter;
+    /// Bytes of keys and rows that were hashed for it.
+    state_hashed_bytes: Counter;
+    /// Nodes whose state was found to differ from that of a majority. Above 0 the log names them, and the tables; they
+    /// have stopped.
+    state_differences: Counter;
+    /// 1 while the nodes' states differ and no majority has the same one. The log names the tables.
+    state_disputed: Gauge;
     /// Snapshots built here.
     raft_snapshots_built: Grouped<Counter>;
     /// Snapshots received from the leader and installed here.
@@ -172,7 +181,7 @@ metrics! {
     /// Requests that were refused for that reason.
     writes_refused: Counter;
     /// Threads that have not come round for five seconds; the log names them, and what they were doing. Above 0 the
-    /// process ends after `node.stuck_s`.
+    /// process ends after `node.stuck_s`, unless they wait for the disk.
     threads_stuck: Gauge;
     /// Entries in the bounded queues of this node; bytes for `peer_bytes`.
     queue_depth: By<Queue, Gauge>;

@@ -277,6 +277,26 @@ impl Cluster {
         watchdog::describe(&self.processes)
     }
 
+    /// Every voter has the same rows after the same log entry. All voters must run.
+    #[track_caller]
+    pub fn assert_states_agree(&self) {
+        let asked = wait::until_ok("all nodes to hash their states", READY_WITHIN, || {
+            let node = &self.nodes[self.leader().ok_or("no leader")?];
+            let answer = node.post("/v1/cluster/verify", READY_WITHIN);
+            let answer = answer.filter(|answer| answer.status == 200);
+            let answer = answer.ok_or("no answer")?;
+            let found: serde_json::Value =
+                serde_json::from_str(&answer.body).map_err(|_| "no JSON")?;
+            let differs = |key: &str| found[key].as_array().is_none_or(|list| !list.is_empty());
+            match differs("missing") && !differs("differ") && !differs("disputed") {
+                true => Err("not all nodes have answered".to_owned()),
+                false => Ok((differs("differ") || differs("disputed"), found)),
+            }
+        });
+        let (differ, found) = asked;
+        assert!(!differ, "C3: the nodes' states differ: {found}");
+    }
+
     /// Index of some running node that is not the leader.
     #[track_caller]
     pub fn a_follower(&self) -> usize {

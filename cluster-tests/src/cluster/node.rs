@@ -253,6 +253,11 @@ impl Node {
         http::get(self.addresses.http, path)
     }
 
+    /// POSTs an empty JSON object.
+    pub fn post(&self, path: &str, within: Duration) -> Option<http::Answer> {
+        http::post(self.addresses.http, path, within)
+    }
+
     /// Whether the cluster has a session of that client (a plain word). A node that can't tell has not said no.
     pub fn has_session(&self, client_id: &str) -> bool {
         let answer = self.get(&format!("/v1/session?client_id={client_id}"));

@@ -73,6 +73,7 @@ pub fn with(
     fault(cluster, &load);
     load.wait_progress(100, RECOVERY);
     cluster.wait_ready();
+    cluster.assert_states_agree();
     let result = judge(shape, &load.stop());
     for node in &cluster.nodes {
         let panicked = node.log_text().contains("panicked at");

@@ -161,6 +161,7 @@ macro_rules! attacks {
         }
         mod one_worker {
             $(#[test]
+            #[ignore = "belongs to the longer hunts: make chaos"]
             fn $attack() {
                 super::$attack(&mut $crate::hostile::one_worker());
             })+

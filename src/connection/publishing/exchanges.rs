@@ -437,7 +437,7 @@ fn deliver(
         direct: false,
         payload: publish.payload,
     };
-    context.work += route.work(publish.payload.len());
+    context.work += route.work(&message);
     let origin = Origin {
         confirm_to: request_id.map(|request_id| (&context.mailbox, request_id)),
         after,

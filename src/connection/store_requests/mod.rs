@@ -222,6 +222,7 @@ impl StoreRequests {
                 .routes
                 .get_or_insert_default()
                 .current(router, message.topic, None);
+            context.work += route.work(&message);
             router.deliver(&route, &message, Origin::default(), &mut context.wake);
         }
         let packet_id = request.packet_id;

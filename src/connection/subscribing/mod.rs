@@ -160,8 +160,12 @@ impl Subscribing {
         reply: &Reply,
     ) {
         match reply {
-            Reply::Subscribed { index, new } => {
-                self.handle_subscribed(context, request_id, *index, new);
+            Reply::Subscribed {
+                index,
+                new,
+                refused,
+            } => {
+                self.handle_subscribed(context, request_id, *index, new, refused);
             }
             Reply::Unsubscribed(removed) => self.handle_unsubscribed(context, request_id, removed),
             // The session has a new owner; this connection is about to end.
@@ -180,13 +184,19 @@ impl Subscribing {
         request_id: RequestId,
         index: LogIndex,
         new: &[bool],
+        refused: &[usize],
     ) {
         if let Some(Request::Subscribe(request)) = context.requests.get_mut(request_id) {
+            request.refuse(refused);
             let applied = new.len().min(request.subscriptions.len());
             let rest = request.subscriptions.split_off(applied);
             let subscriptions = std::mem::replace(&mut request.subscriptions, rest);
+            let made = subscriptions.into_iter().zip(new.iter().copied());
+            let made = made
+                .enumerate()
+                .filter(|(at, _)| refused.binary_search(at).is_err());
             self.replays
-                .subscribed(request_id, subscriptions, index, new);
+                .subscribed(request_id, made.map(|(_, made)| made), index);
             request
                 .unapplied
                 .drain(..applied.min(request.unapplied.len()));
@@ -283,6 +293,8 @@ fn subscribe_command(context: &Context, subscriptions: Vec<command::Subscription
         client_id: context.options.client_id.to_string(),
         connection: context.mailbox.connection.0,
         subscriptions,
+        max_subscriptions: context.broker.settings.mqtt.max_subscriptions,
+        max_groups: context.broker.settings.mqtt.max_shared_subscriptions,
     })
 }
 

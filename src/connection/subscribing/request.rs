@@ -46,6 +46,25 @@ impl UnsubscribeRequest {
 }
 
 impl SubscribeRequest {
+    /// There may be no more subscriptions: those at these positions, counted from the first that is not applied, are
+    /// refused.
+    pub(super) fn refuse(&mut self, positions: &[usize]) {
+        let valid = |reason: &&mut ReasonCode| **reason != ReasonCode::TopicFilterInvalid;
+        let all = self
+            .reasons
+            .iter()
+            .filter(|reason| **reason != ReasonCode::TopicFilterInvalid);
+        let applied = all.count() - self.subscriptions.len();
+        let mut unapplied = self.reasons.iter_mut().filter(valid).skip(applied);
+        let mut next = 0;
+        for position in positions {
+            if let Some(reason) = unapplied.nth(position - next) {
+                *reason = ReasonCode::QuotaExceeded;
+            }
+            next = position + 1;
+        }
+    }
+
     /// Memory that it takes, about.
     pub(in crate::connection) fn bytes(&self) -> usize {
         let subscriptions = self.subscriptions.iter().map(Subscription::bytes);

@@ -99,17 +99,16 @@ struct Replays {
 type ReplayId = (Arc<str>, u64);
 
 impl RetainedReplays {
-    /// A SUBSCRIBE was applied as the log entry `index`; `new` tells which of its filters were new. What it asks for
+    /// A SUBSCRIBE was applied as the log entry `index`: its subscriptions, each with whether it is new. What it asks for
     /// begins with [`RetainedReplays::acknowledged`].
     pub(super) fn subscribed(
         &mut self,
         request_id: RequestId,
-        subscriptions: Vec<Subscription>,
+        made: impl Iterator<Item = (Subscription, bool)>,
         index: LogIndex,
-        new: &[bool],
     ) {
-        for (subscription, is_new) in subscriptions.into_iter().zip(new) {
-            if subscription.sends_retained(*is_new) {
+        for (subscription, is_new) in made {
+            if subscription.sends_retained(is_new) {
                 let replays = self.replays.get_or_insert_default();
                 replays.start(request_id, subscription, index);
             } else if let Some(replays) = &mut self.replays

@@ -36,6 +36,7 @@ fn suback_follows_when_the_subscription_is_applied() {
     let reply = Reply::Subscribed {
         index: LogIndex(9),
         new: vec![true],
+        refused: Vec::new(),
     };
     subscribing.handle_reply(&mut context, 0, &reply);
     assert!(!subscribing.is_unapplied());
@@ -163,6 +164,7 @@ fn subscribed(index: u64, new: bool) -> Reply {
     Reply::Subscribed {
         index: LogIndex(index),
         new: vec![new],
+        refused: Vec::new(),
     }
 }
 
@@ -287,13 +289,13 @@ fn nothing_retained_comes_after_unsuback() {
         retain_handling: 0,
         identifier: 0,
     };
-    replays.subscribed(7, vec![subscription()], LogIndex(9), &[true]);
+    replays.subscribed(7, [(subscription(), true)].into_iter(), LogIndex(9));
     replays.unsubscribed("#");
     replays.acknowledged(7);
     assert!(!replays.is_ready());
-    replays.subscribed(7, vec![subscription()], LogIndex(9), &[true]);
+    replays.subscribed(7, [(subscription(), true)].into_iter(), LogIndex(9));
     replays.unsubscribed("#");
-    replays.subscribed(8, vec![subscription()], LogIndex(10), &[true]);
+    replays.subscribed(8, [(subscription(), true)].into_iter(), LogIndex(10));
     replays.acknowledged(7);
     assert!(!replays.is_ready(), "it waits for its own SUBACK");
     replays.acknowledged(8);
@@ -367,6 +369,7 @@ fn many_filters_take_several_commands_and_one_acknowledgement() {
         let reply = Reply::Subscribed {
             index: LogIndex(9),
             new: vec![true; applied],
+            refused: Vec::new(),
         };
         subscribing.handle_reply(&mut context, 0, &reply);
     }

@@ -15,6 +15,8 @@ pub(in crate::machine) struct Storing {
     pub message: Arc<ApplicationMessage>,
     id: Option<MessageId>,
     references: u32,
+    /// References that were counted in advance for what is stored already; see [`Storing::go_on`].
+    reserved: Option<u32>,
 }
 
 impl Storing {
@@ -23,6 +25,27 @@ impl Storing {
             message,
             id: None,
             references: 0,
+            reserved: None,
+        }
+    }
+
+    /// A message that is stored, and referred to by whoever goes on with it, is handed to at most `most` further
+    /// queues. They count in advance: what one of them drops again must not free the message for the others.
+    pub fn go_on(
+        batch: &mut Batch<'_, '_>,
+        id: MessageId,
+        message: Arc<ApplicationMessage>,
+        most: usize,
+    ) -> Self {
+        // No more sessions and groups than fit into memory.
+        let reserved = u32::try_from(most).unwrap_or(u32::MAX);
+        let count = references(batch, id).saturating_add(reserved);
+        batch.tables.put::<schema::References>(id, &Count(count));
+        Storing {
+            message,
+            id: Some(id),
+            references: 0,
+            reserved: Some(reserved),
         }
     }
 
@@ -40,11 +63,17 @@ impl Storing {
         *self.id.get_or_insert_with(|| batch.meta.new_message())
     }
 
-    /// Writes the message if a queue took it.
+    /// Writes the message if a queue took it and it is not stored yet.
     pub fn store(&self, batch: &mut Batch<'_, '_>) {
         let Some(id) = self.id else {
             return;
         };
+        if let Some(reserved) = self.reserved {
+            let unused = reserved.saturating_sub(self.references);
+            let count = references(batch, id).saturating_sub(unused);
+            put_references(batch, id, count);
+            return;
+        }
         let message = &self.message;
         let row = state::Message {
             topic: message.topic.clone(),
@@ -63,12 +92,22 @@ impl Storing {
 
 /// A queue no longer refers to the message.
 pub(in crate::machine) fn release(batch: &mut Batch<'_, '_>, id: MessageId) {
+    match references(batch, id) {
+        1 => batch.tables.delete::<schema::Message>(id),
+        count => put_references(batch, id, count.saturating_sub(1)),
+    }
+}
+
+/// How many refer to a stored message. One reference is what a message without a row in that table has.
+fn references(batch: &Batch<'_, '_>, id: MessageId) -> u32 {
     let count = batch.tables.get::<schema::References>(id);
-    match count.map_or(0, |Count(count)| count.saturating_sub(1)) {
-        0 => batch.tables.delete::<schema::Message>(id),
-        // One reference is what a message without a row in that table has.
-        1 => batch.tables.delete::<schema::References>(id),
-        left => batch.tables.put::<schema::References>(id, &Count(left)),
+    count.map_or(1, |Count(count)| count)
+}
+
+fn put_references(batch: &mut Batch<'_, '_>, id: MessageId, count: u32) {
+    match count {
+        0 | 1 => batch.tables.delete::<schema::References>(id),
+        count => batch.tables.put::<schema::References>(id, &Count(count)),
     }
 }
 

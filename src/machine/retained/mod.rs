@@ -2,6 +2,7 @@
 //! is nothing of them in memory.
 
 mod page;
+pub(super) mod publication;
 pub(super) mod replay;
 
 use super::batch::Batch;

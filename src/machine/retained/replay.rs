@@ -9,14 +9,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::page::{Page, PageLimits, is_owed};
+use super::page::{Page, PageLimits, replayed_topics};
+use super::publication::Publication;
 use crate::base::ids::SessionId;
 use crate::base::limits;
 use crate::base::proto::state;
 use crate::base::time::Millis;
 use crate::machine::batch::Batch;
 use crate::machine::effect::ApplicationMessage;
-use crate::machine::match_set::MatchSet;
+use crate::machine::fan_out::FanOuts;
 use crate::machine::queue::Queues;
 use crate::machine::queue::message::Storing;
 use crate::machine::schema::timer::Kind;
@@ -147,6 +148,7 @@ impl RetainedReplays {
         subscriber: &Subscriber,
         filter: &str,
         subscription: &state::Subscription,
+        fan_outs: &FanOuts,
     ) {
         let session = subscriber.session;
         self.end(batch, session, filter);
@@ -163,7 +165,7 @@ impl RetainedReplays {
             ..Default::default()
         };
         let id = (session, batch.meta.new_retained_replay());
-        let progress = self.advance(batch, queues, Some(subscriber), id, &mut replay);
+        let progress = self.advance(batch, queues, subscriber, id, &mut replay, fan_outs);
         self.put(batch, id, replay, progress);
     }
 
@@ -173,6 +175,7 @@ impl RetainedReplays {
         batch: &mut Batch<'_, '_>,
         queues: &mut Queues,
         index: &SubscriptionIndex,
+        fan_outs: &FanOuts,
         subject: &[u8],
     ) {
         let Some(id) = retained_replay::of_subject(subject) else {
@@ -188,7 +191,7 @@ impl RetainedReplays {
             purge(batch, id);
             return;
         };
-        let progress = self.advance(batch, queues, Some(&subscriber), id, &mut replay);
+        let progress = self.advance(batch, queues, &subscriber, id, &mut replay, fan_outs);
         self.put(batch, id, replay, progress);
         // Others may wait for the room that it has left.
         queues.touch(id.0);
@@ -244,13 +247,11 @@ impl RetainedReplays {
         &mut self,
         batch: &mut Batch<'_, '_>,
         queues: &mut Queues,
-        subscriber: Option<&Subscriber>,
+        subscriber: &Subscriber,
         (session, number): ReplayId,
         replay: &mut state::RetainedReplay,
+        fan_outs: &FanOuts,
     ) -> Progress {
-        let Some(subscriber) = subscriber else {
-            return Progress::Done;
-        };
         if !queues.load(batch, session, &subscriber.client_id) {
             return Progress::Done;
         }
@@ -268,6 +269,11 @@ impl RetainedReplays {
         if limits.rows == 0 || limits.bytes == 0 {
             return Progress::Starved;
         }
+        // Messages of a topic that are still on their way into queues come first, each with what is retained before it.
+        let under_way = fan_outs.first_match(&replay.filter, &replay.from);
+        if under_way == Some(&replay.from) {
+            return Progress::More;
+        }
         // What was replayed first is forgotten with the topics that are passed, and no more of it than rows are looked
         // at.
         let mut replayed = replayed_topics(batch, (session, number), replay, limits.rows + 1);
@@ -275,6 +281,8 @@ impl RetainedReplays {
             true => replayed.pop_last(),
             false => None,
         };
+        let ends = [end, under_way.map(str::to_owned)];
+        let end = ends.into_iter().flatten().min();
         let page = Page::read(batch, session, replay, end, limits);
         self.left.rows -= page.looked.min(limits.rows);
         self.left.bytes = self.left.bytes.saturating_sub(page.bytes);
@@ -329,50 +337,50 @@ impl RetainedReplays {
         self.insert(id, replay);
     }
 
-    /// A message is about to be published: what is retained of its topic goes before it into the queues of the sessions
-    /// whose replays have not come there.
+    /// Whether a session has replays that have not ended.
+    pub fn has(&self, session: SessionId) -> bool {
+        !self.rows.is_empty() && self.by_filter.contains_key(&session)
+    }
+
+    /// The message that is retained of a topic, if any replay could send it.
+    pub fn retained(&self, batch: &Batch<'_, '_>, topic: &str) -> Option<state::Retained> {
+        match self.rows.is_empty() {
+            true => None,
+            false => batch.tables.get::<schema::Retained>(topic.as_bytes()),
+        }
+    }
+
+    /// A message is about to go into the queue of a session: what is retained of its topic goes before it if a replay
+    /// has not come there.
     pub fn replay_first(
         &mut self,
         batch: &mut Batch<'_, '_>,
         queues: &mut Queues,
-        match_set: &MatchSet,
+        subscriber: &Subscriber,
         message: &ApplicationMessage,
+        publication: &Publication,
     ) {
-        if self.rows.is_empty() {
-            return;
-        }
-        let topic = &message.topic;
-        let row = batch.tables.get::<schema::Retained>(topic.as_bytes());
-        for matched in &match_set.sessions {
-            let subscriber = &matched.subscriber;
-            let session = subscriber.session;
-            for number in self.numbers(session) {
-                let id = (session, number);
-                let Some(replay) = self.rows.get(&id) else {
-                    continue;
-                };
-                if replay.from > *topic || !matches(&replay.filter, topic) {
-                    continue;
-                }
-                let key = (session, number, topic.as_str());
-                if replay.replayed_topics > 0 && batch.tables.contains::<ReplayedTopic>(key) {
-                    continue;
-                }
-                let owed = row.clone().filter(|row| is_owed(replay, session, row));
-                // Whether the replay would find something to send all the same when it comes to the topic: the message
-                // that goes first, or this one, if it is retained by the same log entry.
-                let finds = match message.retain {
-                    false => owed.is_some(),
-                    true => batch.index.0 <= replay.index && !message.payload.is_empty(),
-                };
-                if let Some(row) = owed {
-                    enqueue(batch, queues, subscriber, replay, topic.clone(), row);
-                }
-                if finds && let Some(replay) = self.rows.get_mut(&id) {
-                    batch.tables.put::<ReplayedTopic>(key, &());
-                    replay.replayed_topics += 1;
-                    batch.tables.put::<schema::RetainedReplay>(id, replay);
-                }
+        let (session, topic) = (subscriber.session, &message.topic);
+        for number in self.numbers(session) {
+            let id = (session, number);
+            let Some(replay) = self.rows.get(&id) else {
+                continue;
+            };
+            if replay.from > *topic || !matches(&replay.filter, topic) {
+                continue;
+            }
+            let key = (session, number, topic.as_str());
+            if replay.replayed_topics > 0 && batch.tables.contains::<ReplayedTopic>(key) {
+                continue;
+            }
+            let (first, finds) = publication.before(session, replay, message);
+            if let Some(row) = first {
+                enqueue(batch, queues, subscriber, replay, topic.clone(), row);
+            }
+            if finds && let Some(replay) = self.rows.get_mut(&id) {
+                batch.tables.put::<ReplayedTopic>(key, &());
+                replay.replayed_topics += 1;
+                batch.tables.put::<schema::RetainedReplay>(id, replay);
             }
         }
     }
@@ -478,23 +486,4 @@ fn purge(batch: &mut Batch<'_, '_>, id: ReplayId) {
     } else {
         batch.tables.delete::<schema::RetainedReplay>(id);
     }
-}
-
-/// The first topics of a replay, from where it goes on, whose message is in the queue already.
-fn replayed_topics(
-    batch: &Batch<'_, '_>,
-    (session, number): ReplayId,
-    replay: &state::RetainedReplay,
-    most: usize,
-) -> BTreeSet<String> {
-    let mut topics = BTreeSet::new();
-    if replay.replayed_topics == 0 {
-        return topics;
-    }
-    let range = ReplayedTopic::from(session, number, &replay.from);
-    batch.tables.scan(&range, |(.., topic), _| {
-        topics.insert(topic.to_owned());
-        topics.len() < most
-    });
-    topics
 }

@@ -7,6 +7,7 @@
 //! | `0x01` | [`Meta`] | | `state.Meta` | `meta` |
 //! | `0x02` | [`Node`] | node id | `state.Node` | `node` |
 //! | `0x03` | [`EndedIncarnation`] | node id, incarnation | `state.EndedIncarnation` | `session` |
+//! | `0x04` | [`HashRound`] | | `state.HashRound` | `state_hash` |
 //! | `0x10` | [`Session`] | client id | `state.Session` | `session` |
 //! | `0x11` | [`Subscription`] | session id, filter | `state.Subscription` | `messaging` |
 //! | `0x12` | [`Will`] | client id | `state.Will` | `will` |
@@ -21,6 +22,7 @@
 //! | `0x1b` | [`RetainedReplay`] | session id, number | `state.RetainedReplay` | `retained::replay` |
 //! | `0x1c` | [`ReplayedTopic`] | session id, number, topic | | `retained::replay` |
 //! | `0x1d` | [`EndedSession`] | session id | `state.EndedSession` | `messaging` |
+//! | `0x1e` | [`FanOut`] | message id | `state.FanOut` | `fan_out` |
 //! | `0x20` | [`Record`] | state-store key | `store::record` | `store` |
 //! | `0x21` | [`Watch`] | connection, state-store key | [`ClientId`] | `store::watchers` |
 //! | `0x22` | [`Replies`] | log index | `state.Replies` | `replies` |
@@ -32,7 +34,9 @@
 pub mod ended_incarnation;
 mod ended_session;
 mod entry;
+mod fan_out;
 mod group;
+mod hash_round;
 mod message;
 mod meta;
 mod node;
@@ -55,7 +59,9 @@ mod will;
 pub use ended_incarnation::EndedIncarnation;
 pub use ended_session::EndedSession;
 pub use entry::Entry;
+pub use fan_out::FanOut;
 pub use group::Group;
+pub use hash_round::HashRound;
 pub use message::Message;
 pub use meta::Meta;
 pub use node::Node;
@@ -88,6 +94,7 @@ mod tests {
             Meta::ORDINAL,
             Node::ORDINAL,
             EndedIncarnation::ORDINAL,
+            HashRound::ORDINAL,
             Session::ORDINAL,
             Subscription::ORDINAL,
             Will::ORDINAL,
@@ -102,6 +109,7 @@ mod tests {
             RetainedReplay::ORDINAL,
             ReplayedTopic::ORDINAL,
             EndedSession::ORDINAL,
+            FanOut::ORDINAL,
             Record::ORDINAL,
             Watch::ORDINAL,
             Replies::ORDINAL,

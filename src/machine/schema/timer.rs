@@ -40,6 +40,8 @@ pub enum Kind {
     GiveBack = 13,
     /// A session ends because its queue is full; the subject is the session, big-endian, and the client id.
     QueueFull = 14,
+    /// A message is still to go into queues; the subject is its key in [`super::FanOut`].
+    FanOut = 15,
 }
 
 impl Kind {
@@ -59,6 +61,7 @@ impl Kind {
             Kind::EndWatches,
             Kind::GiveBack,
             Kind::QueueFull,
+            Kind::FanOut,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == number)
@@ -106,6 +109,7 @@ mod tests {
             Kind::Replies,
             Kind::SessionExpiry,
             Kind::RetainedReplay,
+            Kind::FanOut,
         ] {
             let key = Timer::encode((Millis(5), kind, b"x"));
             assert_eq!(Timer::decode(&key), Some((Millis(5), kind, &b"x"[..])));

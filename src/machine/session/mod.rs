@@ -11,7 +11,7 @@ use super::schema::timer::Kind;
 use super::schema::{self, ended_incarnation};
 use super::subscriptions::Queueing;
 use super::tables::{Backing, Tables};
-use crate::base::ids::{ConnectionId, Incarnation, NodeId, Owner, SessionId};
+use crate::base::ids::{ConnectionId, Incarnation, LogIndex, NodeId, Owner, SessionId};
 use crate::base::proto::{command, state};
 use crate::base::time::Millis;
 
@@ -187,11 +187,18 @@ pub(super) fn owner_of(row: &state::Session) -> Option<Owner> {
     })
 }
 
-pub(super) fn set_owner(row: &mut state::Session, owner: Option<Owner>) {
+/// The log entry `index` changes the owner.
+pub(super) fn set_owner(row: &mut state::Session, owner: Option<Owner>, index: LogIndex) {
+    row.owner_changed = index.0;
     let owner = owner.unwrap_or_default();
     row.owner_node = owner.node.0;
     row.owner_incarnation = owner.incarnation.0;
     row.owner_connection = owner.connection.0;
+}
+
+/// Whether the session has had no connection since before a log entry, as far as its row says so.
+pub(super) fn is_away_since_before(row: &state::Session, index: LogIndex) -> bool {
+    row.owner_node == 0 && row.owner_changed < index.0
 }
 
 /// Which of the session's messages go through its queue.

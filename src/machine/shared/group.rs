@@ -12,7 +12,7 @@ use crate::machine::batch::Batch;
 use crate::machine::schema;
 use crate::machine::subscriptions::Subscriber;
 use crate::session::delivery::Delivery;
-use crate::session::{Bounds, DropPolicy, Entry, QoS, Queued};
+use crate::session::{Bounds, DropPolicy, Entry, MessageId, QoS, Queued};
 
 /// The number of a new group's first message: what goes back is numbered below it.
 const FIRST: u64 = 1 << 40;
@@ -67,11 +67,12 @@ impl Group {
     }
 
     /// A new group. What waits for it is bounded as the queue of its first member is.
-    pub fn new(group_id: u64, bounds: &Bounds) -> Self {
+    pub fn new(group_id: u64, after: MessageId, bounds: &Bounds) -> Self {
         Group::stored(state::Group {
             group_id,
             first: FIRST,
             next: FIRST,
+            after_message: after.0,
             max_messages: bounds.max_messages,
             max_bytes: bounds.max_bytes,
             drop_policy: match bounds.policy {
@@ -85,6 +86,11 @@ impl Group {
 
     pub fn id(&self) -> u64 {
         self.row.group_id
+    }
+
+    /// Whether the group was there when a message got its number.
+    pub fn is_older_than(&self, message: MessageId) -> bool {
+        self.row.after_message < message.0
     }
 
     /// Members in turn, the one after the last chosen first.

@@ -7,6 +7,7 @@
 //! and another member is connected, or when its session ends; QoS 2 under way stays with its session `[MQTT-4.8.2-5]`.
 
 mod group;
+mod purge;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -17,7 +18,6 @@ use smallvec::SmallVec;
 use super::batch::Batch;
 use super::effect::{ApplicationMessage, DropReason, Output};
 use super::queue::message::{self, Storing};
-use super::queue::purge::PURGE_COST;
 use super::queue::{Queues, drop_policy};
 use super::schema;
 use super::schema::timer::Kind;
@@ -26,8 +26,9 @@ use super::tables::Backing;
 use crate::base::ids::SessionId;
 use crate::base::proto::state;
 use crate::session::delivery::{Delivery, remaining_s};
-use crate::session::{DropPolicy, QoS, Queued};
-use group::{Group, GroupMember, waiting};
+use crate::session::{DropPolicy, MessageId, QoS, Queued};
+use group::{Group, GroupMember};
+pub(super) use purge::go_on_purging;
 
 /// Row operations that giving a waiting message to a member takes.
 const GIVE_COST: usize = 8;
@@ -88,6 +89,16 @@ impl SharedGroups {
         filters.insert(filter.clone());
     }
 
+    /// Number of groups.
+    pub fn count(&self) -> u64 {
+        self.by_filter.len() as u64
+    }
+
+    /// Whether a shared filter has a group.
+    pub fn has(&self, filter: &str) -> bool {
+        self.by_filter.contains_key(filter)
+    }
+
     /// A session subscribes to a shared filter, or does so again with other options.
     pub fn join(
         &mut self,
@@ -106,7 +117,7 @@ impl SharedGroups {
             let Some(bounds) = queues.bounds(session) else {
                 return;
             };
-            let group = Group::new(batch.meta.new_group(), &bounds);
+            let group = Group::new(batch.meta.new_group(), batch.meta.last_message(), &bounds);
             self.add_group(&filter, group);
             self.put_row(batch, &filter);
         }
@@ -133,7 +144,7 @@ impl SharedGroups {
             self.waiting.remove(filter);
             batch.tables.delete::<schema::Group>(filter);
             if has_messages {
-                purge(batch, id);
+                purge::purge(batch, id);
             }
         }
     }
@@ -162,15 +173,19 @@ impl SharedGroups {
         both.take(most).cloned().collect()
     }
 
-    /// Gives a message to one member, or keeps it until one can take it.
+    /// Gives a message to one member, or keeps it until one can take it. With the number that the message has in
+    /// queues, only if the group was there when it was published.
     pub fn publish(
         &mut self,
         batch: &mut Batch<'_, '_>,
         queues: &mut Queues,
         filter: &Arc<str>,
         storing: &mut Storing,
+        number: Option<MessageId>,
     ) {
-        let Some(group) = self.by_filter.get(filter) else {
+        let group = self.by_filter.get(filter);
+        let in_time = |group: &&Group| number.is_none_or(|number| group.is_older_than(number));
+        let Some(group) = group.filter(in_time) else {
             return;
         };
         let (qos, retain) = (storing.message.qos, storing.message.retain);
@@ -463,29 +478,5 @@ fn send(
             identifiers: delivery.identifiers,
             message: message.clone(),
         });
-    }
-}
-
-/// A timer asks to go on with the rows of an ended group.
-pub(super) fn go_on_purging(batch: &mut Batch<'_, '_>, subject: &[u8]) {
-    if let Ok(id) = subject.try_into() {
-        purge(batch, u64::from_be_bytes(id));
-    }
-}
-
-/// Removes what waits in an ended group, as much as the batch's budget allows.
-fn purge(batch: &mut Batch<'_, '_>, id: u64) {
-    let most = batch.allowance(PURGE_COST);
-    let found = waiting(batch, id, 0, most);
-    let more = found.len() == most;
-    batch.spend(found.len() * PURGE_COST);
-    for (number, queued) in found {
-        batch.tables.delete::<schema::Waiting>((id, number));
-        batch.meta.count_out(queued.size);
-        message::release(batch, queued.message);
-    }
-    if more {
-        let soon = batch.now.plus(1);
-        batch.set_timer(soon, Kind::PurgeGroup, &id.to_be_bytes());
     }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::queues::{
@@ -16,6 +17,7 @@ use crate::machine::batch;
 use crate::machine::effect::Output;
 use crate::machine::retained::replay::Budget;
 use crate::machine::schema::{self, Table as _};
+use crate::machine::state_hash::hash_tables;
 use crate::session::Sequence;
 
 #[derive(Clone, Debug)]
@@ -70,6 +72,7 @@ const BUDGET: Budget = Budget {
 const TIGHT: batch::Budget = batch::Budget {
     row_operations: 10,
     items_at_least: 1,
+    queues_at_least: 1,
 };
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -238,6 +241,13 @@ fn check_references(replica: &Replica) {
             bytes += u64::from(queued.size);
         }
     }
+    for key in replica.stored.keys() {
+        if key[0] == schema::FanOut::ORDINAL {
+            let mut message = key.clone();
+            message[0] = schema::Message::ORDINAL;
+            *references.entry(message).or_default() += 1;
+        }
+    }
     let usage = replica.machine.queue_usage();
     assert_eq!((usage.messages, usage.bytes), (messages, bytes));
     for (key, count) in &references {
@@ -267,6 +277,11 @@ fn check_references(replica: &Replica) {
     }
 }
 
+/// What the replica would say of its state.
+fn hashes(replica: &Replica) -> Option<Bytes> {
+    hash_tables(&replica.stored, &mut |_| true)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
@@ -285,6 +300,7 @@ proptest! {
             let others = restarted.step(step);
             prop_assert_eq!(format!("{:?}", sent(&outputs)), format!("{:?}", sent(&others)));
             prop_assert_eq!(&whole.replica.stored, &restarted.replica.stored, "after step {} {:?}", number, step);
+            prop_assert_eq!(hashes(&whole.replica), hashes(&restarted.replica));
             check_references(&whole.replica);
         }
         // All sessions end.
@@ -302,6 +318,7 @@ proptest! {
             schema::RetainedReplay::ORDINAL,
             schema::ReplayedTopic::ORDINAL,
             schema::EndedSession::ORDINAL,
+            schema::FanOut::ORDINAL,
             schema::EndedIncarnation::ORDINAL,
             schema::Timer::ORDINAL,
         ];

@@ -73,6 +73,7 @@ fn with_many_groups(open: command::OpenSession) -> Replica {
             client_id: client_id.clone(),
             connection: 1,
             subscriptions: subscriptions.clone(),
+            ..Default::default()
         };
         let Reply::Subscribed { new, .. } = replica.reply(Kind::Subscribe(subscribe)) else {
             panic!("it is the owner");
@@ -346,6 +347,55 @@ fn full_queues_whose_sessions_end_and_publish_wills_that_fill_others() {
     replica.settle_cheaply();
     assert_eq!(rows::<schema::Session>(&replica), 0, "one after the other");
     assert_empty(&replica);
+}
+
+#[test]
+fn a_message_for_many_sessions_and_a_will_for_them() {
+    let mut replica = Replica::new();
+    let many = MANY / 2;
+    for number in 0..many {
+        let client_id = number.to_string();
+        let connection = number as u64 + 1;
+        replica.run(vec![
+            Kind::OpenSession(durable(&client_id, connection, 1)),
+            subscribe(&client_id, connection, "will", 1),
+        ]);
+    }
+    let outputs = replica.run(vec![publish("will", 1, "x"); 2]);
+    replica.check_cost();
+    let replies = |output: &&Output| {
+        matches!(
+            output,
+            Output::Reply {
+                reply: Reply::Published { matched: true },
+                ..
+            }
+        )
+    };
+    assert_eq!(outputs.iter().filter(replies).count(), 2);
+    let mut opened = with_will(open("w", 1), 0);
+    if let Some(message) = opened.will.as_mut().and_then(|will| will.message.as_mut()) {
+        message.qos = 1;
+    }
+    replica.run(vec![Kind::OpenSession(opened), close("w", 1)]);
+    replica.check_cost();
+    assert_eq!(rows::<schema::FanOut>(&replica), 3);
+    let (_, batches) = replica.settle_cheaply();
+    assert!(batches > 10, "{batches} batches");
+    assert_eq!(rows::<schema::FanOut>(&replica), 0);
+    assert_eq!(rows::<schema::Entry>(&replica), 3 * many);
+    assert_eq!(rows::<schema::Message>(&replica), 3);
+}
+
+#[test]
+fn a_message_for_many_groups() {
+    let mut replica = with_many_groups(durable("a", 1, 10));
+    replica.run(vec![publish("t", 1, "x")]);
+    replica.check_cost();
+    replica.settle_cheaply();
+    assert_eq!(rows::<schema::FanOut>(&replica), 0);
+    let got = rows::<schema::Entry>(&replica) + rows::<schema::Waiting>(&replica);
+    assert_eq!(got, MANY);
 }
 
 #[test]

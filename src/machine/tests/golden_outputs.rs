@@ -48,7 +48,7 @@ fn put_reply(out: &mut Vec<u8>, reply: &Reply) {
                 .iter()
                 .for_each(|packet_id| put_numbers(out, &[(*packet_id).into()]));
         }
-        Reply::Subscribed { index, new } => {
+        Reply::Subscribed { index, new, .. } => {
             out.push(3);
             put_numbers(out, &[index.0]);
             new.iter().for_each(|new| out.push((*new).into()));
@@ -70,6 +70,10 @@ fn put_reply(out: &mut Vec<u8>, reply: &Reply) {
             reply.encode(out);
         }
         Reply::Undecodable => out.push(8),
+        Reply::HashesState(index) => {
+            out.push(9);
+            put_numbers(out, &[index.0]);
+        }
     }
 }
 
@@ -85,6 +89,10 @@ pub(super) fn put_output(out: &mut Vec<u8>, output: &Output) {
             put_reply(out, reply);
         }
         Output::NodesChanged => out.push(1),
+        Output::HashRoundChanged(round) => {
+            out.push(16);
+            put_numbers(out, &[round.index, round.nodes.len() as u64]);
+        }
         Output::ProposalApplied {
             incarnation,
             sequence,

@@ -106,6 +106,67 @@ fn a_message_with_qos_0_that_is_not_queued_is_counted() {
     assert_eq!(replica.machine.queue_usage().messages, 1);
 }
 
+fn subscribe_within(filters: &[&str], max_subscriptions: u64, max_groups: u64) -> Kind {
+    let subscription = |filter: &&str| command::Subscription {
+        filter: (*filter).to_owned(),
+        ..Default::default()
+    };
+    Kind::Subscribe(command::Subscribe {
+        client_id: "a".to_owned(),
+        connection: 1,
+        subscriptions: filters.iter().map(subscription).collect(),
+        max_subscriptions,
+        max_groups,
+    })
+}
+
+/// Positions of the filters that were refused.
+fn refused(reply: Reply) -> Vec<usize> {
+    match reply {
+        Reply::Subscribed { new, refused, .. } => {
+            assert!(refused.iter().all(|at| !new[*at]));
+            refused
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_subscription_too_many_is_refused_and_those_there_are_can_be_replaced() {
+    let mut replica = Replica::new();
+    replica.present(durable("a", 1, 10));
+    let three = subscribe_within(&["x", "y", "z"], 2, 0);
+    assert_eq!(refused(replica.reply(three)), [2]);
+    for restarted in [false, true] {
+        if restarted {
+            replica.restart();
+        }
+        let again = subscribe_within(&["w", "y", "v"], 2, 0);
+        assert_eq!(refused(replica.reply(again)), [0, 2]);
+    }
+    let unsubscribe = command::Unsubscribe {
+        client_id: "a".to_owned(),
+        connection: 1,
+        filters: vec!["x".to_owned()],
+    };
+    replica.run(vec![Kind::Unsubscribe(unsubscribe)]);
+    let room = subscribe_within(&["w", "v"], 2, 0);
+    assert_eq!(refused(replica.reply(room)), [1]);
+    let unbounded = subscribe_within(&["1", "2", "3"], 0, 0);
+    assert_eq!(refused(replica.reply(unbounded)), [] as [usize; 0]);
+}
+
+#[test]
+fn a_shared_subscription_too_many_is_refused_and_those_there_are_can_be_joined() {
+    let mut replica = Replica::new();
+    replica.present(durable("a", 1, 10));
+    let shared = subscribe_within(&["$share/g/x", "plain", "$share/h/x"], 0, 1);
+    assert_eq!(refused(replica.reply(shared)), [2]);
+    replica.restart();
+    let again = subscribe_within(&["$share/g/x", "$share/g/y"], 0, 1);
+    assert_eq!(refused(replica.reply(again)), [1]);
+}
+
 #[test]
 fn the_identifiers_of_overlapping_subscriptions_count_in_a_queue() {
     let mut replica = Replica::new();
@@ -131,6 +192,7 @@ fn the_identifiers_of_overlapping_subscriptions_count_in_a_queue() {
         client_id: "a".to_owned(),
         connection: 1,
         subscriptions: subscriptions.take(201).collect(),
+        ..Default::default()
     })]);
     let topic = "x/x/x/x/x/x/x/x";
     let outputs = replica.run(vec![publish(topic, 1, "1"), publish(topic, 1, "2")]);

@@ -3,6 +3,8 @@
 mod agreement;
 mod cost;
 mod damaged;
+mod fan_out;
+mod fan_out_order;
 mod golden;
 mod golden_commands;
 mod golden_outputs;
@@ -13,6 +15,7 @@ mod proposals;
 mod queues;
 mod retained_replay;
 mod sessions;
+mod state_hash;
 mod store;
 
 use std::collections::BTreeMap;
@@ -154,6 +157,7 @@ impl Replica {
                 filter: "will".to_owned(),
                 ..Default::default()
             }],
+            ..Default::default()
         };
         let kinds = vec![Kind::OpenSession(watcher), Kind::Subscribe(subscribe)];
         self.apply(vec![proposal(NodeId(2), INCARNATION, 1, kinds)]);

@@ -35,6 +35,7 @@ pub(super) fn subscribe(client_id: &str, connection: u64, filter: &str, qos: u32
             qos,
             ..Default::default()
         }],
+        ..Default::default()
     })
 }
 

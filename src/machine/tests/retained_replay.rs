@@ -57,6 +57,7 @@ fn subscribe(filter: &str, qos: u32, identifier: u32) -> Kind {
             identifier,
             ..Default::default()
         }],
+        ..Default::default()
     })
 }
 

@@ -63,6 +63,7 @@ fn subscriptions_outlive_memory_and_end_with_their_session() {
             client_id: "a".to_owned(),
             connection,
             subscriptions: vec![subscription.clone()],
+            ..Default::default()
         })
     };
     assert!(

@@ -3,8 +3,8 @@
 //! It also takes checkpoints and installs snapshots, because both need the state to stand still.
 //!
 //! Invariant: this thread is the only writer of the state.
-//! Invariant: one job is one atomic write: the rows of all entries that were ready together, the last log id applied,
-//! and the membership.
+//! Invariant: the rows of all entries that were ready together, the last log id applied, and the membership are one
+//! atomic write. It ends early at an entry after which the state is to be looked at.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use bytes::Bytes;
 use openraft::storage::ApplyResponder;
 use parking_lot::Mutex;
 use prost::Message;
@@ -19,12 +20,15 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::apply::Apply;
 use super::encoding;
+use super::machine_version;
 use super::type_config::{Entry, LogId, Payload, SnapshotMeta, StoredMembership, TypeConfig};
 use crate::base::ids::LogIndex;
 use crate::base::pulse::{Phase, busy};
-use crate::machine::tables::{Backing, Tables};
+use crate::machine::tables::{Backing, Changes, Tables};
 use crate::raft::metrics::Metrics;
-use crate::storage::{CheckpointError, GroupLog, OpenError, Snapshot, Snapshots, StateDb, fatal};
+use crate::storage::{
+    CheckpointError, GroupLog, OpenError, ReservedRows, Snapshot, Snapshots, StateDb, fatal,
+};
 
 /// Raft's own rows of the state. Names are for ever.
 const APPLIED: &[u8] = b"applied";
@@ -52,7 +56,7 @@ pub enum SnapshotError {
 /// Why a received snapshot was not installed.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
-    /// The state was not replaced.
+    /// The state was not replaced: it stays as it was.
     #[error(transparent)]
     Replace(#[from] OpenError),
     /// The state was replaced, but no copy could be kept. The log must not be purged then: nobody could be brought up
@@ -120,12 +124,33 @@ pub enum Job {
 
 /// The last log id applied, and the membership, as the state holds them.
 pub fn stored(state: &StateDb) -> Result<(Option<LogId>, StoredMembership), encoding::Malformed> {
-    let applied = state
-        .reserved(APPLIED)
-        .map(encoding::log_id_from_bytes)
-        .transpose()?;
-    let membership = state.reserved(MEMBERSHIP).map(encoding::stored_from_bytes);
-    Ok((applied, membership.transpose()?.unwrap_or_default()))
+    decoded(state.reserved(APPLIED), state.reserved(MEMBERSHIP))
+}
+
+fn decoded(
+    applied: Option<Bytes>,
+    membership: Option<Bytes>,
+) -> Result<(Option<LogId>, StoredMembership), encoding::Malformed> {
+    let applied = applied.map(encoding::log_id_from_bytes).transpose()?;
+    let membership = membership.map(encoding::stored_from_bytes).transpose()?;
+    Ok((applied, membership.unwrap_or_default()))
+}
+
+/// What a received state holds, if it is what `meta` announces, and was applied by the `machine` of this node.
+fn received(
+    rows: &ReservedRows<'_>,
+    meta: &SnapshotMeta,
+    machine: Option<&Bytes>,
+) -> Result<(Option<LogId>, StoredMembership), String> {
+    let row = |name: &[u8]| rows(name).map_err(|error| error.to_string());
+    let found = decoded(row(APPLIED)?, row(MEMBERSHIP)?).map_err(|error| error.to_string())?;
+    if found.0 != meta.last_log_id {
+        return Err("the received snapshot holds something else than was announced".to_owned());
+    }
+    if row(machine_version::ROW)?.as_ref() != machine {
+        return Err("the received snapshot was applied by another machine version".to_owned());
+    }
+    Ok(found)
 }
 
 /// What the thread works on, and whom it tells.
@@ -244,20 +269,30 @@ impl Worker {
     }
 
     fn apply(&mut self, entries: Vec<(Entry, Option<Responder>)>) {
+        let mut entries = entries.into_iter();
+        while !entries.as_slice().is_empty() {
+            self.apply_run(&mut entries);
+        }
+    }
+
+    /// Applies entries, and writes what they did at once, up to one after which the state is to be looked at.
+    fn apply_run(&mut self, entries: &mut impl Iterator<Item = (Entry, Option<Responder>)>) {
         let started = Instant::now();
-        let count = entries.len() as u64;
         let state = Arc::clone(&self.target.state);
         let mut tables = Tables::new(&*state as &dyn Backing);
         let mut responders = Vec::new();
-        let mut bytes = 0;
+        let (mut count, mut bytes) = (0, 0);
         let mut changed = false;
+        let mut look = None;
         for (entry, responder) in entries {
+            count += 1;
             let index = LogIndex(entry.log_id.index);
             match entry.payload {
                 Payload::Blank => {}
                 Payload::Normal(batch) => {
                     bytes += batch.0.len();
                     self.apply.apply(index, batch.0, &mut tables);
+                    look = self.apply.look();
                 }
                 Payload::Membership(membership) => {
                     self.membership = StoredMembership::new(Some(entry.log_id), membership);
@@ -266,32 +301,43 @@ impl Worker {
             }
             self.last = Some(entry.log_id);
             responders.extend(responder);
+            if look.is_some() {
+                break;
+            }
         }
         let Some(last) = self.last else {
             return;
         };
-        let applied = encoding::log_id_to_bytes(&last);
-        let mut reserved = vec![(APPLIED, &applied[..])];
-        let membership;
-        if changed {
-            membership = encoding::stored_to(&self.membership).encode_to_vec();
-            reserved.push((MEMBERSHIP, &membership));
+        self.write(tables.into_changes(), last, changed);
+        if let Some(look) = look
+            && let Err(error) = state.look(look)
+        {
+            tracing::warn!(%error, "the state can't be looked at");
         }
-        self.target.state.write(tables.into_changes(), &reserved);
         self.apply.committed(LogIndex(last.index));
+        if let Some(why) = self.apply.diverged() {
+            state.give_up(&why);
+        }
         self.publish(last);
         for responder in responders {
             responder.send(());
         }
-        self.target
-            .metrics
-            .apply_us
-            .observe_latency(started.elapsed());
-        self.target.metrics.apply_entries.observe(count);
-        self.target
-            .metrics
-            .apply_bytes
-            .fetch_add(bytes as u64, Relaxed);
+        let metrics = &self.target.metrics;
+        metrics.apply_us.observe_latency(started.elapsed());
+        metrics.apply_entries.observe(count);
+        metrics.apply_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// Writes rows with the log id that they go up to, and the membership if it has changed.
+    fn write(&self, changes: Changes, last: LogId, membership_changed: bool) {
+        let applied = encoding::log_id_to_bytes(&last);
+        let mut reserved = vec![(APPLIED, &applied[..])];
+        let membership;
+        if membership_changed {
+            membership = encoding::stored_to(&self.membership).encode_to_vec();
+            reserved.push((MEMBERSHIP, &membership));
+        }
+        self.target.state.write(changes, &reserved);
     }
 
     fn publish(&self, last: LogId) {
@@ -335,18 +381,11 @@ impl Worker {
     }
 
     fn install(&mut self, meta: SnapshotMeta, database: PathBuf) -> Result<(), InstallError> {
-        self.target.state.replace(&database)?;
-        match stored(&self.target.state) {
-            Ok((last, membership)) if last == meta.last_log_id => {
-                self.last = last;
-                self.membership = membership;
-            }
-            Ok(_) => fatal(
-                "installing a snapshot",
-                &"its content is not what was announced",
-            ),
-            Err(error) => fatal("installing a snapshot", &error),
-        }
+        let state = &self.target.state;
+        // This node's own version: see [`machine_version::take_over`].
+        let machine = state.reserved(machine_version::ROW);
+        let check = |rows: &ReservedRows<'_>| received(rows, &meta, machine.as_ref());
+        (self.last, self.membership) = state.replace_checked(&database, check)?;
         self.target
             .metrics
             .snapshots_installed
@@ -360,3 +399,7 @@ impl Worker {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[path = "applier_tests.rs"]
+mod tests;

@@ -4,6 +4,10 @@ use bytes::Bytes;
 
 use crate::base::ids::LogIndex;
 use crate::machine::tables::{Backing, Tables};
+use crate::storage::StateView;
+
+/// Work on the state as it was at one moment; it runs on a thread of its own.
+pub type Look = Box<dyn FnOnce(&StateView<'_>) + Send>;
 
 /// Applies committed batches. Called from one thread, in log order.
 ///
@@ -13,6 +17,17 @@ pub trait Apply: Send + 'static {
     /// Runs one committed batch. Reads and writes go through `tables`; outputs (replies, effects) are kept
     /// until [`Apply::committed`]. An error of a command is a reply: this can't fail.
     fn apply(&mut self, index: LogIndex, batch: Bytes, tables: &mut Tables<'_>);
+
+    /// What is to look at the state exactly as it is after the batch that was applied last. Asked after each batch;
+    /// that batch is written, and nothing after it, before the work begins.
+    fn look(&mut self) -> Option<Look> {
+        None
+    }
+
+    /// Why this replica must not go on: its state is not what the others have. Asked after [`Apply::committed`].
+    fn diverged(&mut self) -> Option<String> {
+        None
+    }
 
     /// Everything applied up to and including `last` is written to `state/` in one atomic batch: release its
     /// outputs.

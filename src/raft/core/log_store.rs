@@ -73,6 +73,36 @@ fn usable_committed(
     (term == last_term).then_some(last)
 }
 
+/// First and last of `log` as the library knows them.
+fn log_state(log: &GroupLog) -> Result<LogState<TypeConfig>, encoding::Malformed> {
+    let bounds = log.bounds();
+    let purged = bounds.purged.map(encoding::log_id_from_bytes).transpose()?;
+    let last = bounds
+        .last
+        .map(|(term, index)| encoding::log_id(term, index));
+    Ok(LogState {
+        last_purged_log_id: purged,
+        last_log_id: last.or(purged),
+    })
+}
+
+/// The stored committed log id, as far as the log bears it out. See [`usable_committed`].
+pub fn committed(log: &GroupLog) -> Result<Option<LogId>, encoding::Malformed> {
+    let committed = log.committed().map(encoding::log_id_from_bytes);
+    let committed = committed.transpose()?;
+    let state = log_state(log)?;
+    let usable = usable_committed(committed, state.last_purged_log_id, state.last_log_id);
+    if usable != committed {
+        tracing::warn!(
+            stored = ?committed,
+            last = ?state.last_log_id,
+            usable = ?usable,
+            "the stored committed log id is past the log: starting from what the log proves"
+        );
+    }
+    Ok(usable)
+}
+
 impl RaftLogReader<TypeConfig> for LogStore {
     async fn try_get_log_entries<RB>(&mut self, range: RB) -> io::Result<Vec<Entry>>
     where
@@ -125,15 +155,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     type LogReader = Self;
 
     async fn get_log_state(&mut self) -> io::Result<LogState<TypeConfig>> {
-        let bounds = self.log.bounds();
-        let purged = bounds.purged.map(encoding::log_id_from_bytes).transpose()?;
-        let last = bounds
-            .last
-            .map(|(term, index)| encoding::log_id(term, index));
-        Ok(LogState {
-            last_purged_log_id: purged,
-            last_log_id: last.or(purged),
-        })
+        Ok(log_state(&self.log)?)
     }
 
     async fn get_log_reader(&mut self) -> Self {
@@ -155,19 +177,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn read_committed(&mut self) -> io::Result<Option<LogIdOf<TypeConfig>>> {
-        let committed = self.log.committed().map(encoding::log_id_from_bytes);
-        let committed = committed.transpose()?;
-        let state = self.get_log_state().await?;
-        let usable = usable_committed(committed, state.last_purged_log_id, state.last_log_id);
-        if usable != committed {
-            tracing::warn!(
-                stored = ?committed,
-                last = ?state.last_log_id,
-                usable = ?usable,
-                "the stored committed log id is past the log: starting from what the log proves"
-            );
-        }
-        Ok(usable)
+        Ok(committed(&self.log)?)
     }
 
     async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> io::Result<()>

@@ -1,15 +1,18 @@
 //! Which version of the machine has applied the log to the state, so that no other version goes on where it must not.
 //!
 //! Invariant: all entries that one version has applied on some node are applied by that version on every node. A newer
-//! version therefore takes over only a state that has everything that is known to be committed.
+//! version therefore takes over only a state that has everything that is known to be committed. It then keeps neither
+//! the entries nor the snapshot of the older one, so that others who lack those entries get what they made of the state
+//! instead.
 
 use super::applier;
 use super::encoding;
+use super::log_store;
 use crate::machine::tables::Changes;
-use crate::storage::{GroupLog, StateDb};
+use crate::storage::{GroupLog, Snapshots, StateDb};
 
 /// The row of the state, of Raft's own. Its name is for ever.
-const MACHINE: &[u8] = b"machine";
+pub const ROW: &[u8] = b"machine";
 
 /// What a state without the row was written by.
 const FIRST: u32 = 1;
@@ -43,18 +46,26 @@ pub enum VersionError {
         /// What it knew to be committed.
         committed: u64,
     },
+    /// What the older version has left could not be removed.
+    #[error("removing the log and the snapshot of the older machine version: {0}")]
+    Remove(#[from] std::io::Error),
     /// One of the rows can't be read.
     #[error(transparent)]
     Malformed(#[from] encoding::Malformed),
 }
 
-/// Checks that the machine of version `own` may go on with this state, and marks the state as written by it.
-pub fn take_over(state: &StateDb, log: &GroupLog, own: u32) -> Result<(), VersionError> {
-    let (applied, _) = applier::stored(state)?;
-    let applied = applied.map_or(0, |id| id.index);
-    let committed = log.committed().map(encoding::log_id_from_bytes);
-    let committed = committed.transpose()?.map_or(0, |id| id.index);
-    let stored = match state.reserved(MACHINE) {
+/// Checks that the machine of version `own` may go on with this state, and marks the state as written by it. When an older
+/// one wrote it, the log begins after what that has applied, and there is no snapshot: the start takes one. Blocks.
+pub fn take_over(
+    state: &StateDb,
+    log: &GroupLog,
+    snapshots: &Snapshots,
+    own: u32,
+) -> Result<(), VersionError> {
+    let (last, _) = applier::stored(state)?;
+    let applied = last.map_or(0, |id| id.index);
+    let committed = log_store::committed(log)?.map_or(0, |id| id.index);
+    let stored = match state.reserved(ROW) {
         Some(row) => {
             row[..]
                 .try_into()
@@ -88,9 +99,79 @@ pub fn take_over(state: &StateDb, log: &GroupLog, own: u32) -> Result<(), Versio
             applied,
             "the state was written by an older version of the machine; this one goes on from here"
         );
+        // Before the mark: after a crash the next start does it again.
+        if let Some(last) = last {
+            // Only what is on disk may leave the log.
+            state.flush();
+            log.purge_blocking(last.index, encoding::log_id_to_bytes(&last))?;
+        }
+        snapshots.discard()?;
     }
     // On disk before anything is applied: after a crash the state may be empty, but it was written by this version.
-    state.write(Changes::new(), &[(MACHINE, &own.to_be_bytes())]);
+    state.write(Changes::new(), &[(ROW, &own.to_be_bytes())]);
     state.flush();
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::base::ids::GROUP_ZERO;
+    use crate::storage::metrics::LogMetrics;
+    use crate::storage::{LogDb, Record};
+
+    fn record(index: u64) -> Record {
+        let payload = super::super::type_config::Payload::Blank;
+        let log_id = encoding::log_id(1, index);
+        encoding::record_to(&super::super::type_config::Entry { log_id, payload })
+    }
+
+    /// What version 1 has left: ten entries, all applied, and a snapshot of them.
+    async fn left(data: &Path, log: &GroupLog) -> (StateDb, Snapshots) {
+        let (done, durable) = tokio::sync::oneshot::channel();
+        let called = Box::new(move || done.send(()).expect("it is waited for"));
+        let appended = log.append((0..10).map(record).collect(), called).await;
+        appended.expect("the log is open");
+        durable.await.expect("the log is written");
+        let state = StateDb::open(data).expect("an empty directory");
+        let applied = encoding::log_id_to_bytes(&encoding::log_id(1, 9));
+        state.write(
+            Changes::new(),
+            &[(b"applied", &applied), (ROW, &1u32.to_be_bytes())],
+        );
+        let snapshots = Snapshots::open(data).expect("an empty directory");
+        let path = snapshots.prepare("9").expect("a directory");
+        state.checkpoint(&path).expect("a checkpoint");
+        snapshots.finish("9", applied).expect("a snapshot");
+        (state, snapshots)
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn nothing_of_an_older_version_is_left_for_others_to_apply() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let data = root.path().to_owned();
+        let counters = Arc::new(LogMetrics::default());
+        let log_db = LogDb::open(&data.join("log"), counters, None).expect("an empty directory");
+        let log = log_db.group(GROUP_ZERO, 1 << 20).expect("an empty log");
+        let (state, snapshots) = left(&data, &log).await;
+        let taken = tokio::task::spawn_blocking(move || {
+            take_over(&state, &log, &snapshots, 1).expect("the same version");
+            assert_eq!(log.bounds().start, 0, "nothing changes");
+            assert!(snapshots.current().is_some());
+            take_over(&state, &log, &snapshots, 2).expect("everything is applied");
+            assert_eq!(log.bounds().start, 10);
+            assert!(snapshots.current().is_none());
+            assert_eq!(
+                state.reserved(ROW).as_deref(),
+                Some(&2u32.to_be_bytes()[..])
+            );
+        });
+        taken.await.expect("it does not panic");
+        let found = Snapshots::open(&data).expect("well-formed");
+        assert!(found.current().is_none(), "nor after a restart");
+        log_db.close().await;
+    }
 }

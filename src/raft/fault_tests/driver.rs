@@ -153,7 +153,8 @@ impl Driver {
                 membership(),
             ),
         };
-        let database = self.receive(&meta, last).await;
+        let machine = Some(crate::machine::VERSION);
+        let database = self.receive(&meta, last, machine).await;
         self.shared.lock().acknowledged.committed = self.log.clone();
         let received = SnapshotData::Received(database);
         let installed = self.replica.machine.install_snapshot(&meta, received).await;
@@ -162,25 +163,38 @@ impl Driver {
         self.purge(ahead - 1).await;
     }
 
-    pub async fn receive(&self, meta: &SnapshotMeta, last: LogId) -> PathBuf {
+    /// A leader sends a snapshot up to `held`, which `machine` has applied, and says that it is one up to `announced`.
+    /// Returns whether it was installed.
+    pub async fn install_other(&mut self, machine: Option<u32>, held: u64, announced: u64) -> bool {
+        let id = |index| encoding::log_id(self.term, index);
+        let meta = SnapshotMeta {
+            last_log_id: Some(id(announced)),
+            last_membership: StoredMembership::new(Some(id(0)), membership()),
+        };
+        let database = self.receive(&meta, id(held), machine).await;
+        let received = SnapshotData::Received(database);
+        let installed = self.replica.machine.install_snapshot(&meta, received);
+        installed.await.is_ok()
+    }
+
+    async fn receive(&self, meta: &SnapshotMeta, last: LogId, machine: Option<u32>) -> PathBuf {
         let source = self.scratch.join(format!("leader-{}", last.index));
         let checkpoint = self.scratch.join(format!("sent-{}", last.index));
+        for former in [&source, &checkpoint] {
+            let _ = fs::remove_dir_all(former);
+        }
         let state = StateDb::open(&source).expect("an empty directory");
         let changes = rows(last.index).into_iter();
         let changes: Changes = changes
             .map(|(key, value)| (key, Change::Put(value.into())))
             .collect();
         let applied = encoding::log_id_to_bytes(&last);
-        let machine = crate::machine::VERSION.to_be_bytes();
+        let machine = machine.map(u32::to_be_bytes);
         let membership = encoding::stored_to(&meta.last_membership).encode_to_vec();
-        state.write(
-            changes,
-            &[
-                (b"applied", &applied),
-                (b"membership", &membership),
-                (b"machine", &machine),
-            ],
-        );
+        let mut reserved: Vec<(&[u8], &[u8])> =
+            vec![(b"applied", &applied), (b"membership", &membership)];
+        reserved.extend(machine.iter().map(|row| (&b"machine"[..], &row[..])));
+        state.write(changes, &reserved);
         state.checkpoint(&checkpoint).expect("a checkpoint");
         let files: Vec<SnapshotFile> = fs::read_dir(&checkpoint)
             .expect("the checkpoint")

@@ -172,3 +172,45 @@ fn a_crash_at_any_step_loses_nothing_that_was_acknowledged() {
     println!("{seed} seeds: {steps:?}");
     assert!(steps.len() >= 11, "every kind of step: {steps:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_of_another_machine_version_changes_nothing() {
+    let root = tempfile::tempdir().expect("a temporary directory");
+    let shared = Arc::new(Mutex::new(Shared {
+        random: Random::new(1),
+        acknowledged: Acknowledged::default(),
+        synced: 0,
+        images: Vec::new(),
+    }));
+    let mut driver = Driver {
+        replica: Replica::open(&root.path().join("data")).await,
+        shared,
+        scratch: root.path().to_owned(),
+        term: 0,
+        log: Vec::new(),
+        committed: 0,
+        applied: 0,
+        purged: 0,
+    };
+    driver.vote().await;
+    driver.append().await;
+    driver.install().await;
+    let state = Arc::clone(&driver.replica.stores.state);
+    let before = applier::stored(&state).expect("well-formed");
+    let last = before.0.expect("something is applied");
+    let (present, further) = (crate::machine::VERSION, last.index + 5);
+    for (machine, announced, is_taken) in [
+        (Some(present + 1), further, false),
+        (None, further, false),
+        (Some(present), further + 1, false),
+        (Some(present), further, true),
+    ] {
+        let installed = driver.install_other(machine, further, announced).await;
+        assert_eq!(installed, is_taken, "{machine:?}, {announced}");
+        let (applied, _) = applier::stored(&state).expect("well-formed");
+        let expected = if is_taken { further } else { last.index };
+        assert_eq!(applied.map(|id| id.index), Some(expected));
+    }
+    drop(state);
+    driver.replica.close().await;
+}

@@ -21,12 +21,16 @@ use crate::base::ids::NodeId;
 use crate::raft::core::roster::Roster;
 use crate::raft::metrics::Metrics;
 
-/// Version of the messages between nodes. It rises when a peer of the former version can't be understood.
-const WIRE_FORMAT: u32 = 1;
+/// Version of the messages between nodes. It rises when a peer of the former version can't be understood. Format 1 knows
+/// no machine versions: its nodes would take entries of every other.
+const WIRE_FORMAT: u32 = 2;
 
 const FORMAT_KEY: &str = "quorumq-format";
 const MACHINE_KEY: &str = "quorumq-machine";
 const CLUSTER_KEY: &str = "quorumq-cluster";
+/// The cluster on calls of the cluster service. Nodes of format 1 look there at [`CLUSTER_KEY`] only, and refuse a call
+/// that does not have it.
+const FORWARDING_CLUSTER_KEY: &str = "quorumq-forwarding-cluster";
 const FROM_KEY: &str = "quorumq-from";
 const FROM_DIRECTORY_KEY: &str = "quorumq-from-directory";
 const TO_KEY: &str = "quorumq-to";
@@ -86,14 +90,15 @@ impl Caller {
         Ok(Caller(metadata))
     }
 
-    /// For calls of the cluster service, which names cluster and machine only.
+    /// For calls of the cluster service, which names format, cluster and machine only.
     ///
     /// # Errors
     /// When the cluster's id can't be sent.
     pub fn of_forwarding(own: &Identity) -> Result<Caller, MetadataError> {
         let mut metadata = MetadataMap::new();
+        put(&mut metadata, FORMAT_KEY, &WIRE_FORMAT.to_string())?;
         put(&mut metadata, MACHINE_KEY, &own.machine.to_string())?;
-        put(&mut metadata, CLUSTER_KEY, &own.cluster)?;
+        put(&mut metadata, FORWARDING_CLUSTER_KEY, &own.cluster)?;
         Ok(Caller(metadata))
     }
 }
@@ -127,7 +132,7 @@ impl Interceptor for Caller {
 pub enum Refusal {
     /// The caller speaks another version of the messages.
     #[error(
-        "node {own} speaks format {WIRE_FORMAT}, the caller {format:?}: upgrade one release at a time"
+        "node {own} speaks format {WIRE_FORMAT}, the caller {format:?}: upgrade all nodes as docs/operations.md says"
     )]
     Format { own: NodeId, format: String },
     /// The caller applies the log by another version.
@@ -173,10 +178,39 @@ pub enum Refusal {
     CallersDirectory { from: u64, known: String },
 }
 
+impl Refusal {
+    /// Whether the caller is of another release.
+    fn is_of_version(&self) -> bool {
+        matches!(self, Refusal::Format { .. } | Refusal::Machine { .. })
+    }
+}
+
 impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Status {
         Status::failed_precondition(refusal.to_string())
     }
+}
+
+/// Whether the caller speaks the same format.
+fn check_format(own: &Identity, metadata: &MetadataMap) -> Result<(), Refusal> {
+    let format = text(metadata, FORMAT_KEY);
+    if format.parse() == Ok(WIRE_FORMAT) {
+        return Ok(());
+    }
+    Err(Refusal::Format {
+        own: own.node,
+        format: format.to_owned(),
+    })
+}
+
+/// Whether a call of the cluster service comes from a node that may make it.
+fn check_forwarding(own: &Identity, metadata: &MetadataMap) -> Result<(), Status> {
+    check_format(own, metadata)?;
+    if text(metadata, FORWARDING_CLUSTER_KEY) != own.cluster {
+        let text = "this node belongs to another cluster";
+        return Err(Status::permission_denied(text));
+    }
+    Ok(check_machine(own, metadata)?)
 }
 
 /// Whether the caller's machine has the same version.
@@ -204,7 +238,7 @@ pub struct IdentityCheck {
     logged: Mutex<HashMap<String, Instant>>,
     /// The data directory that the cluster knows this node with, when it is not its own.
     mismatch: Mutex<Option<String>>,
-    /// Callers whose machine has another version: when each called last, and why it was refused.
+    /// Callers whose format or machine has another version: when each called last, and why it was refused.
     other_versions: Mutex<HashMap<String, (Instant, String)>>,
 }
 
@@ -231,7 +265,7 @@ impl IdentityCheck {
         self.mismatch.lock().clone()
     }
 
-    /// Nodes that were refused lately because their machine has another version, and why.
+    /// Nodes that were refused lately because their format or machine has another version, and why.
     pub fn other_versions(&self) -> Vec<(String, String)> {
         let mut known = self.other_versions.lock();
         known.retain(|_, (at, _)| at.elapsed() < REFUSAL_STATUS);
@@ -262,7 +296,9 @@ impl IdentityCheck {
     /// When format, machine or cluster does not match.
     pub fn admit_stranger(&self, metadata: &MetadataMap) -> Result<u64, Refusal> {
         let checked = self.check_stranger(metadata);
-        if let Err(refusal @ Refusal::Machine { .. }) = &checked {
+        if let Err(refusal) = &checked
+            && refusal.is_of_version()
+        {
             self.refused(metadata, refusal);
         }
         checked
@@ -271,7 +307,7 @@ impl IdentityCheck {
     fn refused(&self, metadata: &MetadataMap, refusal: &Refusal) {
         self.metrics.peers_refused.fetch_add(1, Relaxed);
         let from = text(metadata, FROM_KEY);
-        if matches!(refusal, Refusal::Machine { .. }) {
+        if refusal.is_of_version() {
             let mut known = self.other_versions.lock();
             if known.len() < REFUSAL_LOG_CALLERS || known.contains_key(from) {
                 known.insert(from.to_owned(), (Instant::now(), refusal.to_string()));
@@ -281,15 +317,10 @@ impl IdentityCheck {
     }
 
     fn check_stranger(&self, metadata: &MetadataMap) -> Result<u64, Refusal> {
-        let own = self.own.node;
-        let format = text(metadata, FORMAT_KEY);
-        if format.parse() != Ok(WIRE_FORMAT) {
-            let format = format.to_owned();
-            return Err(Refusal::Format { own, format });
-        }
-        if !self.is_same_cluster(metadata) {
+        check_format(&self.own, metadata)?;
+        if text(metadata, CLUSTER_KEY) != self.own.cluster {
             return Err(Refusal::Cluster {
-                own,
+                own: self.own.node,
                 cluster: self.own.cluster.clone(),
                 other: text(metadata, CLUSTER_KEY).to_owned(),
             });
@@ -303,18 +334,10 @@ impl IdentityCheck {
     /// Lets a call of the cluster service in.
     ///
     /// # Errors
-    /// `PERMISSION_DENIED` when the caller belongs to another cluster, `FAILED_PRECONDITION` when its machine has
-    /// another version.
+    /// `PERMISSION_DENIED` when the caller belongs to another cluster, `FAILED_PRECONDITION` when its format or its
+    /// machine has another version.
     pub fn admit_forwarding(&self, metadata: &MetadataMap) -> Result<(), Status> {
-        if !self.is_same_cluster(metadata) {
-            let text = "this node belongs to another cluster";
-            return Err(Status::permission_denied(text));
-        }
-        Ok(check_machine(&self.own, metadata)?)
-    }
-
-    fn is_same_cluster(&self, metadata: &MetadataMap) -> bool {
-        text(metadata, CLUSTER_KEY) == self.own.cluster
+        check_forwarding(&self.own, metadata)
     }
 
     fn check(&self, metadata: &MetadataMap) -> Result<u64, Refusal> {
@@ -393,5 +416,24 @@ mod tests {
         unnamed.remove(MACHINE_KEY);
         assert!(check_machine(&own, &unnamed).is_err());
         assert_eq!(check_machine(&identity(1, 1), &unnamed), Ok(()));
+    }
+
+    #[test]
+    fn nodes_of_the_first_format_and_of_this_one_refuse_each_other() {
+        let own = identity(1, 2);
+        let raft = Caller::of_raft(&own, None).expect("printable").0;
+        let forwarding = Caller::of_forwarding(&own).expect("printable").0;
+        assert_eq!(check_format(&own, &raft), Ok(()));
+        assert!(check_forwarding(&own, &forwarding).is_ok());
+        // Format 1 looks at the format of the Raft service, and at this key of the cluster service.
+        assert_ne!(text(&raft, "quorumq-format"), "1");
+        assert_eq!(text(&forwarding, "quorumq-cluster"), "");
+        // What its nodes send.
+        let mut old = MetadataMap::new();
+        put(&mut old, "quorumq-cluster", "c").expect("printable");
+        assert!(check_forwarding(&own, &old).is_err());
+        put(&mut old, "quorumq-format", "1").expect("printable");
+        let refused = check_format(&own, &old).expect_err("another format");
+        assert!(refused.is_of_version());
     }
 }

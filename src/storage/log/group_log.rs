@@ -92,6 +92,16 @@ impl GroupLog {
         self.tail.lock().next
     }
 
+    /// The last index that is known to be durable, and the index after the last entry.
+    pub fn durable(&self) -> (u64, u64) {
+        let tail = self.tail.lock();
+        let durable = match tail.queued_bytes {
+            0 => tail.next.saturating_sub(1),
+            _ => tail.flushed.max(tail.start.saturating_sub(1)),
+        };
+        (durable, tail.next)
+    }
+
     /// Bytes of entries in memory: those not yet durable or applied, and the cache.
     pub fn bytes_in_memory(&self) -> usize {
         self.tail.lock().bytes()
@@ -235,6 +245,11 @@ impl GroupLog {
     /// # Errors
     /// When the log is closed.
     pub async fn purge(&self, upto: u64, log_id: Bytes) -> io::Result<()> {
+        let job = self.purge_job(upto, log_id);
+        self.send(job).await
+    }
+
+    fn purge_job(&self, upto: u64, log_id: Bytes) -> Job {
         let from = {
             let mut tail = self.tail.lock();
             let from = tail.start;
@@ -242,14 +257,25 @@ impl GroupLog {
             tail.purged = Some(log_id.clone());
             from
         };
-        self.send(Job::Purge {
+        Job::Purge {
             group: self.group,
             from,
             upto,
             log_id,
             tail: Arc::clone(&self.tail),
-        })
-        .await
+        }
+    }
+
+    /// As [`GroupLog::purge`], durable on return. For a thread outside of the runtime, which it blocks.
+    ///
+    /// # Errors
+    /// When the log is closed.
+    pub fn purge_blocking(&self, upto: u64, log_id: Bytes) -> io::Result<()> {
+        let job = self.purge_job(upto, log_id);
+        let sent = self.jobs.blocking_send(job);
+        sent.map_err(|_| closed())?;
+        self.sync_blocking();
+        Ok(())
     }
 
     /// Makes everything that was given to the log before this call durable: entries, truncations, purges and marks.

@@ -260,6 +260,20 @@ impl Snapshots {
         Ok(snapshot)
     }
 
+    /// Removes the current snapshot: it is none any more once this returns, also after a crash.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn discard(&self) -> io::Result<()> {
+        let discarded = self.current.lock().take();
+        if let Some(snapshot) = discarded {
+            fs::remove_file(snapshot.dir.path.join("meta"))?;
+            sync_dir(&snapshot.dir.path)?;
+            snapshot.dir.replaced.store(true, Relaxed);
+        }
+        Ok(())
+    }
+
     /// Begins (or goes on) receiving the snapshot called `id`, made of `files`. See [`Incoming::open`].
     ///
     /// # Errors

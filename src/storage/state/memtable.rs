@@ -21,6 +21,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, RwLock};
 
+use crate::base::pulse::{Phase, busy};
 use crate::machine::tables::{Change, Changes};
 
 /// Bytes of keys and values with which the active memtable is full.
@@ -141,9 +142,14 @@ impl Memtables {
     /// Waits until there is no immutable memtable.
     fn wait_written(&self) {
         let mut ended = self.ended.lock();
-        while self.pair.read().immutable.is_some() {
-            self.written.wait(&mut ended);
+        if self.pair.read().immutable.is_none() {
+            return;
         }
+        busy(Phase::StateWrite, || {
+            while self.pair.read().immutable.is_some() {
+                self.written.wait(&mut ended);
+            }
+        });
     }
 
     /// Waits until everything added before is in RocksDB.
@@ -161,6 +167,25 @@ impl Memtables {
                 self.wait_written();
                 return;
             }
+        }
+    }
+
+    /// The rows that RocksDB may not have yet, which change no more: what is added later goes elsewhere. Rows that are
+    /// older are in RocksDB. For the one who adds; waits while older rows are being written.
+    pub fn freeze(&self) -> Option<Arc<Memtable>> {
+        loop {
+            let mut pair = self.pair.write();
+            if pair.active.rows.is_empty() {
+                return pair.immutable.clone();
+            }
+            if pair.freeze() {
+                let frozen = pair.immutable.clone();
+                drop(pair);
+                self.announce();
+                return frozen;
+            }
+            drop(pair);
+            self.wait_written();
         }
     }
 
@@ -250,6 +275,15 @@ pub struct View {
 }
 
 impl View {
+    /// Rows that change no more, and no others.
+    pub fn of(frozen: Option<Arc<Memtable>>) -> View {
+        View {
+            active: Vec::new(),
+            immutable: frozen,
+            end: None,
+        }
+    }
+
     /// Where the view ends within a range that ends at `to`.
     pub fn end<'a>(&'a self, to: &'a [u8]) -> &'a [u8] {
         self.end.as_deref().unwrap_or(to)

@@ -14,6 +14,7 @@
 //! one. See `docs/spec/replication.md`, Storage.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -21,34 +22,32 @@ use std::thread::JoinHandle;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use rocksdb::checkpoint::Checkpoint;
-use rocksdb::{DBRawIterator, ReadOptions, WriteBatch};
+use rocksdb::{ReadOptions, WriteBatch};
 
 use super::generation::{self, Generation};
 use super::memtable::{Memtable, Memtables, ScanEnd};
+use super::view::{self, StateView, show_rows};
 use crate::machine::tables::{Backing, Changes};
 use crate::storage::data_dir::{self, OpenError};
+use crate::storage::diverged;
 use crate::storage::fatal::fatal;
 use crate::storage::faults::{self, Step};
 
 /// First byte of the keys that are kept for Raft.
 const RESERVED: u8 = 0;
 
-/// Rows of RocksDB that a scan looks at before it begins anew where it is: an iterator keeps files and memory from
-/// being freed.
-const STEP_ROWS: usize = 4096;
-
-/// The same in bytes of their values.
-const STEP_BYTES: usize = 16 << 20;
-
 /// A copy of the state could not be made.
 #[derive(Debug, thiserror::Error)]
 #[error("RocksDB: {0}")]
 pub struct CheckpointError(#[from] rocksdb::Error);
 
+/// Reads the reserved row of a name.
+pub type ReservedRows<'a> = dyn Fn(&[u8]) -> Result<Option<Bytes>, OpenError> + 'a;
+
 /// Makes the log durable as far as it was given to the log.
 pub type Barrier = Box<dyn Fn() + Send + Sync>;
 
-/// What the writing thread shares with the state's handle.
+/// What the threads share with the state's handle.
 struct Shared {
     /// Called before rows may become durable.
     barrier: Barrier,
@@ -158,6 +157,29 @@ impl StateDb {
         Ok(())
     }
 
+    /// Has `work` look at the state as it is now, on a thread of its own: what is written later it does not see. To be
+    /// called by the one who writes; returns when that moment is held, and `work` goes on.
+    ///
+    /// # Errors
+    /// When there is no thread for it.
+    pub fn look(&self, work: impl FnOnce(&StateView<'_>) + Send + 'static) -> io::Result<()> {
+        // The rows above RocksDB first: what is written to RocksDB meanwhile is then in both, and not in neither.
+        let recent = self.shared.memtables.freeze();
+        let shared = Arc::downgrade(&self.shared);
+        let is_current = move |generation: &Arc<Generation>| {
+            let shared = shared.upgrade();
+            shared.is_some_and(|shared| Arc::ptr_eq(generation, &shared.current.load()))
+        };
+        let generation = self.shared.current.load_full();
+        view::look(generation, recent, Box::new(is_current), work)
+    }
+
+    /// Notes, durably, that the state differs from that of the other replicas, and ends the process: the node does not
+    /// start with this directory any more.
+    pub fn give_up(&self, why: &str) -> ! {
+        diverged::give_up(&self.data, why)
+    }
+
     /// Replaces the state with the database at `replacement` (whose files must be synced), which is moved.
     ///
     /// After a crash at any point the next start sees either the old state or the new one, whole.
@@ -166,6 +188,18 @@ impl StateDb {
     /// When the replacement can't be moved or opened before the switch; the old state stays then. After the
     /// switch failures end the process.
     pub fn replace(&self, replacement: &Path) -> Result<(), OpenError> {
+        self.replace_checked(replacement, |_| Ok(()))
+    }
+
+    /// As [`StateDb::replace`], once `check` has passed the replacement by its reserved rows. Returns what it found.
+    ///
+    /// # Errors
+    /// Also when `check` says why the replacement is not wanted; the replacement is removed then.
+    pub fn replace_checked<T>(
+        &self,
+        replacement: &Path,
+        check: impl FnOnce(&ReservedRows<'_>) -> Result<T, String>,
+    ) -> Result<T, OpenError> {
         let old = self.shared.current.load_full();
         let number = old.number + 1;
         let target = generation::path(&self.data, number);
@@ -179,6 +213,17 @@ impl StateDb {
             data_dir::sync_dir(parent).map_err(|error| OpenError::io(parent, error))?;
         }
         let new = Generation::open(&self.data, number)?;
+        let rows = |name: &[u8]| match new.db.get(reserved_key(name)) {
+            Ok(row) => Ok(row.map(Bytes::from)),
+            Err(error) => Err(OpenError::database(&target, &error)),
+        };
+        let found = match check(&rows) {
+            Ok(found) => found,
+            Err(reason) => {
+                new.remove_when_unused();
+                return Err(OpenError::damaged(&target, reason));
+            }
+        };
         // The log may have given way to the new state.
         (self.shared.barrier)();
         if let Err(error) = generation::write_current(&self.data, number) {
@@ -191,7 +236,7 @@ impl StateDb {
             .memtables
             .replace(|| self.shared.current.store(new));
         old.remove_when_unused();
-        Ok(())
+        Ok(found)
     }
 }
 
@@ -245,31 +290,6 @@ impl Shared {
             return view.scan(from, end, stored, visit);
         }
     }
-}
-
-/// Shows the rows of a range until `show` returns `false`, or until one step is done: returns the key that is next.
-fn show_rows(
-    rows: &mut DBRawIterator<'_>,
-    from: &[u8],
-    end: &[u8],
-    show: &mut dyn FnMut(&[u8], &[u8]) -> bool,
-) -> Option<Vec<u8>> {
-    let (mut looked_at, mut bytes) = (0, 0);
-    rows.seek(from);
-    while let Some((key, value)) = rows.item()
-        && key < end
-    {
-        if looked_at == STEP_ROWS || bytes >= STEP_BYTES {
-            return Some(key.to_vec());
-        }
-        looked_at += 1;
-        bytes += value.len();
-        if !show(key, value) {
-            return None;
-        }
-        rows.next();
-    }
-    None
 }
 
 impl Backing for StateDb {

@@ -1,14 +1,15 @@
 //! How messages reach sessions: subscriptions, queues, groups and retained replays, and the order in which they act on
 //! one another. Each of them knows at most the queues beside itself; what takes more than one is routed here.
 
+mod portion;
+mod publish;
+
 use std::sync::Arc;
 
 use super::batch::Batch;
-use super::effect::{ApplicationMessage, Output};
+use super::fan_out::FanOuts;
 use super::match_set::MatchSets;
-use super::queue::message::Storing;
 use super::queue::{Queues, purge};
-use super::retained;
 use super::retained::replay::RetainedReplays;
 use super::schema;
 use super::schema::timer::Kind;
@@ -18,13 +19,22 @@ use super::subscriptions::{Queueing, Subscriber, SubscriptionIndex};
 use super::tables::Backing;
 use crate::base::ids::{Incarnation, LogIndex, NodeId, SessionId};
 use crate::base::proto::{command, state};
-use crate::session::delivery::{self, expires_at, remaining_s};
-use crate::session::{QoS, Sequence};
+use crate::session::Sequence;
+use crate::session::delivery;
 use crate::topic::Filter;
 
 /// Row operations that making or ending a subscription takes: its own row, those of its group and of its retained
 /// replay.
 const SUBSCRIPTION_COST: usize = 8;
+
+/// What a SUBSCRIBE has made, as far as it was applied.
+#[derive(Default)]
+pub(super) struct Made {
+    /// One entry per filter: whether it is new.
+    pub new: Vec<bool>,
+    /// Positions of those that were one too many.
+    pub refused: Vec<usize>,
+}
 
 /// Subscriptions and what follows from them.
 pub(super) struct Messaging {
@@ -33,6 +43,7 @@ pub(super) struct Messaging {
     match_sets: MatchSets,
     queues: Queues,
     groups: SharedGroups,
+    fan_outs: FanOuts,
     replays: RetainedReplays,
 }
 
@@ -43,6 +54,7 @@ impl Messaging {
             match_sets: MatchSets::default(),
             queues: Queues::default(),
             groups: SharedGroups::default(),
+            fan_outs: FanOuts::default(),
             replays: RetainedReplays::default(),
         }
     }
@@ -54,6 +66,7 @@ impl Messaging {
         self.match_sets = MatchSets::default();
         self.queues = Queues::default();
         self.groups.restore(backing);
+        self.fan_outs.restore(backing);
         self.replays.restore(backing);
     }
 
@@ -234,16 +247,42 @@ impl Messaging {
         &mut self,
         batch: &mut Batch<'_, '_>,
         session: SessionId,
-        subscriptions: Vec<command::Subscription>,
-    ) -> Option<Vec<bool>> {
+        command: command::Subscribe,
+    ) -> Option<Made> {
         let subscriber = self.index.subscriber(session)?;
-        let subscriptions = subscriptions.into_iter();
-        let mut made = Vec::new();
+        let subscriptions = command.subscriptions.into_iter();
+        let bounds = (command.max_subscriptions, command.max_groups);
+        let mut made = Made::default();
         for subscription in subscriptions.take(batch.allowance(SUBSCRIPTION_COST)) {
             batch.spend(SUBSCRIPTION_COST);
-            made.push(self.add_subscription(batch, &subscriber, subscription));
+            if self.exceeds_subscriptions(session, &subscription.filter, bounds) {
+                made.refused.push(made.new.len());
+                made.new.push(false);
+                continue;
+            }
+            let new = self.add_subscription(batch, &subscriber, subscription);
+            made.new.push(new);
         }
         Some(made)
+    }
+
+    /// Whether a subscription would be one more than the session, or one shared subscription more than the cluster, may
+    /// have; 0 is no bound.
+    fn exceeds_subscriptions(
+        &self,
+        session: SessionId,
+        filter: &str,
+        (max_subscriptions, max_groups): (u64, u64),
+    ) -> bool {
+        let is_full = max_subscriptions != 0 && self.index.filters_of(session) >= max_subscriptions;
+        if is_full && !self.index.has_subscription(session, filter) {
+            return true;
+        }
+        let is_shared = Filter::parse(filter).is_ok_and(|filter| filter.share.is_some());
+        is_shared
+            && max_groups != 0
+            && self.groups.count() >= max_groups
+            && !self.groups.has(filter)
     }
 
     /// Adds or replaces one subscription, with the retained messages it asks for; tells whether it is new.
@@ -254,16 +293,21 @@ impl Messaging {
         subscription: command::Subscription,
     ) -> bool {
         let session = subscriber.session;
+        let filter = subscription.filter;
+        let key = (session, filter.as_str());
+        let former = batch.tables.get::<schema::Subscription>(key);
         let row = state::Subscription {
             qos: subscription.qos,
             no_local: subscription.no_local,
             retain_as_published: subscription.retain_as_published,
             retain_handling: subscription.retain_handling,
             identifier: subscription.identifier,
+            after_message: match former {
+                Some(former) => former.after_message,
+                None => batch.meta.last_message().0,
+            },
         };
-        let filter = subscription.filter;
         let new = self.index.subscribe(session, &filter, &row, batch.index);
-        let key = (session, filter.as_str());
         batch.tables.put::<schema::Subscription>(key, &row);
         let queues = &mut self.queues;
         let is_shared = Filter::parse(&filter).is_ok_and(|filter| filter.share.is_some());
@@ -273,7 +317,9 @@ impl Messaging {
         }
         // Three values, two bits on the wire.
         if delivery::sends_retained(row.retain_handling as u8, new, is_shared) {
-            self.replays.start(batch, queues, subscriber, &filter, &row);
+            let fan_outs = &self.fan_outs;
+            self.replays
+                .start(batch, queues, subscriber, &filter, &row, fan_outs);
         }
         new
     }
@@ -301,79 +347,6 @@ impl Messaging {
         removed
     }
 
-    /// Whether a message would be queued although `max_queued_bytes` wait in all queues; 0 is no bound.
-    pub fn exceeds(
-        &mut self,
-        batch: &Batch<'_, '_>,
-        message: &command::PublishedMessage,
-        max_queued_bytes: u64,
-    ) -> bool {
-        if max_queued_bytes == 0 || batch.meta.queue_usage().bytes < max_queued_bytes {
-            return false;
-        }
-        let match_set = self.match_sets.of(&self.index, &message.topic);
-        let qos = QoS::from_number(message.qos);
-        let mut sessions = match_set.sessions.iter();
-        !match_set.groups.is_empty() || sessions.any(|target| target.subscriber.queues(qos))
-    }
-
-    /// Retains a message as far as it asks for it, and hands it to whoever is subscribed; tells whether anybody is.
-    pub fn publish(
-        &mut self,
-        batch: &mut Batch<'_, '_>,
-        publisher: Option<SessionId>,
-        message: command::PublishedMessage,
-    ) -> bool {
-        let expires_at = message
-            .expiry_interval_s
-            .map(|seconds| expires_at(batch.now, seconds));
-        let message = Arc::new(ApplicationMessage {
-            topic: message.topic,
-            qos: QoS::from_number(message.qos),
-            retain: message.retain,
-            payload: message.payload,
-            properties: message.properties,
-            expires_at,
-            publisher,
-        });
-        let queues = &mut self.queues;
-        let match_set = self.match_sets.of(&self.index, &message.topic);
-        self.replays
-            .replay_first(batch, queues, &match_set, &message);
-        if message.retain {
-            retained::retain(batch, &message);
-        }
-        let mut storing = Storing::new(message.clone());
-        let mut live = false;
-        let mut matched = !match_set.groups.is_empty();
-        for target in &match_set.sessions {
-            let Some(delivery) = target.delivery(&message) else {
-                continue;
-            };
-            matched = true;
-            let subscriber = &target.subscriber;
-            if subscriber.queues(delivery.qos) {
-                let (session, client_id) = (subscriber.session, &subscriber.client_id);
-                queues.enqueue(batch, session, client_id, delivery, None, &mut storing);
-            } else {
-                live = true;
-            }
-        }
-        for group in &match_set.groups {
-            self.groups.publish(batch, queues, group, &mut storing);
-        }
-        storing.store(batch);
-        if live {
-            let expiry_s = expires_at.and_then(|at| remaining_s(at, batch.now));
-            batch.outputs.push(Output::Publish {
-                message,
-                expiry_s,
-                index: batch.index,
-            });
-        }
-        matched
-    }
-
     /// What the client of a session has acknowledged.
     pub fn acknowledge(
         &mut self,
@@ -392,8 +365,13 @@ impl Messaging {
 
     /// A timer asks to go on with a retained replay.
     pub fn go_on_replaying(&mut self, batch: &mut Batch<'_, '_>, subject: &[u8]) {
-        self.replays
-            .go_on(batch, &mut self.queues, &self.index, subject);
+        self.replays.go_on(
+            batch,
+            &mut self.queues,
+            &self.index,
+            &self.fan_outs,
+            subject,
+        );
     }
 
     /// Grants what may be granted after a batch, and writes the rows of the queues it has changed.
@@ -418,7 +396,7 @@ impl Messaging {
     }
 
     #[cfg(test)]
-    pub fn set_replay_budget(&mut self, budget: retained::replay::Budget) {
+    pub fn set_replay_budget(&mut self, budget: super::retained::replay::Budget) {
         self.replays.set_budget(budget);
     }
 }

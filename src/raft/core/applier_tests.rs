@@ -1,0 +1,100 @@
+//! The thread shows the state exactly as it is after the entry that asks for it, whatever follows in the same job.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::super::apply::Look;
+use super::super::type_config::Batch;
+use super::*;
+use crate::base::ids::GROUP_ZERO;
+use crate::raft::metrics::LogMetrics;
+use crate::raft::types::NOTHING;
+use crate::storage::{LogDb, StateView};
+
+/// Writes a row per entry, and asks for a view after every third.
+struct EveryThird {
+    last: u64,
+    found: mpsc::Sender<(u64, Vec<u8>)>,
+    /// Closed when views may be read.
+    go_on: Arc<Mutex<mpsc::Receiver<()>>>,
+}
+
+impl Apply for EveryThird {
+    fn apply(&mut self, index: LogIndex, _batch: Bytes, tables: &mut Tables<'_>) {
+        self.last = index.0;
+        tables.put_bytes(vec![1, index.0 as u8], vec![0]);
+    }
+
+    fn look(&mut self) -> Option<Look> {
+        let (index, found) = (self.last, self.found.clone());
+        let go_on = Arc::clone(&self.go_on);
+        let work = move |view: &StateView<'_>| {
+            let _ = go_on.lock().recv();
+            let mut keys = Vec::new();
+            view.scan(&[1], &[2], &mut |key, _| {
+                keys.push(key[1]);
+                true
+            });
+            found.send((index, keys)).expect("the test goes on");
+        };
+        (index % 3 == 0).then(|| Box::new(work) as Look)
+    }
+
+    fn committed(&mut self, _last: LogIndex) {}
+
+    fn restored(&mut self, _backing: &dyn Backing, _last: LogIndex) {}
+}
+
+#[tokio::test]
+async fn a_view_has_the_rows_of_its_entry_and_none_of_the_next() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let counters = Arc::new(LogMetrics::default());
+    let log_db = LogDb::open(&dir.path().join("log"), Arc::clone(&counters), None);
+    let log_db = log_db.expect("an empty directory");
+    let state = Arc::new(StateDb::open(dir.path()).expect("an empty directory"));
+    let (found, finds) = mpsc::channel();
+    let (held, go_on) = mpsc::channel();
+    let apply = EveryThird {
+        last: 0,
+        found,
+        go_on: Arc::new(Mutex::new(go_on)),
+    };
+    let target = Target {
+        state: Arc::clone(&state),
+        snapshots: Arc::new(Snapshots::open(dir.path()).expect("an empty directory")),
+        log: log_db.group(GROUP_ZERO, 0).expect("an empty log"),
+        metrics: Arc::new(Metrics::new(counters)),
+        applied: watch::channel(NOTHING).0,
+        term: watch::channel(0).0,
+    };
+    let applier = StateMachineApplier::start(Box::new(apply), target).expect("a thread");
+    let entry = |index| {
+        let payload = Payload::Normal(Batch(Bytes::new()));
+        let log_id = encoding::log_id(1, index);
+        (Entry { log_id, payload }, None)
+    };
+    for entries in [(1..=7), (8..=9), (10..=20)] {
+        let entries = entries.map(entry).collect();
+        let applied = applier.ask(|done| Job::Apply { entries, done }).await;
+        applied.expect("the thread runs");
+    }
+    // Nothing is read before everything is applied.
+    drop(held);
+    let mut views: Vec<(u64, Vec<u8>)> = Vec::new();
+    while views.len() < 6 {
+        let view = finds.recv_timeout(Duration::from_secs(60));
+        views.push(view.expect("the threads run"));
+    }
+    views.sort();
+    let expected = [3u8, 6, 9, 12, 15, 18].map(|last| (last.into(), (1..=last).collect()));
+    assert_eq!(views, expected);
+    let mut last = 0;
+    state.scan(&[1], &[2], &mut |key, _| {
+        last = key[1];
+        true
+    });
+    assert_eq!(last, 20, "what follows is applied, too");
+    applier.stop().await;
+}

@@ -1,0 +1,137 @@
+//! Properties of views.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use crate::machine::tables::{Backing, Change, Changes};
+use crate::storage::{StateDb, StateView};
+
+type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// How long a thread may take that is to say something.
+const SOON: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// A batch: keys, and their values or that they go.
+    Write(Vec<(u8, Option<u8>)>),
+    /// What was written is in RocksDB.
+    Flush,
+    /// A view is taken.
+    Look,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let change = (0u8..12, prop::option::weighted(0.7, any::<u8>()));
+    let step = prop_oneof![
+        6 => prop::collection::vec(change, 1..6).prop_map(Step::Write),
+        1 => Just(Step::Flush),
+        2 => Just(Step::Look),
+    ];
+    prop::collection::vec(step, 1..40)
+}
+
+fn write(state: &StateDb, model: &mut Rows, changes: &[(u8, Option<u8>)]) {
+    let mut batch = Changes::new();
+    for (key, value) in changes {
+        let key = vec![1, *key];
+        match value {
+            Some(value) => {
+                let value = vec![*value; 1 + usize::from(*value)];
+                let change = match model.contains_key(&key) || batch.contains_key(&key) {
+                    true => Change::Put(value.clone().into()),
+                    false => Change::New(value.clone().into()),
+                };
+                batch.insert(key, change);
+            }
+            None => {
+                batch.insert(key, Change::Delete);
+            }
+        }
+    }
+    for (key, change) in &batch {
+        match change.value() {
+            Some(value) => model.insert(key.clone(), value.to_vec()),
+            None => model.remove(key),
+        };
+    }
+    state.write(batch, &[]);
+}
+
+fn rows(view: &StateView<'_>) -> Rows {
+    let mut rows = Rows::new();
+    view.scan(&[1], &[2], &mut |key, value| {
+        rows.insert(key.to_vec(), value.to_vec());
+        true
+    });
+    for (key, value) in &rows {
+        assert_eq!(view.get(key).as_deref(), Some(&value[..]));
+    }
+    rows
+}
+
+/// Takes a view, which is read when the sender says so, and not before.
+fn look(state: &StateDb) -> (mpsc::Sender<()>, mpsc::Receiver<Rows>) {
+    let (read, may_read) = mpsc::channel();
+    let (found, finds) = mpsc::channel();
+    let work = move |view: &StateView<'_>| {
+        may_read.recv().expect("the test goes on");
+        found.send(rows(view)).expect("the test goes on");
+    };
+    state.look(work).expect("a thread");
+    (read, finds)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Whatever is written later, and wherever the rows were when the view was taken.
+    #[test]
+    fn a_view_shows_the_state_of_its_moment(steps in steps()) {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let state = StateDb::open(dir.path()).expect("an empty directory");
+        let mut model = Rows::new();
+        let mut views = Vec::new();
+        for step in &steps {
+            match step {
+                Step::Write(changes) => write(&state, &mut model, changes),
+                Step::Flush => state.flush(),
+                Step::Look => views.push((look(&state), model.clone())),
+            }
+        }
+        for ((read, found), expected) in views {
+            read.send(()).expect("the thread waits");
+            let found = found.recv_timeout(SOON).expect("the thread reads");
+            prop_assert_eq!(found, expected);
+        }
+    }
+}
+
+#[test]
+fn a_view_is_not_needed_when_its_database_is_replaced_or_closed() {
+    for replaces in [true, false] {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let state = StateDb::open(dir.path()).expect("an empty directory");
+        write(&state, &mut Rows::new(), &[(1, Some(1))]);
+        let copy = dir.path().join("copy");
+        state.checkpoint(&copy).expect("a copy");
+        let (changed, has_changed) = mpsc::channel();
+        let (says, said) = mpsc::channel();
+        let work = move |view: &StateView<'_>| {
+            says.send(view.is_needed()).expect("the test goes on");
+            has_changed.recv().expect("the test goes on");
+            says.send(view.is_needed()).expect("the test goes on");
+        };
+        state.look(work).expect("a thread");
+        assert!(said.recv_timeout(SOON).expect("the thread runs"));
+        match replaces {
+            true => state.replace(&copy).expect("a copy"),
+            false => drop(state),
+        }
+        changed.send(()).expect("the thread waits");
+        assert!(!said.recv_timeout(SOON).expect("the thread runs"));
+    }
+}

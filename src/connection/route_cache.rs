@@ -25,8 +25,8 @@ const ENTRY_BYTES: usize = 64;
 /// message by the same route.
 #[derive(Debug, Default)]
 pub(super) struct RouteCache {
-    /// Positions in `routes`. The hash is fast and not seeded: topics that a client chooses to collide are as few as fit,
-    /// and cost its own messages some microseconds.
+    /// Positions in `routes`. The hash is fast and not seeded: topics that a client makes collide are few and cost its
+    /// own messages some microseconds.
     topics: FxHashMap<Box<str>, usize>,
     /// `None` where the route has become large.
     routes: Vec<Option<Route>>,

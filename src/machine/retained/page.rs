@@ -1,11 +1,12 @@
 //! The next retained messages of a replay, as many as one batch may look at.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 
 use crate::base::ids::SessionId;
 use crate::base::proto::state;
 use crate::machine::batch::Batch;
-use crate::machine::schema::{self, Range};
+use crate::machine::schema::{self, Range, ReplayedTopic};
 use crate::topic::walk;
 
 /// Where a page ends.
@@ -96,4 +97,23 @@ pub(super) fn is_owed(
 ) -> bool {
     let is_own = replay.no_local && row.publisher == session.0;
     row.qos > 0 && !is_own && row.index <= replay.index
+}
+
+/// The first topics of a replay, from where it goes on, whose message is in the queue already.
+pub(super) fn replayed_topics(
+    batch: &Batch<'_, '_>,
+    (session, number): (SessionId, u64),
+    replay: &state::RetainedReplay,
+    most: usize,
+) -> BTreeSet<String> {
+    let mut topics = BTreeSet::new();
+    if replay.replayed_topics == 0 {
+        return topics;
+    }
+    let range = ReplayedTopic::from(session, number, &replay.from);
+    batch.tables.scan(&range, |(.., topic), _| {
+        topics.insert(topic.to_owned());
+        topics.len() < most
+    });
+    topics
 }

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::page::{Page, PageLimits};
+use super::page::{Page, PageLimits, replayed_topics};
 use super::publication::Publication;
 use crate::base::ids::SessionId;
 use crate::base::limits;
@@ -486,23 +486,4 @@ fn purge(batch: &mut Batch<'_, '_>, id: ReplayId) {
     } else {
         batch.tables.delete::<schema::RetainedReplay>(id);
     }
-}
-
-/// The first topics of a replay, from where it goes on, whose message is in the queue already.
-fn replayed_topics(
-    batch: &Batch<'_, '_>,
-    (session, number): ReplayId,
-    replay: &state::RetainedReplay,
-    most: usize,
-) -> BTreeSet<String> {
-    let mut topics = BTreeSet::new();
-    if replay.replayed_topics == 0 {
-        return topics;
-    }
-    let range = ReplayedTopic::from(session, number, &replay.from);
-    batch.tables.scan(&range, |(.., topic), _| {
-        topics.insert(topic.to_owned());
-        topics.len() < most
-    });
-    topics
 }

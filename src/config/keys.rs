@@ -216,7 +216,8 @@ config! {
         outbox_full: OutboxPolicy = OutboxPolicy::Disconnect, "";
         /// Sessions of the whole cluster; the CONNECT of one more client is refused with reason 0x97 (quota exceeded).
         max_sessions: u64 = 1_000_000, "sessions", 1..=u64::MAX;
-        /// Subscriptions of one session; the SUBSCRIBE of one more filter is answered with reason 0x97 (quota exceeded).
+        /// Subscriptions of one session; the SUBSCRIBE of one more filter is answered with reason 0x97 (quota
+        /// exceeded).
         max_subscriptions: u64 = 10_000, "subscriptions", 1..=u64::MAX;
         /// Shared subscriptions of the whole cluster: pairs of a share name and a filter, however many subscribers each
         /// has. The SUBSCRIBE that would make one more gets the same answer.
@@ -318,8 +319,8 @@ config! {
     /// all nodes when the cluster could not lose one more voter without it. With a quarter of the reserve left, or 512
     /// MiB if that is less, the node stops.
     disk: DiskConfig {
-        /// The reserve as a share of the volume: 256 MiB at least (half of a volume that is smaller than 512 MiB), and at
-        /// most `disk.reserve_bytes`. 0: the disk is not watched.
+        /// The reserve as a share of the volume: 256 MiB at least (half of a volume that is smaller than 512 MiB), and
+        /// at most `disk.reserve_bytes`. 0: the disk is not watched.
         reserve_percent: u64 = 5, "%", 0..=99;
         /// The most that is reserved, whatever the volume's size.
         reserve_bytes: u64 = 2_147_483_648, "bytes", 0..=u64::MAX;

@@ -137,7 +137,6 @@ impl Inbox {
     }
 
     /// Has messages of a batch delivered, from where it was left. Returns whether that was the last portion.
-
     fn deliver_next<'m>(
         self: &Arc<Self>,
         progress: &mut Progress,

@@ -96,6 +96,10 @@ impl Entry {
 }
 
 /// One command of a proposal.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one at a time, and a box would cost an allocation per command"
+)]
 pub(super) enum Decoded {
     Known(Kind),
     /// A kind that a newer version knows.

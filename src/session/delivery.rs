@@ -22,6 +22,10 @@ const FEW_IDENTIFIERS: usize = 16;
 pub struct Identifiers {
     found: SmallVec<[u32; 2]>,
     /// Those found, once they are many. Clients choose them, so they are hashed with a random seed.
+    #[expect(
+        clippy::box_collection,
+        reason = "few have one, and routes hold many of these"
+    )]
     known: Option<Box<HashSet<u32>>>,
 }
 

@@ -5,8 +5,8 @@
 //! the name with the interned ones once and allocates nothing (up to 16 levels). The order of visits
 //! depends on the filters alone: exact first, then the tree, subscribers of one filter by key.
 //!
-//! Invariant: all tables hash with a random seed. Clients choose filters, and with them level names and which nodes have
-//! edges; with a fixed hash they could choose ones that all collide.
+//! Invariant: all tables hash with a random seed. Clients choose filters, and with them level names and which nodes
+//! have edges; with a fixed hash they could choose ones that all collide.
 
 use std::collections::HashMap;
 

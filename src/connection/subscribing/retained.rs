@@ -99,8 +99,8 @@ struct Replays {
 type ReplayId = (Arc<str>, u64);
 
 impl RetainedReplays {
-    /// A SUBSCRIBE was applied as the log entry `index`: its subscriptions, each with whether it is new. What it asks for
-    /// begins with [`RetainedReplays::acknowledged`].
+    /// A SUBSCRIBE was applied as the log entry `index`: its subscriptions, each with whether it is new. What it asks
+    /// for begins with [`RetainedReplays::acknowledged`].
     pub(super) fn subscribed(
         &mut self,
         request_id: RequestId,

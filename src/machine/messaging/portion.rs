@@ -45,15 +45,15 @@ impl Portion<'_> {
         position: &mut Position,
     ) -> bool {
         if !position.groups {
-            if !self.to_sessions(batch, storing, position) {
+            if !self.enqueue_for_sessions(batch, storing, position) {
                 return false;
             }
             position.groups = true;
         }
-        self.to_groups(batch, storing, position)
+        self.enqueue_for_groups(batch, storing, position)
     }
 
-    fn to_sessions(
+    fn enqueue_for_sessions(
         &mut self,
         batch: &mut Batch<'_, '_>,
         storing: &mut Storing,
@@ -108,7 +108,7 @@ impl Portion<'_> {
         row.is_some_and(|row| session::is_away_since_before(&row, self.publication.index))
     }
 
-    fn to_groups(
+    fn enqueue_for_groups(
         &mut self,
         batch: &mut Batch<'_, '_>,
         storing: &mut Storing,

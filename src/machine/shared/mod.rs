@@ -1,10 +1,11 @@
 //! Shared subscriptions: every share name with its filter is a group, and every message for it goes to one member
 //! (MQTT 5, 4.8.2).
 //!
-//! A member gets a message when it can be sent it at once: it has a connection, and its client's receive maximum and its
-//! queue have room. When no member can, the message waits with the group. Members take turns in the order of their sessions. What
-//! a member was sent with QoS 1 and has not acknowledged goes back to the front of the group when its connection ends
-//! and another member is connected, or when its session ends; QoS 2 under way stays with its session `[MQTT-4.8.2-5]`.
+//! A member gets a message when it can be sent it at once: it has a connection, and its client's receive maximum and
+//! its queue have room. When no member can, the message waits with the group. Members take turns in the order of their
+//! sessions. What a member was sent with QoS 1 and has not acknowledged goes back to the front of the group when its
+//! connection ends and another member is connected, or when its session ends; QoS 2 under way stays with its session
+//! `[MQTT-4.8.2-5]`.
 
 mod group;
 mod purge;

@@ -86,8 +86,8 @@ fn a_batch_looks_at_so_many_rows_whatever_is_subscribed() {
     let subscriptions = vec![subscribe("r/+", 1, 0), subscribe("+/7", 1, 0)];
     let outputs = replica.run(subscriptions);
     assert_eq!(payloads(&outputs), ["r0", "r1", "r2"]);
-    // The replays go on in the order in which they are due, that which has had nothing first; other commands are done in
-    // between.
+    // The replays go on in the order in which they are due, that which has had nothing first; other commands are done
+    // in between.
     let outputs = replica.run(vec![publish("r/9", 1, "live", false)]);
     assert_eq!(payloads(&outputs), ["r7", "live"]);
     assert_eq!(payloads(&replica.pass(1)), ["r3", "r4", "r5"]);

@@ -1,6 +1,6 @@
 //! P12: a full disk is a clear message, and nothing that was acknowledged is lost; a disk that is about to be full takes
-//! no more writes until there is room again. Needs the right to mount a small
-//! file system in memory; without it the test is skipped, which fails it.
+//! no more writes until there is room again. Needs the right to mount a small file system in memory; without it the
+//! test is skipped, which fails it.
 
 use cluster_tests::cluster::{Cluster, Plan};
 use cluster_tests::skip::skip;
@@ -37,6 +37,8 @@ impl Drop for SmallDisk {
 fn a_full_disk_loses_nothing_acknowledged() {
     let mut cluster = Cluster::prepare(Plan {
         size: 1,
+        // Without the guard, so that it really gets full.
+        extra: "[disk]\nreserve_percent = 0\n".into(),
         ..Plan::default()
     });
     let Some(_disk) = SmallDisk::mount(&cluster.nodes[0].data, 96) else {
@@ -121,6 +123,8 @@ fn a_disk_that_fills_up_refuses_writes_until_there_is_room() {
     cluster.start_node(0);
     cluster.wait_ready();
     let mut client = StoreClient::connected("filler", cluster.mqtt(0));
+    // Durable sessions are not opened while the disk is low.
+    let mut reader = StoreClient::connected("reader", cluster.mqtt(0));
     let value = |number: u32| number.to_be_bytes().repeat(50_000);
     let mut acknowledged = 0;
     let refusal = loop {
@@ -146,7 +150,6 @@ fn a_disk_that_fills_up_refuses_writes_until_there_is_room() {
     );
     let told = node.get("/readyz?verbose").expect("it answers").body;
     assert!(told.to_lowercase().contains("disk"), "/readyz says: {told}");
-    let mut reader = StoreClient::connected("reader", cluster.mqtt(0));
     for number in [0, acknowledged - 1] {
         reader.expect(
             &Request::get(format!("disk/{number}")),

@@ -21,6 +21,9 @@ use crate::raft::core::type_config::{NodeInfo, TypeConfig};
 use crate::raft::transport::channels::ChannelPool;
 use crate::raft::types::{ChangeError, NotLeader};
 
+/// Between two attempts to write a change while this leader takes none.
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+
 /// Longest pause in the progress of a node that catches up.
 const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(120);
 /// Entries a learner may be behind to become a voter: what a busy cluster writes in a few milliseconds.
@@ -91,6 +94,12 @@ impl Changes {
         self.transfer.run(None).await
     }
 
+    /// Whether this replica takes itself for the leader.
+    fn leads(&self) -> bool {
+        let leader = self.roster.leader();
+        leader.is_some_and(|(leader, _)| leader == self.own())
+    }
+
     fn own(&self) -> u64 {
         self.channels.identity().node.0
     }
@@ -112,7 +121,17 @@ impl Changes {
         change: ChangeMembers<u64, NodeInfo>,
         retain: bool,
     ) -> Result<(), ChangeError> {
-        let changed = self.core.change_membership(change, retain);
+        // A leader that was made just now takes changes once its first entry is committed; until then it names nobody.
+        let changed = async {
+            loop {
+                match self.core.change_membership(change.clone(), retain).await {
+                    Err(error) if self.leads() && error.forward_to_leader().is_some() => {
+                        tokio::time::sleep(RETRY_INTERVAL).await;
+                    }
+                    other => return other,
+                }
+            }
+        };
         match tokio::time::timeout(CHANGE_TIMEOUT, changed).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(change_error(error)),

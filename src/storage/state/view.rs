@@ -48,7 +48,7 @@ pub fn look(
     let (taken, is_taken) = mpsc::channel();
     let look = move || {
         let view = StateView {
-            snapshot: generation.db.snapshot(),
+            snapshot: generation.db().snapshot(),
             recent,
             generation: &generation,
             is_current: &*is_current,

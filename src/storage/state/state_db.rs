@@ -27,6 +27,7 @@ use rocksdb::{ReadOptions, WriteBatch};
 use super::generation::{self, Generation};
 use super::memtable::{Memtable, Memtables, ScanEnd};
 use super::view::{self, StateView, show_rows};
+use crate::base::pulse::{Phase, wait};
 use crate::machine::tables::{Backing, Changes};
 use crate::storage::data_dir::{self, OpenError};
 use crate::storage::diverged;
@@ -260,7 +261,8 @@ impl Shared {
     }
 
     fn stored(&self, key: &[u8]) -> Option<Bytes> {
-        match self.current.load().db().get_pinned(key) {
+        let current = self.current.load();
+        match wait(Phase::StateRead, || current.db().get_pinned(key)) {
             Ok(value) => value.map(|value| Bytes::copy_from_slice(&value)),
             Err(error) => fatal("reading the state", &error),
         }

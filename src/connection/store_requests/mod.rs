@@ -14,6 +14,7 @@ use super::end::Ended;
 use super::requests::Request;
 use super::route_cache::RouteCache;
 use crate::base::hlc::Hlc;
+use crate::base::ids::SessionId;
 use crate::base::proto::command::{KeyNotify, command::Kind};
 use crate::codec::{PacketId, Property, Publish, PublishPropertiesBuf, QoS, ReasonCode};
 use crate::machine::effect::{Change, Reply as MachineReply};
@@ -215,7 +216,8 @@ impl StoreRequests {
         if let Some(properties) =
             properties(Some(&request.correlation_data), status, reply.timestamp())
         {
-            let message = message(&request.response_topic, properties.raw(), &payload);
+            let asker = context.session;
+            let message = message(asker, &request.response_topic, properties.raw(), &payload);
             let router = &context.broker.services.router;
             // The store is the publisher, so a No Local subscription of the requester gets the answer, too.
             let route = self
@@ -269,7 +271,7 @@ impl StoreRequests {
         let Some(properties) = properties(None, None, Some(version)) else {
             return Ok(());
         };
-        let message = message(&topic, properties.raw(), &payload);
+        let message = message(context.session, &topic, properties.raw(), &payload);
         let router = &context.broker.services.router;
         match router.deliver_to(&context.mailbox, &message) {
             Ok(()) => {}
@@ -353,9 +355,14 @@ fn read(context: &mut Context, query: Query, request: StoreRequest) -> Flow {
 }
 
 /// A message of the store's own.
-fn message<'a>(topic: &'a str, properties: &'a [u8], payload: &'a [u8]) -> Message<'a> {
+fn message<'a>(
+    asker: SessionId,
+    topic: &'a str,
+    properties: &'a [u8],
+    payload: &'a [u8],
+) -> Message<'a> {
     Message {
-        publisher: None,
+        publisher: Some(asker),
         qos: QoS::AtLeastOnce,
         retain: false,
         topic,

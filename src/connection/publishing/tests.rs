@@ -232,7 +232,7 @@ fn a_slow_subscriber_slows_down_whose_messages_go_through_the_log() {
     let payload = vec![0; limits::PUBLISHER_UNACKNOWLEDGED_BYTES / 2];
     let mut large = publish(QoS::AtLeastOnce, true);
     large.payload = &payload;
-    let mut publish = |client: &mut Client| {
+    let publish = |client: &mut Client| {
         let Client {
             context,
             publishing,

@@ -160,10 +160,17 @@ impl SnapshotReceiver {
         database: PathBuf,
         turn: OwnedMutexGuard<()>,
     ) -> JoinHandle<Installed> {
-        let installing = (self.install)(vote, meta, database);
+        let installing = (self.install)(vote, meta, database.clone());
         tokio::spawn(async move {
             let _turn = turn;
-            installing.await
+            let installed = installing.await;
+            if installed.is_ok() {
+                // It is still there if the core did not want it: its leader is none any more, or it is older than what
+                // this replica has. It may be gigabytes.
+                let removed = tokio::task::spawn_blocking(move || Snapshots::forget(&database));
+                removed.await.map_err(internal)?;
+            }
+            installed
         })
     }
 }

@@ -100,4 +100,7 @@ async fn an_installation_keeps_its_files_when_the_sender_is_gone() {
         last = step.expect("all is well").step;
     }
     assert!(matches!(last, Some(Step::Finished(_))));
+    for ignored in [database, other] {
+        assert!(!ignored.exists(), "nobody wanted it");
+    }
 }

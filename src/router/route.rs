@@ -174,6 +174,11 @@ impl Route {
         worst
     }
 
+    /// Whether connections of this node get messages with QoS 1 or 2 straight.
+    pub fn has_waited_for(&self) -> bool {
+        self.waited_for().next().is_some()
+    }
+
     /// Connections that get messages with QoS 1 or 2 straight.
     fn waited_for(&self) -> impl Iterator<Item = &LocalSubscriber> {
         let all = self.local();

@@ -20,6 +20,7 @@ use crate::codec::{PacketId, Publish, QoS, ReasonCode};
 use crate::machine::effect::Reply;
 use crate::mailbox::RequestId;
 use crate::mailbox::back_pressure::BackPressureState;
+use crate::router::Route;
 use crate::telemetry::labels::{DisconnectReason, DropReason};
 use aliases::TopicAliases;
 use exchanges::Exchanges;
@@ -163,24 +164,24 @@ impl Publishing {
             if is_stored(publish) && context.refuses_write() {
                 return refuse_stored(context, publish.qos, packet_id, DISK_LOW);
             }
+            // Who has no queue gets it straight when it is applied.
+            let router = &context.broker.services.router;
+            let route = routes.current(router, topic, Some(context.session));
+            let is_waited_for = route.has_waited_for();
+            if !client_is_behind && is_held_back(exchanges, context, &route, is_waited_for) {
+                return Ok(Flow::Retry);
+            }
             let flow = exchanges.propose(context, topic, publish);
             if flow == Flow::Continue {
                 exchanges.begin(packet_id, publish.qos);
             }
             return Ok(flow);
         };
-        // A client that is behind must be read all the same: two clients may wait for each other's acknowledgements.
-        let back_pressure = route.back_pressure();
-        let is_throttled =
-            !client_is_behind && exchanges.is_throttled(back_pressure, route.has_remote());
         if !self.has_routing_lease {
             return Ok(context.await_routing_lease());
         }
-        if is_throttled {
-            // Otherwise an acknowledgement of its own is deferred, and its release wakes the connection.
-            if back_pressure == BackPressureState::Full {
-                route.await_room(&context.mailbox);
-            }
+        // A client that is behind must be read all the same: two clients may wait for each other's acknowledgements.
+        if !client_is_behind && is_held_back(exchanges, context, &route, route.has_remote()) {
             return Ok(Flow::Retry);
         }
         exchanges.begin(packet_id, publish.qos);
@@ -255,6 +256,23 @@ impl Publishing {
 fn count_refused_topic(context: &Context) {
     let dropped = &context.broker.metrics.messages_dropped;
     dropped.of(DropReason::TopicRefused).increment();
+}
+
+/// Whether a message is not read yet because its subscribers have no room. Then the client is read again when they
+/// have, or when there is more to acknowledge. See [`Exchanges::is_throttled`].
+fn is_held_back(
+    exchanges: &Exchanges,
+    context: &Context,
+    route: &Route,
+    is_outdated: bool,
+) -> bool {
+    let back_pressure = route.back_pressure();
+    let is_throttled = exchanges.is_throttled(back_pressure, is_outdated);
+    // Otherwise an acknowledgement of its own is under way, and wakes the connection.
+    if is_throttled && back_pressure == BackPressureState::Full {
+        route.await_room(&context.mailbox);
+    }
+    is_throttled
 }
 
 /// Whether a message that goes through the log adds to what is stored. One that deletes a retained message makes room.

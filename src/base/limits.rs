@@ -109,6 +109,10 @@ pub const ITEMS_AT_LEAST: usize = 16;
 /// of the entry have done: more than nearly every one has, so that nearly none needs a continuation.
 pub const QUEUES_AT_LEAST: usize = 32;
 
+/// Messages of a full queue that make room for a new one in any case, however much others of the log entry have done.
+/// Where more would have to, the new one is dropped as well.
+pub const DROPS_AT_LEAST: usize = 4;
+
 /// Messages that are still to go into queues at once, of all topics: some minutes of work. Above it, further ones with
 /// many receivers are refused, or they would wait longer and longer.
 pub const FAN_OUTS: usize = 16_384;

@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 use super::batch::Batch;
 use super::effect::{ApplicationMessage, DropReason, Output};
 use super::queue::message::{self, Storing};
-use super::queue::{Queues, drop_policy};
+use super::queue::{DROP_COST, Queues, drop_policy, most_drops};
 use super::schema;
 use super::schema::timer::Kind;
 use super::subscriptions::Subscriber;
@@ -248,6 +248,7 @@ impl SharedGroups {
 
     /// Drops waiting messages as the group's bounds ask for; `false` when the new one is to be dropped.
     fn make_room(&mut self, batch: &mut Batch<'_, '_>, filter: &Arc<str>, size: u32) -> bool {
+        let mut left = most_drops(batch);
         loop {
             let Some(group) = self.by_filter.get_mut(filter) else {
                 return false;
@@ -262,10 +263,12 @@ impl SharedGroups {
             row.dropped += 1;
             let keeps_old = drop_policy(row.drop_policy) != DropPolicy::Oldest;
             let hopeless = keeps_old || u64::from(size) > row.max_bytes || row.messages == 0;
-            if hopeless {
+            if hopeless || left == 0 {
                 self.put_row(batch, filter);
                 return false;
             }
+            left -= 1;
+            batch.spend(DROP_COST);
             match self.take_waiting(batch, filter, 1).pop() {
                 Some(oldest) => message::release(batch, oldest.message),
                 None => return false,

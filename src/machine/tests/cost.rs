@@ -1,7 +1,7 @@
 //! Whatever a batch is asked to do, it does no more than a fixed number of row operations; what is left follows in
 //! later batches. Each command and timer at its worst.
 
-use super::queues::{assert_empty, durable, message, publish, rows, rows_of, subscribe};
+use super::queues::{assert_empty, durable, message, publish, rows, rows_of, sent, subscribe};
 use super::{INCARNATION, NODE, Replica, close, open, proposal, set, with_will};
 use crate::base::ids::{CLUSTER, Incarnation, NodeId};
 use crate::base::limits;
@@ -405,4 +405,102 @@ fn nodes_that_own_nothing_are_left_alone() {
     replica.apply(vec![proposal(NodeId(2), Incarnation(9), 1, Vec::new())]);
     assert_eq!(rows::<schema::EndedIncarnation>(&replica), 0);
     assert_eq!(replica.settle_cheaply().1, 0);
+}
+
+/// A queue that holds `MANY` bytes at most, in any number of messages.
+fn bounded_by_bytes() -> command::QueueBounds {
+    command::QueueBounds {
+        max_messages: u64::MAX,
+        max_bytes: MANY as u64,
+        ..super::queues::BOUNDS
+    }
+}
+
+/// Messages of one byte that fill a queue or a group; the last batches drop as many as they add.
+fn fill_with_tiny_messages(replica: &mut Replica) {
+    replica.run_all(vec![publish("t", 1, ""); MANY]);
+    let usage = replica.machine.queue_usage();
+    assert_eq!((usage.messages, usage.bytes), (MANY as u64, MANY as u64));
+    for _ in 0..4 {
+        replica.run(vec![publish("t", 1, ""); TOGETHER]);
+        replica.check_cost();
+    }
+    assert_eq!(replica.machine.queue_usage(), usage);
+}
+
+/// Large messages come until one of them is in; each makes some of the room that it needs.
+fn make_room_for_a_large_message(replica: &mut Replica) {
+    let payload = "x".repeat(MANY / 2);
+    let mut tries = 0;
+    loop {
+        let before = replica.machine.queue_usage();
+        replica.run(vec![publish("t", 1, &payload)]);
+        replica.check_cost();
+        tries += 1;
+        let after = replica.machine.queue_usage();
+        if after.bytes > after.messages {
+            break;
+        }
+        assert!(after.bytes < before.bytes, "it goes on");
+    }
+    assert!(tries > 1, "not all at once");
+}
+
+#[test]
+fn a_full_queue_of_tiny_messages_makes_room_for_large_ones() {
+    let mut replica = Replica::new();
+    replica.present(command::OpenSession {
+        bounds: Some(bounded_by_bytes()),
+        ..durable("a", 1, 1)
+    });
+    replica.run(vec![subscribe("a", 1, "t", 1), close("a", 1)]);
+    fill_with_tiny_messages(&mut replica);
+    make_room_for_a_large_message(&mut replica);
+    // Whoever drops in an entry that has done enough already drops few.
+    let payload = "x".repeat(MANY / 4);
+    replica.run(vec![publish("t", 1, &payload); TOGETHER]);
+    replica.check_cost();
+}
+
+#[test]
+fn a_full_group_of_tiny_messages_makes_room_for_large_ones() {
+    let mut replica = Replica::new();
+    replica.present(command::OpenSession {
+        bounds: Some(bounded_by_bytes()),
+        ..durable("a", 1, 1)
+    });
+    replica.run(vec![subscribe("a", 1, "$share/g/t", 1), close("a", 1)]);
+    fill_with_tiny_messages(&mut replica);
+    make_room_for_a_large_message(&mut replica);
+}
+
+#[test]
+fn a_queue_of_messages_that_have_expired() {
+    let mut replica = Replica::new();
+    let bounds = command::QueueBounds {
+        max_messages: u64::MAX,
+        ..super::queues::BOUNDS
+    };
+    let opened = |connection| command::OpenSession {
+        bounds: Some(bounds),
+        ..durable("a", connection, 1)
+    };
+    replica.present(opened(1));
+    replica.run(vec![subscribe("a", 1, "t", 1), close("a", 1)]);
+    let expiring = Kind::Publish(command::Publish {
+        message: Some(command::PublishedMessage {
+            expiry_interval_s: Some(1),
+            ..message("t", 1, "x")
+        }),
+        ..Default::default()
+    });
+    replica.run_all(vec![expiring; MANY]);
+    replica.run(vec![publish("t", 1, "stays")]);
+    replica.now += 5_000;
+    let mut outputs = replica.run(vec![Kind::OpenSession(opened(2))]);
+    replica.check_cost();
+    outputs.extend(replica.settle_cheaply().0);
+    let came = sent(&outputs);
+    assert_eq!(came, [(MANY as u64 + 1, false, "stays".to_owned())]);
+    assert_eq!(rows::<schema::Entry>(&replica), 1);
 }

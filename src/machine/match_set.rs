@@ -35,6 +35,11 @@ struct Matching {
 }
 
 impl MatchedSession {
+    /// How many of its subscriptions match.
+    pub fn subscriptions(&self) -> usize {
+        self.matches.len()
+    }
+
     /// What the session gets of the message, if anything: with the number that the message has in queues, only by
     /// subscriptions that were there when it was published; without, it is published now.
     pub fn delivery(

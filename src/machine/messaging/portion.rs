@@ -21,6 +21,13 @@ use crate::session::delivery::Delivery;
 /// of a message which makes room.
 pub(super) const QUEUE_COST: usize = 6;
 
+/// Subscriptions of one session that match a message and take as long to be merged, and their identifiers to be
+/// stored, as putting the message into a queue does.
+const MERGED_PER_QUEUE: usize = 256;
+
+/// Retained replays of one session that take as long to be looked at before a message as putting it into a queue does.
+const REPLAYS_PER_QUEUE: usize = 2;
+
 /// One go with one message.
 pub(super) struct Portion<'a> {
     pub queues: &'a mut Queues,
@@ -28,8 +35,12 @@ pub(super) struct Portion<'a> {
     pub replays: &'a mut RetainedReplays,
     pub match_set: &'a MatchSet,
     pub publication: &'a Publication,
-    /// Queues that it may still go into.
-    pub left: usize,
+    /// Queues that it may go into. One that takes longer than most counts as several.
+    pub most: usize,
+    /// How much of that it has used.
+    pub used: usize,
+    /// The first queue is served whatever it takes, or there would be no end.
+    pub must_go_on: bool,
     /// Somebody gets the message, as far as it was looked.
     pub matched: bool,
     /// Somebody gets the message straight to its connection, as far as it was looked.
@@ -60,6 +71,7 @@ impl Portion<'_> {
         position: &mut Position,
     ) -> bool {
         let sessions = &self.match_set.sessions;
+        let looks_at_replays = self.publication.concerns_replays(&storing.message);
         let has_it = |target: &MatchedSession| target.subscriber.session <= position.session;
         let from = match position.session.0 {
             0 => 0,
@@ -73,14 +85,19 @@ impl Portion<'_> {
             let queued = delivery.filter(|delivery| subscriber.queues(delivery.qos));
             self.matched |= is_matched;
             self.live |= is_matched && queued.is_none();
-            let has_replays = self.replays.has(session);
+            let replays = match looks_at_replays {
+                true => self.replays.of_session(session),
+                false => 0,
+            };
+            let has_replays = replays > 0;
             if queued.is_none() && !has_replays {
                 continue;
             }
-            if self.left == 0 {
+            let matches = target.subscriptions();
+            let weight = 1 + matches / MERGED_PER_QUEUE + replays.min(matches) / REPLAYS_PER_QUEUE;
+            if !self.use_up(weight) {
                 return false;
             }
-            self.left -= 1;
             position.session = session;
             if has_replays {
                 let (queues, message) = (&mut *self.queues, &storing.message);
@@ -95,6 +112,16 @@ impl Portion<'_> {
                     .enqueue(batch, session, client_id, delivery, None, storing);
             }
         }
+        true
+    }
+
+    /// Uses up what a queue takes of what this go may do; `false` when that is too much.
+    fn use_up(&mut self, weight: usize) -> bool {
+        let is_first = self.must_go_on && self.used == 0;
+        if !is_first && self.used + weight > self.most {
+            return false;
+        }
+        self.used += weight;
         true
     }
 
@@ -121,13 +148,12 @@ impl Portion<'_> {
         };
         self.matched |= from < groups.len();
         for (number, group) in groups.iter().enumerate().skip(from) {
-            if self.left == 0 {
+            if !self.use_up(1) {
                 if let Some(last) = number.checked_sub(1).and_then(|last| groups.get(last)) {
                     position.group = last.to_string();
                 }
                 return false;
             }
-            self.left -= 1;
             let number = self.publication.number;
             self.groups
                 .publish(batch, self.queues, group, storing, number);

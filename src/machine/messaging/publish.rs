@@ -72,9 +72,9 @@ impl Messaging {
         let most = batch.queues(QUEUE_COST);
         let mut storing = Storing::new(message.clone());
         let mut position = Position::default();
-        let mut portion = self.portion(&match_set, &publication, most);
+        let mut portion = self.portion(&match_set, &publication, most, false);
         let is_done = is_next && portion.hand_out(batch, &mut storing, &mut position);
-        let used = most - portion.left;
+        let used = portion.used;
         let (mut matched, mut live) = (portion.matched, portion.live);
         batch.spend_queues(used, QUEUE_COST);
         if !is_done {
@@ -121,8 +121,9 @@ impl Messaging {
         let proposer = batch.node;
         // Others that are due get something of what timers may do.
         let most = (batch.allowance(QUEUE_COST) / 2).max(1);
-        let mut left = most;
+        let mut all_used = 0;
         while let Some(id) = next {
+            let left = most.saturating_sub(all_used);
             if left == 0 {
                 fan_out::set_timer(batch, id);
                 break;
@@ -133,7 +134,7 @@ impl Messaging {
             // What is dropped is counted where it was published.
             batch.node = NodeId(row.node);
             let (position, is_done, used) = self.fan_out(batch, id, &row, left);
-            left = left.saturating_sub(used.max(1));
+            all_used += used.max(1);
             next = None;
             if is_done {
                 next = self.fan_outs.end(batch, id, &row);
@@ -142,7 +143,7 @@ impl Messaging {
             }
         }
         batch.node = proposer;
-        batch.spend((most - left) * QUEUE_COST);
+        batch.spend(all_used * QUEUE_COST);
     }
 
     /// One portion of a message on its way into queues: where it has come, whether that is the end, and the number of
@@ -169,9 +170,9 @@ impl Messaging {
             retained: self.replays.retained(batch, &message.topic),
         };
         let mut storing = Storing::go_on(batch, id, Arc::new(message), most);
-        let mut portion = self.portion(&match_set, &publication, most);
+        let mut portion = self.portion(&match_set, &publication, most, true);
         let is_done = portion.hand_out(batch, &mut storing, &mut position);
-        let used = most - portion.left;
+        let used = portion.used;
         storing.store(batch);
         (position, is_done, used)
     }
@@ -180,7 +181,8 @@ impl Messaging {
         &'a mut self,
         match_set: &'a MatchSet,
         publication: &'a Publication,
-        left: usize,
+        most: usize,
+        must_go_on: bool,
     ) -> Portion<'a> {
         Portion {
             queues: &mut self.queues,
@@ -188,7 +190,9 @@ impl Messaging {
             replays: &mut self.replays,
             match_set,
             publication,
-            left,
+            most,
+            used: 0,
+            must_go_on,
             matched: false,
             live: false,
         }

@@ -26,7 +26,7 @@ use crate::machine::subscriptions::{Subscriber, SubscriptionIndex};
 use crate::machine::tables::Backing;
 use crate::session::QoS;
 use crate::session::delivery::Delivery;
-use crate::topic::matches;
+use crate::topic::Trie;
 
 /// What of retained messages one batch may look at and put into queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,8 +63,9 @@ type ReplayId = (SessionId, u64);
 pub(in crate::machine) struct RetainedReplays {
     /// Their rows. Invariant: none of them has ended.
     rows: BTreeMap<ReplayId, state::RetainedReplay>,
-    /// Their numbers by filter: a filter of a session has at most one.
-    by_filter: BTreeMap<SessionId, BTreeMap<String, u64>>,
+    /// Their numbers by filter, to find those that a topic concerns: a filter of a session has at most one. Invariant:
+    /// none is empty.
+    by_filter: BTreeMap<SessionId, Trie<(), u64>>,
     /// Those that wait for room in the queue of their session.
     waiting: BTreeSet<ReplayId>,
     budget: Budget,
@@ -101,7 +102,7 @@ impl RetainedReplays {
 
     fn insert(&mut self, id: ReplayId, row: state::RetainedReplay) {
         let filters = self.by_filter.entry(id.0).or_default();
-        filters.insert(row.filter.clone(), id.1);
+        filters.insert(&row.filter, (), id.1);
         match row.due_ms {
             0 => self.waiting.insert(id),
             _ => self.waiting.remove(&id),
@@ -113,7 +114,7 @@ impl RetainedReplays {
         let row = self.rows.remove(&id)?;
         self.waiting.remove(&id);
         if let Some(filters) = self.by_filter.get_mut(&id.0) {
-            filters.remove(&row.filter);
+            filters.remove(&row.filter, &());
             if filters.is_empty() {
                 self.by_filter.remove(&id.0);
             }
@@ -131,12 +132,15 @@ impl RetainedReplays {
         self.budget = budget;
     }
 
-    fn numbers(&self, session: SessionId) -> Vec<u64> {
-        let all = (session, 0)..=(session, u64::MAX);
-        self.rows
-            .range(all)
-            .map(|((_, number), _)| *number)
-            .collect()
+    /// Numbers of a session's replays whose filter matches a topic, in the order in which they began.
+    fn concerned(&self, session: SessionId, topic: &str) -> Vec<u64> {
+        let mut numbers = Vec::new();
+        if let Some(filters) = self.by_filter.get(&session) {
+            filters.for_each_match(topic, |(), number| numbers.push(*number));
+        }
+        // The trie's order is not the same on all replicas.
+        numbers.sort_unstable();
+        numbers
     }
 
     /// Puts the retained messages that match a new subscription into its session's queue: the first ones now, the
@@ -188,7 +192,7 @@ impl RetainedReplays {
             return;
         };
         let Some(mut replay) = self.remove(id) else {
-            purge(batch, id);
+            go_on_purging(batch, id);
             return;
         };
         let progress = self.advance(batch, queues, &subscriber, id, &mut replay, fan_outs);
@@ -260,7 +264,7 @@ impl RetainedReplays {
             return Progress::Full;
         }
         // Every replay of the session gets its part of the room.
-        let others = self.by_filter.get(&session).map_or(0, BTreeMap::len) as u64;
+        let others = self.of_session(session) as u64;
         let limits = PageLimits {
             rows: self.left.rows,
             messages: (messages / (others + 1)).max(1),
@@ -337,9 +341,12 @@ impl RetainedReplays {
         self.insert(id, replay);
     }
 
-    /// Whether a session has replays that have not ended.
-    pub fn has(&self, session: SessionId) -> bool {
-        !self.rows.is_empty() && self.by_filter.contains_key(&session)
+    /// How many replays of a session have not ended.
+    pub fn of_session(&self, session: SessionId) -> usize {
+        match self.rows.is_empty() {
+            true => 0,
+            false => self.by_filter.get(&session).map_or(0, Trie::len),
+        }
     }
 
     /// The message that is retained of a topic, if any replay could send it.
@@ -361,12 +368,15 @@ impl RetainedReplays {
         publication: &Publication,
     ) {
         let (session, topic) = (subscriber.session, &message.topic);
-        for number in self.numbers(session) {
+        if !publication.concerns_replays(message) {
+            return;
+        }
+        for number in self.concerned(session, topic) {
             let id = (session, number);
             let Some(replay) = self.rows.get(&id) else {
                 continue;
             };
-            if replay.from > *topic || !matches(&replay.filter, topic) {
+            if replay.from > *topic {
                 continue;
             }
             let key = (session, number, topic.as_str());
@@ -388,7 +398,7 @@ impl RetainedReplays {
     /// Ends the replay of a filter.
     pub fn end(&mut self, batch: &mut Batch<'_, '_>, session: SessionId, filter: &str) {
         let filters = self.by_filter.get(&session);
-        if let Some(number) = filters.and_then(|filters| filters.get(filter)) {
+        if let Some(number) = filters.and_then(|filters| filters.get(filter, &())) {
             let id = (session, *number);
             self.end_one(batch, id);
         }
@@ -409,8 +419,7 @@ impl RetainedReplays {
 
     fn end_one(&mut self, batch: &mut Batch<'_, '_>, id: ReplayId) {
         let Some(mut replay) = self.remove(id) else {
-            // It had ended before.
-            purge(batch, id);
+            go_on_purging(batch, id);
             return;
         };
         if replay.due_ms != 0 {
@@ -422,8 +431,7 @@ impl RetainedReplays {
             return;
         }
         replay.ended = true;
-        batch.tables.put::<schema::RetainedReplay>(id, &replay);
-        purge(batch, id);
+        purge(batch, id, replay);
     }
 }
 
@@ -467,11 +475,18 @@ fn set_timer(batch: &mut Batch<'_, '_>, due: Millis, (session, number): ReplayId
     batch.set_timer(due, Kind::RetainedReplay, &subject);
 }
 
-/// Removes what is left of a replay that has ended, as much as the batch's budget allows.
-fn purge(batch: &mut Batch<'_, '_>, id: ReplayId) {
+/// Goes on with what is left of a replay that had ended before.
+fn go_on_purging(batch: &mut Batch<'_, '_>, id: ReplayId) {
+    let replay = batch.tables.get::<schema::RetainedReplay>(id);
+    purge(batch, id, replay.unwrap_or_default());
+}
+
+/// Removes what is left of a replay that has ended, as much as the batch's budget allows. Nothing is left of the topics
+/// before that from which it goes on.
+fn purge(batch: &mut Batch<'_, '_>, id: ReplayId, mut replay: state::RetainedReplay) {
     let most = batch.allowance(REPLAYED_TOPIC_COST);
     let mut topics = Vec::new();
-    let range = ReplayedTopic::from(id.0, id.1, "");
+    let range = ReplayedTopic::from(id.0, id.1, &replay.from);
     batch.tables.scan(&range, |(.., topic), _| {
         topics.push(topic.to_owned());
         topics.len() < most
@@ -480,10 +495,14 @@ fn purge(batch: &mut Batch<'_, '_>, id: ReplayId) {
     for topic in &topics {
         batch.tables.delete::<ReplayedTopic>((id.0, id.1, topic));
     }
-    if topics.len() == most {
-        let soon = batch.now.plus(1);
-        set_timer(batch, soon, id);
-    } else {
+    if topics.len() < most {
         batch.tables.delete::<schema::RetainedReplay>(id);
+        return;
     }
+    if let Some(last) = topics.pop() {
+        replay.from = last;
+    }
+    batch.tables.put::<schema::RetainedReplay>(id, &replay);
+    let soon = batch.now.plus(1);
+    set_timer(batch, soon, id);
 }

@@ -504,3 +504,98 @@ fn a_queue_of_messages_that_have_expired() {
     assert_eq!(came, [(MANY as u64 + 1, false, "stays".to_owned())]);
     assert_eq!(rows::<schema::Entry>(&replica), 1);
 }
+
+/// A session whose queue is full, so that the replays of its subscriptions wait.
+fn with_waiting_replays(filters: impl IntoIterator<Item = String>) -> Replica {
+    let mut replica = Replica::new();
+    replica.present(durable("a", 1, 1));
+    replica.run(vec![subscribe("a", 1, "full", 1)]);
+    replica.run_all(vec![
+        publish("full", 1, "x");
+        super::queues::BOUNDS.max_messages as usize
+    ]);
+    let filters = filters.into_iter();
+    let filters: Vec<Kind> = filters
+        .map(|filter| subscribe("a", 1, &filter, 1))
+        .collect();
+    let count = filters.len();
+    replica.run_all(filters);
+    assert_eq!(rows::<schema::RetainedReplay>(&replica), count);
+    replica
+}
+
+fn retained_publish(topic: &str) -> Kind {
+    Kind::Publish(command::Publish {
+        message: Some(command::PublishedMessage {
+            retain: true,
+            ..message(topic, 1, "r")
+        }),
+        ..Default::default()
+    })
+}
+
+/// Where each message is compared with each replay, this takes minutes.
+#[test]
+fn messages_for_a_session_with_many_replays_that_wait() {
+    let mut replica = with_waiting_replays((0..MANY).map(|number| format!("f/{number}/+")));
+    replica.run(vec![retained_publish("f/0/x")]);
+    for topic in ["full", "f/0/x"] {
+        replica.run_all(vec![publish(topic, 1, "x"); MANY / 4]);
+        replica.check_cost();
+    }
+}
+
+#[test]
+fn messages_for_a_session_with_many_replays_that_match() {
+    const LEVELS: usize = 12;
+    let filter = |number: usize| {
+        let level = |at: usize| if number >> at & 1 == 0 { "x" } else { "+" };
+        let levels: Vec<&str> = (0..LEVELS).map(level).collect();
+        levels.join("/")
+    };
+    let topic = filter(0);
+    let retained = retained_publish(&topic);
+    let mut replica = with_waiting_replays((0..1 << LEVELS).map(filter));
+    replica.run(vec![retained]);
+    replica.check_cost();
+    replica.run(vec![publish(&topic, 1, "x"); 20]);
+    replica.check_cost();
+    assert!(rows::<schema::FanOut>(&replica) > 0, "the rest follows");
+    replica.settle_cheaply();
+    assert_eq!(rows::<schema::FanOut>(&replica), 0);
+}
+
+#[test]
+fn the_end_of_a_replay_with_many_topics_that_came_first() {
+    let mut replica = with_waiting_replays(std::iter::once("f/+".to_owned()));
+    let topics = (0..MANY).map(|number| format!("f/{number}"));
+    let unsubscribe = |filter: &str| {
+        Kind::Unsubscribe(command::Unsubscribe {
+            client_id: "a".to_owned(),
+            connection: 1,
+            filters: vec![filter.to_owned()],
+        })
+    };
+    replica.run(vec![unsubscribe("f/+")]);
+    let topics: Vec<String> = topics.collect();
+    replica.run_all(
+        topics
+            .iter()
+            .map(|topic| retained_publish(topic))
+            .collect::<Vec<_>>(),
+    );
+    replica.run(vec![subscribe("a", 1, "f/+", 1)]);
+    replica.run_all(
+        topics
+            .iter()
+            .map(|topic| publish(topic, 1, "x"))
+            .collect::<Vec<_>>(),
+    );
+    assert_eq!(rows::<schema::ReplayedTopic>(&replica), MANY);
+    replica.run(vec![unsubscribe("f/+")]);
+    replica.check_cost();
+    let (_, batches) = replica.settle_cheaply();
+    assert!(batches > 1);
+    assert_eq!(rows::<schema::ReplayedTopic>(&replica), 0);
+    assert_eq!(rows::<schema::RetainedReplay>(&replica), 0);
+}

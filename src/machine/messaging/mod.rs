@@ -15,7 +15,7 @@ use super::schema;
 use super::schema::timer::Kind;
 use super::session::{owner_of, queueing_of};
 use super::shared::SharedGroups;
-use super::subscriptions::{Queueing, Subscriber, SubscriptionIndex};
+use super::subscriptions::{Queueing, Subscriber, SubscriptionIndex, size_of_filter};
 use super::tables::Backing;
 use crate::base::ids::{Incarnation, LogIndex, NodeId, SessionId};
 use crate::base::proto::{command, state};
@@ -34,6 +34,18 @@ pub(super) struct Made {
     pub new: Vec<bool>,
     /// Positions of those that were one too many.
     pub refused: Vec<usize>,
+}
+
+/// What there may be of subscriptions; 0 is no bound.
+struct SubscriptionBounds {
+    /// Subscriptions of one session.
+    of_session: u64,
+    /// Groups of the cluster.
+    groups: u64,
+    /// What those of one session count in memory.
+    session_bytes: u64,
+    /// What all count in memory.
+    total_bytes: u64,
 }
 
 /// Subscriptions and what follows from them.
@@ -251,11 +263,16 @@ impl Messaging {
     ) -> Option<Made> {
         let subscriber = self.index.subscriber(session)?;
         let subscriptions = command.subscriptions.into_iter();
-        let bounds = (command.max_subscriptions, command.max_groups);
+        let bounds = SubscriptionBounds {
+            of_session: command.max_subscriptions,
+            groups: command.max_groups,
+            session_bytes: command.max_session_bytes,
+            total_bytes: command.max_total_bytes,
+        };
         let mut made = Made::default();
         for subscription in subscriptions.take(batch.allowance(SUBSCRIPTION_COST)) {
             batch.spend(SUBSCRIPTION_COST);
-            if self.exceeds_subscriptions(session, &subscription.filter, bounds) {
+            if self.exceeds_subscriptions(session, &subscription.filter, &bounds) {
                 made.refused.push(made.new.len());
                 made.new.push(false);
                 continue;
@@ -266,23 +283,24 @@ impl Messaging {
         Some(made)
     }
 
-    /// Whether a subscription would be one more than the session, or one shared subscription more than the cluster, may
-    /// have; 0 is no bound.
+    /// Whether a subscription would be one more than its session or the cluster may have.
     fn exceeds_subscriptions(
         &self,
         session: SessionId,
         filter: &str,
-        (max_subscriptions, max_groups): (u64, u64),
+        bounds: &SubscriptionBounds,
     ) -> bool {
-        let is_full = max_subscriptions != 0 && self.index.filters_of(session) >= max_subscriptions;
+        let exceeds = |held: u64, bound: u64| bound != 0 && held > bound;
+        let (own, all) = self.index.held(session);
+        let size = size_of_filter(filter);
+        let is_full = exceeds(own.count + 1, bounds.of_session)
+            || exceeds(own.bytes + size, bounds.session_bytes)
+            || exceeds(all.bytes + size, bounds.total_bytes);
         if is_full && !self.index.has_subscription(session, filter) {
             return true;
         }
         let is_shared = Filter::parse(filter).is_ok_and(|filter| filter.share.is_some());
-        is_shared
-            && max_groups != 0
-            && self.groups.count() >= max_groups
-            && !self.groups.has(filter)
+        is_shared && exceeds(self.groups.count() + 1, bounds.groups) && !self.groups.has(filter)
     }
 
     /// Adds or replaces one subscription, with the retained messages it asks for; tells whether it is new.

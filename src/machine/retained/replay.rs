@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use super::page::{Page, PageLimits, replayed_topics};
 use super::publication::Publication;
+use super::replay_end::{ReplayId, go_on_purging, purge, set_timer};
 use crate::base::ids::SessionId;
 use crate::base::limits;
 use crate::base::proto::state;
@@ -51,12 +52,6 @@ impl Default for Budget {
 
 /// Row operations that ending a replay, or going on with one, takes.
 const REPLAY_COST: usize = 4;
-
-/// Row operations that forgetting a replayed topic takes.
-const REPLAYED_TOPIC_COST: usize = 2;
-
-/// A replay is known by its session and a number.
-type ReplayId = (SessionId, u64);
 
 /// The replays under way, and what is left of the batch's budget.
 #[derive(Default)]
@@ -468,41 +463,4 @@ fn enqueue(
     let (session, client_id) = (subscriber.session, &subscriber.client_id);
     queues.enqueue(batch, session, client_id, delivery, None, &mut storing);
     storing.store(batch);
-}
-
-fn set_timer(batch: &mut Batch<'_, '_>, due: Millis, (session, number): ReplayId) {
-    let subject = retained_replay::subject(session, number);
-    batch.set_timer(due, Kind::RetainedReplay, &subject);
-}
-
-/// Goes on with what is left of a replay that had ended before.
-fn go_on_purging(batch: &mut Batch<'_, '_>, id: ReplayId) {
-    let replay = batch.tables.get::<schema::RetainedReplay>(id);
-    purge(batch, id, replay.unwrap_or_default());
-}
-
-/// Removes what is left of a replay that has ended, as much as the batch's budget allows. Nothing is left of the topics
-/// before that from which it goes on.
-fn purge(batch: &mut Batch<'_, '_>, id: ReplayId, mut replay: state::RetainedReplay) {
-    let most = batch.allowance(REPLAYED_TOPIC_COST);
-    let mut topics = Vec::new();
-    let range = ReplayedTopic::from(id.0, id.1, &replay.from);
-    batch.tables.scan(&range, |(.., topic), _| {
-        topics.push(topic.to_owned());
-        topics.len() < most
-    });
-    batch.spend(topics.len() * REPLAYED_TOPIC_COST);
-    for topic in &topics {
-        batch.tables.delete::<ReplayedTopic>((id.0, id.1, topic));
-    }
-    if topics.len() < most {
-        batch.tables.delete::<schema::RetainedReplay>(id);
-        return;
-    }
-    if let Some(last) = topics.pop() {
-        replay.from = last;
-    }
-    batch.tables.put::<schema::RetainedReplay>(id, &replay);
-    let soon = batch.now.plus(1);
-    set_timer(batch, soon, id);
 }

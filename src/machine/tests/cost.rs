@@ -1,7 +1,7 @@
 //! Whatever a batch is asked to do, it does no more than a fixed number of row operations; what is left follows in
 //! later batches. Each command and timer at its worst.
 
-use super::queues::{assert_empty, durable, message, publish, rows, rows_of, sent, subscribe};
+use super::queues::{assert_empty, durable, message, publish, rows, rows_of, subscribe};
 use super::{INCARNATION, NODE, Replica, close, open, proposal, set, with_will};
 use crate::base::ids::{CLUSTER, Incarnation, NodeId};
 use crate::base::limits;
@@ -14,13 +14,13 @@ use crate::store::Condition;
 const BOUND: u64 = 4 * limits::ROW_OPERATIONS_AT_ONCE as u64;
 
 /// Commands that one batch of a test holds at most.
-const TOGETHER: usize = 500;
+pub(super) const TOGETHER: usize = 500;
 
 /// So many that each costs far more than one batch may, if it is done at once.
-const MANY: usize = 20_000;
+pub(super) const MANY: usize = 20_000;
 
 impl Replica {
-    fn check_cost(&self) {
+    pub(super) fn check_cost(&self) {
         assert!(
             self.operations <= BOUND,
             "{} row operations",
@@ -29,7 +29,7 @@ impl Replica {
     }
 
     /// Commands in batches that hold some of them each.
-    fn run_all(&mut self, kinds: impl IntoIterator<Item = Kind>) {
+    pub(super) fn run_all(&mut self, kinds: impl IntoIterator<Item = Kind>) {
         let mut kinds = kinds.into_iter().peekable();
         while kinds.peek().is_some() {
             let some = kinds.by_ref().take(TOGETHER).collect();
@@ -38,7 +38,7 @@ impl Replica {
     }
 
     /// Everything that is due happens, in batches that are all bounded; what they ask of the outside, and their number.
-    fn settle_cheaply(&mut self) -> (Vec<Output>, usize) {
+    pub(super) fn settle_cheaply(&mut self) -> (Vec<Output>, usize) {
         let mut outputs = Vec::new();
         let mut batches = 0;
         while self.machine.next_due().0 <= self.now + 1 {
@@ -405,197 +405,4 @@ fn nodes_that_own_nothing_are_left_alone() {
     replica.apply(vec![proposal(NodeId(2), Incarnation(9), 1, Vec::new())]);
     assert_eq!(rows::<schema::EndedIncarnation>(&replica), 0);
     assert_eq!(replica.settle_cheaply().1, 0);
-}
-
-/// A queue that holds `MANY` bytes at most, in any number of messages.
-fn bounded_by_bytes() -> command::QueueBounds {
-    command::QueueBounds {
-        max_messages: u64::MAX,
-        max_bytes: MANY as u64,
-        ..super::queues::BOUNDS
-    }
-}
-
-/// Messages of one byte that fill a queue or a group; the last batches drop as many as they add.
-fn fill_with_tiny_messages(replica: &mut Replica) {
-    replica.run_all(vec![publish("t", 1, ""); MANY]);
-    let usage = replica.machine.queue_usage();
-    assert_eq!((usage.messages, usage.bytes), (MANY as u64, MANY as u64));
-    for _ in 0..4 {
-        replica.run(vec![publish("t", 1, ""); TOGETHER]);
-        replica.check_cost();
-    }
-    assert_eq!(replica.machine.queue_usage(), usage);
-}
-
-/// Large messages come until one of them is in; each makes some of the room that it needs.
-fn make_room_for_a_large_message(replica: &mut Replica) {
-    let payload = "x".repeat(MANY / 2);
-    let mut tries = 0;
-    loop {
-        let before = replica.machine.queue_usage();
-        replica.run(vec![publish("t", 1, &payload)]);
-        replica.check_cost();
-        tries += 1;
-        let after = replica.machine.queue_usage();
-        if after.bytes > after.messages {
-            break;
-        }
-        assert!(after.bytes < before.bytes, "it goes on");
-    }
-    assert!(tries > 1, "not all at once");
-}
-
-#[test]
-fn a_full_queue_of_tiny_messages_makes_room_for_large_ones() {
-    let mut replica = Replica::new();
-    replica.present(command::OpenSession {
-        bounds: Some(bounded_by_bytes()),
-        ..durable("a", 1, 1)
-    });
-    replica.run(vec![subscribe("a", 1, "t", 1), close("a", 1)]);
-    fill_with_tiny_messages(&mut replica);
-    make_room_for_a_large_message(&mut replica);
-    // Whoever drops in an entry that has done enough already drops few.
-    let payload = "x".repeat(MANY / 4);
-    replica.run(vec![publish("t", 1, &payload); TOGETHER]);
-    replica.check_cost();
-}
-
-#[test]
-fn a_full_group_of_tiny_messages_makes_room_for_large_ones() {
-    let mut replica = Replica::new();
-    replica.present(command::OpenSession {
-        bounds: Some(bounded_by_bytes()),
-        ..durable("a", 1, 1)
-    });
-    replica.run(vec![subscribe("a", 1, "$share/g/t", 1), close("a", 1)]);
-    fill_with_tiny_messages(&mut replica);
-    make_room_for_a_large_message(&mut replica);
-}
-
-#[test]
-fn a_queue_of_messages_that_have_expired() {
-    let mut replica = Replica::new();
-    let bounds = command::QueueBounds {
-        max_messages: u64::MAX,
-        ..super::queues::BOUNDS
-    };
-    let opened = |connection| command::OpenSession {
-        bounds: Some(bounds),
-        ..durable("a", connection, 1)
-    };
-    replica.present(opened(1));
-    replica.run(vec![subscribe("a", 1, "t", 1), close("a", 1)]);
-    let expiring = Kind::Publish(command::Publish {
-        message: Some(command::PublishedMessage {
-            expiry_interval_s: Some(1),
-            ..message("t", 1, "x")
-        }),
-        ..Default::default()
-    });
-    replica.run_all(vec![expiring; MANY]);
-    replica.run(vec![publish("t", 1, "stays")]);
-    replica.now += 5_000;
-    let mut outputs = replica.run(vec![Kind::OpenSession(opened(2))]);
-    replica.check_cost();
-    outputs.extend(replica.settle_cheaply().0);
-    let came = sent(&outputs);
-    assert_eq!(came, [(MANY as u64 + 1, false, "stays".to_owned())]);
-    assert_eq!(rows::<schema::Entry>(&replica), 1);
-}
-
-/// A session whose queue is full, so that the replays of its subscriptions wait.
-fn with_waiting_replays(filters: impl IntoIterator<Item = String>) -> Replica {
-    let mut replica = Replica::new();
-    replica.present(durable("a", 1, 1));
-    replica.run(vec![subscribe("a", 1, "full", 1)]);
-    replica.run_all(vec![
-        publish("full", 1, "x");
-        super::queues::BOUNDS.max_messages as usize
-    ]);
-    let filters = filters.into_iter();
-    let filters: Vec<Kind> = filters
-        .map(|filter| subscribe("a", 1, &filter, 1))
-        .collect();
-    let count = filters.len();
-    replica.run_all(filters);
-    assert_eq!(rows::<schema::RetainedReplay>(&replica), count);
-    replica
-}
-
-fn retained_publish(topic: &str) -> Kind {
-    Kind::Publish(command::Publish {
-        message: Some(command::PublishedMessage {
-            retain: true,
-            ..message(topic, 1, "r")
-        }),
-        ..Default::default()
-    })
-}
-
-/// Where each message is compared with each replay, this takes minutes.
-#[test]
-fn messages_for_a_session_with_many_replays_that_wait() {
-    let mut replica = with_waiting_replays((0..MANY).map(|number| format!("f/{number}/+")));
-    replica.run(vec![retained_publish("f/0/x")]);
-    for topic in ["full", "f/0/x"] {
-        replica.run_all(vec![publish(topic, 1, "x"); MANY / 4]);
-        replica.check_cost();
-    }
-}
-
-#[test]
-fn messages_for_a_session_with_many_replays_that_match() {
-    const LEVELS: usize = 12;
-    let filter = |number: usize| {
-        let level = |at: usize| if number >> at & 1 == 0 { "x" } else { "+" };
-        let levels: Vec<&str> = (0..LEVELS).map(level).collect();
-        levels.join("/")
-    };
-    let topic = filter(0);
-    let retained = retained_publish(&topic);
-    let mut replica = with_waiting_replays((0..1 << LEVELS).map(filter));
-    replica.run(vec![retained]);
-    replica.check_cost();
-    replica.run(vec![publish(&topic, 1, "x"); 20]);
-    replica.check_cost();
-    assert!(rows::<schema::FanOut>(&replica) > 0, "the rest follows");
-    replica.settle_cheaply();
-    assert_eq!(rows::<schema::FanOut>(&replica), 0);
-}
-
-#[test]
-fn the_end_of_a_replay_with_many_topics_that_came_first() {
-    let mut replica = with_waiting_replays(std::iter::once("f/+".to_owned()));
-    let topics = (0..MANY).map(|number| format!("f/{number}"));
-    let unsubscribe = |filter: &str| {
-        Kind::Unsubscribe(command::Unsubscribe {
-            client_id: "a".to_owned(),
-            connection: 1,
-            filters: vec![filter.to_owned()],
-        })
-    };
-    replica.run(vec![unsubscribe("f/+")]);
-    let topics: Vec<String> = topics.collect();
-    replica.run_all(
-        topics
-            .iter()
-            .map(|topic| retained_publish(topic))
-            .collect::<Vec<_>>(),
-    );
-    replica.run(vec![subscribe("a", 1, "f/+", 1)]);
-    replica.run_all(
-        topics
-            .iter()
-            .map(|topic| publish(topic, 1, "x"))
-            .collect::<Vec<_>>(),
-    );
-    assert_eq!(rows::<schema::ReplayedTopic>(&replica), MANY);
-    replica.run(vec![unsubscribe("f/+")]);
-    replica.check_cost();
-    let (_, batches) = replica.settle_cheaply();
-    assert!(batches > 1);
-    assert_eq!(rows::<schema::ReplayedTopic>(&replica), 0);
-    assert_eq!(rows::<schema::RetainedReplay>(&replica), 0);
 }

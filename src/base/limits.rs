@@ -120,6 +120,10 @@ pub const FAN_OUTS: usize = 16_384;
 /// Bytes of these messages; the last one may exceed them.
 pub const FAN_OUT_BYTES: u64 = 64 << 20;
 
+/// The share of both that the messages of one topic may take is one in so many, so that who publishes to another topic
+/// is not refused because of it.
+pub const FAN_OUT_SHARES: usize = 8;
+
 /// Filters of one SUBSCRIBE or UNSUBSCRIBE command; a packet with more becomes several commands, one after the other.
 pub const FILTERS_AT_ONCE: usize = 256;
 

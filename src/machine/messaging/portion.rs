@@ -28,6 +28,13 @@ const MERGED_PER_QUEUE: usize = 256;
 /// Retained replays of one session that take as long to be looked at before a message as putting it into a queue does.
 const REPLAYS_PER_QUEUE: usize = 2;
 
+/// As how many queues a session counts that has so many retained replays to be looked at. Only those of subscriptions
+/// that match are.
+pub(super) fn weight(target: &MatchedSession, replays: usize) -> usize {
+    let matches = target.subscriptions();
+    1 + matches / MERGED_PER_QUEUE + replays.min(matches) / REPLAYS_PER_QUEUE
+}
+
 /// One go with one message.
 pub(super) struct Portion<'a> {
     pub queues: &'a mut Queues,
@@ -93,9 +100,7 @@ impl Portion<'_> {
             if queued.is_none() && !has_replays {
                 continue;
             }
-            let matches = target.subscriptions();
-            let weight = 1 + matches / MERGED_PER_QUEUE + replays.min(matches) / REPLAYS_PER_QUEUE;
-            if !self.use_up(weight) {
+            if !self.use_up(weight(target, replays)) {
                 return false;
             }
             position.session = session;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::Messaging;
-use super::portion::{Portion, QUEUE_COST};
+use super::portion::{Portion, QUEUE_COST, weight};
 use crate::base::ids::{NodeId, SessionId};
 use crate::base::proto::{command, state};
 use crate::machine::batch::Batch;
@@ -32,9 +32,7 @@ impl Messaging {
             return false;
         }
         let match_set = self.match_sets.of(&self.index, &message.topic);
-        let qos = QoS::from_number(message.qos);
-        let mut sessions = match_set.sessions.iter();
-        !match_set.groups.is_empty() || sessions.any(|target| target.subscriber.queues(qos))
+        match_set.has_queue(QoS::from_number(message.qos))
     }
 
     /// Retains a message as far as it asks for it, and hands it to whoever is subscribed; tells whether anybody is.
@@ -68,7 +66,9 @@ impl Messaging {
         if match_set.is_empty() {
             return false;
         }
-        let is_next = !self.fan_outs.has(&message.topic);
+        // What goes into no queue has nothing to wait for.
+        let is_next =
+            !self.fan_outs.has(&message.topic) || !self.is_more_work(&match_set, message.qos, 0);
         let most = batch.queues(QUEUE_COST);
         let mut storing = Storing::new(message.clone());
         let mut position = Position::default();
@@ -97,21 +97,36 @@ impl Messaging {
         matched
     }
 
+    /// Whether what a message does with queues, that of retained ones before it included, is more than `most`.
+    fn is_more_work(&self, match_set: &MatchSet, qos: QoS, most: usize) -> bool {
+        let mut work = match_set.groups.len();
+        for target in &match_set.sessions {
+            if work > most {
+                break;
+            }
+            let replays = self.replays.of_session(target.subscriber.session);
+            if replays > 0 || target.queues(qos) {
+                work += weight(target, replays);
+            }
+        }
+        work > most
+    }
+
     /// Whether a message would go into queues later although as much as may wait for that does so.
     pub fn is_crowded(
         &mut self,
         batch: &Batch<'_, '_>,
         message: &command::PublishedMessage,
     ) -> bool {
-        if !self.fan_outs.is_full() {
+        if !self.fan_outs.is_full(&message.topic) {
             return false;
         }
+        let at_once = match self.fan_outs.has(&message.topic) {
+            true => 0,
+            false => batch.queues(QUEUE_COST),
+        };
         let match_set = self.match_sets.of(&self.index, &message.topic);
-        let receivers = match_set.sessions.len() + match_set.groups.len();
-        match self.fan_outs.has(&message.topic) {
-            true => receivers > 0,
-            false => receivers > batch.queues(QUEUE_COST),
-        }
+        self.is_more_work(&match_set, QoS::from_number(message.qos), at_once)
     }
 
     /// A timer asks to go on with a message on its way into queues; the next ones of its topic follow it, as far as the

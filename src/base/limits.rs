@@ -38,6 +38,11 @@ pub const PROPOSAL_URGENT_QUEUE_BYTES: usize = 80 << 20;
 /// in the thread that handles them.
 pub const PROPOSAL_BYTES: usize = 1 << 20;
 
+/// What each connection that gets a message from the log counts in a proposal, bytes: every node hands it the message
+/// while it applies the log, and everybody waits for that. As many as fit into [`PROPOSAL_BYTES`] take some ten
+/// milliseconds.
+pub const LOGGED_DELIVERY_BYTES: usize = 16;
+
 /// The same for a batch of messages to another node.
 pub const MESSAGE_BATCH_BYTES: usize = 1 << 20;
 

@@ -157,7 +157,7 @@ impl Messaging {
             return;
         }
         self.groups
-            .give_back(batch, &mut self.queues, session, false);
+            .give_back(batch, &mut self.queues, session, None);
     }
 
     /// A timer says that what a session was sent through groups is to go back; the session may have been resumed or
@@ -169,7 +169,7 @@ impl Messaging {
             && self.queues.load(batch, session, &subscriber.client_id)
         {
             self.groups
-                .give_back(batch, &mut self.queues, session, false);
+                .give_back(batch, &mut self.queues, session, None);
         }
     }
 
@@ -178,9 +178,11 @@ impl Messaging {
     pub fn end_session(&mut self, batch: &mut Batch<'_, '_>, session: SessionId, client_id: &str) {
         let (owner, queueing) = (None, Queueing::default());
         self.index.open(session, client_id, owner, queueing);
+        let oldest = self.queues.oldest(batch, session);
         self.queues.forget(batch, session);
         let mut row = state::EndedSession {
             client_id: client_id.to_owned(),
+            sequence: oldest.0,
             gives_back: self.groups.has_member(session),
             ..Default::default()
         };
@@ -220,7 +222,8 @@ impl Messaging {
     ) -> bool {
         if std::mem::take(&mut row.gives_back) {
             let queues = &mut self.queues;
-            self.groups.give_back(batch, queues, session, true);
+            let first = Some(Sequence(row.sequence));
+            self.groups.give_back(batch, queues, session, first);
         }
         if !self.replays.end_all(batch, session) {
             return false;

@@ -27,7 +27,7 @@ use super::tables::Backing;
 use crate::base::ids::SessionId;
 use crate::base::proto::state;
 use crate::session::delivery::{Delivery, remaining_s};
-use crate::session::{DropPolicy, MessageId, QoS, Queued};
+use crate::session::{DropPolicy, MessageId, QoS, Queued, Sequence};
 use group::{Group, GroupMember};
 pub(super) use purge::go_on_purging;
 
@@ -367,23 +367,25 @@ impl SharedGroups {
         queues.push(batch, session, queued, None);
     }
 
-    /// The session has lost its connection, or ends: what it was sent and others can take goes back.
+    /// The session has lost its connection: what it was sent and others can take goes back. If it has `ended`, so does
+    /// what nobody can take now; its queue has no entries before that one.
     pub fn give_back(
         &mut self,
         batch: &mut Batch<'_, '_>,
         queues: &mut Queues,
         session: SessionId,
-        ends: bool,
+        ended: Option<Sequence>,
     ) {
         if !self.of_session.contains_key(&session) {
             return;
         }
         let mut kept: FxHashMap<u64, bool> = FxHashMap::default();
-        let shared = queues.take_shared(batch, session, |id| {
+        let from = ended.unwrap_or_else(|| queues.oldest(batch, session));
+        let shared = queues.take_shared(batch, session, from, |id| {
             *kept.entry(id).or_insert_with(|| {
                 let filter = self.filters.get(&id);
                 let group = filter.and_then(|filter| self.by_filter.get(filter));
-                !group.is_some_and(|group| group.has_other(session, !ends))
+                !group.is_some_and(|group| group.has_other(session, ended.is_none()))
             })
         });
         let mut changed = BTreeSet::new();

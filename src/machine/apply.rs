@@ -82,6 +82,9 @@ impl Parts {
         proposals: Vec<command::Proposal>,
     ) -> Result<(), ApplyError> {
         self.messaging.begin_batch();
+        if let Some((first, _)) = self.nodes.live().next() {
+            batch.counts_for_all = first;
+        }
         self.fire_timers(batch);
         for proposal in proposals {
             batch.node.0 = proposal.node;

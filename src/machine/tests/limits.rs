@@ -254,3 +254,34 @@ fn the_identifiers_of_overlapping_subscriptions_count_in_a_queue() {
     assert_eq!(replica.machine.queue_usage().bytes, 0);
     assert_empty(&replica);
 }
+
+#[test]
+fn what_a_timer_drops_is_counted_once() {
+    let mut replica = Replica::new();
+    let bounds = command::QueueBounds {
+        max_messages: 1,
+        policy: 1,
+        ..super::queues::BOUNDS
+    };
+    replica.present(command::OpenSession {
+        bounds: Some(bounds),
+        ..durable("a", 1, 10)
+    });
+    let mut opened = super::with_will(open("w", 2), 1);
+    if let Some(message) = opened.will.as_mut().and_then(|will| will.message.as_mut()) {
+        message.qos = 1;
+    }
+    replica.run(vec![
+        subscribe("a", 1, "will", 1),
+        super::close("a", 1),
+        publish("will", 1, "x"),
+        Kind::OpenSession(opened),
+        super::close("w", 2),
+    ]);
+    let outputs = replica.pass(1_000);
+    let counts = outputs.iter().filter_map(|output| match output {
+        Output::Dropped { count, .. } => Some(*count),
+        _ => None,
+    });
+    assert_eq!(counts.collect::<Vec<_>>(), [1]);
+}

@@ -299,6 +299,9 @@ config! {
         max_keys: u64 = 10_000_000, "keys", 1..=u64::MAX;
         /// Bytes of all keys and values together; a SET that exceeds them gets the same answer.
         max_bytes: u64 = 17_179_869_184, "bytes", 1..=u64::MAX;
+        /// Keys that one client may watch at once (KEYNOTIFY); one more is answered in the same way. A key of more than
+        /// 256 bytes counts as several.
+        max_watches_per_client: u64 = 10_000, "keys", 1..=u64::MAX;
         /// Keys on one page of a SCAN.
         scan_page_keys: usize = 64, "keys", 4..=bounds::MOST_SCAN_PAGE_KEYS;
     }

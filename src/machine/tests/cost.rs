@@ -265,7 +265,7 @@ fn the_end_of_a_session_with_much_of_everything() {
             client_id: "a".to_owned(),
             connection: 1,
             key: number.to_be_bytes().to_vec().into(),
-            stop: false,
+            ..Default::default()
         })
     });
     replica.run_all(watches.collect::<Vec<_>>());

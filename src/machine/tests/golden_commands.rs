@@ -230,6 +230,7 @@ impl History {
                     connection,
                     key: vec![b'k', self.random.below(5) as u8].into(),
                     stop: self.random.percent(30),
+                    ..Default::default()
                 };
                 (node, Kind::KeyNotify(notify))
             }

@@ -285,3 +285,30 @@ fn what_a_timer_drops_is_counted_once() {
     });
     assert_eq!(counts.collect::<Vec<_>>(), [1]);
 }
+
+#[test]
+fn keys_too_many_are_not_watched_and_those_there_are_can_be_again() {
+    let mut replica = Replica::new();
+    replica.present(open("a", 1));
+    replica.present(open("b", 2));
+    let mut watch = |client_id: &str, connection, key: &[u8], stop| {
+        let command = command::KeyNotify {
+            client_id: client_id.to_owned(),
+            connection,
+            key: key.to_vec().into(),
+            stop,
+            max_watches: 3,
+        };
+        replica.restart();
+        match replica.reply(Kind::KeyNotify(command)) {
+            Reply::Store(reply) => reply == crate::store::Reply::Notify,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(watch("a", 1, b"1", false) && watch("a", 1, b"2", false));
+    assert!(!watch("a", 1, &[b'x'; 300], false), "it counts as two");
+    assert!(watch("a", 1, b"3", false) && watch("a", 1, b"1", false));
+    assert!(!watch("a", 1, b"4", false));
+    assert!(watch("b", 2, b"4", false), "another client");
+    assert!(watch("a", 1, b"2", true) && watch("a", 1, b"4", false));
+}

@@ -17,6 +17,7 @@ fn a_key_expires_when_its_time_is_over_and_watchers_are_told() {
         connection: 1,
         key: "k".into(),
         stop: false,
+        ..Default::default()
     };
     assert!(matches!(
         replica.reply(Kind::KeyNotify(watch)),

@@ -35,6 +35,14 @@ pub(super) fn weight(target: &MatchedSession, replays: usize) -> usize {
     1 + matches / MERGED_PER_QUEUE + replays.min(matches) / REPLAYS_PER_QUEUE
 }
 
+/// Members of a group that take as long to be asked for one that can take a message as putting it into a queue does.
+const MEMBERS_PER_QUEUE: usize = 64;
+
+/// As how many queues a group counts.
+pub(super) fn group_weight(groups: &SharedGroups, filter: &str) -> usize {
+    1 + groups.members(filter) / MEMBERS_PER_QUEUE
+}
+
 /// One go with one message.
 pub(super) struct Portion<'a> {
     pub queues: &'a mut Queues,
@@ -153,7 +161,7 @@ impl Portion<'_> {
         };
         self.matched |= from < groups.len();
         for (number, group) in groups.iter().enumerate().skip(from) {
-            if !self.use_up(1) {
+            if !self.use_up(group_weight(self.groups, group)) {
                 if let Some(last) = number.checked_sub(1).and_then(|last| groups.get(last)) {
                     position.group = last.to_string();
                 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::Messaging;
-use super::portion::{Portion, QUEUE_COST, weight};
+use super::portion::{Portion, QUEUE_COST, group_weight, weight};
 use crate::base::ids::{NodeId, SessionId};
 use crate::base::proto::{command, state};
 use crate::machine::batch::Batch;
@@ -99,7 +99,13 @@ impl Messaging {
 
     /// Whether what a message does with queues, that of retained ones before it included, is more than `most`.
     fn is_more_work(&self, match_set: &MatchSet, qos: QoS, most: usize) -> bool {
-        let mut work = match_set.groups.len();
+        let mut work = 0;
+        for group in &match_set.groups {
+            if work > most {
+                return true;
+            }
+            work += group_weight(&self.groups, group);
+        }
         for target in &match_set.sessions {
             if work > most {
                 break;

@@ -95,6 +95,12 @@ impl SharedGroups {
         self.by_filter.len() as u64
     }
 
+    /// Number of members of a group.
+    pub fn members(&self, filter: &str) -> usize {
+        let group = self.by_filter.get(filter);
+        group.map_or(0, |group| group.members.len())
+    }
+
     /// Whether a shared filter has a group.
     pub fn has(&self, filter: &str) -> bool {
         self.by_filter.contains_key(filter)

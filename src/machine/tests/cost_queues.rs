@@ -3,6 +3,7 @@
 use super::cost::{MANY, TOGETHER};
 use super::queues::{durable, message, publish, rows, sent, subscribe};
 use super::{Replica, close};
+use crate::base::limits;
 use crate::base::proto::command::{self, command::Kind};
 use crate::machine::schema;
 
@@ -197,4 +198,24 @@ fn the_end_of_a_replay_with_many_topics_that_came_first() {
     assert!(batches > 1);
     assert_eq!(rows::<schema::ReplayedTopic>(&replica), 0);
     assert_eq!(rows::<schema::RetainedReplay>(&replica), 0);
+}
+
+#[test]
+fn messages_for_a_group_with_many_members_that_are_away() {
+    let mut replica = Replica::new();
+    for number in 0..MANY / 2 {
+        let client_id = number.to_string();
+        let connection = number as u64 + 1;
+        replica.run(vec![
+            Kind::OpenSession(durable(&client_id, connection, 1)),
+            subscribe(&client_id, connection, "$share/g/t", 1),
+            close(&client_id, connection),
+        ]);
+    }
+    let most = 2 * limits::ROW_OPERATIONS_AT_ONCE / (MANY / 2 / 64 * 6);
+    replica.run(vec![publish("t", 1, "x"); TOGETHER / 5]);
+    let kept = rows::<schema::Waiting>(&replica);
+    assert!(kept > 0 && kept < most, "{kept} at once, the rest follows");
+    replica.settle_cheaply();
+    assert_eq!(rows::<schema::Waiting>(&replica), TOGETHER / 5);
 }

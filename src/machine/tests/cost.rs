@@ -240,6 +240,35 @@ fn many_keys_that_expire_in_one_millisecond_while_commands_come() {
 }
 
 #[test]
+fn messages_on_their_way_do_not_wait_for_many_keys_that_expire() {
+    let mut replica = Replica::new();
+    for number in 0..MANY / 10 {
+        let client_id = number.to_string();
+        let connection = number as u64 + 1;
+        replica.run(vec![
+            Kind::OpenSession(durable(&client_id, connection, 10)),
+            subscribe(&client_id, connection, "t", 1),
+        ]);
+    }
+    for number in 0..MANY / TOGETHER {
+        let write = |key: usize| {
+            let key = (number * TOGETHER + key).to_be_bytes();
+            Kind::StoreWrite(set(&key, b"v", Condition::None, Some(50_000), &key))
+        };
+        replica.run((0..TOGETHER).map(write).collect());
+    }
+    replica.now += 50_000;
+    replica.run(vec![publish("t", 1, "x")]);
+    assert_eq!(rows::<schema::FanOut>(&replica), 1);
+    while rows::<schema::FanOut>(&replica) > 0 {
+        replica.pass(1);
+        replica.check_cost();
+        replica.restart();
+    }
+    assert!(replica.machine.usage().keys > MANY as u64 / 4);
+}
+
+#[test]
 fn the_end_of_a_session_with_much_of_everything() {
     let mut replica = Replica::new();
     let bounds = command::QueueBounds {

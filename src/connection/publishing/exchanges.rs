@@ -183,6 +183,7 @@ impl Exchanges {
         context: &mut Context,
         topic: &str,
         publish: &Publish<'_>,
+        weight: usize,
     ) -> Flow {
         let command = command::Publish {
             connection: context.mailbox.connection.0,
@@ -212,7 +213,10 @@ impl Exchanges {
             bytes: size(topic, publish),
         };
         let bytes = request.bytes;
-        let flow = context.propose(Kind::Publish(command), Request::LoggedPublish(request));
+        let (command, request) = (Kind::Publish(command), Request::LoggedPublish(request));
+        let flow = context.propose_by(command, request, |proposer, command, reply_to| {
+            proposer.submit_weighing(command, reply_to, weight)
+        });
         if flow == Flow::Continue {
             self.logged[publish.qos as usize] += 1;
             self.unacknowledged_bytes += publish.packet_id.map_or(0, |_| bytes);

@@ -111,7 +111,8 @@ impl Publishing {
                 dropped.of(DropReason::DiskLow).increment();
                 return Flow::Continue;
             }
-            return exchanges.propose(context, topic, publish);
+            let weight = logged_weight(routes, context, topic, publish.qos);
+            return exchanges.propose(context, topic, publish, weight);
         };
         if !self.has_routing_lease {
             return context.await_routing_lease();
@@ -171,7 +172,8 @@ impl Publishing {
             if !client_is_behind && is_held_back(exchanges, context, &route, is_waited_for) {
                 return Ok(Flow::Retry);
             }
-            let flow = exchanges.propose(context, topic, publish);
+            let weight = route.logged_weight(publish.qos);
+            let flow = exchanges.propose(context, topic, publish, weight);
             if flow == Flow::Continue {
                 exchanges.begin(packet_id, publish.qos);
             }
@@ -312,6 +314,14 @@ fn direct_route<'a>(
     let router = &context.broker.services.router;
     let route = routes.current(router, topic, Some(context.session));
     (!route.is_logged(publish.qos)).then_some(route)
+}
+
+/// What a message counts in its proposal because connections get it from the log. One look-up in the route cache: so
+/// that one publisher can't have all nodes deliver millions of copies while everybody waits for apply.
+fn logged_weight(routes: &mut RouteCache, context: &Context, topic: &str, qos: QoS) -> usize {
+    let router = &context.broker.services.router;
+    let route = routes.current(router, topic, Some(context.session));
+    route.logged_weight(qos)
 }
 
 #[cfg(test)]

@@ -166,6 +166,7 @@ impl StoreRequests {
                     connection: context.mailbox.connection.0,
                     key: Bytes::copy_from_slice(key),
                     stop,
+                    max_watches: context.broker.settings.max_watches,
                 };
                 context.propose(Kind::KeyNotify(command), Request::Store(Box::new(request)))
             }

@@ -289,12 +289,15 @@ impl Subscribing {
 /// A command with the first subscriptions of a SUBSCRIBE. The machine makes as many of them as one log entry allows,
 /// and the rest comes with further commands.
 fn subscribe_command(context: &Context, subscriptions: Vec<command::Subscription>) -> Kind {
+    let mqtt = &context.broker.settings.mqtt;
     Kind::Subscribe(command::Subscribe {
         client_id: context.options.client_id.to_string(),
         connection: context.mailbox.connection.0,
         subscriptions,
-        max_subscriptions: context.broker.settings.mqtt.max_subscriptions,
-        max_groups: context.broker.settings.mqtt.max_shared_subscriptions,
+        max_subscriptions: mqtt.max_subscriptions,
+        max_groups: mqtt.max_shared_subscriptions,
+        max_session_bytes: mqtt.max_subscription_bytes,
+        max_total_bytes: mqtt.subscribed_max_bytes,
     })
 }
 

@@ -94,7 +94,7 @@ impl Settings {
 /// Reads the file of users, too: its problems are problems of the configuration.
 fn users(loaded: &Loaded) -> Result<(), Problems> {
     const KEY: &str = "auth.scram_file";
-    let Err(found) = authentication::authenticator(&loaded.config.auth) else {
+    let Err(found) = authentication::check(&loaded.config.auth) else {
         return Ok(());
     };
     let explain = |problem: UsersProblem| match problem.line {

@@ -1,15 +1,18 @@
 //! What all connections of a node share: its services, its settings, and its state.
 
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::origin::Origin;
 use super::rate::TokenBucket;
 use super::routing_lease::RoutingLease;
 use super::sys::{SysPublisher, SysTopics};
-use crate::auth::{self, Authenticator, Exchange};
+use crate::auth::Chain;
 use crate::base::ids::{ConnectionId, NodeId};
 use crate::base::lease::Lease;
 use crate::base::time::{Elapsed, elapsed_now};
@@ -210,6 +213,27 @@ impl NodeState {
     }
 }
 
+/// The name of the listener that `mqtt.listen` makes.
+const LISTENER: &str = "mqtt";
+
+/// What each listener asks of its clients.
+#[derive(Debug, Default)]
+pub(crate) struct Chains {
+    named: BTreeMap<Box<str>, Arc<Chain>>,
+    other: Arc<Chain>,
+}
+
+impl Chains {
+    /// `named` listeners, and what is asked at every other one.
+    pub(crate) fn new(named: BTreeMap<Box<str>, Arc<Chain>>, other: Arc<Chain>) -> Chains {
+        Chains { named, other }
+    }
+
+    fn of(&self, listener: &str) -> Arc<Chain> {
+        self.named.get(listener).unwrap_or(&self.other).clone()
+    }
+}
+
 /// What all connections of a node share.
 pub(crate) struct Broker {
     /// What the operator configured.
@@ -222,7 +246,7 @@ pub(crate) struct Broker {
     pub(crate) sys: Arc<SysTopics>,
     /// Counters.
     pub(crate) metrics: Arc<Metrics>,
-    authenticator: Authenticator,
+    chains: Chains,
 }
 
 impl Broker {
@@ -230,7 +254,7 @@ impl Broker {
     pub(crate) fn new(
         settings: Settings,
         services: Services,
-        authenticator: Authenticator,
+        chains: Chains,
         metrics: Arc<Metrics>,
     ) -> Arc<Broker> {
         Arc::new(Broker {
@@ -239,7 +263,17 @@ impl Broker {
             state: NodeState::default(),
             sys: Arc::default(),
             metrics,
-            authenticator,
+            chains,
+        })
+    }
+
+    /// What is known of a connection from there.
+    pub(super) fn origin(&self, address: SocketAddr) -> Arc<Origin> {
+        let listener = LISTENER;
+        Arc::new(Origin {
+            address: Some(address),
+            listener: listener.into(),
+            chain: self.chains.of(listener),
         })
     }
 
@@ -262,30 +296,5 @@ impl Broker {
         if let Some(owner) = session.as_ref().and_then(read::owner) {
             services.hand_overs.ask(owner).await;
         }
-    }
-
-    /// Whether clients must use extended authentication.
-    pub(crate) fn requires_authentication(&self) -> bool {
-        self.authenticator.is_required()
-    }
-
-    /// Begins an exchange of a method with a client; `None` when there is no such method.
-    ///
-    /// # Errors
-    /// When the system gives no random bytes.
-    pub(crate) fn begin_authentication(
-        &self,
-        method: &str,
-        client_id: &str,
-        user_name: Option<&str>,
-    ) -> Result<Option<Exchange>, getrandom::Error> {
-        let mut entropy = [0; auth::ENTROPY_BYTES];
-        getrandom::fill(&mut entropy)?;
-        let client = auth::Client {
-            client_id,
-            user_name,
-            entropy,
-        };
-        Ok(self.authenticator.begin(method, &client))
     }
 }

@@ -27,6 +27,7 @@ use super::handshake;
 use super::input::{Input, Turn};
 use super::linger::{end_stream, linger, write_last, write_output};
 use super::liveness::Liveness;
+use super::origin::Origin;
 use super::rate::ClientRate;
 use super::refusal::Refusal;
 use super::socket::{READ_BUFFER, is_transient};
@@ -59,7 +60,8 @@ enum Event {
 /// Serves one client until its connection ends. What the beginning needs is given back when it is over: most
 /// connections are idle most of the time, and there are many.
 pub(super) async fn serve(broker: &Arc<Broker>, stream: TcpStream, address: SocketAddr) {
-    match Box::pin(begin(broker, stream)).await {
+    let origin = broker.origin(address);
+    match Box::pin(begin(broker, stream, &origin)).await {
         Ok(mut task) => task.run(address).await,
         Err(refused) => Box::pin(refuse(broker, refused, address)).await,
     }
@@ -80,12 +82,13 @@ async fn refuse(broker: &Broker, refused: Box<(TcpStream, Refusal)>, address: So
 async fn begin(
     broker: &Arc<Broker>,
     stream: TcpStream,
+    origin: &Arc<Origin>,
 ) -> Result<Box<Task>, Box<(TcpStream, Refusal)>> {
     let mut unfinished = Vec::new();
     let mut charge = Charge::new(&broker.settings.handshake_memory, 0);
     let mqtt = &broker.settings.mqtt;
     let timeout = Duration::from_secs(mqtt.connect_timeout_s.into());
-    let open = handshake::open(broker, &stream, &mut unfinished, &mut charge);
+    let open = handshake::open(broker, &stream, origin, &mut unfinished, &mut charge);
     let opening = match tokio::time::timeout(timeout, open).await {
         Ok(opening) => opening,
         Err(_) => {

@@ -1,13 +1,16 @@
 //! Who may connect: the users in the file that the configuration names.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::auth::scram::{Credentials, Server};
-use crate::auth::{Authenticator, Mechanism};
+use crate::auth::{Chain, Method, chain::Extended};
 use crate::config::AuthConfig;
 use crate::config::bounds::LARGEST_USERS_FILE_BYTES;
+use crate::connection::broker::Chains;
 
 /// What is wrong with a file of users.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,16 +33,27 @@ impl std::fmt::Display for UsersProblem {
     }
 }
 
-/// The configured mechanisms of authentication.
+/// What the listeners ask of their clients.
 ///
 /// # Errors
 /// With everything that is wrong with the files.
-pub fn authenticator(config: &AuthConfig) -> Result<Authenticator, Vec<UsersProblem>> {
-    let mut mechanisms: Vec<Box<dyn Mechanism>> = Vec::new();
-    if let Some(path) = &config.scram_file {
-        mechanisms.push(Box::new(Server::new(users(path)?)));
-    }
-    Ok(Authenticator::new(mechanisms))
+pub(crate) fn chains(config: &AuthConfig) -> Result<Chains, Vec<UsersProblem>> {
+    let chain = match &config.scram_file {
+        Some(path) => {
+            let server = Server::new(users(path)?);
+            Chain::new(vec![Arc::new(Extended::new(Method::Scram, server))])
+        }
+        None => Chain::default(),
+    };
+    Ok(Chains::new(BTreeMap::new(), Arc::new(chain)))
+}
+
+/// Checks the files that the configuration names.
+///
+/// # Errors
+/// With everything that is wrong with them.
+pub fn check(config: &AuthConfig) -> Result<(), Vec<UsersProblem>> {
+    chains(config).map(|_| ())
 }
 
 fn users(path: &Path) -> Result<Credentials, Vec<UsersProblem>> {

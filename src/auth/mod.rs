@@ -5,11 +5,14 @@
 //! bytes, tells the time, bounds what it may take, and turns a [`Step`] into AUTH, CONNACK or DISCONNECT. What an
 //! identity may do is not decided here.
 
+pub mod certificate;
 pub mod chain;
 mod exchange;
+pub mod jwt;
 pub mod password;
 mod principal;
 pub mod scram;
+pub(crate) mod strict;
 
 pub use chain::{Chain, Check, Denial, Later, Verdict};
 pub use exchange::Exchange;

@@ -1,7 +1,6 @@
 //! What all connections of a node share: its services, its settings, and its state.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -31,6 +30,7 @@ use crate::router::Router;
 use crate::store::Quota;
 use crate::store::scan::PageBudget;
 use crate::telemetry::metrics::Metrics;
+use crate::transport::Accepted;
 
 /// Handles of the node's other parts.
 pub(crate) struct Services {
@@ -213,9 +213,6 @@ impl NodeState {
     }
 }
 
-/// The name of the listener that `mqtt.listen` makes.
-const LISTENER: &str = "mqtt";
-
 /// What each listener asks of its clients.
 #[derive(Debug, Default)]
 pub(crate) struct Chains {
@@ -267,13 +264,12 @@ impl Broker {
         })
     }
 
-    /// What is known of a connection from there.
-    pub(super) fn origin(&self, address: SocketAddr) -> Arc<Origin> {
-        let listener = LISTENER;
+    /// Where a connection comes from, and what is asked of it there.
+    pub(super) fn origin(&self, accepted: &Accepted) -> Arc<Origin> {
         Arc::new(Origin {
-            address: Some(address),
-            listener: listener.into(),
-            chain: self.chains.of(listener),
+            peer: accepted.peer.clone(),
+            listener: accepted.listener.clone(),
+            chain: self.chains.of(&accepted.listener.config.name),
         })
     }
 

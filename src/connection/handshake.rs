@@ -7,8 +7,6 @@
 
 use std::sync::Arc;
 
-use tokio::net::TcpStream;
-
 use super::broker::Broker;
 use super::end::Ended;
 use super::opening::{Login, Opening, limits};
@@ -23,6 +21,7 @@ use crate::codec::{
 };
 use crate::mailbox::memory::Charge;
 use crate::telemetry::labels::DisconnectReason;
+use crate::transport::{Accepted, Stream};
 
 /// Why a handshake for which there is no room is refused.
 const NO_MEMORY: &str = "the server is short of memory";
@@ -34,8 +33,7 @@ const AUTH_HEADER_BYTES: u32 = 4 << 10;
 /// `unfinished`.
 pub(super) async fn open(
     broker: &Broker,
-    stream: &TcpStream,
-    origin: &Arc<Origin>,
+    accepted: &mut Accepted,
     unfinished: &mut Vec<u8>,
     charge: &mut Charge,
 ) -> Result<Opening, Refusal> {
@@ -43,8 +41,9 @@ pub(super) async fn open(
     let mqtt = &broker.settings.mqtt;
     let max_packet_size = mqtt.max_packet_size_bytes.min(mqtt.connect_max_bytes);
     let length = loop {
+        let stream = &mut accepted.stream;
         read_some(stream, unfinished).await.map_err(network)?;
-        if !has_room(broker, charge, unfinished.len()) {
+        if !has_room(broker, charge, unfinished.len() + stream.held_bytes()) {
             let version = version_of(unfinished);
             let cause = DisconnectReason::NodeMemory;
             return Err(Refusal::no_room(version, cause, NO_MEMORY));
@@ -69,7 +68,7 @@ pub(super) async fn open(
         Err(error) => return Err(Refusal::silent(error.into())),
     };
     let connect = decode_connect(found).map_err(|error| Refusal::malformed(found, error))?;
-    let login = authenticate(broker, stream, origin, unfinished, charge, &connect).await?;
+    let login = authenticate(broker, accepted, unfinished, charge, &connect).await?;
     broker.hand_over(connect.client_id).await;
     Opening::begin(broker, &connect, login)
 }
@@ -86,8 +85,7 @@ fn has_room(broker: &Broker, charge: &mut Charge, held: usize) -> bool {
 /// Sees that the client proves who it is, as its listener asks for.
 async fn authenticate(
     broker: &Broker,
-    stream: &TcpStream,
-    origin: &Arc<Origin>,
+    accepted: &mut Accepted,
     unfinished: &mut Vec<u8>,
     charge: &mut Charge,
     connect: &Connect<'_>,
@@ -97,6 +95,7 @@ async fn authenticate(
     if !broker.state.accepts_clients() {
         return Err(refuse(ReasonCode::ServerUnavailable, NO_QUORUM));
     }
+    let origin = broker.origin(accepted);
     let client = Client {
         user_name: connect.username,
         password: connect.password,
@@ -130,8 +129,8 @@ async fn authenticate(
     };
     let mut dialogue = Dialogue {
         broker,
-        stream,
-        origin,
+        stream: &mut accepted.stream,
+        origin: &origin,
         connect_bytes: charge.bytes().saturating_sub(unfinished.len()),
         unfinished,
         charge,
@@ -169,7 +168,7 @@ enum Failed {
 /// AUTH packets both ways, before the CONNACK.
 struct Dialogue<'a> {
     broker: &'a Broker,
-    stream: &'a TcpStream,
+    stream: &'a mut Stream,
     origin: &'a Arc<Origin>,
     /// What the CONNECT takes meanwhile, about.
     connect_bytes: usize,
@@ -212,7 +211,7 @@ impl Dialogue<'_> {
     }
 
     /// AUTH 0x18 `[MQTT-4.12.0-2]`.
-    async fn send(&self, challenge: &[u8]) -> Result<(), Failed> {
+    async fn send(&mut self, challenge: &[u8]) -> Result<(), Failed> {
         let data = Some(challenge).filter(|data| !data.is_empty());
         let packet = Auth::new(ReasonCode::ContinueAuthentication, self.method, data);
         let mut bytes = Vec::new();
@@ -271,10 +270,11 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use tokio::io::AsyncWriteExt as _;
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
     use crate::connection::context::Context;
+    use crate::transport::Incoming;
 
     /// A whole CONNECT, with as many bytes of a user name.
     fn connect(user_name: u16) -> Vec<u8> {
@@ -298,8 +298,9 @@ mod tests {
         let (stream, _) = accepted.expect("it connects");
         client.write_all(sent).await.expect("it is open");
         let mut charge = Charge::new(&broker.settings.handshake_memory, 0);
-        let origin = Origin::for_tests();
-        let opened = open(broker, &stream, &origin, &mut Vec::new(), &mut charge).await;
+        let established = Incoming::of_tcp(stream).establish().await;
+        let mut accepted = established.expect("there is no handshake");
+        let opened = open(broker, &mut accepted, &mut Vec::new(), &mut charge).await;
         opened.err().expect("this node has no quorum").ended.cause
     }
 

@@ -27,7 +27,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::base::ids::NodeId;
-use crate::config::Config;
+use crate::config::{Config, Transport};
 use crate::connection::broker::{Broker, Chains, Services, Settings};
 use crate::connection::{listener, memory_guard, sys};
 use crate::forward::directory::Directory;
@@ -45,6 +45,7 @@ use crate::replica::sequencer::Due;
 use crate::router::Router;
 use crate::storage::{self, DataDir};
 use crate::telemetry::metrics::Metrics;
+use crate::transport::Listening;
 use cluster::ClusterTasks;
 use disk::{DiskGuard, Level};
 use listen::bind;
@@ -89,7 +90,7 @@ pub fn run(config: Config) -> Result<(), RunError> {
 /// The open listeners.
 struct Listeners {
     cluster: TcpListener,
-    mqtt: Vec<TcpListener>,
+    mqtt: Vec<Listening>,
     http: Option<TcpListener>,
 }
 
@@ -100,10 +101,7 @@ impl Listeners {
             bind("cluster.listen", &address).await
         });
         let cluster = cluster.await?;
-        let mut mqtt = Vec::new();
-        for address in &config.mqtt.listen {
-            mqtt.push(bind("mqtt.listen", address).await?);
-        }
+        let mqtt = listen::open(config).await?;
         let http = match &config.http.listen {
             Some(address) => Some(bind("http.listen", address).await?),
             None => None,
@@ -180,7 +178,7 @@ impl Replica {
 
 async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     let config = Arc::new(config);
-    let chains = authentication::chains(&config.auth).map_err(RunError::Users)?;
+    let (chains, background) = authentication::chains(&config).map_err(RunError::Users)?;
     authentication::announce(&config.auth);
     check_disk(&config)?;
     // Listeners first: a port in use is found before anything is written.
@@ -205,6 +203,9 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
         give_up: Duration::from_millis(config.cluster.give_up_ms),
         node_lease: Duration::from_millis(config.cluster.node_lease_ms),
     };
+    background
+        .into_iter()
+        .for_each(|work| drop(tokio::spawn(work)));
     tasks.start(listeners.cluster, replication);
     cluster::bootstrap(raft.clone(), &config);
     tokio::spawn(clocks::run(broker.clone(), raft.clone()));
@@ -329,7 +330,14 @@ fn cluster_view(raft: &Raft) -> sys::ClusterView {
 
 /// One line that says what listens where.
 fn announce(config: &Config) {
-    let mqtt: Vec<String> = config.mqtt.listen.iter().map(ToString::to_string).collect();
+    let listeners = config.listeners();
+    let mqtt = listeners.iter().map(|listener| {
+        let (transport, address) = (listener.transport, &listener.address);
+        match transport {
+            Transport::Tcp => address.to_string(),
+            transport => format!("{transport}://{address}"),
+        }
+    });
     let http = config
         .http
         .listen
@@ -337,7 +345,7 @@ fn announce(config: &Config) {
         .map_or_else(|| "off".to_owned(), ToString::to_string);
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
-        mqtt = mqtt.join(","),
+        mqtt = mqtt.collect::<Vec<_>>().join(","),
         cluster = %config.cluster.listen,
         http,
         data = %config.node.data_dir.display(),

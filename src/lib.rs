@@ -5,8 +5,8 @@
 //! other in a circle (`tests/tidy`):
 //!
 //! [`base`] < [`topic`], [`codec`], [`auth`] < `session`, [`store`] < `machine` < [`config`], `telemetry`, `http_client`
-//! < `transport`, `login` < `storage` < `raft` < `mailbox` < `router` < `replica` < `forward` < `connection`, `http` <
-//! `node` < [`cli`].
+//! < `transport`, `login` < `storage` < `raft` < `mailbox` < `router` < `replica` < `forward` < `identity` < `connection`,
+//! `http` < `node` < [`cli`].
 //!
 //! # One request, from socket to commit to answer
 //! `connection::task` reads packets, `replica::proposer` gathers commands, `replica::sequencer` stamps them on the
@@ -29,6 +29,7 @@ pub(crate) mod connection;
 pub(crate) mod forward;
 pub(crate) mod http;
 pub(crate) mod http_client;
+pub(crate) mod identity;
 pub(crate) mod login;
 pub(crate) mod machine;
 pub(crate) mod mailbox;

@@ -13,6 +13,7 @@ pub mod password;
 mod principal;
 pub mod scram;
 pub(crate) mod strict;
+pub mod user;
 
 pub use chain::{Chain, Check, Denial, Later, Verdict};
 pub use exchange::Exchange;

@@ -12,11 +12,19 @@ pub enum Kind {
     Rules = 3,
     /// A token for the HTTP port.
     Token = 4,
+    /// A random number of the cluster's own, which nodes derive from what all of them must derive alike.
+    Secret = 5,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Kind; 4] = [Kind::User, Kind::Ban, Kind::Rules, Kind::Token];
+    pub const ALL: [Kind; 5] = [
+        Kind::User,
+        Kind::Ban,
+        Kind::Rules,
+        Kind::Token,
+        Kind::Secret,
+    ];
 
     /// The kind of a number, if this version knows it.
     pub fn of_number(number: u32) -> Option<Kind> {
@@ -30,6 +38,7 @@ impl Kind {
             Kind::Ban => "ban",
             Kind::Rules => "rules",
             Kind::Token => "token",
+            Kind::Secret => "secret",
         }
     }
 }
@@ -41,7 +50,7 @@ mod tests {
     #[test]
     fn numbers_are_those_on_disk() {
         let numbers = Kind::ALL.map(|kind| kind as u32);
-        assert_eq!(numbers, [1, 2, 3, 4]);
+        assert_eq!(numbers, [1, 2, 3, 4, 5]);
         for kind in Kind::ALL {
             assert_eq!(Kind::of_number(kind as u32), Some(kind));
         }

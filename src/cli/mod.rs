@@ -21,6 +21,7 @@ mod servers;
 mod sessions;
 mod settings;
 mod subscribe;
+mod users;
 
 use std::process::ExitCode;
 
@@ -66,6 +67,10 @@ enum Command {
     Session(sessions::SessionCommand),
     /// Look at retained messages, set and delete them.
     Retained(sessions::RetainedCommand),
+    /// Keep the users of the cluster, who log in with a password or by SCRAM.
+    User(users::UserCommand),
+    /// Keep a client id, a user or a network from connecting for a time.
+    Ban(users::BanCommand),
     /// Ask a node whether it is ready for clients.
     Health(health::Health),
     /// Publish messages.
@@ -107,6 +112,8 @@ fn run(cli: Cli) -> Outcome {
         Command::Client(arguments) => block_on(sessions::client(arguments, cli.output)),
         Command::Session(arguments) => block_on(sessions::session(arguments, cli.output)),
         Command::Retained(arguments) => block_on(sessions::retained(arguments, cli.output)),
+        Command::User(arguments) => block_on(users::user(arguments, cli.output)),
+        Command::Ban(arguments) => block_on(users::ban(arguments, cli.output)),
         Command::Health(health) => block_on(health::run(health)),
         Command::Pub(arguments) => block_on(publish::run(arguments)),
         Command::Sub(arguments) => block_on(subscribe::run(arguments, cli.output)),

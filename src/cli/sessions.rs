@@ -22,7 +22,7 @@ const LIMIT: Duration = Duration::from_secs(35);
 
 /// The node that is asked.
 #[derive(Args, Clone)]
-struct Node {
+pub(super) struct Node {
     /// HTTP port of any node.
     #[arg(
         long,
@@ -31,7 +31,7 @@ struct Node {
         default_value = "127.0.0.1:8080",
         global = true
     )]
-    http: Address,
+    pub(super) http: Address,
 }
 
 /// Look at connected clients and disconnect them.
@@ -127,7 +127,7 @@ enum OfRetained {
 }
 
 /// Percent-encodes a value of a query string (RFC 3986, unreserved characters stay).
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::new();
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
@@ -144,7 +144,7 @@ async fn ask(node: &Node, method: Method, path: &str) -> Result<Value, Failure> 
 }
 
 /// Fetches a list page by page and writes it.
-async fn list<T: DeserializeOwned>(
+pub(super) async fn list<T: DeserializeOwned>(
     node: &Node,
     path: &str,
     format: Format,

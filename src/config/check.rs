@@ -6,6 +6,7 @@ use super::auth_rules;
 use super::finding::Finding;
 use super::keys::Config;
 use super::listener_rules;
+use super::password_rules;
 use super::setting::Address;
 
 /// How many times `mqtt.outbox_max_bytes` a connection may need: four times are messages that wait for it, see
@@ -22,6 +23,7 @@ pub fn findings(config: &Config) -> Vec<Finding> {
     found.extend(listener_rules::findings(&config.listeners));
     found.extend(auth_rules::findings(config));
     sizes(config, &mut found);
+    found.extend(password_rules::findings(config));
     found
 }
 

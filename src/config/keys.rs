@@ -9,13 +9,13 @@ use std::path::PathBuf;
 use serde::Serialize;
 use uuid::Uuid;
 
+use super::bounds;
 use super::listener::Listener;
 use super::setting::{
     Address, CertificateGroups, CertificateName, ClusterName, Input, LogFormat, LogLevel, Member,
     OutboxPolicy, QueuePolicy, Setting, SettingError, WhenUnavailable, in_range,
 };
 use super::token_issuer::TokenIssuer;
-use super::{bounds, machine};
 
 /// One key, as the loader and the reference page see it.
 pub struct Key {
@@ -339,6 +339,42 @@ config! {
         /// What becomes of a client when the service does not answer, or not as it should: `refuse`, or `ignore`, and
         /// the listener's next method decides.
         http_unavailable: WhenUnavailable = WhenUnavailable::Refuse, "";
+        /// Memory of one Argon2id hash. More makes stolen hashes harder to use; every log-in with a password takes this
+        /// much for some milliseconds on one of `auth.password_threads`.
+        password_memory_kib: u32 = 19_456, "KiB", 8..=131_072;
+        /// Passes over that memory. Memory times passes is at most 524288 KiB.
+        password_passes: u32 = 2, "passes", 1..=16;
+        /// Threads that hash passwords, so that no other client waits for it. 0: half of the processors.
+        password_threads: usize = 0, "threads", 0..=256;
+        /// Log-ins that may wait for these threads; further ones are refused with reason 0x89, Server busy.
+        password_queue: usize = 256, "log-ins", 1..=65_536;
+        /// Iterations of SCRAM for users of the cluster whose password is set: what each of their clients computes at a
+        /// log-in by SCRAM.
+        scram_iterations: u32 = 15_000, "iterations", 4_096..=10_000_000;
+        /// Whether the hash of an imported user is replaced by an Argon2id hash, and SCRAM verifiers are made, at the
+        /// next log-in with the password.
+        replace_hashes: bool = true, "";
+        /// Failed log-ins from one address (of IPv6: one /64 network) in a window, after which it is not listened to
+        /// for a while. Counted by each node for itself, as are the next ones. 0: no bound.
+        failures_per_address: u32 = 50, "log-ins";
+        /// The same for one user name. From where that user has logged in before, it may go on. 0: no bound.
+        failures_per_user: u32 = 20, "log-ins";
+        /// How long a window lasts.
+        failures_window_s: u32 = 60, "s", 1..=86_400;
+        /// How long an address, or a user name, is not listened to.
+        failures_pause_s: u32 = 300, "s", 1..=86_400;
+        /// How long the answer to the first failed log-in of a window waits; twice as long for each further one, at
+        /// most four seconds.
+        failure_delay_ms: u32 = 100, "ms", 0..=4_000;
+        /// Addresses and networks that are not counted and not delayed, for example those of a proxy.
+        failures_exempt: Vec<String> = vec!["127.0.0.0/8".to_owned(), "::1/128".to_owned()], "";
+        /// CONNECT packets of one client id in a window, after which it is refused for a while with reason 0x97, Quota
+        /// exceeded. 0: no bound.
+        flapping_connects: u32 = 0, "connects";
+        /// How long that window lasts.
+        flapping_window_s: u32 = 60, "s", 1..=86_400;
+        /// How long such a client is refused.
+        flapping_pause_s: u32 = 60, "s", 1..=86_400;
     }
 
     /// The replicated state store.
@@ -409,66 +445,5 @@ config! {
     shutdown: ShutdownConfig {
         /// Longest time to disconnect the clients and to hand over leadership before the process ends.
         drain_s: u64 = 10, "s", 0..=3_600;
-    }
-}
-
-impl Config {
-    /// Where clients connect: the configured listeners, or one for each address of `mqtt.listen`.
-    pub fn listeners(&self) -> Vec<Listener> {
-        if !self.listeners.is_empty() {
-            return self.listeners.clone();
-        }
-        let addresses = self.mqtt.listen.iter();
-        addresses.cloned().map(Listener::of_address).collect()
-    }
-
-    /// Whether this node is a cluster of its own.
-    pub fn is_single_node(&self) -> bool {
-        self.cluster.members.is_empty() && self.cluster.join.is_empty()
-    }
-
-    /// Where the other nodes reach this node: `cluster.advertise`, else its own entry in `cluster.members`, else
-    /// `cluster.listen`.
-    pub fn advertised(&self) -> &Address {
-        let own = || {
-            let members = self.cluster.members.iter();
-            members
-                .filter(|member| member.id == self.node.id)
-                .map(|member| &member.address)
-                .next()
-        };
-        self.cluster
-            .advertise
-            .as_ref()
-            .or_else(own)
-            .unwrap_or(&self.cluster.listen)
-    }
-}
-
-impl ClusterConfig {
-    /// The identity of the cluster: `cluster.id`, or a UUID (version 5) derived from `cluster.name`.
-    pub fn identity(&self) -> Uuid {
-        self.id.unwrap_or_else(|| {
-            let name = format!("quorumq-cluster:{}", self.name);
-            Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes())
-        })
-    }
-}
-
-impl RuntimeConfig {
-    /// The number of worker threads to start: the configured one, or one per core.
-    pub fn threads(&self) -> usize {
-        match self.worker_threads {
-            0 => std::thread::available_parallelism().map_or(1, usize::from),
-            threads => threads,
-        }
-    }
-
-    /// Memory for clients, bytes: the configured one, or a quarter of what this process may use.
-    pub fn client_memory(&self) -> usize {
-        match self.client_memory_bytes {
-            0 => usize::try_from(machine::memory_bytes() / 4).unwrap_or(usize::MAX),
-            bytes => bytes,
-        }
     }
 }

@@ -13,10 +13,12 @@ mod listener;
 mod listener_rules;
 mod load;
 mod machine;
+mod password_rules;
 mod problem;
 mod reference;
 mod setting;
 mod token_issuer;
+mod values;
 
 pub use keys::{
     AuthConfig, ClusterConfig, Config, DiskConfig, HttpConfig, LogConfig, MqttConfig, NodeConfig,

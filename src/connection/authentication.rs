@@ -100,6 +100,9 @@ impl Authentication {
             }
             Step::Success { principal, data } => {
                 self.expiry_check = next_expiry_check(&principal, Instant::now());
+                if let Some(registration) = &context.options.registration {
+                    registration.prove(&principal);
+                }
                 context.options.principal = Arc::new(*principal);
                 send_auth(context, ReasonCode::Success, method, &data)
             }

@@ -18,6 +18,7 @@ use crate::base::time::{Elapsed, elapsed_now};
 use crate::config::{Config, MqttConfig};
 use crate::forward::directory::Directory;
 use crate::forward::hand_over::HandOvers;
+use crate::identity::Identity;
 use crate::machine::read;
 use crate::machine::tables::Backing;
 use crate::mailbox::back_pressure::OutboxLimits;
@@ -49,7 +50,9 @@ pub(crate) struct Services {
     /// For sessions that other connections own.
     pub(crate) hand_overs: Arc<HandOvers>,
     /// The way to change what operators keep in the cluster.
-    pub(crate) directory: Directory,
+    pub(crate) directory: Arc<Directory>,
+    /// Who may connect.
+    pub(crate) identity: Arc<Identity>,
 }
 
 /// What the operator configured.

@@ -166,13 +166,17 @@ impl Context {
         let router = crate::router::Router::new(NodeId(0), Arc::default(), outboxes.clone());
         let proposer: Arc<Proposer> = Arc::default();
         let view: Arc<crate::replica::applier::View> = Arc::default();
+        let directory = Arc::new(crate::forward::directory::Directory::new(
+            NodeId(0),
+            proposer.clone(),
+            view.clone(),
+            outboxes,
+        ));
+        let backing: Arc<dyn crate::machine::tables::Backing> =
+            Arc::new(BTreeMap::<Vec<u8>, Vec<u8>>::new());
         let services = Services {
-            directory: crate::forward::directory::Directory::new(
-                NodeId(0),
-                proposer.clone(),
-                view.clone(),
-                outboxes,
-            ),
+            directory,
+            identity: crate::identity::Identity::for_tests(&view, router.clone(), &backing),
             hand_overs: Arc::new(HandOvers::new(
                 NodeId(0),
                 router.clone(),
@@ -182,7 +186,7 @@ impl Context {
             proposer,
             reader: Arc::default(),
             router,
-            backing: Arc::new(BTreeMap::<Vec<u8>, Vec<u8>>::new()),
+            backing,
             clock: Arc::new(crate::replica::clock::Clock::new(NodeId(1))),
             view,
         };
@@ -201,6 +205,7 @@ impl Context {
                 session_expiry: 0,
                 principal: crate::auth::Principal::anonymous(),
                 extended: None,
+                registration: None,
             },
             session: SessionId(1),
             is_durable,

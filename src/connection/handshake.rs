@@ -14,11 +14,14 @@ use super::options::Extended;
 use super::origin::Origin;
 use super::refusal::{NO_QUORUM, Refusal, version_of};
 use super::socket::{read_some, write_all};
+use crate::auth::scram::claimed_user;
 use crate::auth::{Client, Denial, ENTROPY_BYTES, Exchange, Step};
+use crate::base::time::elapsed_now;
 use crate::codec::{
     self, Auth, Connect, DecodeError, Packet, PacketType, PeerLimits, ReasonCode, decode_connect,
     encode, frame,
 };
+use crate::identity::Applicant;
 use crate::mailbox::memory::Charge;
 use crate::telemetry::labels::DisconnectReason;
 use crate::transport::{Accepted, Stream};
@@ -68,9 +71,10 @@ pub(super) async fn open(
         Err(error) => return Err(Refusal::silent(error.into())),
     };
     let connect = decode_connect(found).map_err(|error| Refusal::malformed(found, error))?;
-    let login = authenticate(broker, accepted, unfinished, charge, &connect).await?;
+    let origin = broker.origin(accepted);
+    let login = log_in(broker, accepted, &origin, unfinished, charge, &connect).await?;
     broker.hand_over(connect.client_id).await;
-    Opening::begin(broker, &connect, login)
+    Opening::begin(broker, &connect, &origin, login)
 }
 
 /// Charges what is held of a client's handshake. Returns whether there is room for it.
@@ -82,68 +86,110 @@ fn has_room(broker: &Broker, charge: &mut Charge, held: usize) -> bool {
         && (is_small || !settings.handshake_memory.is_exhausted())
 }
 
-/// Sees that the client proves who it is, as its listener asks for.
-async fn authenticate(
+/// Lets the client try to log in, or refuses it: who is banned or has failed too often is not asked at all.
+async fn log_in(
     broker: &Broker,
     accepted: &mut Accepted,
+    origin: &Arc<Origin>,
     unfinished: &mut Vec<u8>,
     charge: &mut Charge,
     connect: &Connect<'_>,
 ) -> Result<Login, Refusal> {
-    let limits = limits(connect);
-    let refuse = |reason, text| Refusal::connack(limits, Some(connect.version), reason, text);
+    let (limits, version) = (limits(connect), connect.version);
+    let refuse = |reason, text| Err(Refusal::connack(limits, Some(version), reason, text));
     if !broker.state.accepts_clients() {
-        return Err(refuse(ReasonCode::ServerUnavailable, NO_QUORUM));
+        return refuse(ReasonCode::ServerUnavailable, NO_QUORUM);
     }
-    let origin = broker.origin(accepted);
     let client = Client {
         user_name: connect.username,
         password: connect.password,
         ..origin.client(connect.client_id)
     };
-    let deny = |denial: &Denial| {
-        report_denial(broker, &client, denial);
-        Refusal::not_authenticated(limits, connect.version, denial)
+    let claimed = connect.authentication_data.and_then(claimed_user);
+    let applicant = Applicant {
+        client_id: connect.client_id,
+        user: claimed.as_deref().or(connect.username),
+        address: client.address.map(|address| address.ip()),
     };
+    let identity = &broker.services.identity;
+    let judged = match identity.admit(applicant, elapsed_now()) {
+        Ok(()) => {
+            authenticate(
+                broker, accepted, origin, unfinished, charge, connect, &client,
+            )
+            .await
+        }
+        Err(denial) => Err(Failed::NotAuthenticated(denial)),
+    };
+    match judged {
+        Ok(login) => {
+            if !login.principal.is_anonymous() {
+                identity.succeeded(applicant, elapsed_now());
+            }
+            Ok(login)
+        }
+        Err(Failed::Closed(ended)) => Err(Refusal::silent(ended)),
+        Err(Failed::Refused(reason, text)) => refuse(reason, text),
+        Err(Failed::NotAuthenticated(denial)) => {
+            report_denial(broker, &client, &denial);
+            delay(broker, applicant, &denial).await;
+            Err(Refusal::not_authenticated(limits, version, &denial))
+        }
+    }
+}
+
+/// Sees that the client proves who it is, as its listener asks for.
+async fn authenticate(
+    broker: &Broker,
+    accepted: &mut Accepted,
+    origin: &Arc<Origin>,
+    unfinished: &mut Vec<u8>,
+    charge: &mut Charge,
+    connect: &Connect<'_>,
+    client: &Client<'_>,
+) -> Result<Login, Failed> {
     let Some(method) = connect.authentication_method else {
-        let judged = origin.chain.judge(&client).await;
-        return match judged {
-            Ok(principal) => Ok(Login {
-                principal,
-                extended: None,
-                data: Vec::new(),
-            }),
-            Err(denial) => Err(deny(&denial)),
-        };
+        let judged = origin.chain.judge(client).await;
+        let principal = judged.map_err(Failed::NotAuthenticated)?;
+        return Ok(Login {
+            principal,
+            extended: None,
+            data: Vec::new(),
+        });
     };
     let mut entropy = [0; ENTROPY_BYTES];
     if getrandom::fill(&mut entropy).is_err() {
         let text = "this node has no random numbers";
-        return Err(refuse(ReasonCode::UnspecifiedError, text));
+        return Err(Failed::Refused(ReasonCode::UnspecifiedError, text));
     }
-    let Some(exchange) = origin.chain.begin(method, &Client { entropy, ..client }) else {
+    let client = Client { entropy, ..*client };
+    let Some(exchange) = origin.chain.begin(method, &client) else {
         // [MQTT-4.12.0-1]
         let text = "this authentication method is not known here";
         let reason = ReasonCode::BadAuthenticationMethod;
-        return Err(deny(&Denial::plain(reason, text)));
+        return Err(Failed::NotAuthenticated(Denial::plain(reason, text)));
     };
     let mut dialogue = Dialogue {
         broker,
         stream: &mut accepted.stream,
-        origin: &origin,
+        origin,
         connect_bytes: charge.bytes().saturating_sub(unfinished.len()),
         unfinished,
         charge,
-        limits,
+        limits: limits(connect),
         max_packet_size: broker.settings.mqtt.connect_max_bytes + AUTH_HEADER_BYTES,
         method,
     };
     let data = connect.authentication_data.map(<[u8]>::to_vec);
-    match dialogue.run(exchange, data).await {
-        Ok(login) => Ok(login),
-        Err(Failed::Closed(ended)) => Err(Refusal::silent(ended)),
-        Err(Failed::Refused(reason, text)) => Err(refuse(reason, text)),
-        Err(Failed::NotAuthenticated(denial)) => Err(deny(&denial)),
+    dialogue.run(exchange, data).await
+}
+
+/// Counts a log-in that has failed, and has its answer wait, the longer the more there were: whoever guesses gets slow.
+async fn delay(broker: &Broker, applicant: Applicant<'_>, denial: &Denial) {
+    // Others say that it may come again.
+    if denial.reason == ReasonCode::NotAuthorized {
+        let identity = &broker.services.identity;
+        tokio::time::sleep(identity.failed(applicant, elapsed_now())).await;
     }
 }
 

@@ -8,8 +8,9 @@ use bytes::Bytes;
 use super::broker::Broker;
 use super::coordinator::Connection;
 use super::options::{ConnectionOptions, Extended, Opened};
+use super::origin::Origin;
 use super::refusal::{DISK_LOW, NO_QUORUM, Refusal};
-use crate::auth::Principal;
+use crate::auth::{Principal, Proof};
 use crate::base::proto::command::{self, command::Kind};
 use crate::codec::{
     ConnAck, ConnAckProperties, Connect, MAX_PACKET_SIZE, PeerLimits, ReasonCode, Will, encode,
@@ -17,7 +18,7 @@ use crate::codec::{
 use crate::config::{MqttConfig, QueuePolicy};
 use crate::machine::effect::Reply;
 use crate::machine::read;
-use crate::mailbox::{Item, Mailbox, RequestId};
+use crate::mailbox::{End, Item, Mailbox, RequestId};
 use crate::replica::reply_to::ReplyTo;
 use crate::topic::is_deeper;
 
@@ -96,15 +97,80 @@ fn will(will: &Will<'_>) -> command::Will {
     }
 }
 
+/// As the log has it: `None` when nobody has asked.
+fn principal(principal: &Principal) -> Option<command::Principal> {
+    let proof = |proof: &Proof| command::Proof {
+        kind: proof.kind.into(),
+        name: proof.name.to_string(),
+        version: proof.version,
+    };
+    (!principal.is_anonymous()).then(|| command::Principal {
+        name: principal.name.to_string(),
+        proofs: principal.proofs.iter().map(proof).collect(),
+    })
+}
+
 impl Opening {
     /// Checks a CONNECT and proposes the opening of its session. `login` is what its client has proved.
     pub(super) fn begin(
         broker: &Broker,
         connect: &Connect<'_>,
+        origin: &Origin,
         login: Login,
     ) -> Result<Opening, Refusal> {
-        let opening = Opening::new(broker, connect, login);
-        let refuse = |reason, text| Err(opening.refuse(reason, text));
+        let mut opening = Opening::new(broker, connect, login);
+        opening.check(broker, connect)?;
+        let config = &broker.settings.mqtt;
+        let command = command::OpenSession {
+            client_id: opening.options.client_id.to_string(),
+            connection: opening.mailbox.connection.0,
+            clean_start: connect.clean_start,
+            expiry_interval_s: opening.options.session_expiry,
+            protocol_level: connect.version.level().into(),
+            will: connect.will.as_ref().map(will),
+            receive_maximum: opening.receive_maximum.min(config.max_inflight).into(),
+            bounds: Some(bounds(config)),
+            max_sessions: config.max_sessions,
+            principal: principal(&opening.options.principal),
+        };
+        let services = &broker.services;
+        // Registered first, so that a take-over, a revocation or a ban that follows at once finds the connection.
+        services.router.register(opening.mailbox.clone());
+        opening.register(broker, origin)?;
+        let reply_to = ReplyTo::Connection(opening.mailbox.clone(), OPENING);
+        let proposed = services
+            .proposer
+            .submit(Kind::OpenSession(command), reply_to);
+        if proposed.is_err() {
+            services.router.unregister(opening.mailbox.connection);
+            let text = "too much is waiting to be committed";
+            return Err(opening.refuse(ReasonCode::ServerBusy, text));
+        }
+        Ok(opening)
+    }
+
+    /// Has the connection ended when what its principal rests on changes.
+    fn register(&mut self, broker: &Broker, origin: &Origin) -> Result<(), Refusal> {
+        let (connection, options) = (self.mailbox.connection, &mut self.options);
+        let address = origin.peer.address.map(|address| address.ip());
+        let identity = &broker.services.identity;
+        let client_id = options.client_id.clone();
+        match identity.register(connection, client_id, address, &options.principal) {
+            Ok(registration) => {
+                options.registration = Some(Arc::new(registration));
+                Ok(())
+            }
+            Err(denial) => {
+                broker.services.router.unregister(connection);
+                let (limits, version) = (options.limits, options.version);
+                Err(Refusal::not_authenticated(limits, version, &denial))
+            }
+        }
+    }
+
+    /// Refuses a CONNECT that this node does not take.
+    fn check(&self, broker: &Broker, connect: &Connect<'_>) -> Result<(), Refusal> {
+        let refuse = |reason, text| Err(self.refuse(reason, text));
         if !broker.state.accepts_clients() {
             return refuse(ReasonCode::ServerUnavailable, NO_QUORUM);
         }
@@ -124,7 +190,7 @@ impl Opening {
             let text = "the will's topic name is longer or deeper than this server takes";
             return refuse(ReasonCode::TopicNameInvalid, text);
         }
-        if broker.state.refuses_writes() && opening.adds_session(broker) {
+        if broker.state.refuses_writes() && self.adds_session(broker) {
             broker.metrics.writes_refused.increment();
             // MQTT 3 has no return code for a quota.
             let reason = match connect.version.is_v5() {
@@ -133,31 +199,7 @@ impl Opening {
             };
             return refuse(reason, DISK_LOW);
         }
-        let command = command::OpenSession {
-            client_id: opening.options.client_id.to_string(),
-            connection: opening.mailbox.connection.0,
-            clean_start: connect.clean_start,
-            expiry_interval_s: opening.options.session_expiry,
-            protocol_level: connect.version.level().into(),
-            will: connect.will.as_ref().map(will),
-            receive_maximum: opening.receive_maximum.min(config.max_inflight).into(),
-            bounds: Some(bounds(config)),
-            max_sessions: config.max_sessions,
-            principal: None,
-        };
-        let services = &broker.services;
-        // Registered first, so that a take-over that follows at once finds the connection.
-        services.router.register(opening.mailbox.clone());
-        let reply_to = ReplyTo::Connection(opening.mailbox.clone(), OPENING);
-        let proposed = services
-            .proposer
-            .submit(Kind::OpenSession(command), reply_to);
-        if proposed.is_err() {
-            services.router.unregister(opening.mailbox.connection);
-            let text = "too much is waiting to be committed";
-            return refuse(ReasonCode::ServerBusy, text);
-        }
-        Ok(opening)
+        Ok(())
     }
 
     /// Whether this CONNECT would create a durable session, as far as this node knows.
@@ -209,6 +251,7 @@ impl Opening {
                 client_id,
                 limits,
                 principal: login.principal,
+                registration: None,
                 extended: login.extended,
                 keep_alive: match config.max_keep_alive_s {
                     0 => connect.keep_alive,
@@ -224,6 +267,21 @@ impl Opening {
     pub(super) async fn finish(self, broker: &Arc<Broker>) -> Result<Connection, Refusal> {
         // Packets may come before the reply, and whatever else came is for the connection.
         let first = std::future::poll_fn(|context| self.mailbox.poll_first_reply(context)).await;
+        let text = "what the client has proved who it is with has changed or is gone";
+        match first {
+            Item::End(End::Revoked) => {
+                return Err(self.abandon(broker, ReasonCode::NotAuthorized, text));
+            }
+            Item::End(End::Banned) => {
+                let text = "this client is banned";
+                return Err(self.abandon(broker, ReasonCode::Banned, text));
+            }
+            Item::Reply(OPENING, Reply::NotAuthorized) => {
+                broker.services.router.unregister(self.mailbox.connection);
+                return Err(self.refuse(ReasonCode::NotAuthorized, text));
+            }
+            _ => {}
+        }
         let Item::Reply(OPENING, reply) = first else {
             return Err(self.abandon(broker, ReasonCode::ServerUnavailable, NO_QUORUM));
         };

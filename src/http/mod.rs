@@ -11,6 +11,7 @@ mod places;
 mod serve;
 mod server;
 mod sessions;
+mod users;
 
 pub use admin::{
     Admin, AdminError, AdminFuture, ClusterStatus, Differs, JoinRequest, LeaveRequest,
@@ -22,6 +23,12 @@ pub use serve::{Endpoints, serve};
 pub use sessions::{
     Listed, Page, RetainedStatus, SessionDetail, SessionStatus, Sessions, SubscriptionStatus,
 };
+pub use users::{
+    BanStatus, ImportAnswer, ImportRequest, NewBan, NewUser, Secret, UserChange, UserFormat,
+    UserStatus, Users,
+};
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod user_tests;

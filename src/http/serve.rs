@@ -16,6 +16,7 @@ use super::guard::{self, Hosts};
 use super::health::{self, Readiness};
 use super::server::{self, Bounds};
 use super::sessions::{self, Sessions};
+use super::users::{self, Users};
 use crate::config::bounds::LARGEST_ADMIN_BODY_BYTES;
 use crate::telemetry::metrics::{CONTENT_TYPE, Metrics};
 
@@ -28,6 +29,8 @@ pub struct Endpoints {
     pub admin: Arc<dyn Admin>,
     /// Sessions and retained messages.
     pub sessions: Arc<dyn Sessions>,
+    /// Users and bans.
+    pub users: Arc<dyn Users>,
     /// All metrics of the node.
     pub metrics: Arc<Metrics>,
 }
@@ -50,6 +53,12 @@ impl FromRef<Endpoints> for Arc<dyn Sessions> {
     }
 }
 
+impl FromRef<Endpoints> for Arc<dyn Users> {
+    fn from_ref(endpoints: &Endpoints) -> Self {
+        endpoints.users.clone()
+    }
+}
+
 impl FromRef<Endpoints> for Arc<Metrics> {
     fn from_ref(endpoints: &Endpoints) -> Self {
         endpoints.metrics.clone()
@@ -64,7 +73,8 @@ async fn unknown() -> (StatusCode, &'static str) {
     (
         StatusCode::NOT_FOUND,
         "there is /livez, /readyz, /metrics, /v1/cluster/status, join, leave, transfer, verify, \
-         /v1/sessions, /v1/session, /v1/session/kick, /v1/retained, /v1/retained/message\n",
+         /v1/sessions, /v1/session, /v1/session/kick, /v1/retained, /v1/retained/message, \
+         /v1/users, /v1/user, /v1/users/import, /v1/bans\n",
     )
 }
 
@@ -84,6 +94,16 @@ pub(super) fn router(endpoints: Endpoints, hosts: Hosts) -> Router {
         .route("/v1/session/kick", post(sessions::kick))
         .route("/v1/retained", get(sessions::retained))
         .route("/v1/retained/message", get(sessions::retained_message))
+        .route("/v1/users", get(users::list).post(users::add))
+        .route("/v1/users/import", post(users::import))
+        .route(
+            "/v1/user",
+            get(users::show).post(users::change).delete(users::delete),
+        )
+        .route(
+            "/v1/bans",
+            get(users::bans).post(users::ban).delete(users::unban),
+        )
         .fallback(unknown)
         .layer(DefaultBodyLimit::max(LARGEST_ADMIN_BODY_BYTES))
         .layer(middleware::from_fn_with_state(hosts, guard::check))

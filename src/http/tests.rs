@@ -12,7 +12,7 @@ use super::server::{Bounds, run};
 use super::*;
 use crate::telemetry::metrics::Metrics;
 
-struct Node {
+pub(super) struct Node {
     leader: bool,
     stuck: Option<&'static str>,
 }
@@ -116,7 +116,8 @@ async fn server(bounds: Bounds, node: Node) -> std::net::SocketAddr {
     let endpoints = Endpoints {
         readiness: node.clone(),
         admin: node.clone(),
-        sessions: node,
+        sessions: node.clone(),
+        users: node,
         metrics: Arc::new(Metrics::default()),
     };
     let routes = router(endpoints, Hosts::default());
@@ -158,7 +159,7 @@ fn healthy(leader: bool) -> Node {
 }
 
 /// Status code and body of one request to a fresh server.
-async fn ask(leader: bool, method: &str, path: &str, body: &str) -> (u16, String) {
+pub(super) async fn ask(leader: bool, method: &str, path: &str, body: &str) -> (u16, String) {
     ask_node(healthy(leader), method, path, body).await
 }
 

@@ -173,6 +173,7 @@ impl Machine {
     }
 
     /// Entries of the directory, and their bytes.
+    #[cfg(test)]
     pub fn directory_usage(&self) -> (u64, u64) {
         self.shared.meta.directory_usage()
     }

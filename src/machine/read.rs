@@ -298,6 +298,22 @@ pub fn subscriptions(
     });
 }
 
+/// For tests: has a state hold these entries of the directory, in version 1.
+#[cfg(test)]
+pub(crate) fn put_directory<'a>(
+    tables: &mut super::tables::Tables<'_>,
+    entries: impl IntoIterator<Item = (directory::Kind, &'a str, Vec<u8>)>,
+) {
+    for (kind, name, value) in entries {
+        let row = state::DirectoryEntry {
+            version: 1,
+            value: value.into(),
+            expires_at_ms: 0,
+        };
+        tables.put::<schema::DirectoryEntry>((kind, name), &row);
+    }
+}
+
 /// For tests: a state that has these retained messages.
 #[cfg(test)]
 pub(crate) fn retained_state<'a>(

@@ -90,4 +90,8 @@ pub enum End {
     ConnectionMemory,
     /// The memory of the node for its clients is used up, and this connection has much of it.
     NodeMemory,
+    /// What the client's identity rests on has changed.
+    Revoked,
+    /// An operator has banned the client.
+    Banned,
 }

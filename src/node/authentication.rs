@@ -7,11 +7,12 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::identity::Identities;
 use crate::auth::certificate::{Certificates, GroupsOf, NameOf};
-use crate::auth::chain::{Anonymous, Extended};
+use crate::auth::chain::Anonymous;
 use crate::auth::jwt::Tokens;
-use crate::auth::scram::{Credentials, Server};
-use crate::auth::{Chain, Check, Method};
+use crate::auth::scram::Credentials;
+use crate::auth::{Chain, Check};
 use crate::config::bounds::LARGEST_USERS_FILE_BYTES;
 use crate::config::{AuthConfig, AuthenticationMethod, CertificateGroups, CertificateName, Config};
 use crate::connection::broker::Chains;
@@ -47,17 +48,21 @@ impl std::fmt::Display for UsersProblem {
 ///
 /// # Errors
 /// With everything that is wrong with the files.
-pub(crate) fn chains(config: &Config) -> Result<(Chains, Vec<Background>), Vec<UsersProblem>> {
+pub(super) fn chains(
+    config: &Config,
+    identities: Option<&Identities>,
+) -> Result<(Chains, Vec<Background>), Vec<UsersProblem>> {
     let mut methods = Methods {
         config: &config.auth,
+        identities,
         made: BTreeMap::new(),
         background: Vec::new(),
     };
-    let default: &[AuthenticationMethod] = match &config.auth.scram_file {
-        Some(_) => &[AuthenticationMethod::Scram],
-        None => &[AuthenticationMethod::Anonymous],
-    };
     let mut problems = Vec::new();
+    let other = Arc::new(methods.default_chain().unwrap_or_else(|found| {
+        problems.extend(found);
+        Chain::default()
+    }));
     let mut chain = |names: &[AuthenticationMethod]| -> Arc<Chain> {
         let made = names.iter().filter_map(|name| match methods.get(*name) {
             Ok(check) => Some(check),
@@ -68,7 +73,6 @@ pub(crate) fn chains(config: &Config) -> Result<(Chains, Vec<Background>), Vec<U
         });
         Arc::new(Chain::new(made.collect()))
     };
-    let other = chain(default);
     let named = config.listeners.iter().map(|listener| {
         let chain = match listener.authentication.is_empty() {
             true => other.clone(),
@@ -86,6 +90,8 @@ pub(crate) fn chains(config: &Config) -> Result<(Chains, Vec<Background>), Vec<U
 /// Methods that were made: listeners that name the same one share it.
 struct Methods<'a> {
     config: &'a AuthConfig,
+    /// `None` when the configuration is only checked: nobody is judged then.
+    identities: Option<&'a Identities>,
     made: BTreeMap<AuthenticationMethod, Arc<dyn Check>>,
     background: Vec<Background>,
 }
@@ -99,16 +105,16 @@ impl Methods<'_> {
             AuthenticationMethod::Anonymous => Arc::new(Anonymous),
             AuthenticationMethod::Certificate => Arc::new(certificates(self.config)),
             AuthenticationMethod::Scram => {
-                let Some(path) = &self.config.scram_file else {
-                    let message = "the method scram needs a file of users".to_owned();
-                    return Err(vec![problem("auth.scram_file", message)]);
-                };
-                Arc::new(Extended::new(Method::Scram, Server::new(users(path)?)))
+                let file = self.file()?;
+                match self.identities {
+                    Some(identities) => identities.scram(file),
+                    None => Arc::new(Anonymous),
+                }
             }
-            AuthenticationMethod::Password => {
-                let message = "this version has no users with passwords".to_owned();
-                return Err(vec![problem("listeners", message)]);
-            }
+            AuthenticationMethod::Password => match self.identities {
+                Some(identities) => identities.password(),
+                None => Arc::new(Anonymous),
+            },
             AuthenticationMethod::Jwt => Arc::new(self.tokens()?),
             AuthenticationMethod::Http => {
                 let names = certificates(self.config).name;
@@ -120,6 +126,19 @@ impl Methods<'_> {
         };
         self.made.insert(name, check.clone());
         Ok(check)
+    }
+
+    /// What is asked where a listener says nothing of it.
+    fn default_chain(&self) -> Result<Chain, Vec<UsersProblem>> {
+        let file = self.file()?;
+        let chain = |identities: &Identities| identities.default_chain(file);
+        Ok(self.identities.map(chain).unwrap_or_default())
+    }
+
+    /// The users of a file.
+    fn file(&self) -> Result<Option<Arc<Credentials>>, Vec<UsersProblem>> {
+        let path = self.config.scram_file.as_deref();
+        Ok(path.map(users).transpose()?.map(Arc::new))
     }
 
     fn tokens(&mut self) -> Result<Tokens, Vec<UsersProblem>> {
@@ -173,7 +192,7 @@ fn certificates(config: &AuthConfig) -> Certificates {
 /// # Errors
 /// With everything that is wrong with them.
 pub fn check(config: &Config) -> Result<(), Vec<UsersProblem>> {
-    chains(config).map(|_| ())
+    chains(config, None).map(|_| ())
 }
 
 fn users(path: &Path) -> Result<Credentials, Vec<UsersProblem>> {

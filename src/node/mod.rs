@@ -6,6 +6,7 @@ mod cluster;
 mod contact;
 mod disk;
 mod error;
+mod identity;
 mod incarnation;
 mod leases;
 mod listen;
@@ -17,6 +18,7 @@ mod sessions;
 mod shutdown;
 mod state_hash;
 mod status;
+mod users;
 mod watchdog;
 
 use std::sync::Arc;
@@ -28,12 +30,12 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::base::ids::NodeId;
 use crate::config::{Config, Transport};
-use crate::connection::broker::{Broker, Chains, Services, Settings};
+use crate::connection::broker::{Broker, Services, Settings};
 use crate::connection::{listener, memory_guard, sys};
-use crate::forward::directory::Directory;
 use crate::forward::hand_over::HandOvers;
 use crate::forward::outbox::Outboxes;
 use crate::http::{self, Hosts};
+use crate::login::Background;
 use crate::machine::Machine;
 use crate::machine::subscriptions::SubscriptionIndex;
 use crate::raft::{self, Raft};
@@ -48,6 +50,7 @@ use crate::telemetry::metrics::Metrics;
 use crate::transport::Listening;
 use cluster::ClusterTasks;
 use disk::{DiskGuard, Level};
+use identity::Identities;
 use listen::bind;
 use process::{on, raise_descriptor_limit, signalled, threads};
 use shutdown::Node;
@@ -178,7 +181,7 @@ impl Replica {
 
 async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     let config = Arc::new(config);
-    let (chains, background) = authentication::chains(&config).map_err(RunError::Users)?;
+    authentication::check(&config).map_err(RunError::Users)?;
     authentication::announce(&config.auth);
     check_disk(&config)?;
     // Listeners first: a port in use is found before anything is written.
@@ -187,7 +190,8 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     let replica = Replica::start(&config, metrics.clone(), replication).await?;
     let raft = replica.raft.clone();
     let reader = Arc::new(Reader::default());
-    let broker = new_broker(&config, chains, &replica, reader.clone(), metrics);
+    let identities = Arc::new(Identities::start(&config, &replica));
+    let (broker, background) = new_broker(&config, &replica, &identities, reader.clone(), metrics)?;
     tokio::spawn(reader.run(
         raft.clone(),
         replica.proposer.clone(),
@@ -208,17 +212,7 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
         .for_each(|work| drop(tokio::spawn(work)));
     tasks.start(listeners.cluster, replication);
     cluster::bootstrap(raft.clone(), &config);
-    tokio::spawn(clocks::run(broker.clone(), raft.clone()));
-    tokio::spawn(metrics::run(broker.clone(), replica.outboxes, raft.clone()));
-    tokio::spawn(memory_guard::run(broker.clone()));
-    let comparison = StateComparison {
-        broker: broker.clone(),
-        raft: raft.clone(),
-    };
-    let interval = Duration::from_secs(config.raft.state_hash_interval_s);
-    tokio::spawn(comparison.run(interval));
-    let status = raft.clone();
-    tokio::spawn(broker.sys_publisher().run(move || cluster_view(&status)));
+    spawn_watchers(&config, &broker, &raft, replica.outboxes);
     let runtimes = [
         ("replication runtime", replication.clone()),
         ("clients runtime", Handle::current()),
@@ -229,6 +223,7 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
         config: config.clone(),
         raft: raft.clone(),
         broker: broker.clone(),
+        identities,
         stuck: stuck.map_err(RunError::Runtime)?,
     });
     let stop_http = listeners
@@ -250,6 +245,21 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     Ok(Node::new(broker, raft, drain, stop_http, disk_full))
 }
 
+/// Starts what looks after the node as long as it runs.
+fn spawn_watchers(config: &Config, broker: &Arc<Broker>, raft: &Raft, outboxes: Arc<Outboxes>) {
+    tokio::spawn(clocks::run(broker.clone(), raft.clone()));
+    tokio::spawn(metrics::run(broker.clone(), outboxes, raft.clone()));
+    tokio::spawn(memory_guard::run(broker.clone()));
+    let comparison = StateComparison {
+        broker: broker.clone(),
+        raft: raft.clone(),
+    };
+    let interval = Duration::from_secs(config.raft.state_hash_interval_s);
+    tokio::spawn(comparison.run(interval));
+    let status = raft.clone();
+    tokio::spawn(broker.sys_publisher().run(move || cluster_view(&status)));
+}
+
 /// A node whose disk is full can't start: RocksDB would have to write before anything could be removed.
 fn check_disk(config: &Config) -> Result<(), RunError> {
     let path = &config.node.data_dir;
@@ -262,20 +272,19 @@ fn check_disk(config: &Config) -> Result<(), RunError> {
     }
 }
 
+/// The broker, and what has to go on for its methods of authentication.
 fn new_broker(
     config: &Config,
-    chains: Chains,
     replica: &Replica,
+    identities: &Identities,
     reader: Arc<Reader>,
     metrics: Arc<Metrics>,
-) -> Arc<Broker> {
+) -> Result<(Arc<Broker>, Vec<Background>), RunError> {
+    let chains = authentication::chains(config, Some(identities));
+    let (chains, background) = chains.map_err(RunError::Users)?;
     let services = Services {
-        directory: Directory::new(
-            NodeId(config.node.id),
-            replica.proposer.clone(),
-            replica.view.clone(),
-            replica.outboxes.clone(),
-        ),
+        directory: identities.directory.clone(),
+        identity: identities.identity.clone(),
         proposer: replica.proposer.clone(),
         reader,
         router: replica.router.clone(),
@@ -290,7 +299,9 @@ fn new_broker(
         )),
     };
     let settings = Settings::new(config, &metrics);
-    Broker::new(settings, services, chains, metrics)
+    let broker = Broker::new(settings, services, chains, metrics);
+    identities.attach(&broker);
+    Ok((broker, background))
 }
 
 fn serve_http(
@@ -306,7 +317,8 @@ fn serve_http(
     let endpoints = http::Endpoints {
         readiness: status.clone(),
         admin: status.clone(),
-        sessions: status,
+        sessions: status.clone(),
+        users: status,
         metrics: broker.metrics.clone(),
     };
     tokio::spawn(async move {

@@ -22,7 +22,7 @@ impl NodeStatus {
     }
 
     /// Reads the state on a thread of its own: however long it takes, no client waits for it.
-    async fn read<T: Send + 'static>(
+    pub(super) async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&dyn Backing) -> T + Send + 'static,
     ) -> Result<T, AdminError> {

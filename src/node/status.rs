@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::identity::Identities;
 use super::state_hash::StateComparison;
 use super::watchdog::StuckThreads;
 use crate::base::ids::NodeId;
@@ -26,6 +27,8 @@ pub struct NodeStatus {
     pub raft: Raft,
     /// The node's connections.
     pub broker: Arc<Broker>,
+    /// Users and bans.
+    pub(super) identities: Arc<Identities>,
     /// The threads that do not come round.
     pub(super) stuck: StuckThreads,
 }

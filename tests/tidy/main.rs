@@ -26,6 +26,7 @@ const ROOMS: &[&[&str]] = &[
     &["router"],
     &["replica"],
     &["forward"],
+    &["identity"],
     &["connection", "http"],
     &["node"],
     &["cli"],

@@ -51,7 +51,7 @@ async fn shake_hands(options: &Options, connection: &mut Connection) -> Result<u
     };
     match &first {
         Some(first) => {
-            connect.authentication_method = Some(scram::NAME);
+            connect.authentication_method = Some(scram::Algorithm::Sha256.name());
             connect.authentication_data = Some(first.as_bytes());
         }
         None => {

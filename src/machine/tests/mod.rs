@@ -4,6 +4,7 @@ mod agreement;
 mod cost;
 mod damaged;
 mod directory;
+mod directory_golden;
 mod fan_out;
 mod fan_out_order;
 mod golden;

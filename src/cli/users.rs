@@ -297,7 +297,9 @@ async fn import(
     let (name, problems) = match format {
         FileFormat::Mosquitto => (
             "mosquitto",
-            crate::auth::password::parse_file(text).map(drop).err(),
+            crate::auth::password::file::parse_file(text)
+                .map(drop)
+                .err(),
         ),
         FileFormat::Scram => (
             "scram",

@@ -100,9 +100,8 @@ impl Authentication {
             }
             Step::Success { principal, data } => {
                 self.expiry_check = next_expiry_check(&principal, Instant::now());
-                if let Some(registration) = &context.options.registration {
-                    registration.prove(&principal);
-                }
+                let identity = &context.broker.services.identity;
+                identity.prove(context.mailbox.connection, &principal);
                 context.options.principal = Arc::new(*principal);
                 send_auth(context, ReasonCode::Success, method, &data)
             }

@@ -276,6 +276,12 @@ impl Broker {
         })
     }
 
+    /// A connection has ended, or its session was not opened: nothing more is for it.
+    pub(super) fn unregister(&self, connection: ConnectionId) {
+        self.services.router.unregister(connection);
+        self.services.identity.unregister(connection);
+    }
+
     /// What keeps the topics below `$SYS/` current.
     pub(crate) fn sys_publisher(&self) -> SysPublisher {
         SysPublisher {

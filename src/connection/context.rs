@@ -205,7 +205,6 @@ impl Context {
                 session_expiry: 0,
                 principal: crate::auth::Principal::anonymous(),
                 extended: None,
-                registration: None,
             },
             session: SessionId(1),
             is_durable,

@@ -118,7 +118,7 @@ impl Opening {
         origin: &Origin,
         login: Login,
     ) -> Result<Opening, Refusal> {
-        let mut opening = Opening::new(broker, connect, login);
+        let opening = Opening::new(broker, connect, login);
         opening.check(broker, connect)?;
         let config = &broker.settings.mqtt;
         let command = command::OpenSession {
@@ -142,7 +142,7 @@ impl Opening {
             .proposer
             .submit(Kind::OpenSession(command), reply_to);
         if proposed.is_err() {
-            services.router.unregister(opening.mailbox.connection);
+            broker.unregister(opening.mailbox.connection);
             let text = "too much is waiting to be committed";
             return Err(opening.refuse(ReasonCode::ServerBusy, text));
         }
@@ -150,22 +150,16 @@ impl Opening {
     }
 
     /// Has the connection ended when what its principal rests on changes.
-    fn register(&mut self, broker: &Broker, origin: &Origin) -> Result<(), Refusal> {
-        let (connection, options) = (self.mailbox.connection, &mut self.options);
+    fn register(&self, broker: &Broker, origin: &Origin) -> Result<(), Refusal> {
+        let (connection, options) = (self.mailbox.connection, &self.options);
         let address = origin.peer.address.map(|address| address.ip());
         let identity = &broker.services.identity;
         let client_id = options.client_id.clone();
-        match identity.register(connection, client_id, address, &options.principal) {
-            Ok(registration) => {
-                options.registration = Some(Arc::new(registration));
-                Ok(())
-            }
-            Err(denial) => {
-                broker.services.router.unregister(connection);
-                let (limits, version) = (options.limits, options.version);
-                Err(Refusal::not_authenticated(limits, version, &denial))
-            }
-        }
+        let registered = identity.register(connection, client_id, address, &options.principal);
+        registered.map_err(|denial| {
+            broker.unregister(connection);
+            Refusal::not_authenticated(options.limits, options.version, &denial)
+        })
     }
 
     /// Refuses a CONNECT that this node does not take.
@@ -251,7 +245,6 @@ impl Opening {
                 client_id,
                 limits,
                 principal: login.principal,
-                registration: None,
                 extended: login.extended,
                 keep_alive: match config.max_keep_alive_s {
                     0 => connect.keep_alive,
@@ -277,7 +270,7 @@ impl Opening {
                 return Err(self.abandon(broker, ReasonCode::Banned, text));
             }
             Item::Reply(OPENING, Reply::NotAuthorized) => {
-                broker.services.router.unregister(self.mailbox.connection);
+                broker.unregister(self.mailbox.connection);
                 return Err(self.refuse(ReasonCode::NotAuthorized, text));
             }
             _ => {}
@@ -286,7 +279,7 @@ impl Opening {
             return Err(self.abandon(broker, ReasonCode::ServerUnavailable, NO_QUORUM));
         };
         if let Reply::QuotaExceeded = reply {
-            broker.services.router.unregister(self.mailbox.connection);
+            broker.unregister(self.mailbox.connection);
             let text = "there are as many sessions as the cluster may have";
             return Err(self.refuse(ReasonCode::QuotaExceeded, text));
         }
@@ -328,7 +321,7 @@ impl Opening {
     /// Refuses the client although its session is open, or is about to be opened: closes it.
     fn abandon(&self, broker: &Broker, reason: ReasonCode, text: &'static str) -> Refusal {
         let services = &broker.services;
-        services.router.unregister(self.mailbox.connection);
+        broker.unregister(self.mailbox.connection);
         let close = command::CloseSession {
             client_id: self.options.client_id.to_string(),
             connection: self.mailbox.connection.0,

@@ -6,7 +6,6 @@ use super::origin::Origin;
 use crate::auth::Principal;
 use crate::base::ids::SessionId;
 use crate::codec::{PeerLimits, Version};
-use crate::identity::Registration;
 
 /// The extended authentication of a client, which it may repeat.
 #[derive(Clone, Debug)]
@@ -32,8 +31,6 @@ pub(super) struct ConnectionOptions {
     pub(super) principal: Arc<Principal>,
     /// How, if with extended authentication. Boxed, because most have none.
     pub(super) extended: Option<Box<Extended>>,
-    /// Ends the connection when what the principal rests on changes.
-    pub(super) registration: Option<Arc<Registration>>,
 }
 
 /// What the machine says of the session.

@@ -199,8 +199,7 @@ impl Task {
         context.mailbox.keep(0);
         self.charge.set(0);
         let broker = context.broker.clone();
-        let router = &broker.services.router;
-        router.unregister(context.mailbox.connection);
+        broker.unregister(context.mailbox.connection);
         // The client may connect to another node as soon as it sees the end of the stream: by then the log knows.
         // Without a quorum it won't in time, and no node opens a session.
         if broker.state.is_serving() {

@@ -168,7 +168,8 @@ impl Directory {
     }
 
     /// Carries out all changes, or none. They are effective on every node then: each live one has applied them, or has
-    /// been silent for so long that it serves nobody until it has (docs/adr/0009-suback-does-not-wait-for-silent-nodes.md).
+    /// been silent for so long that it serves nobody until it has
+    /// (docs/adr/0009-suback-does-not-wait-for-silent-nodes.md).
     ///
     /// # Errors
     /// Nothing was changed, except after [`DirectoryError::NoQuorum`].

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use prost::Message as _;
 
-use super::Applicant;
+use super::applicant::Applicant;
 use crate::base::proto::state;
 use crate::base::time::Millis;
 
@@ -157,7 +157,6 @@ mod tests {
             "address:x",
             "address:10.0.0.0/33",
             "group:x",
-            "address:::ffff:10.0.0.0/90",
         ] {
             assert!(text.parse::<Target>().is_err(), "{text}");
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use parking_lot::RwLock;
 
-use super::Applicant;
+use super::applicant::Applicant;
 use super::ban::Target;
 use super::live::Live;
 use crate::base::directory::Kind;

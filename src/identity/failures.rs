@@ -10,7 +10,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use parking_lot::Mutex;
 
-use super::Applicant;
+use super::applicant::Applicant;
 use super::counters::{Bound, Counters};
 use crate::auth::Denial;
 use crate::base::time::Elapsed;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::Applicant;
+use super::applicant::Applicant;
 use crate::auth::{Principal, Proof};
 use crate::base::directory::Kind;
 use crate::base::ids::ConnectionId;
@@ -108,12 +108,12 @@ impl Live {
     }
 
     pub(super) fn register(
-        self: &Arc<Self>,
+        &self,
         connection: ConnectionId,
         client_id: Arc<str>,
         address: Option<IpAddr>,
         principal: &Principal,
-    ) -> Registration {
+    ) {
         let facts = Facts {
             client_id,
             user: (!principal.is_anonymous()).then(|| principal.name.clone()),
@@ -123,9 +123,30 @@ impl Live {
         let known = &mut *self.known.lock();
         known.rest(connection, &facts.proofs);
         known.connections.insert(connection, facts);
-        Registration {
-            live: self.clone(),
-            connection,
+    }
+
+    /// The client of a connection has proved anew who it is.
+    pub(super) fn prove(&self, connection: ConnectionId, principal: &Principal) {
+        let mut known = self.known.lock();
+        let proofs: Box<[Proof]> = principal.proofs.clone().into();
+        let Some(facts) = known.connections.get_mut(&connection) else {
+            return;
+        };
+        let former = std::mem::replace(&mut facts.proofs, proofs.clone());
+        known.unrest(connection, &former);
+        known.rest(connection, &proofs);
+        drop(known);
+        // What has changed before this was registered told nobody.
+        if !proofs.iter().all(|proof| holds(&*self.backing, proof)) {
+            self.end(&[connection], End::Revoked);
+        }
+    }
+
+    /// A connection has ended.
+    pub(super) fn unregister(&self, connection: ConnectionId) {
+        let known = &mut *self.known.lock();
+        if let Some(facts) = known.connections.remove(&connection) {
+            known.unrest(connection, &facts.proofs);
         }
     }
 
@@ -169,47 +190,6 @@ impl DirectoryObserver for Live {
             .collect();
         drop(known);
         self.end(&ended, End::Revoked);
-    }
-}
-
-/// A connection that ends when what its principal rests on changes, as long as this lives.
-pub struct Registration {
-    live: Arc<Live>,
-    connection: ConnectionId,
-}
-
-impl std::fmt::Debug for Registration {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Registration({})", self.connection)
-    }
-}
-
-impl Registration {
-    /// The client has proved anew who it is.
-    pub fn prove(&self, principal: &Principal) {
-        let live = &self.live;
-        let mut known = live.known.lock();
-        let proofs: Box<[Proof]> = principal.proofs.clone().into();
-        let Some(facts) = known.connections.get_mut(&self.connection) else {
-            return;
-        };
-        let former = std::mem::replace(&mut facts.proofs, proofs.clone());
-        known.unrest(self.connection, &former);
-        known.rest(self.connection, &proofs);
-        drop(known);
-        // What has changed before this was registered told nobody.
-        if !proofs.iter().all(|proof| holds(&*live.backing, proof)) {
-            live.end(&[self.connection], End::Revoked);
-        }
-    }
-}
-
-impl Drop for Registration {
-    fn drop(&mut self) {
-        let known = &mut *self.live.known.lock();
-        if let Some(facts) = known.connections.remove(&self.connection) {
-            known.unrest(self.connection, &facts.proofs);
-        }
     }
 }
 
@@ -264,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_registration_ends_with_its_guard() {
+    fn nothing_is_left_of_a_connection_that_has_ended() {
         let outboxes = Arc::new(crate::forward::outbox::Outboxes::default());
         let router = Router::new(crate::base::ids::NodeId(1), Arc::default(), outboxes);
         let backing: Arc<dyn Backing> =
@@ -274,14 +254,17 @@ mod tests {
             proofs: vec![proof("anna", 5)],
             ..Principal::new("anna", Method::Password)
         };
-        let registration = live.register(ConnectionId(1), "c".into(), None, &principal);
-        registration.prove(&Principal {
-            proofs: vec![proof("anna", 6)],
-            ..principal
-        });
+        live.register(ConnectionId(1), "c".into(), None, &principal);
+        live.prove(
+            ConnectionId(1),
+            &Principal {
+                proofs: vec![proof("anna", 6)],
+                ..principal
+            },
+        );
         let key = (Kind::User as u8, "anna".into());
         assert_eq!(live.known.lock().resting_on_other(&key, Some(5)).len(), 1);
-        drop(registration);
+        live.unregister(ConnectionId(1));
         assert!(live.known.lock().connections.is_empty());
         assert!(live.known.lock().resting.is_empty());
     }

@@ -8,6 +8,7 @@
 //! Invariant: no thread that serves clients hashes a password.
 //! Invariant: what is counted here is of this node alone, and bounded, whatever names and addresses clients come with.
 
+mod applicant;
 pub mod ban;
 mod bans;
 mod counters;
@@ -24,8 +25,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+pub use applicant::Applicant;
 pub use failures::FailureLimits;
-pub use live::Registration;
 
 use crate::auth::{Denial, Principal};
 use crate::base::ids::ConnectionId;
@@ -39,17 +40,6 @@ use counters::{Bound, Counters};
 use failures::Failures;
 use live::Live;
 use users::DirectoryUsers;
-
-/// Who wants to connect, as far as it says.
-#[derive(Clone, Copy, Debug)]
-pub struct Applicant<'a> {
-    /// Client identifier; empty when the server is to assign one.
-    pub client_id: &'a str,
-    /// Name of the principal if one is proved, else the user name of CONNECT.
-    pub user: Option<&'a str>,
-    /// Where it is; `None` for a Unix socket.
-    pub address: Option<IpAddr>,
-}
 
 /// What the operator has configured of all this.
 #[derive(Clone, Debug)]
@@ -160,8 +150,8 @@ impl Identity {
         self.failures.succeeded(applicant, now);
     }
 
-    /// Has a connection ended when what its principal rests on changes, or when it is banned, until the registration is
-    /// dropped. To be called before its session is opened: what changes later ends it.
+    /// Has a connection ended when what its principal rests on changes, or when it is banned, until it is
+    /// [unregistered](Identity::unregister). To be called before its session is opened: what changes later ends it.
     ///
     /// # Errors
     /// It is banned already.
@@ -171,18 +161,25 @@ impl Identity {
         client_id: Arc<str>,
         address: Option<IpAddr>,
         principal: &Principal,
-    ) -> Result<Registration, Denial> {
+    ) -> Result<(), Denial> {
         let user = (!principal.is_anonymous()).then_some(&*principal.name);
-        let applicant = Applicant {
-            client_id: &client_id.clone(),
+        self.live
+            .register(connection, client_id.clone(), address, principal);
+        self.check_bans(Applicant {
+            client_id: &client_id,
             user,
             address,
-        };
-        let registration = self
-            .live
-            .register(connection, client_id, address, principal);
-        self.check_bans(applicant)?;
-        Ok(registration)
+        })
+    }
+
+    /// The client of a connection has proved anew who it is.
+    pub fn prove(&self, connection: ConnectionId, principal: &Principal) {
+        self.live.prove(connection, principal);
+    }
+
+    /// A connection has ended.
+    pub fn unregister(&self, connection: ConnectionId) {
+        self.live.unregister(connection);
     }
 }
 

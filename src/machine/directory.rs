@@ -1,5 +1,5 @@
-//! The directory: what operators keep in the cluster (users, bans, rules, tokens), as entries that have a kind, a name, a
-//! version, and a value that only their owner reads.
+//! The directory: what operators keep in the cluster (users, bans, rules, tokens), as entries that have a kind, a name,
+//! a version, and a value that only their owner reads.
 //!
 //! Invariant: the version of an entry is the log index that has written it last, so no entry ever gets a version back
 //! that it had before it was changed or deleted. A write that says the same in another way keeps it.

@@ -3,12 +3,10 @@
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use super::Replica;
 use crate::auth::password::Cost;
 use crate::auth::scram::Credentials;
 use crate::auth::user::Costs;
 use crate::auth::{Chain, Check};
-use crate::base::ids::NodeId;
 use crate::base::time::elapsed_now;
 use crate::config::{AuthConfig, Config};
 use crate::connection::broker::Broker;
@@ -18,6 +16,9 @@ use crate::identity::pool::Pool;
 use crate::identity::scram::ScramCheck;
 use crate::identity::users::DirectoryUsers;
 use crate::identity::{FailureLimits, Identity, IdentitySettings};
+use crate::machine::tables::Backing;
+use crate::replica::applier::View;
+use crate::router::Router;
 
 /// What the methods of authentication have in common.
 pub(super) struct Identities {
@@ -73,20 +74,18 @@ fn threads(config: &AuthConfig) -> usize {
 
 impl Identities {
     /// Follows the directory of a replica.
-    pub(super) fn start(config: &Config, replica: &Replica) -> Identities {
+    pub(super) fn start(
+        config: &Config,
+        directory: Directory,
+        view: &View,
+        router: Arc<Router>,
+        backing: &Arc<dyn Backing>,
+    ) -> Identities {
         let auth = &config.auth;
-        let directory = Directory::new(
-            NodeId(config.node.id),
-            replica.proposer.clone(),
-            replica.view.clone(),
-            replica.outboxes.clone(),
-        );
-        let backing = replica.raft.backing();
         let users = Arc::new(DirectoryUsers::new(backing.clone(), auth.scram_iterations));
-        let (view, router) = (&replica.view, replica.router.clone());
         Identities {
             directory: Arc::new(directory),
-            identity: Identity::start(&settings(auth), users, view, router, &backing),
+            identity: Identity::start(&settings(auth), users, view, router, backing),
             pool: Arc::new(Pool::new(threads(auth), auth.password_queue)),
             costs: costs(auth),
             replaces_hashes: auth.replace_hashes,

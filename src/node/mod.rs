@@ -32,6 +32,7 @@ use crate::base::ids::NodeId;
 use crate::config::{Config, Transport};
 use crate::connection::broker::{Broker, Services, Settings};
 use crate::connection::{listener, memory_guard, sys};
+use crate::forward::directory::Directory;
 use crate::forward::hand_over::HandOvers;
 use crate::forward::outbox::Outboxes;
 use crate::http::{self, Hosts};
@@ -179,6 +180,20 @@ impl Replica {
     }
 }
 
+impl Replica {
+    /// What follows from the directory for who may connect.
+    fn identities(&self, config: &Config) -> Identities {
+        let directory = Directory::new(
+            NodeId(config.node.id),
+            self.proposer.clone(),
+            self.view.clone(),
+            self.outboxes.clone(),
+        );
+        let (view, router) = (&self.view, self.router.clone());
+        Identities::start(config, directory, view, router, &self.raft.backing())
+    }
+}
+
 async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     let config = Arc::new(config);
     authentication::check(&config).map_err(RunError::Users)?;
@@ -190,7 +205,7 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     let replica = Replica::start(&config, metrics.clone(), replication).await?;
     let raft = replica.raft.clone();
     let reader = Arc::new(Reader::default());
-    let identities = Arc::new(Identities::start(&config, &replica));
+    let identities = Arc::new(replica.identities(&config));
     let (broker, background) = new_broker(&config, &replica, &identities, reader.clone(), metrics)?;
     tokio::spawn(reader.run(
         raft.clone(),

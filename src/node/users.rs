@@ -5,7 +5,7 @@
 
 use super::identity::Identities;
 use super::status::NodeStatus;
-use crate::auth::password::parse_file;
+use crate::auth::password::file::parse_file;
 use crate::auth::scram::{Credentials, LineProblem, Verifier};
 use crate::auth::user::{User, UserProblem, is_name};
 use crate::base::directory::Kind;

@@ -1,12 +1,14 @@
-//! What is kept in place of a password that clients send as it is: an Argon2id hash (RFC 9106), or a hash that came from
-//! a Mosquitto password file and is verified as it is.
+//! What is kept in place of a password that clients send as it is: an Argon2id hash (RFC 9106), or a hash that came
+//! from a Mosquitto password file and is verified as it is.
 //!
 //! Invariant: what a hash costs to verify is bounded before anything is computed, whoever has written it.
 //! Invariant: comparisons take the same time wherever the difference is.
 
+pub mod file;
 mod mosquitto;
+mod text;
 
-pub use mosquitto::parse_file;
+pub use text::HashProblem;
 
 use std::fmt;
 
@@ -16,6 +18,7 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use subtle::ConstantTimeEq;
 
 use mosquitto::Mosquitto;
+use text::{SALT_LENGTHS, decimal};
 
 /// Bytes of the salt of a new hash (RFC 9106 §3.1).
 pub const SALT_BYTES: usize = 16;
@@ -25,9 +28,6 @@ const HASH_BYTES: usize = 32;
 
 /// Longest text of a hash, bytes. Everything that is taken is shorter.
 const LONGEST_TEXT: usize = 512;
-
-/// Lengths of a salt, bytes.
-const SALT_LENGTHS: std::ops::RangeInclusive<usize> = 8..=64;
 
 /// Lengths of an Argon2 hash, bytes.
 const HASH_LENGTHS: std::ops::RangeInclusive<usize> = 16..=64;
@@ -83,20 +83,6 @@ impl Cost {
     pub fn is_allowed(self) -> bool {
         self.params(HASH_BYTES).is_some()
     }
-}
-
-/// Why a text is no hash that is taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum HashProblem {
-    /// It has another form.
-    #[error("the hash is none of $argon2id$…, $7$… and $6$…")]
-    Unknown,
-    /// It begins as a hash and does not go on as one.
-    #[error("the hash is damaged")]
-    Damaged,
-    /// It would take too much memory or time.
-    #[error("the hash costs more than is taken here")]
-    TooCostly,
 }
 
 /// An Argon2id hash with everything that it was made of but the password.
@@ -245,12 +231,6 @@ impl Argon2id {
         let found = argon2id(password, &self.salt, self.cost, self.hash.len());
         found.is_some_and(|found| bool::from(found.ct_eq(&self.hash)))
     }
-}
-
-/// A decimal number without sign and leading zeros, so that a hash has one text.
-fn decimal(text: &str) -> Option<u32> {
-    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
-    is_plain.then(|| text.parse().ok()).flatten()
 }
 
 #[cfg(test)]

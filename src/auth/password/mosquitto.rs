@@ -1,5 +1,4 @@
-//! Mosquitto's password files: one `user:hash` per line. `$7$` is PBKDF2 with HMAC-SHA-512, `$6$` is SHA-512 of
-//! password and salt, and newer files have Argon2id hashes as PHC strings.
+//! The hashes of Mosquitto's own: `$7$` is PBKDF2 with HMAC-SHA-512, `$6$` is SHA-512 of password and salt.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -7,8 +6,7 @@ use hmac::Hmac;
 use sha2::{Digest as _, Sha512};
 use subtle::ConstantTimeEq;
 
-use super::{HashProblem, PasswordHash, SALT_LENGTHS, decimal};
-use crate::auth::scram::LineProblem;
+use super::text::{HashProblem, SALT_LENGTHS, decimal};
 
 /// Bytes of SHA-512.
 const HASH_BYTES: usize = 64;
@@ -85,51 +83,4 @@ impl Mosquitto {
         }
         bool::from(found.ct_eq(&self.hash))
     }
-}
-
-/// Reads a password file. Empty lines and those that begin with `#` are skipped.
-///
-/// # Errors
-/// Every line that can't be used; none is taken then.
-pub fn parse_file(text: &str) -> Result<Vec<(&str, PasswordHash)>, Vec<LineProblem>> {
-    let mut users: Vec<(&str, PasswordHash)> = Vec::new();
-    let mut lines = std::collections::BTreeMap::new();
-    let mut problems = Vec::new();
-    for (index, line) in text.lines().enumerate() {
-        let number = index + 1;
-        if line.trim().is_empty() || line.starts_with('#') {
-            continue;
-        }
-        match parse_line(line) {
-            Ok((user, hash)) => match lines.insert(user, number) {
-                None => users.push((user, hash)),
-                Some(first) => problems.push(LineProblem {
-                    line: number,
-                    message: format!("the user {user:?} is in line {first} already"),
-                }),
-            },
-            Err(message) => problems.push(LineProblem {
-                line: number,
-                message,
-            }),
-        }
-    }
-    match problems.is_empty() {
-        true => Ok(users),
-        false => Err(problems),
-    }
-}
-
-/// The user's name ends at the last colon before the hash, which has none.
-fn parse_line(line: &str) -> Result<(&str, PasswordHash), String> {
-    let (user, hash) = line
-        .rsplit_once(':')
-        .ok_or_else(|| "expected user:hash".to_owned())?;
-    let hash = PasswordHash::parse(hash.trim_end()).map_err(|problem| match problem {
-        HashProblem::Unknown => {
-            "the password is not hashed; mosquitto_passwd -U hashes a whole file".to_owned()
-        }
-        problem => problem.to_string(),
-    })?;
-    Ok((user, hash))
 }

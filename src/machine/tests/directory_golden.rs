@@ -9,7 +9,7 @@ use super::golden_commands::Random;
 use crate::base::proto::command;
 
 /// What was stored after each batch.
-const GOLDEN: &str = "0000000000000000";
+const GOLDEN: &str = "28e34d44a975baae";
 
 #[test]
 fn rows_on_disk_are_what_they_were() {

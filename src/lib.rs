@@ -4,7 +4,7 @@
 //! Each module of this list is a room. Lowest first; a lower room never imports a higher one, and no files import each
 //! other in a circle (`tests/tidy`):
 //!
-//! [`base`] < [`topic`], [`codec`], [`auth`] < `session`, [`store`] < `machine` < [`config`], `telemetry` <
+//! [`base`] < [`topic`], [`codec`], [`auth`] < `session`, [`store`] < `acl` < `machine` < [`config`], `telemetry` <
 //! `storage` < `raft` < `mailbox` < `router` < `replica` < `forward` < `connection`, `http` < `node` < [`cli`].
 //!
 //! # One request, from socket to commit to answer
@@ -19,6 +19,7 @@
 //!
 //! `docs/architecture.md` tells both at length, `docs/spec/` what each part has to do.
 
+pub(crate) mod acl;
 pub mod auth;
 pub mod base;
 pub mod cli;

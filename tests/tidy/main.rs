@@ -17,6 +17,7 @@ const ROOMS: &[&[&str]] = &[
     &["base"],
     &["topic", "codec", "auth"],
     &["session", "store"],
+    &["acl"],
     &["machine"],
     &["config", "telemetry"],
     &["storage"],
@@ -40,6 +41,7 @@ const SANS_IO: &[&str] = &[
     "auth",
     "session",
     "store",
+    "acl",
     "machine",
 ];
 

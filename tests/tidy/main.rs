@@ -20,6 +20,7 @@ const ROOMS: &[&[&str]] = &[
     &["acl"],
     &["machine"],
     &["config", "telemetry"],
+    &["transport"],
     &["storage"],
     &["raft"],
     &["mailbox"],

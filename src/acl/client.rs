@@ -58,6 +58,6 @@ impl Client {
 
     /// Whether it may get the messages of a topic, now.
     pub fn may_receive(&self, topic: &str) -> bool {
-        self.rights().may_receive(topic)
+        self.book.are_open() || self.rights().may_receive(topic)
     }
 }

@@ -11,8 +11,8 @@ use uuid::Uuid;
 
 use super::listener::Listener;
 use super::setting::{
-    Address, ClusterName, Input, LogFormat, LogLevel, Member, OutboxPolicy, QueuePolicy, Setting,
-    SettingError, in_range,
+    Address, ClusterName, Input, LogFormat, LogLevel, Member, OutboxPolicy, QueuePolicy,
+    RefusedPublish, Setting, SettingError, in_range,
 };
 use super::{bounds, machine};
 
@@ -226,6 +226,10 @@ config! {
         /// clients that would rather miss messages than connect again. Sessions that outlive their connection have
         /// `mqtt.queue_full` instead.
         outbox_full: OutboxPolicy = OutboxPolicy::Disconnect, "";
+        /// What happens when a client before MQTT 5 publishes with QoS 1 or 2 what the rules do not let it publish: its
+        /// acknowledgements have no reason code. `acknowledge` acknowledges the message, drops and counts it;
+        /// `disconnect` ends the connection. MQTT 5 clients get reason 0x87 (not authorized) in either case.
+        refused_publish: RefusedPublish = RefusedPublish::Acknowledge, "";
         /// Sessions of the whole cluster; the CONNECT of one more client is refused with reason 0x97 (quota exceeded).
         max_sessions: u64 = 1_000_000, "sessions", 1..=u64::MAX;
         /// Subscriptions of one session; the SUBSCRIBE of one more filter is answered with reason 0x97 (quota

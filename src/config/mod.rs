@@ -26,7 +26,8 @@ pub use problem::{Origin, Problem, Problems};
 pub use reference::{example, markdown};
 pub use setting::{
     Address, AuthenticationMethod, CertificatePair, ClientCertificates, ClusterName, FileMode,
-    ListenAddress, LogFormat, LogLevel, Member, OutboxPolicy, QueuePolicy, SettingError, Transport,
+    ListenAddress, LogFormat, LogLevel, Member, OutboxPolicy, QueuePolicy, RefusedPublish,
+    SettingError, Transport,
 };
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use super::rate::TokenBucket;
 use super::routing_lease::RoutingLease;
 use super::sys::{SysPublisher, SysTopics};
+use crate::acl::RuleBook;
 use crate::auth::{self, Authenticator, Exchange};
 use crate::base::ids::{ConnectionId, NodeId};
 use crate::base::lease::Lease;
@@ -44,6 +45,8 @@ pub(crate) struct Services {
     pub(crate) view: Arc<View>,
     /// For sessions that other connections own.
     pub(crate) hand_overs: Arc<HandOvers>,
+    /// What clients may do.
+    pub(crate) rules: Arc<RuleBook>,
 }
 
 /// What the operator configured.

@@ -7,7 +7,7 @@
 
 use super::broker::Broker;
 use super::end::Ended;
-use super::opening::{Login, Opening, limits};
+use super::opening::{Login, Opening, Place, limits};
 use super::options::Identity;
 use super::refusal::{NO_QUORUM, Refusal, version_of};
 use super::socket::{read_some, write_all};
@@ -67,7 +67,11 @@ pub(super) async fn open(
     let connect = decode_connect(found).map_err(|error| Refusal::malformed(found, error))?;
     let login = authenticate(broker, accepted, unfinished, charge, &connect).await?;
     broker.hand_over(connect.client_id).await;
-    Opening::begin(broker, &connect, login)
+    let place = Place {
+        address: accepted.peer.address.map(|address| address.ip()),
+        listener: &accepted.listener.config,
+    };
+    Opening::begin(broker, &connect, login, &place)
 }
 
 /// Charges what is held of a client's handshake. Returns whether there is room for it.

@@ -1,5 +1,6 @@
 //! CONNECT: what is agreed on with the client, and the opening of its session in the machine.
 
+use std::net::IpAddr;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 
@@ -7,17 +8,21 @@ use bytes::Bytes;
 
 use super::broker::Broker;
 use super::coordinator::Connection;
+use super::end::Ended;
 use super::options::{ConnectionOptions, Identity, Opened};
 use super::refusal::{DISK_LOW, NO_QUORUM, Refusal};
+use super::rights::ClientRights;
+use crate::acl::{Client, Facts, Publication};
 use crate::base::proto::command::{self, command::Kind};
 use crate::codec::{
     ConnAck, ConnAckProperties, Connect, MAX_PACKET_SIZE, PeerLimits, ReasonCode, Will, encode,
 };
-use crate::config::{MqttConfig, QueuePolicy};
+use crate::config::{Listener, MqttConfig, QueuePolicy};
 use crate::machine::effect::Reply;
 use crate::machine::read;
 use crate::mailbox::{Item, Mailbox, RequestId};
 use crate::replica::reply_to::ReplyTo;
+use crate::telemetry::labels::{Action, DisconnectReason};
 use crate::topic::is_deeper;
 
 /// The receive maximum of a client that names none (MQTT 5.0 §3.1.2.11.3); also what MQTT 3 clients get.
@@ -33,6 +38,12 @@ pub(super) struct Login {
     pub(super) data: Vec<u8>,
 }
 
+/// Where a client has come from.
+pub(super) struct Place<'a> {
+    pub(super) address: Option<IpAddr>,
+    pub(super) listener: &'a Listener,
+}
+
 /// A CONNECT that passed its checks, on its way through the log.
 pub(super) struct Opening {
     /// The last data of the authentication, for the CONNACK.
@@ -45,6 +56,7 @@ pub(super) struct Opening {
     requested_expiry: u32,
     requested_keep_alive: u16,
     has_assigned_client_id: bool,
+    rights: ClientRights,
 }
 
 /// Bounds of the packets that the client takes.
@@ -100,12 +112,14 @@ impl Opening {
         broker: &Broker,
         connect: &Connect<'_>,
         login: Option<Login>,
+        place: &Place<'_>,
     ) -> Result<Opening, Refusal> {
-        let opening = Opening::new(broker, connect, login);
-        let refuse = |reason, text| Err(opening.refuse(reason, text));
+        let mut opening = Opening::new(broker, connect, login, place);
         if !broker.state.accepts_clients() {
-            return refuse(ReasonCode::ServerUnavailable, NO_QUORUM);
+            return Err(opening.refuse(ReasonCode::ServerUnavailable, NO_QUORUM));
         }
+        opening.judge(broker, connect)?;
+        let refuse = |reason, text| Err(opening.refuse(reason, text));
         if connect
             .will
             .as_ref()
@@ -164,7 +178,36 @@ impl Opening {
         is_durable && !known().is_some_and(|session| session.durable)
     }
 
-    fn new(broker: &Broker, connect: &Connect<'_>, login: Option<Login>) -> Opening {
+    /// Sees whether the rules let the client connect, and have its will.
+    fn judge(&mut self, broker: &Broker, connect: &Connect<'_>) -> Result<(), Refusal> {
+        let rights = self.rights.now();
+        let publication = |will: &Will<'_>| Publication {
+            qos: will.qos,
+            retain: will.retain,
+        };
+        let will = connect.will.as_ref();
+        let has_will = will.is_none_or(|will| rights.will(will.topic).allow(publication(will)));
+        let (action, text) = match (rights.may_connect(), has_will) {
+            (true, true) => return Ok(()),
+            (false, _) => (Action::Connect, "the rules do not let the client connect"),
+            (true, false) => (
+                Action::Will,
+                "the rules do not let the client have this will",
+            ),
+        };
+        broker.metrics.not_authorized.of(action).increment();
+        Err(Refusal {
+            ended: Ended::close(DisconnectReason::NotAuthorized, text),
+            ..self.refuse(ReasonCode::NotAuthorized, text)
+        })
+    }
+
+    fn new(
+        broker: &Broker,
+        connect: &Connect<'_>,
+        login: Option<Login>,
+        place: &Place<'_>,
+    ) -> Opening {
         let config = &broker.settings.mqtt;
         let version = connect.version;
         // Clean session 0 of MQTT 3 is a session without end; clean session 1 ends with the connection.
@@ -195,7 +238,25 @@ impl Opening {
             connect.topic_alias_maximum,
             broker.settings.outbox.clone(),
         );
+        let facts = Facts {
+            name: identity
+                .as_ref()
+                .map_or("", |identity| &*identity.name)
+                .into(),
+            method: if identity.is_some() {
+                "scram"
+            } else {
+                "anonymous"
+            },
+            client_id: client_id.clone(),
+            address: place.address,
+            listener: place.listener.name.as_str().into(),
+            ..Facts::default()
+        };
+        let client = Arc::new(Client::new(facts, &broker.services.rules));
+        mailbox.belongs_to(client.clone());
         Opening {
+            rights: ClientRights::new(client),
             authentication_data,
             response_information,
             mailbox,
@@ -247,15 +308,14 @@ impl Opening {
             is_durable: durable,
             receive_maximum: self.receive_maximum,
             received,
+            rights: self.rights,
         };
         let broker = broker.clone();
-        Ok(Connection::new(
-            broker,
-            self.mailbox,
-            self.options,
-            opened,
-            connack,
-        ))
+        let mut connection = Connection::new(broker, self.mailbox, self.options, opened, connack);
+        if present {
+            connection.leave_groups();
+        }
+        Ok(connection)
     }
 
     fn refuse(&self, reason: ReasonCode, text: &'static str) -> Refusal {

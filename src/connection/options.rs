@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::rights::ClientRights;
 use crate::base::ids::SessionId;
 use crate::codec::{PeerLimits, Version};
 
@@ -29,7 +30,7 @@ pub(super) struct ConnectionOptions {
     pub(super) identity: Option<Box<Identity>>,
 }
 
-/// What the machine says of the session.
+/// What the machine says of the session, and what the rules say of its client.
 pub(super) struct Opened {
     pub(super) session: SessionId,
     /// Its messages with QoS 1 and 2 go through the log.
@@ -38,4 +39,6 @@ pub(super) struct Opened {
     pub(super) receive_maximum: u16,
     /// Packet ids of QoS 2 messages whose PUBREL has not come yet.
     pub(super) received: Vec<u16>,
+    /// What the client may do.
+    pub(super) rights: ClientRights,
 }

@@ -279,6 +279,7 @@ fn new_broker(
             replica.proposer.clone(),
             Some(replica.raft.clone()),
         )),
+        rules: Arc::default(),
     };
     let settings = Settings::new(config, &metrics);
     Broker::new(settings, services, authenticator, metrics)

@@ -15,7 +15,7 @@ mod tls;
 pub use address::Address;
 pub use choice::{
     AuthenticationMethod, ClientCertificates, LogFormat, LogLevel, OutboxPolicy, QueuePolicy,
-    Transport,
+    RefusedPublish, Transport,
 };
 pub use cluster_name::ClusterName;
 pub use listen_address::{FileMode, ListenAddress};

@@ -258,10 +258,12 @@ impl Broker {
         }
     }
 
-    /// If a connection owns the session of this client, has it propose what the client has sent there.
-    pub(crate) async fn hand_over(&self, client_id: &str) {
+    /// If a connection owns the session of this client, has it propose what the client has sent there. Another
+    /// principal's session is left alone: apply will refuse it.
+    pub(crate) async fn hand_over(&self, client_id: &str, principal: &str) {
         let services = &self.services;
         let session = read::session(&*services.backing, client_id);
+        let session = session.filter(|row| row.principal.is_empty() || row.principal == principal);
         if let Some(owner) = session.as_ref().and_then(read::owner) {
             services.hand_overs.ask(owner).await;
         }

@@ -66,7 +66,8 @@ pub(super) async fn open(
     };
     let connect = decode_connect(found).map_err(|error| Refusal::malformed(found, error))?;
     let login = authenticate(broker, accepted, unfinished, charge, &connect).await?;
-    broker.hand_over(connect.client_id).await;
+    let principal = login.as_ref().map_or("", |login| &*login.identity.name);
+    broker.hand_over(connect.client_id, principal).await;
     let place = Place {
         address: accepted.peer.address.map(|address| address.ip()),
         listener: &accepted.listener.config,

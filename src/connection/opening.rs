@@ -155,7 +155,7 @@ impl Opening {
             receive_maximum: opening.receive_maximum.min(config.max_inflight).into(),
             bounds: Some(bounds(config)),
             max_sessions: config.max_sessions,
-            principal: None,
+            principal: opening.principal(),
         };
         let services = &broker.services;
         // Registered first, so that a take-over that follows at once finds the connection.
@@ -294,6 +294,10 @@ impl Opening {
             let text = "there are as many sessions as the cluster may have";
             return Err(self.refuse(ReasonCode::QuotaExceeded, text));
         }
+        if let Reply::NotAuthorized = reply {
+            broker.services.router.unregister(self.mailbox.connection);
+            return Err(self.refuse_owner(broker));
+        }
         let Reply::Opened {
             session,
             present,
@@ -317,6 +321,30 @@ impl Opening {
             connection.leave_groups();
         }
         Ok(connection)
+    }
+
+    /// Who the client has shown to be, for apply.
+    fn principal(&self) -> Option<command::Principal> {
+        let name = &self.rights.client().facts().name;
+        (!name.is_empty()).then(|| command::Principal {
+            name: name.to_string(),
+            proofs: Vec::new(),
+        })
+    }
+
+    /// The session is another principal's, or what the client's identity rests on has changed. Which of them is not told.
+    fn refuse_owner(&self, broker: &Broker) -> Refusal {
+        broker
+            .metrics
+            .not_authorized
+            .of(Action::Connect)
+            .increment();
+        let text =
+            "the session belongs to another principal, or the identity is not proved any more";
+        Refusal {
+            ended: Ended::close(DisconnectReason::NotAuthorized, text),
+            ..self.refuse(ReasonCode::NotAuthorized, text)
+        }
     }
 
     fn refuse(&self, reason: ReasonCode, text: &'static str) -> Refusal {

@@ -14,6 +14,7 @@ use tokio::net::TcpListener;
 use super::admin::{self, Admin};
 use super::guard::{self, Hosts};
 use super::health::{self, Readiness};
+use super::rules::{self, RulesAdmin};
 use super::server::{self, Bounds};
 use super::sessions::{self, Sessions};
 use crate::config::bounds::LARGEST_ADMIN_BODY_BYTES;
@@ -28,8 +29,16 @@ pub struct Endpoints {
     pub admin: Arc<dyn Admin>,
     /// Sessions and retained messages.
     pub sessions: Arc<dyn Sessions>,
+    /// What principals may do.
+    pub rules: Arc<dyn RulesAdmin>,
     /// All metrics of the node.
     pub metrics: Arc<Metrics>,
+}
+
+impl FromRef<Endpoints> for Arc<dyn RulesAdmin> {
+    fn from_ref(endpoints: &Endpoints) -> Self {
+        endpoints.rules.clone()
+    }
 }
 
 impl FromRef<Endpoints> for Arc<dyn Readiness> {
@@ -64,7 +73,7 @@ async fn unknown() -> (StatusCode, &'static str) {
     (
         StatusCode::NOT_FOUND,
         "there is /livez, /readyz, /metrics, /v1/cluster/status, join, leave, transfer, verify, \
-         /v1/sessions, /v1/session, /v1/session/kick, /v1/retained, /v1/retained/message\n",
+         /v1/sessions, /v1/session, /v1/session/kick, /v1/retained, /v1/retained/message, /v1/rules\n",
     )
 }
 
@@ -84,6 +93,7 @@ pub(super) fn router(endpoints: Endpoints, hosts: Hosts) -> Router {
         .route("/v1/session/kick", post(sessions::kick))
         .route("/v1/retained", get(sessions::retained))
         .route("/v1/retained/message", get(sessions::retained_message))
+        .route("/v1/rules", get(rules::show).put(rules::replace))
         .fallback(unknown)
         .layer(DefaultBodyLimit::max(LARGEST_ADMIN_BODY_BYTES))
         .layer(middleware::from_fn_with_state(hosts, guard::check))

@@ -13,6 +13,7 @@ mod metrics;
 mod process;
 #[cfg(test)]
 mod right_tests;
+mod rules;
 mod sessions;
 mod shutdown;
 mod state_hash;
@@ -51,6 +52,7 @@ use cluster::ClusterTasks;
 use disk::{DiskGuard, Level};
 use listen::bind;
 use process::{on, raise_descriptor_limit, signalled, threads};
+use rules::RulesObserver;
 use shutdown::Node;
 use state_hash::StateComparison;
 use status::NodeStatus;
@@ -194,6 +196,16 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
         replica.proposer.clone(),
         replica.clock.clone(),
     ));
+    let observer = RulesObserver {
+        book: broker.services.rules.clone(),
+        router: broker.services.router.clone(),
+    };
+    let backing = &*broker.services.backing;
+    broker
+        .services
+        .view
+        .directory()
+        .add(Arc::new(observer), backing);
     let tasks = ClusterTasks {
         raft: raft.clone(),
         broker: broker.clone(),
@@ -305,7 +317,8 @@ fn serve_http(
     let endpoints = http::Endpoints {
         readiness: status.clone(),
         admin: status.clone(),
-        sessions: status,
+        sessions: status.clone(),
+        rules: status,
         metrics: broker.metrics.clone(),
     };
     tokio::spawn(async move {

@@ -1,16 +1,18 @@
 //! What all connections of a node share: its services, its settings, and its state.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::origin::Origin;
 use super::rate::TokenBucket;
 use super::routing_lease::RoutingLease;
 use super::sys::{SysPublisher, SysTopics};
 use crate::acl::RuleBook;
-use crate::auth::{self, Authenticator, Exchange};
+use crate::auth::Chain;
 use crate::base::ids::{ConnectionId, NodeId};
 use crate::base::lease::Lease;
 use crate::base::time::{Elapsed, elapsed_now};
@@ -29,6 +31,7 @@ use crate::router::Router;
 use crate::store::Quota;
 use crate::store::scan::PageBudget;
 use crate::telemetry::metrics::Metrics;
+use crate::transport::Accepted;
 
 /// Handles of the node's other parts.
 pub(crate) struct Services {
@@ -213,6 +216,24 @@ impl NodeState {
     }
 }
 
+/// What each listener asks of its clients.
+#[derive(Debug, Default)]
+pub(crate) struct Chains {
+    named: BTreeMap<Box<str>, Arc<Chain>>,
+    other: Arc<Chain>,
+}
+
+impl Chains {
+    /// `named` listeners, and what is asked at every other one.
+    pub(crate) fn new(named: BTreeMap<Box<str>, Arc<Chain>>, other: Arc<Chain>) -> Chains {
+        Chains { named, other }
+    }
+
+    fn of(&self, listener: &str) -> Arc<Chain> {
+        self.named.get(listener).unwrap_or(&self.other).clone()
+    }
+}
+
 /// What all connections of a node share.
 pub(crate) struct Broker {
     /// What the operator configured.
@@ -225,7 +246,7 @@ pub(crate) struct Broker {
     pub(crate) sys: Arc<SysTopics>,
     /// Counters.
     pub(crate) metrics: Arc<Metrics>,
-    authenticator: Authenticator,
+    chains: Chains,
 }
 
 impl Broker {
@@ -233,7 +254,7 @@ impl Broker {
     pub(crate) fn new(
         settings: Settings,
         services: Services,
-        authenticator: Authenticator,
+        chains: Chains,
         metrics: Arc<Metrics>,
     ) -> Arc<Broker> {
         Arc::new(Broker {
@@ -242,7 +263,16 @@ impl Broker {
             state: NodeState::default(),
             sys: Arc::default(),
             metrics,
-            authenticator,
+            chains,
+        })
+    }
+
+    /// Where a connection comes from, and what is asked of it there.
+    pub(super) fn origin(&self, accepted: &Accepted) -> Arc<Origin> {
+        Arc::new(Origin {
+            peer: accepted.peer.clone(),
+            listener: accepted.listener.clone(),
+            chain: self.chains.of(&accepted.listener.config.name),
         })
     }
 
@@ -267,30 +297,5 @@ impl Broker {
         if let Some(owner) = session.as_ref().and_then(read::owner) {
             services.hand_overs.ask(owner).await;
         }
-    }
-
-    /// Whether clients must use extended authentication.
-    pub(crate) fn requires_authentication(&self) -> bool {
-        self.authenticator.is_required()
-    }
-
-    /// Begins an exchange of a method with a client; `None` when there is no such method.
-    ///
-    /// # Errors
-    /// When the system gives no random bytes.
-    pub(crate) fn begin_authentication(
-        &self,
-        method: &str,
-        client_id: &str,
-        user_name: Option<&str>,
-    ) -> Result<Option<Exchange>, getrandom::Error> {
-        let mut entropy = [0; auth::ENTROPY_BYTES];
-        getrandom::fill(&mut entropy)?;
-        let client = auth::Client {
-            client_id,
-            user_name,
-            entropy,
-        };
-        Ok(self.authenticator.begin(method, &client))
     }
 }

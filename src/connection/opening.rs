@@ -9,10 +9,11 @@ use bytes::Bytes;
 use super::broker::Broker;
 use super::coordinator::Connection;
 use super::end::Ended;
-use super::options::{ConnectionOptions, Identity, Opened};
+use super::options::{ConnectionOptions, Extended, Opened};
 use super::refusal::{DISK_LOW, NO_QUORUM, Refusal};
 use super::rights::ClientRights;
 use crate::acl::{Client, Facts, Publication};
+use crate::auth::Principal;
 use crate::base::proto::command::{self, command::Kind};
 use crate::codec::{
     ConnAck, ConnAckProperties, Connect, MAX_PACKET_SIZE, PeerLimits, ReasonCode, Will, encode,
@@ -33,7 +34,9 @@ const OPENING: RequestId = 0;
 
 /// An authentication that has succeeded before the CONNACK.
 pub(super) struct Login {
-    pub(super) identity: Identity,
+    pub(super) principal: Arc<Principal>,
+    /// How, if with extended authentication.
+    pub(super) extended: Option<Box<Extended>>,
     /// The mechanism's last data, for the CONNACK.
     pub(super) data: Vec<u8>,
 }
@@ -105,13 +108,25 @@ fn will(will: &Will<'_>) -> command::Will {
     }
 }
 
+/// What the rules judge a client by.
+fn facts(principal: &Principal, client_id: &Arc<str>, place: &Place<'_>) -> Facts {
+    Facts {
+        name: principal.name.clone(),
+        method: principal.method.as_str(),
+        groups: principal.groups.clone(),
+        attributes: principal.attributes.clone(),
+        client_id: client_id.clone(),
+        address: place.address,
+        listener: place.listener.name.as_str().into(),
+    }
+}
+
 impl Opening {
-    /// Checks a CONNECT and proposes the opening of its session. `login` is what its client has proved, if it was asked
-    /// to.
+    /// Checks a CONNECT and proposes the opening of its session. `login` is what its client has proved.
     pub(super) fn begin(
         broker: &Broker,
         connect: &Connect<'_>,
-        login: Option<Login>,
+        login: Login,
         place: &Place<'_>,
     ) -> Result<Opening, Refusal> {
         let mut opening = Opening::new(broker, connect, login, place);
@@ -203,12 +218,7 @@ impl Opening {
         })
     }
 
-    fn new(
-        broker: &Broker,
-        connect: &Connect<'_>,
-        login: Option<Login>,
-        place: &Place<'_>,
-    ) -> Opening {
+    fn new(broker: &Broker, connect: &Connect<'_>, login: Login, place: &Place<'_>) -> Opening {
         let config = &broker.settings.mqtt;
         let version = connect.version;
         // Clean session 0 of MQTT 3 is a session without end; clean session 1 ends with the connection.
@@ -228,10 +238,6 @@ impl Opening {
             .request_response_information
             .then(|| response_information(&config.response_information, &client_id))
             .flatten();
-        let (identity, authentication_data) = match login {
-            Some(login) => (Some(Box::new(login.identity)), login.data),
-            None => (None, Vec::new()),
-        };
         let mailbox = Mailbox::new(
             broker.state.next_connection(),
             version,
@@ -239,26 +245,12 @@ impl Opening {
             connect.topic_alias_maximum,
             broker.settings.outbox.clone(),
         );
-        let facts = Facts {
-            name: identity
-                .as_ref()
-                .map_or("", |identity| &*identity.name)
-                .into(),
-            method: if identity.is_some() {
-                "scram"
-            } else {
-                "anonymous"
-            },
-            client_id: client_id.clone(),
-            address: place.address,
-            listener: place.listener.name.as_str().into(),
-            ..Facts::default()
-        };
+        let facts = facts(&login.principal, &client_id, place);
         let client = Arc::new(Client::new(facts, &broker.services.rules));
         mailbox.belongs_to(client.clone());
         Opening {
             rights: ClientRights::new(client),
-            authentication_data,
+            authentication_data: login.data,
             response_information,
             mailbox,
             receive_maximum: connect
@@ -271,7 +263,8 @@ impl Opening {
                 version,
                 client_id,
                 limits,
-                identity,
+                principal: login.principal,
+                extended: login.extended,
                 keep_alive: match config.max_keep_alive_s {
                     0 => connect.keep_alive,
                     max if connect.keep_alive == 0 || connect.keep_alive > max => max,
@@ -325,10 +318,15 @@ impl Opening {
 
     /// Who the client has shown to be, for apply.
     fn principal(&self) -> Option<command::Principal> {
-        let name = &self.rights.client().facts().name;
-        (!name.is_empty()).then(|| command::Principal {
-            name: name.to_string(),
-            proofs: Vec::new(),
+        let principal = &self.options.principal;
+        let proofs = principal.proofs.iter().map(|proof| command::Proof {
+            kind: proof.kind.into(),
+            name: proof.name.to_string(),
+            version: proof.version,
+        });
+        (!principal.is_anonymous()).then(|| command::Principal {
+            name: principal.name.to_string(),
+            proofs: proofs.collect(),
         })
     }
 
@@ -386,7 +384,7 @@ impl Opening {
             server_keep_alive: (options.keep_alive != self.requested_keep_alive)
                 .then_some(options.keep_alive),
             response_information: self.response_information.as_deref(),
-            authentication_method: options.identity.as_ref().map(|identity| &*identity.method),
+            authentication_method: options.extended.as_ref().map(|extended| &*extended.method),
             authentication_data: Some(&*self.authentication_data).filter(|data| !data.is_empty()),
             ..ConnAckProperties::default()
         };

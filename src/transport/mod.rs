@@ -14,6 +14,6 @@ mod socket;
 mod stream;
 
 pub(crate) use incoming::{Accepted, EstablishError, Incoming};
-pub(crate) use listening::{Listening, listen};
+pub(crate) use listening::{Listener, Listening, listen};
 pub(crate) use peer::Peer;
 pub(crate) use stream::Stream;

@@ -404,8 +404,8 @@ config! {
         worker_threads: usize = 0, "threads", 0..=bounds::MOST_WORKER_THREADS;
         /// Memory for clients: what waits for them, and what they have sent and waits to be handled. When it is used
         /// up, new connections are refused with reason 0x97 (quota exceeded), and those that have the most of it end
-        /// with the same reason. 0: a quarter of the machine's memory, or of the control group's limit if that is
-        /// lower.
+        /// with the same reason. A quarter of it is for clients whose handshake is not done, so that they can't use up
+        /// that of others. 0: a quarter of the machine's memory, or of the control group's limit if that is lower.
         client_memory_bytes: usize = 0, "bytes", 0..=bounds::MOST_MEMORY_BYTES;
     }
 

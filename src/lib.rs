@@ -4,7 +4,7 @@
 //! Each module of this list is a room. Lowest first; a lower room never imports a higher one, and no files import each
 //! other in a circle (`tests/tidy`):
 //!
-//! [`base`] < [`topic`], [`codec`], [`auth`] < `session`, [`store`] < `machine` < [`config`], `telemetry`,
+//! [`base`] < [`topic`], [`codec`], [`auth`] < `session`, [`store`] < `acl` < `machine` < [`config`], `telemetry`,
 //! `http_client` < `transport`, `login` < `storage` < `raft` < `mailbox` < `router` < `replica` < `forward` <
 //! `identity` < `connection`, `http` < `node` < [`cli`].
 //!
@@ -20,6 +20,7 @@
 //!
 //! `docs/architecture.md` tells both at length, `docs/spec/` what each part has to do.
 
+pub(crate) mod acl;
 pub mod auth;
 pub mod base;
 pub mod cli;

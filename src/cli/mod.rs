@@ -4,6 +4,7 @@
 //! reach the cluster as any client does, over MQTT and HTTP; only `serve` starts a node. The load generator (`bench/`)
 //! uses [`exit`] and [`output`], so that both executables speak alike.
 
+mod acl;
 mod bench;
 mod check;
 mod client;
@@ -59,6 +60,8 @@ enum Command {
     Password(password::Password),
     /// Use the replicated state store.
     Kv(kv::Kv),
+    /// Look at the rules for what principals may do, check and change them.
+    Acl(acl::Acl),
     /// Look at the cluster and change its members.
     Cluster(cluster::Cluster),
     /// Look at connected clients and disconnect them.
@@ -108,6 +111,7 @@ fn run(cli: Cli) -> Outcome {
         Command::Check(check) => check::run(check, cli.output),
         Command::Password(arguments) => password::run(&arguments),
         Command::Kv(kv) => block_on(kv::run(kv, cli.output)),
+        Command::Acl(acl) => block_on(acl::run(acl, cli.output)),
         Command::Cluster(cluster) => block_on(cluster::run(cluster, cli.output)),
         Command::Client(arguments) => block_on(sessions::client(arguments, cli.output)),
         Command::Session(arguments) => block_on(sessions::session(arguments, cli.output)),

@@ -189,6 +189,7 @@ async fn list_sessions(node: &Node, connected: bool, format: Format) -> Outcome 
     let path = format!("/v1/sessions?connected={connected}");
     let head = [
         "CLIENT",
+        "OWNER",
         "NODE",
         "PROTOCOL",
         "EXPIRY S",
@@ -200,6 +201,7 @@ async fn list_sessions(node: &Node, connected: bool, format: Format) -> Outcome 
     list(node, &path, format, &head, |session: &SessionStatus| {
         vec![
             session.client_id.clone(),
+            session.owner.clone().unwrap_or_else(|| "-".to_owned()),
             number(session.node),
             session.protocol.clone(),
             expiry(session),
@@ -222,6 +224,10 @@ async fn show(node: &Node, client_id: &str, format: Format) -> Outcome {
     let session = &detail.session;
     let lines = [
         ("client", session.client_id.clone()),
+        (
+            "owner",
+            session.owner.clone().unwrap_or_else(|| "-".to_owned()),
+        ),
         ("node", number(session.node)),
         ("protocol", session.protocol.clone()),
         ("expiry interval s", expiry(session)),

@@ -13,7 +13,7 @@ use super::bounds;
 use super::listener::Listener;
 use super::setting::{
     Address, CertificateGroups, CertificateName, ClusterName, Input, LogFormat, LogLevel, Member,
-    OutboxPolicy, QueuePolicy, Setting, SettingError, WhenUnavailable, in_range,
+    OutboxPolicy, QueuePolicy, RefusedPublish, Setting, SettingError, WhenUnavailable, in_range,
 };
 use super::token_issuer::TokenIssuer;
 
@@ -227,6 +227,10 @@ config! {
         /// clients that would rather miss messages than connect again. Sessions that outlive their connection have
         /// `mqtt.queue_full` instead.
         outbox_full: OutboxPolicy = OutboxPolicy::Disconnect, "";
+        /// What happens when a client before MQTT 5 publishes with QoS 1 or 2 what the rules do not let it publish: its
+        /// acknowledgements have no reason code. `acknowledge` acknowledges the message, drops and counts it;
+        /// `disconnect` ends the connection. MQTT 5 clients get reason 0x87 (not authorized) in either case.
+        refused_publish: RefusedPublish = RefusedPublish::Acknowledge, "";
         /// Sessions of the whole cluster; the CONNECT of one more client is refused with reason 0x97 (quota exceeded).
         max_sessions: u64 = 1_000_000, "sessions", 1..=u64::MAX;
         /// Subscriptions of one session; the SUBSCRIBE of one more filter is answered with reason 0x97 (quota
@@ -436,8 +440,8 @@ config! {
         worker_threads: usize = 0, "threads", 0..=bounds::MOST_WORKER_THREADS;
         /// Memory for clients: what waits for them, and what they have sent and waits to be handled. When it is used
         /// up, new connections are refused with reason 0x97 (quota exceeded), and those that have the most of it end
-        /// with the same reason. 0: a quarter of the machine's memory, or of the control group's limit if that is
-        /// lower.
+        /// with the same reason. A quarter of it is for clients whose handshake is not done, so that they can't use up
+        /// that of others. 0: a quarter of the machine's memory, or of the control group's limit if that is lower.
         client_memory_bytes: usize = 0, "bytes", 0..=bounds::MOST_MEMORY_BYTES;
     }
 

@@ -31,7 +31,7 @@ pub use reference::{example, markdown};
 pub use setting::{
     Address, AuthenticationMethod, CertificateGroups, CertificateName, CertificatePair,
     ClientCertificates, ClusterName, FileMode, ListenAddress, LogFormat, LogLevel, Member,
-    OutboxPolicy, QueuePolicy, SettingError, TokenUse, Transport, WhenUnavailable,
+    OutboxPolicy, QueuePolicy, RefusedPublish, SettingError, TokenUse, Transport, WhenUnavailable,
 };
 pub use token_issuer::TokenIssuer;
 

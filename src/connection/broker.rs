@@ -11,6 +11,7 @@ use super::origin::Origin;
 use super::rate::TokenBucket;
 use super::routing_lease::RoutingLease;
 use super::sys::{SysPublisher, SysTopics};
+use crate::acl::RuleBook;
 use crate::auth::Chain;
 use crate::base::ids::{ConnectionId, NodeId};
 use crate::base::lease::Lease;
@@ -49,6 +50,8 @@ pub(crate) struct Services {
     pub(crate) view: Arc<View>,
     /// For sessions that other connections own.
     pub(crate) hand_overs: Arc<HandOvers>,
+    /// What clients may do.
+    pub(crate) rules: Arc<RuleBook>,
     /// The way to change what operators keep in the cluster.
     pub(crate) directory: Arc<Directory>,
     /// Who may connect.
@@ -294,10 +297,12 @@ impl Broker {
         }
     }
 
-    /// If a connection owns the session of this client, has it propose what the client has sent there.
-    pub(crate) async fn hand_over(&self, client_id: &str) {
+    /// If a connection owns the session of this client, has it propose what the client has sent there. Another
+    /// principal's session is left alone: apply will refuse it.
+    pub(crate) async fn hand_over(&self, client_id: &str, principal: &str) {
         let services = &self.services;
         let session = read::session(&*services.backing, client_id);
+        let session = session.filter(|row| row.principal.is_empty() || row.principal == principal);
         if let Some(owner) = session.as_ref().and_then(read::owner) {
             services.hand_overs.ask(owner).await;
         }

@@ -64,6 +64,7 @@ impl Client {
             is_durable: true,
             receive_maximum: 10,
             received: Vec::new(),
+            rights: surroundings.rights,
         };
         let connection = Connection::new(
             broker.clone(),

@@ -78,6 +78,15 @@ impl Ended {
         )
     }
 
+    /// The rules do not let the client do what it does, or stay.
+    pub(super) const fn not_authorized(text: &'static str) -> Ended {
+        Ended::disconnect(
+            DisconnectReason::NotAuthorized,
+            ReasonCode::NotAuthorized,
+            text,
+        )
+    }
+
     /// The client is not who it says it is, or does not show it.
     pub(super) const fn not_authenticated(reason: ReasonCode, text: &'static str) -> Ended {
         Ended::disconnect(DisconnectReason::NotAuthenticated, reason, text)

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::broker::Broker;
 use super::end::Ended;
-use super::opening::{Login, Opening, limits};
+use super::opening::{Login, Opening, Place, limits};
 use super::options::Extended;
 use super::origin::Origin;
 use super::refusal::{NO_QUORUM, Refusal, version_of};
@@ -73,8 +73,13 @@ pub(super) async fn open(
     let connect = decode_connect(found).map_err(|error| Refusal::malformed(found, error))?;
     let origin = broker.origin(accepted);
     let login = log_in(broker, accepted, &origin, unfinished, charge, &connect).await?;
-    broker.hand_over(connect.client_id).await;
-    Opening::begin(broker, &connect, &origin, login)
+    let principal = &login.principal.name;
+    broker.hand_over(connect.client_id, principal).await;
+    let place = Place {
+        address: accepted.peer.address.map(|address| address.ip()),
+        listener: &accepted.listener.config,
+    };
+    Opening::begin(broker, &connect, login, &place)
 }
 
 /// Charges what is held of a client's handshake. Returns whether there is room for it.

@@ -10,6 +10,8 @@
 //! * [`store_requests`] handles requests to the state store, their answers, and notifications;
 //! * [`authentication`] handles re-authentication, and ends the connection when the proof of its identity expires.
 //!
+//! [`rights`] judges what the client may do by the rules, and remembers it.
+//!
 //! A part gets its surroundings as a [`context::Context`]. What all connections share is the [`broker::Broker`].
 
 mod acknowledgements;
@@ -34,6 +36,7 @@ mod publishing;
 mod rate;
 mod refusal;
 mod requests;
+mod rights;
 mod route_cache;
 mod routing_lease;
 mod socket;

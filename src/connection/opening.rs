@@ -1,5 +1,6 @@
 //! CONNECT: what is agreed on with the client, and the opening of its session in the machine.
 
+use std::net::IpAddr;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 
@@ -7,19 +8,22 @@ use bytes::Bytes;
 
 use super::broker::Broker;
 use super::coordinator::Connection;
+use super::end::Ended;
 use super::options::{ConnectionOptions, Extended, Opened};
-use super::origin::Origin;
 use super::refusal::{DISK_LOW, NO_QUORUM, Refusal};
-use crate::auth::{Principal, Proof};
+use super::rights::ClientRights;
+use crate::acl::{Client, Facts, Publication};
+use crate::auth::Principal;
 use crate::base::proto::command::{self, command::Kind};
 use crate::codec::{
     ConnAck, ConnAckProperties, Connect, MAX_PACKET_SIZE, PeerLimits, ReasonCode, Will, encode,
 };
-use crate::config::{MqttConfig, QueuePolicy};
+use crate::config::{Listener, MqttConfig, QueuePolicy};
 use crate::machine::effect::Reply;
 use crate::machine::read;
 use crate::mailbox::{End, Item, Mailbox, RequestId};
 use crate::replica::reply_to::ReplyTo;
+use crate::telemetry::labels::{Action, DisconnectReason};
 use crate::topic::is_deeper;
 
 /// The receive maximum of a client that names none (MQTT 5.0 §3.1.2.11.3); also what MQTT 3 clients get.
@@ -37,6 +41,12 @@ pub(super) struct Login {
     pub(super) data: Vec<u8>,
 }
 
+/// Where a client has come from.
+pub(super) struct Place<'a> {
+    pub(super) address: Option<IpAddr>,
+    pub(super) listener: &'a Listener,
+}
+
 /// A CONNECT that passed its checks, on its way through the log.
 pub(super) struct Opening {
     /// The last data of the authentication, for the CONNACK.
@@ -49,6 +59,7 @@ pub(super) struct Opening {
     requested_expiry: u32,
     requested_keep_alive: u16,
     has_assigned_client_id: bool,
+    rights: ClientRights,
 }
 
 /// Bounds of the packets that the client takes.
@@ -97,17 +108,17 @@ fn will(will: &Will<'_>) -> command::Will {
     }
 }
 
-/// As the log has it: `None` when nobody has asked.
-fn principal(principal: &Principal) -> Option<command::Principal> {
-    let proof = |proof: &Proof| command::Proof {
-        kind: proof.kind.into(),
-        name: proof.name.to_string(),
-        version: proof.version,
-    };
-    (!principal.is_anonymous()).then(|| command::Principal {
-        name: principal.name.to_string(),
-        proofs: principal.proofs.iter().map(proof).collect(),
-    })
+/// What the rules judge a client by.
+fn facts(principal: &Principal, client_id: &Arc<str>, place: &Place<'_>) -> Facts {
+    Facts {
+        name: principal.name.clone(),
+        method: principal.method.as_str(),
+        groups: principal.groups.clone(),
+        attributes: principal.attributes.clone(),
+        client_id: client_id.clone(),
+        address: place.address,
+        listener: place.listener.name.as_str().into(),
+    }
 }
 
 impl Opening {
@@ -115,10 +126,10 @@ impl Opening {
     pub(super) fn begin(
         broker: &Broker,
         connect: &Connect<'_>,
-        origin: &Origin,
         login: Login,
+        place: &Place<'_>,
     ) -> Result<Opening, Refusal> {
-        let opening = Opening::new(broker, connect, login);
+        let mut opening = Opening::new(broker, connect, login, place);
         opening.check(broker, connect)?;
         let config = &broker.settings.mqtt;
         let command = command::OpenSession {
@@ -131,12 +142,12 @@ impl Opening {
             receive_maximum: opening.receive_maximum.min(config.max_inflight).into(),
             bounds: Some(bounds(config)),
             max_sessions: config.max_sessions,
-            principal: principal(&opening.options.principal),
+            principal: opening.principal(),
         };
         let services = &broker.services;
         // Registered first, so that a take-over, a revocation or a ban that follows at once finds the connection.
         services.router.register(opening.mailbox.clone());
-        opening.register(broker, origin)?;
+        opening.register(broker, place)?;
         let reply_to = ReplyTo::Connection(opening.mailbox.clone(), OPENING);
         let proposed = services
             .proposer
@@ -150,12 +161,12 @@ impl Opening {
     }
 
     /// Has the connection ended when what its principal rests on changes.
-    fn register(&self, broker: &Broker, origin: &Origin) -> Result<(), Refusal> {
+    fn register(&self, broker: &Broker, place: &Place<'_>) -> Result<(), Refusal> {
         let (connection, options) = (self.mailbox.connection, &self.options);
-        let address = origin.peer.address.map(|address| address.ip());
         let identity = &broker.services.identity;
         let client_id = options.client_id.clone();
-        let registered = identity.register(connection, client_id, address, &options.principal);
+        let registered =
+            identity.register(connection, client_id, place.address, &options.principal);
         registered.map_err(|denial| {
             broker.unregister(connection);
             Refusal::not_authenticated(options.limits, options.version, &denial)
@@ -163,11 +174,12 @@ impl Opening {
     }
 
     /// Refuses a CONNECT that this node does not take.
-    fn check(&self, broker: &Broker, connect: &Connect<'_>) -> Result<(), Refusal> {
-        let refuse = |reason, text| Err(self.refuse(reason, text));
+    fn check(&mut self, broker: &Broker, connect: &Connect<'_>) -> Result<(), Refusal> {
         if !broker.state.accepts_clients() {
-            return refuse(ReasonCode::ServerUnavailable, NO_QUORUM);
+            return Err(self.refuse(ReasonCode::ServerUnavailable, NO_QUORUM));
         }
+        self.judge(broker, connect)?;
+        let refuse = |reason, text| Err(self.refuse(reason, text));
         if connect
             .will
             .as_ref()
@@ -203,7 +215,31 @@ impl Opening {
         is_durable && !known().is_some_and(|session| session.durable)
     }
 
-    fn new(broker: &Broker, connect: &Connect<'_>, login: Login) -> Opening {
+    /// Sees whether the rules let the client connect, and have its will.
+    fn judge(&mut self, broker: &Broker, connect: &Connect<'_>) -> Result<(), Refusal> {
+        let rights = self.rights.now();
+        let publication = |will: &Will<'_>| Publication {
+            qos: will.qos,
+            retain: will.retain,
+        };
+        let will = connect.will.as_ref();
+        let has_will = will.is_none_or(|will| rights.will(will.topic).allow(publication(will)));
+        let (action, text) = match (rights.may_connect(), has_will) {
+            (true, true) => return Ok(()),
+            (false, _) => (Action::Connect, "the rules do not let the client connect"),
+            (true, false) => (
+                Action::Will,
+                "the rules do not let the client have this will",
+            ),
+        };
+        broker.metrics.not_authorized.of(action).increment();
+        Err(Refusal {
+            ended: Ended::close(DisconnectReason::NotAuthorized, text),
+            ..self.refuse(ReasonCode::NotAuthorized, text)
+        })
+    }
+
+    fn new(broker: &Broker, connect: &Connect<'_>, login: Login, place: &Place<'_>) -> Opening {
         let config = &broker.settings.mqtt;
         let version = connect.version;
         // Clean session 0 of MQTT 3 is a session without end; clean session 1 ends with the connection.
@@ -230,7 +266,11 @@ impl Opening {
             connect.topic_alias_maximum,
             broker.settings.outbox.clone(),
         );
+        let facts = facts(&login.principal, &client_id, place);
+        let client = Arc::new(Client::new(facts, &broker.services.rules));
+        mailbox.belongs_to(client.clone());
         Opening {
+            rights: ClientRights::new(client),
             authentication_data: login.data,
             response_information,
             mailbox,
@@ -260,18 +300,14 @@ impl Opening {
     pub(super) async fn finish(self, broker: &Arc<Broker>) -> Result<Connection, Refusal> {
         // Packets may come before the reply, and whatever else came is for the connection.
         let first = std::future::poll_fn(|context| self.mailbox.poll_first_reply(context)).await;
-        let text = "what the client has proved who it is with has changed or is gone";
         match first {
             Item::End(End::Revoked) => {
+                let text = "what the client has proved who it is with has changed or is gone";
                 return Err(self.abandon(broker, ReasonCode::NotAuthorized, text));
             }
             Item::End(End::Banned) => {
                 let text = "this client is banned";
                 return Err(self.abandon(broker, ReasonCode::Banned, text));
-            }
-            Item::Reply(OPENING, Reply::NotAuthorized) => {
-                broker.unregister(self.mailbox.connection);
-                return Err(self.refuse(ReasonCode::NotAuthorized, text));
             }
             _ => {}
         }
@@ -282,6 +318,10 @@ impl Opening {
             broker.unregister(self.mailbox.connection);
             let text = "there are as many sessions as the cluster may have";
             return Err(self.refuse(ReasonCode::QuotaExceeded, text));
+        }
+        if let Reply::NotAuthorized = reply {
+            broker.unregister(self.mailbox.connection);
+            return Err(self.refuse_owner(broker));
         }
         let Reply::Opened {
             session,
@@ -298,15 +338,43 @@ impl Opening {
             is_durable: durable,
             receive_maximum: self.receive_maximum,
             received,
+            rights: self.rights,
         };
         let broker = broker.clone();
-        Ok(Connection::new(
-            broker,
-            self.mailbox,
-            self.options,
-            opened,
-            connack,
-        ))
+        let mut connection = Connection::new(broker, self.mailbox, self.options, opened, connack);
+        if present {
+            connection.leave_groups();
+        }
+        Ok(connection)
+    }
+
+    /// Who the client has shown to be, for apply.
+    fn principal(&self) -> Option<command::Principal> {
+        let principal = &self.options.principal;
+        let proofs = principal.proofs.iter().map(|proof| command::Proof {
+            kind: proof.kind.into(),
+            name: proof.name.to_string(),
+            version: proof.version,
+        });
+        (!principal.is_anonymous()).then(|| command::Principal {
+            name: principal.name.to_string(),
+            proofs: proofs.collect(),
+        })
+    }
+
+    /// The session is another principal's, or what the client's identity rests on has changed. Which of them is not told.
+    fn refuse_owner(&self, broker: &Broker) -> Refusal {
+        broker
+            .metrics
+            .not_authorized
+            .of(Action::Connect)
+            .increment();
+        let text =
+            "the session belongs to another principal, or the identity is not proved any more";
+        Refusal {
+            ended: Ended::close(DisconnectReason::NotAuthorized, text),
+            ..self.refuse(ReasonCode::NotAuthorized, text)
+        }
     }
 
     fn refuse(&self, reason: ReasonCode, text: &'static str) -> Refusal {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::origin::Origin;
+use super::rights::ClientRights;
 use crate::auth::Principal;
 use crate::base::ids::SessionId;
 use crate::codec::{PeerLimits, Version};
@@ -33,7 +34,7 @@ pub(super) struct ConnectionOptions {
     pub(super) extended: Option<Box<Extended>>,
 }
 
-/// What the machine says of the session.
+/// What the machine says of the session, and what the rules say of its client.
 pub(super) struct Opened {
     pub(super) session: SessionId,
     /// Its messages with QoS 1 and 2 go through the log.
@@ -42,4 +43,6 @@ pub(super) struct Opened {
     pub(super) receive_maximum: u16,
     /// Packet ids of QoS 2 messages whose PUBREL has not come yet.
     pub(super) received: Vec<u16>,
+    /// What the client may do.
+    pub(super) rights: ClientRights,
 }

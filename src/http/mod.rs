@@ -1,6 +1,6 @@
 //! The HTTP port: probes, metrics and administration.
 //!
-//! It knows nothing of Raft or MQTT: the node hands it a [`Readiness`], an [`Admin`] and a [`Sessions`]. It has no
+//! It knows nothing of Raft or MQTT: the node hands it a [`Readiness`], an [`Admin`] and a [`Sessions`] and a [`RulesAdmin`]. It has no
 //! authentication, so it listens on the loopback interface unless the operator configures another one; what a web page
 //! asks for through a browser is refused.
 
@@ -8,6 +8,7 @@ mod admin;
 mod guard;
 mod health;
 mod places;
+mod rules;
 mod serve;
 mod server;
 mod sessions;
@@ -19,6 +20,7 @@ pub use admin::{
 };
 pub use guard::Hosts;
 pub use health::{Check, NotReady, Readiness};
+pub use rules::{RulesAdmin, StoredRules, Written};
 pub use serve::{Endpoints, serve};
 pub use sessions::{
     Listed, Page, RetainedStatus, SessionDetail, SessionStatus, Sessions, SubscriptionStatus,

@@ -14,6 +14,7 @@ use tokio::net::TcpListener;
 use super::admin::{self, Admin};
 use super::guard::{self, Hosts};
 use super::health::{self, Readiness};
+use super::rules::{self, RulesAdmin};
 use super::server::{self, Bounds};
 use super::sessions::{self, Sessions};
 use super::users::{self, Users};
@@ -31,8 +32,16 @@ pub struct Endpoints {
     pub sessions: Arc<dyn Sessions>,
     /// Users and bans.
     pub users: Arc<dyn Users>,
+    /// What principals may do.
+    pub rules: Arc<dyn RulesAdmin>,
     /// All metrics of the node.
     pub metrics: Arc<Metrics>,
+}
+
+impl FromRef<Endpoints> for Arc<dyn RulesAdmin> {
+    fn from_ref(endpoints: &Endpoints) -> Self {
+        endpoints.rules.clone()
+    }
 }
 
 impl FromRef<Endpoints> for Arc<dyn Readiness> {
@@ -74,7 +83,7 @@ async fn unknown() -> (StatusCode, &'static str) {
         StatusCode::NOT_FOUND,
         "there is /livez, /readyz, /metrics, /v1/cluster/status, join, leave, transfer, verify, \
          /v1/sessions, /v1/session, /v1/session/kick, /v1/retained, /v1/retained/message, \
-         /v1/users, /v1/user, /v1/users/import, /v1/bans\n",
+         /v1/users, /v1/user, /v1/users/import, /v1/bans, /v1/rules\n",
     )
 }
 
@@ -104,6 +113,7 @@ pub(super) fn router(endpoints: Endpoints, hosts: Hosts) -> Router {
             "/v1/bans",
             get(users::bans).post(users::ban).delete(users::unban),
         )
+        .route("/v1/rules", get(rules::show).put(rules::replace))
         .fallback(unknown)
         .layer(DefaultBodyLimit::max(LARGEST_ADMIN_BODY_BYTES))
         .layer(middleware::from_fn_with_state(hosts, guard::check))

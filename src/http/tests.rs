@@ -68,6 +68,27 @@ impl Admin for Node {
     }
 }
 
+impl RulesAdmin for Node {
+    fn rules(&self) -> AdminFuture<'_, Option<StoredRules>> {
+        let rules = StoredRules {
+            version: 7,
+            text: b"{\"rules\": []}".as_slice().into(),
+        };
+        async { Ok(Some(rules)) }.boxed()
+    }
+
+    fn set_rules(&self, text: bytes::Bytes, expected: Option<u64>) -> AdminFuture<'_, Written> {
+        async move {
+            match expected {
+                _ if text != "{}" => Err(AdminError::Invalid("wrong".into())),
+                None | Some(7) => Ok(Written::Version(8)),
+                Some(_) => Ok(Written::Conflict(7)),
+            }
+        }
+        .boxed()
+    }
+}
+
 impl Sessions for Node {
     fn list(&self, page: Page) -> AdminFuture<'_, Listed<SessionStatus>> {
         let entry = SessionStatus {
@@ -117,7 +138,8 @@ async fn server(bounds: Bounds, node: Node) -> std::net::SocketAddr {
         readiness: node.clone(),
         admin: node.clone(),
         sessions: node.clone(),
-        users: node,
+        users: node.clone(),
+        rules: node,
         metrics: Arc::new(Metrics::default()),
     };
     let routes = router(endpoints, Hosts::default());
@@ -328,4 +350,38 @@ async fn silent_clients_do_not_keep_a_probe_waiting() {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     let left = silent[0].read(&mut [0]).await;
     assert_eq!(left.ok(), Some(0), "the first gave its place up");
+}
+
+#[tokio::test]
+async fn rules_are_replaced_if_nobody_else_has() {
+    let (code, body) = ask(true, "GET", "/v1/rules", "").await;
+    assert_eq!(
+        (code, body.as_str()),
+        (200, r#"{"rules":{"rules":[]},"version":7}"#)
+    );
+    let put = |header: &str, body: &str| {
+        let length = body.len();
+        format!(
+            "PUT /v1/rules HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\
+             content-type: application/json\r\n{header}content-length: {length}\r\n\r\n{body}"
+        )
+    };
+    for (header, code) in [
+        ("", "200"),
+        ("if-match: \"7\"\r\n", "200"),
+        ("if-match: \"6\"\r\n", "412"),
+        ("if-none-match: *\r\n", "412"),
+        ("if-match: x\r\n", "400"),
+    ] {
+        let answer = exchange(healthy(true), &put(header, "{}")).await;
+        assert_eq!(&answer[9..12], code, "{header}{answer}");
+        let tag = match code {
+            "200" => Some("etag: \"8\""),
+            "412" => Some("etag: \"7\""),
+            _ => None,
+        };
+        assert!(tag.is_none_or(|tag| answer.contains(tag)), "{answer}");
+    }
+    let answer = exchange(healthy(true), &put("", "[]")).await;
+    assert_eq!(&answer[9..12], "400");
 }

@@ -14,6 +14,7 @@ mod metrics;
 mod process;
 #[cfg(test)]
 mod right_tests;
+mod rules;
 mod sessions;
 mod shutdown;
 mod state_hash;
@@ -54,6 +55,7 @@ use disk::{DiskGuard, Level};
 use identity::Identities;
 use listen::bind;
 use process::{on, raise_descriptor_limit, signalled, threads};
+use rules::RulesObserver;
 use shutdown::Node;
 use state_hash::StateComparison;
 use status::NodeStatus;
@@ -212,6 +214,16 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
         replica.proposer.clone(),
         replica.clock.clone(),
     ));
+    let observer = RulesObserver {
+        book: broker.services.rules.clone(),
+        router: broker.services.router.clone(),
+    };
+    let backing = &*broker.services.backing;
+    broker
+        .services
+        .view
+        .directory()
+        .add(Arc::new(observer), backing);
     let tasks = ClusterTasks {
         raft: raft.clone(),
         broker: broker.clone(),
@@ -312,6 +324,7 @@ fn new_broker(
             replica.proposer.clone(),
             Some(replica.raft.clone()),
         )),
+        rules: Arc::default(),
     };
     let settings = Settings::new(config, &metrics);
     let broker = Broker::new(settings, services, chains, metrics);
@@ -333,7 +346,8 @@ fn serve_http(
         readiness: status.clone(),
         admin: status.clone(),
         sessions: status.clone(),
-        users: status,
+        users: status.clone(),
+        rules: status,
         metrics: broker.metrics.clone(),
     };
     tokio::spawn(async move {

@@ -61,6 +61,7 @@ fn session_status(client_id: &str, row: &state::Session, queue: &state::Queue) -
         in_flight: queue.in_flight,
         dropped_messages: queue.dropped,
         has_will: row.has_will,
+        owner: Some(row.principal.clone()).filter(|owner| !owner.is_empty()),
     }
 }
 

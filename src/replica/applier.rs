@@ -336,10 +336,8 @@ impl Applier {
             } => router.post(connection, Item::SendPubRel(sequence), wake),
             Output::Dropped { reason, count } => self.count_dropped(reason, count),
             Output::NodesChanged => self.update_nodes(),
-            Output::DirectoryChanged(changed) => {
-                let observers = &self.view.directory;
-                observers.changed(changed.kind, &changed.name, changed.entry.as_ref());
-            }
+            // Told before everything else.
+            Output::DirectoryChanged(_) => {}
             Output::HashRoundChanged(round) => self.handle_hash_round(*round),
             Output::NodeEnded { node, incarnation } => self.handle_node_ended(node, incarnation),
             Output::End { connection, reason } => {
@@ -378,9 +376,17 @@ impl Apply for Applier {
     }
 
     fn committed(&mut self, last: LogIndex) {
+        let outputs = self.machine.take_outputs();
+        // Who hears that this node has applied the entry may count on it that the node goes by what it has changed.
+        for output in &outputs {
+            if let Output::DirectoryChanged(changed) = output {
+                let observers = &self.view.directory;
+                observers.changed(changed.kind, &changed.name, changed.entry.as_ref());
+            }
+        }
         self.view.applied.store(last.0, Ordering::Release);
         let mut wake = WakeList::default();
-        for output in self.machine.take_outputs() {
+        for output in outputs {
             // There may be many, and each may be for many connections.
             beat();
             self.perform(output, &mut wake);
@@ -389,6 +395,7 @@ impl Apply for Applier {
     }
 
     fn restored(&mut self, backing: &dyn Backing, last: LogIndex) {
+        self.view.directory.reset(backing);
         self.view.applied.store(last.0, Ordering::Release);
         self.machine.restore(backing);
         self.last = last;
@@ -397,7 +404,6 @@ impl Apply for Applier {
         *self.view.hash_round.lock() = round.map(|round| (last, Arc::new(round)));
         self.update_nodes();
         self.update_view();
-        self.view.directory.reset(backing);
         // Proposals that were on their way may be applied inside the snapshot. Their replies are lost, so this
         // incarnation ends.
         let incarnation = self.proposer.incarnation();

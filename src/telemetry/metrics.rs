@@ -10,7 +10,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use super::cells::{By, Cell, Counter, Gauge, Grouped, Labels, Latency};
-use super::labels::{DisconnectReason, DropReason, Outcome, Qos, Queue, Verb};
+use super::labels::{Action, DisconnectReason, DropReason, Outcome, Qos, Queue, Verb};
 
 /// Media type of [`Metrics::render`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -143,6 +143,8 @@ metrics! {
     bytes_sent: Counter;
     /// Messages that a subscriber should have got and did not, by the reason.
     messages_dropped: By<DropReason, Counter>;
+    /// What clients have asked for and the rules do not let them do, by action.
+    not_authorized: By<Action, Counter>;
     /// Messages handed to other nodes for their clients.
     messages_forwarded: Counter;
     /// PUBACKs and PUBRECs that were deferred because a subscriber reads slowly.

@@ -17,6 +17,7 @@ const ROOMS: &[&[&str]] = &[
     &["base"],
     &["topic", "codec", "auth"],
     &["session", "store"],
+    &["acl"],
     &["machine"],
     &["config", "telemetry", "http_client"],
     &["transport", "login"],
@@ -42,6 +43,7 @@ const SANS_IO: &[&str] = &[
     "auth",
     "session",
     "store",
+    "acl",
     "machine",
 ];
 

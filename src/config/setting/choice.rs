@@ -85,6 +85,16 @@ words!(
 );
 
 words!(
+    /// What a client before MQTT 5 is told of a message with QoS 1 or 2 that it may not publish.
+    RefusedPublish, "acknowledge or disconnect", {
+        /// Nothing: the message is acknowledged and dropped.
+        Acknowledge = "acknowledge",
+        /// Its connection ends.
+        Disconnect = "disconnect",
+    }
+);
+
+words!(
     /// What happens to messages with QoS 1 and 2 that do not fit into a client's outbox.
     OutboxPolicy, "drop or disconnect", {
         /// They are dropped.

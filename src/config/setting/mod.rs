@@ -15,7 +15,7 @@ mod tls;
 pub use address::Address;
 pub use choice::{
     AuthenticationMethod, CertificateGroups, CertificateName, ClientCertificates, LogFormat,
-    LogLevel, OutboxPolicy, QueuePolicy, TokenUse, Transport, WhenUnavailable,
+    LogLevel, OutboxPolicy, QueuePolicy, RefusedPublish, TokenUse, Transport, WhenUnavailable,
 };
 pub use cluster_name::ClusterName;
 pub use listen_address::{FileMode, ListenAddress};

@@ -49,13 +49,16 @@ impl SubscribeRequest {
     /// There may be no more subscriptions: those at these positions, counted from the first that is not applied, are
     /// refused.
     pub(super) fn refuse(&mut self, positions: &[usize]) {
-        let valid = |reason: &&mut ReasonCode| **reason != ReasonCode::TopicFilterInvalid;
-        let all = self
-            .reasons
-            .iter()
-            .filter(|reason| **reason != ReasonCode::TopicFilterInvalid);
+        // Of the others there is no subscription.
+        let was_proposed = |reason: ReasonCode| {
+            reason != ReasonCode::TopicFilterInvalid && reason != ReasonCode::NotAuthorized
+        };
+        let all = self.reasons.iter().filter(|reason| was_proposed(**reason));
         let applied = all.count() - self.subscriptions.len();
-        let mut unapplied = self.reasons.iter_mut().filter(valid).skip(applied);
+        let reasons = self.reasons.iter_mut();
+        let mut unapplied = reasons
+            .filter(|reason| was_proposed(**reason))
+            .skip(applied);
         let mut next = 0;
         for position in positions {
             if let Some(reason) = unapplied.nth(position - next) {

@@ -236,14 +236,7 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     let stop_http = listeners
         .http
         .map(|listener| serve_http(listener, &config, status, &broker));
-    let tls = listeners
-        .mqtt
-        .iter()
-        .filter_map(|listening| listening.listener().tls.clone());
-    tokio::spawn(transport::tls::watch(tls.collect(), broker.metrics.clone()));
-    for mqtt_listener in listeners.mqtt {
-        tokio::spawn(listener::run(mqtt_listener, broker.clone()));
-    }
+    serve_clients(listeners.mqtt, &broker);
     announce(&config);
     let drain = Duration::from_secs(config.shutdown.drain_s);
     let (full, disk_full) = oneshot::channel();
@@ -326,6 +319,17 @@ fn cluster_view(raft: &Raft) -> sys::ClusterView {
         term: status.term,
         applied: status.applied,
         members: status.members.len() as u64,
+    }
+}
+
+/// Accepts clients, and keeps the certificates of TLS current.
+fn serve_clients(listeners: Vec<Listening>, broker: &Arc<Broker>) {
+    let tls = listeners
+        .iter()
+        .filter_map(|one| one.listener().tls.clone());
+    tokio::spawn(transport::tls::watch(tls.collect(), broker.metrics.clone()));
+    for listening in listeners {
+        tokio::spawn(listener::run(listening, broker.clone()));
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::layered::Layered;
-use super::listening::Listener;
+use super::listener::Listener;
 use super::peer::{Peer, TlsPeer};
 use super::proxy::{self, Progress, ProxyError};
 use super::socket::Socket;

@@ -9,25 +9,16 @@ use std::sync::Arc;
 use tokio::net::{TcpListener, UnixListener};
 
 use super::incoming::Incoming;
+use super::listener::{Listener, tls_of};
 use super::peer::Peer;
 use super::socket::Socket;
-use super::tls::{Files, ServerTls, TlsError};
+use super::tls::TlsError;
 use crate::config::{self, Address, FileMode, ListenAddress};
 use crate::telemetry::metrics::Metrics;
 
 /// Connections that wait to be accepted. Fleets that connect again arrive all at once; the kernel caps this at
 /// net.core.somaxconn.
 const BACKLOG: i32 = 16_384;
-
-/// What holds for the connections of one listener.
-#[derive(Debug, Default)]
-pub(crate) struct Listener {
-    /// What the operator configured.
-    pub(crate) config: config::Listener,
-    /// What it offers, if it is TLS.
-    pub(crate) tls: Option<Arc<ServerTls>>,
-    pub(super) metrics: Arc<Metrics>,
-}
 
 /// Why a listener could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -120,21 +111,6 @@ impl Listening {
             listener: self.listener.clone(),
         })
     }
-}
-
-/// What a listener offers over TLS, if it does.
-///
-/// # Errors
-/// Its files can't be used.
-pub(crate) fn tls_of(config: &config::Listener) -> Result<Option<Arc<ServerTls>>, TlsError> {
-    if !config.transport.is_tls() {
-        return Ok(None);
-    }
-    let protocols: &[&str] = match config.transport.is_websocket() {
-        true => &["http/1.1"],
-        false => &["mqtt"],
-    };
-    ServerTls::load(Files::from(config), protocols).map(Some)
 }
 
 /// Listens on the first address of a name that can be listened on.

@@ -9,6 +9,7 @@
 
 mod incoming;
 mod layered;
+mod listener;
 mod listening;
 mod peer;
 mod proxy;
@@ -21,7 +22,8 @@ pub(crate) mod websocket;
 mod tests;
 
 pub(crate) use incoming::{Accepted, EstablishError, Incoming};
-pub(crate) use listening::{Listening, listen, tls_of};
+pub(crate) use listener::tls_of;
+pub(crate) use listening::{Listening, listen};
 pub(crate) use peer::Peer;
 #[cfg(test)]
 pub(crate) use peer::TlsPeer;

@@ -12,7 +12,7 @@ use tokio_rustls::TlsConnector;
 use super::authority::Authority;
 use crate::config::{self, Transport};
 use crate::transport::{
-    Accepted, EstablishError, Incoming, Listening, Peer, Socket, listening, tls_of,
+    Accepted, EstablishError, Incoming, Listening, Peer, Socket, listener, tls_of,
 };
 
 /// A listener on a free port that sends back what it gets. Returns where it listens.
@@ -241,10 +241,10 @@ async fn a_handshake_has_no_more_memory_than_there_is() {
     let incoming = Incoming {
         socket: Socket::Tcp(accepted.expect("it connects").0),
         peer: Peer::default(),
-        listener: Arc::new(listening::Listener {
+        listener: Arc::new(listener::Listener {
             config,
             tls,
-            ..listening::Listener::default()
+            ..listener::Listener::default()
         }),
     };
     let refused = incoming.establish(|held| held < 1_000).await;

@@ -4,8 +4,9 @@
 //! Each module of this list is a room. Lowest first; a lower room never imports a higher one, and no files import each
 //! other in a circle (`tests/tidy`):
 //!
-//! [`base`] < [`topic`], [`codec`], [`auth`] < `session`, [`store`] < `machine` < [`config`], `telemetry` < `transport`
-//! < `storage` < `raft` < `mailbox` < `router` < `replica` < `forward` < `connection`, `http` < `node` < [`cli`].
+//! [`base`] < [`topic`], [`codec`], [`auth`] < `session`, [`store`] < `machine` < [`config`], `telemetry`,
+//! `http_client` < `transport`, `login` < `storage` < `raft` < `mailbox` < `router` < `replica` < `forward` <
+//! `connection`, `http` < `node` < [`cli`].
 //!
 //! # One request, from socket to commit to answer
 //! `connection::task` reads packets, `replica::proposer` gathers commands, `replica::sequencer` stamps them on the
@@ -27,6 +28,8 @@ pub mod config;
 pub(crate) mod connection;
 pub(crate) mod forward;
 pub(crate) mod http;
+pub(crate) mod http_client;
+pub(crate) mod login;
 pub(crate) mod machine;
 pub(crate) mod mailbox;
 pub(crate) mod node;

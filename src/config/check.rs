@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::auth_rules;
 use super::finding::Finding;
 use super::keys::Config;
 use super::listener::DEFAULT_LISTENER;
@@ -20,6 +21,7 @@ pub fn findings(config: &Config) -> Vec<Finding> {
     join(config, &mut found);
     listeners(config, &mut found);
     found.extend(listener_rules::findings(&config.listeners));
+    found.extend(auth_rules::findings(config));
     sizes(config, &mut found);
     found
 }

@@ -11,9 +11,10 @@ use uuid::Uuid;
 
 use super::listener::Listener;
 use super::setting::{
-    Address, ClusterName, Input, LogFormat, LogLevel, Member, OutboxPolicy, QueuePolicy, Setting,
-    SettingError, in_range,
+    Address, CertificateGroups, CertificateName, ClusterName, Input, LogFormat, LogLevel, Member,
+    OutboxPolicy, QueuePolicy, Setting, SettingError, WhenUnavailable, in_range,
 };
+use super::token_issuer::TokenIssuer;
 use super::{bounds, machine};
 
 /// One key, as the loader and the reference page see it.
@@ -289,7 +290,7 @@ config! {
         connect_timeout_s: u16 = 10, "s", 1..=600;
     }
 
-    /// Who may connect. Without a setting here, everybody may.
+    /// Who may connect. Without a setting here, or a listener that names its methods, everybody may.
     auth: AuthConfig {
         /// File of the users that may log in with the MQTT 5 Authentication Method SCRAM-SHA-256. With it every client
         /// must log in: another client, and every MQTT 3 client, is refused as not authorized. One line per user as
@@ -297,6 +298,48 @@ config! {
         /// `user:SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`. Empty lines and lines that begin with `#`
         /// are skipped. The file is read when the node starts; give every node the same file.
         scram_file: Option<PathBuf> = None, "";
+        /// What of a client's certificate is its name, where a listener has the method `certificate`: `common_name`;
+        /// the first `dns` name, `uri` or `email` of its alternative names; or its `fingerprint`, the SHA-256 of the
+        /// certificate in lower-case hexadecimal digits. A certificate without it is refused.
+        certificate_name: CertificateName = CertificateName::CommonName, "";
+        /// What of its subject are the client's groups: `none`, `organization` or `organizational_unit`.
+        certificate_groups: CertificateGroups = CertificateGroups::None, "";
+        /// Whether its `common_name`, `organization`, `organizational_unit` and `fingerprint` are attributes of the
+        /// client.
+        certificate_attributes: bool = false, "";
+        /// Who makes tokens, one table `[[auth.jwt]]` for each, where a listener has the method `jwt`. In the
+        /// environment and on the command line: a TOML list of inline tables.
+        jwt: Vec<TokenIssuer> = Vec::new(), "";
+        /// URL of the service that judges clients where a listener has the method `http`. It gets a POST with `{"client_id",
+        /// "user_name", "password", "address", "listener", "certificate_name"}`, `password_base64` for a password that
+        /// is not UTF-8; what the client did not send is left out. It answers 200 and `{"result": "allow" | "deny" |
+        /// "ignore"}`, and with `allow` what it knows: `"name"` (if it is not the user name), `"groups": ["…"]`,
+        /// `"attributes": {"…": "…"}`, `"expires_at"` in seconds since 1970, when the connection ends. Over HTTPS; over
+        /// HTTP to this machine only.
+        http_url: String = String::new(), "";
+        /// PEM file of the CAs that may vouch for the service, instead of the system's.
+        http_ca_file: Option<PathBuf> = None, "";
+        /// PEM file with this node's certificate for the service, and the chain that leads to its CA.
+        http_certificate_file: Option<PathBuf> = None, "";
+        /// PEM file with the key of that certificate.
+        http_key_file: Option<PathBuf> = None, "";
+        /// File with a bearer token for the service. It is read for each request.
+        http_token_file: Option<PathBuf> = None, "";
+        /// Longest time for one answer; `mqtt.connect_timeout_s` bounds it together with everything else that the
+        /// client has to do.
+        http_timeout_ms: u32 = 3_000, "ms", 10..=60_000;
+        /// Requests to the service at once; sixteen times as many clients may wait.
+        http_concurrency: u32 = 64, "requests", 1..=4_096;
+        /// How long an answer `allow` holds for the same client with the same credentials from the same address. 0: it
+        /// is asked each time.
+        http_cache_s: u32 = 60, "s", 0..=86_400;
+        /// The same for `deny` and `ignore`.
+        http_cache_denied_s: u32 = 5, "s", 0..=86_400;
+        /// Answers that are kept, some 200 bytes each.
+        http_cache_entries: usize = 10_000, "answers", 1..=10_000_000;
+        /// What becomes of a client when the service does not answer, or not as it should: `refuse`, or `ignore`, and
+        /// the listener's next method decides.
+        http_unavailable: WhenUnavailable = WhenUnavailable::Refuse, "";
     }
 
     /// The replicated state store.

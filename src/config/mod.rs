@@ -1,10 +1,11 @@
 //! The configuration of a node: its keys, where each value came from, and what is wrong with it.
 //!
-//! [`keys`] (with [`listener`] for the tables of `[[listeners]]`) is the one definition: the [`Config`] tree, its
-//! defaults, units, ranges and the reference page come from it. [`load`] lays a TOML file, the environment and flags
-//! over the defaults and reports every problem at once. Nothing here opens a socket, touches a data directory or
-//! watches a file.
+//! [`keys`] (with [`listener`] for the tables of `[[listeners]]` and [`token_issuer`] for those of `[[auth.jwt]]`) is
+//! the one definition: the [`Config`] tree, its defaults, units, ranges and the reference page come from it. [`load`]
+//! lays a TOML file, the environment and flags over the defaults and reports every problem at once. Nothing here opens
+//! a socket, touches a data directory or watches a file.
 
+mod auth_rules;
 pub mod bounds;
 mod check;
 mod finding;
@@ -16,6 +17,7 @@ mod machine;
 mod problem;
 mod reference;
 mod setting;
+mod token_issuer;
 
 pub use keys::{
     AuthConfig, ClusterConfig, Config, DiskConfig, HttpConfig, LogConfig, MqttConfig, NodeConfig,
@@ -26,9 +28,11 @@ pub use load::{Flag, Loaded, Sources, load};
 pub use problem::{Origin, Problem, Problems};
 pub use reference::{example, markdown};
 pub use setting::{
-    Address, AuthenticationMethod, CertificatePair, ClientCertificates, ClusterName, FileMode,
-    ListenAddress, LogFormat, LogLevel, Member, OutboxPolicy, QueuePolicy, SettingError, Transport,
+    Address, AuthenticationMethod, CertificateGroups, CertificateName, CertificatePair,
+    ClientCertificates, ClusterName, FileMode, ListenAddress, LogFormat, LogLevel, Member,
+    OutboxPolicy, QueuePolicy, SettingError, TokenUse, Transport, WhenUnavailable,
 };
+pub use token_issuer::TokenIssuer;
 
 #[cfg(test)]
 mod tests;

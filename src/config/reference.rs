@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 
 use super::keys::{Config, Key, keys, sections};
 use super::listener::{Listener, listener_keys};
+use super::token_issuer::{TokenIssuer, token_issuer_keys};
 
 /// The reference page: every section and key with type, unit, default, range and meaning.
 pub fn markdown() -> String {
@@ -41,6 +42,7 @@ pub fn markdown() -> String {
             );
         }
     }
+    token_issuers(&mut page);
     listeners(&mut page);
     page.truncate(page.trim_end().len());
     page.push('\n');
@@ -58,6 +60,27 @@ fn listeners(page: &mut String) {
         let _ = write!(
             page,
             "\n### `listeners.{}`\n\n{}\n* type: {}{}\n* default: `{}`\n{}",
+            key.name,
+            paragraph(key.doc),
+            key.kind,
+            unit(key.unit),
+            (key.show)(&default),
+            range(key.range.as_ref()),
+        );
+    }
+}
+
+/// The keys of a table of `[[auth.jwt]]`.
+fn token_issuers(page: &mut String) {
+    let _ = writeln!(page, "\n## [[auth.jwt]]\n");
+    let keys = keys();
+    let doc = keys.iter().find(|key| key.name == "auth.jwt");
+    page.push_str(&paragraph(doc.map_or("", |key| key.doc)));
+    let default = TokenIssuer::default();
+    for key in token_issuer_keys() {
+        let _ = write!(
+            page,
+            "\n### `auth.jwt.{}`\n\n{}\n* type: {}{}\n* default: `{}`\n{}",
             key.name,
             paragraph(key.doc),
             key.kind,

@@ -1,19 +1,22 @@
 //! What all connections of a node share: its services, its settings, and its state.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::origin::Origin;
 use super::rate::TokenBucket;
 use super::routing_lease::RoutingLease;
 use super::sys::{SysPublisher, SysTopics};
-use crate::auth::{self, Authenticator, Exchange};
+use crate::auth::Chain;
 use crate::base::ids::{ConnectionId, NodeId};
 use crate::base::lease::Lease;
 use crate::base::time::{Elapsed, elapsed_now};
 use crate::config::{Config, MqttConfig};
+use crate::forward::directory::Directory;
 use crate::forward::hand_over::HandOvers;
 use crate::machine::read;
 use crate::machine::tables::Backing;
@@ -27,6 +30,7 @@ use crate::router::Router;
 use crate::store::Quota;
 use crate::store::scan::PageBudget;
 use crate::telemetry::metrics::Metrics;
+use crate::transport::Accepted;
 
 /// Handles of the node's other parts.
 pub(crate) struct Services {
@@ -44,6 +48,8 @@ pub(crate) struct Services {
     pub(crate) view: Arc<View>,
     /// For sessions that other connections own.
     pub(crate) hand_overs: Arc<HandOvers>,
+    /// The way to change what operators keep in the cluster.
+    pub(crate) directory: Directory,
 }
 
 /// What the operator configured.
@@ -207,6 +213,24 @@ impl NodeState {
     }
 }
 
+/// What each listener asks of its clients.
+#[derive(Debug, Default)]
+pub(crate) struct Chains {
+    named: BTreeMap<Box<str>, Arc<Chain>>,
+    other: Arc<Chain>,
+}
+
+impl Chains {
+    /// `named` listeners, and what is asked at every other one.
+    pub(crate) fn new(named: BTreeMap<Box<str>, Arc<Chain>>, other: Arc<Chain>) -> Chains {
+        Chains { named, other }
+    }
+
+    fn of(&self, listener: &str) -> Arc<Chain> {
+        self.named.get(listener).unwrap_or(&self.other).clone()
+    }
+}
+
 /// What all connections of a node share.
 pub(crate) struct Broker {
     /// What the operator configured.
@@ -219,7 +243,7 @@ pub(crate) struct Broker {
     pub(crate) sys: Arc<SysTopics>,
     /// Counters.
     pub(crate) metrics: Arc<Metrics>,
-    authenticator: Authenticator,
+    chains: Chains,
 }
 
 impl Broker {
@@ -227,7 +251,7 @@ impl Broker {
     pub(crate) fn new(
         settings: Settings,
         services: Services,
-        authenticator: Authenticator,
+        chains: Chains,
         metrics: Arc<Metrics>,
     ) -> Arc<Broker> {
         Arc::new(Broker {
@@ -236,7 +260,16 @@ impl Broker {
             state: NodeState::default(),
             sys: Arc::default(),
             metrics,
-            authenticator,
+            chains,
+        })
+    }
+
+    /// Where a connection comes from, and what is asked of it there.
+    pub(super) fn origin(&self, accepted: &Accepted) -> Arc<Origin> {
+        Arc::new(Origin {
+            peer: accepted.peer.clone(),
+            listener: accepted.listener.clone(),
+            chain: self.chains.of(&accepted.listener.config.name),
         })
     }
 
@@ -259,30 +292,5 @@ impl Broker {
         if let Some(owner) = session.as_ref().and_then(read::owner) {
             services.hand_overs.ask(owner).await;
         }
-    }
-
-    /// Whether clients must use extended authentication.
-    pub(crate) fn requires_authentication(&self) -> bool {
-        self.authenticator.is_required()
-    }
-
-    /// Begins an exchange of a method with a client; `None` when there is no such method.
-    ///
-    /// # Errors
-    /// When the system gives no random bytes.
-    pub(crate) fn begin_authentication(
-        &self,
-        method: &str,
-        client_id: &str,
-        user_name: Option<&str>,
-    ) -> Result<Option<Exchange>, getrandom::Error> {
-        let mut entropy = [0; auth::ENTROPY_BYTES];
-        getrandom::fill(&mut entropy)?;
-        let client = auth::Client {
-            client_id,
-            user_name,
-            entropy,
-        };
-        Ok(self.authenticator.begin(method, &client))
     }
 }

@@ -63,6 +63,7 @@ impl Connection {
         mailbox.opened(opened.session);
         let receive_maximum =
             NonZeroU16::new(broker.settings.mqtt.receive_maximum).unwrap_or(NonZeroU16::MAX);
+        let authentication = Authentication::new(&options.principal);
         // Its opening is applied here, and everything before it.
         let logged_through = broker.services.view.applied();
         Connection {
@@ -82,7 +83,7 @@ impl Connection {
             outbound: Outbound::new(opened.receive_maximum),
             acknowledgements: Acknowledgements::default(),
             store_requests: StoreRequests::default(),
-            authentication: Authentication::default(),
+            authentication,
             has_withheld: false,
             hand_over: None,
         }
@@ -435,17 +436,14 @@ impl Connection {
         }
     }
 
-    /// When the re-authentication under way must be over.
+    /// When the authentication is to be checked.
     pub(super) fn authentication_deadline(&self) -> Option<Instant> {
         self.authentication.deadline()
     }
 
-    /// Checks that deadline.
-    ///
-    /// # Errors
-    /// The re-authentication takes too long.
-    pub(super) fn check_authentication(&self, now: Instant) -> Result<(), Ended> {
-        self.authentication.check_deadline(now)
+    /// See [`Authentication::check`].
+    pub(super) fn check_authentication(&mut self, now: Instant) -> Result<(), Ended> {
+        self.authentication.check(&mut self.context, now)
     }
 
     /// Sends what is left to acknowledge, and DISCONNECT where the version has one.

@@ -5,13 +5,16 @@
 //! Invariant: what handshakes make the node hold stays within their own share of its memory. When that is used up, a
 //! CONNECT passes only if it needs nothing of it, as most do.
 
+use std::sync::Arc;
+
 use super::broker::Broker;
 use super::end::Ended;
 use super::opening::{Login, Opening, limits};
-use super::options::Identity;
+use super::options::Extended;
+use super::origin::Origin;
 use super::refusal::{NO_QUORUM, Refusal, version_of};
 use super::socket::{read_some, write_all};
-use crate::auth::{Exchange, Step};
+use crate::auth::{Client, Denial, ENTROPY_BYTES, Exchange, Step};
 use crate::codec::{
     self, Auth, Connect, DecodeError, Packet, PacketType, PeerLimits, ReasonCode, decode_connect,
     encode, frame,
@@ -79,44 +82,55 @@ pub(super) fn has_room(broker: &Broker, charge: &mut Charge, held: usize) -> boo
         && (is_small || !settings.handshake_memory.is_exhausted())
 }
 
-/// Sees that the client proves who it is, where this node or the client asks for it.
+/// Sees that the client proves who it is, as its listener asks for.
 async fn authenticate(
     broker: &Broker,
     accepted: &mut Accepted,
     unfinished: &mut Vec<u8>,
     charge: &mut Charge,
     connect: &Connect<'_>,
-) -> Result<Option<Login>, Refusal> {
+) -> Result<Login, Refusal> {
     let limits = limits(connect);
     let refuse = |reason, text| Refusal::connack(limits, Some(connect.version), reason, text);
-    let not_authenticated =
-        |reason, text| Refusal::not_authenticated(limits, connect.version, reason, text);
     if !broker.state.accepts_clients() {
         return Err(refuse(ReasonCode::ServerUnavailable, NO_QUORUM));
     }
-    let Some(method) = connect.authentication_method else {
-        if broker.requires_authentication() {
-            let text = "this server asks for extended authentication";
-            return Err(not_authenticated(ReasonCode::NotAuthorized, text));
-        }
-        return Ok(None);
+    let origin = broker.origin(accepted);
+    let client = Client {
+        user_name: connect.username,
+        password: connect.password,
+        ..origin.client(connect.client_id)
     };
-    let begun = broker.begin_authentication(method, connect.client_id, connect.username);
-    let exchange = match begun {
-        Ok(Some(exchange)) => exchange,
-        Ok(None) => {
-            // [MQTT-4.12.0-1]
-            let text = "this authentication method is not known here";
-            return Err(not_authenticated(ReasonCode::BadAuthenticationMethod, text));
-        }
-        Err(_) => {
-            let text = "this node has no random numbers";
-            return Err(refuse(ReasonCode::UnspecifiedError, text));
-        }
+    let deny = |denial: &Denial| {
+        report_denial(broker, &client, denial);
+        Refusal::not_authenticated(limits, connect.version, denial)
+    };
+    let Some(method) = connect.authentication_method else {
+        let judged = origin.chain.judge(&client).await;
+        return match judged {
+            Ok(principal) => Ok(Login {
+                principal,
+                extended: None,
+                data: Vec::new(),
+            }),
+            Err(denial) => Err(deny(&denial)),
+        };
+    };
+    let mut entropy = [0; ENTROPY_BYTES];
+    if getrandom::fill(&mut entropy).is_err() {
+        let text = "this node has no random numbers";
+        return Err(refuse(ReasonCode::UnspecifiedError, text));
+    }
+    let Some(exchange) = origin.chain.begin(method, &Client { entropy, ..client }) else {
+        // [MQTT-4.12.0-1]
+        let text = "this authentication method is not known here";
+        let reason = ReasonCode::BadAuthenticationMethod;
+        return Err(deny(&Denial::plain(reason, text)));
     };
     let mut dialogue = Dialogue {
         broker,
         stream: &mut accepted.stream,
+        origin: &origin,
         connect_bytes: charge.bytes().saturating_sub(unfinished.len()),
         unfinished,
         charge,
@@ -126,11 +140,19 @@ async fn authenticate(
     };
     let data = connect.authentication_data.map(<[u8]>::to_vec);
     match dialogue.run(exchange, data).await {
-        Ok(login) => Ok(Some(login)),
+        Ok(login) => Ok(login),
         Err(Failed::Closed(ended)) => Err(Refusal::silent(ended)),
         Err(Failed::Refused(reason, text)) => Err(refuse(reason, text)),
-        Err(Failed::NotAuthenticated(reason, text)) => Err(not_authenticated(reason, text)),
+        Err(Failed::NotAuthenticated(denial)) => Err(deny(&denial)),
     }
+}
+
+/// Tells the operator, and nobody else, why a client is refused.
+pub(super) fn report_denial(broker: &Broker, client: &Client<'_>, denial: &Denial) {
+    broker.metrics.logins_refused.increment();
+    let (address, listener) = (client.address.map(tracing::field::display), client.listener);
+    let (client_id, user_name) = (client.client_id, client.user_name);
+    tracing::info!(client_id, user_name, address, listener, reason = %denial.detail, "not authenticated");
 }
 
 /// Why an authentication has failed.
@@ -140,13 +162,14 @@ enum Failed {
     /// The client broke the protocol.
     Refused(ReasonCode, &'static str),
     /// The mechanism says no `[MQTT-4.12.0-4]`.
-    NotAuthenticated(ReasonCode, &'static str),
+    NotAuthenticated(Denial),
 }
 
 /// AUTH packets both ways, before the CONNACK.
 struct Dialogue<'a> {
     broker: &'a Broker,
     stream: &'a mut Stream,
+    origin: &'a Arc<Origin>,
     /// What the CONNECT takes meanwhile, about.
     connect_bytes: usize,
     unfinished: &'a mut Vec<u8>,
@@ -160,21 +183,30 @@ impl Dialogue<'_> {
     async fn run(
         &mut self,
         mut exchange: Exchange,
-        mut data: Option<Vec<u8>>,
+        data: Option<Vec<u8>>,
     ) -> Result<Login, Failed> {
+        let mut step = exchange.step(data.as_deref());
         loop {
-            match exchange.step(data.as_deref()) {
-                Step::Continue(challenge) => self.send(&challenge).await?,
-                Step::Success { identity, data } => {
-                    let identity = Identity {
-                        method: self.method.into(),
-                        name: identity,
-                    };
-                    return Ok(Login { identity, data });
+            step = match step {
+                Step::Pending(later) => later.await,
+                Step::Continue(challenge) => {
+                    self.send(&challenge).await?;
+                    let answer = self.receive().await?;
+                    exchange.step(answer.as_deref())
                 }
-                Step::Refused(reason, text) => return Err(Failed::NotAuthenticated(reason, text)),
-            }
-            data = self.receive().await?;
+                Step::Success { principal, data } => {
+                    let extended = Extended {
+                        method: self.method.into(),
+                        origin: self.origin.clone(),
+                    };
+                    return Ok(Login {
+                        principal: Arc::new(*principal),
+                        extended: Some(Box::new(extended)),
+                        data,
+                    });
+                }
+                Step::Refused(denial) => return Err(Failed::NotAuthenticated(denial)),
+            };
         }
     }
 

@@ -8,7 +8,7 @@
 //! * [`subscribing`] handles SUBSCRIBE and UNSUBSCRIBE, and reads retained messages for new subscriptions;
 //! * [`outbound`] sends messages to the client, and [`acknowledgements`] gathers what the log must know of them;
 //! * [`store_requests`] handles requests to the state store, their answers, and notifications;
-//! * [`authentication`] handles re-authentication.
+//! * [`authentication`] handles re-authentication, and ends the connection when the proof of its identity expires.
 //!
 //! A part gets its surroundings as a [`context::Context`]. What all connections share is the [`broker::Broker`].
 
@@ -27,6 +27,7 @@ mod liveness;
 pub(crate) mod memory_guard;
 mod opening;
 mod options;
+mod origin;
 mod outbound;
 mod output;
 mod publishing;

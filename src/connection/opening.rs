@@ -7,8 +7,9 @@ use bytes::Bytes;
 
 use super::broker::Broker;
 use super::coordinator::Connection;
-use super::options::{ConnectionOptions, Identity, Opened};
+use super::options::{ConnectionOptions, Extended, Opened};
 use super::refusal::{DISK_LOW, NO_QUORUM, Refusal};
+use crate::auth::Principal;
 use crate::base::proto::command::{self, command::Kind};
 use crate::codec::{
     ConnAck, ConnAckProperties, Connect, MAX_PACKET_SIZE, PeerLimits, ReasonCode, Will, encode,
@@ -28,7 +29,9 @@ const OPENING: RequestId = 0;
 
 /// An authentication that has succeeded before the CONNACK.
 pub(super) struct Login {
-    pub(super) identity: Identity,
+    pub(super) principal: Arc<Principal>,
+    /// How, if with extended authentication.
+    pub(super) extended: Option<Box<Extended>>,
     /// The mechanism's last data, for the CONNACK.
     pub(super) data: Vec<u8>,
 }
@@ -94,12 +97,11 @@ fn will(will: &Will<'_>) -> command::Will {
 }
 
 impl Opening {
-    /// Checks a CONNECT and proposes the opening of its session. `login` is what its client has proved, if it was asked
-    /// to.
+    /// Checks a CONNECT and proposes the opening of its session. `login` is what its client has proved.
     pub(super) fn begin(
         broker: &Broker,
         connect: &Connect<'_>,
-        login: Option<Login>,
+        login: Login,
     ) -> Result<Opening, Refusal> {
         let opening = Opening::new(broker, connect, login);
         let refuse = |reason, text| Err(opening.refuse(reason, text));
@@ -141,6 +143,7 @@ impl Opening {
             receive_maximum: opening.receive_maximum.min(config.max_inflight).into(),
             bounds: Some(bounds(config)),
             max_sessions: config.max_sessions,
+            principal: None,
         };
         let services = &broker.services;
         // Registered first, so that a take-over that follows at once finds the connection.
@@ -164,7 +167,7 @@ impl Opening {
         is_durable && !known().is_some_and(|session| session.durable)
     }
 
-    fn new(broker: &Broker, connect: &Connect<'_>, login: Option<Login>) -> Opening {
+    fn new(broker: &Broker, connect: &Connect<'_>, login: Login) -> Opening {
         let config = &broker.settings.mqtt;
         let version = connect.version;
         // Clean session 0 of MQTT 3 is a session without end; clean session 1 ends with the connection.
@@ -184,10 +187,6 @@ impl Opening {
             .request_response_information
             .then(|| response_information(&config.response_information, &client_id))
             .flatten();
-        let (identity, authentication_data) = match login {
-            Some(login) => (Some(Box::new(login.identity)), login.data),
-            None => (None, Vec::new()),
-        };
         let mailbox = Mailbox::new(
             broker.state.next_connection(),
             version,
@@ -196,7 +195,7 @@ impl Opening {
             broker.settings.outbox.clone(),
         );
         Opening {
-            authentication_data,
+            authentication_data: login.data,
             response_information,
             mailbox,
             receive_maximum: connect
@@ -209,7 +208,8 @@ impl Opening {
                 version,
                 client_id,
                 limits,
-                identity,
+                principal: login.principal,
+                extended: login.extended,
                 keep_alive: match config.max_keep_alive_s {
                     0 => connect.keep_alive,
                     max if connect.keep_alive == 0 || connect.keep_alive > max => max,
@@ -297,7 +297,7 @@ impl Opening {
             server_keep_alive: (options.keep_alive != self.requested_keep_alive)
                 .then_some(options.keep_alive),
             response_information: self.response_information.as_deref(),
-            authentication_method: options.identity.as_ref().map(|identity| &*identity.method),
+            authentication_method: options.extended.as_ref().map(|extended| &*extended.method),
             authentication_data: Some(&*self.authentication_data).filter(|data| !data.is_empty()),
             ..ConnAckProperties::default()
         };

@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
+use super::origin::Origin;
+use crate::auth::Principal;
 use crate::base::ids::SessionId;
 use crate::codec::{PeerLimits, Version};
 
-/// Who a client has proved to be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Identity {
+/// The extended authentication of a client, which it may repeat.
+#[derive(Clone, Debug)]
+pub(super) struct Extended {
     /// The method that its CONNECT named, and that every AUTH must name `[MQTT-4.12.0-5]` `[MQTT-4.12.1-1]`.
     pub(super) method: Box<str>,
-    /// The mechanism's name for it.
-    pub(super) name: Box<str>,
+    /// Where it came from, and what is asked there.
+    pub(super) origin: Arc<Origin>,
 }
 
 /// What CONNECT and CONNACK have negotiated.
@@ -25,8 +27,10 @@ pub(super) struct ConnectionOptions {
     pub(super) keep_alive: u16,
     /// Seconds; the only option that DISCONNECT may change.
     pub(super) session_expiry: u32,
-    /// Who the client has proved to be; `None` without extended authentication. Boxed, because most have none.
-    pub(super) identity: Option<Box<Identity>>,
+    /// Who the client has proved to be.
+    pub(super) principal: Arc<Principal>,
+    /// How, if with extended authentication. Boxed, because most have none.
+    pub(super) extended: Option<Box<Extended>>,
 }
 
 /// What the machine says of the session.

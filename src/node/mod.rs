@@ -27,11 +27,11 @@ use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::auth::Authenticator;
 use crate::base::ids::NodeId;
 use crate::config::{Config, Transport};
-use crate::connection::broker::{Broker, Services, Settings};
+use crate::connection::broker::{Broker, Chains, Services, Settings};
 use crate::connection::{listener, memory_guard, sys};
+use crate::forward::directory::Directory;
 use crate::forward::hand_over::HandOvers;
 use crate::forward::outbox::Outboxes;
 use crate::http::{self, Hosts};
@@ -183,7 +183,7 @@ impl Replica {
 
 async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     let config = Arc::new(config);
-    let authenticator = authentication::authenticator(&config.auth).map_err(RunError::Users)?;
+    let (chains, background) = authentication::chains(&config).map_err(RunError::Users)?;
     authentication::announce(&config.auth);
     check_disk(&config)?;
     // Listeners first: a port in use is found before anything is written.
@@ -192,7 +192,7 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     let replica = Replica::start(&config, metrics.clone(), replication).await?;
     let raft = replica.raft.clone();
     let reader = Arc::new(Reader::default());
-    let broker = new_broker(&config, authenticator, &replica, reader.clone(), metrics);
+    let broker = new_broker(&config, chains, &replica, reader.clone(), metrics);
     tokio::spawn(reader.run(
         raft.clone(),
         replica.proposer.clone(),
@@ -208,6 +208,9 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
         give_up: Duration::from_millis(config.cluster.give_up_ms),
         node_lease: Duration::from_millis(config.cluster.node_lease_ms),
     };
+    background
+        .into_iter()
+        .for_each(|work| drop(tokio::spawn(work)));
     tasks.start(listeners.cluster, replication);
     cluster::bootstrap(raft.clone(), &config);
     tokio::spawn(clocks::run(broker.clone(), raft.clone()));
@@ -264,12 +267,18 @@ fn check_disk(config: &Config) -> Result<(), RunError> {
 
 fn new_broker(
     config: &Config,
-    authenticator: Authenticator,
+    chains: Chains,
     replica: &Replica,
     reader: Arc<Reader>,
     metrics: Arc<Metrics>,
 ) -> Arc<Broker> {
     let services = Services {
+        directory: Directory::new(
+            NodeId(config.node.id),
+            replica.proposer.clone(),
+            replica.view.clone(),
+            replica.outboxes.clone(),
+        ),
         proposer: replica.proposer.clone(),
         reader,
         router: replica.router.clone(),
@@ -284,7 +293,7 @@ fn new_broker(
         )),
     };
     let settings = Settings::new(config, &metrics);
-    Broker::new(settings, services, authenticator, metrics)
+    Broker::new(settings, services, chains, metrics)
 }
 
 fn serve_http(

@@ -140,6 +140,8 @@ metrics! {
     client_memory_bytes: Gauge;
     /// Connections that ended, by the reason that is also in the log.
     disconnects: By<DisconnectReason, Counter>;
+    /// Log-ins, at CONNECT and later, of clients that did not prove who they are. The log has the reason of each.
+    logins_refused: Counter;
     /// PUBLISH packets received from clients.
     messages_received: By<Qos, Counter>;
     /// PUBLISH packets sent to clients.

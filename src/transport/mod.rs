@@ -22,7 +22,7 @@ pub(crate) mod websocket;
 mod tests;
 
 pub(crate) use incoming::{Accepted, EstablishError, Incoming};
-pub(crate) use listener::tls_of;
+pub(crate) use listener::{Listener, tls_of};
 pub(crate) use listening::{Listening, listen};
 pub(crate) use peer::Peer;
 #[cfg(test)]

@@ -6,7 +6,7 @@ use subtle::ConstantTimeEq;
 
 use super::message::{ClientFinal, ClientFirst, ServerFirst, signed};
 use super::{Credentials, NAME, Verifier, base64, hash, hmac, prepare, xor};
-use crate::auth::{Client, Mechanism, Negotiation, Step};
+use crate::auth::{Client, Denial, Mechanism, Method, Negotiation, Principal, Step};
 use crate::codec::ReasonCode;
 
 /// Random bytes of the server's part of the nonce; RFC 5802 leaves the number to the server, 18 are 24 characters.
@@ -69,7 +69,7 @@ struct Challenge {
 }
 
 const fn refused(text: &'static str) -> Step {
-    Step::Refused(ReasonCode::NotAuthorized, text)
+    Step::Refused(Denial::plain(ReasonCode::NotAuthorized, text))
 }
 
 impl Negotiation for Login {
@@ -153,7 +153,7 @@ impl Challenge {
         }
         let signature = hmac(&self.verifier.server_key, &[signed.as_bytes()]);
         Step::Success {
-            identity: self.user.into(),
+            principal: Box::new(Principal::new(&self.user, Method::Scram)),
             data: format!("v={}", base64(&signature)).into_bytes(),
         }
     }

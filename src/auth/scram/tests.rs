@@ -1,5 +1,5 @@
 use super::*;
-use crate::auth::{self, ENTROPY_BYTES, Mechanism, Negotiation, Step};
+use crate::auth::{self, Denial, ENTROPY_BYTES, Mechanism, Method, Negotiation, Principal, Step};
 use crate::codec::ReasonCode;
 
 /// RFC 7677 §3: user "user", password "pencil".
@@ -29,8 +29,8 @@ fn credentials() -> Credentials {
 fn begin() -> Box<dyn Negotiation> {
     let client = auth::Client {
         client_id: "c",
-        user_name: None,
         entropy: [7; ENTROPY_BYTES],
+        ..auth::Client::default()
     };
     Server::new(credentials()).begin(&client)
 }
@@ -64,10 +64,10 @@ fn example_client() -> Client {
 }
 
 const fn wrong() -> Step {
-    Step::Refused(
+    Step::Refused(Denial::plain(
         ReasonCode::NotAuthorized,
         "the user name or the password is wrong",
-    )
+    ))
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn the_servers_side_of_rfc_7677() {
     let challenge = server.step(CLIENT_FIRST.as_bytes());
     assert_eq!(challenge, Step::Continue(SERVER_FIRST.into()));
     let expected = Step::Success {
-        identity: "user".into(),
+        principal: Box::new(Principal::new("user", Method::Scram)),
         data: SERVER_FINAL.into(),
     };
     assert_eq!(server.step(CLIENT_FINAL.as_bytes()), expected);
@@ -145,9 +145,9 @@ fn lines_that_cannot_be_used_are_all_named() {
 #[test]
 fn the_right_password_and_no_other() {
     let (_, step) = log_in("user", "pencil");
-    assert!(matches!(step, Step::Success { identity, .. } if &*identity == "user"));
+    assert!(matches!(step, Step::Success { principal, .. } if &*principal.name == "user"));
     let (_, step) = log_in("a:b", "other");
-    assert!(matches!(step, Step::Success { identity, .. } if &*identity == "a:b"));
+    assert!(matches!(step, Step::Success { principal, .. } if &*principal.name == "a:b"));
     for (user, password) in [("user", "other"), ("user", "Pencil"), ("User", "pencil")] {
         assert_eq!(log_in(user, password).1, wrong(), "{user} {password}");
     }
@@ -289,7 +289,7 @@ fn names_and_passwords_are_prepared() {
     assert_eq!(prepare("\u{AD}"), None, "nothing is left");
     assert_eq!(prepare(""), None);
     let (_, step) = log_in("us\u{AD}er", "pen\u{AD}cil");
-    assert!(matches!(step, Step::Success { identity, .. } if &*identity == "user"));
+    assert!(matches!(step, Step::Success { principal, .. } if &*principal.name == "user"));
     let unusable = Client::new("user", "\u{7}", &[0; ENTROPY_BYTES]);
     assert_eq!(unusable.err(), Some(ServerError::Unusable));
 }
@@ -307,5 +307,5 @@ fn names_with_commas_and_equals_signs_are_escaped() {
     };
     let answer = client.answer(&challenge).expect("it is well formed");
     let step = server.step(answer.as_bytes());
-    assert!(matches!(step, Step::Success { identity, .. } if &*identity == "a,b=c"));
+    assert!(matches!(step, Step::Success { principal, .. } if &*principal.name == "a,b=c"));
 }

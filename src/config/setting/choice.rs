@@ -163,3 +163,67 @@ impl Setting for Vec<AuthenticationMethod> {
         format!("[{}]", words.join(", "))
     }
 }
+
+words!(
+    /// Where a token may be.
+    TokenUse, "password, JWT or K8S-SAT", {
+        /// In the password of CONNECT.
+        Password = "password",
+        /// In the data of the Authentication Method `JWT`.
+        Jwt = "JWT",
+        /// In the data of the Authentication Method `K8S-SAT`.
+        K8sSat = "K8S-SAT",
+    }
+);
+
+impl Setting for Vec<TokenUse> {
+    const KIND: &'static str = "list of password, JWT, K8S-SAT";
+
+    fn read(input: &Input<'_>) -> Result<Self, SettingError> {
+        let words: Vec<String> = Setting::read(input)?;
+        words.iter().map(|word| word.parse()).collect()
+    }
+
+    fn show(&self) -> String {
+        let words: Vec<_> = self.iter().map(Setting::show).collect();
+        format!("[{}]", words.join(", "))
+    }
+}
+
+words!(
+    /// What of a client's certificate is its name.
+    CertificateName, "common_name, dns, uri, email or fingerprint", {
+        /// The subject's common name.
+        CommonName = "common_name",
+        /// The first DNS name.
+        Dns = "dns",
+        /// The first URI.
+        Uri = "uri",
+        /// The first e-mail address.
+        Email = "email",
+        /// The SHA-256 of the certificate.
+        Fingerprint = "fingerprint",
+    }
+);
+
+words!(
+    /// What of a client's certificate are its groups.
+    CertificateGroups, "none, organization or organizational_unit", {
+        /// Nothing.
+        None = "none",
+        /// The subject's organizations.
+        Organization = "organization",
+        /// The subject's organizational units.
+        OrganizationalUnit = "organizational_unit",
+    }
+);
+
+words!(
+    /// What becomes of a client when the service that judges it can't be asked.
+    WhenUnavailable, "refuse or ignore", {
+        /// It is refused.
+        Refuse = "refuse",
+        /// The next method of the listener decides.
+        Ignore = "ignore",
+    }
+);

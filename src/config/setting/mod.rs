@@ -14,8 +14,8 @@ mod tls;
 
 pub use address::Address;
 pub use choice::{
-    AuthenticationMethod, ClientCertificates, LogFormat, LogLevel, OutboxPolicy, QueuePolicy,
-    Transport,
+    AuthenticationMethod, CertificateGroups, CertificateName, ClientCertificates, LogFormat,
+    LogLevel, OutboxPolicy, QueuePolicy, TokenUse, Transport, WhenUnavailable,
 };
 pub use cluster_name::ClusterName;
 pub use listen_address::{FileMode, ListenAddress};

@@ -57,6 +57,14 @@ pub enum SettingError {
         /// The largest number that the key accepts.
         max: u64,
     },
+    /// A value inside of a table.
+    #[error("{key}: {error}")]
+    Inside {
+        /// The key in the table.
+        key: &'static str,
+        /// What is wrong with its value.
+        error: Box<SettingError>,
+    },
     /// Text that should be a TOML list and is not TOML.
     #[error("{0}")]
     NotToml(String),

@@ -1,0 +1,33 @@
+//! Where a connection comes from, and what is asked of it there.
+
+use std::sync::Arc;
+
+use crate::auth::{Chain, Client};
+use crate::base::time::wall_now;
+use crate::transport::{Listener, Peer};
+
+/// The listener and the far end of a connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    /// The far end.
+    pub(crate) peer: Peer,
+    /// Where it connected.
+    pub(crate) listener: Arc<Listener>,
+    /// What the listener asks of its clients.
+    pub(crate) chain: Arc<Chain>,
+}
+
+impl Origin {
+    /// A client from here, of which only its client identifier is known, now.
+    pub(super) fn client<'a>(&'a self, client_id: &'a str) -> Client<'a> {
+        let tls = self.peer.tls.as_ref();
+        Client {
+            client_id,
+            address: self.peer.address,
+            certificates: tls.map_or(&[], |tls| &tls.certificates),
+            listener: &self.listener.config.name,
+            now: wall_now(),
+            ..Client::default()
+        }
+    }
+}

@@ -96,6 +96,7 @@ fn listeners() {
         rules![
             mosquitto_speaks_over_tls,
             paho_speaks_over_tls_and_websockets,
+            mqtt_js_speaks_over_tls_and_websockets,
             openssl_agrees_on_versions_protocols_and_resumption,
             a_client_certificate_is_asked_for,
             the_command_line_speaks_every_transport,
@@ -189,6 +190,26 @@ fn paho_speaks_over_tls_and_websockets(_: &Cluster) {
         });
         let said = report.iter().filter(|said| said["holds"] != true);
         broken.extend(said.map(|said| format!("{transport}: {said}")));
+        assert_eq!(report.len(), 1, "{report:?}");
+    }
+    assert_none(&broken);
+}
+
+fn mqtt_js_speaks_over_tls_and_websockets(_: &Cluster) {
+    let place = place();
+    let ca = place.path("ca.pem").display().to_string();
+    let [tls, _, wss, _] = place.ports;
+    let mut broken = Vec::new();
+    for url in [
+        format!("mqtts://localhost:{tls}"),
+        format!("wss://localhost:{wss}/mqtt"),
+    ] {
+        let arguments = [url.clone(), ca.clone()];
+        let report = script::run(script::node_js("transports.js"), &arguments, |what, _| {
+            panic!("nothing is to be done, {what} was asked")
+        });
+        let said = report.iter().filter(|said| said["holds"] != true);
+        broken.extend(said.map(|said| format!("{url}: {said}")));
         assert_eq!(report.len(), 1, "{report:?}");
     }
     assert_none(&broken);

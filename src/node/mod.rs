@@ -216,12 +216,7 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     tokio::spawn(clocks::run(broker.clone(), raft.clone()));
     tokio::spawn(metrics::run(broker.clone(), replica.outboxes, raft.clone()));
     tokio::spawn(memory_guard::run(broker.clone()));
-    let comparison = StateComparison {
-        broker: broker.clone(),
-        raft: raft.clone(),
-    };
-    let interval = Duration::from_secs(config.raft.state_hash_interval_s);
-    tokio::spawn(comparison.run(interval));
+    compare_states(&config, &broker, &raft);
     let status = raft.clone();
     tokio::spawn(broker.sys_publisher().run(move || cluster_view(&status)));
     let runtimes = [
@@ -329,6 +324,16 @@ fn cluster_view(raft: &Raft) -> sys::ClusterView {
         applied: status.applied,
         members: status.members.len() as u64,
     }
+}
+
+/// Compares the nodes' states from time to time.
+fn compare_states(config: &Config, broker: &Arc<Broker>, raft: &Raft) {
+    let comparison = StateComparison {
+        broker: broker.clone(),
+        raft: raft.clone(),
+    };
+    let interval = Duration::from_secs(config.raft.state_hash_interval_s);
+    tokio::spawn(comparison.run(interval));
 }
 
 /// Accepts clients, and keeps the certificates of TLS current.

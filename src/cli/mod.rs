@@ -6,6 +6,7 @@
 
 mod acl;
 mod bench;
+mod certificates;
 mod check;
 mod client;
 mod cluster;
@@ -56,6 +57,8 @@ enum Command {
     Serve(serve::Serve),
     /// Check a configuration and report every problem with its line.
     Check(check::Check),
+    /// Make a small CA, and certificates of nodes and clients.
+    Certificates(certificates::Certificates),
     /// Make a line of auth.scram_file from a password.
     Password(password::Password),
     /// Use the replicated state store.
@@ -109,6 +112,7 @@ fn run(cli: Cli) -> Outcome {
     match cli.command {
         Command::Serve(serve) => serve::run(serve),
         Command::Check(check) => check::run(check, cli.output),
+        Command::Certificates(arguments) => certificates::run(arguments),
         Command::Password(arguments) => password::run(&arguments),
         Command::Kv(kv) => block_on(kv::run(kv, cli.output)),
         Command::Acl(acl) => block_on(acl::run(acl, cli.output)),

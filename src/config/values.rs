@@ -8,13 +8,14 @@ use super::machine;
 use super::setting::Address;
 
 impl Config {
-    /// Where clients connect: the configured listeners, or one for each address of `mqtt.listen`.
+    /// Where clients connect: a listener for each address of `mqtt.listen`, and the configured listeners.
     pub fn listeners(&self) -> Vec<Listener> {
-        if !self.listeners.is_empty() {
-            return self.listeners.clone();
-        }
-        let addresses = self.mqtt.listen.iter();
-        addresses.cloned().map(Listener::of_address).collect()
+        let addresses = self.mqtt.listen.iter().cloned();
+        let listeners = self.listeners.iter().cloned();
+        addresses
+            .map(Listener::of_address)
+            .chain(listeners)
+            .collect()
     }
 
     /// Whether this node is a cluster of its own.

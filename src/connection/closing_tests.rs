@@ -1,6 +1,7 @@
 //! The end of a connection and the hand-over of its session, with a socket and a log that is committed by hand.
 
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 use prost::Message as _;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -73,18 +74,8 @@ impl Client {
             opened,
             Vec::new(),
         );
-        let mut task = Task {
-            connection,
-            stream: Stream::of_tcp(stream),
-            peer: Box::default(),
-            input: Input::new(Vec::new()),
-            charge: Charge::new(&broker.settings.outbox.memory, 0),
-            hand_over_until: None,
-            drain_timeout: DrainTimeout::default(),
-            has_yielded: false,
-            liveness: Liveness::new(0, Instant::now()),
-            rate: None,
-        };
+        let peer = Peer::default();
+        let mut task = Task::new(connection, Stream::of_tcp(stream), peer, Vec::new());
         let mut client = Client {
             broker,
             mailbox,

@@ -83,7 +83,7 @@ pub(super) async fn open(
 }
 
 /// Charges what is held of a client's handshake. Returns whether there is room for it.
-fn has_room(broker: &Broker, charge: &mut Charge, held: usize) -> bool {
+pub(super) fn has_room(broker: &Broker, charge: &mut Charge, held: usize) -> bool {
     charge.set(held);
     let settings = &broker.settings;
     let is_small = charge.bytes() == 0;
@@ -349,7 +349,7 @@ mod tests {
         let (stream, _) = accepted.expect("it connects");
         client.write_all(sent).await.expect("it is open");
         let mut charge = Charge::new(&broker.settings.handshake_memory, 0);
-        let established = Incoming::of_tcp(stream).establish().await;
+        let established = Incoming::of_tcp(stream).establish(|_| true).await;
         let mut accepted = established.expect("there is no handshake");
         let opened = open(broker, &mut accepted, &mut Vec::new(), &mut charge).await;
         opened.err().expect("this node has no quorum").ended.cause

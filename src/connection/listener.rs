@@ -10,8 +10,8 @@ use super::broker::Broker;
 use super::linger::{end_stream, linger, write_last};
 use super::rate::TokenBucket;
 use super::refusal::{Refusal, version_of};
+use super::serve::serve;
 use super::socket::read_some;
-use super::task;
 use crate::codec::PacketType;
 use crate::mailbox::memory::{CONNECTION_BYTES, Charge};
 use crate::telemetry::labels::DisconnectReason;
@@ -102,7 +102,7 @@ fn accept(broker: &Arc<Broker>, incoming: Incoming, places: &Arc<Places>) {
     let charge = Charge::new(memory, CONNECTION_BYTES);
     let (broker, places) = (broker.clone(), places.clone());
     tokio::spawn(async move {
-        task::serve(&broker, incoming).await;
+        serve(&broker, incoming).await;
         broker.metrics.connections.decrement();
         places.open.fetch_sub(1, Ordering::Relaxed);
         drop(charge);
@@ -130,7 +130,7 @@ fn refuse(
         {
             let refusal = Refusal::no_room(version_of(&bytes), cause, text);
             write_last(&mut stream, &refusal.packet).await;
-            end_stream(&mut stream);
+            end_stream(&mut stream).await;
             linger(&mut stream).await;
         }
         places.refused.fetch_sub(1, Ordering::Relaxed);
@@ -139,7 +139,7 @@ fn refuse(
 
 /// The beginning of a client's CONNECT; `None` when it sends something else.
 async fn beginning(incoming: Incoming) -> Option<(Stream, Vec<u8>)> {
-    let mut stream = incoming.establish().await.ok()?.stream;
+    let mut stream = incoming.establish(|_| true).await.ok()?.stream;
     let mut bytes = Vec::new();
     while bytes.len() < VERSION_BYTES {
         read_some(&mut stream, &mut bytes).await.ok()?;

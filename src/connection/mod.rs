@@ -1,8 +1,8 @@
 //! MQTT connections: from the accepted socket to the closed session.
 //!
-//! [`listener`] accepts sockets. [`task`] owns one socket; it has [`handshake`] read the CONNECT, [`opening`] open the
-//! session, and then hands what arrives to the [`coordinator`]. The coordinator routes it to the parts of a connection,
-//! each of which owns its state:
+//! [`listener`] accepts sockets. [`serve`] has [`handshake`] read the CONNECT and [`opening`] open the session; then
+//! the [`task`] owns the stream and hands what arrives to the [`coordinator`]. The coordinator routes it to the parts
+//! of a connection, each of which owns its state:
 //!
 //! * [`publishing`] handles PUBLISH from the client until its acknowledgement;
 //! * [`subscribing`] handles SUBSCRIBE and UNSUBSCRIBE, and reads retained messages for new subscriptions;
@@ -39,6 +39,7 @@ mod requests;
 mod rights;
 mod route_cache;
 mod routing_lease;
+mod serve;
 mod socket;
 mod store_requests;
 mod subscribing;

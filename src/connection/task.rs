@@ -8,30 +8,26 @@
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::future::poll_fn;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::ReadBuf;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep_until};
 
 use super::broker::Broker;
 use super::coordinator::Connection;
 use super::drain_timeout::DrainTimeout;
 use super::end::Ended;
-use super::handshake;
 use super::input::{Input, Turn};
-use super::linger::{end_stream, linger, write_last, write_output};
+use super::linger::{end_stream, linger, write_output};
 use super::liveness::Liveness;
 use super::rate::ClientRate;
-use super::refusal::Refusal;
 use super::socket::{READ_BUFFER, is_transient};
 use crate::base::limits;
 use crate::base::pulse::{Phase, busy};
 use crate::mailbox::memory::Charge;
 use crate::mailbox::{Contents, End};
-use crate::telemetry::labels::DisconnectReason;
-use crate::transport::{Accepted, EstablishError, Incoming, Peer, Stream};
+use crate::transport::{Peer, Stream};
 
 /// Before a packet that could not be taken is offered again although nothing has said that it may be taken now.
 const OFFER_AGAIN_AFTER: Duration = Duration::from_millis(250);
@@ -53,107 +49,14 @@ enum Event {
     Liveness,
 }
 
-/// Serves one client until its connection ends. What the beginning needs is given back when it is over: most
-/// connections are idle most of the time, and there are many.
-pub(super) async fn serve(broker: &Arc<Broker>, incoming: Incoming) {
-    match Box::pin(begin(broker, incoming)).await {
-        Ok(mut task) => task.run().await,
-        Err(refused) => Box::pin(refuse(broker, refused)).await,
-    }
-}
-
-/// A client whose session was not opened; one that never came to MQTT has no stream.
-struct Refused {
-    stream: Option<Stream>,
-    peer: Peer,
-    refusal: Refusal,
-}
-
-/// Tells a client why it is refused.
-async fn refuse(broker: &Broker, refused: Box<Refused>) {
-    let Refused {
-        stream,
-        peer,
-        refusal,
-    } = *refused;
-    let Some(mut stream) = stream else {
-        report_end(broker, &refusal.ended, &peer, "");
-        return;
-    };
-    write_last(&mut stream, &refusal.packet).await;
-    end_stream(&mut stream);
-    report_end(broker, &refusal.ended, &peer, "");
-    if !refusal.packet.is_empty() {
-        linger(&mut stream).await;
-    }
-}
-
-/// CONNECT, authentication, and the session's opening.
-async fn begin(broker: &Arc<Broker>, incoming: Incoming) -> Result<Box<Task>, Box<Refused>> {
-    let mut unfinished = Vec::new();
-    let mut charge = Charge::new(&broker.settings.handshake_memory, 0);
-    let mqtt = &broker.settings.mqtt;
-    let deadline = Instant::now() + Duration::from_secs(mqtt.connect_timeout_s.into());
-    let too_late = || {
-        let text = "no CONNECT, or not all of its authentication, came in time";
-        Refusal::silent(Ended::close(DisconnectReason::ConnectTimeout, text))
-    };
-    let peer = incoming.peer.clone();
-    let refused = |stream, peer, refusal| {
-        Box::new(Refused {
-            stream,
-            peer,
-            refusal,
-        })
-    };
-    let mut accepted = match timeout_at(deadline, incoming.establish()).await {
-        Ok(Ok(accepted)) => accepted,
-        Ok(Err(error)) => return Err(refused(None, peer, not_established(&error))),
-        Err(_) => return Err(refused(None, peer, too_late())),
-    };
-    let open = handshake::open(broker, &mut accepted, &mut unfinished, &mut charge);
-    let opening = match timeout_at(deadline, open).await {
-        Ok(opening) => opening,
-        Err(_) => Err(too_late()),
-    };
-    let connection = match opening {
-        Ok(opening) => opening.finish(broker).await,
-        Err(refusal) => Err(refusal),
-    };
-    let Accepted { stream, peer, .. } = accepted;
-    match connection {
-        Ok(connection) => {
-            let keep_alive = connection.context().options.keep_alive;
-            Ok(Box::new(Task {
-                connection,
-                stream,
-                peer: Box::new(peer),
-                input: Input::new(unfinished),
-                charge: Charge::new(&broker.settings.outbox.memory, 0),
-                hand_over_until: None,
-                drain_timeout: DrainTimeout::default(),
-                has_yielded: false,
-                liveness: Liveness::new(keep_alive, Instant::now()),
-                rate: ClientRate::new(mqtt.client_message_rate, mqtt.client_byte_rate),
-            }))
-        }
-        Err(refusal) => Err(refused(Some(stream), peer, refusal)),
-    }
-}
-
-/// Why a connection that never came to MQTT has ended.
-fn not_established(error: &EstablishError) -> Refusal {
-    Refusal::silent(match error {
-        EstablishError::Network => Ended::network(),
-    })
-}
-
-fn report_end(broker: &Broker, ended: &Ended, peer: &Peer, client_id: &str) {
+/// Counts the end of a connection, and says why.
+pub(super) fn report_end(broker: &Broker, ended: &Ended, peer: &Peer, client_id: &str) {
     broker.metrics.disconnects.of(ended.cause).increment();
     tracing::debug!(client_id, address = %peer, cause = ?ended.cause, reason = ended.text, "connection closed");
 }
 
-struct Task {
+/// One connection whose session is open.
+pub(super) struct Task {
     connection: Connection,
     stream: Stream,
     peer: Box<Peer>,
@@ -170,7 +73,33 @@ struct Task {
 }
 
 impl Task {
-    async fn run(&mut self) {
+    /// A connection on which `unfinished` has come behind the CONNECT.
+    pub(super) fn new(
+        connection: Connection,
+        stream: Stream,
+        peer: Peer,
+        unfinished: Vec<u8>,
+    ) -> Box<Task> {
+        let context = connection.context();
+        let settings = &context.broker.settings;
+        Box::new(Task {
+            stream,
+            peer: Box::new(peer),
+            input: Input::new(unfinished),
+            charge: Charge::new(&settings.outbox.memory, 0),
+            hand_over_until: None,
+            drain_timeout: DrainTimeout::default(),
+            has_yielded: false,
+            liveness: Liveness::new(context.options.keep_alive, Instant::now()),
+            rate: ClientRate::new(
+                settings.mqtt.client_message_rate,
+                settings.mqtt.client_byte_rate,
+            ),
+            connection,
+        })
+    }
+
+    pub(super) async fn run(&mut self) {
         let Err(ended) = self.serve().await;
         Box::pin(self.close(ended)).await;
     }
@@ -205,7 +134,7 @@ impl Task {
         if broker.state.is_serving() {
             let _ = tokio::time::timeout(limits::END_COMMIT_TIMEOUT, is_known).await;
         }
-        end_stream(&mut self.stream);
+        end_stream(&mut self.stream).await;
         report_end(&broker, &ended, &self.peer, &client_id);
         if ended.reason.is_some() && !broker.state.is_draining() {
             linger(&mut self.stream).await;
@@ -501,23 +430,6 @@ impl Task {
     fn shrink_buffers(&mut self) {
         self.connection.context_mut().output.shrink();
         self.input.shrink();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn size_of_future<F: Future>(_: impl Fn(&'static Arc<Broker>, Incoming) -> F) -> usize {
-        size_of::<F>()
-    }
-
-    /// Nodes have many connections, nearly all of them idle.
-    #[test]
-    fn what_an_idle_connection_keeps_is_small() {
-        assert!(size_of::<Task>() <= 1024, "{}", size_of::<Task>());
-        let future = size_of_future(serve);
-        assert!(future <= 448, "{future}");
     }
 }
 

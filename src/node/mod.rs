@@ -1,6 +1,7 @@
 //! A node: every room put together, from the data directory to the listeners, and taken apart again in order.
 
 pub mod authentication;
+pub mod certificates;
 mod clocks;
 mod cluster;
 mod contact;
@@ -49,7 +50,7 @@ use crate::replica::sequencer::Due;
 use crate::router::Router;
 use crate::storage::{self, DataDir};
 use crate::telemetry::metrics::Metrics;
-use crate::transport::Listening;
+use crate::transport::{self, Listening};
 use cluster::ClusterTasks;
 use disk::{DiskGuard, Level};
 use identity::Identities;
@@ -101,13 +102,17 @@ struct Listeners {
 }
 
 impl Listeners {
-    async fn open(config: &Config, replication: &Handle) -> Result<Listeners, RunError> {
+    async fn open(
+        config: &Config,
+        metrics: &Arc<Metrics>,
+        replication: &Handle,
+    ) -> Result<Listeners, RunError> {
         let address = config.cluster.listen.clone();
         let cluster = on(replication, async move {
             bind("cluster.listen", &address).await
         });
         let cluster = cluster.await?;
-        let mqtt = listen::open(config).await?;
+        let mqtt = listen::open(config, metrics).await?;
         let http = match &config.http.listen {
             Some(address) => Some(bind("http.listen", address).await?),
             None => None,
@@ -202,8 +207,8 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     authentication::announce(&config.auth);
     check_disk(&config)?;
     // Listeners first: a port in use is found before anything is written.
-    let listeners = Listeners::open(&config, replication).await?;
     let metrics = Arc::new(Metrics::default());
+    let listeners = Listeners::open(&config, &metrics, replication).await?;
     let replica = Replica::start(&config, metrics.clone(), replication).await?;
     let raft = replica.raft.clone();
     let reader = Arc::new(Reader::default());
@@ -256,9 +261,7 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     let stop_http = listeners
         .http
         .map(|listener| serve_http(listener, &config, status, &broker));
-    for mqtt_listener in listeners.mqtt {
-        tokio::spawn(listener::run(mqtt_listener, broker.clone()));
-    }
+    serve_clients(listeners.mqtt, &broker);
     announce(&config);
     let drain = Duration::from_secs(config.shutdown.drain_s);
     let (full, disk_full) = oneshot::channel();
@@ -277,12 +280,7 @@ fn spawn_watchers(config: &Config, broker: &Arc<Broker>, raft: &Raft, outboxes: 
     tokio::spawn(clocks::run(broker.clone(), raft.clone()));
     tokio::spawn(metrics::run(broker.clone(), outboxes, raft.clone()));
     tokio::spawn(memory_guard::run(broker.clone()));
-    let comparison = StateComparison {
-        broker: broker.clone(),
-        raft: raft.clone(),
-    };
-    let interval = Duration::from_secs(config.raft.state_hash_interval_s);
-    tokio::spawn(comparison.run(interval));
+    compare_states(config, broker, raft);
     let status = raft.clone();
     tokio::spawn(broker.sys_publisher().run(move || cluster_view(&status)));
 }
@@ -366,6 +364,27 @@ fn cluster_view(raft: &Raft) -> sys::ClusterView {
         term: status.term,
         applied: status.applied,
         members: status.members.len() as u64,
+    }
+}
+
+/// Compares the nodes' states from time to time.
+fn compare_states(config: &Config, broker: &Arc<Broker>, raft: &Raft) {
+    let comparison = StateComparison {
+        broker: broker.clone(),
+        raft: raft.clone(),
+    };
+    let interval = Duration::from_secs(config.raft.state_hash_interval_s);
+    tokio::spawn(comparison.run(interval));
+}
+
+/// Accepts clients, and keeps the certificates of TLS current.
+fn serve_clients(listeners: Vec<Listening>, broker: &Arc<Broker>) {
+    let tls = listeners
+        .iter()
+        .filter_map(|one| one.listener().tls.clone());
+    tokio::spawn(transport::tls::watch(tls.collect(), broker.metrics.clone()));
+    for listening in listeners {
+        tokio::spawn(listener::run(listening, broker.clone()));
     }
 }
 

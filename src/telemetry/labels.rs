@@ -88,6 +88,16 @@ labels! {
         Write = "write",
     }
 
+    /// How a TLS handshake ended.
+    TlsHandshake = "result" {
+        /// Both sides have proved who they are.
+        Full = "full",
+        /// A session of before goes on.
+        Resumed = "resumed",
+        /// The client went away or was refused.
+        Failed = "failed",
+    }
+
     /// A bounded queue.
     Queue = "queue" {
         /// Commands waiting to be proposed.
@@ -140,6 +150,8 @@ labels! {
         PacketTooLarge = "packet_too_large",
         /// No CONNECT in time.
         ConnectTimeout = "connect_timeout",
+        /// TLS, WebSocket or the PROXY header was not as it should be.
+        Transport = "transport",
         /// The client did not prove who it is, at its CONNECT or later.
         NotAuthenticated = "not_authenticated",
         /// The rules do not let the client connect, or not do what it did.

@@ -3,6 +3,7 @@
 //! Nothing here decides anything: no layer reads a metric back to choose what to do.
 
 pub mod cells;
+pub mod expiries;
 pub mod labels;
 pub mod log;
 pub mod metrics;

@@ -9,20 +9,16 @@ use std::sync::Arc;
 use tokio::net::{TcpListener, UnixListener};
 
 use super::incoming::Incoming;
+use super::listener::{Listener, tls_of};
 use super::peer::Peer;
 use super::socket::Socket;
+use super::tls::TlsError;
 use crate::config::{self, Address, FileMode, ListenAddress};
+use crate::telemetry::metrics::Metrics;
 
 /// Connections that wait to be accepted. Fleets that connect again arrive all at once; the kernel caps this at
 /// net.core.somaxconn.
 const BACKLOG: i32 = 16_384;
-
-/// What holds for the connections of one listener.
-#[derive(Debug, Default)]
-pub(crate) struct Listener {
-    /// What the operator configured.
-    pub(crate) config: config::Listener,
-}
 
 /// Why a listener could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +26,9 @@ pub(crate) enum OpenError {
     /// The system does not let it listen there.
     #[error(transparent)]
     Io(#[from] io::Error),
+    /// The files of TLS can't be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// Another process listens on the Unix socket.
     #[error("another process listens there")]
     InUse,
@@ -67,7 +66,11 @@ impl Listening {
     ///
     /// # Errors
     /// It can't be opened.
-    pub(crate) async fn open(config: config::Listener) -> Result<Listening, OpenError> {
+    pub(crate) async fn open(
+        config: config::Listener,
+        metrics: Arc<Metrics>,
+    ) -> Result<Listening, OpenError> {
+        let tls = tls_of(&config)?;
         let socket = match &config.address {
             ListenAddress::Tcp(address) => ListeningSocket::Tcp(listen(address).await?),
             ListenAddress::Unix(path) => {
@@ -77,7 +80,11 @@ impl Listening {
         };
         Ok(Listening {
             socket,
-            listener: Arc::new(Listener { config }),
+            listener: Arc::new(Listener {
+                config,
+                tls,
+                metrics,
+            }),
         })
     }
 
@@ -171,10 +178,12 @@ mod tests {
         let path = directory.path().join("socket");
         // What a process that was killed has left.
         drop(std::os::unix::net::UnixListener::bind(&path).expect("it can be bound"));
-        let listening = Listening::open(at(&path)).await.expect("it can be bound");
+        let listening = Listening::open(at(&path), Arc::default())
+            .await
+            .expect("it can be bound");
         let mode = std::fs::metadata(&path).expect("it is there").permissions();
         assert_eq!(mode.mode() & 0o777, 0o600);
-        let again = Listening::open(at(&path)).await;
+        let again = Listening::open(at(&path), Arc::default()).await;
         assert!(matches!(again, Err(OpenError::InUse)));
         let client = tokio::net::UnixStream::connect(&path);
         let (client, accepted) = tokio::join!(client, listening.accept());
@@ -183,7 +192,7 @@ mod tests {
         drop(listening);
         assert!(!path.exists());
         std::fs::write(&path, "data").expect("writable");
-        let file = Listening::open(at(&path)).await;
+        let file = Listening::open(at(&path), Arc::default()).await;
         assert!(matches!(file, Err(OpenError::NoSocket)));
     }
 }

@@ -9,6 +9,7 @@ pub mod certificate;
 pub mod chain;
 mod exchange;
 pub mod jwt;
+pub mod password;
 mod principal;
 pub mod scram;
 pub(crate) mod strict;

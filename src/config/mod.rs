@@ -1,8 +1,9 @@
 //! The configuration of a node: its keys, where each value came from, and what is wrong with it.
 //!
-//! [`keys`] (with [`listener`] for the tables of `[[listeners]]` and [`token_issuer`] for those of `[[auth.jwt]]`) is the
-//! one definition: the [`Config`] tree, its defaults, units, ranges and the reference page come from it. [`load`] lays a
-//! TOML file, the environment and flags over the defaults and reports every problem at once. Nothing here opens a socket, touches a data directory or watches a file.
+//! [`keys`] (with [`listener`] for the tables of `[[listeners]]` and [`token_issuer`] for those of `[[auth.jwt]]`) is
+//! the one definition: the [`Config`] tree, its defaults, units, ranges and the reference page come from it. [`load`]
+//! lays a TOML file, the environment and flags over the defaults and reports every problem at once. Nothing here opens
+//! a socket, touches a data directory or watches a file.
 
 mod auth_rules;
 pub mod bounds;
@@ -19,8 +20,8 @@ mod setting;
 mod token_issuer;
 
 pub use keys::{
-    AuthConfig, ClusterConfig, Config, DiskConfig, HttpConfig, LogConfig, MqttConfig, NodeConfig,
-    RaftConfig, RuntimeConfig, ShutdownConfig, StoreConfig, keys,
+    AuditConfig, AuthConfig, ClusterConfig, Config, DiskConfig, HttpConfig, LogConfig, MqttConfig,
+    NodeConfig, RaftConfig, RuntimeConfig, ShutdownConfig, StoreConfig, keys,
 };
 pub use listener::{DEFAULT_LISTENER, Listener};
 pub use load::{Flag, Loaded, Sources, load};

@@ -12,11 +12,11 @@ use tokio::time::Instant;
 
 use super::context::Context;
 use super::end::Ended;
-use super::handshake::report_denial;
-use super::options::Extended;
+use super::login_report;
 use crate::auth::{Client, Denial, ENTROPY_BYTES, Exchange, Later, Principal, Step};
 use crate::base::time::wall_now;
 use crate::codec::{Auth, ReasonCode, encode};
+use crate::telemetry::audit::Kind;
 use crate::telemetry::labels::DisconnectReason;
 
 /// How often the wall clock is looked at for an expiry that is further away: it may have been set meanwhile.
@@ -56,15 +56,15 @@ impl Authentication {
         context: &mut Context,
         auth: &Auth<'_>,
     ) -> Result<(), Ended> {
-        let Some(extended) = context.options.extended.clone() else {
+        let Some(method) = &context.options.authentication_method else {
             // No extended authentication was agreed on [MQTT-4.12.0-7].
             return Err(Ended::protocol("AUTH without an authentication method"));
         };
-        if auth.method != &*extended.method {
+        if auth.method != &**method {
             return Err(Ended::protocol("AUTH names another method than CONNECT"));
         }
         let mut under_way = match (auth.reason, self.under_way.take()) {
-            (ReasonCode::ReAuthenticate, None) => begin(context, &extended)?,
+            (ReasonCode::ReAuthenticate, None) => begin(context, auth.method)?,
             (ReasonCode::ContinueAuthentication, Some(under_way)) if under_way.later.is_none() => {
                 under_way
             }
@@ -80,14 +80,10 @@ impl Authentication {
         mut under_way: Box<Reauthentication>,
         step: Step,
     ) -> Result<(), Ended> {
-        let Some(extended) = context.options.extended.clone() else {
-            return Ok(());
-        };
-        let method = &*extended.method;
         match step {
             Step::Continue(data) => {
                 self.under_way = Some(under_way);
-                send_auth(context, ReasonCode::ContinueAuthentication, method, &data)
+                send_auth(context, ReasonCode::ContinueAuthentication, &data)
             }
             Step::Pending(later) => {
                 under_way.later = Some(wait_for(context, later));
@@ -100,10 +96,12 @@ impl Authentication {
             }
             Step::Success { principal, data } => {
                 self.expiry_check = next_expiry_check(&principal, Instant::now());
+                let client = context.options.origin.client(&context.options.client_id);
+                login_report::accepted(Kind::Reauthentication, &client, &principal);
                 context.options.principal = Arc::new(*principal);
-                send_auth(context, ReasonCode::Success, method, &data)
+                send_auth(context, ReasonCode::Success, &data)
             }
-            Step::Refused(denial) => Err(refused(context, &extended, &denial)),
+            Step::Refused(denial) => Err(refused(context, &denial)),
         }
     }
 
@@ -170,18 +168,18 @@ fn wait_for(context: &Context, later: Later<Step>) -> Arc<Mutex<Option<Step>>> {
     found
 }
 
-fn begin(context: &Context, extended: &Extended) -> Result<Box<Reauthentication>, Ended> {
+fn begin(context: &Context, method: &str) -> Result<Box<Reauthentication>, Ended> {
     let mut entropy = [0; ENTROPY_BYTES];
     if getrandom::fill(&mut entropy).is_err() {
         let text = "this node has no random numbers";
         return Err(Ended::not_authenticated(ReasonCode::UnspecifiedError, text));
     }
-    let origin = &extended.origin;
+    let origin = &context.options.origin;
     let client = Client {
         entropy,
         ..origin.client(&context.options.client_id)
     };
-    let Some(exchange) = origin.chain.begin(&extended.method, &client) else {
+    let Some(exchange) = origin.chain.begin(method, &client) else {
         return Err(Ended::protocol("AUTH names a method that is not known"));
     };
     let timeout = Duration::from_secs(context.broker.settings.mqtt.connect_timeout_s.into());
@@ -192,18 +190,15 @@ fn begin(context: &Context, extended: &Extended) -> Result<Box<Reauthentication>
     }))
 }
 
-fn refused(context: &Context, extended: &Extended, denial: &Denial) -> Ended {
-    let client = extended.origin.client(&context.options.client_id);
-    report_denial(&context.broker, &client, denial);
+fn refused(context: &Context, denial: &Denial) -> Ended {
+    let client = context.options.origin.client(&context.options.client_id);
+    login_report::denied(Kind::Reauthentication, &context.broker, &client, denial);
     Ended::not_authenticated(denial.reason, denial.text)
 }
 
-fn send_auth(
-    context: &mut Context,
-    reason: ReasonCode,
-    method: &str,
-    data: &[u8],
-) -> Result<(), Ended> {
+fn send_auth(context: &mut Context, reason: ReasonCode, data: &[u8]) -> Result<(), Ended> {
+    let method = context.options.authentication_method.as_deref();
+    let method = method.unwrap_or_default();
     let data = Some(data).filter(|data| !data.is_empty());
     let packet = Auth::new(reason, method, data);
     let (version, limits) = (context.options.version, context.options.limits);

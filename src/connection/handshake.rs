@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use super::broker::Broker;
 use super::end::Ended;
+use super::login_report;
 use super::opening::{Login, Opening, limits};
-use super::options::Extended;
 use super::origin::Origin;
 use super::refusal::{NO_QUORUM, Refusal, version_of};
 use super::socket::{read_some, write_all};
@@ -20,6 +20,7 @@ use crate::codec::{
     encode, frame,
 };
 use crate::mailbox::memory::Charge;
+use crate::telemetry::audit::Kind;
 use crate::telemetry::labels::DisconnectReason;
 use crate::transport::{Accepted, Stream};
 
@@ -102,19 +103,23 @@ async fn authenticate(
         ..origin.client(connect.client_id)
     };
     let deny = |denial: &Denial| {
-        report_denial(broker, &client, denial);
+        login_report::denied(Kind::LogIn, broker, &client, denial);
         Refusal::not_authenticated(limits, connect.version, denial)
+    };
+    let accept = |login: Login| {
+        login_report::accepted(Kind::LogIn, &client, &login.principal);
+        login
     };
     let Some(method) = connect.authentication_method else {
         let judged = origin.chain.judge(&client).await;
-        return match judged {
-            Ok(principal) => Ok(Login {
-                principal,
-                extended: None,
-                data: Vec::new(),
-            }),
-            Err(denial) => Err(deny(&denial)),
+        let login = |principal| Login {
+            principal,
+            origin: origin.clone(),
+            method: None,
+            data: Vec::new(),
         };
+        let judged = judged.map(login);
+        return judged.map(accept).map_err(|denial| deny(&denial));
     };
     let mut entropy = [0; ENTROPY_BYTES];
     if getrandom::fill(&mut entropy).is_err() {
@@ -140,19 +145,11 @@ async fn authenticate(
     };
     let data = connect.authentication_data.map(<[u8]>::to_vec);
     match dialogue.run(exchange, data).await {
-        Ok(login) => Ok(login),
+        Ok(login) => Ok(accept(login)),
         Err(Failed::Closed(ended)) => Err(Refusal::silent(ended)),
         Err(Failed::Refused(reason, text)) => Err(refuse(reason, text)),
         Err(Failed::NotAuthenticated(denial)) => Err(deny(&denial)),
     }
-}
-
-/// Tells the operator, and nobody else, why a client is refused.
-pub(super) fn report_denial(broker: &Broker, client: &Client<'_>, denial: &Denial) {
-    broker.metrics.logins_refused.increment();
-    let (address, listener) = (client.address.map(tracing::field::display), client.listener);
-    let (client_id, user_name) = (client.client_id, client.user_name);
-    tracing::info!(client_id, user_name, address, listener, reason = %denial.detail, "not authenticated");
 }
 
 /// Why an authentication has failed.
@@ -195,13 +192,10 @@ impl Dialogue<'_> {
                     exchange.step(answer.as_deref())
                 }
                 Step::Success { principal, data } => {
-                    let extended = Extended {
-                        method: self.method.into(),
-                        origin: self.origin.clone(),
-                    };
                     return Ok(Login {
                         principal: Arc::new(*principal),
-                        extended: Some(Box::new(extended)),
+                        origin: self.origin.clone(),
+                        method: Some(self.method.into()),
                         data,
                     });
                 }

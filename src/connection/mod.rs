@@ -24,6 +24,7 @@ mod input;
 mod linger;
 pub(crate) mod listener;
 mod liveness;
+mod login_report;
 pub(crate) mod memory_guard;
 mod opening;
 mod options;

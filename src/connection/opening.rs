@@ -7,7 +7,8 @@ use bytes::Bytes;
 
 use super::broker::Broker;
 use super::coordinator::Connection;
-use super::options::{ConnectionOptions, Extended, Opened};
+use super::options::{ConnectionOptions, Opened};
+use super::origin::Origin;
 use super::refusal::{DISK_LOW, NO_QUORUM, Refusal};
 use crate::auth::Principal;
 use crate::base::proto::command::{self, command::Kind};
@@ -30,8 +31,10 @@ const OPENING: RequestId = 0;
 /// An authentication that has succeeded before the CONNACK.
 pub(super) struct Login {
     pub(super) principal: Arc<Principal>,
-    /// How, if with extended authentication.
-    pub(super) extended: Option<Box<Extended>>,
+    /// Where the client comes from.
+    pub(super) origin: Arc<Origin>,
+    /// The Authentication Method that it has used.
+    pub(super) method: Option<Box<str>>,
     /// The mechanism's last data, for the CONNACK.
     pub(super) data: Vec<u8>,
 }
@@ -143,6 +146,7 @@ impl Opening {
             receive_maximum: opening.receive_maximum.min(config.max_inflight).into(),
             bounds: Some(bounds(config)),
             max_sessions: config.max_sessions,
+            principal: None,
         };
         let services = &broker.services;
         // Registered first, so that a take-over that follows at once finds the connection.
@@ -208,7 +212,8 @@ impl Opening {
                 client_id,
                 limits,
                 principal: login.principal,
-                extended: login.extended,
+                authentication_method: login.method,
+                origin: login.origin,
                 keep_alive: match config.max_keep_alive_s {
                     0 => connect.keep_alive,
                     max if connect.keep_alive == 0 || connect.keep_alive > max => max,
@@ -296,7 +301,7 @@ impl Opening {
             server_keep_alive: (options.keep_alive != self.requested_keep_alive)
                 .then_some(options.keep_alive),
             response_information: self.response_information.as_deref(),
-            authentication_method: options.extended.as_ref().map(|extended| &*extended.method),
+            authentication_method: options.authentication_method.as_deref(),
             authentication_data: Some(&*self.authentication_data).filter(|data| !data.is_empty()),
             ..ConnAckProperties::default()
         };

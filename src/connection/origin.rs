@@ -31,3 +31,15 @@ impl Origin {
         }
     }
 }
+
+#[cfg(test)]
+impl Origin {
+    /// A listener that lets everybody in.
+    pub(super) fn for_tests() -> Arc<Origin> {
+        Arc::new(Origin {
+            peer: Peer::default(),
+            listener: Arc::default(),
+            chain: Arc::default(),
+        })
+    }
+}

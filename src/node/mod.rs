@@ -30,6 +30,7 @@ use crate::base::ids::NodeId;
 use crate::config::{Config, Transport};
 use crate::connection::broker::{Broker, Chains, Services, Settings};
 use crate::connection::{listener, memory_guard, sys};
+use crate::forward::directory::Directory;
 use crate::forward::hand_over::HandOvers;
 use crate::forward::outbox::Outboxes;
 use crate::http::{self, Hosts};
@@ -43,12 +44,13 @@ use crate::replica::reader::Reader;
 use crate::replica::sequencer::Due;
 use crate::router::Router;
 use crate::storage::{self, DataDir};
+use crate::telemetry::audit;
 use crate::telemetry::metrics::Metrics;
 use crate::transport::Listening;
 use cluster::ClusterTasks;
 use disk::{DiskGuard, Level};
 use listen::bind;
-use process::{on, raise_descriptor_limit, signalled, threads};
+use process::{on, on_hang_up, raise_descriptor_limit, signalled, threads};
 use shutdown::Node;
 use state_hash::StateComparison;
 use status::NodeStatus;
@@ -74,6 +76,7 @@ pub fn run(config: Config) -> Result<(), RunError> {
             space = node.disk_full() => Some(space),
         };
         node.shutdown().await;
+        audit::flush();
         full.map_or(Ok(()), |space| Err(RunError::DiskFull(space.free_bytes)))
     });
     clients.shutdown_timeout(Duration::from_secs(1));
@@ -180,9 +183,10 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     let (chains, background) = authentication::chains(&config).map_err(RunError::Users)?;
     authentication::announce(&config.auth);
     check_disk(&config)?;
+    let metrics = Arc::new(Metrics::default());
+    start_audit(&config, metrics.clone())?;
     // Listeners first: a port in use is found before anything is written.
     let listeners = Listeners::open(&config, replication).await?;
-    let metrics = Arc::new(Metrics::default());
     let replica = Replica::start(&config, metrics.clone(), replication).await?;
     let raft = replica.raft.clone();
     let reader = Arc::new(Reader::default());
@@ -249,6 +253,18 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     Ok(Node::new(broker, raft, drain, stop_http, disk_full))
 }
 
+fn start_audit(config: &Config, metrics: Arc<Metrics>) -> Result<(), RunError> {
+    let Some(path) = &config.audit.file else {
+        return Ok(());
+    };
+    audit::start(config.node.id, &config.audit, metrics).map_err(|error| RunError::Audit {
+        path: path.clone(),
+        error,
+    })?;
+    on_hang_up(audit::reopen);
+    Ok(())
+}
+
 /// A node whose disk is full can't start: RocksDB would have to write before anything could be removed.
 fn check_disk(config: &Config) -> Result<(), RunError> {
     let path = &config.node.data_dir;
@@ -269,6 +285,12 @@ fn new_broker(
     metrics: Arc<Metrics>,
 ) -> Arc<Broker> {
     let services = Services {
+        directory: Directory::new(
+            NodeId(config.node.id),
+            replica.proposer.clone(),
+            replica.view.clone(),
+            replica.outboxes.clone(),
+        ),
         proposer: replica.proposer.clone(),
         reader,
         router: replica.router.clone(),

@@ -5,6 +5,7 @@
 //! uses [`exit`] and [`output`], so that both executables speak alike.
 
 mod bench;
+mod certificates;
 mod check;
 mod client;
 mod cluster;
@@ -54,6 +55,8 @@ enum Command {
     Serve(serve::Serve),
     /// Check a configuration and report every problem with its line.
     Check(check::Check),
+    /// Make a small CA, and certificates of nodes and clients.
+    Certificates(certificates::Certificates),
     /// Make a line of auth.scram_file from a password.
     Password(password::Password),
     /// Use the replicated state store.
@@ -101,6 +104,7 @@ fn run(cli: Cli) -> Outcome {
     match cli.command {
         Command::Serve(serve) => serve::run(serve),
         Command::Check(check) => check::run(check, cli.output),
+        Command::Certificates(arguments) => certificates::run(arguments),
         Command::Password(arguments) => password::run(&arguments),
         Command::Kv(kv) => block_on(kv::run(kv, cli.output)),
         Command::Cluster(cluster) => block_on(cluster::run(cluster, cli.output)),

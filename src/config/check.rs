@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::auth_rules;
 use super::finding::Finding;
 use super::keys::Config;
+use super::listener::DEFAULT_LISTENER;
 use super::listener_rules;
 use super::setting::Address;
 
@@ -190,14 +191,16 @@ fn listeners(config: &Config, found: &mut Vec<Finding>) {
         );
     }
     let own = config.listeners();
-    let key = match config.listeners.is_empty() {
-        true => "mqtt.listen",
-        false => "listeners",
-    };
     let mut taken: Vec<(&'static str, &Address)> = Vec::new();
     let all = own
         .iter()
-        .filter_map(|listener| Some((key, listener.address.tcp()?)))
+        .filter_map(|listener| {
+            let key = match listener.name == DEFAULT_LISTENER {
+                true => "mqtt.listen",
+                false => "listeners",
+            };
+            Some((key, listener.address.tcp()?))
+        })
         .chain([("cluster.listen", &config.cluster.listen)])
         .chain(config.http.listen.iter().map(|a| ("http.listen", a)));
     for (key, address) in all {

@@ -128,8 +128,8 @@ macro_rules! config {
 fn listeners_key() -> Key {
     Key {
         name: "listeners",
-        doc: " Where clients connect, one table for each place. Used instead of `mqtt.listen`. In the environment and on\n \
-              the command line: a TOML list of inline tables.\n",
+        doc: " Where clients connect, one table for each place. Without any, `mqtt.listen` alone says it. In the\n environment \
+              and on the command line: a TOML list of inline tables.\n",
         unit: "",
         kind: <Vec<Listener> as Setting>::KIND,
         range: None,
@@ -197,7 +197,8 @@ config! {
 
     /// The port for MQTT 5, 3.1.1 and 3.1 clients.
     mqtt: MqttConfig {
-        /// Where clients connect, unless there are `[[listeners]]`.
+        /// Where clients connect over TCP, with the defaults of a listener. With `[[listeners]]` the default is
+        /// nowhere.
         listen: Vec<Address> = vec![loopback(1883)], "";
         /// Largest packet that is read; announced in CONNACK. A larger one ends the connection with reason 0x95.
         max_packet_size_bytes: u32 = bounds::DEFAULT_MAX_PACKET_BYTES, "bytes", 128..=bounds::LARGEST_PACKET_BYTES;
@@ -420,13 +421,14 @@ config! {
 }
 
 impl Config {
-    /// Where clients connect: the configured listeners, or one for each address of `mqtt.listen`.
+    /// Where clients connect: a listener for each address of `mqtt.listen`, and the configured listeners.
     pub fn listeners(&self) -> Vec<Listener> {
-        if !self.listeners.is_empty() {
-            return self.listeners.clone();
-        }
-        let addresses = self.mqtt.listen.iter();
-        addresses.cloned().map(Listener::of_address).collect()
+        let addresses = self.mqtt.listen.iter().cloned();
+        let listeners = self.listeners.iter().cloned();
+        addresses
+            .map(Listener::of_address)
+            .chain(listeners)
+            .collect()
     }
 
     /// Whether this node is a cluster of its own.

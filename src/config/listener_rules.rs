@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::finding::Finding;
-use super::listener::Listener;
-use super::setting::{AuthenticationMethod, ClientCertificates, Transport};
+use super::listener::{DEFAULT_LISTENER, Listener};
+use super::setting::{AuthenticationMethod, ClientCertificates};
 
 /// Every broken rule.
 pub(super) fn findings(listeners: &[Listener]) -> Vec<Finding> {
@@ -25,8 +25,9 @@ pub(super) fn findings(listeners: &[Listener]) -> Vec<Finding> {
                 "1 to 64 letters, digits, dots, dashes or underscores",
             );
         }
-        if !names.insert(&listener.name) {
-            add("another one has the same name", "each has its own name");
+        if !names.insert(&listener.name) || listener.name == DEFAULT_LISTENER {
+            let hint = "each has its own name, and \"default\" is that of mqtt.listen";
+            add("another one has the same name", hint);
         }
         if let Some(path) = listener.address.path()
             && !paths.insert(path)
@@ -35,10 +36,6 @@ pub(super) fn findings(listeners: &[Listener]) -> Vec<Finding> {
                 "another one has the same address",
                 "each has a socket of its own",
             );
-        }
-        if listener.transport != Transport::Tcp || listener.proxy_protocol {
-            let hint = "transport = \"tcp\", without proxy_protocol";
-            add("this version carries MQTT over TCP alone", hint);
         }
         tls(listener, &mut add);
         websocket(listener, &mut add);

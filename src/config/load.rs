@@ -287,11 +287,8 @@ impl Loader {
     }
 
     fn finish(mut self) -> Result<Loaded, Problems> {
-        let listen = self.origins["mqtt.listen"].clone();
-        if !self.config.listeners.is_empty() && listen != Origin::Default {
-            let message = "is not used beside [[listeners]]".to_owned();
-            let hint = Some("remove it, or make it one of the listeners".into());
-            self.problem(listen, "mqtt.listen", message, hint);
+        if !self.config.listeners.is_empty() && self.origins["mqtt.listen"] == Origin::Default {
+            self.config.mqtt.listen.clear();
         }
         for finding in check::findings(&self.config) {
             let origin = finding

@@ -200,7 +200,6 @@ impl Context {
                 keep_alive: 0,
                 session_expiry: 0,
                 principal: crate::auth::Principal::anonymous(),
-                authentication_method: None,
                 origin: super::origin::Origin::for_tests(),
             },
             session: SessionId(1),

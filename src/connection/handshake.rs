@@ -75,7 +75,7 @@ pub(super) async fn open(
 }
 
 /// Charges what is held of a client's handshake. Returns whether there is room for it.
-fn has_room(broker: &Broker, charge: &mut Charge, held: usize) -> bool {
+pub(super) fn has_room(broker: &Broker, charge: &mut Charge, held: usize) -> bool {
     charge.set(held);
     let settings = &broker.settings;
     let is_small = charge.bytes() == 0;
@@ -96,7 +96,7 @@ async fn authenticate(
     if !broker.state.accepts_clients() {
         return Err(refuse(ReasonCode::ServerUnavailable, NO_QUORUM));
     }
-    let origin = broker.origin(accepted);
+    let origin = broker.origin(accepted, connect.authentication_method);
     let client = Client {
         user_name: connect.username,
         password: connect.password,
@@ -115,7 +115,6 @@ async fn authenticate(
         let login = |principal| Login {
             principal,
             origin: origin.clone(),
-            method: None,
             data: Vec::new(),
         };
         let judged = judged.map(login);
@@ -195,7 +194,6 @@ impl Dialogue<'_> {
                     return Ok(Login {
                         principal: Arc::new(*principal),
                         origin: self.origin.clone(),
-                        method: Some(self.method.into()),
                         data,
                     });
                 }
@@ -292,7 +290,7 @@ mod tests {
         let (stream, _) = accepted.expect("it connects");
         client.write_all(sent).await.expect("it is open");
         let mut charge = Charge::new(&broker.settings.handshake_memory, 0);
-        let established = Incoming::of_tcp(stream).establish().await;
+        let established = Incoming::of_tcp(stream).establish(|_| true).await;
         let mut accepted = established.expect("there is no handshake");
         let opened = open(broker, &mut accepted, &mut Vec::new(), &mut charge).await;
         opened.err().expect("this node has no quorum").ended.cause

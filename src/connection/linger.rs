@@ -44,7 +44,11 @@ pub(super) async fn write_output(stream: &mut Stream, output: &mut OutputBuffers
 }
 
 /// Tells the client that nothing more comes.
-pub(super) fn end_stream(stream: &mut Stream) {
+pub(super) async fn end_stream(stream: &mut Stream) {
+    stream.close();
+    if stream.is_unsent() {
+        let _ = tokio::time::timeout(LAST_PACKETS_TIMEOUT, flush(stream)).await;
+    }
     stream.shutdown();
 }
 
@@ -96,7 +100,7 @@ mod tests {
         let mut stream = Stream::of_tcp(stream);
         stream.readable().await.expect("it sends");
         write_last(&mut stream, b"reason").await;
-        end_stream(&mut stream);
+        end_stream(&mut stream).await;
         linger(&mut stream).await;
         drop(stream);
         assert_eq!(client.await.expect("no panic"), b"reason");

@@ -130,7 +130,7 @@ fn refuse(
         {
             let refusal = Refusal::no_room(version_of(&bytes), cause, text);
             write_last(&mut stream, &refusal.packet).await;
-            end_stream(&mut stream);
+            end_stream(&mut stream).await;
             linger(&mut stream).await;
         }
         places.refused.fetch_sub(1, Ordering::Relaxed);
@@ -139,7 +139,7 @@ fn refuse(
 
 /// The beginning of a client's CONNECT; `None` when it sends something else.
 async fn beginning(incoming: Incoming) -> Option<(Stream, Vec<u8>)> {
-    let mut stream = incoming.establish().await.ok()?.stream;
+    let mut stream = incoming.establish(|_| true).await.ok()?.stream;
     let mut bytes = Vec::new();
     while bytes.len() < VERSION_BYTES {
         read_some(&mut stream, &mut bytes).await.ok()?;

@@ -8,13 +8,15 @@
 //! * [`subscribing`] handles SUBSCRIBE and UNSUBSCRIBE, and reads retained messages for new subscriptions;
 //! * [`outbound`] sends messages to the client, and [`acknowledgements`] gathers what the log must know of them;
 //! * [`store_requests`] handles requests to the state store, their answers, and notifications;
-//! * [`authentication`] handles re-authentication, and ends the connection when the proof of its identity expires.
+//! * [`authentication`] handles re-authentication, and ends the connection when the proof of its identity
+//!   expires, or its certificate is [`certified`] no more.
 //!
 //! A part gets its surroundings as a [`context::Context`]. What all connections share is the [`broker::Broker`].
 
 mod acknowledgements;
 mod authentication;
 pub(crate) mod broker;
+pub(crate) mod certified;
 mod context;
 mod coordinator;
 mod drain_timeout;

@@ -33,8 +33,6 @@ pub(super) struct Login {
     pub(super) principal: Arc<Principal>,
     /// Where the client comes from.
     pub(super) origin: Arc<Origin>,
-    /// The Authentication Method that it has used.
-    pub(super) method: Option<Box<str>>,
     /// The mechanism's last data, for the CONNACK.
     pub(super) data: Vec<u8>,
 }
@@ -212,7 +210,6 @@ impl Opening {
                 client_id,
                 limits,
                 principal: login.principal,
-                authentication_method: login.method,
                 origin: login.origin,
                 keep_alive: match config.max_keep_alive_s {
                     0 => connect.keep_alive,
@@ -301,7 +298,7 @@ impl Opening {
             server_keep_alive: (options.keep_alive != self.requested_keep_alive)
                 .then_some(options.keep_alive),
             response_information: self.response_information.as_deref(),
-            authentication_method: options.authentication_method.as_deref(),
+            authentication_method: options.origin.method.as_deref(),
             authentication_data: Some(&*self.authentication_data).filter(|data| !data.is_empty()),
             ..ConnAckProperties::default()
         };

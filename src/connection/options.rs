@@ -20,9 +20,6 @@ pub(super) struct ConnectionOptions {
     pub(super) session_expiry: u32,
     /// Who the client has proved to be.
     pub(super) principal: Arc<Principal>,
-    /// The Authentication Method that its CONNECT named, if any, and that every AUTH must name `[MQTT-4.12.0-5]`
-    /// `[MQTT-4.12.1-1]`.
-    pub(super) authentication_method: Option<Box<str>>,
     /// Where it comes from, and what is asked of it there.
     pub(super) origin: Arc<Origin>,
 }

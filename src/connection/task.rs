@@ -81,7 +81,7 @@ async fn refuse(broker: &Broker, refused: Box<Refused>) {
         return;
     };
     write_last(&mut stream, &refusal.packet).await;
-    end_stream(&mut stream);
+    end_stream(&mut stream).await;
     report_end(broker, &refusal.ended, &peer, "");
     if !refusal.packet.is_empty() {
         linger(&mut stream).await;
@@ -106,7 +106,8 @@ async fn begin(broker: &Arc<Broker>, incoming: Incoming) -> Result<Box<Task>, Bo
             refusal,
         })
     };
-    let mut accepted = match timeout_at(deadline, incoming.establish()).await {
+    let has_room = |held| handshake::has_room(broker, &mut charge, held);
+    let mut accepted = match timeout_at(deadline, incoming.establish(has_room)).await {
         Ok(Ok(accepted)) => accepted,
         Ok(Err(error)) => return Err(refused(None, peer, not_established(&error))),
         Err(_) => return Err(refused(None, peer, too_late())),
@@ -143,8 +144,14 @@ async fn begin(broker: &Arc<Broker>, incoming: Incoming) -> Result<Box<Task>, Bo
 
 /// Why a connection that never came to MQTT has ended.
 fn not_established(error: &EstablishError) -> Refusal {
+    use DisconnectReason::{NodeMemory, Transport};
+    tracing::debug!(%error, "a connection never came to MQTT");
     Refusal::silent(match error {
         EstablishError::Network => Ended::network(),
+        EstablishError::NoRoom => Ended::close(NodeMemory, "the server is short of memory"),
+        EstablishError::Proxy(_) => Ended::close(Transport, "the PROXY header is not right"),
+        EstablishError::Tls(_) => Ended::close(Transport, "TLS was not agreed on"),
+        EstablishError::Upgrade(_) => Ended::close(Transport, "WebSocket was not agreed on"),
     })
 }
 
@@ -206,7 +213,7 @@ impl Task {
         if broker.state.is_serving() {
             let _ = tokio::time::timeout(limits::END_COMMIT_TIMEOUT, is_known).await;
         }
-        end_stream(&mut self.stream);
+        end_stream(&mut self.stream).await;
         report_end(&broker, &ended, &self.peer, &client_id);
         if ended.reason.is_some() && !broker.state.is_draining() {
             linger(&mut self.stream).await;

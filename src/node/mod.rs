@@ -1,6 +1,7 @@
 //! A node: every room put together, from the data directory to the listeners, and taken apart again in order.
 
 pub mod authentication;
+pub mod certificates;
 mod clocks;
 mod cluster;
 mod contact;
@@ -46,7 +47,7 @@ use crate::router::Router;
 use crate::storage::{self, DataDir};
 use crate::telemetry::audit;
 use crate::telemetry::metrics::Metrics;
-use crate::transport::Listening;
+use crate::transport::{self, Listening};
 use cluster::ClusterTasks;
 use disk::{DiskGuard, Level};
 use listen::bind;
@@ -97,13 +98,17 @@ struct Listeners {
 }
 
 impl Listeners {
-    async fn open(config: &Config, replication: &Handle) -> Result<Listeners, RunError> {
+    async fn open(
+        config: &Config,
+        metrics: &Arc<Metrics>,
+        replication: &Handle,
+    ) -> Result<Listeners, RunError> {
         let address = config.cluster.listen.clone();
         let cluster = on(replication, async move {
             bind("cluster.listen", &address).await
         });
         let cluster = cluster.await?;
-        let mqtt = listen::open(config).await?;
+        let mqtt = listen::open(config, metrics).await?;
         let http = match &config.http.listen {
             Some(address) => Some(bind("http.listen", address).await?),
             None => None,
@@ -186,7 +191,7 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     let metrics = Arc::new(Metrics::default());
     start_audit(&config, metrics.clone())?;
     // Listeners first: a port in use is found before anything is written.
-    let listeners = Listeners::open(&config, replication).await?;
+    let listeners = Listeners::open(&config, &metrics, replication).await?;
     let replica = Replica::start(&config, metrics.clone(), replication).await?;
     let raft = replica.raft.clone();
     let reader = Arc::new(Reader::default());
@@ -237,6 +242,17 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     let stop_http = listeners
         .http
         .map(|listener| serve_http(listener, &config, status, &broker));
+    let tls = listeners
+        .mqtt
+        .iter()
+        .filter_map(|listening| listening.listener().tls.clone());
+    let certified = broker.certified.clone();
+    let changed = move || certified.judge_again();
+    tokio::spawn(transport::tls::watch(
+        tls.collect(),
+        broker.metrics.clone(),
+        changed,
+    ));
     for mqtt_listener in listeners.mqtt {
         tokio::spawn(listener::run(mqtt_listener, broker.clone()));
     }

@@ -72,6 +72,16 @@ labels! {
         Error = "error",
     }
 
+    /// How a TLS handshake ended.
+    TlsHandshake = "result" {
+        /// Both sides have proved who they are.
+        Full = "full",
+        /// A session of before goes on.
+        Resumed = "resumed",
+        /// The client went away or was refused.
+        Failed = "failed",
+    }
+
     /// A bounded queue.
     Queue = "queue" {
         /// Commands waiting to be proposed.
@@ -122,6 +132,8 @@ labels! {
         PacketTooLarge = "packet_too_large",
         /// No CONNECT in time.
         ConnectTimeout = "connect_timeout",
+        /// TLS, WebSocket or the PROXY header was not as it should be.
+        Transport = "transport",
         /// The client did not prove who it is, at its CONNECT or later.
         NotAuthenticated = "not_authenticated",
         /// CONNECT was refused.

@@ -10,7 +10,8 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use super::cells::{By, Cell, Counter, Gauge, Grouped, Labels, Latency};
-use super::labels::{DisconnectReason, DropReason, Outcome, Qos, Queue, Verb};
+use super::expiries::Expiries;
+use super::labels::{DisconnectReason, DropReason, Outcome, Qos, Queue, TlsHandshake, Verb};
 
 /// Media type of [`Metrics::render`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -127,6 +128,14 @@ metrics! {
     connections: Gauge;
     /// Connections accepted since the start.
     connections_opened: Counter;
+    /// TLS handshakes of clients, by how they ended.
+    tls_handshakes: By<TlsHandshake, Counter>;
+    /// Times that changed files of certificates were read and used.
+    certificates_loaded: Counter;
+    /// Times that they could not be used: those that were read before stay in use, and the log says why.
+    certificates_failed: Counter;
+    /// Seconds until the first certificate of a file expires, negative when it has. A day is time to act.
+    certificate_expiry_seconds: Expiries;
     /// Memory that is kept for clients, in bytes; `runtime.client_memory_bytes` bounds it.
     client_memory_bytes: Gauge;
     /// Connections that ended, by the reason that is also in the log.

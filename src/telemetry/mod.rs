@@ -4,6 +4,7 @@
 
 pub mod audit;
 pub mod cells;
+pub mod expiries;
 pub mod labels;
 pub mod log;
 pub mod metrics;

@@ -11,7 +11,9 @@ use tokio::net::{TcpListener, UnixListener};
 use super::incoming::Incoming;
 use super::peer::Peer;
 use super::socket::Socket;
+use super::tls::{Files, ServerTls, TlsError};
 use crate::config::{self, Address, FileMode, ListenAddress};
+use crate::telemetry::metrics::Metrics;
 
 /// Connections that wait to be accepted. Fleets that connect again arrive all at once; the kernel caps this at
 /// net.core.somaxconn.
@@ -22,6 +24,9 @@ const BACKLOG: i32 = 16_384;
 pub(crate) struct Listener {
     /// What the operator configured.
     pub(crate) config: config::Listener,
+    /// What it offers, if it is TLS.
+    pub(crate) tls: Option<Arc<ServerTls>>,
+    pub(super) metrics: Arc<Metrics>,
 }
 
 /// Why a listener could not be opened.
@@ -30,6 +35,9 @@ pub(crate) enum OpenError {
     /// The system does not let it listen there.
     #[error(transparent)]
     Io(#[from] io::Error),
+    /// The files of TLS can't be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// Another process listens on the Unix socket.
     #[error("another process listens there")]
     InUse,
@@ -67,7 +75,11 @@ impl Listening {
     ///
     /// # Errors
     /// It can't be opened.
-    pub(crate) async fn open(config: config::Listener) -> Result<Listening, OpenError> {
+    pub(crate) async fn open(
+        config: config::Listener,
+        metrics: Arc<Metrics>,
+    ) -> Result<Listening, OpenError> {
+        let tls = tls_of(&config)?;
         let socket = match &config.address {
             ListenAddress::Tcp(address) => ListeningSocket::Tcp(listen(address).await?),
             ListenAddress::Unix(path) => {
@@ -77,7 +89,11 @@ impl Listening {
         };
         Ok(Listening {
             socket,
-            listener: Arc::new(Listener { config }),
+            listener: Arc::new(Listener {
+                config,
+                tls,
+                metrics,
+            }),
         })
     }
 
@@ -104,6 +120,21 @@ impl Listening {
             listener: self.listener.clone(),
         })
     }
+}
+
+/// What a listener offers over TLS, if it does.
+///
+/// # Errors
+/// Its files can't be used.
+pub(crate) fn tls_of(config: &config::Listener) -> Result<Option<Arc<ServerTls>>, TlsError> {
+    if !config.transport.is_tls() {
+        return Ok(None);
+    }
+    let protocols: &[&str] = match config.transport.is_websocket() {
+        true => &["http/1.1"],
+        false => &["mqtt"],
+    };
+    ServerTls::load(Files::from(config), protocols).map(Some)
 }
 
 /// Listens on the first address of a name that can be listened on.
@@ -171,10 +202,12 @@ mod tests {
         let path = directory.path().join("socket");
         // What a process that was killed has left.
         drop(std::os::unix::net::UnixListener::bind(&path).expect("it can be bound"));
-        let listening = Listening::open(at(&path)).await.expect("it can be bound");
+        let listening = Listening::open(at(&path), Arc::default())
+            .await
+            .expect("it can be bound");
         let mode = std::fs::metadata(&path).expect("it is there").permissions();
         assert_eq!(mode.mode() & 0o777, 0o600);
-        let again = Listening::open(at(&path)).await;
+        let again = Listening::open(at(&path), Arc::default()).await;
         assert!(matches!(again, Err(OpenError::InUse)));
         let client = tokio::net::UnixStream::connect(&path);
         let (client, accepted) = tokio::join!(client, listening.accept());
@@ -183,7 +216,7 @@ mod tests {
         drop(listening);
         assert!(!path.exists());
         std::fs::write(&path, "data").expect("writable");
-        let file = Listening::open(at(&path)).await;
+        let file = Listening::open(at(&path), Arc::default()).await;
         assert!(matches!(file, Err(OpenError::NoSocket)));
     }
 }

@@ -8,12 +8,23 @@
 //! Invariant: plain TCP costs what a bare socket costs: one branch per read and write, no buffer, no copy.
 
 mod incoming;
+mod layered;
 mod listening;
 mod peer;
+mod proxy;
 mod socket;
 mod stream;
+pub(crate) mod tls;
+pub(crate) mod websocket;
+
+#[cfg(test)]
+mod tests;
 
 pub(crate) use incoming::{Accepted, EstablishError, Incoming};
-pub(crate) use listening::{Listener, Listening, listen};
+pub(crate) use listening::{Listener, Listening, listen, tls_of};
 pub(crate) use peer::Peer;
+#[cfg(test)]
+pub(crate) use peer::TlsPeer;
+#[cfg(test)]
+pub(crate) use socket::Socket;
 pub(crate) use stream::Stream;

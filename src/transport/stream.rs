@@ -5,6 +5,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::ReadBuf;
 
+use super::layered::Layered;
 use super::socket::Socket;
 
 /// The bytes of MQTT of one connection.
@@ -12,6 +13,8 @@ use super::socket::Socket;
 pub(crate) enum Stream {
     /// The socket's bytes are MQTT's.
     Plain(Socket),
+    /// They are inside of TLS or WebSocket, or both.
+    Layered(Box<Layered>),
 }
 
 impl Stream {
@@ -23,6 +26,7 @@ impl Stream {
     ) -> Poll<io::Result<()>> {
         match self {
             Stream::Plain(socket) => socket.poll_read(context, buffer),
+            Stream::Layered(layered) => layered.poll_read(context, buffer),
         }
     }
 
@@ -30,6 +34,7 @@ impl Stream {
     pub(crate) fn poll_write_ready(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Stream::Plain(socket) => socket.poll_write_ready(context),
+            Stream::Layered(layered) => layered.socket().poll_write_ready(context),
         }
     }
 
@@ -37,6 +42,7 @@ impl Stream {
     pub(crate) async fn readable(&mut self) -> io::Result<()> {
         match self {
             Stream::Plain(socket) => socket.readable().await,
+            Stream::Layered(layered) => layered.readable().await,
         }
     }
 
@@ -44,6 +50,7 @@ impl Stream {
     pub(crate) async fn writable(&mut self) -> io::Result<()> {
         match self {
             Stream::Plain(socket) => socket.writable().await,
+            Stream::Layered(layered) => layered.socket().writable().await,
         }
     }
 
@@ -51,6 +58,7 @@ impl Stream {
     pub(crate) fn try_read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Stream::Plain(socket) => socket.try_read(buffer),
+            Stream::Layered(layered) => layered.try_read(buffer),
         }
     }
 
@@ -58,6 +66,7 @@ impl Stream {
     pub(crate) fn read_now(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Stream::Plain(socket) => socket.read_now(buffer),
+            Stream::Layered(layered) => layered.read_now(buffer),
         }
     }
 
@@ -65,6 +74,7 @@ impl Stream {
     pub(crate) fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Stream::Plain(socket) => socket.try_write(bytes),
+            Stream::Layered(layered) => layered.try_write(&[IoSlice::new(bytes)]),
         }
     }
 
@@ -72,6 +82,7 @@ impl Stream {
     pub(crate) fn try_write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
             Stream::Plain(socket) => socket.try_write_vectored(slices),
+            Stream::Layered(layered) => layered.try_write(slices),
         }
     }
 
@@ -80,6 +91,7 @@ impl Stream {
     pub(crate) fn is_unsent(&self) -> bool {
         match self {
             Stream::Plain(_) => false,
+            Stream::Layered(layered) => layered.is_unsent(),
         }
     }
 
@@ -87,6 +99,7 @@ impl Stream {
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         match self {
             Stream::Plain(_) => Ok(()),
+            Stream::Layered(layered) => layered.flush(),
         }
     }
 
@@ -94,13 +107,23 @@ impl Stream {
     pub(crate) fn held_bytes(&self) -> usize {
         match self {
             Stream::Plain(_) => 0,
+            Stream::Layered(layered) => layered.held_bytes(),
         }
     }
 
-    /// Tells the other end that nothing more comes.
+    /// Says in each layer that nothing more comes: a close frame, a close_notify. They are sent as all else.
+    pub(crate) fn close(&mut self) {
+        match self {
+            Stream::Plain(_) => {}
+            Stream::Layered(layered) => layered.close(),
+        }
+    }
+
+    /// Closes this side's half of the socket.
     pub(crate) fn shutdown(&mut self) {
         match self {
             Stream::Plain(socket) => socket.shutdown_write(),
+            Stream::Layered(layered) => layered.socket().shutdown_write(),
         }
     }
 }

@@ -314,12 +314,12 @@ config! {
         /// Who makes tokens, one table `[[auth.jwt]]` for each, where a listener has the method `jwt`. In the
         /// environment and on the command line: a TOML list of inline tables.
         jwt: Vec<TokenIssuer> = Vec::new(), "";
-        /// URL of the service that judges clients where a listener has the method `http`. It gets a POST with `{"client_id",
-        /// "user_name", "password", "address", "listener", "certificate_name"}`, `password_base64` for a password that
-        /// is not UTF-8; what the client did not send is left out. It answers 200 and `{"result": "allow" | "deny" |
-        /// "ignore"}`, and with `allow` what it knows: `"name"` (if it is not the user name), `"groups": ["…"]`,
-        /// `"attributes": {"…": "…"}`, `"expires_at"` in seconds since 1970, when the connection ends. Over HTTPS; over
-        /// HTTP to this machine only.
+        /// URL of the service that judges clients where a listener has the method `http`. It gets a POST with
+        /// `{"client_id", "user_name", "password", "address", "listener", "certificate_name"}`, `password_base64` for a
+        /// password that is not UTF-8; what the client did not send is left out. It answers 200 and `{"result": "allow"
+        /// | "deny" | "ignore"}`, and with `allow` what it knows: `"name"` (if it is not the user name), `"groups":
+        /// ["…"]`, `"attributes": {"…": "…"}`, `"expires_at"` in seconds since 1970, when the connection ends. Over
+        /// HTTPS; over HTTP to this machine only.
         http_url: String = String::new(), "";
         /// PEM file of the CAs that may vouch for the service, instead of the system's.
         http_ca_file: Option<PathBuf> = None, "";
@@ -408,6 +408,13 @@ config! {
         level: LogLevel = LogLevel::Info, "";
         /// Lines for people or JSON objects for machines.
         format: LogFormat = LogFormat::Text, "";
+    }
+
+    /// The audit log: log-ins, refusals and administrative changes, one JSON object per line.
+    audit: AuditConfig {
+        /// File that lines are appended to, created with mode 0600. It is opened again on SIGHUP, for log rotation.
+        /// `-` is standard error. Empty: there is no audit log.
+        file: Option<PathBuf> = None, "";
     }
 
     /// The reserve on the disk of `node.data_dir`. While less is free, this node refuses what would be stored (reason

@@ -22,8 +22,8 @@ mod token_issuer;
 mod values;
 
 pub use keys::{
-    AuthConfig, ClusterConfig, Config, DiskConfig, HttpConfig, LogConfig, MqttConfig, NodeConfig,
-    RaftConfig, RuntimeConfig, ShutdownConfig, StoreConfig, keys,
+    AuditConfig, AuthConfig, ClusterConfig, Config, DiskConfig, HttpConfig, LogConfig, MqttConfig,
+    NodeConfig, RaftConfig, RuntimeConfig, ShutdownConfig, StoreConfig, keys,
 };
 pub use listener::{DEFAULT_LISTENER, Listener};
 pub use load::{Flag, Loaded, Sources, load};

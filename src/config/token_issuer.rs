@@ -81,8 +81,8 @@ issuer! {
     /// The algorithms that the issuer signs with, of `HS256`, `HS384`, `HS512`, `RS256`, `RS384`, `RS512`, `PS256`,
     /// `PS384`, `PS512`, `ES256`, `ES384` and `EdDSA` (Ed25519). Needed.
     algorithms: Vec<Algorithm> = Vec::new(), "";
-    /// File with the issuer's public keys in PEM (`PUBLIC KEY`). A change is noticed within ten seconds, here and in the
-    /// files below. One of `keys_file`, `jwks_file`, `jwks_url` and `secret_file` is needed.
+    /// File with the issuer's public keys in PEM (`PUBLIC KEY`). A change is noticed within ten seconds, here and in
+    /// the files below. One of `keys_file`, `jwks_file`, `jwks_url` and `secret_file` is needed.
     keys_file: Option<PathBuf> = None, "";
     /// File with the issuer's keys as a JSON Web Key Set.
     jwks_file: Option<PathBuf> = None, "";

@@ -10,13 +10,16 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::certified::{Certified, Registration};
 use super::context::Context;
 use super::end::Ended;
-use super::handshake::report_denial;
-use super::options::Extended;
+use super::login_report;
+use super::options::ConnectionOptions;
 use crate::auth::{Client, Denial, ENTROPY_BYTES, Exchange, Later, Principal, Step};
 use crate::base::time::wall_now;
 use crate::codec::{Auth, ReasonCode, encode};
+use crate::mailbox::Mailbox;
+use crate::telemetry::audit::Kind;
 use crate::telemetry::labels::DisconnectReason;
 
 /// How often the wall clock is looked at for an expiry that is further away: it may have been set meanwhile.
@@ -30,20 +33,41 @@ struct Reauthentication {
     later: Option<Arc<Mutex<Option<Step>>>>,
 }
 
-/// The client's re-authentication, if one is under way, and the end of its identity.
+/// The client's re-authentication, if one is under way, and the end of its identity. Most clients have neither, and keep
+/// no room for it.
 #[derive(Default)]
 pub(super) struct Authentication {
-    under_way: Option<Box<Reauthentication>>,
+    state: Option<Box<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    under_way: Option<Reauthentication>,
     /// When to look whether the identity has expired.
     expiry_check: Option<Instant>,
+    /// The client has shown a certificate.
+    certified: Option<Registration>,
 }
 
 impl Authentication {
-    /// Of a client that has proved to be `principal`.
-    pub(super) fn new(principal: &Principal) -> Authentication {
+    /// Of a client that has proved to be who its options say.
+    pub(super) fn new(
+        certified: &Arc<Certified>,
+        options: &ConnectionOptions,
+        mailbox: &Arc<Mailbox>,
+    ) -> Authentication {
+        let expiry_check = next_expiry_check(&options.principal, Instant::now());
+        let certified = certified.register(mailbox, &options.origin);
+        let is_needed = expiry_check.is_some() || certified.is_some();
+        let state = || {
+            Box::new(State {
+                under_way: None,
+                expiry_check,
+                certified,
+            })
+        };
         Authentication {
-            under_way: None,
-            expiry_check: next_expiry_check(principal, Instant::now()),
+            state: is_needed.then(state),
         }
     }
 
@@ -56,38 +80,56 @@ impl Authentication {
         context: &mut Context,
         auth: &Auth<'_>,
     ) -> Result<(), Ended> {
-        let Some(extended) = context.options.extended.clone() else {
+        let Some(method) = &context.options.origin.method else {
             // No extended authentication was agreed on [MQTT-4.12.0-7].
             return Err(Ended::protocol("AUTH without an authentication method"));
         };
-        if auth.method != &*extended.method {
+        if auth.method != &**method {
             return Err(Ended::protocol("AUTH names another method than CONNECT"));
         }
-        let mut under_way = match (auth.reason, self.under_way.take()) {
-            (ReasonCode::ReAuthenticate, None) => begin(context, &extended)?,
+        let state = self.state.get_or_insert_default();
+        let mut under_way = match (auth.reason, state.under_way.take()) {
+            (ReasonCode::ReAuthenticate, None) => begin(context, auth.method)?,
             (ReasonCode::ContinueAuthentication, Some(under_way)) if under_way.later.is_none() => {
                 under_way
             }
             _ => return Err(Ended::protocol("AUTH does not fit what went before")),
         };
         let step = under_way.exchange.step(auth.data);
-        self.take_step(context, under_way, step)
+        state.take_step(context, under_way, step)
     }
 
+    /// When [`Authentication::check`] has something to do.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let state = self.state.as_ref()?;
+        let re_authentication = state.under_way.as_ref().map(|under_way| under_way.deadline);
+        let deadlines = [re_authentication, state.expiry_check];
+        deadlines.into_iter().flatten().min()
+    }
+
+    /// Goes on with what is due.
+    ///
+    /// # Errors
+    /// The re-authentication failed or takes too long, or the identity has expired or was revoked.
+    pub(super) fn check(&mut self, context: &mut Context, now: Instant) -> Result<(), Ended> {
+        match &mut self.state {
+            Some(state) => state.check(context, now),
+            None => Ok(()),
+        }
+    }
+}
+
+impl State {
     fn take_step(
         &mut self,
         context: &mut Context,
-        mut under_way: Box<Reauthentication>,
+        mut under_way: Reauthentication,
         step: Step,
     ) -> Result<(), Ended> {
-        let Some(extended) = context.options.extended.clone() else {
-            return Ok(());
-        };
-        let method = &*extended.method;
         match step {
             Step::Continue(data) => {
                 self.under_way = Some(under_way);
-                send_auth(context, ReasonCode::ContinueAuthentication, method, &data)
+                send_auth(context, ReasonCode::ContinueAuthentication, &data)
             }
             Step::Pending(later) => {
                 under_way.later = Some(wait_for(context, later));
@@ -102,25 +144,19 @@ impl Authentication {
                 self.expiry_check = next_expiry_check(&principal, Instant::now());
                 let identity = &context.broker.services.identity;
                 identity.prove(context.mailbox.connection, &principal);
+                let client = context.options.origin.client(&context.options.client_id);
+                login_report::accepted(Kind::Reauthentication, &client, &principal);
                 context.options.principal = Arc::new(*principal);
-                send_auth(context, ReasonCode::Success, method, &data)
+                send_auth(context, ReasonCode::Success, &data)
             }
-            Step::Refused(denial) => Err(refused(context, &extended, &denial)),
+            Step::Refused(denial) => Err(refused(context, &denial)),
         }
     }
 
-    /// When [`Authentication::check`] has something to do.
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        let re_authentication = self.under_way.as_ref().map(|under_way| under_way.deadline);
-        let deadlines = [re_authentication, self.expiry_check];
-        deadlines.into_iter().flatten().min()
-    }
-
-    /// Goes on with what is due.
-    ///
-    /// # Errors
-    /// The re-authentication failed or takes too long, or the identity has expired.
-    pub(super) fn check(&mut self, context: &mut Context, now: Instant) -> Result<(), Ended> {
+    fn check(&mut self, context: &mut Context, now: Instant) -> Result<(), Ended> {
+        if let Some(certified) = &mut self.certified {
+            certified.check()?;
+        }
         if self.expiry_check.is_some_and(|check| check <= now) {
             let principal = &context.options.principal;
             if principal.expires_at.is_some_and(|end| end <= wall_now()) {
@@ -172,40 +208,37 @@ fn wait_for(context: &Context, later: Later<Step>) -> Arc<Mutex<Option<Step>>> {
     found
 }
 
-fn begin(context: &Context, extended: &Extended) -> Result<Box<Reauthentication>, Ended> {
+fn begin(context: &Context, method: &str) -> Result<Reauthentication, Ended> {
     let mut entropy = [0; ENTROPY_BYTES];
     if getrandom::fill(&mut entropy).is_err() {
         let text = "this node has no random numbers";
         return Err(Ended::not_authenticated(ReasonCode::UnspecifiedError, text));
     }
-    let origin = &extended.origin;
+    let origin = &context.options.origin;
     let client = Client {
         entropy,
         ..origin.client(&context.options.client_id)
     };
-    let Some(exchange) = origin.chain.begin(&extended.method, &client) else {
+    let Some(exchange) = origin.chain.begin(method, &client) else {
         return Err(Ended::protocol("AUTH names a method that is not known"));
     };
     let timeout = Duration::from_secs(context.broker.settings.mqtt.connect_timeout_s.into());
-    Ok(Box::new(Reauthentication {
+    Ok(Reauthentication {
         exchange,
         deadline: Instant::now() + timeout,
         later: None,
-    }))
+    })
 }
 
-fn refused(context: &Context, extended: &Extended, denial: &Denial) -> Ended {
-    let client = extended.origin.client(&context.options.client_id);
-    report_denial(&context.broker, &client, denial);
+fn refused(context: &Context, denial: &Denial) -> Ended {
+    let client = context.options.origin.client(&context.options.client_id);
+    login_report::denied(Kind::Reauthentication, &context.broker, &client, denial);
     Ended::not_authenticated(denial.reason, denial.text)
 }
 
-fn send_auth(
-    context: &mut Context,
-    reason: ReasonCode,
-    method: &str,
-    data: &[u8],
-) -> Result<(), Ended> {
+fn send_auth(context: &mut Context, reason: ReasonCode, data: &[u8]) -> Result<(), Ended> {
+    let method = context.options.origin.method.as_deref();
+    let method = method.unwrap_or_default();
     let data = Some(data).filter(|data| !data.is_empty());
     let packet = Auth::new(reason, method, data);
     let (version, limits) = (context.options.version, context.options.limits);
@@ -235,8 +268,9 @@ mod tests {
             expires_at,
             ..Principal::new("anna", Method::Jwt)
         };
-        let authentication = Authentication::new(&principal);
         context.options.principal = Arc::new(principal);
+        let certified = &context.broker.certified;
+        let authentication = Authentication::new(certified, &context.options, &context.mailbox);
         (context, authentication)
     }
 

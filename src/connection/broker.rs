@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::certified::Certified;
 use super::origin::Origin;
 use super::rate::TokenBucket;
 use super::routing_lease::RoutingLease;
@@ -249,6 +250,8 @@ pub(crate) struct Broker {
     pub(crate) sys: Arc<SysTopics>,
     /// Counters.
     pub(crate) metrics: Arc<Metrics>,
+    /// Connections whose clients have shown a certificate.
+    pub(crate) certified: Arc<Certified>,
     chains: Chains,
 }
 
@@ -266,13 +269,16 @@ impl Broker {
             state: NodeState::default(),
             sys: Arc::default(),
             metrics,
+            certified: Arc::default(),
             chains,
         })
     }
 
-    /// Where a connection comes from, and what is asked of it there.
-    pub(super) fn origin(&self, accepted: &Accepted) -> Arc<Origin> {
+    /// Where a connection comes from, and what is asked of it there. `method` is the Authentication Method that its
+    /// CONNECT names.
+    pub(super) fn origin(&self, accepted: &Accepted, method: Option<&str>) -> Arc<Origin> {
         Arc::new(Origin {
+            method: method.map(Into::into),
             peer: accepted.peer.clone(),
             listener: accepted.listener.clone(),
             chain: self.chains.of(&accepted.listener.config.name),

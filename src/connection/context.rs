@@ -233,7 +233,7 @@ impl Context {
                 keep_alive: 0,
                 session_expiry: 0,
                 principal: crate::auth::Principal::anonymous(),
-                extended: None,
+                origin: super::origin::Origin::for_tests(),
             },
             session: SessionId(1),
             is_durable,

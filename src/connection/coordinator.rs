@@ -63,7 +63,7 @@ impl Connection {
         mailbox.opened(opened.session);
         let receive_maximum =
             NonZeroU16::new(broker.settings.mqtt.receive_maximum).unwrap_or(NonZeroU16::MAX);
-        let authentication = Authentication::new(&options.principal);
+        let authentication = Authentication::new(&broker.certified, &options, &mailbox);
         // Its opening is applied here, and everything before it.
         let logged_through = broker.services.view.applied();
         Connection {

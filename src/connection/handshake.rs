@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use super::broker::Broker;
 use super::end::Ended;
+use super::login_report;
 use super::opening::{Login, Opening, Place, limits};
-use super::options::Extended;
 use super::origin::Origin;
 use super::refusal::{NO_QUORUM, Refusal, version_of};
 use super::socket::{read_some, write_all};
@@ -23,6 +23,7 @@ use crate::codec::{
 };
 use crate::identity::Applicant;
 use crate::mailbox::memory::Charge;
+use crate::telemetry::audit::Kind;
 use crate::telemetry::labels::DisconnectReason;
 use crate::transport::{Accepted, Stream};
 
@@ -71,7 +72,7 @@ pub(super) async fn open(
         Err(error) => return Err(Refusal::silent(error.into())),
     };
     let connect = decode_connect(found).map_err(|error| Refusal::malformed(found, error))?;
-    let origin = broker.origin(accepted);
+    let origin = broker.origin(accepted, connect.authentication_method);
     let login = log_in(broker, accepted, &origin, unfinished, charge, &connect).await?;
     let principal = &login.principal.name;
     broker.hand_over(connect.client_id, principal).await;
@@ -131,12 +132,13 @@ async fn log_in(
             if !login.principal.is_anonymous() {
                 identity.succeeded(applicant, elapsed_now());
             }
+            login_report::accepted(Kind::LogIn, &client, &login.principal);
             Ok(login)
         }
         Err(Failed::Closed(ended)) => Err(Refusal::silent(ended)),
         Err(Failed::Refused(reason, text)) => refuse(reason, text),
         Err(Failed::NotAuthenticated(denial)) => {
-            report_denial(broker, &client, &denial);
+            login_report::denied(Kind::LogIn, broker, &client, &denial);
             delay(broker, applicant, &denial).await;
             Err(Refusal::not_authenticated(limits, version, &denial))
         }
@@ -158,7 +160,7 @@ async fn authenticate(
         let principal = judged.map_err(Failed::NotAuthenticated)?;
         return Ok(Login {
             principal,
-            extended: None,
+            origin: origin.clone(),
             data: Vec::new(),
         });
     };
@@ -196,14 +198,6 @@ async fn delay(broker: &Broker, applicant: Applicant<'_>, denial: &Denial) {
         let identity = &broker.services.identity;
         tokio::time::sleep(identity.failed(applicant, elapsed_now())).await;
     }
-}
-
-/// Tells the operator, and nobody else, why a client is refused.
-pub(super) fn report_denial(broker: &Broker, client: &Client<'_>, denial: &Denial) {
-    broker.metrics.logins_refused.increment();
-    let (address, listener) = (client.address.map(tracing::field::display), client.listener);
-    let (client_id, user_name) = (client.client_id, client.user_name);
-    tracing::info!(client_id, user_name, address, listener, reason = %denial.detail, "not authenticated");
 }
 
 /// Why an authentication has failed.
@@ -246,13 +240,9 @@ impl Dialogue<'_> {
                     exchange.step(answer.as_deref())
                 }
                 Step::Success { principal, data } => {
-                    let extended = Extended {
-                        method: self.method.into(),
-                        origin: self.origin.clone(),
-                    };
                     return Ok(Login {
                         principal: Arc::new(*principal),
-                        extended: Some(Box::new(extended)),
+                        origin: self.origin.clone(),
                         data,
                     });
                 }

@@ -8,7 +8,8 @@
 //! * [`subscribing`] handles SUBSCRIBE and UNSUBSCRIBE, and reads retained messages for new subscriptions;
 //! * [`outbound`] sends messages to the client, and [`acknowledgements`] gathers what the log must know of them;
 //! * [`store_requests`] handles requests to the state store, their answers, and notifications;
-//! * [`authentication`] handles re-authentication, and ends the connection when the proof of its identity expires.
+//! * [`authentication`] handles re-authentication, and ends the connection when the proof of its identity
+//!   expires, or its certificate is [`certified`] no more.
 //!
 //! [`rights`] judges what the client may do by the rules, and remembers it.
 //!
@@ -17,6 +18,7 @@
 mod acknowledgements;
 mod authentication;
 pub(crate) mod broker;
+pub(crate) mod certified;
 mod context;
 mod coordinator;
 mod drain_timeout;
@@ -26,6 +28,7 @@ mod input;
 mod linger;
 pub(crate) mod listener;
 mod liveness;
+mod login_report;
 pub(crate) mod memory_guard;
 mod opening;
 mod options;

@@ -9,7 +9,8 @@ use bytes::Bytes;
 use super::broker::Broker;
 use super::coordinator::Connection;
 use super::end::Ended;
-use super::options::{ConnectionOptions, Extended, Opened};
+use super::options::{ConnectionOptions, Opened};
+use super::origin::Origin;
 use super::refusal::{DISK_LOW, NO_QUORUM, Refusal};
 use super::rights::ClientRights;
 use crate::acl::{Client, Facts, Publication};
@@ -35,8 +36,8 @@ const OPENING: RequestId = 0;
 /// An authentication that has succeeded before the CONNACK.
 pub(super) struct Login {
     pub(super) principal: Arc<Principal>,
-    /// How, if with extended authentication.
-    pub(super) extended: Option<Box<Extended>>,
+    /// Where the client comes from.
+    pub(super) origin: Arc<Origin>,
     /// The mechanism's last data, for the CONNACK.
     pub(super) data: Vec<u8>,
 }
@@ -285,7 +286,7 @@ impl Opening {
                 client_id,
                 limits,
                 principal: login.principal,
-                extended: login.extended,
+                origin: login.origin,
                 keep_alive: match config.max_keep_alive_s {
                     0 => connect.keep_alive,
                     max if connect.keep_alive == 0 || connect.keep_alive > max => max,
@@ -416,7 +417,7 @@ impl Opening {
             server_keep_alive: (options.keep_alive != self.requested_keep_alive)
                 .then_some(options.keep_alive),
             response_information: self.response_information.as_deref(),
-            authentication_method: options.extended.as_ref().map(|extended| &*extended.method),
+            authentication_method: options.origin.method.as_deref(),
             authentication_data: Some(&*self.authentication_data).filter(|data| !data.is_empty()),
             ..ConnAckProperties::default()
         };

@@ -8,15 +8,6 @@ use crate::auth::Principal;
 use crate::base::ids::SessionId;
 use crate::codec::{PeerLimits, Version};
 
-/// The extended authentication of a client, which it may repeat.
-#[derive(Clone, Debug)]
-pub(super) struct Extended {
-    /// The method that its CONNECT named, and that every AUTH must name `[MQTT-4.12.0-5]` `[MQTT-4.12.1-1]`.
-    pub(super) method: Box<str>,
-    /// Where it came from, and what is asked there.
-    pub(super) origin: Arc<Origin>,
-}
-
 /// What CONNECT and CONNACK have negotiated.
 #[derive(Clone, Debug)]
 pub(super) struct ConnectionOptions {
@@ -30,8 +21,8 @@ pub(super) struct ConnectionOptions {
     pub(super) session_expiry: u32,
     /// Who the client has proved to be.
     pub(super) principal: Arc<Principal>,
-    /// How, if with extended authentication. Boxed, because most have none.
-    pub(super) extended: Option<Box<Extended>>,
+    /// Where it comes from, and what is asked of it there.
+    pub(super) origin: Arc<Origin>,
 }
 
 /// What the machine says of the session, and what the rules say of its client.

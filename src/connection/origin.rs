@@ -1,4 +1,4 @@
-//! Where a connection comes from, and what is asked of it there.
+//! Where a connection comes from, what is asked of it there, and how it answers.
 
 use std::sync::Arc;
 
@@ -15,6 +15,9 @@ pub(crate) struct Origin {
     pub(crate) listener: Arc<Listener>,
     /// What the listener asks of its clients.
     pub(crate) chain: Arc<Chain>,
+    /// The Authentication Method that its CONNECT names, and that every AUTH must name `[MQTT-4.12.0-5]`
+    /// `[MQTT-4.12.1-1]`.
+    pub(crate) method: Option<Box<str>>,
 }
 
 impl Origin {
@@ -29,5 +32,18 @@ impl Origin {
             now: wall_now(),
             ..Client::default()
         }
+    }
+}
+
+#[cfg(test)]
+impl Origin {
+    /// A listener that lets everybody in.
+    pub(super) fn for_tests() -> Arc<Origin> {
+        Arc::new(Origin {
+            peer: Peer::default(),
+            listener: Arc::default(),
+            chain: Arc::default(),
+            method: None,
+        })
     }
 }

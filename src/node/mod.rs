@@ -49,17 +49,19 @@ use crate::replica::reader::Reader;
 use crate::replica::sequencer::Due;
 use crate::router::Router;
 use crate::storage::{self, DataDir};
+use crate::telemetry::audit;
 use crate::telemetry::metrics::Metrics;
 use crate::transport::{self, Listening};
 use cluster::ClusterTasks;
 use disk::{DiskGuard, Level};
 use identity::Identities;
 use listen::bind;
-use process::{on, raise_descriptor_limit, signalled, threads};
+use process::{on, on_hang_up, raise_descriptor_limit, signalled, threads};
 use rules::RulesObserver;
 use shutdown::Node;
 use state_hash::StateComparison;
 use status::NodeStatus;
+use watchdog::StuckThreads;
 
 pub use error::RunError;
 
@@ -82,6 +84,7 @@ pub fn run(config: Config) -> Result<(), RunError> {
             space = node.disk_full() => Some(space),
         };
         node.shutdown().await;
+        audit::flush();
         full.map_or(Ok(()), |space| Err(RunError::DiskFull(space.free_bytes)))
     });
     clients.shutdown_timeout(Duration::from_secs(1));
@@ -206,8 +209,9 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     authentication::check(&config).map_err(RunError::Users)?;
     authentication::announce(&config.auth);
     check_disk(&config)?;
-    // Listeners first: a port in use is found before anything is written.
     let metrics = Arc::new(Metrics::default());
+    start_audit(&config, metrics.clone())?;
+    // Listeners first: a port in use is found before anything is written.
     let listeners = Listeners::open(&config, &metrics, replication).await?;
     let replica = Replica::start(&config, metrics.clone(), replication).await?;
     let raft = replica.raft.clone();
@@ -245,18 +249,13 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     tasks.start(listeners.cluster, replication);
     cluster::bootstrap(raft.clone(), &config);
     spawn_watchers(&config, &broker, &raft, replica.outboxes);
-    let runtimes = [
-        ("replication runtime", replication.clone()),
-        ("clients runtime", Handle::current()),
-    ];
-    let bound = Duration::from_secs(config.node.stuck_s);
-    let stuck = watchdog::start(bound, broker.metrics.clone(), &runtimes);
+    let stuck = watch_threads(&config, &broker, replication)?;
     let status = Arc::new(NodeStatus {
         config: config.clone(),
         raft: raft.clone(),
         broker: broker.clone(),
         identities,
-        stuck: stuck.map_err(RunError::Runtime)?,
+        stuck,
     });
     let stop_http = listeners
         .http
@@ -275,6 +274,20 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     Ok(Node::new(broker, raft, drain, stop_http, disk_full))
 }
 
+/// Has the threads watched that have to come round.
+fn watch_threads(
+    config: &Config,
+    broker: &Broker,
+    replication: &Handle,
+) -> Result<StuckThreads, RunError> {
+    let runtimes = [
+        ("replication runtime", replication.clone()),
+        ("clients runtime", Handle::current()),
+    ];
+    let bound = Duration::from_secs(config.node.stuck_s);
+    watchdog::start(bound, broker.metrics.clone(), &runtimes).map_err(RunError::Runtime)
+}
+
 /// Starts what looks after the node as long as it runs.
 fn spawn_watchers(config: &Config, broker: &Arc<Broker>, raft: &Raft, outboxes: Arc<Outboxes>) {
     tokio::spawn(clocks::run(broker.clone(), raft.clone()));
@@ -283,6 +296,19 @@ fn spawn_watchers(config: &Config, broker: &Arc<Broker>, raft: &Raft, outboxes: 
     compare_states(config, broker, raft);
     let status = raft.clone();
     tokio::spawn(broker.sys_publisher().run(move || cluster_view(&status)));
+}
+
+/// Starts the audit log, if there is to be one.
+fn start_audit(config: &Config, metrics: Arc<Metrics>) -> Result<(), RunError> {
+    let Some(path) = &config.audit.file else {
+        return Ok(());
+    };
+    audit::start(config.node.id, &config.audit, metrics).map_err(|error| RunError::Audit {
+        path: path.clone(),
+        error,
+    })?;
+    on_hang_up(audit::reopen);
+    Ok(())
 }
 
 /// A node whose disk is full can't start: RocksDB would have to write before anything could be removed.
@@ -382,7 +408,10 @@ fn serve_clients(listeners: Vec<Listening>, broker: &Arc<Broker>) {
     let tls = listeners
         .iter()
         .filter_map(|one| one.listener().tls.clone());
-    tokio::spawn(transport::tls::watch(tls.collect(), broker.metrics.clone()));
+    let certified = broker.certified.clone();
+    let changed = move || certified.judge_again();
+    let metrics = broker.metrics.clone();
+    tokio::spawn(transport::tls::watch(tls.collect(), metrics, changed));
     for listening in listeners {
         tokio::spawn(listener::run(listening, broker.clone()));
     }

@@ -1,6 +1,9 @@
 //! What the fuzz targets check: no panic, nothing read beyond a packet, and whatever is accepted can be written and is
 //! read back as the same.
 
+#[path = "../../../src/auth/mod.rs"]
+pub mod auth;
+pub mod base;
 #[path = "../../../src/codec/mod.rs"]
 pub mod codec;
 
@@ -9,6 +12,9 @@ pub mod frames;
 
 #[path = "../../../src/transport/proxy.rs"]
 pub mod proxy;
+
+mod identity;
+pub use identity::{certificate, signed_token, token};
 
 use codec::{
     Connect, DecodeError, EncodeError, Frame, MAX_PACKET_SIZE, Packet, PeerLimits, Publish,

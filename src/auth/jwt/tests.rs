@@ -124,7 +124,7 @@ fn the_examples_of_rfc_7515() {
 
 #[test]
 fn the_example_of_rfc_8037() {
-    let key = r#"{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPJHURo"}"#;
+    let key = r#"{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}"#;
     let token = Token {
         algorithm: Algorithm::EdDSA,
         key_id: None,

@@ -270,11 +270,12 @@ fn verifier(
 }
 
 impl Loaded {
-    /// Judges the certificates of a client whose session was resumed: since the session began they may have expired.
+    /// Judges the certificates of a client whose session was resumed, or whose connection lasts: since it began they may
+    /// have expired, or been revoked.
     ///
     /// # Errors
     /// They are not valid now.
-    pub(super) fn judge(&self, certificates: &[CertificateDer<'_>]) -> Result<(), rustls::Error> {
+    pub(crate) fn judge(&self, certificates: &[CertificateDer<'_>]) -> Result<(), rustls::Error> {
         let (Some(verifier), Some((own, chain))) = (&self.verifier, certificates.split_first())
         else {
             return Ok(());

@@ -12,8 +12,13 @@ use crate::telemetry::metrics::Metrics;
 /// How often the files are looked at. Certificates are renewed days before they expire.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// Runs until the node stops.
-pub(crate) async fn watch(all: Vec<Arc<ServerTls>>, metrics: Arc<Metrics>) {
+/// Runs until the node stops. Calls `changed` when something was read again: what was judged by it may be judged
+/// otherwise now.
+pub(crate) async fn watch(
+    all: Vec<Arc<ServerTls>>,
+    metrics: Arc<Metrics>,
+    changed: impl Fn() + Send,
+) {
     all.iter().for_each(|tls| note_expiries(tls, &metrics));
     let mut hang_up = signal(SignalKind::hangup())
         .inspect_err(|error| tracing::warn!(%error, "SIGHUP can't be caught"))
@@ -34,18 +39,22 @@ pub(crate) async fn watch(all: Vec<Arc<ServerTls>>, metrics: Arc<Metrics>) {
             // The files may be on a file system that makes its readers wait.
             let read = tokio::task::spawn_blocking(move || reload(&files, must, &metrics));
             // It does not panic, and the runtime ends with the node.
-            let _ = read.await;
+            if let Ok(true) = read.await {
+                changed();
+            }
         }
     }
 }
 
-fn reload(tls: &ServerTls, must: bool, metrics: &Metrics) {
+/// Returns whether something else is there now.
+fn reload(tls: &ServerTls, must: bool, metrics: &Metrics) -> bool {
     match tls.reload(must) {
-        Reload::Unchanged => {}
+        Reload::Unchanged => false,
         Reload::Loaded => {
             metrics.certificates_loaded.increment();
             note_expiries(tls, metrics);
             tracing::info!(files = tls.describe(), "certificates were read again");
+            true
         }
         Reload::Failed(error) => {
             metrics.certificates_failed.increment();
@@ -54,6 +63,7 @@ fn reload(tls: &ServerTls, must: bool, metrics: &Metrics) {
                 %error,
                 "certificates can't be read again: those that were read before stay in use"
             );
+            false
         }
     }
 }

@@ -314,6 +314,13 @@ config! {
         format: LogFormat = LogFormat::Text, "";
     }
 
+    /// The audit log: log-ins, refusals and administrative changes, one JSON object per line.
+    audit: AuditConfig {
+        /// File that lines are appended to, created with mode 0600. It is opened again on SIGHUP, for log rotation.
+        /// `-` is standard error. Empty: there is no audit log.
+        file: Option<PathBuf> = None, "";
+    }
+
     /// The reserve on the disk of `node.data_dir`. While less is free, this node refuses what would be stored (reason
     /// 0x97, or the state store's quota error), and it is not ready; reads, deletions and acknowledgements go on. So do
     /// all nodes when the cluster could not lose one more voter without it. With a quarter of the reserve left, or 512

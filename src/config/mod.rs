@@ -14,8 +14,8 @@ mod reference;
 mod setting;
 
 pub use keys::{
-    AuthConfig, ClusterConfig, Config, DiskConfig, HttpConfig, LogConfig, MqttConfig, NodeConfig,
-    RaftConfig, RuntimeConfig, ShutdownConfig, StoreConfig, keys,
+    AuditConfig, AuthConfig, ClusterConfig, Config, DiskConfig, HttpConfig, LogConfig, MqttConfig,
+    NodeConfig, RaftConfig, RuntimeConfig, ShutdownConfig, StoreConfig, keys,
 };
 pub use load::{Flag, Loaded, Sources, load};
 pub use problem::{Origin, Problem, Problems};

@@ -13,6 +13,14 @@ pub enum RunError {
     /// The file of users can't be used.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Users(Vec<UsersProblem>),
+    /// The audit log can't be written.
+    #[error("audit.file: {}: {error}", path.display())]
+    Audit {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What the system says.
+        error: std::io::Error,
+    },
     /// The data directory can't be used.
     #[error("{0}")]
     Storage(#[from] OpenError),

@@ -44,11 +44,12 @@ use crate::replica::reader::Reader;
 use crate::replica::sequencer::Due;
 use crate::router::Router;
 use crate::storage::{self, DataDir};
+use crate::telemetry::audit;
 use crate::telemetry::metrics::Metrics;
 use cluster::ClusterTasks;
 use disk::{DiskGuard, Level};
 use listen::bind;
-use process::{on, raise_descriptor_limit, signalled, threads};
+use process::{on, on_hang_up, raise_descriptor_limit, signalled, threads};
 use shutdown::Node;
 use state_hash::StateComparison;
 use status::NodeStatus;
@@ -74,6 +75,7 @@ pub fn run(config: Config) -> Result<(), RunError> {
             space = node.disk_full() => Some(space),
         };
         node.shutdown().await;
+        audit::flush();
         full.map_or(Ok(()), |space| Err(RunError::DiskFull(space.free_bytes)))
     });
     clients.shutdown_timeout(Duration::from_secs(1));
@@ -183,9 +185,10 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     let authenticator = authentication::authenticator(&config.auth).map_err(RunError::Users)?;
     authentication::announce(&config.auth);
     check_disk(&config)?;
+    let metrics = Arc::new(Metrics::default());
+    start_audit(&config, metrics.clone())?;
     // Listeners first: a port in use is found before anything is written.
     let listeners = Listeners::open(&config, replication).await?;
-    let metrics = Arc::new(Metrics::default());
     let replica = Replica::start(&config, metrics.clone(), replication).await?;
     let raft = replica.raft.clone();
     let reader = Arc::new(Reader::default());
@@ -247,6 +250,18 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     };
     tokio::spawn(guard.run(full));
     Ok(Node::new(broker, raft, drain, stop_http, disk_full))
+}
+
+fn start_audit(config: &Config, metrics: Arc<Metrics>) -> Result<(), RunError> {
+    let Some(path) = &config.audit.file else {
+        return Ok(());
+    };
+    audit::start(config.node.id, &config.audit, metrics).map_err(|error| RunError::Audit {
+        path: path.clone(),
+        error,
+    })?;
+    on_hang_up(audit::reopen);
+    Ok(())
 }
 
 /// A node whose disk is full can't start: RocksDB would have to write before anything could be removed.

@@ -51,3 +51,20 @@ pub(super) async fn signalled() {
         }
     }
 }
+
+/// Does `work` at each SIGHUP, which log rotation sends and which otherwise ends the process.
+pub(super) fn on_hang_up(work: fn()) {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut hang_up = match signal(SignalKind::hangup()) {
+        Ok(hang_up) => hang_up,
+        Err(error) => {
+            tracing::warn!(%error, "SIGHUP can't be caught");
+            return;
+        }
+    };
+    tokio::spawn(async move {
+        while hang_up.recv().await.is_some() {
+            let _ = tokio::task::spawn_blocking(work).await;
+        }
+    });
+}

@@ -5,7 +5,7 @@
 //! other in a circle (`tests/tidy`):
 //!
 //! [`base`] < [`topic`], [`codec`], [`auth`] < `session`, [`store`] < `machine` < [`config`], `telemetry` <
-//! `storage` < `raft` < `mailbox` < `router` < `replica` < `forward` < `connection`, `http` < `node` < [`cli`].
+//! `transport` < `storage` < `raft` < `mailbox` < `router` < `replica` < `forward` < `connection`, `http` < `node` < [`cli`].
 //!
 //! # One request, from socket to commit to answer
 //! `connection::task` reads packets, `replica::proposer` gathers commands, `replica::sequencer` stamps them on the
@@ -38,6 +38,7 @@ pub(crate) mod storage;
 pub mod store;
 pub(crate) mod telemetry;
 pub mod topic;
+pub(crate) mod transport;
 
 /// What the integration tests of `raft/` and `storage/` use; no part of the crate's interface.
 #[doc(hidden)]

@@ -9,9 +9,10 @@ use std::path::PathBuf;
 use serde::Serialize;
 use uuid::Uuid;
 
+use super::listener::Listener;
 use super::setting::{
     Address, ClusterName, Input, LogFormat, LogLevel, Member, OutboxPolicy, QueuePolicy, Setting,
-    SettingError,
+    SettingError, in_range,
 };
 use super::{bounds, machine};
 
@@ -52,17 +53,6 @@ pub struct Section {
     pub doc: &'static str,
 }
 
-fn in_range<T: Setting>(value: T, range: Option<&RangeInclusive<u64>>) -> Result<T, SettingError> {
-    match (value.number(), range) {
-        (Some(number), Some(range)) if !range.contains(&number) => Err(SettingError::OutOfRange {
-            number,
-            min: *range.start(),
-            max: *range.end(),
-        }),
-        _ => Ok(value),
-    }
-}
-
 macro_rules! optional {
     () => {
         None
@@ -86,6 +76,8 @@ macro_rules! config {
         #[derive(Clone, Debug, Default, PartialEq, Serialize)]
         pub struct Config {
             $($(#[doc = $section_doc])+ pub $section: $struct,)+
+            /// Where clients connect, one table for each place; empty: see [`Config::listeners`].
+            pub listeners: Vec<Listener>,
         }
 
         $(
@@ -104,7 +96,7 @@ macro_rules! config {
 
         /// Every key, in the order of the reference page.
         pub fn keys() -> Vec<Key> {
-            vec![$($(
+            let mut keys = vec![$($(
                 Key {
                     name: concat!(stringify!($section), ".", stringify!($key)),
                     doc: concat!($($doc, "\n"),+),
@@ -119,7 +111,9 @@ macro_rules! config {
                     },
                     show: |config| Setting::show(&config.$section.$key),
                 },
-            )+)+]
+            )+)+];
+            keys.push(listeners_key());
+            keys
         }
 
         /// Every section, in the order of the reference page.
@@ -127,6 +121,24 @@ macro_rules! config {
             vec![$(Section { name: stringify!($section), doc: concat!($($section_doc, "\n"),+) },)+]
         }
     };
+}
+
+/// The list of tables, as one key: so it is given in the environment and on the command line.
+fn listeners_key() -> Key {
+    Key {
+        name: "listeners",
+        doc: " Where clients connect, one table for each place. Used instead of `mqtt.listen`. In the environment and on\n \
+              the command line: a TOML list of inline tables.\n",
+        unit: "",
+        kind: <Vec<Listener> as Setting>::KIND,
+        range: None,
+        secret: false,
+        set: |config, input| {
+            config.listeners = Setting::read(input)?;
+            Ok(())
+        },
+        show: |config| Setting::show(&config.listeners),
+    }
 }
 
 fn loopback(port: u16) -> Address {
@@ -184,7 +196,7 @@ config! {
 
     /// The port for MQTT 5, 3.1.1 and 3.1 clients.
     mqtt: MqttConfig {
-        /// Where clients connect.
+        /// Where clients connect, unless there are `[[listeners]]`.
         listen: Vec<Address> = vec![loopback(1883)], "";
         /// Largest packet that is read; announced in CONNACK. A larger one ends the connection with reason 0x95.
         max_packet_size_bytes: u32 = bounds::DEFAULT_MAX_PACKET_BYTES, "bytes", 128..=bounds::LARGEST_PACKET_BYTES;
@@ -365,6 +377,15 @@ config! {
 }
 
 impl Config {
+    /// Where clients connect: the configured listeners, or one for each address of `mqtt.listen`.
+    pub fn listeners(&self) -> Vec<Listener> {
+        if !self.listeners.is_empty() {
+            return self.listeners.clone();
+        }
+        let addresses = self.mqtt.listen.iter();
+        addresses.cloned().map(Listener::of_address).collect()
+    }
+
     /// Whether this node is a cluster of its own.
     pub fn is_single_node(&self) -> bool {
         self.cluster.members.is_empty() && self.cluster.join.is_empty()

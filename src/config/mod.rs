@@ -1,12 +1,15 @@
 //! The configuration of a node: its keys, where each value came from, and what is wrong with it.
 //!
-//! [`keys`] is the one definition: the [`Config`] tree, its defaults, units, ranges and the reference page come from
+//! [`keys`] (with [`listener`] for the tables of `[[listeners]]`) is the one definition: the [`Config`] tree, its defaults, units, ranges and the reference page come from
 //! it. [`load`] lays a TOML file, the environment and flags over the defaults and reports every problem at once.
 //! Nothing here opens a socket, touches a data directory or watches a file.
 
 pub mod bounds;
 mod check;
+mod finding;
 mod keys;
+mod listener;
+mod listener_rules;
 mod load;
 mod machine;
 mod problem;
@@ -17,11 +20,13 @@ pub use keys::{
     AuditConfig, AuthConfig, ClusterConfig, Config, DiskConfig, HttpConfig, LogConfig, MqttConfig,
     NodeConfig, RaftConfig, RuntimeConfig, ShutdownConfig, StoreConfig, keys,
 };
+pub use listener::{DEFAULT_LISTENER, Listener};
 pub use load::{Flag, Loaded, Sources, load};
 pub use problem::{Origin, Problem, Problems};
 pub use reference::{example, markdown};
 pub use setting::{
-    Address, ClusterName, LogFormat, LogLevel, Member, OutboxPolicy, QueuePolicy, SettingError,
+    Address, AuthenticationMethod, CertificatePair, ClientCertificates, ClusterName, FileMode,
+    ListenAddress, LogFormat, LogLevel, Member, OutboxPolicy, QueuePolicy, SettingError, Transport,
 };
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use prost::Message as _;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
 use super::*;
@@ -55,7 +55,7 @@ impl Client {
             .expect("a free port");
         let address = listener.local_addr().expect("it is bound");
         let (socket, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
-        let (stream, address) = accepted.expect("it connects");
+        let (stream, _) = accepted.expect("it connects");
         // Large packets do not vanish in the system's buffers.
         let sent = socket2::SockRef::from(&stream).set_send_buffer_size(64 << 10);
         sent.expect("it is open");
@@ -74,7 +74,8 @@ impl Client {
         );
         let mut task = Task {
             connection,
-            stream,
+            stream: Stream::of_tcp(stream),
+            peer: Box::default(),
             input: Input::new(Vec::new()),
             charge: Charge::new(&broker.settings.outbox.memory, 0),
             hand_over_until: None,
@@ -87,7 +88,7 @@ impl Client {
             broker,
             mailbox,
             socket: socket.expect("it connects"),
-            task: tokio::spawn(async move { task.run(address).await }),
+            task: tokio::spawn(async move { task.run().await }),
             cursor: Cursor::default(),
             proposed: Vec::new(),
         };

@@ -5,8 +5,6 @@
 //! Invariant: what handshakes make the node hold stays within their own share of its memory. When that is used up, a
 //! CONNECT passes only if it needs nothing of it, as most do.
 
-use tokio::net::TcpStream;
-
 use super::broker::Broker;
 use super::end::Ended;
 use super::opening::{Login, Opening, limits};
@@ -20,6 +18,7 @@ use crate::codec::{
 };
 use crate::mailbox::memory::Charge;
 use crate::telemetry::labels::DisconnectReason;
+use crate::transport::{Accepted, Stream};
 
 /// Why a handshake for which there is no room is refused.
 const NO_MEMORY: &str = "the server is short of memory";
@@ -31,7 +30,7 @@ const AUTH_HEADER_BYTES: u32 = 4 << 10;
 /// `unfinished`.
 pub(super) async fn open(
     broker: &Broker,
-    stream: &TcpStream,
+    accepted: &mut Accepted,
     unfinished: &mut Vec<u8>,
     charge: &mut Charge,
 ) -> Result<Opening, Refusal> {
@@ -39,8 +38,9 @@ pub(super) async fn open(
     let mqtt = &broker.settings.mqtt;
     let max_packet_size = mqtt.max_packet_size_bytes.min(mqtt.connect_max_bytes);
     let length = loop {
+        let stream = &mut accepted.stream;
         read_some(stream, unfinished).await.map_err(network)?;
-        if !has_room(broker, charge, unfinished.len()) {
+        if !has_room(broker, charge, unfinished.len() + stream.held_bytes()) {
             let version = version_of(unfinished);
             let cause = DisconnectReason::NodeMemory;
             return Err(Refusal::no_room(version, cause, NO_MEMORY));
@@ -65,7 +65,7 @@ pub(super) async fn open(
         Err(error) => return Err(Refusal::silent(error.into())),
     };
     let connect = decode_connect(found).map_err(|error| Refusal::malformed(found, error))?;
-    let login = authenticate(broker, stream, unfinished, charge, &connect).await?;
+    let login = authenticate(broker, accepted, unfinished, charge, &connect).await?;
     broker.hand_over(connect.client_id).await;
     Opening::begin(broker, &connect, login)
 }
@@ -82,7 +82,7 @@ fn has_room(broker: &Broker, charge: &mut Charge, held: usize) -> bool {
 /// Sees that the client proves who it is, where this node or the client asks for it.
 async fn authenticate(
     broker: &Broker,
-    stream: &TcpStream,
+    accepted: &mut Accepted,
     unfinished: &mut Vec<u8>,
     charge: &mut Charge,
     connect: &Connect<'_>,
@@ -116,7 +116,7 @@ async fn authenticate(
     };
     let mut dialogue = Dialogue {
         broker,
-        stream,
+        stream: &mut accepted.stream,
         connect_bytes: charge.bytes().saturating_sub(unfinished.len()),
         unfinished,
         charge,
@@ -146,7 +146,7 @@ enum Failed {
 /// AUTH packets both ways, before the CONNACK.
 struct Dialogue<'a> {
     broker: &'a Broker,
-    stream: &'a TcpStream,
+    stream: &'a mut Stream,
     /// What the CONNECT takes meanwhile, about.
     connect_bytes: usize,
     unfinished: &'a mut Vec<u8>,
@@ -179,7 +179,7 @@ impl Dialogue<'_> {
     }
 
     /// AUTH 0x18 `[MQTT-4.12.0-2]`.
-    async fn send(&self, challenge: &[u8]) -> Result<(), Failed> {
+    async fn send(&mut self, challenge: &[u8]) -> Result<(), Failed> {
         let data = Some(challenge).filter(|data| !data.is_empty());
         let packet = Auth::new(ReasonCode::ContinueAuthentication, self.method, data);
         let mut bytes = Vec::new();
@@ -238,10 +238,11 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use tokio::io::AsyncWriteExt as _;
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
     use crate::connection::context::Context;
+    use crate::transport::Incoming;
 
     /// A whole CONNECT, with as many bytes of a user name.
     fn connect(user_name: u16) -> Vec<u8> {
@@ -265,7 +266,9 @@ mod tests {
         let (stream, _) = accepted.expect("it connects");
         client.write_all(sent).await.expect("it is open");
         let mut charge = Charge::new(&broker.settings.handshake_memory, 0);
-        let opened = open(broker, &stream, &mut Vec::new(), &mut charge).await;
+        let established = Incoming::of_tcp(stream).establish().await;
+        let mut accepted = established.expect("there is no handshake");
+        let opened = open(broker, &mut accepted, &mut Vec::new(), &mut charge).await;
         opened.err().expect("this node has no quorum").ended.cause
     }
 

@@ -41,7 +41,7 @@ pub enum RunError {
         what: &'static str,
         /// The address it names.
         address: String,
-        /// What the system says.
-        error: std::io::Error,
+        /// Why.
+        error: String,
     },
 }

@@ -28,7 +28,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::auth::Authenticator;
 use crate::base::ids::NodeId;
-use crate::config::Config;
+use crate::config::{Config, Transport};
 use crate::connection::broker::{Broker, Services, Settings};
 use crate::connection::{listener, memory_guard, sys};
 use crate::forward::hand_over::HandOvers;
@@ -46,6 +46,7 @@ use crate::router::Router;
 use crate::storage::{self, DataDir};
 use crate::telemetry::audit;
 use crate::telemetry::metrics::Metrics;
+use crate::transport::Listening;
 use cluster::ClusterTasks;
 use disk::{DiskGuard, Level};
 use listen::bind;
@@ -91,7 +92,7 @@ pub fn run(config: Config) -> Result<(), RunError> {
 /// The open listeners.
 struct Listeners {
     cluster: TcpListener,
-    mqtt: Vec<TcpListener>,
+    mqtt: Vec<Listening>,
     http: Option<TcpListener>,
 }
 
@@ -102,10 +103,7 @@ impl Listeners {
             bind("cluster.listen", &address).await
         });
         let cluster = cluster.await?;
-        let mut mqtt = Vec::new();
-        for address in &config.mqtt.listen {
-            mqtt.push(bind("mqtt.listen", address).await?);
-        }
+        let mqtt = listen::open(config).await?;
         let http = match &config.http.listen {
             Some(address) => Some(bind("http.listen", address).await?),
             None => None,
@@ -338,7 +336,14 @@ fn cluster_view(raft: &Raft) -> sys::ClusterView {
 
 /// One line that says what listens where.
 fn announce(config: &Config) {
-    let mqtt: Vec<String> = config.mqtt.listen.iter().map(ToString::to_string).collect();
+    let listeners = config.listeners();
+    let mqtt = listeners.iter().map(|listener| {
+        let (transport, address) = (listener.transport, &listener.address);
+        match transport {
+            Transport::Tcp => address.to_string(),
+            transport => format!("{transport}://{address}"),
+        }
+    });
     let http = config
         .http
         .listen
@@ -346,7 +351,7 @@ fn announce(config: &Config) {
         .map_or_else(|| "off".to_owned(), ToString::to_string);
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
-        mqtt = mqtt.join(","),
+        mqtt = mqtt.collect::<Vec<_>>().join(","),
         cluster = %config.cluster.listen,
         http,
         data = %config.node.data_dir.display(),

@@ -19,6 +19,7 @@ const ROOMS: &[&[&str]] = &[
     &["session", "store"],
     &["machine"],
     &["config", "telemetry"],
+    &["transport"],
     &["storage"],
     &["raft"],
     &["mailbox"],

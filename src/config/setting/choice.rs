@@ -93,3 +93,73 @@ words!(
         Disconnect = "disconnect",
     }
 );
+
+words!(
+    /// What carries MQTT on a listener.
+    Transport, "tcp, tls, ws or wss", {
+        /// The bytes as they are.
+        Tcp = "tcp",
+        /// TLS.
+        Tls = "tls",
+        /// WebSocket.
+        Ws = "ws",
+        /// WebSocket over TLS.
+        Wss = "wss",
+    }
+);
+
+impl Transport {
+    /// Whether it is encrypted.
+    pub fn is_tls(self) -> bool {
+        matches!(self, Transport::Tls | Transport::Wss)
+    }
+
+    /// Whether it has WebSocket frames.
+    pub fn is_websocket(self) -> bool {
+        matches!(self, Transport::Ws | Transport::Wss)
+    }
+}
+
+words!(
+    /// Whether a TLS client shows a certificate.
+    ClientCertificates, "off, optional or required", {
+        /// It is not asked for one.
+        Off = "off",
+        /// It is asked; one that it shows must be valid.
+        Optional = "optional",
+        /// Without a valid one there is no connection.
+        Required = "required",
+    }
+);
+
+words!(
+    /// A way to show who a client is.
+    AuthenticationMethod, "anonymous, certificate, password, scram, jwt or http", {
+        /// Everybody is let in, as nobody in particular.
+        Anonymous = "anonymous",
+        /// The certificate of the client's TLS.
+        Certificate = "certificate",
+        /// User name and password of CONNECT.
+        Password = "password",
+        /// The challenge and response of SCRAM, in AUTH packets.
+        Scram = "scram",
+        /// A signed token.
+        Jwt = "jwt",
+        /// An HTTP server is asked.
+        Http = "http",
+    }
+);
+
+impl Setting for Vec<AuthenticationMethod> {
+    const KIND: &'static str = "list of anonymous, certificate, password, scram, jwt, http";
+
+    fn read(input: &Input<'_>) -> Result<Self, SettingError> {
+        let words: Vec<String> = Setting::read(input)?;
+        words.iter().map(|word| word.parse()).collect()
+    }
+
+    fn show(&self) -> String {
+        let words: Vec<_> = self.iter().map(Setting::show).collect();
+        format!("[{}]", words.join(", "))
+    }
+}

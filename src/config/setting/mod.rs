@@ -6,12 +6,19 @@
 mod address;
 mod choice;
 mod cluster_name;
+mod listen_address;
 mod member;
 mod primitive;
 mod read;
+mod tls;
 
 pub use address::Address;
-pub use choice::{LogFormat, LogLevel, OutboxPolicy, QueuePolicy};
+pub use choice::{
+    AuthenticationMethod, ClientCertificates, LogFormat, LogLevel, OutboxPolicy, QueuePolicy,
+    Transport,
+};
 pub use cluster_name::ClusterName;
+pub use listen_address::{FileMode, ListenAddress};
 pub use member::Member;
-pub use read::{Input, Setting, SettingError};
+pub use read::{Input, Setting, SettingError, in_range, items};
+pub use tls::CertificatePair;

@@ -4,6 +4,7 @@
 //! the time, and turns a [`Step`] into AUTH, CONNACK or DISCONNECT. What an identity may do is not decided here.
 
 mod exchange;
+pub mod password;
 pub mod scram;
 
 pub use exchange::Exchange;

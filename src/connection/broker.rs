@@ -14,6 +14,7 @@ use crate::base::ids::{ConnectionId, NodeId};
 use crate::base::lease::Lease;
 use crate::base::time::{Elapsed, elapsed_now};
 use crate::config::{Config, MqttConfig};
+use crate::forward::directory::Directory;
 use crate::forward::hand_over::HandOvers;
 use crate::machine::read;
 use crate::machine::tables::Backing;
@@ -44,6 +45,8 @@ pub(crate) struct Services {
     pub(crate) view: Arc<View>,
     /// For sessions that other connections own.
     pub(crate) hand_overs: Arc<HandOvers>,
+    /// The way to change what operators keep in the cluster.
+    pub(crate) directory: Directory,
 }
 
 /// What the operator configured.

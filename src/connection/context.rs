@@ -163,9 +163,16 @@ impl Context {
         let metrics = Arc::default();
         let outboxes = Arc::new(crate::forward::outbox::Outboxes::default());
         let settings = Settings::new(&crate::config::Config::default(), &metrics);
-        let router = crate::router::Router::new(NodeId(0), Arc::default(), outboxes);
+        let router = crate::router::Router::new(NodeId(0), Arc::default(), outboxes.clone());
         let proposer: Arc<Proposer> = Arc::default();
+        let view: Arc<crate::replica::applier::View> = Arc::default();
         let services = Services {
+            directory: crate::forward::directory::Directory::new(
+                NodeId(0),
+                proposer.clone(),
+                view.clone(),
+                outboxes,
+            ),
             hand_overs: Arc::new(HandOvers::new(
                 NodeId(0),
                 router.clone(),
@@ -177,7 +184,7 @@ impl Context {
             router,
             backing: Arc::new(BTreeMap::<Vec<u8>, Vec<u8>>::new()),
             clock: Arc::new(crate::replica::clock::Clock::new(NodeId(1))),
-            view: Arc::default(),
+            view,
         };
         let version = Version::V5;
         let limits = PeerLimits::NONE;

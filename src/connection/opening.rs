@@ -141,6 +141,7 @@ impl Opening {
             receive_maximum: opening.receive_maximum.min(config.max_inflight).into(),
             bounds: Some(bounds(config)),
             max_sessions: config.max_sessions,
+            principal: None,
         };
         let services = &broker.services;
         // Registered first, so that a take-over that follows at once finds the connection.

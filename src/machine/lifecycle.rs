@@ -2,6 +2,7 @@
 //! keep something for a session act then.
 
 use super::batch::Batch;
+use super::directory;
 use super::effect::{EndReason, Output, Reply};
 use super::messaging::Messaging;
 use super::queue::{full as queue_full, received};
@@ -29,6 +30,10 @@ impl Lifecycle<'_> {
     pub fn open(&mut self, batch: &mut Batch<'_, '_>, mut command: command::OpenSession) -> Reply {
         let client_id = std::mem::take(&mut command.client_id);
         let owner = batch.owner(command.connection);
+        let principal = command.principal.take().unwrap_or_default();
+        if !directory::proves(batch.tables, &principal.proofs) {
+            return Reply::NotAuthorized;
+        }
         if self.sessions.exceed(command.max_sessions)
             && session::row(batch.tables, &client_id).is_none()
         {

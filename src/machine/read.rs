@@ -7,6 +7,7 @@ use super::effect::{ApplicationMessage, Granted};
 use super::schema::{self, Range};
 use super::session;
 use super::tables::Backing;
+use crate::base::directory;
 use crate::base::ids::{ConnectionId, Owner, SessionId};
 use crate::base::proto::state;
 use crate::base::time::Millis;
@@ -192,6 +193,54 @@ pub fn sessions(
         true
     });
     (found, more.then_some(last))
+}
+
+/// An entry of the directory.
+pub fn directory_entry(
+    backing: &dyn Backing,
+    kind: directory::Kind,
+    name: &str,
+) -> Option<state::DirectoryEntry> {
+    backing.row::<schema::DirectoryEntry>((kind, name))
+}
+
+/// At most `most` entries of a kind in the order of their names, after one of them; and after which one to go on, if
+/// there may be more. There may be fewer when `budget` is used up.
+pub fn directory_page(
+    backing: &dyn Backing,
+    kind: directory::Kind,
+    after: &str,
+    most: usize,
+    mut budget: ListBudget,
+) -> (Vec<(String, state::DirectoryEntry)>, Option<String>) {
+    let mut range = schema::DirectoryEntry::of_kind(kind);
+    if !after.is_empty() {
+        range = range.after((kind, after));
+    }
+    let mut found: Vec<(String, state::DirectoryEntry)> = Vec::new();
+    let mut more = false;
+    backing.rows(&range, |(_, name), row| {
+        more = found.len() == most || !budget.take(row.bytes().len());
+        if !more {
+            found.push((name.to_owned(), row.decode()));
+        }
+        !more
+    });
+    let last = found.last().filter(|_| more).map(|(name, _)| name.clone());
+    (found, last)
+}
+
+/// Visits all entries of a kind in the order of their names.
+pub fn directory_all(
+    backing: &dyn Backing,
+    kind: directory::Kind,
+    mut visit: impl FnMut(&str, state::DirectoryEntry),
+) {
+    let range = schema::DirectoryEntry::of_kind(kind);
+    backing.rows(&range, |(_, name), row| {
+        visit(name, row.decode());
+        true
+    });
 }
 
 /// How far the queue of a session has come.

@@ -31,6 +31,7 @@ use crate::base::ids::NodeId;
 use crate::config::{Config, Transport};
 use crate::connection::broker::{Broker, Services, Settings};
 use crate::connection::{listener, memory_guard, sys};
+use crate::forward::directory::Directory;
 use crate::forward::hand_over::HandOvers;
 use crate::forward::outbox::Outboxes;
 use crate::http::{self, Hosts};
@@ -282,6 +283,12 @@ fn new_broker(
     metrics: Arc<Metrics>,
 ) -> Arc<Broker> {
     let services = Services {
+        directory: Directory::new(
+            NodeId(config.node.id),
+            replica.proposer.clone(),
+            replica.view.clone(),
+            replica.outboxes.clone(),
+        ),
         proposer: replica.proposer.clone(),
         reader,
         router: replica.router.clone(),

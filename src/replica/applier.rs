@@ -21,6 +21,7 @@ use crate::machine::{Machine, QueueUsage};
 use crate::mailbox::{End, Item, WakeList};
 use crate::raft::{Apply, Look};
 use crate::replica::clock::Clock;
+use crate::replica::directory::DirectoryObservers;
 use crate::replica::proposer::Proposer;
 use crate::replica::sequencer::Due;
 use crate::replica::state_hasher::StateHasher;
@@ -42,6 +43,7 @@ pub struct View {
     hash_round: Mutex<Option<(LogIndex, Arc<HashRound>)>>,
     /// The newest incarnation of this node that was ever registered.
     known_incarnation: AtomicU64,
+    directory: DirectoryObservers,
 }
 
 impl View {
@@ -84,6 +86,11 @@ impl View {
     /// The newest incarnation of this node that was ever registered.
     pub fn known_incarnation(&self) -> Incarnation {
         Incarnation(self.known_incarnation.load(Ordering::Acquire))
+    }
+
+    /// Who is told of changes of the directory.
+    pub fn directory(&self) -> &DirectoryObservers {
+        &self.directory
     }
 }
 
@@ -329,6 +336,10 @@ impl Applier {
             } => router.post(connection, Item::SendPubRel(sequence), wake),
             Output::Dropped { reason, count } => self.count_dropped(reason, count),
             Output::NodesChanged => self.update_nodes(),
+            Output::DirectoryChanged(changed) => {
+                let observers = &self.view.directory;
+                observers.changed(changed.kind, &changed.name, changed.entry.as_ref());
+            }
             Output::HashRoundChanged(round) => self.handle_hash_round(*round),
             Output::NodeEnded { node, incarnation } => self.handle_node_ended(node, incarnation),
             Output::End { connection, reason } => {
@@ -386,6 +397,7 @@ impl Apply for Applier {
         *self.view.hash_round.lock() = round.map(|round| (last, Arc::new(round)));
         self.update_nodes();
         self.update_view();
+        self.view.directory.reset(backing);
         // Proposals that were on their way may be applied inside the snapshot. Their replies are lost, so this
         // incarnation ends.
         let incarnation = self.proposer.incarnation();

@@ -3,6 +3,7 @@
 mod agreement;
 mod cost;
 mod damaged;
+mod directory;
 mod fan_out;
 mod fan_out_order;
 mod golden;

@@ -9,7 +9,7 @@ export CACHE CARGO_TARGET_DIR
 WITH := scripts/with-env
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test unit cluster lint fmt deny advisories sbom fresh bench chaos azure fuzz image conformance clean
+.PHONY: help build run test unit cluster lint fmt deny advisories sbom fresh bench chaos azure fuzz image conformance security clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -67,6 +67,9 @@ fuzz: ## fuzz the decoders: FUZZ_SECONDS=60
 conformance: ## docs/conformance.md: the MQTT standards' statements and what shows them
 	@$(WITH) run cargo run --quiet --locked --package cluster-tests --bin conformance > docs/conformance.md.new
 	@mv docs/conformance.md.new docs/conformance.md
+
+security: ## the table in docs/security.md: who gets in where, and the tests that show it
+	@$(WITH) run cargo run --quiet --locked --package cluster-tests --bin security
 
 IMAGE ?= quorumq:latest
 BASE ?= debian:bookworm-slim

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::finding::Finding;
+use super::http_rules;
 use super::keys::Config;
 use super::listener_rules;
 use super::setting::Address;
@@ -19,6 +20,7 @@ pub fn findings(config: &Config) -> Vec<Finding> {
     join(config, &mut found);
     listeners(config, &mut found);
     found.extend(listener_rules::findings(&config.listeners));
+    found.extend(http_rules::findings(&config.http));
     sizes(config, &mut found);
     found
 }
@@ -197,7 +199,14 @@ fn listeners(config: &Config, found: &mut Vec<Finding>) {
         .iter()
         .filter_map(|listener| Some((key, listener.address.tcp()?)))
         .chain([("cluster.listen", &config.cluster.listen)])
-        .chain(config.http.listen.iter().map(|a| ("http.listen", a)));
+        .chain(config.http.listen.iter().map(|a| ("http.listen", a)))
+        .chain(
+            config
+                .http
+                .admin_listen
+                .iter()
+                .map(|a| ("http.admin_listen", a)),
+        );
     for (key, address) in all {
         let clash = taken.iter().find(|(_, other)| collide(other, address));
         if let Some((other_key, other)) = clash {

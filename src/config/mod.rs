@@ -7,6 +7,7 @@
 pub mod bounds;
 mod check;
 mod finding;
+mod http_rules;
 mod keys;
 mod listener;
 mod listener_rules;
@@ -14,6 +15,7 @@ mod load;
 mod machine;
 mod problem;
 mod reference;
+pub mod secret_file;
 mod setting;
 
 pub use keys::{
@@ -26,7 +28,8 @@ pub use problem::{Origin, Problem, Problems};
 pub use reference::{example, markdown};
 pub use setting::{
     Address, AuthenticationMethod, CertificatePair, ClientCertificates, ClusterName, FileMode,
-    ListenAddress, LogFormat, LogLevel, Member, OutboxPolicy, QueuePolicy, SettingError, Transport,
+    HttpAuthentication, ListenAddress, LogFormat, LogLevel, Member, NamedScope, OutboxPolicy,
+    QueuePolicy, Scope, SettingError, Transport,
 };
 
 #[cfg(test)]

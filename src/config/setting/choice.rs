@@ -163,3 +163,28 @@ impl Setting for Vec<AuthenticationMethod> {
         format!("[{}]", words.join(", "))
     }
 }
+
+words!(
+    /// When `/v1` asks who is there.
+    HttpAuthentication, "auto, required or off", {
+        /// When there is a way to prove it (a token, or client certificates with scopes), or the address is not on
+        /// loopback.
+        Auto = "auto",
+        /// Always.
+        Required = "required",
+        /// Never.
+        Off = "off",
+    }
+);
+
+words!(
+    /// What somebody may do over HTTP. A higher scope includes the lower ones.
+    Scope, "read, operate or admin", {
+        /// Look.
+        Read = "read",
+        /// End connections and sessions, ban, hand leadership over.
+        Operate = "operate",
+        /// Change members, users, rules and tokens.
+        Admin = "admin",
+    }
+);

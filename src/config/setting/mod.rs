@@ -8,17 +8,19 @@ mod choice;
 mod cluster_name;
 mod listen_address;
 mod member;
+mod named_scope;
 mod primitive;
 mod read;
 mod tls;
 
 pub use address::Address;
 pub use choice::{
-    AuthenticationMethod, ClientCertificates, LogFormat, LogLevel, OutboxPolicy, QueuePolicy,
-    Transport,
+    AuthenticationMethod, ClientCertificates, HttpAuthentication, LogFormat, LogLevel,
+    OutboxPolicy, QueuePolicy, Scope, Transport,
 };
 pub use cluster_name::ClusterName;
 pub use listen_address::{FileMode, ListenAddress};
 pub use member::Member;
+pub use named_scope::NamedScope;
 pub use read::{Input, Setting, SettingError, in_range, items};
 pub use tls::CertificatePair;

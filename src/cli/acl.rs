@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 
 use super::exit::{Exit, Failure, Outcome};
 use super::http_client::request;
+use super::http_node::HttpNode;
 use super::output::{self, Format};
 use crate::acl::{Document, Facts, KeyAccess, Publication, Rights, Rules, import_mosquitto};
 use crate::codec::QoS;
-use crate::config::Address;
 use crate::topic::Filter;
 
 /// Longest time to wait for one answer.
@@ -25,15 +25,8 @@ const LIMIT: Duration = Duration::from_secs(35);
 /// Look at the rules for what principals may do, check and change them.
 #[derive(Args)]
 pub struct Acl {
-    /// HTTP port of any node.
-    #[arg(
-        long,
-        value_name = "HOST:PORT",
-        env = "QUORUMQ_HTTP",
-        default_value = "127.0.0.1:8080",
-        global = true
-    )]
-    http: Address,
+    #[command(flatten)]
+    node: HttpNode,
 
     #[command(subcommand)]
     command: Command,
@@ -124,16 +117,16 @@ struct Test {
 /// Runs the command.
 pub async fn run(acl: Acl, format: Format) -> Outcome {
     match acl.command {
-        Command::Show => show(&acl.http, format).await,
+        Command::Show => show(&acl.node, format).await,
         Command::Check { file } => check(&file, format),
         Command::Set {
             file,
             expect_version,
-        } => set(&acl.http, &file, expect_version, format).await,
+        } => set(&acl.node, &file, expect_version, format).await,
         Command::Test(test) => {
             let document = match &test.file {
                 Some(file) => document(file)?,
-                None => fetch(&acl.http).await?.1,
+                None => fetch(&acl.node).await?.1,
             };
             judge(&test, &document, format)
         }
@@ -179,14 +172,14 @@ fn print(document: &Document) -> Outcome {
 }
 
 /// The rules of the cluster and their version.
-async fn fetch(http: &Address) -> Result<(Value, Document), Failure> {
-    let answer = request(http, Method::GET, "/v1/rules", None, LIMIT).await?;
+async fn fetch(node: &HttpNode) -> Result<(Value, Document), Failure> {
+    let answer = request(node, Method::GET, "/v1/rules", None, LIMIT).await?;
     let document = serde_json::from_value(answer["rules"].clone()).map_err(Failure::failed)?;
     Ok((answer["version"].clone(), document))
 }
 
-async fn show(http: &Address, format: Format) -> Outcome {
-    let (version, document) = fetch(http).await?;
+async fn show(node: &HttpNode, format: Format) -> Outcome {
+    let (version, document) = fetch(node).await?;
     if format == Format::Json {
         return Ok(output::json(
             &json!({ "version": version, "rules": document }),
@@ -208,13 +201,13 @@ fn check(file: &Path, format: Format) -> Outcome {
     }
 }
 
-async fn set(http: &Address, file: &Path, expected: Option<u64>, format: Format) -> Outcome {
+async fn set(node: &HttpNode, file: &Path, expected: Option<u64>, format: Format) -> Outcome {
     let document = serde_json::to_value(document(file)?).map_err(Failure::failed)?;
     let path = match expected {
         Some(version) => format!("/v1/rules?expected_version={version}"),
         None => "/v1/rules".to_owned(),
     };
-    let answer = request(http, Method::PUT, &path, Some(&document), LIMIT).await?;
+    let answer = request(node, Method::PUT, &path, Some(&document), LIMIT).await?;
     match format {
         Format::Json => Ok(output::json(&answer)?),
         Format::Table => Ok(output::line(format!("version {}", answer["version"]))?),

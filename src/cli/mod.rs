@@ -13,6 +13,8 @@ mod cluster;
 pub mod exit;
 mod health;
 mod http_client;
+mod http_node;
+mod http_tls;
 mod kv;
 pub mod output;
 mod password;
@@ -23,6 +25,7 @@ mod servers;
 mod sessions;
 mod settings;
 mod subscribe;
+mod token;
 mod users;
 
 use std::process::ExitCode;
@@ -67,6 +70,8 @@ enum Command {
     Acl(acl::Acl),
     /// Look at the cluster and change its members.
     Cluster(cluster::Cluster),
+    /// Make, list and remove the tokens that the HTTP port asks for.
+    Token(token::Token),
     /// Look at connected clients and disconnect them.
     Client(sessions::ClientCommand),
     /// Look at sessions and end them.
@@ -117,6 +122,7 @@ fn run(cli: Cli) -> Outcome {
         Command::Kv(kv) => block_on(kv::run(kv, cli.output)),
         Command::Acl(acl) => block_on(acl::run(acl, cli.output)),
         Command::Cluster(cluster) => block_on(cluster::run(cluster, cli.output)),
+        Command::Token(token) => block_on(token::run(token, cli.output)),
         Command::Client(arguments) => block_on(sessions::client(arguments, cli.output)),
         Command::Session(arguments) => block_on(sessions::session(arguments, cli.output)),
         Command::Retained(arguments) => block_on(sessions::retained(arguments, cli.output)),

@@ -11,10 +11,11 @@ use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
 use super::exit::{Failure, Outcome};
-use super::http_client::request;
+use super::http_client::{escape, request};
+use super::http_node::HttpNode;
 use super::output::{self, Format};
 use super::password::first_line;
-use super::sessions::{Node, escape, list};
+use super::sessions::list;
 use crate::http::{BanStatus, ImportAnswer, UserStatus};
 
 /// Longest time to wait for one answer.
@@ -27,7 +28,7 @@ const IMPORT_BYTES: usize = 32 << 10;
 #[derive(Args)]
 pub struct UserCommand {
     #[command(flatten)]
-    node: Node,
+    node: HttpNode,
 
     #[command(subcommand)]
     command: OfUser,
@@ -119,7 +120,7 @@ enum FileFormat {
 #[derive(Args)]
 pub struct BanCommand {
     #[command(flatten)]
-    node: Node,
+    node: HttpNode,
 
     #[command(subcommand)]
     command: OfBan,
@@ -174,12 +175,12 @@ fn user_path(name: &str) -> String {
 }
 
 async fn ask(
-    node: &Node,
+    node: &HttpNode,
     method: Method,
     path: &str,
     body: Option<Value>,
 ) -> Result<Value, Failure> {
-    request(&node.http, method, path, body.as_ref(), LIMIT).await
+    request(node, method, path, body.as_ref(), LIMIT).await
 }
 
 /// One user, or one ban, as it is now.
@@ -254,7 +255,7 @@ pub async fn user(arguments: UserCommand, format: Format) -> Outcome {
     }
 }
 
-async fn list_users(node: &Node, format: Format) -> Outcome {
+async fn list_users(node: &HttpNode, format: Format) -> Outcome {
     let head = ["USER", "DISABLED", "PASSWORD", "SCRAM", "GROUPS", "NOTE"];
     list(node, "/v1/users?", format, &head, |user: &UserStatus| {
         vec![
@@ -289,7 +290,7 @@ fn pieces(text: &str) -> Vec<String> {
 
 /// Imports a file piece by piece. It is looked at as a whole first: when a line is wrong, nothing is imported.
 async fn import(
-    node: &Node,
+    node: &HttpNode,
     format: FileFormat,
     replace: bool,
     text: &str,

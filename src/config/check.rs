@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::auth_rules;
 use super::finding::Finding;
+use super::http_rules;
 use super::keys::Config;
 use super::listener::DEFAULT_LISTENER;
 use super::listener_rules;
@@ -23,6 +24,7 @@ pub fn findings(config: &Config) -> Vec<Finding> {
     listeners(config, &mut found);
     found.extend(listener_rules::findings(&config.listeners));
     found.extend(auth_rules::findings(config));
+    found.extend(http_rules::findings(&config.http));
     sizes(config, &mut found);
     found.extend(password_rules::findings(config));
     found
@@ -204,7 +206,14 @@ fn listeners(config: &Config, found: &mut Vec<Finding>) {
             Some((key, listener.address.tcp()?))
         })
         .chain([("cluster.listen", &config.cluster.listen)])
-        .chain(config.http.listen.iter().map(|a| ("http.listen", a)));
+        .chain(config.http.listen.iter().map(|a| ("http.listen", a)))
+        .chain(
+            config
+                .http
+                .admin_listen
+                .iter()
+                .map(|a| ("http.admin_listen", a)),
+        );
     for (key, address) in all {
         let clash = taken.iter().find(|(_, other)| collide(other, address));
         if let Some((other_key, other)) = clash {

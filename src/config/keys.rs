@@ -12,8 +12,9 @@ use uuid::Uuid;
 use super::bounds;
 use super::listener::Listener;
 use super::setting::{
-    Address, CertificateGroups, CertificateName, ClusterName, Input, LogFormat, LogLevel, Member,
-    OutboxPolicy, QueuePolicy, RefusedPublish, Setting, SettingError, WhenUnavailable, in_range,
+    Address, CertificateGroups, CertificateName, CertificatePair, ClientCertificates, ClusterName,
+    HttpAuthentication, Input, LogFormat, LogLevel, Member, NamedScope, OutboxPolicy, QueuePolicy,
+    RefusedPublish, Setting, SettingError, WhenUnavailable, in_range,
 };
 use super::token_issuer::TokenIssuer;
 
@@ -392,14 +393,37 @@ config! {
         scan_page_keys: usize = 64, "keys", 4..=bounds::MOST_SCAN_PAGE_KEYS;
     }
 
-    /// Probes, metrics and administration. No authentication: keep it on a private network.
+    /// Probes, metrics and administration. Probes and metrics are free; `/v1/…` asks for a token or a client certificate
+    /// (`quorumq token`), see docs/security.md.
     http: HttpConfig {
-        /// Where `/livez`, `/readyz`, `/metrics` and `/v1/cluster/…` are served. Empty: nowhere.
+        /// Where `/livez`, `/readyz` and `/metrics` are served, and `/v1/…`, unless that is at `http.admin_listen`. Empty:
+        /// nowhere.
         listen: Option<Address> = Some(loopback(8080)), "";
+        /// Where `/v1/…` is served, and nothing else; the keys about TLS are about this port then, and probes and metrics
+        /// at `http.listen` are plain HTTP. Empty: at `http.listen`.
+        admin_listen: Option<Address> = None, "";
         /// Names under which `/v1/…` may be asked for, beside IP addresses, `localhost` and the hosts of
         /// `cluster.members`. Requests under other names are refused, so that no web page can reach this port through
         /// its visitor's browser.
         hosts: Vec<String> = Vec::new(), "";
+        /// Whether `/v1/…` asks for a token or a client certificate. `auto`: when the cluster has a token, when
+        /// `http.token_file` or `http.client_scopes` is set, or when the address is not on loopback. `off` leaves it to
+        /// whoever reaches the port; the log says so at every start.
+        authentication: HttpAuthentication = HttpAuthentication::Auto, "";
+        /// File whose first line is a token with the scope `admin`, valid at this node, of 32 characters at least: for
+        /// making the first token of the cluster, and when all others are lost. Read when the node starts. Other users
+        /// of the machine must not be able to read it.
+        token_file: Option<PathBuf> = None, "";
+        /// Certificates with their keys, PEM: with them the port speaks TLS. They are read again when they change.
+        certificates: Vec<CertificatePair> = Vec::new(), "";
+        /// Whether clients are asked for a certificate: `off`, `optional`, `required`.
+        client_certificates: ClientCertificates = ClientCertificates::Off, "";
+        /// PEM: the CAs that clients' certificates come from.
+        client_ca_file: Option<PathBuf> = None, "";
+        /// PEM: the lists of revoked certificates of these CAs.
+        crl_files: Vec<PathBuf> = Vec::new(), "";
+        /// What holders of certificates may do, by the subject's common name: `name=read`, `name=operate`, `name=admin`.
+        client_scopes: Vec<NamedScope> = Vec::new(), "";
     }
 
     /// The log, which is written to standard error.

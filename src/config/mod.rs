@@ -9,6 +9,7 @@ mod auth_rules;
 pub mod bounds;
 mod check;
 mod finding;
+mod http_rules;
 mod keys;
 mod listener;
 mod listener_rules;
@@ -17,6 +18,7 @@ mod machine;
 mod password_rules;
 mod problem;
 mod reference;
+pub mod secret_file;
 mod setting;
 mod token_issuer;
 mod values;
@@ -31,8 +33,9 @@ pub use problem::{Origin, Problem, Problems};
 pub use reference::{example, markdown};
 pub use setting::{
     Address, AuthenticationMethod, CertificateGroups, CertificateName, CertificatePair,
-    ClientCertificates, ClusterName, FileMode, ListenAddress, LogFormat, LogLevel, Member,
-    OutboxPolicy, QueuePolicy, RefusedPublish, SettingError, TokenUse, Transport, WhenUnavailable,
+    ClientCertificates, ClusterName, FileMode, HttpAuthentication, ListenAddress, LogFormat,
+    LogLevel, Member, NamedScope, OutboxPolicy, QueuePolicy, RefusedPublish, Scope, SettingError,
+    TokenUse, Transport, WhenUnavailable,
 };
 pub use token_issuer::TokenIssuer;
 

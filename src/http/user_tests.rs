@@ -1,8 +1,8 @@
-//! The routes of users and bans.
+//! The routes of users, bans and rules.
 
 use futures::FutureExt;
 
-use super::tests::{Node, ask};
+use super::tests::{Node, ask, exchange, healthy};
 use super::*;
 
 impl Users for Node {
@@ -129,4 +129,38 @@ async fn bans_are_added_and_removed() {
             "{method} {path}"
         );
     }
+}
+
+#[tokio::test]
+async fn rules_are_replaced_if_nobody_else_has() {
+    let (code, body) = ask(true, "GET", "/v1/rules", "").await;
+    assert_eq!(
+        (code, body.as_str()),
+        (200, r#"{"rules":{"rules":[]},"version":7}"#)
+    );
+    let put = |header: &str, body: &str| {
+        let length = body.len();
+        format!(
+            "PUT /v1/rules HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\
+             content-type: application/json\r\n{header}content-length: {length}\r\n\r\n{body}"
+        )
+    };
+    for (header, code) in [
+        ("", "200"),
+        ("if-match: \"7\"\r\n", "200"),
+        ("if-match: \"6\"\r\n", "412"),
+        ("if-none-match: *\r\n", "412"),
+        ("if-match: x\r\n", "400"),
+    ] {
+        let answer = exchange(healthy(true), &put(header, "{}")).await;
+        assert_eq!(&answer[9..12], code, "{header}{answer}");
+        let tag = match code {
+            "200" => Some("etag: \"8\""),
+            "412" => Some("etag: \"7\""),
+            _ => None,
+        };
+        assert!(tag.is_none_or(|tag| answer.contains(tag)), "{answer}");
+    }
+    let answer = exchange(healthy(true), &put("", "[]")).await;
+    assert_eq!(&answer[9..12], "400");
 }

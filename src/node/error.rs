@@ -1,6 +1,7 @@
 //! Why a node could not run.
 
 use super::authentication::UsersProblem;
+use crate::config::secret_file::SecretFileError;
 use crate::raft;
 use crate::storage::OpenError;
 
@@ -21,6 +22,9 @@ pub enum RunError {
         /// What the system says.
         error: std::io::Error,
     },
+    /// The token of the HTTP port can't be used.
+    #[error("http.token_file: {0}")]
+    HttpToken(#[from] SecretFileError),
     /// The data directory can't be used.
     #[error("{0}")]
     Storage(#[from] OpenError),

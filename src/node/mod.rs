@@ -7,8 +7,10 @@ mod cluster;
 mod contact;
 mod disk;
 mod error;
+mod http_ports;
 mod identity;
 mod incarnation;
+mod join_address;
 mod leases;
 mod listen;
 mod metrics;
@@ -20,6 +22,7 @@ mod sessions;
 mod shutdown;
 mod state_hash;
 mod status;
+mod tokens;
 mod users;
 mod watchdog;
 
@@ -28,7 +31,7 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::base::ids::NodeId;
 use crate::config::{Config, Transport};
@@ -37,7 +40,7 @@ use crate::connection::{listener, memory_guard, sys};
 use crate::forward::directory::Directory;
 use crate::forward::hand_over::HandOvers;
 use crate::forward::outbox::Outboxes;
-use crate::http::{self, Hosts};
+use crate::http;
 use crate::login::Background;
 use crate::machine::Machine;
 use crate::machine::subscriptions::SubscriptionIndex;
@@ -54,13 +57,15 @@ use crate::telemetry::metrics::Metrics;
 use crate::transport::{self, Listening};
 use cluster::ClusterTasks;
 use disk::{DiskGuard, Level};
+use http_ports::HttpPorts;
 use identity::Identities;
 use listen::bind;
-use process::{on, on_hang_up, raise_descriptor_limit, signalled, threads};
+use process::{keep_files_private, on, on_hang_up, raise_descriptor_limit, signalled, threads};
 use rules::RulesObserver;
 use shutdown::Node;
 use state_hash::StateComparison;
 use status::NodeStatus;
+use tokens::TokenObserver;
 use watchdog::StuckThreads;
 
 pub use error::RunError;
@@ -74,6 +79,7 @@ const CLOSED_WITHIN: Duration = Duration::from_secs(5);
 /// When it can't start.
 pub fn run(config: Config) -> Result<(), RunError> {
     raise_descriptor_limit();
+    keep_files_private();
     let data_dir = config.node.data_dir.clone();
     let replication = threads("replication", 1)?;
     let clients = threads("clients", config.runtime.threads())?;
@@ -101,7 +107,7 @@ pub fn run(config: Config) -> Result<(), RunError> {
 struct Listeners {
     cluster: TcpListener,
     mqtt: Vec<Listening>,
-    http: Option<TcpListener>,
+    http: HttpPorts,
 }
 
 impl Listeners {
@@ -116,10 +122,7 @@ impl Listeners {
         });
         let cluster = cluster.await?;
         let mqtt = listen::open(config, metrics).await?;
-        let http = match &config.http.listen {
-            Some(address) => Some(bind("http.listen", address).await?),
-            None => None,
-        };
+        let http = HttpPorts::open(config).await?;
         Ok(Listeners {
             cluster,
             mqtt,
@@ -256,10 +259,9 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
         broker: broker.clone(),
         identities,
         stuck,
+        gate: listeners.http.gate.clone(),
     });
-    let stop_http = listeners
-        .http
-        .map(|listener| serve_http(listener, &config, status, &broker));
+    let stop_http = serve_http(listeners.http, &config, status, &broker);
     serve_clients(listeners.mqtt, &broker);
     announce(&config);
     let drain = Duration::from_secs(config.shutdown.drain_s);
@@ -357,30 +359,25 @@ fn new_broker(
 }
 
 fn serve_http(
-    listener: TcpListener,
+    ports: HttpPorts,
     config: &Config,
     status: Arc<NodeStatus>,
-    broker: &Arc<Broker>,
-) -> oneshot::Sender<()> {
-    let names = config.http.hosts.iter().map(String::as_str);
-    let members = config.cluster.members.iter();
-    let hosts = Hosts::new(names.chain(members.map(|member| member.address.host())));
-    let (stop, stopped) = oneshot::channel::<()>();
+    broker: &Broker,
+) -> watch::Sender<bool> {
+    let services = &broker.services;
+    let tokens = TokenObserver(ports.gate.tokens().clone());
+    let observers = services.view.directory();
+    observers.add(Arc::new(tokens), &*services.backing);
     let endpoints = http::Endpoints {
         readiness: status.clone(),
         admin: status.clone(),
         sessions: status.clone(),
         users: status.clone(),
-        rules: status,
+        rules: status.clone(),
+        tokens: status,
         metrics: broker.metrics.clone(),
     };
-    tokio::spawn(async move {
-        let stopped = async {
-            let _ = stopped.await;
-        };
-        http::serve(listener, endpoints, hosts, stopped).await;
-    });
-    stop
+    ports.serve(config, &endpoints)
 }
 
 fn cluster_view(raft: &Raft) -> sys::ClusterView {
@@ -432,6 +429,7 @@ fn announce(config: &Config) {
         .listen
         .as_ref()
         .map_or_else(|| "off".to_owned(), ToString::to_string);
+    http_ports::announce(config);
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         mqtt = mqtt.collect::<Vec<_>>().join(","),

@@ -35,6 +35,12 @@ pub(super) fn raise_descriptor_limit() {
     }
 }
 
+/// Keeps what the process makes from here on to its own user: clients' messages, snapshots, logs of events.
+pub(super) fn keep_files_private() {
+    use rustix::fs::Mode;
+    rustix::process::umask(Mode::RWXG | Mode::RWXO);
+}
+
 /// Waits until the process is asked to stop.
 pub(super) async fn signalled() {
     use tokio::signal::unix::{SignalKind, signal};

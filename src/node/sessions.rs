@@ -14,7 +14,7 @@ use crate::topic::Filter;
 
 impl NodeStatus {
     /// Waits until this replica has everything that was acknowledged before.
-    async fn catch_up(&self) -> Result<(), AdminError> {
+    pub(super) async fn catch_up(&self) -> Result<(), AdminError> {
         match self.raft.read_barrier().await {
             Ok(_) => Ok(()),
             Err(error) => Err(AdminError::NoLeader(error.to_string())),

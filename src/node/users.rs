@@ -20,6 +20,7 @@ use crate::identity::ban::{Ban, LONGEST_REASON, Target};
 use crate::identity::password::salts;
 use crate::identity::users::{DECOY_SECRET, DECOY_SECRET_BYTES};
 use crate::machine::read::{self, ListBudget};
+use crate::telemetry::audit::{self, Event, Kind as EventKind, Outcome};
 
 /// Lines of a file that are wrong and are named; of others, only their number is told.
 const NAMED_LINES: usize = 10;
@@ -47,6 +48,14 @@ impl From<UserProblem> for AdminError {
     fn from(problem: UserProblem) -> AdminError {
         AdminError::Invalid(problem.to_string())
     }
+}
+
+/// Tells the audit log what was changed; who asked for it is in the event of the request.
+fn record(kind: EventKind, change: &str, name: &str) {
+    audit::record(&Event {
+        details: &[("change", change), ("name", name)],
+        ..Event::new(kind, Outcome::Accepted)
+    });
 }
 
 fn internal(error: impl std::fmt::Display) -> AdminError {
@@ -154,6 +163,7 @@ impl NodeStatus {
         let change = Change::put(Kind::User, name.clone(), expected, user.encode());
         let version = self.broker.services.directory.write(vec![change]).await?;
         tracing::info!(user = name, disabled = user.disabled, "a user is written");
+        record(EventKind::User, "written", &name);
         Ok(UserStatus {
             name,
             version: version.0,
@@ -239,6 +249,11 @@ impl NodeStatus {
             name,
             "an entry of the directory is deleted"
         );
+        let event = match kind {
+            Kind::Ban => EventKind::Ban,
+            _ => EventKind::User,
+        };
+        record(event, "deleted", &name);
         Ok(true)
     }
 
@@ -299,7 +314,11 @@ impl NodeStatus {
             changes.push(Change::put(Kind::User, &**name, expected, user.encode()));
         }
         if !changes.is_empty() {
+            let written: Vec<String> = changes.iter().map(|change| change.name.clone()).collect();
             self.broker.services.directory.write(changes).await?;
+            written
+                .iter()
+                .for_each(|name| record(EventKind::User, "imported", name));
         }
         Ok(answer)
     }
@@ -338,6 +357,7 @@ impl NodeStatus {
         };
         self.broker.services.directory.write(vec![change]).await?;
         tracing::info!(banned = name, reason = &*ban.reason, "a ban is written");
+        record(EventKind::Ban, "written", &name);
         Ok(BanStatus {
             target: name,
             reason: ban.reason.to_string(),

@@ -217,6 +217,19 @@ words!(
 );
 
 words!(
+    /// When `/v1` asks who is there.
+    HttpAuthentication, "auto, required or off", {
+        /// When there is a way to prove it (a token, or client certificates with scopes), or the address is not on
+        /// loopback.
+        Auto = "auto",
+        /// Always.
+        Required = "required",
+        /// Never.
+        Off = "off",
+    }
+);
+
+words!(
     /// What of a client's certificate are its groups.
     CertificateGroups, "none, organization or organizational_unit", {
         /// Nothing.
@@ -235,5 +248,17 @@ words!(
         Refuse = "refuse",
         /// The next method of the listener decides.
         Ignore = "ignore",
+    }
+);
+
+words!(
+    /// What somebody may do over HTTP. A higher scope includes the lower ones.
+    Scope, "read, operate or admin", {
+        /// Look.
+        Read = "read",
+        /// End connections and sessions, ban, hand leadership over.
+        Operate = "operate",
+        /// Change members, users, rules and tokens.
+        Admin = "admin",
     }
 );

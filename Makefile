@@ -9,7 +9,7 @@ export CACHE CARGO_TARGET_DIR
 WITH := scripts/with-env
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test unit cluster lint fmt deny fresh bench chaos azure fuzz image conformance clean
+.PHONY: help build run test unit cluster lint fmt deny advisories sbom fresh bench chaos azure fuzz image conformance security clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -38,6 +38,17 @@ fmt: ## format the sources
 deny: ## licences, sources and forbidden packages among the dependencies
 	@$(WITH) deny cargo deny --locked check bans licenses sources
 
+ADVISORY_DB ?= .ci/advisory-db
+advisories: ## known vulnerabilities of locked packages, offline: ADVISORY_DB=<a checkout of rustsec/advisory-db>
+	@scripts/advisories --self-test
+	@scripts/advisories $(ADVISORY_DB)
+
+SBOM ?= $(CARGO_TARGET_DIR)/quorumq.cdx.json
+sbom: ## what the binary is made of, as CycloneDX 1.5: SBOM=<file>
+	@mkdir -p "$(dir $(SBOM))"
+	@cargo metadata --locked --format-version 1 --filter-platform "$$(rustc -vV | sed -n 's/^host: //p')" | scripts/sbom > "$(SBOM).new"
+	@mv "$(SBOM).new" "$(SBOM)" && echo "$(SBOM)"
+
 fresh: ## set-up on a minimal Debian 12 and 13, as root and as a user; needs root and debootstrap
 	@scripts/fresh
 
@@ -56,6 +67,9 @@ fuzz: ## fuzz the decoders: FUZZ_SECONDS=60
 conformance: ## docs/conformance.md: the MQTT standards' statements and what shows them
 	@$(WITH) run cargo run --quiet --locked --package cluster-tests --bin conformance > docs/conformance.md.new
 	@mv docs/conformance.md.new docs/conformance.md
+
+security: ## the table in docs/security.md: who gets in where, and the tests that show it
+	@$(WITH) run cargo run --quiet --locked --package cluster-tests --bin security
 
 IMAGE ?= quorumq:latest
 BASE ?= debian:bookworm-slim

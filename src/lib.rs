@@ -4,8 +4,9 @@
 //! Each module of this list is a room. Lowest first; a lower room never imports a higher one, and no files import each
 //! other in a circle (`tests/tidy`):
 //!
-//! [`base`] < [`topic`], [`codec`], [`auth`] < `session`, [`store`] < `machine` < [`config`], `telemetry` <
-//! `storage` < `raft` < `mailbox` < `router` < `replica` < `forward` < `connection`, `http` < `node` < [`cli`].
+//! [`base`] < [`topic`], [`codec`], [`auth`] < `session`, [`store`] < `acl` < `machine` < [`config`], `telemetry`,
+//! `http_client` < `transport`, `login` < `storage` < `raft` < `mailbox` < `router` < `replica` < `forward` <
+//! `identity` < `connection`, `http` < `node` < [`cli`].
 //!
 //! # One request, from socket to commit to answer
 //! `connection::task` reads packets, `replica::proposer` gathers commands, `replica::sequencer` stamps them on the
@@ -19,6 +20,7 @@
 //!
 //! `docs/architecture.md` tells both at length, `docs/spec/` what each part has to do.
 
+pub(crate) mod acl;
 pub mod auth;
 pub mod base;
 pub mod cli;
@@ -27,6 +29,9 @@ pub mod config;
 pub(crate) mod connection;
 pub(crate) mod forward;
 pub(crate) mod http;
+pub(crate) mod http_client;
+pub(crate) mod identity;
+pub(crate) mod login;
 pub(crate) mod machine;
 pub(crate) mod mailbox;
 pub(crate) mod node;
@@ -38,6 +43,7 @@ pub(crate) mod storage;
 pub mod store;
 pub(crate) mod telemetry;
 pub mod topic;
+pub(crate) mod transport;
 
 /// What the integration tests of `raft/` and `storage/` use; no part of the crate's interface.
 #[doc(hidden)]

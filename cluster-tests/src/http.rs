@@ -32,6 +32,33 @@ pub fn post(address: SocketAddr, path: &str, within: Duration) -> Option<Answer>
     exchange(address, &request, within)
 }
 
+/// Asks with any method, further header fields and a body of JSON.
+pub fn ask(
+    address: SocketAddr,
+    method: &str,
+    target: &str,
+    fields: &[(&str, &str)],
+    body: &str,
+) -> Option<Answer> {
+    let has = |name: &str| {
+        fields
+            .iter()
+            .any(|(field, _)| field.eq_ignore_ascii_case(name))
+    };
+    let mut request = format!("{method} {target} HTTP/1.1\r\nconnection: close\r\n");
+    if !has("host") {
+        request += &format!("host: {address}\r\n");
+    }
+    if !has("content-type") {
+        request += "content-type: application/json\r\n";
+    }
+    for (name, value) in fields {
+        request += &format!("{name}: {value}\r\n");
+    }
+    request += &format!("content-length: {}\r\n\r\n{body}", body.len());
+    exchange(address, &request, ANSWER_WITHIN)
+}
+
 fn exchange(address: SocketAddr, request: &str, within: Duration) -> Option<Answer> {
     let deadline = Instant::now() + within + ANSWER_WITHIN;
     let mut stream = TcpStream::connect_timeout(&address, PART_WITHIN).ok()?;

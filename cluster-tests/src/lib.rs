@@ -16,6 +16,7 @@
 //! * [`flow`] has publishers with large windows and slow subscribers.
 //! * [`hostile`] has clients that behave beside one that does not.
 //! * [`script`] runs programs that use other people's clients.
+//! * [`security`] is the table of who gets in where.
 
 pub mod check;
 pub mod cluster;
@@ -31,6 +32,7 @@ pub mod random;
 pub mod record;
 pub mod rules;
 pub mod script;
+pub mod security;
 pub mod skip;
 pub mod store;
 pub mod trial;

@@ -1,6 +1,6 @@
 //! The bounds of an exchange, whatever its mechanism.
 
-use super::{Negotiation, Step};
+use super::{Denial, Negotiation, Step};
 use crate::base::limits;
 use crate::codec::ReasonCode;
 
@@ -28,7 +28,7 @@ impl Exchange {
         self.bytes += data.len();
         if self.steps > limits::AUTHENTICATION_STEPS || self.bytes > limits::AUTHENTICATION_BYTES {
             let text = "the authentication takes too many packets or bytes";
-            return Step::Refused(ReasonCode::NotAuthorized, text);
+            return Step::Refused(Denial::plain(ReasonCode::NotAuthorized, text));
         }
         self.negotiation.step(data)
     }
@@ -49,7 +49,9 @@ mod tests {
     fn steps_of(data: &[u8]) -> usize {
         let mut exchange = Exchange::new(Box::new(Endless));
         (0..1000)
-            .take_while(|_| exchange.step(Some(data)) == Step::Continue(data.to_vec()))
+            .take_while(
+                |_| matches!(exchange.step(Some(data)), Step::Continue(sent) if sent == data),
+            )
             .count()
     }
 

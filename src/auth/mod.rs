@@ -1,27 +1,66 @@
-//! Who a client is: the mechanisms of extended authentication (MQTT 5.0 §4.12) and what a node asks of its clients.
+//! Who a client is: the chain of methods that a listener asks of its clients, the mechanisms of extended authentication
+//! (MQTT 5.0 §4.12), and the principal that comes out.
 //!
-//! It is sans-io: no clock, no randomness, no disk inside. Whoever holds the connection draws the random bytes, bounds
-//! the time, and turns a [`Step`] into AUTH, CONNACK or DISCONNECT. What an identity may do is not decided here.
+//! It is sans-io: no clock, no randomness, no disk, no network inside. Whoever holds the connection draws the random
+//! bytes, tells the time, bounds what it may take, and turns a [`Step`] into AUTH, CONNACK or DISCONNECT. What an
+//! identity may do is not decided here.
 
+pub mod certificate;
+pub mod chain;
 mod exchange;
+pub mod jwt;
+pub mod password;
+mod principal;
 pub mod scram;
+pub(crate) mod strict;
+pub mod user;
 
+pub use chain::{Chain, Check, Denial, Later, Verdict};
 pub use exchange::Exchange;
+pub use principal::{Method, Principal, Proof};
 
-use crate::codec::ReasonCode;
+use core::net::SocketAddr;
+use std::fmt;
+
+use rustls::pki_types::CertificateDer;
+
+use crate::base::time::Millis;
 
 /// Random bytes that an exchange gets.
 pub const ENTROPY_BYTES: usize = 32;
 
-/// What is known of a client before it has proved who it is.
-#[derive(Clone, Copy, Debug)]
+/// What is known of a client before it has proved who it is. Nothing has shown yet that any of it is true, but for the
+/// certificates and the address.
+#[derive(Clone, Copy, Default)]
 pub struct Client<'a> {
     /// Its client identifier; empty when the server is to assign one.
     pub client_id: &'a str,
-    /// The user name of its CONNECT. Nothing has shown yet that it is true.
+    /// The user name of its CONNECT.
     pub user_name: Option<&'a str>,
+    /// The password of its CONNECT.
+    pub password: Option<&'a [u8]>,
+    /// Where it is; `None` for a Unix socket.
+    pub address: Option<SocketAddr>,
+    /// The chain that it has shown and that was verified, its own certificate first; empty without one.
+    pub certificates: &'a [CertificateDer<'static>],
+    /// The name of the listener that it came to.
+    pub listener: &'a str,
+    /// This machine's wall clock.
+    pub now: Millis,
     /// Fresh bytes of the system's random number generator, for nonces.
     pub entropy: [u8; ENTROPY_BYTES],
+}
+
+impl fmt::Debug for Client<'_> {
+    /// Without the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("client_id", &self.client_id)
+            .field("user_name", &self.user_name)
+            .field("address", &self.address)
+            .field("listener", &self.listener)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A method of authentication.
@@ -41,65 +80,46 @@ pub trait Negotiation: Send {
 }
 
 /// What the client's data led to.
-#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Send this in AUTH 0x18 and wait for the client's answer `[MQTT-4.12.0-2]`. Empty data is left out.
     Continue(Vec<u8>),
     /// The client is this one; the data goes into CONNACK, or into AUTH 0x00 at a re-authentication.
-    Success { identity: Box<str>, data: Vec<u8> },
-    /// It is not, or it broke the mechanism's rules: a code that both CONNACK and DISCONNECT may carry, and half a
-    /// sentence for the client and the log that gives nothing away.
-    Refused(ReasonCode, &'static str),
+    Success {
+        principal: Box<Principal>,
+        data: Vec<u8>,
+    },
+    /// It is not, or it broke the mechanism's rules.
+    Refused(Denial),
+    /// It takes a while. What comes of it is another step, and the client has nothing to send meanwhile.
+    Pending(Later<Step>),
 }
 
-/// What a node asks of its clients.
-#[derive(Default)]
-pub struct Authenticator {
-    mechanisms: Vec<Box<dyn Mechanism>>,
-}
-
-impl Authenticator {
-    /// Every client must use one of these mechanisms; without any, every client is let in and every method is unknown.
-    pub fn new(mechanisms: Vec<Box<dyn Mechanism>>) -> Authenticator {
-        Authenticator { mechanisms }
-    }
-
-    /// Whether a client without an Authentication Method is turned away.
-    pub fn is_required(&self) -> bool {
-        !self.mechanisms.is_empty()
-    }
-
-    /// Begins an exchange; `None` when there is no such method `[MQTT-4.12.0-1]`.
-    pub fn begin(&self, method: &str, client: &Client<'_>) -> Option<Exchange> {
-        let mechanism = self
-            .mechanisms
-            .iter()
-            .find(|known| known.name() == method)?;
-        Some(Exchange::new(mechanism.begin(client)))
+impl fmt::Debug for Step {
+    /// Without the data, which may be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::Continue(data) => write!(f, "Continue({} bytes)", data.len()),
+            Step::Success { principal, .. } => f.debug_tuple("Success").field(principal).finish(),
+            Step::Refused(denial) => f.debug_tuple("Refused").field(denial).finish(),
+            Step::Pending(_) => f.write_str("Pending"),
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_named_methods_are_known_and_then_one_is_required() {
-        let client = Client {
-            client_id: "c",
-            user_name: None,
-            entropy: [0; ENTROPY_BYTES],
-        };
-        let open = Authenticator::default();
-        assert!(!open.is_required());
-        assert!(open.begin(scram::NAME, &client).is_none());
-        let text = scram::Verifier::of_password("pencil", b"0123456789abcdef", 4096)
-            .expect("a plain password")
-            .line("user");
-        let credentials = scram::Credentials::parse(&text).expect("a made line can be read");
-        let closed = Authenticator::new(vec![Box::new(scram::Server::new(credentials))]);
-        assert!(closed.is_required());
-        assert!(closed.begin(scram::NAME, &client).is_some());
-        assert!(closed.begin("scram-sha-256", &client).is_none());
+impl PartialEq for Step {
+    fn eq(&self, other: &Step) -> bool {
+        match (self, other) {
+            (Step::Continue(one), Step::Continue(other)) => one == other,
+            (
+                Step::Success { principal, data },
+                Step::Success {
+                    principal: other,
+                    data: others,
+                },
+            ) => principal == other && data == others,
+            (Step::Refused(one), Step::Refused(other)) => one == other,
+            _ => false,
+        }
     }
 }

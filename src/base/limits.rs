@@ -208,3 +208,24 @@ pub const ELEMENTS_PER_COMMAND: usize = 1 << 20;
 /// Proposals in one log entry: more than [`SEQUENCER_QUEUE`], which the leader puts into one. Replicas pass over an
 /// entry with more, so a change of it is a change of the machine's version.
 pub const PROPOSALS_PER_ENTRY: usize = 4 * SEQUENCER_QUEUE;
+
+/// Entries of the directory: users of a large fleet, with room for rules, bans and tokens. A node keeps none of them in
+/// memory for the sake of the directory itself.
+pub const DIRECTORY_ENTRIES: u64 = 1_000_000;
+
+/// Bytes of them, names and values.
+pub const DIRECTORY_BYTES: u64 = 1 << 30;
+
+/// Changes of the directory in one command: each takes up to five row operations, so all of them are about as much as a
+/// log entry may do. Replicas refuse a command with more, so a change of it is a change of the machine's version, as of
+/// the next two.
+pub const DIRECTORY_CHANGES: usize = 1024;
+
+/// Bytes of a name in the directory.
+pub const DIRECTORY_NAME_BYTES: usize = 1024;
+
+/// Bytes of a value in the directory: some ten thousand rules.
+pub const DIRECTORY_VALUE_BYTES: usize = 1 << 20;
+
+/// Entries of the directory that one identity may rest on.
+pub const PROOFS: usize = 16;

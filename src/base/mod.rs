@@ -1,8 +1,9 @@
-//! What every room stands on: identifiers, fixed limits, time, leases, signs of life, version stamps, generated
-//! messages and their wire format.
+//! What every room stands on: identifiers, kinds of directory entries, fixed limits, time, leases, signs of life,
+//! version stamps, generated messages and their wire format.
 //!
 //! Invariant: nothing here imports another room.
 
+pub mod directory;
 pub mod hlc;
 pub mod ids;
 pub mod lease;

@@ -6,7 +6,8 @@ use serde_json::json;
 use super::exit::{Exit, Failure, Outcome};
 use super::output::{self, Format};
 use super::settings::Settings;
-use crate::config::Loaded;
+use crate::config::{Loaded, Problem, Problems};
+use crate::node::certificates;
 
 /// Check a configuration and report every problem with its line.
 #[derive(Args)]
@@ -24,16 +25,46 @@ pub fn run(check: Check, format: Format) -> Outcome {
     let name = check.settings.file().map(|path| path.display().to_string());
     match (check.settings.load(), format) {
         (Ok(loaded), _) if check.effective => effective(&loaded, format),
-        (Ok(_), Format::Table) => Ok(output::line(format!(
-            "{}: ok",
-            name.as_deref().unwrap_or("configuration")
-        ))?),
-        (Ok(_), Format::Json) => Ok(output::json(&json!({ "ok": true, "problems": [] }))?),
+        (Ok(loaded), format) => judge_certificates(&loaded, name.as_deref(), format),
         (Err(problems), Format::Table) => Err(problems.into()),
         (Err(problems), Format::Json) => {
-            output::json(&json!({ "ok": false, "problems": problems }))?;
+            output::json(&json!({ "ok": false, "problems": problems, "warnings": [] }))?;
             Err(Failure::new(Exit::BadConfiguration, ""))
         }
+    }
+}
+
+/// Looks at the certificates, too: what can't be used is a problem, what expires soon is named.
+fn judge_certificates(loaded: &Loaded, name: Option<&str>, format: Format) -> Outcome {
+    const KEY: &str = "listeners";
+    let found = certificates::inspect(&loaded.config);
+    let problem = |message: &String| Problem {
+        origin: loaded.origins[KEY].clone(),
+        key: KEY.to_owned(),
+        message: message.clone(),
+        hint: None,
+    };
+    let problems: Vec<_> = found.problems.iter().map(problem).collect();
+    let is_ok = problems.is_empty();
+    match format {
+        Format::Json => {
+            output::json(
+                &json!({ "ok": is_ok, "problems": problems, "warnings": found.warnings }),
+            )?;
+        }
+        Format::Table => {
+            for warning in &found.warnings {
+                eprintln!("quorumq: warning: {warning}");
+            }
+            if is_ok {
+                output::line(format!("{}: ok", name.unwrap_or("configuration")))?;
+            }
+        }
+    }
+    match (is_ok, format) {
+        (true, _) => Ok(()),
+        (false, Format::Table) => Err(Problems(problems).into()),
+        (false, Format::Json) => Err(Failure::new(Exit::BadConfiguration, "")),
     }
 }
 

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::exit::{Failure, Outcome};
 use super::http_client::request;
+use super::http_node::HttpNode;
 use super::output::{self, Format};
 use crate::config::Address;
 use crate::http::{ClusterStatus, VerifyAnswer};
@@ -15,15 +16,8 @@ use crate::http::{ClusterStatus, VerifyAnswer};
 /// Look at the cluster and change its members.
 #[derive(Args)]
 pub struct Cluster {
-    /// HTTP port of any node.
-    #[arg(
-        long,
-        value_name = "HOST:PORT",
-        env = "QUORUMQ_HTTP",
-        default_value = "127.0.0.1:8080",
-        global = true
-    )]
-    http: Address,
+    #[command(flatten)]
+    node: HttpNode,
 
     /// Longest time to wait, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 35, global = true,
@@ -63,13 +57,13 @@ enum Command {
 pub async fn run(cluster: Cluster, format: Format) -> Outcome {
     let limit = Duration::from_secs(cluster.timeout);
     let post = |path: &'static str, body: Value| {
-        let http = cluster.http.clone();
-        async move { request(&http, Method::POST, path, Some(&body), limit).await }
+        let node = cluster.node.clone();
+        async move { request(&node, Method::POST, path, Some(&body), limit).await }
     };
     let answer = match cluster.command {
         Command::Status => {
             let answer = request(
-                &cluster.http,
+                &cluster.node,
                 Method::GET,
                 "/v1/cluster/status",
                 None,
@@ -82,7 +76,7 @@ pub async fn run(cluster: Cluster, format: Format) -> Outcome {
             eprintln!("adding node {id}; it votes as soon as it has caught up");
             let body = json!({ "id": id, "address": address });
             let asked = post("/v1/cluster/join", body);
-            joined(asked, id, &cluster.http, limit).await?
+            joined(asked, id, &cluster.node, limit).await?
         }
         Command::Leave { id } => post("/v1/cluster/leave", json!({ "id": id })).await?,
         Command::Verify => return verified(post("/v1/cluster/verify", json!({})).await?, format),
@@ -112,7 +106,7 @@ const PROGRESS: Duration = Duration::from_secs(2);
 async fn joined(
     asked: impl Future<Output = Result<Value, Failure>>,
     id: u64,
-    http: &Address,
+    node: &HttpNode,
     limit: Duration,
 ) -> Result<Value, Failure> {
     let deadline = tokio::time::Instant::now() + limit;
@@ -126,7 +120,7 @@ async fn joined(
             },
             () = tokio::time::sleep(PROGRESS) => {}
         }
-        let answer = request(http, Method::GET, "/v1/cluster/status", None, PROGRESS).await;
+        let answer = request(node, Method::GET, "/v1/cluster/status", None, PROGRESS).await;
         let status = answer.and_then(|answer| {
             serde_json::from_value::<ClusterStatus>(answer).map_err(Failure::failed)
         });

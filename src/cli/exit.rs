@@ -88,6 +88,7 @@ impl From<ClientError> for Failure {
             ClientError::Refused { .. }
             | ClientError::Protocol(_)
             | ClientError::Encode(_)
+            | ClientError::Tls(_)
             | ClientError::LogIn(_)
             | ClientError::Answer(_) => Exit::Failed,
         };

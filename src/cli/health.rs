@@ -6,20 +6,14 @@ use clap::Args;
 
 use super::exit::{Failure, Outcome};
 use super::http_client;
+use super::http_node::HttpNode;
 use super::output;
-use crate::config::Address;
 
 /// Ask a node whether it is ready for clients.
 #[derive(Args)]
 pub struct Health {
-    /// HTTP port of the node.
-    #[arg(
-        long,
-        value_name = "HOST:PORT",
-        env = "QUORUMQ_HTTP",
-        default_value = "127.0.0.1:8080"
-    )]
-    http: Address,
+    #[command(flatten)]
+    node: HttpNode,
 
     /// Ask only whether the process answers: a node without a majority does, but is not ready.
     #[arg(long)]
@@ -38,7 +32,7 @@ pub async fn run(health: Health) -> Outcome {
         false => "/readyz?verbose",
     };
     let limit = Duration::from_secs(health.timeout);
-    let (status, body) = http_client::get_text(&health.http, path, limit).await?;
+    let (status, body) = http_client::get_text(&health.node, path, limit).await?;
     let text = body.trim_end();
     if status.is_success() {
         return Ok(output::line(text)?);

@@ -1,18 +1,23 @@
 //! HTTP requests to a node's administration port: one request per connection, bounded in time and size.
 //!
 //! Requests go straight to the address: no proxy is taken from the environment, and no redirect is followed.
+//!
+//! Invariant: a token goes to the address that was named, and nowhere else.
 
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
-use hyper::{Method, Request, StatusCode, header};
+use hyper::header::{self, HeaderValue};
+use hyper::{Method, Request, StatusCode};
+use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
+use zeroize::Zeroizing;
 
 use super::exit::{Exit, Failure};
-use crate::config::Address;
+use super::http_node::HttpNode;
 
 /// Largest answer that is read.
 const LARGEST_ANSWER_BYTES: usize = 8 << 20;
@@ -22,13 +27,13 @@ const LARGEST_ANSWER_BYTES: usize = 8 << 20;
 /// # Errors
 /// Exit code 69 when the node cannot be reached, 75 when it has no leader, 1 for every other refusal.
 pub async fn request(
-    address: &Address,
+    node: &HttpNode,
     method: Method,
     path: &str,
     body: Option<&Value>,
     limit: Duration,
 ) -> Result<Value, Failure> {
-    let (status, bytes) = exchange(address, method, path, body, limit).await?;
+    let (status, bytes) = exchange(node, method, path, body, limit).await?;
     json_of(status, &bytes)
 }
 
@@ -37,34 +42,75 @@ pub async fn request(
 /// # Errors
 /// Exit code 69 when the node cannot be reached.
 pub async fn get_text(
-    address: &Address,
+    node: &HttpNode,
     path: &str,
     limit: Duration,
 ) -> Result<(StatusCode, String), Failure> {
-    let (status, bytes) = exchange(address, Method::GET, path, None, limit).await?;
+    let (status, bytes) = exchange(node, Method::GET, path, None, limit).await?;
     Ok((status, String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+/// Percent-encodes a value of a query string (RFC 3986, unreserved characters stay).
+pub fn escape(text: &str) -> String {
+    let mut escaped = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            escaped.push(char::from(byte));
+        } else {
+            escaped.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    escaped
 }
 
 /// Sends one request and reads the whole answer, both within `limit`.
 async fn exchange(
-    address: &Address,
+    node: &HttpNode,
     method: Method,
     path: &str,
     body: Option<&Value>,
     limit: Duration,
 ) -> Result<(StatusCode, Bytes), Failure> {
-    let request = Request::builder()
+    let address = &node.http;
+    let tls = node.tls()?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let mut request = Request::builder()
         .method(method)
-        .uri(format!("http://{address}{path}"))
+        .uri(format!("{scheme}://{address}{path}"))
         .header(header::CONTENT_TYPE, "application/json")
-        .header(header::CONNECTION, "close")
-        .body(Full::new(Bytes::from(
-            body.map(Value::to_string).unwrap_or_default(),
-        )))
+        .header(header::CONNECTION, "close");
+    if let Some(token) = node.token()? {
+        let shown = Zeroizing::new(format!("Bearer {}", *token));
+        let mut value = HeaderValue::from_str(&shown)
+            .map_err(|_| Failure::failed("a token has letters, digits and signs only"))?;
+        value.set_sensitive(true);
+        request = request.header(header::AUTHORIZATION, value);
+    }
+    let body = body.map(Value::to_string).unwrap_or_default();
+    let request = request
+        .body(Full::new(Bytes::from(body)))
         .map_err(Failure::failed)?;
     let answer = async {
-        let client = Client::builder(TokioExecutor::new()).build_http();
-        let answer = client.request(request).await.map_err(|error| {
+        let answer = match tls {
+            None => {
+                Client::builder(TokioExecutor::new())
+                    .build_http()
+                    .request(request)
+                    .await
+            }
+            Some(config) => {
+                let connector = HttpsConnectorBuilder::new()
+                    .with_tls_config(config)
+                    .https_only()
+                    .enable_http1()
+                    .build();
+                Client::builder(TokioExecutor::new())
+                    .build(connector)
+                    .request(request)
+                    .await
+            }
+        };
+        let answer = answer.map_err(|error| {
             let message = format!("{address} cannot be reached: {}", root_cause(&error));
             Failure::new(Exit::Unreachable, message)
         })?;
@@ -98,7 +144,18 @@ fn json_of(status: StatusCode, body: &[u8]) -> Result<Value, Failure> {
     let field = |name: &str| json.as_ref()?.get(name)?.as_str().map(str::to_owned);
     let message = field("message").unwrap_or_else(|| format!("the node answered {status}"));
     match field("error").as_deref() {
+        Some("unauthorized") => Err(Failure::failed(format!(
+            "{message}: --token-file, or --certificate and --key"
+        ))),
         Some("no_leader") => Err(Failure::new(Exit::NoLeader, message)),
         _ => Err(Failure::failed(message)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_a_query_must_not_hold_is_escaped() {
+        assert_eq!(super::escape("a b/ü#+-._~"), "a%20b%2F%C3%BC%23%2B-._~");
     }
 }

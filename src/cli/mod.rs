@@ -4,13 +4,17 @@
 //! reach the cluster as any client does, over MQTT and HTTP; only `serve` starts a node. The load generator (`bench/`)
 //! uses [`exit`] and [`output`], so that both executables speak alike.
 
+mod acl;
 mod bench;
+mod certificates;
 mod check;
 mod client;
 mod cluster;
 pub mod exit;
 mod health;
 mod http_client;
+mod http_node;
+mod http_tls;
 mod kv;
 pub mod output;
 mod password;
@@ -21,6 +25,8 @@ mod servers;
 mod sessions;
 mod settings;
 mod subscribe;
+mod token;
+mod users;
 
 use std::process::ExitCode;
 
@@ -54,18 +60,28 @@ enum Command {
     Serve(serve::Serve),
     /// Check a configuration and report every problem with its line.
     Check(check::Check),
+    /// Make a small CA, and certificates of nodes and clients.
+    Certificates(certificates::Certificates),
     /// Make a line of auth.scram_file from a password.
     Password(password::Password),
     /// Use the replicated state store.
     Kv(kv::Kv),
+    /// Look at the rules for what principals may do, check and change them.
+    Acl(acl::Acl),
     /// Look at the cluster and change its members.
     Cluster(cluster::Cluster),
+    /// Make, list and remove the tokens that the HTTP port asks for.
+    Token(token::Token),
     /// Look at connected clients and disconnect them.
     Client(sessions::ClientCommand),
     /// Look at sessions and end them.
     Session(sessions::SessionCommand),
     /// Look at retained messages, set and delete them.
     Retained(sessions::RetainedCommand),
+    /// Keep the users of the cluster, who log in with a password or by SCRAM.
+    User(users::UserCommand),
+    /// Keep a client id, a user or a network from connecting for a time.
+    Ban(users::BanCommand),
     /// Ask a node whether it is ready for clients.
     Health(health::Health),
     /// Publish messages.
@@ -101,12 +117,17 @@ fn run(cli: Cli) -> Outcome {
     match cli.command {
         Command::Serve(serve) => serve::run(serve),
         Command::Check(check) => check::run(check, cli.output),
+        Command::Certificates(arguments) => certificates::run(arguments),
         Command::Password(arguments) => password::run(&arguments),
         Command::Kv(kv) => block_on(kv::run(kv, cli.output)),
+        Command::Acl(acl) => block_on(acl::run(acl, cli.output)),
         Command::Cluster(cluster) => block_on(cluster::run(cluster, cli.output)),
+        Command::Token(token) => block_on(token::run(token, cli.output)),
         Command::Client(arguments) => block_on(sessions::client(arguments, cli.output)),
         Command::Session(arguments) => block_on(sessions::session(arguments, cli.output)),
         Command::Retained(arguments) => block_on(sessions::retained(arguments, cli.output)),
+        Command::User(arguments) => block_on(users::user(arguments, cli.output)),
+        Command::Ban(arguments) => block_on(users::ban(arguments, cli.output)),
         Command::Health(health) => block_on(health::run(health)),
         Command::Pub(arguments) => block_on(publish::run(arguments)),
         Command::Sub(arguments) => block_on(subscribe::run(arguments, cli.output)),

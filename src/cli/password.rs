@@ -7,7 +7,7 @@ use clap::Args;
 use super::exit::{Failure, Outcome};
 use super::output;
 use crate::auth::scram::{
-    DEFAULT_ITERATIONS, LEAST_ITERATIONS, MOST_ITERATIONS, SALT_BYTES, Verifier, prepare,
+    Algorithm, DEFAULT_ITERATIONS, LEAST_ITERATIONS, MOST_ITERATIONS, SALT_BYTES, Verifier, prepare,
 };
 
 /// Make a line of auth.scram_file from a password, which is the first line of standard input.
@@ -35,13 +35,14 @@ pub fn run(arguments: &Password) -> Outcome {
     let password = first_line()?;
     let mut salt = [0; SALT_BYTES];
     getrandom::fill(&mut salt).map_err(Failure::failed)?;
-    let verifier = Verifier::of_password(&password, &salt, arguments.iterations)
+    let algorithm = Algorithm::Sha256;
+    let verifier = Verifier::of_password(algorithm, &password, &salt, arguments.iterations)
         .ok_or_else(|| refused("password"))?;
     Ok(output::line(verifier.line(&user))?)
 }
 
 /// The first line of standard input without its end. A person is asked for it, and the terminal does not show it.
-fn first_line() -> Result<String, Failure> {
+pub(super) fn first_line() -> Result<String, Failure> {
     if io::stdin().is_terminal() {
         return Ok(rpassword::prompt_password("Password: ")?);
     }

@@ -8,15 +8,14 @@ use std::time::Duration;
 use clap::Args;
 use uuid::Uuid;
 
-use super::client::Options;
+use super::client::{Options, Server, TlsOptions};
 use super::exit::Failure;
 use super::password::one_line;
-use crate::config::Address;
 
 /// Where to connect and as whom.
 #[derive(Args, Clone)]
 pub struct Servers {
-    /// MQTT servers to try in this order, comma separated or repeated.
+    /// MQTT servers to try in this order, comma separated or repeated; mqtt://, mqtts://, ws:// or wss:// may go first.
     #[arg(
         global = true,
         short,
@@ -26,7 +25,7 @@ pub struct Servers {
         env = "QUORUMQ_SERVER",
         default_value = "127.0.0.1:1883"
     )]
-    pub servers: Vec<Address>,
+    pub servers: Vec<Server>,
 
     /// Client identifier; a random one when absent.
     #[arg(global = true, short = 'i', long, value_name = "ID")]
@@ -67,6 +66,31 @@ pub struct Servers {
     #[arg(global = true, long, env = "QUORUMQ_SCRAM")]
     pub scram: bool,
 
+    /// PEM file of the CAs that servers are judged by; those of the system when absent.
+    #[arg(global = true, long, value_name = "FILE", env = "QUORUMQ_CA_FILE")]
+    pub ca_file: Option<PathBuf>,
+
+    /// PEM file of this client's certificate.
+    #[arg(
+        global = true,
+        long,
+        value_name = "FILE",
+        env = "QUORUMQ_CERTIFICATE",
+        requires = "certificate_key"
+    )]
+    pub certificate: Option<PathBuf>,
+
+    /// PEM file of its key.
+    #[arg(
+        id = "certificate_key",
+        global = true,
+        long = "key",
+        value_name = "FILE",
+        env = "QUORUMQ_KEY",
+        requires = "certificate"
+    )]
+    pub key: Option<PathBuf>,
+
     /// Longest time for a command, in seconds.
     #[arg(global = true, long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub timeout: u64,
@@ -102,6 +126,10 @@ impl Servers {
             username: self.username.clone(),
             password,
             scram: self.scram,
+            tls: TlsOptions {
+                ca_file: self.ca_file.clone(),
+                certificate: self.certificate.clone().zip(self.key.clone()),
+            },
             connect_timeout: self.limit().min(Duration::from_secs(3)),
             ..Options::new(self.servers.clone(), client_id)
         })

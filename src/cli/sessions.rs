@@ -10,35 +10,21 @@ use serde_json::Value;
 
 use super::client::{Client, Outgoing};
 use super::exit::{Failure, Outcome};
-use super::http_client::request;
+use super::http_client::{escape, request};
+use super::http_node::HttpNode;
 use super::output::{self, Format};
 use super::servers::Servers;
 use crate::codec::QoS;
-use crate::config::Address;
 use crate::http::{Listed, RetainedStatus, SessionDetail, SessionStatus};
 
 /// Longest time to wait for one answer.
 const LIMIT: Duration = Duration::from_secs(35);
 
-/// The node that is asked.
-#[derive(Args, Clone)]
-struct Node {
-    /// HTTP port of any node.
-    #[arg(
-        long,
-        value_name = "HOST:PORT",
-        env = "QUORUMQ_HTTP",
-        default_value = "127.0.0.1:8080",
-        global = true
-    )]
-    http: Address,
-}
-
 /// Look at connected clients and disconnect them.
 #[derive(Args)]
 pub struct ClientCommand {
     #[command(flatten)]
-    node: Node,
+    node: HttpNode,
 
     #[command(subcommand)]
     command: OfClient,
@@ -64,7 +50,7 @@ enum OfClient {
 #[derive(Args)]
 pub struct SessionCommand {
     #[command(flatten)]
-    node: Node,
+    node: HttpNode,
 
     #[command(subcommand)]
     command: OfSession,
@@ -90,7 +76,7 @@ enum OfSession {
 #[derive(Args)]
 pub struct RetainedCommand {
     #[command(flatten)]
-    node: Node,
+    node: HttpNode,
 
     #[command(flatten)]
     servers: Servers,
@@ -126,26 +112,13 @@ enum OfRetained {
     },
 }
 
-/// Percent-encodes a value of a query string (RFC 3986, unreserved characters stay).
-fn escape(text: &str) -> String {
-    let mut escaped = String::new();
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            escaped.push(char::from(byte));
-        } else {
-            escaped.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    escaped
-}
-
-async fn ask(node: &Node, method: Method, path: &str) -> Result<Value, Failure> {
-    request(&node.http, method, path, None, LIMIT).await
+async fn ask(node: &HttpNode, method: Method, path: &str) -> Result<Value, Failure> {
+    request(node, method, path, None, LIMIT).await
 }
 
 /// Fetches a list page by page and writes it.
-async fn list<T: DeserializeOwned>(
-    node: &Node,
+pub(super) async fn list<T: DeserializeOwned>(
+    node: &HttpNode,
     path: &str,
     format: Format,
     head: &[&str],
@@ -185,10 +158,11 @@ fn expiry(session: &SessionStatus) -> String {
     }
 }
 
-async fn list_sessions(node: &Node, connected: bool, format: Format) -> Outcome {
+async fn list_sessions(node: &HttpNode, connected: bool, format: Format) -> Outcome {
     let path = format!("/v1/sessions?connected={connected}");
     let head = [
         "CLIENT",
+        "OWNER",
         "NODE",
         "PROTOCOL",
         "EXPIRY S",
@@ -200,6 +174,7 @@ async fn list_sessions(node: &Node, connected: bool, format: Format) -> Outcome 
     list(node, &path, format, &head, |session: &SessionStatus| {
         vec![
             session.client_id.clone(),
+            session.owner.clone().unwrap_or_else(|| "-".to_owned()),
             number(session.node),
             session.protocol.clone(),
             expiry(session),
@@ -212,7 +187,7 @@ async fn list_sessions(node: &Node, connected: bool, format: Format) -> Outcome 
     .await
 }
 
-async fn show(node: &Node, client_id: &str, format: Format) -> Outcome {
+async fn show(node: &HttpNode, client_id: &str, format: Format) -> Outcome {
     let path = format!("/v1/session?client_id={}", escape(client_id));
     let answer = ask(node, Method::GET, &path).await?;
     if format == Format::Json {
@@ -222,6 +197,10 @@ async fn show(node: &Node, client_id: &str, format: Format) -> Outcome {
     let session = &detail.session;
     let lines = [
         ("client", session.client_id.clone()),
+        (
+            "owner",
+            session.owner.clone().unwrap_or_else(|| "-".to_owned()),
+        ),
         ("node", number(session.node)),
         ("protocol", session.protocol.clone()),
         ("expiry interval s", expiry(session)),
@@ -334,12 +313,4 @@ async fn set(servers: &Servers, topic: &str, message: &str) -> Outcome {
         .await
         .map_err(|_| Failure::from(super::client::ClientError::TimedOut(limit.as_secs())))??;
     Ok(client.disconnect().await?)
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn what_a_query_must_not_hold_is_escaped() {
-        assert_eq!(super::escape("a b/ü#+-._~"), "a%20b%2F%C3%BC%23%2B-._~");
-    }
 }

@@ -91,26 +91,25 @@ impl Settings {
     }
 }
 
-/// Reads the file of users, too: its problems are problems of the configuration.
+/// Reads the files of users and keys, too: their problems are problems of the configuration.
 fn users(loaded: &Loaded) -> Result<(), Problems> {
-    const KEY: &str = "auth.scram_file";
-    let Err(found) = authentication::authenticator(&loaded.config.auth) else {
+    let Err(found) = authentication::check(&loaded.config) else {
         return Ok(());
     };
-    let explain = |problem: UsersProblem| match problem.line {
-        Some(line) => Problem {
-            origin: Origin::File {
-                path: problem.path,
-                line,
-            },
-            key: KEY.into(),
+    let explain = |problem: UsersProblem| match (problem.line, problem.path.clone()) {
+        (Some(line), Some(path)) => Problem {
+            origin: Origin::File { path, line },
+            key: problem.key.into(),
             message: problem.message,
             hint: Some("`quorumq password USER` makes a line from a password".into()),
         },
-        None => Problem {
-            origin: loaded.origins[KEY].clone(),
-            key: KEY.into(),
-            message: problem.to_string(),
+        _ => Problem {
+            origin: loaded.origins[problem.key].clone(),
+            key: problem.key.into(),
+            message: match problem.path {
+                Some(_) => problem.to_string(),
+                None => problem.message,
+            },
             hint: None,
         },
     };

@@ -2,22 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use super::auth_rules;
+use super::finding::Finding;
+use super::http_rules;
 use super::keys::Config;
+use super::listener::DEFAULT_LISTENER;
+use super::listener_rules;
+use super::password_rules;
 use super::setting::Address;
 
 /// How many times `mqtt.outbox_max_bytes` a connection may need: four times are messages that wait for it, see
 /// [`crate::base::limits::OUTBOX_OVERRUN`], the others are answers and input.
 const LEAST_CONNECTION_MEMORY: usize = 6;
-
-/// A rule that is broken.
-pub struct Finding {
-    /// The keys it concerns, the one to change first.
-    pub keys: Vec<&'static str>,
-    /// What is wrong.
-    pub message: String,
-    /// What to do about it.
-    pub hint: String,
-}
 
 /// Every broken rule.
 pub fn findings(config: &Config) -> Vec<Finding> {
@@ -26,7 +22,11 @@ pub fn findings(config: &Config) -> Vec<Finding> {
     members(config, &mut found);
     join(config, &mut found);
     listeners(config, &mut found);
+    found.extend(listener_rules::findings(&config.listeners));
+    found.extend(auth_rules::findings(config));
+    found.extend(http_rules::findings(&config.http));
     sizes(config, &mut found);
+    found.extend(password_rules::findings(config));
     found
 }
 
@@ -186,7 +186,7 @@ fn unreachable_address(key: &'static str, address: &Address, found: &mut Vec<Fin
 }
 
 fn listeners(config: &Config, found: &mut Vec<Finding>) {
-    if config.mqtt.listen.is_empty() {
+    if config.mqtt.listen.is_empty() && config.listeners.is_empty() {
         add(
             found,
             &["mqtt.listen"],
@@ -194,14 +194,26 @@ fn listeners(config: &Config, found: &mut Vec<Finding>) {
             "for example \"127.0.0.1:1883\"".into(),
         );
     }
+    let own = config.listeners();
     let mut taken: Vec<(&'static str, &Address)> = Vec::new();
-    let all = config
-        .mqtt
-        .listen
+    let all = own
         .iter()
-        .map(|address| ("mqtt.listen", address))
+        .filter_map(|listener| {
+            let key = match listener.name == DEFAULT_LISTENER {
+                true => "mqtt.listen",
+                false => "listeners",
+            };
+            Some((key, listener.address.tcp()?))
+        })
         .chain([("cluster.listen", &config.cluster.listen)])
-        .chain(config.http.listen.iter().map(|a| ("http.listen", a)));
+        .chain(config.http.listen.iter().map(|a| ("http.listen", a)))
+        .chain(
+            config
+                .http
+                .admin_listen
+                .iter()
+                .map(|a| ("http.admin_listen", a)),
+        );
     for (key, address) in all {
         let clash = taken.iter().find(|(_, other)| collide(other, address));
         if let Some((other_key, other)) = clash {

@@ -9,11 +9,14 @@ use std::path::PathBuf;
 use serde::Serialize;
 use uuid::Uuid;
 
+use super::bounds;
+use super::listener::Listener;
 use super::setting::{
-    Address, ClusterName, Input, LogFormat, LogLevel, Member, OutboxPolicy, QueuePolicy, Setting,
-    SettingError,
+    Address, CertificateGroups, CertificateName, CertificatePair, ClientCertificates, ClusterName,
+    HttpAuthentication, Input, LogFormat, LogLevel, Member, NamedScope, OutboxPolicy, QueuePolicy,
+    RefusedPublish, Setting, SettingError, WhenUnavailable, in_range,
 };
-use super::{bounds, machine};
+use super::token_issuer::TokenIssuer;
 
 /// One key, as the loader and the reference page see it.
 pub struct Key {
@@ -52,17 +55,6 @@ pub struct Section {
     pub doc: &'static str,
 }
 
-fn in_range<T: Setting>(value: T, range: Option<&RangeInclusive<u64>>) -> Result<T, SettingError> {
-    match (value.number(), range) {
-        (Some(number), Some(range)) if !range.contains(&number) => Err(SettingError::OutOfRange {
-            number,
-            min: *range.start(),
-            max: *range.end(),
-        }),
-        _ => Ok(value),
-    }
-}
-
 macro_rules! optional {
     () => {
         None
@@ -86,6 +78,8 @@ macro_rules! config {
         #[derive(Clone, Debug, Default, PartialEq, Serialize)]
         pub struct Config {
             $($(#[doc = $section_doc])+ pub $section: $struct,)+
+            /// Where clients connect, one table for each place; empty: see [`Config::listeners`].
+            pub listeners: Vec<Listener>,
         }
 
         $(
@@ -104,7 +98,7 @@ macro_rules! config {
 
         /// Every key, in the order of the reference page.
         pub fn keys() -> Vec<Key> {
-            vec![$($(
+            let mut keys = vec![$($(
                 Key {
                     name: concat!(stringify!($section), ".", stringify!($key)),
                     doc: concat!($($doc, "\n"),+),
@@ -119,7 +113,9 @@ macro_rules! config {
                     },
                     show: |config| Setting::show(&config.$section.$key),
                 },
-            )+)+]
+            )+)+];
+            keys.push(listeners_key());
+            keys
         }
 
         /// Every section, in the order of the reference page.
@@ -127,6 +123,24 @@ macro_rules! config {
             vec![$(Section { name: stringify!($section), doc: concat!($($section_doc, "\n"),+) },)+]
         }
     };
+}
+
+/// The list of tables, as one key: so it is given in the environment and on the command line.
+fn listeners_key() -> Key {
+    Key {
+        name: "listeners",
+        doc: " Where clients connect, one table for each place. Without any, `mqtt.listen` alone says it. In the\n environment \
+              and on the command line: a TOML list of inline tables.\n",
+        unit: "",
+        kind: <Vec<Listener> as Setting>::KIND,
+        range: None,
+        secret: false,
+        set: |config, input| {
+            config.listeners = Setting::read(input)?;
+            Ok(())
+        },
+        show: |config| Setting::show(&config.listeners),
+    }
 }
 
 fn loopback(port: u16) -> Address {
@@ -184,7 +198,8 @@ config! {
 
     /// The port for MQTT 5, 3.1.1 and 3.1 clients.
     mqtt: MqttConfig {
-        /// Where clients connect.
+        /// Where clients connect over TCP, with the defaults of a listener. With `[[listeners]]` the default is
+        /// nowhere.
         listen: Vec<Address> = vec![loopback(1883)], "";
         /// Largest packet that is read; announced in CONNACK. A larger one ends the connection with reason 0x95.
         max_packet_size_bytes: u32 = bounds::DEFAULT_MAX_PACKET_BYTES, "bytes", 128..=bounds::LARGEST_PACKET_BYTES;
@@ -214,6 +229,10 @@ config! {
         /// clients that would rather miss messages than connect again. Sessions that outlive their connection have
         /// `mqtt.queue_full` instead.
         outbox_full: OutboxPolicy = OutboxPolicy::Disconnect, "";
+        /// What happens when a client before MQTT 5 publishes with QoS 1 or 2 what the rules do not let it publish: its
+        /// acknowledgements have no reason code. `acknowledge` acknowledges the message, drops and counts it;
+        /// `disconnect` ends the connection. MQTT 5 clients get reason 0x87 (not authorized) in either case.
+        refused_publish: RefusedPublish = RefusedPublish::Acknowledge, "";
         /// Sessions of the whole cluster; the CONNECT of one more client is refused with reason 0x97 (quota exceeded).
         max_sessions: u64 = 1_000_000, "sessions", 1..=u64::MAX;
         /// Subscriptions of one session; the SUBSCRIBE of one more filter is answered with reason 0x97 (quota
@@ -283,7 +302,7 @@ config! {
         connect_timeout_s: u16 = 10, "s", 1..=600;
     }
 
-    /// Who may connect. Without a setting here, everybody may.
+    /// Who may connect. Without a setting here, or a listener that names its methods, everybody may.
     auth: AuthConfig {
         /// File of the users that may log in with the MQTT 5 Authentication Method SCRAM-SHA-256. With it every client
         /// must log in: another client, and every MQTT 3 client, is refused as not authorized. One line per user as
@@ -291,6 +310,84 @@ config! {
         /// `user:SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`. Empty lines and lines that begin with `#`
         /// are skipped. The file is read when the node starts; give every node the same file.
         scram_file: Option<PathBuf> = None, "";
+        /// What of a client's certificate is its name, where a listener has the method `certificate`: `common_name`;
+        /// the first `dns` name, `uri` or `email` of its alternative names; or its `fingerprint`, the SHA-256 of the
+        /// certificate in lower-case hexadecimal digits. A certificate without it is refused.
+        certificate_name: CertificateName = CertificateName::CommonName, "";
+        /// What of its subject are the client's groups: `none`, `organization` or `organizational_unit`.
+        certificate_groups: CertificateGroups = CertificateGroups::None, "";
+        /// Whether its `common_name`, `organization`, `organizational_unit` and `fingerprint` are attributes of the
+        /// client.
+        certificate_attributes: bool = false, "";
+        /// Who makes tokens, one table `[[auth.jwt]]` for each, where a listener has the method `jwt`. In the
+        /// environment and on the command line: a TOML list of inline tables.
+        jwt: Vec<TokenIssuer> = Vec::new(), "";
+        /// URL of the service that judges clients where a listener has the method `http`. It gets a POST with
+        /// `{"client_id", "user_name", "password", "address", "listener", "certificate_name"}`, `password_base64` for a
+        /// password that is not UTF-8; what the client did not send is left out. It answers 200 and `{"result": "allow"
+        /// | "deny" | "ignore"}`, and with `allow` what it knows: `"name"` (if it is not the user name), `"groups":
+        /// ["…"]`, `"attributes": {"…": "…"}`, `"expires_at"` in seconds since 1970, when the connection ends. Over
+        /// HTTPS; over HTTP to this machine only.
+        http_url: String = String::new(), "";
+        /// PEM file of the CAs that may vouch for the service, instead of the system's.
+        http_ca_file: Option<PathBuf> = None, "";
+        /// PEM file with this node's certificate for the service, and the chain that leads to its CA.
+        http_certificate_file: Option<PathBuf> = None, "";
+        /// PEM file with the key of that certificate.
+        http_key_file: Option<PathBuf> = None, "";
+        /// File with a bearer token for the service. It is read for each request.
+        http_token_file: Option<PathBuf> = None, "";
+        /// Longest time for one answer; `mqtt.connect_timeout_s` bounds it together with everything else that the
+        /// client has to do.
+        http_timeout_ms: u32 = 3_000, "ms", 10..=60_000;
+        /// Requests to the service at once; sixteen times as many clients may wait.
+        http_concurrency: u32 = 64, "requests", 1..=4_096;
+        /// How long an answer `allow` holds for the same client with the same credentials from the same address. 0: it
+        /// is asked each time.
+        http_cache_s: u32 = 60, "s", 0..=86_400;
+        /// The same for `deny` and `ignore`.
+        http_cache_denied_s: u32 = 5, "s", 0..=86_400;
+        /// Answers that are kept, some 200 bytes each.
+        http_cache_entries: usize = 10_000, "answers", 1..=10_000_000;
+        /// What becomes of a client when the service does not answer, or not as it should: `refuse`, or `ignore`, and
+        /// the listener's next method decides.
+        http_unavailable: WhenUnavailable = WhenUnavailable::Refuse, "";
+        /// Memory of one Argon2id hash. More makes stolen hashes harder to use; every log-in with a password takes this
+        /// much for some milliseconds on one of `auth.password_threads`.
+        password_memory_kib: u32 = 19_456, "KiB", 8..=131_072;
+        /// Passes over that memory. Memory times passes is at most 524288 KiB.
+        password_passes: u32 = 2, "passes", 1..=16;
+        /// Threads that hash passwords, so that no other client waits for it. 0: half of the processors.
+        password_threads: usize = 0, "threads", 0..=256;
+        /// Log-ins that may wait for these threads; further ones are refused with reason 0x89, Server busy.
+        password_queue: usize = 256, "log-ins", 1..=65_536;
+        /// Iterations of SCRAM for users of the cluster whose password is set: what each of their clients computes at a
+        /// log-in by SCRAM.
+        scram_iterations: u32 = 15_000, "iterations", 4_096..=10_000_000;
+        /// Whether the hash of an imported user is replaced by an Argon2id hash, and SCRAM verifiers are made, at the
+        /// next log-in with the password.
+        replace_hashes: bool = true, "";
+        /// Failed log-ins from one address (of IPv6: one /64 network) in a window, after which it is not listened to
+        /// for a while. Counted by each node for itself, as are the next ones. 0: no bound.
+        failures_per_address: u32 = 50, "log-ins";
+        /// The same for one user name. From where that user has logged in before, it may go on. 0: no bound.
+        failures_per_user: u32 = 20, "log-ins";
+        /// How long a window lasts.
+        failures_window_s: u32 = 60, "s", 1..=86_400;
+        /// How long an address, or a user name, is not listened to.
+        failures_pause_s: u32 = 300, "s", 1..=86_400;
+        /// How long the answer to the first failed log-in of a window waits; twice as long for each further one, at
+        /// most four seconds.
+        failure_delay_ms: u32 = 100, "ms", 0..=4_000;
+        /// Addresses and networks that are not counted and not delayed, for example those of a proxy.
+        failures_exempt: Vec<String> = vec!["127.0.0.0/8".to_owned(), "::1/128".to_owned()], "";
+        /// CONNECT packets of one client id in a window, after which it is refused for a while with reason 0x97, Quota
+        /// exceeded. 0: no bound.
+        flapping_connects: u32 = 0, "connects";
+        /// How long that window lasts.
+        flapping_window_s: u32 = 60, "s", 1..=86_400;
+        /// How long such a client is refused.
+        flapping_pause_s: u32 = 60, "s", 1..=86_400;
     }
 
     /// The replicated state store.
@@ -306,14 +403,37 @@ config! {
         scan_page_keys: usize = 64, "keys", 4..=bounds::MOST_SCAN_PAGE_KEYS;
     }
 
-    /// Probes, metrics and administration. No authentication: keep it on a private network.
+    /// Probes, metrics and administration. Probes and metrics are free; `/v1/…` asks for a token or a client certificate
+    /// (`quorumq token`), see docs/security.md.
     http: HttpConfig {
-        /// Where `/livez`, `/readyz`, `/metrics` and `/v1/cluster/…` are served. Empty: nowhere.
+        /// Where `/livez`, `/readyz` and `/metrics` are served, and `/v1/…`, unless that is at `http.admin_listen`. Empty:
+        /// nowhere.
         listen: Option<Address> = Some(loopback(8080)), "";
+        /// Where `/v1/…` is served, and nothing else; the keys about TLS are about this port then, and probes and metrics
+        /// at `http.listen` are plain HTTP. Empty: at `http.listen`.
+        admin_listen: Option<Address> = None, "";
         /// Names under which `/v1/…` may be asked for, beside IP addresses, `localhost` and the hosts of
         /// `cluster.members`. Requests under other names are refused, so that no web page can reach this port through
         /// its visitor's browser.
         hosts: Vec<String> = Vec::new(), "";
+        /// Whether `/v1/…` asks for a token or a client certificate. `auto`: when the cluster has a token, when
+        /// `http.token_file` or `http.client_scopes` is set, or when the address is not on loopback. `off` leaves it to
+        /// whoever reaches the port; the log says so at every start.
+        authentication: HttpAuthentication = HttpAuthentication::Auto, "";
+        /// File whose first line is a token with the scope `admin`, valid at this node, of 32 characters at least: for
+        /// making the first token of the cluster, and when all others are lost. Read when the node starts. Other users
+        /// of the machine must not be able to read it.
+        token_file: Option<PathBuf> = None, "";
+        /// Certificates with their keys, PEM: with them the port speaks TLS. They are read again when they change.
+        certificates: Vec<CertificatePair> = Vec::new(), "";
+        /// Whether clients are asked for a certificate: `off`, `optional`, `required`.
+        client_certificates: ClientCertificates = ClientCertificates::Off, "";
+        /// PEM: the CAs that clients' certificates come from.
+        client_ca_file: Option<PathBuf> = None, "";
+        /// PEM: the lists of revoked certificates of these CAs.
+        crl_files: Vec<PathBuf> = Vec::new(), "";
+        /// What holders of certificates may do, by the subject's common name: `name=read`, `name=operate`, `name=admin`.
+        client_scopes: Vec<NamedScope> = Vec::new(), "";
     }
 
     /// The log, which is written to standard error.
@@ -322,6 +442,13 @@ config! {
         level: LogLevel = LogLevel::Info, "";
         /// Lines for people or JSON objects for machines.
         format: LogFormat = LogFormat::Text, "";
+    }
+
+    /// The audit log: log-ins, refusals and administrative changes, one JSON object per line.
+    audit: AuditConfig {
+        /// File that lines are appended to, created with mode 0600. It is opened again on SIGHUP, for log rotation.
+        /// `-` is standard error. Empty: there is no audit log.
+        file: Option<PathBuf> = None, "";
     }
 
     /// The reserve on the disk of `node.data_dir`. While less is free, this node refuses what would be stored (reason
@@ -364,57 +491,5 @@ config! {
     shutdown: ShutdownConfig {
         /// Longest time to disconnect the clients and to hand over leadership before the process ends.
         drain_s: u64 = 10, "s", 0..=3_600;
-    }
-}
-
-impl Config {
-    /// Whether this node is a cluster of its own.
-    pub fn is_single_node(&self) -> bool {
-        self.cluster.members.is_empty() && self.cluster.join.is_empty()
-    }
-
-    /// Where the other nodes reach this node: `cluster.advertise`, else its own entry in `cluster.members`, else
-    /// `cluster.listen`.
-    pub fn advertised(&self) -> &Address {
-        let own = || {
-            let members = self.cluster.members.iter();
-            members
-                .filter(|member| member.id == self.node.id)
-                .map(|member| &member.address)
-                .next()
-        };
-        self.cluster
-            .advertise
-            .as_ref()
-            .or_else(own)
-            .unwrap_or(&self.cluster.listen)
-    }
-}
-
-impl ClusterConfig {
-    /// The identity of the cluster: `cluster.id`, or a UUID (version 5) derived from `cluster.name`.
-    pub fn identity(&self) -> Uuid {
-        self.id.unwrap_or_else(|| {
-            let name = format!("quorumq-cluster:{}", self.name);
-            Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes())
-        })
-    }
-}
-
-impl RuntimeConfig {
-    /// The number of worker threads to start: the configured one, or one per core.
-    pub fn threads(&self) -> usize {
-        match self.worker_threads {
-            0 => std::thread::available_parallelism().map_or(1, usize::from),
-            threads => threads,
-        }
-    }
-
-    /// Memory for clients, bytes: the configured one, or a quarter of what this process may use.
-    pub fn client_memory(&self) -> usize {
-        match self.client_memory_bytes {
-            0 => usize::try_from(machine::memory_bytes() / 4).unwrap_or(usize::MAX),
-            bytes => bytes,
-        }
     }
 }

@@ -5,18 +5,24 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
+use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::bounds::LARGEST_CONFIG_FILE_BYTES;
 use super::check;
 use super::keys::{Config, Key, keys, sections};
+use super::listener::{Listener, ListenerKey, listener_keys};
 use super::problem::{Origin, Problem, Problems};
 use super::setting::{Input, SettingError};
 
 /// Environment variables with this prefix set keys: `QUORUMQ__MQTT__LISTEN` is `mqtt.listen`.
 pub const ENVIRONMENT_PREFIX: &str = "QUORUMQ__";
+
+/// The key of the list of tables.
+const LISTENERS: &str = "listeners";
 
 /// One value given on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,7 +164,8 @@ impl Loader {
                 self.origins.insert(key.name, origin);
             }
             Err(error) => {
-                let hint = Some(format!("{} is {}", key.name, describe(key)));
+                let kind = describe(key.kind, key.unit, key.range.as_ref());
+                let hint = Some(format!("{} is {kind}", key.name));
                 self.problem(origin, name, error.to_string(), hint);
             }
         }
@@ -208,6 +215,9 @@ impl Loader {
         for (section, value) in document.get_ref().iter() {
             let at = section.span().start;
             match value.get_ref() {
+                DeValue::Array(tables) if section.get_ref() == LISTENERS => {
+                    self.listeners(tables, &line_of);
+                }
                 DeValue::Table(table) if self.is_section(section.get_ref()) => {
                     for (key, value) in table.iter() {
                         let name = format!("{}.{}", section.get_ref(), key.get_ref());
@@ -228,6 +238,39 @@ impl Loader {
         }
     }
 
+    /// The tables of `[[listeners]]`: each problem is told with its own line.
+    fn listeners(&mut self, tables: &[Spanned<DeValue<'_>>], line_of: &impl Fn(usize) -> Origin) {
+        let keys = listener_keys();
+        self.config.listeners.clear();
+        for (number, table) in tables.iter().enumerate() {
+            let at = line_of(table.span().start);
+            if number == 0 {
+                self.origins.insert(LISTENERS, at.clone());
+            }
+            let mut listener = Listener::default();
+            let DeValue::Table(table) = table.get_ref() else {
+                let message = "a listener is a table".to_owned();
+                self.problem(at, LISTENERS, message, None);
+                continue;
+            };
+            for (name, value) in table.iter() {
+                let at = line_of(name.span().start);
+                let (name, full) = (name.get_ref(), format!("{LISTENERS}.{}", name.get_ref()));
+                let Some(key) = keys.iter().find(|key| key.name == *name) else {
+                    let hint = nearest_listener_key(name, &keys);
+                    self.problem(at, &full, "there is no such key".into(), Some(hint));
+                    continue;
+                };
+                if let Err(error) = (key.set)(&mut listener, &Input::Toml(value.get_ref())) {
+                    let kind = describe(key.kind, key.unit, key.range.as_ref());
+                    let hint = Some(format!("{full} is {kind}"));
+                    self.problem(at, &full, error.to_string(), hint);
+                }
+            }
+            self.config.listeners.push(listener);
+        }
+    }
+
     fn is_section(&self, name: &str) -> bool {
         sections().iter().any(|section| section.name == name)
     }
@@ -244,6 +287,9 @@ impl Loader {
     }
 
     fn finish(mut self) -> Result<Loaded, Problems> {
+        if !self.config.listeners.is_empty() && self.origins["mqtt.listen"] == Origin::Default {
+            self.config.mqtt.listen.clear();
+        }
         for finding in check::findings(&self.config) {
             let origin = finding
                 .keys
@@ -272,18 +318,30 @@ impl Loader {
     }
 }
 
-fn describe(key: &Key) -> String {
-    match (&key.range, key.unit) {
-        (Some(range), "") => format!("a {} from {} to {}", key.kind, range.start(), range.end()),
+fn describe(kind: &str, unit: &str, range: Option<&RangeInclusive<u64>>) -> String {
+    match (range, unit) {
+        (Some(range), "") => format!("a {kind} from {} to {}", range.start(), range.end()),
         (Some(range), unit) => {
             format!(
-                "a {} of {unit} from {} to {}",
-                key.kind,
+                "a {kind} of {unit} from {} to {}",
                 range.start(),
                 range.end()
             )
         }
-        (None, _) => key.kind.to_owned(),
+        (None, _) => kind.to_owned(),
+    }
+}
+
+fn nearest_listener_key(name: &str, keys: &[ListenerKey]) -> String {
+    let names = keys.iter().map(|key| key.name);
+    let nearest = names
+        .clone()
+        .map(|known| (strsim::damerau_levenshtein(known, name), known))
+        .min_by_key(|(distance, _)| *distance)
+        .filter(|(distance, _)| *distance <= 2.max(name.len() / 3));
+    match nearest {
+        Some((_, known)) => format!("did you mean {known}?"),
+        None => format!("a listener has: {}", names.collect::<Vec<_>>().join(", ")),
     }
 }
 

@@ -1,8 +1,11 @@
 //! Renders `docs/configuration.md` and an example file from the definition of the keys.
 
 use std::fmt::Write;
+use std::ops::RangeInclusive;
 
 use super::keys::{Config, Key, keys, sections};
+use super::listener::{Listener, listener_keys};
+use super::token_issuer::{TokenIssuer, token_issuer_keys};
 
 /// The reference page: every section and key with type, unit, default, range and meaning.
 pub fn markdown() -> String {
@@ -33,15 +36,59 @@ pub fn markdown() -> String {
                 key.name,
                 paragraph(key.doc),
                 key.kind,
-                unit(key),
+                unit(key.unit),
                 key.show(&defaults),
-                range(key),
+                range(key.range.as_ref()),
             );
         }
     }
+    token_issuers(&mut page);
+    listeners(&mut page);
     page.truncate(page.trim_end().len());
     page.push('\n');
     page
+}
+
+/// The keys of a table of `[[listeners]]`.
+fn listeners(page: &mut String) {
+    let _ = writeln!(page, "\n## [[listeners]]\n");
+    let keys = keys();
+    let doc = keys.iter().find(|key| key.name == "listeners");
+    page.push_str(&paragraph(doc.map_or("", |key| key.doc)));
+    let default = Listener::default();
+    for key in listener_keys() {
+        let _ = write!(
+            page,
+            "\n### `listeners.{}`\n\n{}\n* type: {}{}\n* default: `{}`\n{}",
+            key.name,
+            paragraph(key.doc),
+            key.kind,
+            unit(key.unit),
+            (key.show)(&default),
+            range(key.range.as_ref()),
+        );
+    }
+}
+
+/// The keys of a table of `[[auth.jwt]]`.
+fn token_issuers(page: &mut String) {
+    let _ = writeln!(page, "\n## [[auth.jwt]]\n");
+    let keys = keys();
+    let doc = keys.iter().find(|key| key.name == "auth.jwt");
+    page.push_str(&paragraph(doc.map_or("", |key| key.doc)));
+    let default = TokenIssuer::default();
+    for key in token_issuer_keys() {
+        let _ = write!(
+            page,
+            "\n### `auth.jwt.{}`\n\n{}\n* type: {}{}\n* default: `{}`\n{}",
+            key.name,
+            paragraph(key.doc),
+            key.kind,
+            unit(key.unit),
+            (key.show)(&default),
+            range(key.range.as_ref()),
+        );
+    }
 }
 
 /// A TOML file with every key at its default, commented out.
@@ -59,6 +106,15 @@ pub fn example() -> String {
             let _ = writeln!(file, "#{name} = {}", key.show(&defaults));
         }
         file.push('\n');
+    }
+    // Comments only: a table here would be a listener.
+    let _ = writeln!(file, "# [[listeners]]");
+    let default = Listener::default();
+    for key in listener_keys() {
+        for line in key.doc.lines() {
+            let _ = writeln!(file, "#{line}");
+        }
+        let _ = writeln!(file, "# {} = {}", key.name, (key.show)(&default));
     }
     file.truncate(file.trim_end().len());
     file.push('\n');
@@ -79,15 +135,15 @@ fn paragraph(doc: &str) -> String {
     text
 }
 
-fn unit(key: &Key) -> String {
-    match key.unit {
+fn unit(unit: &str) -> String {
+    match unit {
         "" => String::new(),
         unit => format!(" ({unit})"),
     }
 }
 
-fn range(key: &Key) -> String {
-    key.range.as_ref().map_or_else(String::new, |range| {
+fn range(range: Option<&RangeInclusive<u64>>) -> String {
+    range.map_or_else(String::new, |range| {
         format!("* range: {} to {}\n", range.start(), range.end())
     })
 }

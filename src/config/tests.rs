@@ -247,6 +247,65 @@ fn the_reference_page_is_current() {
     );
 }
 
+#[test]
+fn a_listener_is_a_table_and_each_problem_has_its_line() {
+    let text = "[[listeners]]\nname = \"a\"\naddress = \"unix:/run/q\"\nunix_mode = \"0600\"\n\
+                [[listeners]]\nname = \"b\"\naddress = \"127.0.0.1:1884\"\nauthentication = [\"scram\"]\n";
+    let config = with_file(text, &[], &[]).expect("two listeners").config;
+    let listeners = config.listeners();
+    assert_eq!(listeners.len(), 2, "mqtt.listen is not set");
+    assert_eq!(listeners[0].address.to_string(), "unix:/run/q");
+    assert_eq!(listeners[0].unix_mode, FileMode(0o600));
+    assert_eq!(listeners[1].authentication, [AuthenticationMethod::Scram]);
+    let shown = keys()
+        .iter()
+        .find(|key| key.name == "listeners")
+        .map(|key| key.show(&config));
+    let again = with_file(
+        "",
+        &[("QUORUMQ__LISTENERS", &shown.expect("there is such a key"))],
+        &[],
+    );
+    assert_eq!(again.expect("what is shown can be read").config, config);
+    let found = problems(
+        "[[listeners]]\nname = \"a b\"\n[[listeners]]\nadress = \"x:1\"\nunix_mode = \"9\"\n",
+    );
+    let hints: Vec<_> = found
+        .iter()
+        .map(|one| (line(one), one.hint.as_deref()))
+        .collect();
+    assert!(
+        hints.contains(&(4, Some("did you mean address?"))),
+        "{found:?}"
+    );
+    assert!(hints.iter().any(|(line, _)| *line == 5), "{found:?}");
+    let text = "[mqtt]\nlisten = \"a:1\"\n[[listeners]]\nname = \"b\"\n";
+    let both = with_file(text, &[], &[]);
+    assert_eq!(both.expect("both").config.listeners().len(), 2);
+}
+
+#[test]
+fn a_listener_asks_for_what_belongs_together() {
+    let of = |keys: &str| with_file(&format!("[[listeners]]\nname = \"a\"\n{keys}"), &[], &[]);
+    for keys in [
+        "transport = \"tls\"",
+        "client_ca_file = \"ca.pem\"",
+        "client_certificates = \"required\"",
+        "authentication = [\"certificate\"]",
+        "websocket_path = \"/other\"",
+        "crl_files = [\"a.pem\"]",
+        "address = \"127.0.0.1:8080\"",
+    ] {
+        let found = of(keys).expect_err(keys).0;
+        assert!(
+            found
+                .iter()
+                .all(|one| one.key == "listeners" || one.key == "http.listen"),
+            "{found:?}"
+        );
+    }
+}
+
 proptest::proptest! {
     #[test]
     fn no_text_makes_the_loader_panic(text in "[\\PC\n\\[\\]={}\".]{0,200}") {

@@ -1,20 +1,26 @@
 //! What all connections of a node share: its services, its settings, and its state.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::certified::Certified;
+use super::origin::Origin;
 use super::rate::TokenBucket;
 use super::routing_lease::RoutingLease;
 use super::sys::{SysPublisher, SysTopics};
-use crate::auth::{self, Authenticator, Exchange};
+use crate::acl::RuleBook;
+use crate::auth::Chain;
 use crate::base::ids::{ConnectionId, NodeId};
 use crate::base::lease::Lease;
 use crate::base::time::{Elapsed, elapsed_now};
 use crate::config::{Config, MqttConfig};
+use crate::forward::directory::Directory;
 use crate::forward::hand_over::HandOvers;
+use crate::identity::Identity;
 use crate::machine::read;
 use crate::machine::tables::Backing;
 use crate::mailbox::back_pressure::OutboxLimits;
@@ -27,6 +33,7 @@ use crate::router::Router;
 use crate::store::Quota;
 use crate::store::scan::PageBudget;
 use crate::telemetry::metrics::Metrics;
+use crate::transport::Accepted;
 
 /// Handles of the node's other parts.
 pub(crate) struct Services {
@@ -44,6 +51,12 @@ pub(crate) struct Services {
     pub(crate) view: Arc<View>,
     /// For sessions that other connections own.
     pub(crate) hand_overs: Arc<HandOvers>,
+    /// What clients may do.
+    pub(crate) rules: Arc<RuleBook>,
+    /// The way to change what operators keep in the cluster.
+    pub(crate) directory: Arc<Directory>,
+    /// Who may connect.
+    pub(crate) identity: Arc<Identity>,
 }
 
 /// What the operator configured.
@@ -210,6 +223,24 @@ impl NodeState {
     }
 }
 
+/// What each listener asks of its clients.
+#[derive(Debug, Default)]
+pub(crate) struct Chains {
+    named: BTreeMap<Box<str>, Arc<Chain>>,
+    other: Arc<Chain>,
+}
+
+impl Chains {
+    /// `named` listeners, and what is asked at every other one.
+    pub(crate) fn new(named: BTreeMap<Box<str>, Arc<Chain>>, other: Arc<Chain>) -> Chains {
+        Chains { named, other }
+    }
+
+    fn of(&self, listener: &str) -> Arc<Chain> {
+        self.named.get(listener).unwrap_or(&self.other).clone()
+    }
+}
+
 /// What all connections of a node share.
 pub(crate) struct Broker {
     /// What the operator configured.
@@ -222,7 +253,9 @@ pub(crate) struct Broker {
     pub(crate) sys: Arc<SysTopics>,
     /// Counters.
     pub(crate) metrics: Arc<Metrics>,
-    authenticator: Authenticator,
+    /// Connections whose clients have shown a certificate.
+    pub(crate) certified: Arc<Certified>,
+    chains: Chains,
 }
 
 impl Broker {
@@ -230,7 +263,7 @@ impl Broker {
     pub(crate) fn new(
         settings: Settings,
         services: Services,
-        authenticator: Authenticator,
+        chains: Chains,
         metrics: Arc<Metrics>,
     ) -> Arc<Broker> {
         Arc::new(Broker {
@@ -239,8 +272,26 @@ impl Broker {
             state: NodeState::default(),
             sys: Arc::default(),
             metrics,
-            authenticator,
+            certified: Arc::default(),
+            chains,
         })
+    }
+
+    /// Where a connection comes from, and what is asked of it there. `method` is the Authentication Method that its
+    /// CONNECT names.
+    pub(super) fn origin(&self, accepted: &Accepted, method: Option<&str>) -> Arc<Origin> {
+        Arc::new(Origin {
+            method: method.map(Into::into),
+            peer: accepted.peer.clone(),
+            listener: accepted.listener.clone(),
+            chain: self.chains.of(&accepted.listener.config.name),
+        })
+    }
+
+    /// A connection has ended, or its session was not opened: nothing more is for it.
+    pub(super) fn unregister(&self, connection: ConnectionId) {
+        self.services.router.unregister(connection);
+        self.services.identity.unregister(connection);
     }
 
     /// What keeps the topics below `$SYS/` current.
@@ -255,37 +306,14 @@ impl Broker {
         }
     }
 
-    /// If a connection owns the session of this client, has it propose what the client has sent there.
-    pub(crate) async fn hand_over(&self, client_id: &str) {
+    /// If a connection owns the session of this client, has it propose what the client has sent there. Another
+    /// principal's session is left alone: apply will refuse it.
+    pub(crate) async fn hand_over(&self, client_id: &str, principal: &str) {
         let services = &self.services;
         let session = read::session(&*services.backing, client_id);
+        let session = session.filter(|row| row.principal.is_empty() || row.principal == principal);
         if let Some(owner) = session.as_ref().and_then(read::owner) {
             services.hand_overs.ask(owner).await;
         }
-    }
-
-    /// Whether clients must use extended authentication.
-    pub(crate) fn requires_authentication(&self) -> bool {
-        self.authenticator.is_required()
-    }
-
-    /// Begins an exchange of a method with a client; `None` when there is no such method.
-    ///
-    /// # Errors
-    /// When the system gives no random bytes.
-    pub(crate) fn begin_authentication(
-        &self,
-        method: &str,
-        client_id: &str,
-        user_name: Option<&str>,
-    ) -> Result<Option<Exchange>, getrandom::Error> {
-        let mut entropy = [0; auth::ENTROPY_BYTES];
-        getrandom::fill(&mut entropy)?;
-        let client = auth::Client {
-            client_id,
-            user_name,
-            entropy,
-        };
-        Ok(self.authenticator.begin(method, &client))
     }
 }

@@ -1,10 +1,11 @@
 //! The end of a connection and the hand-over of its session, with a socket and a log that is committed by hand.
 
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 use prost::Message as _;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
 use super::*;
@@ -55,7 +56,7 @@ impl Client {
             .expect("a free port");
         let address = listener.local_addr().expect("it is bound");
         let (socket, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
-        let (stream, address) = accepted.expect("it connects");
+        let (stream, _) = accepted.expect("it connects");
         // Large packets do not vanish in the system's buffers.
         let sent = socket2::SockRef::from(&stream).set_send_buffer_size(64 << 10);
         sent.expect("it is open");
@@ -64,6 +65,7 @@ impl Client {
             is_durable: true,
             receive_maximum: 10,
             received: Vec::new(),
+            rights: surroundings.rights,
         };
         let connection = Connection::new(
             broker.clone(),
@@ -72,22 +74,13 @@ impl Client {
             opened,
             Vec::new(),
         );
-        let mut task = Task {
-            connection,
-            stream,
-            input: Input::new(Vec::new()),
-            charge: Charge::new(&broker.settings.outbox.memory, 0),
-            hand_over_until: None,
-            drain_timeout: DrainTimeout::default(),
-            has_yielded: false,
-            liveness: Liveness::new(0, Instant::now()),
-            rate: None,
-        };
+        let peer = Peer::default();
+        let mut task = Task::new(connection, Stream::of_tcp(stream), peer, Vec::new());
         let mut client = Client {
             broker,
             mailbox,
             socket: socket.expect("it connects"),
-            task: tokio::spawn(async move { task.run(address).await }),
+            task: tokio::spawn(async move { task.run().await }),
             cursor: Cursor::default(),
             proposed: Vec::new(),
         };

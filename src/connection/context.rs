@@ -6,12 +6,14 @@ use super::broker::Broker;
 use super::options::ConnectionOptions;
 use super::output::OutputBuffers;
 use super::requests::{Request, Requests};
+use super::rights::ClientRights;
 use crate::base::ids::SessionId;
 use crate::base::proto::command::command::Kind;
 use crate::codec::{Ack, PacketId, QoS, ReasonCode, encode};
 use crate::mailbox::{Mailbox, WakeList};
 use crate::replica::proposer::{Overloaded, Proposer};
 use crate::replica::reply_to::ReplyTo;
+use crate::telemetry::labels;
 use crate::topic::is_deeper;
 
 /// What a packet leads to.
@@ -43,6 +45,8 @@ pub(super) struct Context {
     pub(super) session: SessionId,
     /// Messages with QoS 1 and 2 for this session go through the log.
     pub(super) is_durable: bool,
+    /// What the client may do.
+    pub(super) rights: ClientRights,
     pub(super) requests: Requests,
     pub(super) output: OutputBuffers,
     /// Connections to wake when the batch of packets is done.
@@ -70,6 +74,28 @@ impl Context {
     /// Whether another request must wait: a client that sends faster than the cluster commits is read more slowly.
     pub(super) fn is_busy(&self) -> bool {
         self.requests.len() >= usize::from(self.broker.settings.mqtt.receive_maximum)
+    }
+
+    /// Counts messages that were sent, by QoS.
+    pub(super) fn count_sent(&self, counts: [u32; 3]) {
+        let sent = &self.broker.metrics.messages_sent;
+        for (qos, count) in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce]
+            .into_iter()
+            .zip(counts)
+        {
+            if count > 0 {
+                sent.of(Context::qos_label(qos)).add(count.into());
+            }
+        }
+    }
+
+    /// The label of a QoS in the metrics.
+    pub(super) fn qos_label(qos: QoS) -> labels::Qos {
+        match qos {
+            QoS::AtMostOnce => labels::Qos::AtMostOnce,
+            QoS::AtLeastOnce => labels::Qos::AtLeastOnce,
+            QoS::ExactlyOnce => labels::Qos::ExactlyOnce,
+        }
     }
 
     /// Proposes a command whose reply answers `request`; [`Flow::Retry`] when the node is overloaded.
@@ -156,6 +182,7 @@ impl Context {
         use std::collections::BTreeMap;
 
         use super::broker::{Services, Settings};
+        use crate::acl::{Client, Facts};
         use crate::base::ids::{ConnectionId, NodeId};
         use crate::codec::{PeerLimits, Version};
         use crate::forward::hand_over::HandOvers;
@@ -163,9 +190,20 @@ impl Context {
         let metrics = Arc::default();
         let outboxes = Arc::new(crate::forward::outbox::Outboxes::default());
         let settings = Settings::new(&crate::config::Config::default(), &metrics);
-        let router = crate::router::Router::new(NodeId(0), Arc::default(), outboxes);
+        let router = crate::router::Router::new(NodeId(0), Arc::default(), outboxes.clone());
         let proposer: Arc<Proposer> = Arc::default();
+        let view: Arc<crate::replica::applier::View> = Arc::default();
+        let directory = Arc::new(crate::forward::directory::Directory::new(
+            NodeId(0),
+            proposer.clone(),
+            view.clone(),
+            outboxes,
+        ));
+        let backing: Arc<dyn crate::machine::tables::Backing> =
+            Arc::new(BTreeMap::<Vec<u8>, Vec<u8>>::new());
         let services = Services {
+            directory,
+            identity: crate::identity::Identity::for_tests(&view, router.clone(), &backing),
             hand_overs: Arc::new(HandOvers::new(
                 NodeId(0),
                 router.clone(),
@@ -175,10 +213,12 @@ impl Context {
             proposer,
             reader: Arc::default(),
             router,
-            backing: Arc::new(BTreeMap::<Vec<u8>, Vec<u8>>::new()),
+            backing,
             clock: Arc::new(crate::replica::clock::Clock::new(NodeId(1))),
-            view: Arc::default(),
+            view,
+            rules: Arc::default(),
         };
+        let rights = ClientRights::new(Arc::new(Client::new(Facts::default(), &services.rules)));
         let version = Version::V5;
         let limits = PeerLimits::NONE;
         let outbox = settings.outbox.clone();
@@ -192,10 +232,12 @@ impl Context {
                 limits,
                 keep_alive: 0,
                 session_expiry: 0,
-                identity: None,
+                principal: crate::auth::Principal::anonymous(),
+                origin: super::origin::Origin::for_tests(),
             },
             session: SessionId(1),
             is_durable,
+            rights,
             requests: Requests::default(),
             output: OutputBuffers::default(),
             wake: WakeList::default(),

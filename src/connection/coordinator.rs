@@ -34,7 +34,7 @@ use crate::mailbox::{Contents, End, Item, Mailbox, RequestId, WakeList};
 use crate::replica::reply_to::ReplyTo;
 use crate::session::Sequence;
 use crate::store::topics::INVOKE;
-use crate::telemetry::labels::{self, DisconnectReason, DropReason};
+use crate::telemetry::labels::{DisconnectReason, DropReason};
 
 /// A connection.
 pub(super) struct Connection {
@@ -63,6 +63,7 @@ impl Connection {
         mailbox.opened(opened.session);
         let receive_maximum =
             NonZeroU16::new(broker.settings.mqtt.receive_maximum).unwrap_or(NonZeroU16::MAX);
+        let authentication = Authentication::new(&broker.certified, &options, &mailbox);
         // Its opening is applied here, and everything before it.
         let logged_through = broker.services.view.applied();
         Connection {
@@ -70,6 +71,7 @@ impl Connection {
                 broker,
                 mailbox,
                 options,
+                rights: opened.rights,
                 session: opened.session,
                 is_durable: opened.is_durable,
                 requests: Requests::default(),
@@ -82,10 +84,15 @@ impl Connection {
             outbound: Outbound::new(opened.receive_maximum),
             acknowledgements: Acknowledgements::default(),
             store_requests: StoreRequests::default(),
-            authentication: Authentication::default(),
+            authentication,
             has_withheld: false,
             hand_over: None,
         }
+    }
+
+    /// Ends what the rules do not let a session that goes on have any more.
+    pub(super) fn leave_groups(&mut self) {
+        self.subscribing.leave_groups(&mut self.context);
     }
 
     /// The node, the client and the output.
@@ -210,7 +217,7 @@ impl Connection {
         };
         if flow == Flow::Continue {
             let received = &self.context.broker.metrics.messages_received;
-            received.of(qos_label(publish.qos)).increment();
+            received.of(Context::qos_label(publish.qos)).increment();
         }
         Ok(flow)
     }
@@ -322,7 +329,8 @@ impl Connection {
             for item in contents.take_items() {
                 self.handle_item(item)?;
             }
-            self.count_sent(std::mem::take(&mut contents.counts));
+            self.context
+                .count_sent(std::mem::take(&mut contents.counts));
             if !contents.packets.is_empty() {
                 self.outbound.send(contents, self.context.output.packets());
             }
@@ -344,8 +352,9 @@ impl Connection {
         if !self.wants_replay() {
             return;
         }
-        self.subscribing.read_retained(&self.context, contents);
-        self.count_sent(std::mem::take(&mut contents.counts));
+        self.subscribing.read_retained(&mut self.context, contents);
+        self.context
+            .count_sent(std::mem::take(&mut contents.counts));
         if !contents.packets.is_empty() {
             self.outbound.send(contents, self.context.output.packets());
         }
@@ -354,18 +363,6 @@ impl Connection {
     /// Reads messages of the session's queue that were granted while the client was behind.
     fn read_withheld(&mut self) -> bool {
         self.has_withheld && withheld::read(&self.context, self.unsent_bytes())
-    }
-
-    fn count_sent(&self, counts: [u32; 3]) {
-        let sent = &self.context.broker.metrics.messages_sent;
-        for (qos, count) in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce]
-            .into_iter()
-            .zip(counts)
-        {
-            if count > 0 {
-                sent.of(qos_label(qos)).add(count.into());
-            }
-        }
     }
 
     fn handle_item(&mut self, item: Item) -> Result<(), Ended> {
@@ -386,6 +383,7 @@ impl Connection {
                 context.resend_pubrel(packet_id);
             }
             Item::HandOver(done) => self.hand_over = Some(done),
+            Item::RulesChanged => self.subscribing.handle_rules_changed(context)?,
             Item::End(end) => return Err(end.into()),
         }
         Ok(())
@@ -425,8 +423,9 @@ impl Connection {
     pub(super) fn memory(&self) -> Memory {
         let (output, requests) = (&self.context.output, &self.context.requests);
         let (backlog, owned_backlog) = (self.outbound.backlog_bytes(), self.outbound.owned_bytes());
-        let state =
+        let parts =
             self.publishing.memory() + self.subscribing.memory() + self.store_requests.memory();
+        let state = parts + self.context.rights.memory();
         let answers = output.waiting() + requests.bytes();
         Memory {
             answers,
@@ -435,17 +434,14 @@ impl Connection {
         }
     }
 
-    /// When the re-authentication under way must be over.
+    /// When the authentication is to be checked.
     pub(super) fn authentication_deadline(&self) -> Option<Instant> {
         self.authentication.deadline()
     }
 
-    /// Checks that deadline.
-    ///
-    /// # Errors
-    /// The re-authentication takes too long.
-    pub(super) fn check_authentication(&self, now: Instant) -> Result<(), Ended> {
-        self.authentication.check_deadline(now)
+    /// See [`Authentication::check`].
+    pub(super) fn check_authentication(&mut self, now: Instant) -> Result<(), Ended> {
+        self.authentication.check(&mut self.context, now)
     }
 
     /// Sends what is left to acknowledge, and DISCONNECT where the version has one.
@@ -488,13 +484,5 @@ impl Connection {
         proposer.submit_always(Kind::CloseSession(close), ReplyTo::Task(reply_to));
         self.hand_over = None;
         is_known
-    }
-}
-
-fn qos_label(qos: QoS) -> labels::Qos {
-    match qos {
-        QoS::AtMostOnce => labels::Qos::AtMostOnce,
-        QoS::AtLeastOnce => labels::Qos::AtLeastOnce,
-        QoS::ExactlyOnce => labels::Qos::ExactlyOnce,
     }
 }

@@ -78,6 +78,15 @@ impl Ended {
         )
     }
 
+    /// The rules do not let the client do what it does, or stay.
+    pub(super) const fn not_authorized(text: &'static str) -> Ended {
+        Ended::disconnect(
+            DisconnectReason::NotAuthorized,
+            ReasonCode::NotAuthorized,
+            text,
+        )
+    }
+
     /// The client is not who it says it is, or does not show it.
     pub(super) const fn not_authenticated(reason: ReasonCode, text: &'static str) -> Ended {
         Ended::disconnect(DisconnectReason::NotAuthenticated, reason, text)
@@ -140,6 +149,17 @@ impl From<End> for Ended {
                 ReasonCode::QuotaExceeded,
                 "the server is short of memory, and this connection has much of it",
             ),
+            End::Revoked => Ended::disconnect(
+                Cause::NotAuthenticated,
+                ReasonCode::NotAuthorized,
+                "what the client has proved who it is with has changed or is gone",
+            ),
+            // DISCONNECT has no 0x8A `[MQTT-3.14.2-1]`.
+            End::Banned => Ended::disconnect(
+                Cause::Administrative,
+                ReasonCode::AdministrativeAction,
+                "an operator has banned the client",
+            ),
         }
     }
 }
@@ -161,6 +181,8 @@ mod tests {
             End::OutboxFull,
             End::ConnectionMemory,
             End::NodeMemory,
+            End::Revoked,
+            End::Banned,
         ] {
             let reason = Ended::from(end).reason.expect("the client is told");
             let packet = Disconnect::new(reason);

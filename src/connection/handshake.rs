@@ -5,21 +5,27 @@
 //! Invariant: what handshakes make the node hold stays within their own share of its memory. When that is used up, a
 //! CONNECT passes only if it needs nothing of it, as most do.
 
-use tokio::net::TcpStream;
+use std::sync::Arc;
 
 use super::broker::Broker;
 use super::end::Ended;
-use super::opening::{Login, Opening, limits};
-use super::options::Identity;
+use super::login_report;
+use super::opening::{Login, Opening, Place, limits};
+use super::origin::Origin;
 use super::refusal::{NO_QUORUM, Refusal, version_of};
 use super::socket::{read_some, write_all};
-use crate::auth::{Exchange, Step};
+use crate::auth::scram::claimed_user;
+use crate::auth::{Client, Denial, ENTROPY_BYTES, Exchange, Step};
+use crate::base::time::elapsed_now;
 use crate::codec::{
     self, Auth, Connect, DecodeError, Packet, PacketType, PeerLimits, ReasonCode, decode_connect,
     encode, frame,
 };
+use crate::identity::Applicant;
 use crate::mailbox::memory::Charge;
+use crate::telemetry::audit::Kind;
 use crate::telemetry::labels::DisconnectReason;
+use crate::transport::{Accepted, Stream};
 
 /// Why a handshake for which there is no room is refused.
 const NO_MEMORY: &str = "the server is short of memory";
@@ -31,7 +37,7 @@ const AUTH_HEADER_BYTES: u32 = 4 << 10;
 /// `unfinished`.
 pub(super) async fn open(
     broker: &Broker,
-    stream: &TcpStream,
+    accepted: &mut Accepted,
     unfinished: &mut Vec<u8>,
     charge: &mut Charge,
 ) -> Result<Opening, Refusal> {
@@ -39,8 +45,9 @@ pub(super) async fn open(
     let mqtt = &broker.settings.mqtt;
     let max_packet_size = mqtt.max_packet_size_bytes.min(mqtt.connect_max_bytes);
     let length = loop {
+        let stream = &mut accepted.stream;
         read_some(stream, unfinished).await.map_err(network)?;
-        if !has_room(broker, charge, unfinished.len()) {
+        if !has_room(broker, charge, unfinished.len() + stream.held_bytes()) {
             let version = version_of(unfinished);
             let cause = DisconnectReason::NodeMemory;
             return Err(Refusal::no_room(version, cause, NO_MEMORY));
@@ -65,13 +72,19 @@ pub(super) async fn open(
         Err(error) => return Err(Refusal::silent(error.into())),
     };
     let connect = decode_connect(found).map_err(|error| Refusal::malformed(found, error))?;
-    let login = authenticate(broker, stream, unfinished, charge, &connect).await?;
-    broker.hand_over(connect.client_id).await;
-    Opening::begin(broker, &connect, login)
+    let origin = broker.origin(accepted, connect.authentication_method);
+    let login = log_in(broker, accepted, &origin, unfinished, charge, &connect).await?;
+    let principal = &login.principal.name;
+    broker.hand_over(connect.client_id, principal).await;
+    let place = Place {
+        address: accepted.peer.address.map(|address| address.ip()),
+        listener: &accepted.listener.config,
+    };
+    Opening::begin(broker, &connect, login, &place)
 }
 
 /// Charges what is held of a client's handshake. Returns whether there is room for it.
-fn has_room(broker: &Broker, charge: &mut Charge, held: usize) -> bool {
+pub(super) fn has_room(broker: &Broker, charge: &mut Charge, held: usize) -> bool {
     charge.set(held);
     let settings = &broker.settings;
     let is_small = charge.bytes() == 0;
@@ -79,57 +92,111 @@ fn has_room(broker: &Broker, charge: &mut Charge, held: usize) -> bool {
         && (is_small || !settings.handshake_memory.is_exhausted())
 }
 
-/// Sees that the client proves who it is, where this node or the client asks for it.
-async fn authenticate(
+/// Lets the client try to log in, or refuses it: who is banned or has failed too often is not asked at all.
+async fn log_in(
     broker: &Broker,
-    stream: &TcpStream,
+    accepted: &mut Accepted,
+    origin: &Arc<Origin>,
     unfinished: &mut Vec<u8>,
     charge: &mut Charge,
     connect: &Connect<'_>,
-) -> Result<Option<Login>, Refusal> {
-    let limits = limits(connect);
-    let refuse = |reason, text| Refusal::connack(limits, Some(connect.version), reason, text);
-    let not_authenticated =
-        |reason, text| Refusal::not_authenticated(limits, connect.version, reason, text);
+) -> Result<Login, Refusal> {
+    let (limits, version) = (limits(connect), connect.version);
+    let refuse = |reason, text| Err(Refusal::connack(limits, Some(version), reason, text));
     if !broker.state.accepts_clients() {
-        return Err(refuse(ReasonCode::ServerUnavailable, NO_QUORUM));
+        return refuse(ReasonCode::ServerUnavailable, NO_QUORUM);
     }
-    let Some(method) = connect.authentication_method else {
-        if broker.requires_authentication() {
-            let text = "this server asks for extended authentication";
-            return Err(not_authenticated(ReasonCode::NotAuthorized, text));
-        }
-        return Ok(None);
+    let client = Client {
+        user_name: connect.username,
+        password: connect.password,
+        ..origin.client(connect.client_id)
     };
-    let begun = broker.begin_authentication(method, connect.client_id, connect.username);
-    let exchange = match begun {
-        Ok(Some(exchange)) => exchange,
-        Ok(None) => {
-            // [MQTT-4.12.0-1]
-            let text = "this authentication method is not known here";
-            return Err(not_authenticated(ReasonCode::BadAuthenticationMethod, text));
+    let claimed = connect.authentication_data.and_then(claimed_user);
+    let applicant = Applicant {
+        client_id: connect.client_id,
+        user: claimed.as_deref().or(connect.username),
+        address: client.address.map(|address| address.ip()),
+    };
+    let identity = &broker.services.identity;
+    let judged = match identity.admit(applicant, elapsed_now()) {
+        Ok(()) => {
+            authenticate(
+                broker, accepted, origin, unfinished, charge, connect, &client,
+            )
+            .await
         }
-        Err(_) => {
-            let text = "this node has no random numbers";
-            return Err(refuse(ReasonCode::UnspecifiedError, text));
+        Err(denial) => Err(Failed::NotAuthenticated(denial)),
+    };
+    match judged {
+        Ok(login) => {
+            if !login.principal.is_anonymous() {
+                identity.succeeded(applicant, elapsed_now());
+            }
+            login_report::accepted(Kind::LogIn, &client, &login.principal);
+            Ok(login)
         }
+        Err(Failed::Closed(ended)) => Err(Refusal::silent(ended)),
+        Err(Failed::Refused(reason, text)) => refuse(reason, text),
+        Err(Failed::NotAuthenticated(denial)) => {
+            login_report::denied(Kind::LogIn, broker, &client, &denial);
+            delay(broker, applicant, &denial).await;
+            Err(Refusal::not_authenticated(limits, version, &denial))
+        }
+    }
+}
+
+/// Sees that the client proves who it is, as its listener asks for.
+async fn authenticate(
+    broker: &Broker,
+    accepted: &mut Accepted,
+    origin: &Arc<Origin>,
+    unfinished: &mut Vec<u8>,
+    charge: &mut Charge,
+    connect: &Connect<'_>,
+    client: &Client<'_>,
+) -> Result<Login, Failed> {
+    let Some(method) = connect.authentication_method else {
+        let judged = origin.chain.judge(client).await;
+        let principal = judged.map_err(Failed::NotAuthenticated)?;
+        return Ok(Login {
+            principal,
+            origin: origin.clone(),
+            data: Vec::new(),
+        });
+    };
+    let mut entropy = [0; ENTROPY_BYTES];
+    if getrandom::fill(&mut entropy).is_err() {
+        let text = "this node has no random numbers";
+        return Err(Failed::Refused(ReasonCode::UnspecifiedError, text));
+    }
+    let client = Client { entropy, ..*client };
+    let Some(exchange) = origin.chain.begin(method, &client) else {
+        // [MQTT-4.12.0-1]
+        let text = "this authentication method is not known here";
+        let reason = ReasonCode::BadAuthenticationMethod;
+        return Err(Failed::NotAuthenticated(Denial::plain(reason, text)));
     };
     let mut dialogue = Dialogue {
         broker,
-        stream,
+        stream: &mut accepted.stream,
+        origin,
         connect_bytes: charge.bytes().saturating_sub(unfinished.len()),
         unfinished,
         charge,
-        limits,
+        limits: limits(connect),
         max_packet_size: broker.settings.mqtt.connect_max_bytes + AUTH_HEADER_BYTES,
         method,
     };
     let data = connect.authentication_data.map(<[u8]>::to_vec);
-    match dialogue.run(exchange, data).await {
-        Ok(login) => Ok(Some(login)),
-        Err(Failed::Closed(ended)) => Err(Refusal::silent(ended)),
-        Err(Failed::Refused(reason, text)) => Err(refuse(reason, text)),
-        Err(Failed::NotAuthenticated(reason, text)) => Err(not_authenticated(reason, text)),
+    dialogue.run(exchange, data).await
+}
+
+/// Counts a log-in that has failed, and has its answer wait, the longer the more there were: whoever guesses gets slow.
+async fn delay(broker: &Broker, applicant: Applicant<'_>, denial: &Denial) {
+    // Others say that it may come again.
+    if denial.reason == ReasonCode::NotAuthorized {
+        let identity = &broker.services.identity;
+        tokio::time::sleep(identity.failed(applicant, elapsed_now())).await;
     }
 }
 
@@ -140,13 +207,14 @@ enum Failed {
     /// The client broke the protocol.
     Refused(ReasonCode, &'static str),
     /// The mechanism says no `[MQTT-4.12.0-4]`.
-    NotAuthenticated(ReasonCode, &'static str),
+    NotAuthenticated(Denial),
 }
 
 /// AUTH packets both ways, before the CONNACK.
 struct Dialogue<'a> {
     broker: &'a Broker,
-    stream: &'a TcpStream,
+    stream: &'a mut Stream,
+    origin: &'a Arc<Origin>,
     /// What the CONNECT takes meanwhile, about.
     connect_bytes: usize,
     unfinished: &'a mut Vec<u8>,
@@ -160,26 +228,31 @@ impl Dialogue<'_> {
     async fn run(
         &mut self,
         mut exchange: Exchange,
-        mut data: Option<Vec<u8>>,
+        data: Option<Vec<u8>>,
     ) -> Result<Login, Failed> {
+        let mut step = exchange.step(data.as_deref());
         loop {
-            match exchange.step(data.as_deref()) {
-                Step::Continue(challenge) => self.send(&challenge).await?,
-                Step::Success { identity, data } => {
-                    let identity = Identity {
-                        method: self.method.into(),
-                        name: identity,
-                    };
-                    return Ok(Login { identity, data });
+            step = match step {
+                Step::Pending(later) => later.await,
+                Step::Continue(challenge) => {
+                    self.send(&challenge).await?;
+                    let answer = self.receive().await?;
+                    exchange.step(answer.as_deref())
                 }
-                Step::Refused(reason, text) => return Err(Failed::NotAuthenticated(reason, text)),
-            }
-            data = self.receive().await?;
+                Step::Success { principal, data } => {
+                    return Ok(Login {
+                        principal: Arc::new(*principal),
+                        origin: self.origin.clone(),
+                        data,
+                    });
+                }
+                Step::Refused(denial) => return Err(Failed::NotAuthenticated(denial)),
+            };
         }
     }
 
     /// AUTH 0x18 `[MQTT-4.12.0-2]`.
-    async fn send(&self, challenge: &[u8]) -> Result<(), Failed> {
+    async fn send(&mut self, challenge: &[u8]) -> Result<(), Failed> {
         let data = Some(challenge).filter(|data| !data.is_empty());
         let packet = Auth::new(ReasonCode::ContinueAuthentication, self.method, data);
         let mut bytes = Vec::new();
@@ -238,10 +311,11 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use tokio::io::AsyncWriteExt as _;
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
     use crate::connection::context::Context;
+    use crate::transport::Incoming;
 
     /// A whole CONNECT, with as many bytes of a user name.
     fn connect(user_name: u16) -> Vec<u8> {
@@ -265,7 +339,9 @@ mod tests {
         let (stream, _) = accepted.expect("it connects");
         client.write_all(sent).await.expect("it is open");
         let mut charge = Charge::new(&broker.settings.handshake_memory, 0);
-        let opened = open(broker, &stream, &mut Vec::new(), &mut charge).await;
+        let established = Incoming::of_tcp(stream).establish(|_| true).await;
+        let mut accepted = established.expect("there is no handshake");
+        let opened = open(broker, &mut accepted, &mut Vec::new(), &mut charge).await;
         opened.err().expect("this node has no quorum").ended.cause
     }
 

@@ -44,6 +44,7 @@ impl Client {
             is_durable: false,
             receive_maximum: 10,
             received: Vec::new(),
+            rights: context.rights,
         };
         let connection = Connection::new(
             broker.clone(),

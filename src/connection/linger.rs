@@ -8,10 +8,9 @@
 
 use std::time::Duration;
 
-use tokio::net::TcpStream;
-
 use super::output::OutputBuffers;
-use super::socket::{READ_BUFFER, is_transient, write_all};
+use super::socket::{READ_BUFFER, flush, is_transient, write_all};
+use crate::transport::Stream;
 
 /// How long the last packets, with DISCONNECT or CONNACK, may take to leave.
 const LAST_PACKETS_TIMEOUT: Duration = Duration::from_secs(2);
@@ -23,14 +22,14 @@ const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 16 << 20;
 
 /// Sends the last packets, within a bound of time; the connection ends whether they arrive or not.
-pub(super) async fn write_last(stream: &TcpStream, bytes: &[u8]) {
+pub(super) async fn write_last(stream: &mut Stream, bytes: &[u8]) {
     // A client that does not read its last packets loses them.
     let _ = tokio::time::timeout(LAST_PACKETS_TIMEOUT, write_all(stream, bytes)).await;
 }
 
 /// The same for what a connection has left. It is written from where it is: there may be much of it, and many
 /// connections may end at once.
-pub(super) async fn write_output(stream: &TcpStream, output: &mut OutputBuffers) {
+pub(super) async fn write_output(stream: &mut Stream, output: &mut OutputBuffers) {
     let write = async {
         while output.unsent() > 0 && stream.writable().await.is_ok() {
             match output.write_to(stream) {
@@ -39,23 +38,27 @@ pub(super) async fn write_output(stream: &TcpStream, output: &mut OutputBuffers)
                 Err(_) => return,
             }
         }
+        let _ = flush(stream).await;
     };
     let _ = tokio::time::timeout(LAST_PACKETS_TIMEOUT, write).await;
 }
 
 /// Tells the client that nothing more comes.
-pub(super) fn end_stream(stream: &TcpStream) {
-    // It fails when the client has closed the connection.
-    let _ = socket2::SockRef::from(stream).shutdown(std::net::Shutdown::Write);
+pub(super) async fn end_stream(stream: &mut Stream) {
+    stream.close();
+    if stream.is_unsent() {
+        let _ = tokio::time::timeout(LAST_PACKETS_TIMEOUT, flush(stream)).await;
+    }
+    stream.shutdown();
 }
 
 /// Reads and drops what the client sends, until it closes its half.
-pub(super) async fn linger(stream: &TcpStream) {
+pub(super) async fn linger(stream: &mut Stream) {
     // A client that goes on loses the reason.
     let _ = tokio::time::timeout(LINGER_TIMEOUT, drop_input(stream)).await;
 }
 
-async fn drop_input(stream: &TcpStream) {
+async fn drop_input(stream: &mut Stream) {
     let mut bytes = 0;
     while bytes < LINGER_BYTES && stream.readable().await.is_ok() {
         match READ_BUFFER.with_borrow_mut(|buffer| stream.try_read(buffer)) {
@@ -74,7 +77,7 @@ mod tests {
     use std::time::Instant;
 
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
 
@@ -94,10 +97,11 @@ mod tests {
             reason
         });
         let (stream, _) = listener.accept().await.expect("a client");
+        let mut stream = Stream::of_tcp(stream);
         stream.readable().await.expect("it sends");
-        write_last(&stream, b"reason").await;
-        end_stream(&stream);
-        linger(&stream).await;
+        write_last(&mut stream, b"reason").await;
+        end_stream(&mut stream).await;
+        linger(&mut stream).await;
         drop(stream);
         assert_eq!(client.await.expect("no panic"), b"reason");
     }
@@ -109,7 +113,7 @@ mod tests {
         let _client = TcpStream::connect(address).await.expect("listening");
         let (stream, _) = listener.accept().await.expect("a client");
         let start = Instant::now();
-        linger(&stream).await;
+        linger(&mut Stream::of_tcp(stream)).await;
         assert!(start.elapsed() < 2 * LINGER_TIMEOUT);
     }
 }

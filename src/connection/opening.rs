@@ -1,5 +1,6 @@
 //! CONNECT: what is agreed on with the client, and the opening of its session in the machine.
 
+use std::net::IpAddr;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 
@@ -7,17 +8,23 @@ use bytes::Bytes;
 
 use super::broker::Broker;
 use super::coordinator::Connection;
-use super::options::{ConnectionOptions, Identity, Opened};
+use super::end::Ended;
+use super::options::{ConnectionOptions, Opened};
+use super::origin::Origin;
 use super::refusal::{DISK_LOW, NO_QUORUM, Refusal};
+use super::rights::ClientRights;
+use crate::acl::{Client, Facts, Publication};
+use crate::auth::Principal;
 use crate::base::proto::command::{self, command::Kind};
 use crate::codec::{
     ConnAck, ConnAckProperties, Connect, MAX_PACKET_SIZE, PeerLimits, ReasonCode, Will, encode,
 };
-use crate::config::{MqttConfig, QueuePolicy};
+use crate::config::{Listener, MqttConfig, QueuePolicy};
 use crate::machine::effect::Reply;
 use crate::machine::read;
-use crate::mailbox::{Item, Mailbox, RequestId};
+use crate::mailbox::{End, Item, Mailbox, RequestId};
 use crate::replica::reply_to::ReplyTo;
+use crate::telemetry::labels::{Action, DisconnectReason};
 use crate::topic::is_deeper;
 
 /// The receive maximum of a client that names none (MQTT 5.0 §3.1.2.11.3); also what MQTT 3 clients get.
@@ -28,9 +35,17 @@ const OPENING: RequestId = 0;
 
 /// An authentication that has succeeded before the CONNACK.
 pub(super) struct Login {
-    pub(super) identity: Identity,
+    pub(super) principal: Arc<Principal>,
+    /// Where the client comes from.
+    pub(super) origin: Arc<Origin>,
     /// The mechanism's last data, for the CONNACK.
     pub(super) data: Vec<u8>,
+}
+
+/// Where a client has come from.
+pub(super) struct Place<'a> {
+    pub(super) address: Option<IpAddr>,
+    pub(super) listener: &'a Listener,
 }
 
 /// A CONNECT that passed its checks, on its way through the log.
@@ -45,6 +60,7 @@ pub(super) struct Opening {
     requested_expiry: u32,
     requested_keep_alive: u16,
     has_assigned_client_id: bool,
+    rights: ClientRights,
 }
 
 /// Bounds of the packets that the client takes.
@@ -102,19 +118,78 @@ fn is_stored(broker: &Broker, will: &Will<'_>) -> bool {
     route.is_logged(will.qos)
 }
 
+/// What the rules judge a client by.
+fn facts(principal: &Principal, client_id: &Arc<str>, place: &Place<'_>) -> Facts {
+    Facts {
+        name: principal.name.clone(),
+        method: principal.method.as_str(),
+        groups: principal.groups.clone(),
+        attributes: principal.attributes.clone(),
+        client_id: client_id.clone(),
+        address: place.address,
+        listener: place.listener.name.as_str().into(),
+    }
+}
+
 impl Opening {
-    /// Checks a CONNECT and proposes the opening of its session. `login` is what its client has proved, if it was asked
-    /// to.
+    /// Checks a CONNECT and proposes the opening of its session. `login` is what its client has proved.
     pub(super) fn begin(
         broker: &Broker,
         connect: &Connect<'_>,
-        login: Option<Login>,
+        login: Login,
+        place: &Place<'_>,
     ) -> Result<Opening, Refusal> {
-        let opening = Opening::new(broker, connect, login);
-        let refuse = |reason, text| Err(opening.refuse(reason, text));
-        if !broker.state.accepts_clients() {
-            return refuse(ReasonCode::ServerUnavailable, NO_QUORUM);
+        let mut opening = Opening::new(broker, connect, login, place);
+        opening.check(broker, connect)?;
+        let config = &broker.settings.mqtt;
+        let command = command::OpenSession {
+            client_id: opening.options.client_id.to_string(),
+            connection: opening.mailbox.connection.0,
+            clean_start: connect.clean_start,
+            expiry_interval_s: opening.options.session_expiry,
+            protocol_level: connect.version.level().into(),
+            will: connect.will.as_ref().map(will),
+            receive_maximum: opening.receive_maximum.min(config.max_inflight).into(),
+            bounds: Some(bounds(config)),
+            max_sessions: config.max_sessions,
+            principal: opening.principal(),
+        };
+        let services = &broker.services;
+        // Registered first, so that a take-over, a revocation or a ban that follows at once finds the connection.
+        services.router.register(opening.mailbox.clone());
+        opening.register(broker, place)?;
+        let reply_to = ReplyTo::Connection(opening.mailbox.clone(), OPENING);
+        let proposed = services
+            .proposer
+            .submit(Kind::OpenSession(command), reply_to);
+        if proposed.is_err() {
+            broker.unregister(opening.mailbox.connection);
+            let text = "too much is waiting to be committed";
+            return Err(opening.refuse(ReasonCode::ServerBusy, text));
         }
+        Ok(opening)
+    }
+
+    /// Has the connection ended when what its principal rests on changes.
+    fn register(&self, broker: &Broker, place: &Place<'_>) -> Result<(), Refusal> {
+        let (connection, options) = (self.mailbox.connection, &self.options);
+        let identity = &broker.services.identity;
+        let client_id = options.client_id.clone();
+        let registered =
+            identity.register(connection, client_id, place.address, &options.principal);
+        registered.map_err(|denial| {
+            broker.unregister(connection);
+            Refusal::not_authenticated(options.limits, options.version, &denial)
+        })
+    }
+
+    /// Refuses a CONNECT that this node does not take.
+    fn check(&mut self, broker: &Broker, connect: &Connect<'_>) -> Result<(), Refusal> {
+        if !broker.state.accepts_clients() {
+            return Err(self.refuse(ReasonCode::ServerUnavailable, NO_QUORUM));
+        }
+        self.judge(broker, connect)?;
+        let refuse = |reason, text| Err(self.refuse(reason, text));
         if connect
             .will
             .as_ref()
@@ -135,7 +210,7 @@ impl Opening {
             let will = connect.will.as_ref();
             will.is_some_and(|will| is_stored(broker, will))
         };
-        if broker.state.refuses_writes() && (opening.adds_session(broker) || will_is_stored()) {
+        if broker.state.refuses_writes() && (self.adds_session(broker) || will_is_stored()) {
             broker.metrics.writes_refused.increment();
             // MQTT 3 has no return code for a quota.
             let reason = match connect.version.is_v5() {
@@ -144,30 +219,7 @@ impl Opening {
             };
             return refuse(reason, DISK_LOW);
         }
-        let command = command::OpenSession {
-            client_id: opening.options.client_id.to_string(),
-            connection: opening.mailbox.connection.0,
-            clean_start: connect.clean_start,
-            expiry_interval_s: opening.options.session_expiry,
-            protocol_level: connect.version.level().into(),
-            will: connect.will.as_ref().map(will),
-            receive_maximum: opening.receive_maximum.min(config.max_inflight).into(),
-            bounds: Some(bounds(config)),
-            max_sessions: config.max_sessions,
-        };
-        let services = &broker.services;
-        // Registered first, so that a take-over that follows at once finds the connection.
-        services.router.register(opening.mailbox.clone());
-        let reply_to = ReplyTo::Connection(opening.mailbox.clone(), OPENING);
-        let proposed = services
-            .proposer
-            .submit(Kind::OpenSession(command), reply_to);
-        if proposed.is_err() {
-            services.router.unregister(opening.mailbox.connection);
-            let text = "too much is waiting to be committed";
-            return refuse(ReasonCode::ServerBusy, text);
-        }
-        Ok(opening)
+        Ok(())
     }
 
     /// Whether this CONNECT would create a durable session, as far as this node knows.
@@ -177,7 +229,31 @@ impl Opening {
         is_durable && !known().is_some_and(|session| session.durable)
     }
 
-    fn new(broker: &Broker, connect: &Connect<'_>, login: Option<Login>) -> Opening {
+    /// Sees whether the rules let the client connect, and have its will.
+    fn judge(&mut self, broker: &Broker, connect: &Connect<'_>) -> Result<(), Refusal> {
+        let rights = self.rights.now();
+        let publication = |will: &Will<'_>| Publication {
+            qos: will.qos,
+            retain: will.retain,
+        };
+        let will = connect.will.as_ref();
+        let has_will = will.is_none_or(|will| rights.will(will.topic).allow(publication(will)));
+        let (action, text) = match (rights.may_connect(), has_will) {
+            (true, true) => return Ok(()),
+            (false, _) => (Action::Connect, "the rules do not let the client connect"),
+            (true, false) => (
+                Action::Will,
+                "the rules do not let the client have this will",
+            ),
+        };
+        broker.metrics.not_authorized.of(action).increment();
+        Err(Refusal {
+            ended: Ended::close(DisconnectReason::NotAuthorized, text),
+            ..self.refuse(ReasonCode::NotAuthorized, text)
+        })
+    }
+
+    fn new(broker: &Broker, connect: &Connect<'_>, login: Login, place: &Place<'_>) -> Opening {
         let config = &broker.settings.mqtt;
         let version = connect.version;
         // Clean session 0 of MQTT 3 is a session without end; clean session 1 ends with the connection.
@@ -197,10 +273,6 @@ impl Opening {
             .request_response_information
             .then(|| response_information(&config.response_information, &client_id))
             .flatten();
-        let (identity, authentication_data) = match login {
-            Some(login) => (Some(Box::new(login.identity)), login.data),
-            None => (None, Vec::new()),
-        };
         let mailbox = Mailbox::new(
             broker.state.next_connection(),
             version,
@@ -208,8 +280,12 @@ impl Opening {
             connect.topic_alias_maximum,
             broker.settings.outbox.clone(),
         );
+        let facts = facts(&login.principal, &client_id, place);
+        let client = Arc::new(Client::new(facts, &broker.services.rules));
+        mailbox.belongs_to(client.clone());
         Opening {
-            authentication_data,
+            rights: ClientRights::new(client),
+            authentication_data: login.data,
             response_information,
             mailbox,
             receive_maximum: connect
@@ -222,7 +298,8 @@ impl Opening {
                 version,
                 client_id,
                 limits,
-                identity,
+                principal: login.principal,
+                origin: login.origin,
                 keep_alive: match config.max_keep_alive_s {
                     0 => connect.keep_alive,
                     max if connect.keep_alive == 0 || connect.keep_alive > max => max,
@@ -237,13 +314,28 @@ impl Opening {
     pub(super) async fn finish(self, broker: &Arc<Broker>) -> Result<Connection, Refusal> {
         // Packets may come before the reply, and whatever else came is for the connection.
         let first = std::future::poll_fn(|context| self.mailbox.poll_first_reply(context)).await;
+        match first {
+            Item::End(End::Revoked) => {
+                let text = "what the client has proved who it is with has changed or is gone";
+                return Err(self.abandon(broker, ReasonCode::NotAuthorized, text));
+            }
+            Item::End(End::Banned) => {
+                let text = "this client is banned";
+                return Err(self.abandon(broker, ReasonCode::Banned, text));
+            }
+            _ => {}
+        }
         let Item::Reply(OPENING, reply) = first else {
             return Err(self.abandon(broker, ReasonCode::ServerUnavailable, NO_QUORUM));
         };
         if let Reply::QuotaExceeded = reply {
-            broker.services.router.unregister(self.mailbox.connection);
+            broker.unregister(self.mailbox.connection);
             let text = "there are as many sessions as the cluster may have";
             return Err(self.refuse(ReasonCode::QuotaExceeded, text));
+        }
+        if let Reply::NotAuthorized = reply {
+            broker.unregister(self.mailbox.connection);
+            return Err(self.refuse_owner(broker));
         }
         let Reply::Opened {
             session,
@@ -260,15 +352,43 @@ impl Opening {
             is_durable: durable,
             receive_maximum: self.receive_maximum,
             received,
+            rights: self.rights,
         };
         let broker = broker.clone();
-        Ok(Connection::new(
-            broker,
-            self.mailbox,
-            self.options,
-            opened,
-            connack,
-        ))
+        let mut connection = Connection::new(broker, self.mailbox, self.options, opened, connack);
+        if present {
+            connection.leave_groups();
+        }
+        Ok(connection)
+    }
+
+    /// Who the client has shown to be, for apply.
+    fn principal(&self) -> Option<command::Principal> {
+        let principal = &self.options.principal;
+        let proofs = principal.proofs.iter().map(|proof| command::Proof {
+            kind: proof.kind.into(),
+            name: proof.name.to_string(),
+            version: proof.version,
+        });
+        (!principal.is_anonymous()).then(|| command::Principal {
+            name: principal.name.to_string(),
+            proofs: proofs.collect(),
+        })
+    }
+
+    /// The session is another principal's, or what the client's identity rests on has changed. Which of them is not told.
+    fn refuse_owner(&self, broker: &Broker) -> Refusal {
+        broker
+            .metrics
+            .not_authorized
+            .of(Action::Connect)
+            .increment();
+        let text =
+            "the session belongs to another principal, or the identity is not proved any more";
+        Refusal {
+            ended: Ended::close(DisconnectReason::NotAuthorized, text),
+            ..self.refuse(ReasonCode::NotAuthorized, text)
+        }
     }
 
     fn refuse(&self, reason: ReasonCode, text: &'static str) -> Refusal {
@@ -283,7 +403,7 @@ impl Opening {
     /// Refuses the client although its session is open, or is about to be opened: closes it.
     fn abandon(&self, broker: &Broker, reason: ReasonCode, text: &'static str) -> Refusal {
         let services = &broker.services;
-        services.router.unregister(self.mailbox.connection);
+        broker.unregister(self.mailbox.connection);
         let close = command::CloseSession {
             client_id: self.options.client_id.to_string(),
             connection: self.mailbox.connection.0,
@@ -310,7 +430,7 @@ impl Opening {
             server_keep_alive: (options.keep_alive != self.requested_keep_alive)
                 .then_some(options.keep_alive),
             response_information: self.response_information.as_deref(),
-            authentication_method: options.identity.as_ref().map(|identity| &*identity.method),
+            authentication_method: options.origin.method.as_deref(),
             authentication_data: Some(&*self.authentication_data).filter(|data| !data.is_empty()),
             ..ConnAckProperties::default()
         };
@@ -333,70 +453,5 @@ impl Opening {
                 Err(self.abandon(broker, ReasonCode::PacketTooLarge, text))
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-    use crate::base::ids::{LogIndex, SessionId};
-    use crate::base::proto::state;
-    use crate::base::time::Elapsed;
-    use crate::codec::{decode_connect, frame};
-    use crate::connection::context::Context;
-    use crate::machine::subscriptions::Queueing;
-
-    /// A CONNECT with Clean Start, and with a will to the topic `t` if these are flags of one.
-    fn connect(will_flags: u8, payload: u8) -> Vec<u8> {
-        let mut body = b"\0\x04MQTT\x05".to_vec();
-        body.push(2 | will_flags);
-        body.extend(b"\0\0\0\0\x01c");
-        if will_flags != 0 {
-            body.extend(b"\0\0\x01t\0");
-            body.push(payload);
-            body.extend(vec![b'p'; payload.into()]);
-        }
-        let mut packet = vec![0x10, body.len() as u8];
-        packet.extend(body);
-        packet
-    }
-
-    #[test]
-    fn p12_a_will_that_would_be_stored_is_refused_while_disks_are_low() {
-        const WILL: u8 = 4;
-        const QOS_1: u8 = 8;
-        const RETAIN: u8 = 0x20;
-        let context = Context::for_tests(false);
-        let broker = &context.broker;
-        broker.state.set_registered(true);
-        let forever = Elapsed::from_duration(Duration::MAX);
-        broker.state.contact().hold_until(forever);
-        let is_taken = |will_flags, payload| {
-            let bytes = connect(will_flags, payload);
-            let found = frame::next(&bytes, u32::MAX).expect("well-formed");
-            let connect = decode_connect(found.expect("whole")).expect("well-formed");
-            Opening::begin(broker, &connect, None).is_ok()
-        };
-        assert!(is_taken(WILL | RETAIN, 1));
-        broker.state.set_refuses_writes(true);
-        assert!(is_taken(0, 0));
-        assert!(!is_taken(WILL | RETAIN, 1));
-        assert!(is_taken(WILL | RETAIN, 0), "it makes room");
-        assert!(is_taken(WILL | QOS_1, 1), "nobody keeps it");
-        let index = broker.services.router.subscriptions();
-        let queueing = Queueing {
-            durable: true,
-            qos_0: false,
-        };
-        let row = state::Subscription {
-            qos: 1,
-            ..state::Subscription::default()
-        };
-        index.put(SessionId(2), None, queueing, &[]);
-        index.put_row(SessionId(2), "t", &row, LogIndex::default());
-        assert!(!is_taken(WILL | QOS_1, 1));
-        assert_eq!(broker.metrics.writes_refused.get(), 2);
     }
 }

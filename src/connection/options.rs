@@ -2,17 +2,11 @@
 
 use std::sync::Arc;
 
+use super::origin::Origin;
+use super::rights::ClientRights;
+use crate::auth::Principal;
 use crate::base::ids::SessionId;
 use crate::codec::{PeerLimits, Version};
-
-/// Who a client has proved to be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Identity {
-    /// The method that its CONNECT named, and that every AUTH must name `[MQTT-4.12.0-5]` `[MQTT-4.12.1-1]`.
-    pub(super) method: Box<str>,
-    /// The mechanism's name for it.
-    pub(super) name: Box<str>,
-}
 
 /// What CONNECT and CONNACK have negotiated.
 #[derive(Clone, Debug)]
@@ -25,11 +19,13 @@ pub(super) struct ConnectionOptions {
     pub(super) keep_alive: u16,
     /// Seconds; the only option that DISCONNECT may change.
     pub(super) session_expiry: u32,
-    /// Who the client has proved to be; `None` without extended authentication. Boxed, because most have none.
-    pub(super) identity: Option<Box<Identity>>,
+    /// Who the client has proved to be.
+    pub(super) principal: Arc<Principal>,
+    /// Where it comes from, and what is asked of it there.
+    pub(super) origin: Arc<Origin>,
 }
 
-/// What the machine says of the session.
+/// What the machine says of the session, and what the rules say of its client.
 pub(super) struct Opened {
     pub(super) session: SessionId,
     /// Its messages with QoS 1 and 2 go through the log.
@@ -38,4 +34,6 @@ pub(super) struct Opened {
     pub(super) receive_maximum: u16,
     /// Packet ids of QoS 2 messages whose PUBREL has not come yet.
     pub(super) received: Vec<u16>,
+    /// What the client may do.
+    pub(super) rights: ClientRights,
 }

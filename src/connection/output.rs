@@ -2,9 +2,8 @@
 
 use std::io::{self, IoSlice};
 
-use tokio::net::TcpStream;
-
 use crate::mailbox::{Packets, Unsent};
+use crate::transport::Stream;
 
 /// Capacity that an idle connection may keep, bytes.
 const KEPT_BYTES: usize = 1024;
@@ -66,8 +65,8 @@ impl OutputBuffers {
         self.unsent.owned_len() + self.acknowledgements.len()
     }
 
-    /// Writes as much as the socket takes. Returns how many bytes that is.
-    pub(super) fn write_to(&mut self, stream: &TcpStream) -> io::Result<usize> {
+    /// Writes as much as the stream takes. Returns how many bytes that is.
+    pub(super) fn write_to(&mut self, stream: &mut Stream) -> io::Result<usize> {
         let written = match self.unsent.contiguous() {
             Some(bytes) => stream.try_write(bytes)?,
             None => {

@@ -1,6 +1,7 @@
 //! A CONNECT that is refused.
 
 use super::end::Ended;
+use crate::auth::Denial;
 use crate::codec::{
     ConnAck, ConnAckProperties, DecodeError, PeerLimits, ReasonCode, Version, encode, frame,
     sniff_version,
@@ -62,9 +63,9 @@ impl Refusal {
     pub(super) fn not_authenticated(
         limits: PeerLimits,
         version: Version,
-        reason: ReasonCode,
-        text: &'static str,
+        denial: &Denial,
     ) -> Refusal {
+        let Denial { reason, text, .. } = *denial;
         Refusal {
             ended: Ended::close(DisconnectReason::NotAuthenticated, text),
             ..Refusal::connack(limits, Some(version), reason, text)

@@ -1,14 +1,13 @@
-//! Socket operations that the handshake and the connection's task share.
+//! Stream operations that the handshake and the connection's task share.
 
 use std::cell::RefCell;
 use std::io;
 
-use tokio::net::TcpStream;
-
 use crate::base::limits;
+use crate::transport::Stream;
 
 thread_local! {
-    /// Takes what is read from any socket of this thread, so that an idle connection holds no buffer.
+    /// Takes what is read from any stream of this thread, so that an idle connection holds no buffer.
     pub(super) static READ_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; limits::READ_BUFFER_BYTES]);
 }
 
@@ -23,8 +22,8 @@ pub(super) fn is_transient(error: &io::Error) -> bool {
 /// Waits for bytes and appends them to `into`.
 ///
 /// # Errors
-/// When the socket is closed.
-pub(super) async fn read_some(stream: &TcpStream, into: &mut Vec<u8>) -> io::Result<()> {
+/// When the stream is closed.
+pub(super) async fn read_some(stream: &mut Stream, into: &mut Vec<u8>) -> io::Result<()> {
     loop {
         stream.readable().await?;
         let read = READ_BUFFER.with_borrow_mut(|buffer| {
@@ -44,14 +43,29 @@ pub(super) async fn read_some(stream: &TcpStream, into: &mut Vec<u8>) -> io::Res
 /// Writes all of `bytes`.
 ///
 /// # Errors
-/// When the socket is closed.
-pub(super) async fn write_all(stream: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+/// When the stream is closed.
+pub(super) async fn write_all(stream: &mut Stream, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         stream.writable().await?;
         match stream.try_write(bytes) {
             Ok(written) => bytes = &bytes[written..],
             Err(error) if is_transient(&error) => {}
             Err(error) => return Err(error),
+        }
+    }
+    flush(stream).await
+}
+
+/// Waits until the socket has everything that the stream has taken.
+///
+/// # Errors
+/// When the stream is closed.
+pub(super) async fn flush(stream: &mut Stream) -> io::Result<()> {
+    while stream.is_unsent() {
+        stream.writable().await?;
+        match stream.flush() {
+            Err(error) if !is_transient(&error) => return Err(error),
+            _ => {}
         }
     }
     Ok(())

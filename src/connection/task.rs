@@ -8,33 +8,26 @@
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::future::poll_fn;
-use std::io::Read as _;
-use std::net::SocketAddr;
-use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::io::ReadBuf;
 use tokio::time::{Instant, sleep_until};
 
 use super::broker::Broker;
 use super::coordinator::Connection;
 use super::drain_timeout::DrainTimeout;
 use super::end::Ended;
-use super::handshake;
 use super::input::{Input, Turn};
-use super::linger::{end_stream, linger, write_last, write_output};
+use super::linger::{end_stream, linger, write_output};
 use super::liveness::Liveness;
 use super::rate::ClientRate;
-use super::refusal::Refusal;
 use super::socket::{READ_BUFFER, is_transient};
 use crate::base::limits;
 use crate::base::pulse::{Phase, busy};
 use crate::mailbox::memory::Charge;
 use crate::mailbox::{Contents, End};
-use crate::telemetry::labels::DisconnectReason;
+use crate::transport::{Peer, Stream};
 
 /// Before a packet that could not be taken is offered again although nothing has said that it may be taken now.
 const OFFER_AGAIN_AFTER: Duration = Duration::from_millis(250);
@@ -56,75 +49,17 @@ enum Event {
     Liveness,
 }
 
-/// Serves one client until its connection ends. What the beginning needs is given back when it is over: most
-/// connections are idle most of the time, and there are many.
-pub(super) async fn serve(broker: &Arc<Broker>, stream: TcpStream, address: SocketAddr) {
-    match Box::pin(begin(broker, stream)).await {
-        Ok(mut task) => task.run(address).await,
-        Err(refused) => Box::pin(refuse(broker, refused, address)).await,
-    }
-}
-
-/// Tells a client why it is refused.
-async fn refuse(broker: &Broker, refused: Box<(TcpStream, Refusal)>, address: SocketAddr) {
-    let (stream, refusal) = &*refused;
-    write_last(stream, &refusal.packet).await;
-    end_stream(stream);
-    report_end(broker, &refusal.ended, address, "");
-    if !refusal.packet.is_empty() {
-        linger(stream).await;
-    }
-}
-
-/// CONNECT, authentication, and the session's opening.
-async fn begin(
-    broker: &Arc<Broker>,
-    stream: TcpStream,
-) -> Result<Box<Task>, Box<(TcpStream, Refusal)>> {
-    let mut unfinished = Vec::new();
-    let mut charge = Charge::new(&broker.settings.handshake_memory, 0);
-    let mqtt = &broker.settings.mqtt;
-    let timeout = Duration::from_secs(mqtt.connect_timeout_s.into());
-    let open = handshake::open(broker, &stream, &mut unfinished, &mut charge);
-    let opening = match tokio::time::timeout(timeout, open).await {
-        Ok(opening) => opening,
-        Err(_) => {
-            let text = "no CONNECT, or not all of its authentication, came in time";
-            let ended = Ended::close(DisconnectReason::ConnectTimeout, text);
-            Err(Refusal::silent(ended))
-        }
-    };
-    let connection = match opening {
-        Ok(opening) => opening.finish(broker).await,
-        Err(refusal) => Err(refusal),
-    };
-    match connection {
-        Ok(connection) => {
-            let keep_alive = connection.context().options.keep_alive;
-            Ok(Box::new(Task {
-                connection,
-                stream,
-                input: Input::new(unfinished),
-                charge: Charge::new(&broker.settings.outbox.memory, 0),
-                hand_over_until: None,
-                drain_timeout: DrainTimeout::default(),
-                has_yielded: false,
-                liveness: Liveness::new(keep_alive, Instant::now()),
-                rate: ClientRate::new(mqtt.client_message_rate, mqtt.client_byte_rate),
-            }))
-        }
-        Err(refusal) => Err(Box::new((stream, refusal))),
-    }
-}
-
-fn report_end(broker: &Broker, ended: &Ended, address: SocketAddr, client_id: &str) {
+/// Counts the end of a connection, and says why.
+pub(super) fn report_end(broker: &Broker, ended: &Ended, peer: &Peer, client_id: &str) {
     broker.metrics.disconnects.of(ended.cause).increment();
-    tracing::debug!(client_id, %address, cause = ?ended.cause, reason = ended.text, "connection closed");
+    tracing::debug!(client_id, address = %peer, cause = ?ended.cause, reason = ended.text, "connection closed");
 }
 
-struct Task {
+/// One connection whose session is open.
+pub(super) struct Task {
     connection: Connection,
-    stream: TcpStream,
+    stream: Stream,
+    peer: Box<Peer>,
     input: Input,
     /// What the connection keeps, in the memory of the node.
     charge: Charge,
@@ -138,12 +73,38 @@ struct Task {
 }
 
 impl Task {
-    async fn run(&mut self, address: SocketAddr) {
-        let Err(ended) = self.serve().await;
-        Box::pin(self.close(ended, address)).await;
+    /// A connection on which `unfinished` has come behind the CONNECT.
+    pub(super) fn new(
+        connection: Connection,
+        stream: Stream,
+        peer: Peer,
+        unfinished: Vec<u8>,
+    ) -> Box<Task> {
+        let context = connection.context();
+        let settings = &context.broker.settings;
+        Box::new(Task {
+            stream,
+            peer: Box::new(peer),
+            input: Input::new(unfinished),
+            charge: Charge::new(&settings.outbox.memory, 0),
+            hand_over_until: None,
+            drain_timeout: DrainTimeout::default(),
+            has_yielded: false,
+            liveness: Liveness::new(context.options.keep_alive, Instant::now()),
+            rate: ClientRate::new(
+                settings.mqtt.client_message_rate,
+                settings.mqtt.client_byte_rate,
+            ),
+            connection,
+        })
     }
 
-    async fn close(&mut self, ended: Ended, address: SocketAddr) {
+    pub(super) async fn run(&mut self) {
+        let Err(ended) = self.serve().await;
+        Box::pin(self.close(ended)).await;
+    }
+
+    async fn close(&mut self, ended: Ended) {
         // The log is told first: the client's last packets may take their time.
         let is_known = self.connection.close(&ended);
         self.input.clear();
@@ -160,24 +121,23 @@ impl Task {
             self.connection.disconnect(reason, ended.text);
             let output = &mut self.connection.context_mut().output;
             self.charge.set(output.owned());
-            write_output(&self.stream, output).await;
+            write_output(&mut self.stream, output).await;
         }
         let context = self.connection.context_mut();
         context.output.clear();
         context.mailbox.keep(0);
         self.charge.set(0);
         let broker = context.broker.clone();
-        let router = &broker.services.router;
-        router.unregister(context.mailbox.connection);
+        broker.unregister(context.mailbox.connection);
         // The client may connect to another node as soon as it sees the end of the stream: by then the log knows.
         // Without a quorum it won't in time, and no node opens a session.
         if broker.state.is_serving() {
             let _ = tokio::time::timeout(limits::END_COMMIT_TIMEOUT, is_known).await;
         }
-        end_stream(&self.stream);
-        report_end(&broker, &ended, address, &client_id);
+        end_stream(&mut self.stream).await;
+        report_end(&broker, &ended, &self.peer, &client_id);
         if ended.reason.is_some() && !broker.state.is_draining() {
-            linger(&self.stream).await;
+            linger(&mut self.stream).await;
         }
     }
 
@@ -255,9 +215,10 @@ impl Task {
     fn account(&mut self) -> Result<usize, Ended> {
         let memory = self.connection.memory();
         let context = self.connection.context();
-        let all = memory.all + self.input.bytes();
+        let held = self.input.bytes() + self.stream.held_bytes();
+        let all = memory.all + held;
         context.mailbox.keep(all);
-        self.charge.set(memory.owned + self.input.bytes());
+        self.charge.set(memory.owned + held);
         if all >= context.broker.settings.outbox.connection_bytes {
             return Err(End::ConnectionMemory.into());
         }
@@ -285,7 +246,7 @@ impl Task {
             if self.drain_timeout.poll(context, state).is_ready() {
                 return Poll::Ready(Ok(Event::BackPressure));
             }
-            if unsent > 0
+            if (unsent > 0 || self.stream.is_unsent())
                 && let Poll::Ready(ready) = self.stream.poll_write_ready(context)
             {
                 let writable = ready.map(|()| Event::Writable);
@@ -307,7 +268,7 @@ impl Task {
     fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Ended>> {
         READ_BUFFER.with_borrow_mut(|buffer| {
             let mut buffer = ReadBuf::new(buffer);
-            let read = ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer));
+            let read = ready!(self.stream.poll_read(context, &mut buffer));
             let bytes = buffer.filled();
             if read.is_err() {
                 return Poll::Ready(Err(Ended::network()));
@@ -397,7 +358,7 @@ impl Task {
         while taken < limits::HAND_OVER_BYTES {
             let read = READ_BUFFER.with_borrow_mut(|buffer| {
                 // The kernel is asked: the runtime may not have noticed yet that there is something.
-                let read = match (&*socket2::SockRef::from(&self.stream)).read(buffer) {
+                let read = match self.stream.read_now(buffer) {
                     // What came before the end is handled first.
                     Ok(0) => return self.input.close().map(|()| 0),
                     Ok(read) => read,
@@ -423,6 +384,12 @@ impl Task {
 
     /// Takes what is in the mailbox and sends what the socket takes.
     fn exchange(&mut self) -> Result<Turn, Ended> {
+        if self.stream.is_unsent() {
+            match self.stream.flush() {
+                Err(error) if !is_transient(&error) => return Err(Ended::network()),
+                _ => {}
+            }
+        }
         CONTENTS.with_borrow_mut(|contents| self.connection.replay(contents));
         let mut bytes = 0;
         loop {
@@ -439,7 +406,7 @@ impl Task {
                 return Ok(Turn::Over);
             }
             let context = self.connection.context_mut();
-            match context.output.write_to(&self.stream) {
+            match context.output.write_to(&mut self.stream) {
                 Ok(written) => {
                     bytes += written;
                     context.broker.metrics.bytes_sent.add(written as u64);
@@ -463,25 +430,6 @@ impl Task {
     fn shrink_buffers(&mut self) {
         self.connection.context_mut().output.shrink();
         self.input.shrink();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn size_of_future<F: Future>(
-        _: impl Fn(&'static Arc<Broker>, TcpStream, SocketAddr) -> F,
-    ) -> usize {
-        size_of::<F>()
-    }
-
-    /// Nodes have many connections, nearly all of them idle.
-    #[test]
-    fn what_an_idle_connection_keeps_is_small() {
-        assert!(size_of::<Task>() <= 1024, "{}", size_of::<Task>());
-        let future = size_of_future(serve);
-        assert!(future <= 448, "{future}");
     }
 }
 

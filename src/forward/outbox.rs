@@ -27,10 +27,12 @@ use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 use super::inbox::{Batch, Inboxes};
-use super::outbox_state::{self, ApplyBarrier, Latch, MessageBatch, OutboxState, Relay, tell};
+use super::outbox_state::{
+    self, ApplyBarrier, Latch, MessageBatch, OutboxState, Relay, Waiter, tell,
+};
 use super::wire;
 use crate::base::ids::{Incarnation, LogIndex, NodeId};
 use crate::base::limits;
@@ -229,6 +231,32 @@ impl Outboxes {
         }
     }
 
+    /// Waits as [`PeerNodes::await_applied`] does.
+    pub async fn applied_by(&self, nodes: &[NodeId], index: LogIndex) {
+        if nodes.is_empty() {
+            return;
+        }
+        let (sender, applied) = oneshot::channel();
+        self.set_barriers(nodes, index, Latch::new(nodes.len(), Waiter::Task(sender)));
+        // Every barrier is released at some time, if only because its node is silent.
+        let _ = applied.await;
+    }
+
+    fn set_barriers(&self, nodes: &[NodeId], index: LogIndex, latch: Arc<Latch>) {
+        for node in nodes {
+            let outbox = self.outbox(*node);
+            let mut state = outbox.state.lock();
+            state.applied = state.applied.max(index.0);
+            state.barriers.push(ApplyBarrier {
+                index: index.0,
+                since: Instant::now(),
+                latch: latch.clone(),
+            });
+            drop(state);
+            outbox.ready.notify_one();
+        }
+    }
+
     /// Bytes that wait to be sent to other nodes.
     pub fn depth_bytes(&self) -> usize {
         let outboxes = self.outboxes.read();
@@ -301,23 +329,8 @@ impl PeerNodes for Outboxes {
         mailbox: &Arc<Mailbox>,
         request_id: RequestId,
     ) {
-        let latch = Arc::new(Latch {
-            mailbox: mailbox.clone(),
-            request_id,
-            missing: Mutex::new(nodes.len()),
-        });
-        for node in nodes {
-            let outbox = self.outbox(*node);
-            let mut state = outbox.state.lock();
-            state.applied = state.applied.max(index.0);
-            state.barriers.push(ApplyBarrier {
-                index: index.0,
-                since: Instant::now(),
-                latch: latch.clone(),
-            });
-            drop(state);
-            outbox.ready.notify_one();
-        }
+        let waiter = Waiter::Connection(mailbox.clone(), request_id);
+        self.set_barriers(nodes, index, Latch::new(nodes.len(), waiter));
     }
 
     fn node_ended(&self, node: NodeId) {

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
+use tokio::sync::oneshot;
 
 use super::wire::{self, Position};
 use crate::base::ids::{Incarnation, LogIndex};
@@ -66,24 +67,48 @@ pub struct Relay {
     pub left_out: u64,
 }
 
-/// A connection that waits until several nodes have applied a subscription.
+/// Who waits until several nodes have applied something.
 #[derive(Debug)]
-pub(super) struct Latch {
-    pub(super) mailbox: Arc<Mailbox>,
-    pub(super) request_id: RequestId,
-    pub(super) missing: Mutex<usize>,
+pub(super) enum Waiter {
+    /// The connection of a subscriber.
+    Connection(Arc<Mailbox>, RequestId),
+    /// Another task of this node.
+    Task(oneshot::Sender<()>),
 }
 
+impl Waiter {
+    fn tell(self, wake: &mut WakeList) {
+        match self {
+            Waiter::Connection(mailbox, request_id) => {
+                if mailbox.push_item(Item::SubscriptionEffective(request_id)) {
+                    wake.add(&mailbox);
+                }
+            }
+            // It may have given up waiting.
+            Waiter::Task(sender) => drop(sender.send(())),
+        }
+    }
+}
+
+/// Tells who waits when as many nodes as are missing have applied something.
+#[derive(Debug)]
+pub(super) struct Latch(Mutex<(usize, Option<Waiter>)>);
+
 impl Latch {
+    pub(super) fn new(missing: usize, waiter: Waiter) -> Arc<Latch> {
+        Arc::new(Latch(Mutex::new((missing, Some(waiter)))))
+    }
+
     pub(super) fn count_down(&self, wake: &mut WakeList) {
-        let mut missing = self.missing.lock();
-        *missing -= 1;
-        if *missing == 0
-            && self
-                .mailbox
-                .push_item(Item::SubscriptionEffective(self.request_id))
-        {
-            wake.add(&self.mailbox);
+        let mut state = self.0.lock();
+        state.0 = state.0.saturating_sub(1);
+        let waiter = match state.0 {
+            0 => state.1.take(),
+            _ => None,
+        };
+        drop(state);
+        if let Some(waiter) = waiter {
+            waiter.tell(wake);
         }
     }
 }

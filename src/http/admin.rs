@@ -199,7 +199,7 @@ pub(super) async fn bounded<T>(work: AdminFuture<'_, T>) -> Result<T, AdminError
         .unwrap_or(Err(AdminError::TimedOut))
 }
 
-fn body<T>(parsed: Result<Json<T>, JsonRejection>) -> Result<T, AdminError> {
+pub(super) fn body<T>(parsed: Result<Json<T>, JsonRejection>) -> Result<T, AdminError> {
     parsed
         .map(|Json(request)| request)
         .map_err(|rejection| AdminError::Invalid(rejection.body_text()))

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +15,14 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
 
 use super::admin::AdminError;
+use super::caller::{Caller, Certificate, TlsSource};
 use super::places::{Place, Places};
 use crate::config::bounds::ADMIN_REQUEST_TIMEOUT_S;
 
@@ -59,12 +63,13 @@ impl Default for Bounds {
 /// Serves `routes` until `shutdown` completes and the requests under way are answered.
 pub(super) async fn run(
     listener: TcpListener,
+    tls: Option<TlsSource>,
     routes: Router,
     bounds: Bounds,
     shutdown: impl Future<Output = ()> + Send,
 ) {
     let bound = move |request, next| bound_in_time(bounds.request, request, next);
-    let service = TowerToHyperService::new(routes.layer(middleware::from_fn(bound)));
+    let routes = routes.layer(middleware::from_fn(bound));
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
@@ -74,29 +79,75 @@ pub(super) async fn run(
     let graceful = GracefulShutdown::new();
     let mut shutdown = pin!(shutdown);
     loop {
-        let stream = tokio::select! {
-            stream = accept(&listener) => stream,
+        let (stream, address) = tokio::select! {
+            accepted = accept(&listener) => accepted,
             () = &mut shutdown => break,
         };
-        let place = Arc::new(places.take());
-        let service = {
-            let (service, place) = (service.clone(), place.clone());
-            service_fn(move |request: hyper::Request<Incoming>| {
-                note_request(place.clone(), service.call(request))
-            })
+        let conversation = Conversation {
+            builder: builder.clone(),
+            routes: routes.clone(),
+            place: Arc::new(places.take()),
+            watcher: graceful.watcher(),
+            handshake: bounds.header,
         };
-        let connection = builder.serve_connection(TokioIo::new(stream), service);
-        let connection = graceful.watch(connection);
+        let tls = tls.clone();
         tokio::spawn(async move {
+            let place = conversation.place.clone();
             tokio::select! {
-                // A broken connection concerns nobody but its client.
-                _ = connection => {}
+                () = conversation.hold(stream, address, tls) => {}
                 () = place.must_leave() => {}
             }
         });
     }
     drop(listener);
     graceful.shutdown().await;
+}
+
+/// One connection.
+struct Conversation {
+    builder: http1::Builder,
+    routes: Router,
+    place: Arc<Place>,
+    watcher: Watcher,
+    /// How long the TLS handshake may take.
+    handshake: Duration,
+}
+
+impl Conversation {
+    async fn hold(self, stream: TcpStream, address: SocketAddr, tls: Option<TlsSource>) {
+        let mut caller = Caller {
+            address: Some(address),
+            certificate: None,
+        };
+        let Some(tls) = tls else {
+            return self.serve(stream, caller).await;
+        };
+        let config = tls();
+        let handshake = TlsAcceptor::from(config.clone()).accept(stream);
+        // A handshake that fails concerns nobody but its client.
+        let Ok(Ok(stream)) = tokio::time::timeout(self.handshake, handshake).await else {
+            return;
+        };
+        let chain = stream.get_ref().1.peer_certificates();
+        let leaf = chain.and_then(|chain| chain.first());
+        caller.certificate = leaf.and_then(|leaf| Certificate::new(leaf, config, tls));
+        self.serve(stream, caller).await;
+    }
+
+    async fn serve<S>(self, stream: S, caller: Caller)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + 'static,
+    {
+        let service = TowerToHyperService::new(self.routes);
+        let place = self.place;
+        let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+            request.extensions_mut().insert(caller.clone());
+            note_request(place.clone(), service.call(request))
+        });
+        let connection = self.builder.serve_connection(TokioIo::new(stream), service);
+        // A broken connection concerns nobody but its client.
+        let _ = self.watcher.watch(connection).await;
+    }
 }
 
 /// Answers within `limit`, the reading of the request's body included.
@@ -116,15 +167,15 @@ async fn note_request<F: Future>(place: Arc<Place>, answer: F) -> F::Output {
 }
 
 /// The next connection.
-async fn accept(listener: &TcpListener) -> TcpStream {
+async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok((stream, address)) => {
                 let _ = stream.set_nodelay(true);
                 let socket = socket2::SockRef::from(&stream);
                 #[cfg(target_os = "linux")]
                 let _ = socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_TIMEOUT));
-                return stream;
+                return (stream, address);
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {

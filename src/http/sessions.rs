@@ -77,6 +77,9 @@ pub struct SessionStatus {
     pub dropped_messages: u64,
     /// Whether it has a will.
     pub has_will: bool,
+    /// The principal that it belongs to; absent: it belongs to nobody.
+    #[serde(default)]
+    pub owner: Option<String>,
 }
 
 /// One subscription.

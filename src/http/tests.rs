@@ -7,12 +7,15 @@ use futures::FutureExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::serve::router;
+use super::access::{Access, Declared};
+use super::serve::{declared, router};
 use super::server::{Bounds, run};
 use super::*;
+use crate::base::time::wall_now;
+use crate::config::{HttpConfig, Scope};
 use crate::telemetry::metrics::Metrics;
 
-struct Node {
+pub(super) struct Node {
     leader: bool,
     stuck: Option<&'static str>,
 }
@@ -68,6 +71,27 @@ impl Admin for Node {
     }
 }
 
+impl RulesAdmin for Node {
+    fn rules(&self) -> AdminFuture<'_, Option<StoredRules>> {
+        let rules = StoredRules {
+            version: 7,
+            text: b"{\"rules\": []}".as_slice().into(),
+        };
+        async { Ok(Some(rules)) }.boxed()
+    }
+
+    fn set_rules(&self, text: bytes::Bytes, expected: Option<u64>) -> AdminFuture<'_, Written> {
+        async move {
+            match expected {
+                _ if text != "{}" => Err(AdminError::Invalid("wrong".into())),
+                None | Some(7) => Ok(Written::Version(8)),
+                Some(_) => Ok(Written::Conflict(7)),
+            }
+        }
+        .boxed()
+    }
+}
+
 impl Sessions for Node {
     fn list(&self, page: Page) -> AdminFuture<'_, Listed<SessionStatus>> {
         let entry = SessionStatus {
@@ -106,8 +130,38 @@ impl Sessions for Node {
     }
 }
 
+impl Tokens for Node {
+    fn list(&self) -> AdminFuture<'_, Vec<TokenStatus>> {
+        async { Ok(Vec::new()) }.boxed()
+    }
+
+    fn add(&self, name: String, scope: Scope, _: Option<u64>) -> AdminFuture<'_, MadeToken> {
+        let token = format!("{name} {scope}");
+        async { Ok(MadeToken { name, token }) }.boxed()
+    }
+
+    fn remove(&self, name: String) -> AdminFuture<'_, bool> {
+        async move { Ok(name == "ops") }.boxed()
+    }
+}
+
+/// A gate as it is without a configuration.
+fn open_gate() -> Arc<Gate> {
+    let gate = Gate::new(&HttpConfig::default(), Arc::default());
+    Arc::new(gate.expect("no file is read"))
+}
+
 /// The address of a fresh server.
 async fn server(bounds: Bounds, node: Node) -> std::net::SocketAddr {
+    server_with(bounds, node, open_gate(), Part::Everything).await
+}
+
+async fn server_with(
+    bounds: Bounds,
+    node: Node,
+    gate: Arc<Gate>,
+    part: Part,
+) -> std::net::SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener
         .local_addr()
@@ -116,11 +170,14 @@ async fn server(bounds: Bounds, node: Node) -> std::net::SocketAddr {
     let endpoints = Endpoints {
         readiness: node.clone(),
         admin: node.clone(),
-        sessions: node,
+        sessions: node.clone(),
+        users: node.clone(),
+        rules: node.clone(),
+        tokens: node,
         metrics: Arc::new(Metrics::default()),
     };
-    let routes = router(endpoints, Hosts::default());
-    tokio::spawn(run(listener, routes, bounds, std::future::pending()));
+    let routes = router(endpoints, Hosts::default(), gate, part);
+    tokio::spawn(run(listener, None, routes, bounds, std::future::pending()));
     address
 }
 
@@ -145,12 +202,12 @@ async fn exchange_at(address: std::net::SocketAddr, request: &str) -> String {
     answer
 }
 
-async fn exchange(node: Node, request: &str) -> String {
+pub(super) async fn exchange(node: Node, request: &str) -> String {
     exchange_within(Bounds::default(), node, request).await
 }
 
 /// A node at which nothing is stuck.
-fn healthy(leader: bool) -> Node {
+pub(super) fn healthy(leader: bool) -> Node {
     Node {
         leader,
         stuck: None,
@@ -158,7 +215,7 @@ fn healthy(leader: bool) -> Node {
 }
 
 /// Status code and body of one request to a fresh server.
-async fn ask(leader: bool, method: &str, path: &str, body: &str) -> (u16, String) {
+pub(super) async fn ask(leader: bool, method: &str, path: &str, body: &str) -> (u16, String) {
     ask_node(healthy(leader), method, path, body).await
 }
 
@@ -327,4 +384,108 @@ async fn silent_clients_do_not_keep_a_probe_waiting() {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     let left = silent[0].read(&mut [0]).await;
     assert_eq!(left.ok(), Some(0), "the first gave its place up");
+}
+
+/// The status of one request with these further fields.
+async fn status_of(address: std::net::SocketAddr, route: &Declared, fields: &str) -> u16 {
+    let request = format!(
+        "{} {}?client_id=c&topic=t&name=n HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n{fields}\
+         content-type: application/json\r\ncontent-length: 2\r\n\r\n{{}}",
+        route.method, route.path
+    );
+    let answer = exchange_at(address, &request).await;
+    answer[9..12].parse().expect("a status code")
+}
+
+#[tokio::test]
+async fn every_route_asks_for_its_scope_and_for_no_more() {
+    let gate = open_gate();
+    let mut tokens = Vec::new();
+    for scope in [Scope::Read, Scope::Operate, Scope::Admin] {
+        let made = TokenRecord::make(scope.as_str(), scope, wall_now(), None);
+        let (text, record) = made.expect("random numbers");
+        gate.tokens().set(scope.as_str(), Some(&record.encode()));
+        tokens.push((scope, format!("authorization: Bearer {}\r\n", *text)));
+    }
+    let routes = declared(Part::Everything, gate.clone());
+    let address = server_with(Bounds::default(), healthy(true), gate, Part::Everything).await;
+    let mut scopes = std::collections::BTreeSet::new();
+    for route in &routes {
+        let without = status_of(address, route, "").await;
+        let Access::Scope(needed) = route.access else {
+            assert!(!route.path.starts_with("/v1/"), "{route:?} is free");
+            assert_eq!(without, 200, "{route:?}");
+            continue;
+        };
+        scopes.insert(needed);
+        assert_eq!(without, 401, "{route:?}");
+        let forged = "authorization: Bearer quorumq.admin.x\r\n";
+        assert_eq!(status_of(address, route, forged).await, 401, "{route:?}");
+        for (has, token) in &tokens {
+            let status = status_of(address, route, token).await;
+            assert_eq!(status == 403, *has < needed, "{route:?} {has} {status}");
+            assert!(status != 401, "{route:?} {has}");
+        }
+    }
+    assert_eq!(scopes.len(), 3, "each scope is for something");
+}
+
+#[tokio::test]
+async fn administration_can_have_a_port_of_its_own() {
+    let asked = |part, path: &'static str| async move {
+        let address = server_with(Bounds::default(), healthy(true), open_gate(), part).await;
+        let request =
+            format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n");
+        let answer = exchange_at(address, &request).await;
+        answer[9..12].parse::<u16>().expect("a status code")
+    };
+    for (part, path, expected) in [
+        (Part::Probes, "/livez", 200),
+        (Part::Probes, "/v1/sessions", 404),
+        (Part::State, "/metrics", 404),
+        (Part::State, "/v1/sessions", 200),
+    ] {
+        assert_eq!(asked(part, path).await, expected, "{part:?} {path}");
+    }
+}
+
+#[tokio::test]
+async fn tokens_are_made_and_removed() {
+    for (method, path, request, expected, part) in [
+        (
+            "POST",
+            "/v1/tokens",
+            "{\"name\":\"ops\",\"scope\":\"admin\"}",
+            200,
+            "ops admin",
+        ),
+        (
+            "POST",
+            "/v1/tokens",
+            "{\"name\":\"a b\",\"scope\":\"admin\"}",
+            400,
+            "letters",
+        ),
+        (
+            "POST",
+            "/v1/tokens",
+            "{\"name\":\"a\",\"scope\":\"root\"}",
+            400,
+            "operate",
+        ),
+        (
+            "POST",
+            "/v1/tokens",
+            "{\"name\":\"a\",\"scope\":\"read\",\"expires_in_s\":0}",
+            400,
+            "hundred",
+        ),
+        ("GET", "/v1/tokens", "", 200, "entries"),
+        ("DELETE", "/v1/token?name=ops", "", 200, "{}"),
+        ("DELETE", "/v1/token?name=other", "", 404, "no token"),
+    ] {
+        let (code, body) = ask(true, method, path, request).await;
+        assert_eq!(code, expected, "{method} {path} {request} {body}");
+        assert!(body.contains(part), "{body}");
+    }
 }

@@ -20,7 +20,7 @@ use super::store::{self, Store};
 use super::subscriptions::SubscriptionIndex;
 use super::tables::Backing;
 use super::timers::Due;
-use super::{retained, shared};
+use super::{directory, retained, shared};
 use crate::base::ids::{CLUSTER, Incarnation, LogIndex, NodeId, SessionId};
 use crate::base::proto::command::{self, command::Kind};
 
@@ -158,6 +158,7 @@ impl Parts {
             TimerKind::GiveBack => self.messaging.go_on_giving_back(batch, subject),
             TimerKind::FanOut => self.messaging.go_on_fanning_out(batch, subject),
             TimerKind::QueueFull => self.lifecycle().queue_full(batch, subject),
+            TimerKind::DirectoryExpiry => directory::expire(batch, subject, deadline),
         }
     }
 
@@ -263,6 +264,7 @@ impl Parts {
             Kind::Publish(command) => self.publish(batch, command),
             Kind::Acknowledge(command) => self.acknowledge(batch, command),
             Kind::Relay(command) => relay(batch, command),
+            Kind::WriteDirectory(command) => Reply::Directory(directory::write(batch, command)),
         }
     }
 

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
+use crate::base::directory;
 use crate::base::hlc::Hlc;
 use crate::base::ids::{ConnectionId, Incarnation, LogIndex, NodeId, SessionId};
-use crate::base::proto::state::HashRound;
+use crate::base::proto::state::{DirectoryEntry, HashRound};
 use crate::base::time::Millis;
 use crate::session::{QoS, Sequence};
 use crate::store::Reply as StoreReply;
@@ -55,10 +56,43 @@ pub enum Reply {
     HashesState(LogIndex),
     /// A PUBLISH or CONNECT was refused: there are as many retained messages, queued bytes or sessions as there may be.
     QuotaExceeded,
+    /// A CONNECT was refused: the identity of its client rests on what has changed since.
+    NotAuthorized,
+    /// What became of a change of the directory.
+    Directory(DirectoryReply),
     /// The reply of the state store.
     Store(StoreReply),
     /// The command can't be decoded, or its proposal was refused because of another one that can't; nothing was done.
     Undecodable,
+}
+
+/// What became of a change of the directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DirectoryReply {
+    /// It is in the log; what it has written has this index as its version.
+    Written(LogIndex),
+    /// Nothing was changed: an entry has not the version that it was to have.
+    Conflict {
+        /// Which of the changes it is.
+        at: usize,
+        /// The version that the entry has; 0 when there is none.
+        version: u64,
+    },
+    /// Nothing was changed: the directory holds as much as it may.
+    Full,
+    /// Nothing was changed: a kind is not known, a name or a value is longer than it may be, or there are too many.
+    Invalid,
+}
+
+/// An entry of the directory that was written or deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirectoryChanged {
+    /// What it is.
+    pub kind: directory::Kind,
+    /// Its name.
+    pub name: String,
+    /// What it is now; `None` when it is gone.
+    pub entry: Option<DirectoryEntry>,
 }
 
 /// A part of the log that no replica can decode, so that all pass it over.
@@ -177,6 +211,8 @@ pub enum Output {
     },
     /// A node has registered an incarnation: it is live now.
     NodesChanged,
+    /// An entry of the directory was written or deleted. Every node is told.
+    DirectoryChanged(Box<DirectoryChanged>),
     /// Replicas are to hash their states, or one has said what came out.
     HashRoundChanged(Box<HashRound>),
     /// All commands of this node's proposal `sequence` are answered.

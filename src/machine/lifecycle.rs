@@ -2,6 +2,7 @@
 //! keep something for a session act then.
 
 use super::batch::Batch;
+use super::directory;
 use super::effect::{EndReason, Output, Reply};
 use super::messaging::Messaging;
 use super::queue::{full as queue_full, received};
@@ -29,12 +30,19 @@ impl Lifecycle<'_> {
     pub fn open(&mut self, batch: &mut Batch<'_, '_>, mut command: command::OpenSession) -> Reply {
         let client_id = std::mem::take(&mut command.client_id);
         let owner = batch.owner(command.connection);
+        let principal = command.principal.take().unwrap_or_default();
+        if !directory::proves(batch.tables, &principal.proofs) {
+            return Reply::NotAuthorized;
+        }
         if self.sessions.exceed(command.max_sessions)
             && session::row(batch.tables, &client_id).is_none()
         {
             return Reply::QuotaExceeded;
         }
-        let found = self.take_over(batch, &client_id, command.clean_start);
+        let taken = self.take_over(batch, &client_id, &principal.name, command.clean_start);
+        let Ok(found) = taken else {
+            return Reply::NotAuthorized;
+        };
         let present = found.is_some();
         let mut row = found.unwrap_or_else(|| state::Session {
             session_id: batch.meta.new_session().0,
@@ -44,6 +52,7 @@ impl Lifecycle<'_> {
         will::keep(batch, &client_id, &mut row, command.will.take());
         session::set_owner(&mut row, Some(owner), batch.index);
         session::set_options(&mut row, &command);
+        session::claim(&mut row, principal.name);
         match present {
             true => session::put_row(batch, &client_id, &row),
             false => self.sessions.create_row(batch, &client_id, &row),
@@ -65,20 +74,27 @@ impl Lifecycle<'_> {
     }
 
     /// Takes a client's session from the connection that owns it; the session's row, if the session goes on.
+    ///
+    /// # Errors
+    /// It belongs to another principal, and stays as it is.
     fn take_over(
         &mut self,
         batch: &mut Batch<'_, '_>,
         client_id: &str,
+        principal: &str,
         clean_start: bool,
-    ) -> Option<state::Session> {
-        let mut row = self.settled(batch, client_id)?;
+    ) -> Result<Option<state::Session>, session::NotItsOwn> {
+        let Some(mut row) = self.settled(batch, client_id) else {
+            return Ok(None);
+        };
+        session::check_principal(&row, principal)?;
         if let Some(former) = owner_of(&row) {
             self.end_connection(batch, client_id, former);
             tell(batch, former, EndReason::TakenOver);
             // A session whose expiry interval is 0 ends with its connection, taken over or not.
             if row.expiry_interval_s == 0 {
                 self.delete(batch, client_id, row);
-                return None;
+                return Ok(None);
             }
             let session = SessionId(row.session_id);
             self.messaging.taken_over(batch, session, client_id);
@@ -88,9 +104,9 @@ impl Lifecycle<'_> {
         }
         if clean_start {
             self.delete(batch, client_id, row);
-            return None;
+            return Ok(None);
         }
-        Some(row)
+        Ok(Some(row))
     }
 
     /// The owner's network connection has ended.

@@ -101,6 +101,16 @@ impl Meta {
         }
     }
 
+    /// Entries of the directory, and their bytes.
+    pub fn directory_usage(&self) -> (u64, u64) {
+        (self.row.directory_entries, self.row.directory_bytes)
+    }
+
+    pub fn set_directory_usage(&mut self, (entries, bytes): (u64, u64)) {
+        self.row.directory_entries = entries;
+        self.row.directory_bytes = bytes;
+    }
+
     /// Keys of the state store that hold a value, and their bytes.
     pub fn store_usage(&self) -> Usage {
         Usage {

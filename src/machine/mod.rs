@@ -13,6 +13,7 @@
 //! subscriptions, match_set              which sessions match a topic
 //! session, will, node, replies, store   each knows nothing of the others; `store` knows `replies`
 //! state_hash                            whether the replicas have the same rows
+//! directory                             what operators keep: users, bans, rules, tokens
 //! queue                                 queues of sessions, messages, acknowledgements
 //! fan_out                               messages that are still to go into queues
 //! shared, retained                      groups, retained messages and their replays: put into queues
@@ -23,6 +24,7 @@
 
 mod apply;
 mod batch;
+mod directory;
 pub(crate) mod effect;
 pub(crate) mod entry;
 mod fan_out;
@@ -169,6 +171,12 @@ impl Machine {
     /// What waits for clients.
     pub fn queue_usage(&self) -> QueueUsage {
         self.shared.meta.queue_usage()
+    }
+
+    /// Entries of the directory, and their bytes.
+    #[cfg(test)]
+    pub fn directory_usage(&self) -> (u64, u64) {
+        self.shared.meta.directory_usage()
     }
 
     /// Keys of the state store that hold a value, and their bytes.

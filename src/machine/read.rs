@@ -7,6 +7,7 @@ use super::effect::{ApplicationMessage, Granted};
 use super::schema::{self, Range};
 use super::session;
 use super::tables::Backing;
+use crate::base::directory;
 use crate::base::ids::{ConnectionId, Owner, SessionId};
 use crate::base::proto::state;
 use crate::base::time::Millis;
@@ -194,6 +195,54 @@ pub fn sessions(
     (found, more.then_some(last))
 }
 
+/// An entry of the directory.
+pub fn directory_entry(
+    backing: &dyn Backing,
+    kind: directory::Kind,
+    name: &str,
+) -> Option<state::DirectoryEntry> {
+    backing.row::<schema::DirectoryEntry>((kind, name))
+}
+
+/// At most `most` entries of a kind in the order of their names, after one of them; and after which one to go on, if
+/// there may be more. There may be fewer when `budget` is used up.
+pub fn directory_page(
+    backing: &dyn Backing,
+    kind: directory::Kind,
+    after: &str,
+    most: usize,
+    mut budget: ListBudget,
+) -> (Vec<(String, state::DirectoryEntry)>, Option<String>) {
+    let mut range = schema::DirectoryEntry::of_kind(kind);
+    if !after.is_empty() {
+        range = range.after((kind, after));
+    }
+    let mut found: Vec<(String, state::DirectoryEntry)> = Vec::new();
+    let mut more = false;
+    backing.rows(&range, |(_, name), row| {
+        more = found.len() == most || !budget.take(row.bytes().len());
+        if !more {
+            found.push((name.to_owned(), row.decode()));
+        }
+        !more
+    });
+    let last = found.last().filter(|_| more).map(|(name, _)| name.clone());
+    (found, last)
+}
+
+/// Visits all entries of a kind in the order of their names.
+pub fn directory_all(
+    backing: &dyn Backing,
+    kind: directory::Kind,
+    mut visit: impl FnMut(&str, state::DirectoryEntry),
+) {
+    let range = schema::DirectoryEntry::of_kind(kind);
+    backing.rows(&range, |(_, name), row| {
+        visit(name, row.decode());
+        true
+    });
+}
+
 /// How far the queue of a session has come.
 pub fn queue(backing: &dyn Backing, session: u64) -> state::Queue {
     backing
@@ -247,6 +296,22 @@ pub fn subscriptions(
         visit(filter, row.decode());
         true
     });
+}
+
+/// For tests: has a state hold these entries of the directory, in version 1.
+#[cfg(test)]
+pub(crate) fn put_directory<'a>(
+    tables: &mut super::tables::Tables<'_>,
+    entries: impl IntoIterator<Item = (directory::Kind, &'a str, Vec<u8>)>,
+) {
+    for (kind, name, value) in entries {
+        let row = state::DirectoryEntry {
+            version: 1,
+            value: value.into(),
+            expires_at_ms: 0,
+        };
+        tables.put::<schema::DirectoryEntry>((kind, name), &row);
+    }
 }
 
 /// For tests: a state that has these retained messages.

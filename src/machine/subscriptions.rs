@@ -185,6 +185,11 @@ impl SubscriptionIndex {
         self.filters.is_current(validity)
     }
 
+    /// No look-up is current any more, whatever it is of: what sessions may get has changed.
+    pub fn outdate(&self) {
+        self.all.advance_all();
+    }
+
     /// Visits every subscription whose filter matches `topic`, with its group if it is shared: filter by filter, those
     /// of one filter in the order of their sessions.
     pub fn for_each_match(

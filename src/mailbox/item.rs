@@ -40,6 +40,8 @@ pub enum Item {
     /// Another connection is about to take the session over: what the client has sent is to be proposed. The sender is
     /// dropped, or sends, when that is done.
     HandOver(oneshot::Sender<()>),
+    /// The rules have changed: the client may do something else now.
+    RulesChanged,
     /// The connection must end.
     End(End),
 }
@@ -90,4 +92,8 @@ pub enum End {
     ConnectionMemory,
     /// The memory of the node for its clients is used up, and this connection has much of it.
     NodeMemory,
+    /// What the client's identity rests on has changed.
+    Revoked,
+    /// An operator has banned the client.
+    Banned,
 }

@@ -23,14 +23,15 @@ mod withheld;
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use futures::task::AtomicWaker;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
+use crate::acl::Client;
 use crate::base::ids::{ConnectionId, SessionId};
 use crate::codec::{TopicAlias, Version};
 use crate::telemetry::labels::DropReason;
@@ -134,6 +135,8 @@ pub struct Mailbox {
     ending: AtomicBool,
     /// Id of the session, 0 until it is open.
     session: AtomicU64,
+    /// Who takes the contents out; nobody is judged before it is known.
+    client: OnceLock<Arc<Client>>,
     waker: AtomicWaker,
 }
 
@@ -177,8 +180,20 @@ impl Mailbox {
             state: AtomicU8::new(BackPressureState::Normal as u8),
             ending: AtomicBool::new(false),
             session: AtomicU64::new(0),
+            client: OnceLock::new(),
             waker: AtomicWaker::new(),
         })
+    }
+
+    /// Tells whose mailbox it is; only the first one counts.
+    pub fn belongs_to(&self, client: Arc<Client>) {
+        let _ = self.client.set(client);
+    }
+
+    /// Whether the rules let the client get the messages of a topic, now.
+    pub fn may_receive(&self, topic: &str) -> bool {
+        let client = self.client.get();
+        client.is_none_or(|client| client.may_receive(topic))
     }
 
     /// Puts one packet with QoS 1 or 2 in: `encode` appends it to the buffer and returns where its packet id is.
@@ -374,7 +389,8 @@ impl Mailbox {
         }
     }
 
-    fn count(&self, reason: DropReason, count: u64) {
+    /// Counts messages that were not delivered here.
+    pub fn count(&self, reason: DropReason, count: u64) {
         let dropped = &self.limits.metrics.messages_dropped;
         dropped.of(reason).add(count);
     }

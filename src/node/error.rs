@@ -1,6 +1,7 @@
 //! Why a node could not run.
 
 use super::authentication::UsersProblem;
+use crate::config::secret_file::SecretFileError;
 use crate::raft;
 use crate::storage::OpenError;
 
@@ -13,6 +14,17 @@ pub enum RunError {
     /// The file of users can't be used.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Users(Vec<UsersProblem>),
+    /// The audit log can't be written.
+    #[error("audit.file: {}: {error}", path.display())]
+    Audit {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What the system says.
+        error: std::io::Error,
+    },
+    /// The token of the HTTP port can't be used.
+    #[error("http.token_file: {0}")]
+    HttpToken(#[from] SecretFileError),
     /// The data directory can't be used.
     #[error("{0}")]
     Storage(#[from] OpenError),
@@ -33,7 +45,7 @@ pub enum RunError {
         what: &'static str,
         /// The address it names.
         address: String,
-        /// What the system says.
-        error: std::io::Error,
+        /// Why.
+        error: String,
     },
 }

@@ -1,22 +1,29 @@
 //! A node: every room put together, from the data directory to the listeners, and taken apart again in order.
 
 pub mod authentication;
+pub mod certificates;
 mod clocks;
 mod cluster;
 mod contact;
 mod disk;
 mod error;
+mod http_ports;
+mod identity;
 mod incarnation;
+mod join_address;
 mod leases;
 mod listen;
 mod metrics;
 mod process;
 #[cfg(test)]
 mod right_tests;
+mod rules;
 mod sessions;
 mod shutdown;
 mod state_hash;
 mod status;
+mod tokens;
+mod users;
 mod watchdog;
 
 use std::sync::Arc;
@@ -24,16 +31,17 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::auth::Authenticator;
 use crate::base::ids::NodeId;
-use crate::config::Config;
+use crate::config::{Config, Transport};
 use crate::connection::broker::{Broker, Services, Settings};
 use crate::connection::{listener, memory_guard, sys};
+use crate::forward::directory::Directory;
 use crate::forward::hand_over::HandOvers;
 use crate::forward::outbox::Outboxes;
-use crate::http::{self, Hosts};
+use crate::http;
+use crate::login::Background;
 use crate::machine::Machine;
 use crate::machine::subscriptions::SubscriptionIndex;
 use crate::raft::{self, Raft};
@@ -44,14 +52,21 @@ use crate::replica::reader::Reader;
 use crate::replica::sequencer::Due;
 use crate::router::Router;
 use crate::storage::{self, DataDir};
+use crate::telemetry::audit;
 use crate::telemetry::metrics::Metrics;
+use crate::transport::{self, Listening};
 use cluster::ClusterTasks;
 use disk::{DiskGuard, Level};
+use http_ports::HttpPorts;
+use identity::Identities;
 use listen::bind;
-use process::{on, raise_descriptor_limit, signalled, threads};
+use process::{keep_files_private, on, on_hang_up, raise_descriptor_limit, signalled, threads};
+use rules::RulesObserver;
 use shutdown::Node;
 use state_hash::StateComparison;
 use status::NodeStatus;
+use tokens::TokenObserver;
+use watchdog::StuckThreads;
 
 pub use error::RunError;
 
@@ -64,6 +79,7 @@ const CLOSED_WITHIN: Duration = Duration::from_secs(5);
 /// When it can't start.
 pub fn run(config: Config) -> Result<(), RunError> {
     raise_descriptor_limit();
+    keep_files_private();
     let data_dir = config.node.data_dir.clone();
     let replication = threads("replication", 1)?;
     let clients = threads("clients", config.runtime.threads())?;
@@ -74,6 +90,7 @@ pub fn run(config: Config) -> Result<(), RunError> {
             space = node.disk_full() => Some(space),
         };
         node.shutdown().await;
+        audit::flush();
         full.map_or(Ok(()), |space| Err(RunError::DiskFull(space.free_bytes)))
     });
     clients.shutdown_timeout(Duration::from_secs(1));
@@ -89,25 +106,23 @@ pub fn run(config: Config) -> Result<(), RunError> {
 /// The open listeners.
 struct Listeners {
     cluster: TcpListener,
-    mqtt: Vec<TcpListener>,
-    http: Option<TcpListener>,
+    mqtt: Vec<Listening>,
+    http: HttpPorts,
 }
 
 impl Listeners {
-    async fn open(config: &Config, replication: &Handle) -> Result<Listeners, RunError> {
+    async fn open(
+        config: &Config,
+        metrics: &Arc<Metrics>,
+        replication: &Handle,
+    ) -> Result<Listeners, RunError> {
         let address = config.cluster.listen.clone();
         let cluster = on(replication, async move {
             bind("cluster.listen", &address).await
         });
         let cluster = cluster.await?;
-        let mut mqtt = Vec::new();
-        for address in &config.mqtt.listen {
-            mqtt.push(bind("mqtt.listen", address).await?);
-        }
-        let http = match &config.http.listen {
-            Some(address) => Some(bind("http.listen", address).await?),
-            None => None,
-        };
+        let mqtt = listen::open(config, metrics).await?;
+        let http = HttpPorts::open(config).await?;
         Ok(Listeners {
             cluster,
             mqtt,
@@ -178,23 +193,49 @@ impl Replica {
     }
 }
 
+impl Replica {
+    /// What follows from the directory for who may connect.
+    fn identities(&self, config: &Config) -> Identities {
+        let directory = Directory::new(
+            NodeId(config.node.id),
+            self.proposer.clone(),
+            self.view.clone(),
+            self.outboxes.clone(),
+        );
+        let (view, router) = (&self.view, self.router.clone());
+        Identities::start(config, directory, view, router, &self.raft.backing())
+    }
+}
+
 async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     let config = Arc::new(config);
-    let authenticator = authentication::authenticator(&config.auth).map_err(RunError::Users)?;
+    authentication::check(&config).map_err(RunError::Users)?;
     authentication::announce(&config.auth);
     check_disk(&config)?;
-    // Listeners first: a port in use is found before anything is written.
-    let listeners = Listeners::open(&config, replication).await?;
     let metrics = Arc::new(Metrics::default());
+    start_audit(&config, metrics.clone())?;
+    // Listeners first: a port in use is found before anything is written.
+    let listeners = Listeners::open(&config, &metrics, replication).await?;
     let replica = Replica::start(&config, metrics.clone(), replication).await?;
     let raft = replica.raft.clone();
     let reader = Arc::new(Reader::default());
-    let broker = new_broker(&config, authenticator, &replica, reader.clone(), metrics);
+    let identities = Arc::new(replica.identities(&config));
+    let (broker, background) = new_broker(&config, &replica, &identities, reader.clone(), metrics)?;
     tokio::spawn(reader.run(
         raft.clone(),
         replica.proposer.clone(),
         replica.clock.clone(),
     ));
+    let observer = RulesObserver {
+        book: broker.services.rules.clone(),
+        router: broker.services.router.clone(),
+    };
+    let backing = &*broker.services.backing;
+    broker
+        .services
+        .view
+        .directory()
+        .add(Arc::new(observer), backing);
     let tasks = ClusterTasks {
         raft: raft.clone(),
         broker: broker.clone(),
@@ -205,37 +246,23 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
         give_up: Duration::from_millis(config.cluster.give_up_ms),
         node_lease: Duration::from_millis(config.cluster.node_lease_ms),
     };
+    background
+        .into_iter()
+        .for_each(|work| drop(tokio::spawn(work)));
     tasks.start(listeners.cluster, replication);
     cluster::bootstrap(raft.clone(), &config);
-    tokio::spawn(clocks::run(broker.clone(), raft.clone()));
-    tokio::spawn(metrics::run(broker.clone(), replica.outboxes, raft.clone()));
-    tokio::spawn(memory_guard::run(broker.clone()));
-    let comparison = StateComparison {
-        broker: broker.clone(),
-        raft: raft.clone(),
-    };
-    let interval = Duration::from_secs(config.raft.state_hash_interval_s);
-    tokio::spawn(comparison.run(interval));
-    let status = raft.clone();
-    tokio::spawn(broker.sys_publisher().run(move || cluster_view(&status)));
-    let runtimes = [
-        ("replication runtime", replication.clone()),
-        ("clients runtime", Handle::current()),
-    ];
-    let bound = Duration::from_secs(config.node.stuck_s);
-    let stuck = watchdog::start(bound, broker.metrics.clone(), &runtimes);
+    spawn_watchers(&config, &broker, &raft, replica.outboxes);
+    let stuck = watch_threads(&config, &broker, replication)?;
     let status = Arc::new(NodeStatus {
         config: config.clone(),
         raft: raft.clone(),
         broker: broker.clone(),
-        stuck: stuck.map_err(RunError::Runtime)?,
+        identities,
+        stuck,
+        gate: listeners.http.gate.clone(),
     });
-    let stop_http = listeners
-        .http
-        .map(|listener| serve_http(listener, &config, status, &broker));
-    for mqtt_listener in listeners.mqtt {
-        tokio::spawn(listener::run(mqtt_listener, broker.clone()));
-    }
+    let stop_http = serve_http(listeners.http, &config, status, &broker);
+    serve_clients(listeners.mqtt, &broker);
     announce(&config);
     let drain = Duration::from_secs(config.shutdown.drain_s);
     let (full, disk_full) = oneshot::channel();
@@ -247,6 +274,43 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     };
     tokio::spawn(guard.run(full));
     Ok(Node::new(broker, raft, drain, stop_http, disk_full))
+}
+
+/// Has the threads watched that have to come round.
+fn watch_threads(
+    config: &Config,
+    broker: &Broker,
+    replication: &Handle,
+) -> Result<StuckThreads, RunError> {
+    let runtimes = [
+        ("replication runtime", replication.clone()),
+        ("clients runtime", Handle::current()),
+    ];
+    let bound = Duration::from_secs(config.node.stuck_s);
+    watchdog::start(bound, broker.metrics.clone(), &runtimes).map_err(RunError::Runtime)
+}
+
+/// Starts what looks after the node as long as it runs.
+fn spawn_watchers(config: &Config, broker: &Arc<Broker>, raft: &Raft, outboxes: Arc<Outboxes>) {
+    tokio::spawn(clocks::run(broker.clone(), raft.clone()));
+    tokio::spawn(metrics::run(broker.clone(), outboxes, raft.clone()));
+    tokio::spawn(memory_guard::run(broker.clone()));
+    compare_states(config, broker, raft);
+    let status = raft.clone();
+    tokio::spawn(broker.sys_publisher().run(move || cluster_view(&status)));
+}
+
+/// Starts the audit log, if there is to be one.
+fn start_audit(config: &Config, metrics: Arc<Metrics>) -> Result<(), RunError> {
+    let Some(path) = &config.audit.file else {
+        return Ok(());
+    };
+    audit::start(config.node.id, &config.audit, metrics).map_err(|error| RunError::Audit {
+        path: path.clone(),
+        error,
+    })?;
+    on_hang_up(audit::reopen);
+    Ok(())
 }
 
 /// A node whose disk is full can't start: RocksDB would have to write before anything could be removed.
@@ -261,14 +325,19 @@ fn check_disk(config: &Config) -> Result<(), RunError> {
     }
 }
 
+/// The broker, and what has to go on for its methods of authentication.
 fn new_broker(
     config: &Config,
-    authenticator: Authenticator,
     replica: &Replica,
+    identities: &Identities,
     reader: Arc<Reader>,
     metrics: Arc<Metrics>,
-) -> Arc<Broker> {
+) -> Result<(Arc<Broker>, Vec<Background>), RunError> {
+    let chains = authentication::chains(config, Some(identities));
+    let (chains, background) = chains.map_err(RunError::Users)?;
     let services = Services {
+        directory: identities.directory.clone(),
+        identity: identities.identity.clone(),
         proposer: replica.proposer.clone(),
         reader,
         router: replica.router.clone(),
@@ -281,34 +350,34 @@ fn new_broker(
             replica.proposer.clone(),
             Some(replica.raft.clone()),
         )),
+        rules: Arc::default(),
     };
     let settings = Settings::new(config, &metrics);
-    Broker::new(settings, services, authenticator, metrics)
+    let broker = Broker::new(settings, services, chains, metrics);
+    identities.attach(&broker);
+    Ok((broker, background))
 }
 
 fn serve_http(
-    listener: TcpListener,
+    ports: HttpPorts,
     config: &Config,
     status: Arc<NodeStatus>,
-    broker: &Arc<Broker>,
-) -> oneshot::Sender<()> {
-    let names = config.http.hosts.iter().map(String::as_str);
-    let members = config.cluster.members.iter();
-    let hosts = Hosts::new(names.chain(members.map(|member| member.address.host())));
-    let (stop, stopped) = oneshot::channel::<()>();
+    broker: &Broker,
+) -> watch::Sender<bool> {
+    let services = &broker.services;
+    let tokens = TokenObserver(ports.gate.tokens().clone());
+    let observers = services.view.directory();
+    observers.add(Arc::new(tokens), &*services.backing);
     let endpoints = http::Endpoints {
         readiness: status.clone(),
         admin: status.clone(),
-        sessions: status,
+        sessions: status.clone(),
+        users: status.clone(),
+        rules: status.clone(),
+        tokens: status,
         metrics: broker.metrics.clone(),
     };
-    tokio::spawn(async move {
-        let stopped = async {
-            let _ = stopped.await;
-        };
-        http::serve(listener, endpoints, hosts, stopped).await;
-    });
-    stop
+    ports.serve(config, &endpoints)
 }
 
 fn cluster_view(raft: &Raft) -> sys::ClusterView {
@@ -321,17 +390,49 @@ fn cluster_view(raft: &Raft) -> sys::ClusterView {
     }
 }
 
+/// Compares the nodes' states from time to time.
+fn compare_states(config: &Config, broker: &Arc<Broker>, raft: &Raft) {
+    let comparison = StateComparison {
+        broker: broker.clone(),
+        raft: raft.clone(),
+    };
+    let interval = Duration::from_secs(config.raft.state_hash_interval_s);
+    tokio::spawn(comparison.run(interval));
+}
+
+/// Accepts clients, and keeps the certificates of TLS current.
+fn serve_clients(listeners: Vec<Listening>, broker: &Arc<Broker>) {
+    let tls = listeners
+        .iter()
+        .filter_map(|one| one.listener().tls.clone());
+    let certified = broker.certified.clone();
+    let changed = move || certified.judge_again();
+    let metrics = broker.metrics.clone();
+    tokio::spawn(transport::tls::watch(tls.collect(), metrics, changed));
+    for listening in listeners {
+        tokio::spawn(listener::run(listening, broker.clone()));
+    }
+}
+
 /// One line that says what listens where.
 fn announce(config: &Config) {
-    let mqtt: Vec<String> = config.mqtt.listen.iter().map(ToString::to_string).collect();
+    let listeners = config.listeners();
+    let mqtt = listeners.iter().map(|listener| {
+        let (transport, address) = (listener.transport, &listener.address);
+        match transport {
+            Transport::Tcp => address.to_string(),
+            transport => format!("{transport}://{address}"),
+        }
+    });
     let http = config
         .http
         .listen
         .as_ref()
         .map_or_else(|| "off".to_owned(), ToString::to_string);
+    http_ports::announce(config);
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
-        mqtt = mqtt.join(","),
+        mqtt = mqtt.collect::<Vec<_>>().join(","),
         cluster = %config.cluster.listen,
         http,
         data = %config.node.data_dir.display(),

@@ -35,6 +35,12 @@ pub(super) fn raise_descriptor_limit() {
     }
 }
 
+/// Keeps what the process makes from here on to its own user: clients' messages, snapshots, logs of events.
+pub(super) fn keep_files_private() {
+    use rustix::fs::Mode;
+    rustix::process::umask(Mode::RWXG | Mode::RWXO);
+}
+
 /// Waits until the process is asked to stop.
 pub(super) async fn signalled() {
     use tokio::signal::unix::{SignalKind, signal};
@@ -50,4 +56,21 @@ pub(super) async fn signalled() {
             let _ = tokio::signal::ctrl_c().await;
         }
     }
+}
+
+/// Does `work` at each SIGHUP, which log rotation sends and which otherwise ends the process.
+pub(super) fn on_hang_up(work: fn()) {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut hang_up = match signal(SignalKind::hangup()) {
+        Ok(hang_up) => hang_up,
+        Err(error) => {
+            tracing::warn!(%error, "SIGHUP can't be caught");
+            return;
+        }
+    };
+    tokio::spawn(async move {
+        while hang_up.recv().await.is_some() {
+            let _ = tokio::task::spawn_blocking(work).await;
+        }
+    });
 }

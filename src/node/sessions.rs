@@ -14,7 +14,7 @@ use crate::topic::Filter;
 
 impl NodeStatus {
     /// Waits until this replica has everything that was acknowledged before.
-    async fn catch_up(&self) -> Result<(), AdminError> {
+    pub(super) async fn catch_up(&self) -> Result<(), AdminError> {
         match self.raft.read_barrier().await {
             Ok(_) => Ok(()),
             Err(error) => Err(AdminError::NoLeader(error.to_string())),
@@ -22,7 +22,7 @@ impl NodeStatus {
     }
 
     /// Reads the state on a thread of its own: however long it takes, no client waits for it.
-    async fn read<T: Send + 'static>(
+    pub(super) async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&dyn Backing) -> T + Send + 'static,
     ) -> Result<T, AdminError> {
@@ -61,6 +61,7 @@ fn session_status(client_id: &str, row: &state::Session, queue: &state::Queue) -
         in_flight: queue.in_flight,
         dropped_messages: queue.dropped,
         has_will: row.has_will,
+        owner: Some(row.principal.clone()).filter(|owner| !owner.is_empty()),
     }
 }
 

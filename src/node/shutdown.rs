@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::base::proto::command;
 use crate::connection::broker::Broker;
@@ -32,7 +32,7 @@ pub(super) struct Node {
     raft: Raft,
     /// `shutdown.drain_s`.
     drain: Duration,
-    stop_http: Option<oneshot::Sender<()>>,
+    stop_http: watch::Sender<bool>,
     /// The disk guard's last word.
     disk_full: oneshot::Receiver<Space>,
 }
@@ -42,7 +42,7 @@ impl Node {
         broker: Arc<Broker>,
         raft: Raft,
         drain: Duration,
-        stop_http: Option<oneshot::Sender<()>>,
+        stop_http: watch::Sender<bool>,
         disk_full: oneshot::Receiver<Space>,
     ) -> Node {
         Node {
@@ -64,7 +64,7 @@ impl Node {
     }
 
     /// Takes the node down. That takes `shutdown.drain_s` at most, and a little to close the files.
-    pub(super) async fn shutdown(mut self) {
+    pub(super) async fn shutdown(self) {
         tracing::info!("shutting down");
         let deadline = tokio::time::Instant::now() + self.drain;
         self.broker.state.start_draining();
@@ -97,9 +97,7 @@ impl Node {
         while self.broker.services.router.connections() > 0 && Instant::now() < noticed {
             tokio::time::sleep(DRAIN_CHECK_INTERVAL).await;
         }
-        if let Some(stop) = self.stop_http.take() {
-            let _ = stop.send(());
-        }
+        let _ = self.stop_http.send(true);
         self.raft.shutdown().await;
         tracing::info!("stopped");
     }

@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
+use super::identity::Identities;
+use super::join_address;
 use super::state_hash::StateComparison;
 use super::watchdog::StuckThreads;
 use crate::base::ids::NodeId;
-use crate::config::Config;
+use crate::config::{Address, Config};
 use crate::connection::broker::Broker;
 use crate::http::{
-    Admin, AdminError, AdminFuture, Check, ClusterStatus, JoinRequest, LeaveRequest, MemberStatus,
-    NotReady, Readiness, TransferRequest, VerifyAnswer,
+    Admin, AdminError, AdminFuture, Check, ClusterStatus, Gate, JoinRequest, LeaveRequest,
+    MemberStatus, NotReady, Readiness, TransferRequest, VerifyAnswer,
 };
 use crate::machine;
 use crate::machine::state_hash::{Verdict, verdict};
@@ -26,8 +28,12 @@ pub struct NodeStatus {
     pub raft: Raft,
     /// The node's connections.
     pub broker: Arc<Broker>,
+    /// Users and bans.
+    pub(super) identities: Arc<Identities>,
     /// The threads that do not come round.
     pub(super) stuck: StuckThreads,
+    /// Who may ask.
+    pub(super) gate: Arc<Gate>,
 }
 
 impl NodeStatus {
@@ -134,6 +140,11 @@ impl Admin for NodeStatus {
 
     fn join(&self, request: JoinRequest) -> AdminFuture<'_, ()> {
         Box::pin(async move {
+            let members = self.config.cluster.members.iter();
+            let members: Vec<Address> = members.map(|member| member.address.clone()).collect();
+            join_address::check(&request.address, self.config.advertised(), &members)
+                .await
+                .map_err(|error| AdminError::Invalid(error.to_string()))?;
             let peer = Peer {
                 node: NodeId(request.id),
                 address: request.address,

@@ -21,6 +21,7 @@ use crate::machine::{Machine, QueueUsage};
 use crate::mailbox::{End, Item, WakeList};
 use crate::raft::{Apply, Look};
 use crate::replica::clock::Clock;
+use crate::replica::directory::DirectoryObservers;
 use crate::replica::proposer::Proposer;
 use crate::replica::sequencer::Due;
 use crate::replica::state_hasher::StateHasher;
@@ -42,6 +43,7 @@ pub struct View {
     hash_round: Mutex<Option<(LogIndex, Arc<HashRound>)>>,
     /// The newest incarnation of this node that was ever registered.
     known_incarnation: AtomicU64,
+    directory: DirectoryObservers,
 }
 
 impl View {
@@ -84,6 +86,11 @@ impl View {
     /// The newest incarnation of this node that was ever registered.
     pub fn known_incarnation(&self) -> Incarnation {
         Incarnation(self.known_incarnation.load(Ordering::Acquire))
+    }
+
+    /// Who is told of changes of the directory.
+    pub fn directory(&self) -> &DirectoryObservers {
+        &self.directory
     }
 }
 
@@ -329,6 +336,8 @@ impl Applier {
             } => router.post(connection, Item::SendPubRel(sequence), wake),
             Output::Dropped { reason, count } => self.count_dropped(reason, count),
             Output::NodesChanged => self.update_nodes(),
+            // Told before everything else.
+            Output::DirectoryChanged(_) => {}
             Output::HashRoundChanged(round) => self.handle_hash_round(*round),
             Output::NodeEnded { node, incarnation } => self.handle_node_ended(node, incarnation),
             Output::End { connection, reason } => {
@@ -367,9 +376,17 @@ impl Apply for Applier {
     }
 
     fn committed(&mut self, last: LogIndex) {
+        let outputs = self.machine.take_outputs();
+        // Who hears that this node has applied the entry may count on it that the node goes by what it has changed.
+        for output in &outputs {
+            if let Output::DirectoryChanged(changed) = output {
+                let observers = &self.view.directory;
+                observers.changed(changed.kind, &changed.name, changed.entry.as_ref());
+            }
+        }
         self.view.applied.store(last.0, Ordering::Release);
         let mut wake = WakeList::default();
-        for output in self.machine.take_outputs() {
+        for output in outputs {
             // There may be many, and each may be for many connections.
             beat();
             self.perform(output, &mut wake);
@@ -378,6 +395,7 @@ impl Apply for Applier {
     }
 
     fn restored(&mut self, backing: &dyn Backing, last: LogIndex) {
+        self.view.directory.reset(backing);
         self.view.applied.store(last.0, Ordering::Release);
         self.machine.restore(backing);
         self.last = last;

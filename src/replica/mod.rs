@@ -7,6 +7,7 @@
 mod admission;
 pub mod applier;
 pub mod clock;
+pub mod directory;
 pub mod forwarder;
 pub mod proposer;
 pub mod reader;

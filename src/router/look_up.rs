@@ -1,5 +1,7 @@
 //! A look-up in the subscription index: from a topic name to who gets its messages.
 //!
+//! Invariant: what a client of this node may not get is not in what is found. Every node judges its own clients; a change
+//! of the rules outdates all look-ups, so no message is judged by itself.
 //! Invariant: a look-up costs time in proportion to its matches, whatever they are: many sessions with one filter, one
 //! session with many, or many groups. Only the few are compared one by one.
 
@@ -67,6 +69,7 @@ pub(super) struct LookUp<'a> {
     sessions: Positions<SessionId>,
     own: Positions<SessionId>,
     groups: Positions<Arc<str>>,
+    topic: &'a str,
 }
 
 impl<'a> LookUp<'a> {
@@ -76,7 +79,7 @@ impl<'a> LookUp<'a> {
         connections: &'a FxHashMap<ConnectionId, Arc<Mailbox>>,
         round_robins: &'a RoundRobins,
         subscriptions: &SubscriptionIndex,
-        topic: &str,
+        topic: &'a str,
     ) -> Found {
         let mut look_up = LookUp {
             node,
@@ -90,6 +93,7 @@ impl<'a> LookUp<'a> {
             sessions: Positions::new(),
             own: Positions::new(),
             groups: Positions::new(),
+            topic,
         };
         subscriptions.for_each_match(topic, |group, subscription| match group {
             Some(group) => look_up.add_member(group, subscription),
@@ -138,7 +142,9 @@ impl<'a> LookUp<'a> {
                 group.add_remote(subscriber.session, owner.node);
             }
             Some(owner) => {
-                if let Some(mailbox) = self.connections.get(&owner.connection) {
+                if let Some(mailbox) = self.connections.get(&owner.connection)
+                    && mailbox.may_receive(self.topic)
+                {
                     let mut member =
                         LocalSubscriber::new(subscriber.session, mailbox, QoS::AtMostOnce);
                     member.merge(subscription);
@@ -171,7 +177,8 @@ impl<'a> LookUp<'a> {
             }
             return;
         }
-        let Some(mailbox) = self.connections.get(&owner.connection) else {
+        let mailbox = self.connections.get(&owner.connection);
+        let Some(mailbox) = mailbox.filter(|mailbox| mailbox.may_receive(self.topic)) else {
             return;
         };
         let new = || LocalSubscriber {

@@ -29,6 +29,7 @@ use crate::codec::QoS;
 use crate::machine::effect::{ApplicationMessage, Granted, RelayedBatch};
 use crate::machine::subscriptions::SubscriptionIndex;
 use crate::mailbox::{Filling, Item, Mailbox, Refused, WakeList};
+use crate::telemetry::labels::DropReason;
 use cache::SharedRoutes;
 use local::{GrantedBody, LocalSubscriber};
 use look_up::LookUp;
@@ -321,6 +322,10 @@ impl Router {
         let Some(mailbox) = self.mailbox(connection) else {
             return;
         };
+        if !mailbox.may_receive(&published.topic) {
+            mailbox.count(DropReason::NotAuthorized, 1);
+            return;
+        }
         let target = LocalSubscriber {
             retain_as_published: true,
             identifiers: identifiers.into(),
@@ -341,6 +346,12 @@ impl Router {
         let Some(mailbox) = self.mailbox(granted.connection) else {
             return;
         };
+        if !mailbox.may_receive(&granted.message.topic) {
+            if refuse_granted(&mailbox, granted) {
+                wake.add(&mailbox);
+            }
+            return;
+        }
         let body = self.granted_body.lock().of(granted, &mailbox);
         let must_wake = match local::put_granted(&mailbox, granted, body.as_ref()) {
             Ok(must_wake) => must_wake,
@@ -360,6 +371,11 @@ impl Router {
             let _ = mailbox.push_withheld(None, |_| Ok(None));
             return;
         };
+        if !mailbox.may_receive(&granted.message.topic) {
+            let _ = mailbox.push_withheld(None, |_| Ok(None));
+            refuse_granted(mailbox, granted);
+            return;
+        }
         if local::put_withheld(mailbox, granted).is_err() {
             mailbox.push_item(Item::Undeliverable(granted.sequence));
         }
@@ -383,6 +399,13 @@ impl Router {
             work: 0,
         }
     }
+}
+
+/// A message of a session's queue that the rules do not let the client get: it counts as delivered. Returns whether the
+/// connection must be woken.
+fn refuse_granted(mailbox: &Mailbox, granted: &Granted) -> bool {
+    mailbox.count(DropReason::NotAuthorized, 1);
+    granted.qos != QoS::AtMostOnce && mailbox.push_item(Item::Undeliverable(granted.sequence))
 }
 
 /// Delivers a batch of messages that another node has forwarded. Messages to the same topic follow each other often, so

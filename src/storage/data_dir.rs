@@ -19,6 +19,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,9 @@ use crate::base::ids::NodeId;
 
 /// Version of the layout above. It rises with every change that an earlier release can't read.
 pub const FORMAT: u32 = 1;
+
+/// Mode of the directories: what is in them is clients' messages, and hashes of passwords.
+const DIRECTORY_MODE: u32 = 0o700;
 
 /// The file that says that the state is not what the other replicas have, and what differs.
 pub const DIFFERS: &str = "state.differs";
@@ -42,6 +46,12 @@ pub enum OpenError {
         path: PathBuf,
         /// Its process id, when it wrote one.
         pid: Option<String>,
+    },
+    /// Everybody may write it.
+    #[error("every user of this machine may write {}: chmod 700", .path.display())]
+    Writable {
+        /// The directory.
+        path: PathBuf,
     },
     /// It belongs to another node.
     #[error("{} belongs to node {stored}, not to node {given}; give each node its own directory", .path.display())]
@@ -178,6 +188,7 @@ impl DataDir {
     /// read or written.
     pub fn open(path: &Path, node: NodeId, cluster: &str) -> Result<DataDir, OpenError> {
         create_dir(path).map_err(|error| OpenError::io(path, error))?;
+        check_mode(path)?;
         let lock = lock(path)?;
         let meta_path = path.join("meta");
         let meta = match fs::read(&meta_path) {
@@ -245,6 +256,26 @@ impl DataDir {
     pub fn uuid(&self) -> &str {
         &self.meta.uuid
     }
+}
+
+/// Refuses a directory that every user of the machine may write; warns of one that others may read. Orchestrators give
+/// volumes to a group, so that is left to them.
+fn check_mode(path: &Path) -> Result<(), OpenError> {
+    let data = fs::metadata(path).map_err(|error| OpenError::io(path, error))?;
+    let mode = data.permissions().mode() & 0o777;
+    if mode & 0o002 != 0 {
+        return Err(OpenError::Writable {
+            path: path.to_owned(),
+        });
+    }
+    if mode & 0o005 != 0 {
+        tracing::warn!(
+            directory = %path.display(),
+            mode = format!("{mode:o}"),
+            "other users of this machine can read the data directory: chmod 700"
+        );
+    }
+    Ok(())
 }
 
 /// Refuses a directory whose state is known to differ.
@@ -354,7 +385,7 @@ pub fn create_dir(path: &Path) -> io::Result<()> {
     if !parent.is_dir() {
         create_dir(parent)?;
     }
-    if let Err(error) = fs::create_dir(path)
+    if let Err(error) = fs::DirBuilder::new().mode(DIRECTORY_MODE).create(path)
         && !(error.kind() == io::ErrorKind::AlreadyExists && path.is_dir())
     {
         return Err(error);
@@ -401,4 +432,33 @@ pub fn sync_dir(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()?;
     faults::step(Step::DirectorySynced, path);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        let data = fs::metadata(path).expect("it is there");
+        data.permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn the_directory_is_its_owners() {
+        let parent = tempfile::tempdir().expect("a directory");
+        let path = parent.path().join("data");
+        let opened = DataDir::open(&path, NodeId(1), "cluster").expect("a new directory");
+        assert_eq!(mode(&path), DIRECTORY_MODE);
+        drop(opened);
+        let set = |mode| {
+            let mode = fs::Permissions::from_mode(mode);
+            fs::set_permissions(&path, mode).expect("its mode is set");
+            DataDir::open(&path, NodeId(1), "cluster")
+        };
+        // A group may have it, as volumes of orchestrators do.
+        assert!(set(0o2770).is_ok());
+        assert!(set(0o755).is_ok(), "it is warned of");
+        assert!(matches!(set(0o777), Err(OpenError::Writable { .. })));
+        assert_eq!(mode(&path), 0o777, "nothing is changed");
+    }
 }

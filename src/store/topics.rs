@@ -39,9 +39,55 @@ pub fn check_response_topic(response_topic: &str) -> Result<(), ResponseTopicErr
     }
 }
 
+/// Whether this is where the client libraries of Azure IoT Operations expect the answers to a client's requests
+/// (docs/spec/state-store.md, Requests). A client whose identifier has more than one level, or a wildcard, has no such
+/// topic: it could be another client's.
+pub fn is_response_topic_of(client_id: &str, topic: &str) -> bool {
+    if client_id.is_empty() || client_id.contains(['/', '+', '#']) {
+        return false;
+    }
+    let Some((first, rest)) = topic
+        .strip_prefix("clients/")
+        .and_then(|rest| rest.split_once('/'))
+    else {
+        return false;
+    };
+    let request = rest.strip_prefix("services/").unwrap_or(rest);
+    let request = request.strip_suffix("/response").unwrap_or(request);
+    request == INVOKE && (first == client_id || first == hex(client_id.as_bytes()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut hex, byte| {
+        // Writing to a string can't fail.
+        let _ = write!(hex, "{byte:02X}");
+        hex
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn answers_come_to_the_client_itself() {
+        for topic in [
+            "clients/c1/services/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke/response",
+            "clients/6331/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke/response",
+            "clients/c1/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke",
+        ] {
+            assert!(is_response_topic_of("c1", topic), "{topic}");
+            assert!(!is_response_topic_of("c2", topic), "{topic}");
+            let wide = topic.replace("c1", "+").replace("6331", "+");
+            assert!(!is_response_topic_of("+", &wide), "{wide}");
+            assert!(
+                !is_response_topic_of("c1", &format!("{topic}/#")),
+                "{topic}"
+            );
+        }
+        assert!(!is_response_topic_of("c1", INVOKE));
+    }
 
     #[test]
     fn response_topics_of_the_client_libraries_are_accepted() {

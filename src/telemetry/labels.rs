@@ -72,6 +72,32 @@ labels! {
         Error = "error",
     }
 
+    /// What a client has asked for.
+    Action = "action" {
+        /// CONNECT, or to stay connected.
+        Connect = "connect",
+        /// A will.
+        Will = "will",
+        /// PUBLISH.
+        Publish = "publish",
+        /// A filter of a SUBSCRIBE.
+        Subscribe = "subscribe",
+        /// GET, KEYNOTIFY, SCAN, or the notification of a key.
+        Read = "read",
+        /// SET, DEL, VDEL.
+        Write = "write",
+    }
+
+    /// How a TLS handshake ended.
+    TlsHandshake = "result" {
+        /// Both sides have proved who they are.
+        Full = "full",
+        /// A session of before goes on.
+        Resumed = "resumed",
+        /// The client went away or was refused.
+        Failed = "failed",
+    }
+
     /// A bounded queue.
     Queue = "queue" {
         /// Commands waiting to be proposed.
@@ -104,6 +130,8 @@ labels! {
         DiskLow = "disk_low",
         /// Its topic name is longer or has more levels than this server takes.
         TopicRefused = "topic_refused",
+        /// The rules let its publisher not publish it, or its subscriber not get it.
+        NotAuthorized = "not_authorized",
     }
 
     /// Why a connection ended.
@@ -122,8 +150,12 @@ labels! {
         PacketTooLarge = "packet_too_large",
         /// No CONNECT in time.
         ConnectTimeout = "connect_timeout",
+        /// TLS, WebSocket or the PROXY header was not as it should be.
+        Transport = "transport",
         /// The client did not prove who it is, at its CONNECT or later.
         NotAuthenticated = "not_authenticated",
+        /// The rules do not let the client connect, or not do what it did.
+        NotAuthorized = "not_authorized",
         /// CONNECT was refused.
         Refused = "refused",
         /// Another connection took the session over.

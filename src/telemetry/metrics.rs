@@ -10,7 +10,10 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use super::cells::{By, Cell, Counter, Gauge, Grouped, Labels, Latency};
-use super::labels::{DisconnectReason, DropReason, Outcome, Qos, Queue, Verb};
+use super::expiries::Expiries;
+use super::labels::{
+    Action, DisconnectReason, DropReason, Outcome, Qos, Queue, TlsHandshake, Verb,
+};
 
 /// Media type of [`Metrics::render`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -127,10 +130,20 @@ metrics! {
     connections: Gauge;
     /// Connections accepted since the start.
     connections_opened: Counter;
+    /// TLS handshakes of clients, by how they ended.
+    tls_handshakes: By<TlsHandshake, Counter>;
+    /// Times that changed files of certificates were read and used.
+    certificates_loaded: Counter;
+    /// Times that they could not be used: those that were read before stay in use, and the log says why.
+    certificates_failed: Counter;
+    /// Seconds until the first certificate of a file expires, negative when it has. A day is time to act.
+    certificate_expiry_seconds: Expiries;
     /// Memory that is kept for clients, in bytes; `runtime.client_memory_bytes` bounds it.
     client_memory_bytes: Gauge;
     /// Connections that ended, by the reason that is also in the log.
     disconnects: By<DisconnectReason, Counter>;
+    /// Log-ins, at CONNECT and later, of clients that did not prove who they are. The log has the reason of each.
+    logins_refused: Counter;
     /// PUBLISH packets received from clients.
     messages_received: By<Qos, Counter>;
     /// PUBLISH packets sent to clients.
@@ -141,6 +154,8 @@ metrics! {
     bytes_sent: Counter;
     /// Messages that a subscriber should have got and did not, by the reason.
     messages_dropped: By<DropReason, Counter>;
+    /// What clients have asked for and the rules do not let them do, by action.
+    not_authorized: By<Action, Counter>;
     /// Messages handed to other nodes for their clients.
     messages_forwarded: Counter;
     /// PUBACKs and PUBRECs that were deferred because a subscriber reads slowly.
@@ -183,6 +198,11 @@ metrics! {
     /// Threads that have not come round for five seconds; the log names them, and what they were doing. Above 0 the
     /// process ends after `node.stuck_s`, unless they wait for the disk.
     threads_stuck: Gauge;
+    /// Lines written to the audit log.
+    audit_lines: Counter;
+    /// Events that are not in the audit log: its disk is full or slow, or strangers caused more than a thousand refusals
+    /// in a second. Above 0 the audit log is not complete.
+    audit_dropped: Counter;
     /// Entries in the bounded queues of this node; bytes for `peer_bytes`.
     queue_depth: By<Queue, Gauge>;
 }

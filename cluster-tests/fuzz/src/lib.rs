@@ -1,8 +1,20 @@
 //! What the fuzz targets check: no panic, nothing read beyond a packet, and whatever is accepted can be written and is
 //! read back as the same.
 
+#[path = "../../../src/auth/mod.rs"]
+pub mod auth;
+pub mod base;
 #[path = "../../../src/codec/mod.rs"]
 pub mod codec;
+
+#[path = "../../../src/transport/websocket/frames.rs"]
+pub mod frames;
+
+#[path = "../../../src/transport/proxy.rs"]
+pub mod proxy;
+
+mod identity;
+pub use identity::{certificate, signed_token, token};
 
 use codec::{
     Connect, DecodeError, EncodeError, Frame, MAX_PACKET_SIZE, Packet, PeerLimits, Publish,
@@ -158,4 +170,42 @@ pub fn from_server(stream: &[u8]) {
             assert_eq!(client::decode(version, only_frame(&bytes)), Ok(packet));
         }
     });
+}
+
+/// The header of the PROXY protocol, read as a connection reads it: no byte behind it is asked for.
+pub fn proxy_header(stream: &[u8]) {
+    let mut at = 0;
+    while let Ok(proxy::Progress::Needs(more)) = proxy::progress(&stream[..at]) {
+        assert!(more > 0 && at + more <= proxy::LARGEST_HEADER_BYTES);
+        // What was asked for belongs to the header, whatever it is: without it there is no header.
+        for short in at..(at + more).min(stream.len()) {
+            let found = proxy::progress(&stream[..short]);
+            assert!(!matches!(found, Ok(proxy::Progress::Whole(_))));
+        }
+        at += more;
+        if at > stream.len() {
+            return;
+        }
+    }
+}
+
+/// Frames of a client: the same bytes come out however they are cut, and little is kept of them.
+pub fn websocket_frames(stream: &[u8]) {
+    let Some((piece, stream)) = stream.split_first() else {
+        return;
+    };
+    let read = |piece: usize| {
+        let mut frames = frames::Frames::new(frames::Role::Server);
+        let mut content = Vec::new();
+        for part in stream.chunks(piece.max(1)) {
+            let mut part = part.to_vec();
+            match frames.receive(&mut part) {
+                Ok(length) => content.extend_from_slice(&part[..length]),
+                Err(error) => return Err(error),
+            }
+            assert!(frames.held_bytes() < 1 << 13);
+        }
+        Ok((content, frames.answers.clone(), frames.is_closed()))
+    };
+    assert_eq!(read(usize::from(*piece)), read(stream.len()));
 }

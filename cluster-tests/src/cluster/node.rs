@@ -102,17 +102,22 @@ impl Node {
     }
 
     fn toml(&self, entry: Entry<'_>, plan: &Plan) -> String {
+        let mqtt = self.addresses.mqtt.to_string();
+        let listen = match plan.extra.contains("[[listeners]]") {
+            true => String::new(),
+            false => format!("listen = \"{mqtt}\""),
+        };
         format!(
             "[node]\nid = {}\ndata_dir = {:?}\n\n[cluster]\nname = \"test\"\nlisten = \"{}\"\n{}\n\n\
-             [mqtt]\nlisten = \"{}\"\n{}\n\n[http]\nlisten = \"{}\"\n\n[log]\nlevel = \"info\"\nformat = \"text\"\n\n{}\n",
+             [mqtt]\n{}\n{}\n\n[http]\nlisten = \"{}\"\n\n[log]\nlevel = \"info\"\nformat = \"text\"\n\n{}\n",
             self.id,
             self.data,
             self.addresses.cluster,
             entry.toml(),
-            self.addresses.mqtt,
+            listen,
             plan.mqtt,
             self.addresses.http,
-            plan.extra
+            plan.extra.replace("{mqtt}", &mqtt)
         )
     }
 

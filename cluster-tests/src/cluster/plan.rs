@@ -25,7 +25,10 @@ pub fn binary() -> PathBuf {
 /// A cluster to start.
 pub struct Plan {
     pub size: usize,
-    /// TOML put at the end of every node's file.
+    /// TOML put at the end of every node's file. `{mqtt}` in it stands for the address that [`Node::mqtt`] tells, for
+    /// `[[listeners]]`, which replace the one listener of a node.
+    ///
+    /// [`Node::mqtt`]: super::Node::mqtt
     pub extra: String,
     /// Lines of its `[mqtt]` section.
     pub mqtt: String,

@@ -3,10 +3,7 @@
 use subtle::ConstantTimeEq;
 
 use super::message::{ServerFirst, escape, signed};
-use super::verifier::{client_key, salted_password, server_key};
-use super::{
-    Key, LEAST_ITERATIONS, MOST_ITERATIONS, base64, hash, hmac, key_from_base64, prepare, xor,
-};
+use super::{Algorithm, Key, LEAST_ITERATIONS, MOST_ITERATIONS, base64, prepare, xor};
 
 /// No channel binding, no authorization identity.
 const GS2_HEADER: &str = "n,,";
@@ -21,7 +18,7 @@ pub enum ServerError {
     #[error("the user name or the password has characters that SASLprep (RFC 4013) refuses")]
     Unusable,
     /// The server's message does not fit the grammar or this exchange.
-    #[error("the server's answer is not one of SCRAM-SHA-256")]
+    #[error("the server's answer is not one of SCRAM")]
     Malformed,
     /// Few iterations would make the password easy to guess for whoever pretends to be the server; many are an attack
     /// on this machine.
@@ -34,6 +31,7 @@ pub enum ServerError {
 
 /// A log-in from the client's side: [`Client::first`], [`Client::answer`], [`Client::verify`], in this order.
 pub struct Client {
+    algorithm: Algorithm,
     password: String,
     nonce: String,
     bare: String,
@@ -42,7 +40,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Begins a log-in with fresh random bytes.
+    /// Begins a log-in by SCRAM-SHA-256 with fresh random bytes.
     ///
     /// # Errors
     /// [`ServerError::Unusable`].
@@ -51,10 +49,25 @@ impl Client {
         password: &str,
         entropy: &[u8; crate::auth::ENTROPY_BYTES],
     ) -> Result<Client, ServerError> {
-        Client::with_nonce(user, password, base64(&entropy[..NONCE_BYTES]))
+        Client::by(Algorithm::Sha256, user, password, entropy)
+    }
+
+    /// The same by any of the mechanisms.
+    ///
+    /// # Errors
+    /// [`ServerError::Unusable`].
+    pub fn by(
+        algorithm: Algorithm,
+        user: &str,
+        password: &str,
+        entropy: &[u8; crate::auth::ENTROPY_BYTES],
+    ) -> Result<Client, ServerError> {
+        let nonce = base64(&entropy[..NONCE_BYTES]);
+        Client::with_nonce(algorithm, user, password, nonce)
     }
 
     pub(super) fn with_nonce(
+        algorithm: Algorithm,
         user: &str,
         password: &str,
         nonce: String,
@@ -62,6 +75,7 @@ impl Client {
         let user = prepare(user).ok_or(ServerError::Unusable)?;
         let password = prepare(password).ok_or(ServerError::Unusable)?;
         Ok(Client {
+            algorithm,
             bare: format!("n={},r={nonce}", escape(&user)),
             password: password.into_owned(),
             nonce,
@@ -87,13 +101,16 @@ impl Client {
         if !(LEAST_ITERATIONS..=MOST_ITERATIONS).contains(&first.iterations) {
             return Err(ServerError::Iterations(first.iterations));
         }
-        let salted = salted_password(&self.password, &first.salt, first.iterations);
-        let client_key = client_key(&salted);
+        let algorithm = self.algorithm;
+        let salted = algorithm.salted_password(&self.password, &first.salt, first.iterations);
+        let client_key = algorithm.client_key(&salted);
         let header = base64(GS2_HEADER.as_bytes());
         let without_proof = format!("c={header},r={}", first.nonce);
         let signed = signed(&self.bare, text, &without_proof);
-        let signature = hmac(&hash(&[&client_key]), &[signed.as_bytes()]);
-        self.expected = Some(hmac(&server_key(&salted), &[signed.as_bytes()]));
+        let stored_key = algorithm.hash(&[&client_key]);
+        let signature = algorithm.hmac(&stored_key, &[signed.as_bytes()]);
+        let server_key = algorithm.server_key(&salted);
+        self.expected = Some(algorithm.hmac(&server_key, &[signed.as_bytes()]));
         let proof = base64(&xor(&client_key, &signature));
         Ok(format!("{without_proof},p={proof}"))
     }
@@ -105,7 +122,10 @@ impl Client {
     pub fn verify(&self, last: &[u8]) -> Result<(), ServerError> {
         let signature = std::str::from_utf8(last)
             .ok()
-            .and_then(|text| key_from_base64(text.strip_prefix("v=")?.split(',').next()?))
+            .and_then(|text| {
+                let signature = text.strip_prefix("v=")?.split(',').next()?;
+                self.algorithm.key_from_base64(signature)
+            })
             .ok_or(ServerError::Malformed)?;
         match &self.expected {
             Some(expected) if bool::from(expected.ct_eq(&signature)) => Ok(()),

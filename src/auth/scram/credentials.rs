@@ -1,14 +1,14 @@
 //! The users of a file, and what is made up for everybody else.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use super::{Key, Verifier, hash, hmac};
+use super::server::{Found, Users};
+use super::{Algorithm, Key, Verifier};
+use crate::auth::{Method, Principal};
 
 /// The verifiers of known users.
-#[derive(Debug)]
 pub struct Credentials {
-    users: BTreeMap<Box<str>, Verifier>,
+    users: BTreeMap<(Algorithm, Box<str>), Verifier>,
     /// Iterations and length of the salt of every user, in the order of their names.
     shapes: Vec<(u32, usize)>,
     /// What is made up is derived from this: the same on every node that has the same file, and after a restart, for a
@@ -31,8 +31,8 @@ impl Credentials {
     /// # Errors
     /// Every line that can't be used; or line 1 when there is no user at all.
     pub fn parse(text: &str) -> Result<Credentials, Vec<LineProblem>> {
-        let mut users: BTreeMap<Box<str>, Verifier> = BTreeMap::new();
-        let mut lines: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut users: BTreeMap<(Algorithm, Box<str>), Verifier> = BTreeMap::new();
+        let mut lines: BTreeMap<(Algorithm, &str), usize> = BTreeMap::new();
         let mut problems = Vec::new();
         for (index, line) in text.lines().enumerate() {
             let number = index + 1;
@@ -40,9 +40,9 @@ impl Credentials {
                 continue;
             }
             let message = match Verifier::parse_line(line) {
-                Ok((user, verifier)) => match lines.insert(user, number) {
+                Ok((user, verifier)) => match lines.insert((verifier.algorithm, user), number) {
                     None => {
-                        users.insert(user.into(), verifier);
+                        users.insert((verifier.algorithm, user.into()), verifier);
                         continue;
                     }
                     Some(first) => format!("the user {user:?} is in line {first} already"),
@@ -65,11 +65,11 @@ impl Credentials {
         }
         let parts: Vec<&[u8]> = users
             .iter()
-            .flat_map(|(user, verifier)| {
+            .flat_map(|((_, user), verifier)| {
                 [user.as_bytes(), &verifier.stored_key, &verifier.server_key]
             })
             .collect();
-        let secret = hash(&parts);
+        let secret = Algorithm::Sha256.hash(&parts);
         let shapes = users.values();
         let shapes = shapes.map(|verifier| (verifier.iterations, verifier.salt.len()));
         Ok(Credentials {
@@ -79,7 +79,7 @@ impl Credentials {
         })
     }
 
-    /// The number of users.
+    /// The number of verifiers.
     pub fn len(&self) -> usize {
         self.users.len()
     }
@@ -89,29 +89,54 @@ impl Credentials {
         self.users.is_empty()
     }
 
-    /// The user's verifier, or for anybody else one that looks like those of the users (RFC 5802 §9), that no password
-    /// fits, and that is the same each time. Whether the user is known comes with it.
-    pub(super) fn find(&self, user: &str) -> (Cow<'_, Verifier>, bool) {
-        // Made in every case, so that known users take no less time.
-        let made_up = self.made_up(user);
-        match self.users.get(user) {
-            Some(verifier) => (Cow::Borrowed(verifier), true),
-            None => (Cow::Owned(made_up), false),
-        }
+    /// Whether there is anybody who can use this mechanism.
+    pub fn has(&self, algorithm: Algorithm) -> bool {
+        self.users.keys().any(|(known, _)| *known == algorithm)
     }
 
-    fn made_up(&self, user: &str) -> Verifier {
-        let draw = |purpose: &[u8]| hmac(&self.secret, &[purpose, user.as_bytes()]);
-        let [a, b, c, d, ..] = draw(b"shape");
-        let pick = u32::from_be_bytes([a, b, c, d]) as usize % self.shapes.len();
-        let (iterations, length) = self.shapes[pick];
-        let mut salt = [draw(b"salt 1"), draw(b"salt 2")].concat();
-        salt.truncate(length);
-        Verifier {
-            iterations,
-            salt: salt.into(),
-            stored_key: draw(b"stored key"),
-            server_key: draw(b"server key"),
+    /// The users with their verifiers.
+    pub fn into_users(self) -> impl Iterator<Item = (Box<str>, Verifier)> {
+        let users = self.users.into_iter();
+        users.map(|((_, user), verifier)| (user, verifier))
+    }
+
+    /// The verifier of a user.
+    pub fn get(&self, algorithm: Algorithm, user: &str) -> Option<&Verifier> {
+        self.users.get(&(algorithm, user.into()))
+    }
+
+    /// A verifier that looks like those of the users.
+    fn made_up(&self, algorithm: Algorithm, user: &str) -> Verifier {
+        let drawn = Algorithm::Sha256.hmac(&self.secret, &[b"shape", user.as_bytes()]);
+        let drawn = drawn
+            .iter()
+            .take(4)
+            .fold(0, |sum, byte| sum << 8 | usize::from(*byte));
+        let (iterations, length) = self.shapes[drawn % self.shapes.len()];
+        Verifier::made_up(algorithm, &self.secret, user, iterations, length)
+    }
+}
+
+impl Users for Credentials {
+    fn find(&self, algorithm: Algorithm, user: &str) -> Found {
+        // Made in every case, so that known users take no less time.
+        let made_up = self.made_up(algorithm, user);
+        match self.get(algorithm, user) {
+            Some(verifier) => Found {
+                verifier: verifier.clone(),
+                principal: Ok(Principal::new(user, Method::Scram)),
+            },
+            None => Found {
+                verifier: made_up,
+                principal: Err("there is no such user"),
+            },
         }
+    }
+}
+
+impl std::fmt::Debug for Credentials {
+    /// Neither verifiers nor the secret are shown.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Credentials({})", self.users.len())
     }
 }

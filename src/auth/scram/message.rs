@@ -1,6 +1,6 @@
 //! The messages of RFC 5802 §7, as text. Reading never panics; whatever does not fit the grammar is `None`.
 
-use super::{base64, from_base64, key_from_base64};
+use super::{Algorithm, Key, base64, from_base64};
 
 /// `client-first-message`.
 #[derive(Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub(super) struct ClientFinal<'a> {
     pub(super) without_proof: &'a str,
     pub(super) channel_binding: Vec<u8>,
     pub(super) nonce: &'a str,
-    pub(super) proof: [u8; 32],
+    pub(super) proof: Key,
 }
 
 /// `server-first-message`.
@@ -96,8 +96,14 @@ impl<'a> ClientFirst<'a> {
     }
 }
 
+/// The user that a client's first message names; nothing has shown yet that it is this one.
+pub fn claimed_user(data: &[u8]) -> Option<String> {
+    let first = ClientFirst::parse(std::str::from_utf8(data).ok()?)?;
+    Some(first.user)
+}
+
 impl<'a> ClientFinal<'a> {
-    pub(super) fn parse(text: &'a str) -> Option<Self> {
+    pub(super) fn parse(algorithm: Algorithm, text: &'a str) -> Option<Self> {
         let (without_proof, proof) = text.rsplit_once(",p=")?;
         let mut attributes = without_proof.split(',');
         let channel_binding = from_base64(attributes.next()?.strip_prefix("c=")?)?;
@@ -106,7 +112,7 @@ impl<'a> ClientFinal<'a> {
             without_proof,
             channel_binding,
             nonce,
-            proof: key_from_base64(proof)?,
+            proof: algorithm.key_from_base64(proof)?,
         })
     }
 }

@@ -1,7 +1,8 @@
-//! SCRAM-SHA-256 (RFC 5802, RFC 7677): the client proves that it knows its password, and the server that it knows the
-//! client's verifier; neither sends anything a listener could use later.
+//! SCRAM-SHA-256 (RFC 5802, RFC 7677) and SCRAM-SHA-512, which differ in their hash alone: the client proves that it
+//! knows its password, and the server that it knows the client's verifier; neither sends anything a listener could use
+//! later.
 //!
-//! Channel binding is not offered: there is no SCRAM-SHA-256-PLUS, `p=…` is refused, `n` and `y` are taken. A client
+//! Channel binding is not offered: there is no `-PLUS`, `p=…` is refused, `n` and `y` are taken. A client
 //! may name an authorization identity only if it is its own name. Names and passwords go through SASLprep (RFC 4013):
 //! what that prohibits (control characters, code points that Unicode 3.2 did not assign) can't be used.
 
@@ -13,7 +14,8 @@ mod verifier;
 
 pub use client::{Client, ServerError};
 pub use credentials::{Credentials, LineProblem};
-pub use server::Server;
+pub use message::claimed_user;
+pub use server::{Found, Server, Users};
 pub use verifier::Verifier;
 
 use std::borrow::Cow;
@@ -21,10 +23,7 @@ use std::borrow::Cow;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
-use sha2::{Digest, Sha256};
-
-/// The Authentication Method, as the IANA registry of SASL mechanisms names it.
-pub const NAME: &str = "SCRAM-SHA-256";
+use sha2::{Digest, Sha256, Sha512};
 
 /// Least iterations of a verifier (RFC 7677 §4).
 pub const LEAST_ITERATIONS: u32 = 4_096;
@@ -38,27 +37,101 @@ pub const MOST_ITERATIONS: u32 = 10_000_000;
 /// Length of the salt of a new verifier, bytes; what PostgreSQL uses, too.
 pub const SALT_BYTES: usize = 16;
 
-/// SHA-256's output.
-type Key = [u8; 32];
-
-fn hash(parts: &[&[u8]]) -> Key {
-    let mut hasher = Sha256::new();
-    for part in parts {
-        hasher.update(part);
-    }
-    hasher.finalize().into()
+/// The hash that a SCRAM mechanism uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Algorithm {
+    /// SCRAM-SHA-256.
+    Sha256,
+    /// SCRAM-SHA-512.
+    Sha512,
 }
 
-fn hmac(key: &[u8], parts: &[&[u8]]) -> Key {
-    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
-    for part in parts {
-        mac.update(part);
+/// What a hash puts out.
+type Key = Vec<u8>;
+
+impl Algorithm {
+    /// All of them.
+    pub const ALL: [Algorithm; 2] = [Algorithm::Sha256, Algorithm::Sha512];
+
+    /// The Authentication Method, as the IANA registry of SASL mechanisms names it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Algorithm::Sha256 => "SCRAM-SHA-256",
+            Algorithm::Sha512 => "SCRAM-SHA-512",
+        }
     }
-    mac.finalize().into_bytes().into()
+
+    /// Bytes of its output.
+    const fn key_bytes(self) -> usize {
+        match self {
+            Algorithm::Sha256 => 32,
+            Algorithm::Sha512 => 64,
+        }
+    }
+
+    fn hash(self, parts: &[&[u8]]) -> Key {
+        fn digest<D: Digest>(parts: &[&[u8]]) -> Key {
+            let mut hasher = D::new();
+            for part in parts {
+                hasher.update(part);
+            }
+            hasher.finalize().to_vec()
+        }
+        match self {
+            Algorithm::Sha256 => digest::<Sha256>(parts),
+            Algorithm::Sha512 => digest::<Sha512>(parts),
+        }
+    }
+
+    fn hmac(self, key: &[u8], parts: &[&[u8]]) -> Key {
+        fn code<M: Mac + KeyInit>(key: &[u8], parts: &[&[u8]]) -> Key {
+            let mut mac =
+                <M as KeyInit>::new_from_slice(key).expect("HMAC takes keys of any length");
+            for part in parts {
+                mac.update(part);
+            }
+            mac.finalize().into_bytes().to_vec()
+        }
+        match self {
+            Algorithm::Sha256 => code::<Hmac<Sha256>>(key, parts),
+            Algorithm::Sha512 => code::<Hmac<Sha512>>(key, parts),
+        }
+    }
+
+    /// `SaltedPassword` of RFC 5802 §3. The password has been through SASLprep.
+    fn salted_password(self, password: &str, salt: &[u8], iterations: u32) -> Key {
+        let mut salted = vec![0; self.key_bytes()];
+        let password = password.as_bytes();
+        let derived = match self {
+            Algorithm::Sha256 => {
+                pbkdf2::pbkdf2::<Hmac<Sha256>>(password, salt, iterations, &mut salted)
+            }
+            Algorithm::Sha512 => {
+                pbkdf2::pbkdf2::<Hmac<Sha512>>(password, salt, iterations, &mut salted)
+            }
+        };
+        derived.expect("HMAC takes keys of any length");
+        salted
+    }
+
+    fn client_key(self, salted_password: &[u8]) -> Key {
+        self.hmac(salted_password, &[b"Client Key"])
+    }
+
+    fn server_key(self, salted_password: &[u8]) -> Key {
+        self.hmac(salted_password, &[b"Server Key"])
+    }
+
+    fn key_from_base64(self, text: &str) -> Option<Key> {
+        from_base64(text).filter(|key| key.len() == self.key_bytes())
+    }
 }
 
-fn xor(one: &Key, other: &Key) -> Key {
-    std::array::from_fn(|index| one[index] ^ other[index])
+fn xor(one: &[u8], other: &[u8]) -> Key {
+    one.iter()
+        .zip(other)
+        .map(|(one, other)| one ^ other)
+        .collect()
 }
 
 fn base64(bytes: &[u8]) -> String {
@@ -67,10 +140,6 @@ fn base64(bytes: &[u8]) -> String {
 
 fn from_base64(text: &str) -> Option<Vec<u8>> {
     STANDARD.decode(text).ok()
-}
-
-fn key_from_base64(text: &str) -> Option<Key> {
-    from_base64(text)?.try_into().ok()
 }
 
 /// SASLprep; `None` when it refuses the text or leaves nothing of it.

@@ -5,35 +5,50 @@ use std::sync::Arc;
 use subtle::ConstantTimeEq;
 
 use super::message::{ClientFinal, ClientFirst, ServerFirst, signed};
-use super::{Credentials, NAME, Verifier, base64, hash, hmac, prepare, xor};
-use crate::auth::{Client, Mechanism, Negotiation, Step};
+use super::{Algorithm, Verifier, base64, prepare, xor};
+use crate::auth::{Client, Denial, Mechanism, Negotiation, Principal, Step};
 use crate::codec::ReasonCode;
 
 /// Random bytes of the server's part of the nonce; RFC 5802 leaves the number to the server, 18 are 24 characters.
 const NONCE_BYTES: usize = 18;
 
+/// What is known of a user who wants to log in.
+pub struct Found {
+    /// The user's verifier; or one that looks like it, that is the same each time, and that nobody has the password of
+    /// (RFC 5802 §9).
+    pub verifier: Verifier,
+    /// Who it is, if it may log in; else why not, for the log.
+    pub principal: Result<Principal, &'static str>,
+}
+
+/// Whoever may log in.
+pub trait Users: Send + Sync {
+    /// Finds a user. Takes as long for one who is not known.
+    fn find(&self, algorithm: Algorithm, user: &str) -> Found;
+}
+
 /// The mechanism with the users it knows.
 pub struct Server {
-    credentials: Arc<Credentials>,
+    algorithm: Algorithm,
+    users: Arc<dyn Users>,
 }
 
 impl Server {
-    /// Whoever is in `credentials` can log in.
-    pub fn new(credentials: Credentials) -> Server {
-        Server {
-            credentials: Arc::new(credentials),
-        }
+    /// Whoever is among `users` can log in.
+    pub fn new(algorithm: Algorithm, users: Arc<dyn Users>) -> Server {
+        Server { algorithm, users }
     }
 }
 
 impl Mechanism for Server {
     fn name(&self) -> &'static str {
-        NAME
+        self.algorithm.name()
     }
 
     fn begin(&self, client: &Client<'_>) -> Box<dyn Negotiation> {
         Box::new(Login {
-            credentials: self.credentials.clone(),
+            algorithm: self.algorithm,
+            users: self.users.clone(),
             nonce: base64(&client.entropy[..NONCE_BYTES]),
             state: State::Begun,
         })
@@ -42,7 +57,8 @@ impl Mechanism for Server {
 
 /// One client's log-in.
 pub(super) struct Login {
-    credentials: Arc<Credentials>,
+    algorithm: Algorithm,
+    users: Arc<dyn Users>,
     /// The server's part.
     nonce: String,
     state: State,
@@ -58,9 +74,8 @@ enum State {
 }
 
 struct Challenge {
-    user: String,
     verifier: Verifier,
-    is_known: bool,
+    principal: Result<Principal, &'static str>,
     gs2_header: String,
     client_first_bare: String,
     server_first: String,
@@ -69,7 +84,7 @@ struct Challenge {
 }
 
 const fn refused(text: &'static str) -> Step {
-    Step::Refused(ReasonCode::NotAuthorized, text)
+    Step::Refused(Denial::plain(ReasonCode::NotAuthorized, text))
 }
 
 impl Negotiation for Login {
@@ -86,7 +101,7 @@ impl Negotiation for Login {
                     self.state = State::Challenged(Box::new(challenge));
                     Step::Continue(sent)
                 }
-                None => refused("the client's first message is not one of SCRAM-SHA-256"),
+                None => refused("the client's first message is not one of SCRAM"),
             },
             State::Challenged(challenge) => challenge.verify(data),
             State::Ended => refused("the authentication is over"),
@@ -97,9 +112,14 @@ impl Negotiation for Login {
 impl Login {
     /// With a nonce that is not random.
     #[cfg(test)]
-    pub(super) fn with_nonce(credentials: Credentials, nonce: &str) -> Login {
+    pub(super) fn with_nonce(
+        algorithm: Algorithm,
+        users: impl Users + 'static,
+        nonce: &str,
+    ) -> Login {
         Login {
-            credentials: Arc::new(credentials),
+            algorithm,
+            users: Arc::new(users),
             nonce: nonce.to_owned(),
             state: State::Begun,
         }
@@ -113,7 +133,13 @@ impl Login {
             None => first.user.clone(),
         };
         let is_own = first.authorization.is_empty() || first.authorization == first.user;
-        let (verifier, is_known) = self.credentials.find(&user);
+        let Found {
+            verifier,
+            mut principal,
+        } = self.users.find(self.algorithm, &user);
+        if !is_own {
+            principal = Err("the client asks to be somebody else than it proves to be");
+        }
         let nonce = format!("{}{}", first.nonce, self.nonce);
         let server_first = ServerFirst {
             nonce: &nonce,
@@ -122,9 +148,8 @@ impl Login {
         };
         Some(Challenge {
             server_first: server_first.text(),
-            user,
-            is_known: is_known && is_own,
-            verifier: verifier.into_owned(),
+            principal,
+            verifier,
             gs2_header: first.gs2_header.to_owned(),
             client_first_bare: first.bare.to_owned(),
             nonce,
@@ -134,7 +159,10 @@ impl Login {
 
 impl Challenge {
     fn verify(self, data: &[u8]) -> Step {
-        let last = std::str::from_utf8(data).ok().and_then(ClientFinal::parse);
+        let algorithm = self.verifier.algorithm;
+        let last = std::str::from_utf8(data)
+            .ok()
+            .and_then(|text| ClientFinal::parse(algorithm, text));
         let Some(last) = last.filter(|last| {
             last.channel_binding == self.gs2_header.as_bytes() && last.nonce == self.nonce
         }) else {
@@ -145,16 +173,28 @@ impl Challenge {
             &self.server_first,
             last.without_proof,
         );
-        let signature = hmac(&self.verifier.stored_key, &[signed.as_bytes()]);
+        let signature = algorithm.hmac(&self.verifier.stored_key, &[signed.as_bytes()]);
         let client_key = xor(&last.proof, &signature);
-        let is_proved = hash(&[&client_key]).ct_eq(&self.verifier.stored_key);
-        if !(bool::from(is_proved) && self.is_known) {
-            return refused("the user name or the password is wrong");
-        }
-        let signature = hmac(&self.verifier.server_key, &[signed.as_bytes()]);
-        Step::Success {
-            identity: self.user.into(),
-            data: format!("v={}", base64(&signature)).into_bytes(),
-        }
+        let is_proved = algorithm
+            .hash(&[&client_key])
+            .ct_eq(&self.verifier.stored_key);
+        let detail = match self.principal {
+            Ok(principal) if bool::from(is_proved) => {
+                let signature = algorithm.hmac(&self.verifier.server_key, &[signed.as_bytes()]);
+                return Step::Success {
+                    principal: Box::new(principal),
+                    data: format!("v={}", base64(&signature)).into_bytes(),
+                };
+            }
+            Ok(_) => "the password is wrong",
+            Err(why) => why,
+        };
+        Step::Refused(Denial {
+            detail: detail.into(),
+            ..Denial::plain(
+                ReasonCode::NotAuthorized,
+                "the user name or the password is wrong",
+            )
+        })
     }
 }

@@ -1,5 +1,7 @@
+use std::sync::Arc;
+
 use super::*;
-use crate::auth::{self, ENTROPY_BYTES, Mechanism, Negotiation, Step};
+use crate::auth::{self, ENTROPY_BYTES, Mechanism, Method, Negotiation, Principal, Step};
 use crate::codec::ReasonCode;
 
 /// RFC 7677 §3: user "user", password "pencil".
@@ -13,11 +15,12 @@ const SERVER_FINAL: &str = "v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=";
 
 fn example() -> Verifier {
     let salt = from_base64("W22ZaJ0SNY7soEsUEjb6gQ==").expect("it is Base64");
-    Verifier::of_password("pencil", &salt, 4096).expect("a plain password")
+    Verifier::of_password(Algorithm::Sha256, "pencil", &salt, 4096).expect("a plain password")
 }
 
 fn credentials() -> Credentials {
-    let other = Verifier::of_password("other", b"another salt", 5000).expect("a plain password");
+    let other = Verifier::of_password(Algorithm::Sha256, "other", b"another salt", 5000)
+        .expect("a plain password");
     let text = format!(
         "# users\n\n{}\n{}\n",
         example().line("user"),
@@ -29,10 +32,10 @@ fn credentials() -> Credentials {
 fn begin() -> Box<dyn Negotiation> {
     let client = auth::Client {
         client_id: "c",
-        user_name: None,
         entropy: [7; ENTROPY_BYTES],
+        ..auth::Client::default()
     };
-    Server::new(credentials()).begin(&client)
+    Server::new(Algorithm::Sha256, Arc::new(credentials())).begin(&client)
 }
 
 fn client(user: &str, password: &str) -> Client {
@@ -60,23 +63,23 @@ fn log_in(user: &str, password: &str) -> (String, Step) {
 }
 
 fn example_client() -> Client {
-    Client::with_nonce("user", "pencil", CLIENT_NONCE.into()).expect("they can be prepared")
+    Client::with_nonce(Algorithm::Sha256, "user", "pencil", CLIENT_NONCE.into())
+        .expect("they can be prepared")
 }
 
-const fn wrong() -> Step {
-    Step::Refused(
-        ReasonCode::NotAuthorized,
-        "the user name or the password is wrong",
-    )
+/// What clients are told; why it is wrong is for the log.
+fn is_wrong(step: &Step) -> bool {
+    let text = "the user name or the password is wrong";
+    matches!(step, Step::Refused(denial) if denial.reason == ReasonCode::NotAuthorized && denial.text == text)
 }
 
 #[test]
 fn the_servers_side_of_rfc_7677() {
-    let mut server = server::Login::with_nonce(credentials(), SERVER_NONCE);
+    let mut server = server::Login::with_nonce(Algorithm::Sha256, credentials(), SERVER_NONCE);
     let challenge = server.step(CLIENT_FIRST.as_bytes());
     assert_eq!(challenge, Step::Continue(SERVER_FIRST.into()));
     let expected = Step::Success {
-        identity: "user".into(),
+        principal: Box::new(Principal::new("user", Method::Scram)),
         data: SERVER_FINAL.into(),
     };
     assert_eq!(server.step(CLIENT_FINAL.as_bytes()), expected);
@@ -145,11 +148,11 @@ fn lines_that_cannot_be_used_are_all_named() {
 #[test]
 fn the_right_password_and_no_other() {
     let (_, step) = log_in("user", "pencil");
-    assert!(matches!(step, Step::Success { identity, .. } if &*identity == "user"));
+    assert!(matches!(step, Step::Success { principal, .. } if &*principal.name == "user"));
     let (_, step) = log_in("a:b", "other");
-    assert!(matches!(step, Step::Success { identity, .. } if &*identity == "a:b"));
+    assert!(matches!(step, Step::Success { principal, .. } if &*principal.name == "a:b"));
     for (user, password) in [("user", "other"), ("user", "Pencil"), ("User", "pencil")] {
-        assert_eq!(log_in(user, password).1, wrong(), "{user} {password}");
+        assert!(is_wrong(&log_in(user, password).1), "{user} {password}");
     }
 }
 
@@ -161,7 +164,7 @@ fn an_unknown_user_is_challenged_like_a_known_one() {
     for index in 0..64 {
         let name = format!("nobody-{index}");
         let (challenge, step) = log_in(&name, "x");
-        assert_eq!(step, wrong());
+        assert!(is_wrong(&step));
         assert_eq!(challenge, log_in(&name, "y").0, "the same each time");
         let known = known
             .iter()
@@ -223,7 +226,7 @@ fn first_messages_that_are_refused() {
 
 #[test]
 fn another_identity_is_refused_with_the_proof_and_not_before() {
-    let mut server = server::Login::with_nonce(credentials(), SERVER_NONCE);
+    let mut server = server::Login::with_nonce(Algorithm::Sha256, credentials(), SERVER_NONCE);
     let first = CLIENT_FIRST.replace("n,,", "n,a=root,");
     let Step::Continue(challenge) = server.step(first.as_bytes()) else {
         panic!("the first message is well formed");
@@ -231,7 +234,7 @@ fn another_identity_is_refused_with_the_proof_and_not_before() {
     assert_eq!(challenge, SERVER_FIRST.as_bytes());
     let header = base64(b"n,a=root,");
     let last = CLIENT_FINAL.replace("biws", &header);
-    assert_eq!(server.step(last.as_bytes()), wrong());
+    assert!(is_wrong(&server.step(last.as_bytes())));
 }
 
 #[test]
@@ -251,7 +254,7 @@ fn final_messages_that_are_refused() {
         String::new(),
     ];
     for last in changed {
-        let mut server = server::Login::with_nonce(credentials(), SERVER_NONCE);
+        let mut server = server::Login::with_nonce(Algorithm::Sha256, credentials(), SERVER_NONCE);
         server.step(CLIENT_FIRST.as_bytes());
         let step = server.step(last.as_bytes());
         assert!(matches!(step, Step::Refused(..)), "{last}: {step:?}");
@@ -289,17 +292,18 @@ fn names_and_passwords_are_prepared() {
     assert_eq!(prepare("\u{AD}"), None, "nothing is left");
     assert_eq!(prepare(""), None);
     let (_, step) = log_in("us\u{AD}er", "pen\u{AD}cil");
-    assert!(matches!(step, Step::Success { identity, .. } if &*identity == "user"));
+    assert!(matches!(step, Step::Success { principal, .. } if &*principal.name == "user"));
     let unusable = Client::new("user", "\u{7}", &[0; ENTROPY_BYTES]);
     assert_eq!(unusable.err(), Some(ServerError::Unusable));
 }
 
 #[test]
 fn names_with_commas_and_equals_signs_are_escaped() {
-    let verifier = Verifier::of_password("p", b"0123456789", 4096).expect("a plain password");
+    let verifier = Verifier::of_password(Algorithm::Sha256, "p", b"0123456789", 4096)
+        .expect("a plain password");
     let text = verifier.line("a,b=c");
     let credentials = Credentials::parse(&text).expect("a made line can be read");
-    let mut server = server::Login::with_nonce(credentials, SERVER_NONCE);
+    let mut server = server::Login::with_nonce(Algorithm::Sha256, credentials, SERVER_NONCE);
     let mut client = client("a,b=c", "p");
     assert!(client.first().contains("n=a=2Cb=3Dc,"));
     let Step::Continue(challenge) = server.step(client.first().as_bytes()) else {
@@ -307,5 +311,46 @@ fn names_with_commas_and_equals_signs_are_escaped() {
     };
     let answer = client.answer(&challenge).expect("it is well formed");
     let step = server.step(answer.as_bytes());
-    assert!(matches!(step, Step::Success { identity, .. } if &*identity == "a,b=c"));
+    assert!(matches!(step, Step::Success { principal, .. } if &*principal.name == "a,b=c"));
+}
+
+/// The exchange of RFC 7677 §3 with the other hash; its bytes were made with OpenSSL.
+#[test]
+fn both_sides_of_scram_sha_512() {
+    let last = "c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=gMGXRcevScNtxZ6/8lQYpGtnsNAc3mGcmNomv+xnoOMw+3R2xNJdMNnzMlTN8PPC6wdp6dybEmDYXYTxwnYPJQ==";
+    let signature = "v=ZQnYEgWQMFmmsM8aQMF0nDDCy/AgCzkwk8CmMZYcMg0vSVlKDanekLtifDSeVGT4+5ZxXnJq199RVG2rR7N7Zw==";
+    let line = "user:SCRAM-SHA-512$4096:W22ZaJ0SNY7soEsUEjb6gQ==$6AAub3065EYRmyFpM2RNwqK+eGnrkYuEWbXn19LsEmBqzu8QaCXNc1FwpnX9NhH2hK/60dzj9DoO5DvVkOHbvg==:jZHbYjC1aHh0/hKbxyBuGFjDrgjgKTT1esA7awWiKcRZ0o/0b1yWEebBeSVkkCFewf91nLDfKF24mvD5nmE6rA==";
+    let salt = from_base64("W22ZaJ0SNY7soEsUEjb6gQ==").expect("it is Base64");
+    let made = Verifier::of_password(Algorithm::Sha512, "pencil", &salt, 4096);
+    assert_eq!(made.expect("a plain password").line("user"), line);
+    // Both of a user's verifiers may stand in one file.
+    let text = format!("{line}\n{}\n", example().line("user"));
+    let credentials = Credentials::parse(&text).expect("made lines can be read");
+    assert!(
+        Algorithm::ALL
+            .into_iter()
+            .all(|algorithm| credentials.has(algorithm))
+    );
+    let mut server = server::Login::with_nonce(Algorithm::Sha512, credentials, SERVER_NONCE);
+    let nonce = CLIENT_NONCE.to_owned();
+    let client = Client::with_nonce(Algorithm::Sha512, "user", "pencil", nonce);
+    let mut client = client.expect("they can be prepared");
+    let challenge = server.step(client.first().as_bytes());
+    assert_eq!(challenge, Step::Continue(SERVER_FIRST.into()));
+    assert_eq!(client.answer(SERVER_FIRST.as_bytes()).as_deref(), Ok(last));
+    let Step::Success { data, .. } = server.step(last.as_bytes()) else {
+        panic!("it is the password");
+    };
+    assert_eq!(data, signature.as_bytes());
+    assert_eq!(client.verify(&data), Ok(()));
+}
+
+#[test]
+fn a_made_up_verifier_fits_no_password_and_differs_by_mechanism() {
+    let made = |algorithm| Verifier::made_up(algorithm, b"secret", "nobody", 4096, 16);
+    let [one, other] = Algorithm::ALL.map(made);
+    assert!(!one.verify(b"") && !one.verify(b"nobody"));
+    assert_ne!(one.salt, other.salt);
+    assert_eq!(one, made(Algorithm::Sha256), "the same each time");
+    assert_eq!((one.salt.len(), other.stored_key.len()), (16, 64));
 }

@@ -1,18 +1,17 @@
-//! One TCP connection that carries MQTT 5 packets. It keeps no state of a session.
+//! One connection that carries MQTT 5 packets. It keeps no state of a session.
 
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 use super::error::ClientError;
+use super::server::Server;
+use super::transport::{Stream, TlsOptions};
 use crate::codec::client::{self, Packet};
 use crate::codec::{MAX_PACKET_SIZE, Version, frame};
-use crate::config::Address;
 
 pub(super) struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     input: BytesMut,
     /// Bytes at the start of `input` that belong to the packet handed out last.
     consumed: usize,
@@ -21,23 +20,15 @@ pub(super) struct Connection {
 
 impl Connection {
     pub(super) async fn open(
-        address: &Address,
+        server: &Server,
+        tls: &TlsOptions,
         limit: Duration,
     ) -> Result<Connection, ClientError> {
-        let unreachable = |why: String| ClientError::Unreachable(format!("{address}: {why}"));
-        let connect = TcpStream::connect((address.host(), address.port()));
-        let stream = match tokio::time::timeout(limit, connect).await {
-            Ok(stream) => stream.map_err(|error| unreachable(error.to_string()))?,
-            Err(_) => {
-                return Err(unreachable(format!(
-                    "no connection within {} ms",
-                    limit.as_millis()
-                )));
-            }
-        };
-        stream
-            .set_nodelay(true)
-            .map_err(|error| unreachable(error.to_string()))?;
+        let open = tokio::time::timeout(limit, Stream::open(server, tls)).await;
+        let stream = open.unwrap_or_else(|_| {
+            let why = format!("{server}: no connection within {} ms", limit.as_millis());
+            Err(ClientError::Unreachable(why))
+        })?;
         Ok(Connection {
             stream,
             input: BytesMut::new(),

@@ -10,6 +10,9 @@ pub enum ClientError {
     /// None of the addresses accepted a connection.
     #[error("no server can be reached: {0}")]
     Unreachable(String),
+    /// TLS was not agreed on.
+    #[error("TLS: {0}")]
+    Tls(String),
     /// The connection ended in the middle of something.
     #[error("the connection was closed: {0}")]
     Closed(String),

@@ -6,10 +6,10 @@ use super::connection::Connection;
 use super::error::ClientError;
 use super::login::Login;
 use super::options::Options;
+use super::server::Server;
 use crate::auth::scram;
 use crate::codec::client::{self, Packet};
 use crate::codec::{Connect, ReasonCode, Version};
-use crate::config::Address;
 
 /// The keep-alive that is asked for; CONNACK may replace it.
 const KEEP_ALIVE_S: u16 = 30;
@@ -24,14 +24,14 @@ pub(super) struct Accepted {
 ///
 /// # Errors
 /// A server that cannot be reached, does not answer in time, or refuses.
-pub(super) async fn connect(options: &Options, address: &Address) -> Result<Accepted, ClientError> {
+pub(super) async fn connect(options: &Options, server: &Server) -> Result<Accepted, ClientError> {
     let limit = options.connect_timeout;
-    let mut connection = Connection::open(address, limit).await?;
+    let mut connection = Connection::open(server, &options.tls, limit).await?;
     let handshake = shake_hands(options, &mut connection);
     let keep_alive_s = tokio::time::timeout(limit, handshake)
         .await
         .unwrap_or_else(|_| {
-            let why = format!("{address} did not answer CONNECT");
+            let why = format!("{server} did not answer CONNECT");
             Err(ClientError::Closed(why))
         })?;
     Ok(Accepted {
@@ -51,7 +51,7 @@ async fn shake_hands(options: &Options, connection: &mut Connection) -> Result<u
     };
     match &first {
         Some(first) => {
-            connect.authentication_method = Some(scram::NAME);
+            connect.authentication_method = Some(scram::Algorithm::Sha256.name());
             connect.authentication_data = Some(first.as_bytes());
         }
         None => {

@@ -47,7 +47,7 @@ impl Login {
         };
         let packet = Auth::new(
             ReasonCode::ContinueAuthentication,
-            scram::NAME,
+            scram::Algorithm::Sha256.name(),
             Some(answer.as_bytes()),
         );
         client::auth(

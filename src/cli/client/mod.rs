@@ -9,14 +9,18 @@ mod handshake;
 mod login;
 mod message;
 mod options;
+mod server;
 mod session;
 mod state_store;
+mod transport;
 
 pub use error::ClientError;
 pub use message::{Message, Outgoing};
 pub use options::Options;
+pub use server::Server;
 pub use session::Client;
 pub use state_store::{Answer, Notification, StateStore};
+pub use transport::TlsOptions;
 
 #[cfg(test)]
 mod tests;

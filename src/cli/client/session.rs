@@ -56,8 +56,8 @@ impl Client {
     pub async fn connect(options: &Options, first: usize) -> Result<Client, ClientError> {
         let mut last = ClientError::Unreachable("no server is given".into());
         for offset in 0..options.servers.len() {
-            let address = &options.servers[(first + offset) % options.servers.len()];
-            match handshake::connect(options, address).await {
+            let server = &options.servers[(first + offset) % options.servers.len()];
+            match handshake::connect(options, server).await {
                 Ok(accepted) => return Ok(Client::new(accepted)),
                 Err(error) if error.is_transient() => {
                     // "There is no leader" tells the user more than "nobody listens".

@@ -14,7 +14,6 @@ use crate::codec::{
     self, Ack, ConnAck, MAX_PACKET_SIZE, Packet, PeerLimits, Property, PublishHeader,
     PublishPropertiesBuf, QoS, ReasonCode, SubAck, UserProperties, Version, encode, frame,
 };
-use crate::config::Address;
 
 /// How a server treats its clients.
 #[derive(Clone, Copy, PartialEq)]
@@ -36,7 +35,7 @@ enum Manner {
 /// Correlation data of every request that any server got.
 type Requests = Arc<Mutex<Vec<Vec<u8>>>>;
 
-async fn server(manner: Manner, requests: &Requests) -> Address {
+async fn server(manner: Manner, requests: &Requests) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound").to_string();
     let requests = requests.clone();
@@ -185,7 +184,7 @@ async fn no_leader_anywhere_is_told_from_no_server() {
     let closed = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = closed.local_addr().expect("bound").to_string();
     drop(closed);
-    let options = Options::new(vec![address.parse().expect("an address")], "test".into());
+    let options = Options::new(vec![address.parse().expect("a server")], "test".into());
     let mut store = StateStore::new(options, Duration::from_millis(300));
     let outcome = store.call(&[b"GET", b"k"], None).await;
     assert!(

@@ -4,7 +4,7 @@ use serde::Serialize;
 use toml::de::DeValue;
 
 use super::address::Address;
-use super::read::{Input, Setting, SettingError};
+use super::read::{Input, Setting, SettingError, items};
 
 /// One voter of the cluster: its number and where the other nodes reach it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -56,22 +56,13 @@ impl Setting for Vec<Member> {
 
     fn read(input: &Input<'_>) -> Result<Self, SettingError> {
         match input {
-            Input::Toml(DeValue::Array(items)) => items
-                .iter()
-                .map(|item| Member::from_toml(item.get_ref()))
-                .collect(),
-            Input::Text(text) if text.trim_start().starts_with('[') => {
-                let value = DeValue::parse(text)
-                    .map_err(|error| SettingError::NotToml(error.message().to_owned()))?;
-                Self::read(&Input::Toml(value.get_ref()))
-            }
-            Input::Text(text) => text
+            Input::Text(text) if !text.trim_start().starts_with('[') => text
                 .split(',')
                 .map(str::trim)
                 .filter(|part| !part.is_empty())
                 .map(Member::from_text)
                 .collect(),
-            other => Err(SettingError::unexpected("a list", other)),
+            other => items(other, Member::from_toml),
         }
     }
 

@@ -6,12 +6,22 @@
 mod address;
 mod choice;
 mod cluster_name;
+mod listen_address;
 mod member;
+mod named_scope;
 mod primitive;
 mod read;
+mod tls;
 
 pub use address::Address;
-pub use choice::{LogFormat, LogLevel, OutboxPolicy, QueuePolicy};
+pub use choice::{
+    AuthenticationMethod, CertificateGroups, CertificateName, ClientCertificates,
+    HttpAuthentication, LogFormat, LogLevel, OutboxPolicy, QueuePolicy, RefusedPublish, Scope,
+    TokenUse, Transport, WhenUnavailable,
+};
 pub use cluster_name::ClusterName;
+pub use listen_address::{FileMode, ListenAddress};
 pub use member::Member;
-pub use read::{Input, Setting, SettingError};
+pub use named_scope::NamedScope;
+pub use read::{Input, Setting, SettingError, in_range, items};
+pub use tls::CertificatePair;

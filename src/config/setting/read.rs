@@ -1,5 +1,7 @@
 //! What a setting is: a type that is read from TOML or text and shown as TOML.
 
+use std::ops::RangeInclusive;
+
 use toml::de::DeValue;
 
 /// A value as it was written: in a TOML file, or as text in the environment or on the command line.
@@ -55,6 +57,14 @@ pub enum SettingError {
         /// The largest number that the key accepts.
         max: u64,
     },
+    /// A value inside of a table.
+    #[error("{key}: {error}")]
+    Inside {
+        /// The key in the table.
+        key: &'static str,
+        /// What is wrong with its value.
+        error: Box<SettingError>,
+    },
     /// Text that should be a TOML list and is not TOML.
     #[error("{0}")]
     NotToml(String),
@@ -87,6 +97,40 @@ pub trait Setting: Sized {
     /// The value as a number, for the range check of its key.
     fn number(&self) -> Option<u64> {
         None
+    }
+}
+
+/// Judges a value by the range of its key.
+pub fn in_range<T: Setting>(
+    value: T,
+    range: Option<&RangeInclusive<u64>>,
+) -> Result<T, SettingError> {
+    match (value.number(), range) {
+        (Some(number), Some(range)) if !range.contains(&number) => Err(SettingError::OutOfRange {
+            number,
+            min: *range.start(),
+            max: *range.end(),
+        }),
+        _ => Ok(value),
+    }
+}
+
+/// The items of a list that is written as TOML, in a file or as text.
+pub fn items<T>(
+    input: &Input<'_>,
+    read: impl Fn(&DeValue<'_>) -> Result<T, SettingError>,
+) -> Result<Vec<T>, SettingError> {
+    match input {
+        Input::Toml(DeValue::Array(items)) => {
+            items.iter().map(|item| read(item.get_ref())).collect()
+        }
+        Input::Text(text) if text.trim_start().starts_with('[') => {
+            let value = DeValue::parse(text)
+                .map_err(|error| SettingError::NotToml(error.message().to_owned()))?;
+            items(&Input::Toml(value.get_ref()), read)
+        }
+        Input::Text(text) if text.trim().is_empty() => Ok(Vec::new()),
+        other => Err(SettingError::unexpected("a list", other)),
     }
 }
 

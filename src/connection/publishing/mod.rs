@@ -13,10 +13,12 @@ use std::sync::Arc;
 use super::context::{Context, Flow};
 use super::end::Ended;
 use super::refusal::DISK_LOW;
+use super::rights::count_refused_publish;
 use super::route_cache::{CurrentRoute, RouteCache};
 use super::sys;
 use crate::base::ids::LogIndex;
 use crate::codec::{PacketId, Publish, QoS, ReasonCode};
+use crate::config::RefusedPublish;
 use crate::machine::effect::Reply;
 use crate::mailbox::RequestId;
 use crate::mailbox::back_pressure::BackPressureState;
@@ -93,6 +95,10 @@ impl Publishing {
         if topic.starts_with(sys::PREFIX) {
             return Flow::Continue;
         }
+        if !context.rights.may_publish(topic, publish) {
+            count_refused_publish(&context.broker.metrics);
+            return Flow::Continue;
+        }
         if !context.accepts_topic(topic) {
             count_refused_topic(context);
             return Flow::Continue;
@@ -151,6 +157,9 @@ impl Publishing {
             let text = Some("$SYS is the broker's own");
             context.acknowledge(packet_id, publish.qos, ReasonCode::NotAuthorized, text);
             return Ok(Flow::Continue);
+        }
+        if !context.rights.may_publish(topic, publish) {
+            return refuse_not_authorized(context, publish.qos, packet_id);
         }
         if !context.accepts_topic(topic) {
             count_refused_topic(context);
@@ -295,6 +304,25 @@ fn refuse_stored(
         return Err(Ended::disconnect(DisconnectReason::Refused, reason, text));
     }
     context.acknowledge(packet_id, qos, reason, Some(text));
+    Ok(Flow::Continue)
+}
+
+/// Refuses a message that its client may not publish. An acknowledgement of MQTT 3 has no reason: the message is dropped
+/// behind it, or the connection ends, as it is configured `[MQTT-3.3.5-2]`.
+fn refuse_not_authorized(
+    context: &mut Context,
+    qos: QoS,
+    packet_id: PacketId,
+) -> Result<Flow, Ended> {
+    count_refused_publish(&context.broker.metrics);
+    let policy = context.broker.settings.mqtt.refused_publish;
+    if !context.options.version.is_v5() && policy == RefusedPublish::Disconnect {
+        return Err(Ended::not_authorized(
+            "the rules do not let the client publish this",
+        ));
+    }
+    let text = Some("the rules do not allow it");
+    context.acknowledge(packet_id, qos, ReasonCode::NotAuthorized, text);
     Ok(Flow::Continue)
 }
 

@@ -13,6 +13,7 @@ use super::context::{Context, Flow};
 use super::end::Ended;
 use super::requests::Request;
 use super::route_cache::RouteCache;
+use crate::acl::KeyAccess;
 use crate::base::hlc::Hlc;
 use crate::base::ids::SessionId;
 use crate::base::proto::command::{KeyNotify, command::Kind};
@@ -28,7 +29,7 @@ use crate::store::request::Write;
 use crate::store::{
     self, Properties, Quota, Reply, StoreError, WriteAction, notify, reply, topics,
 };
-use crate::telemetry::labels::{DisconnectReason, DropReason, Outcome, Verb};
+use crate::telemetry::labels::{Action, DisconnectReason, DropReason, Outcome, Verb};
 use request::StoreRequest;
 
 /// How long a reply is remembered when the request has no message expiry (`docs/spec/state-store.md`).
@@ -86,6 +87,19 @@ impl StoreRequests {
         if is_full {
             return Err(Ended::receive_maximum());
         }
+        // The answer is the client's own doing: it does not write where the client may not read.
+        if !context.rights.now().may_receive(response_topic) {
+            context
+                .broker
+                .metrics
+                .not_authorized
+                .of(Action::Subscribe)
+                .increment();
+            let text = Some("the rules do not let the client get the answer there");
+            let reason = ReasonCode::NotAuthorized;
+            context.acknowledge(packet_id, publish.qos, reason, text);
+            return Ok(Flow::Continue);
+        }
         if context.is_busy() {
             return Ok(Flow::Retry);
         }
@@ -141,9 +155,14 @@ impl StoreRequests {
                 return Flow::Continue;
             }
         };
+        if let Some(verb) = not_authorized(context, &parsed) {
+            request.verb = verb;
+            self.answer(context, &request, &Reply::Error(StoreError::NotAuthorized));
+            return Flow::Continue;
+        }
         match parsed {
             store::Request::Write(write) => {
-                request.verb = verb(&write);
+                request.verb = verb_of(&write.action);
                 if self.is_refused(context, publish, &write, &request) {
                     self.answer(context, &request, &Reply::Error(StoreError::QuotaExceeded));
                     return Flow::Continue;
@@ -212,8 +231,18 @@ impl StoreRequests {
         request_id: RequestId,
         reply: &Reply,
     ) {
-        if let Some(Request::Store(request)) = context.requests.remove(request_id) {
-            self.answer(context, &request, reply);
+        let Some(Request::Store(request)) = context.requests.remove(request_id) else {
+            return;
+        };
+        match reply {
+            Reply::Page { keys, token } if !context.rights.now().are_open() => {
+                let rights = context.rights.now();
+                let may_read = |key: &&Bytes| rights.may_access(KeyAccess::Read, key);
+                let keys = keys.iter().filter(may_read).cloned().collect();
+                let token = token.clone();
+                self.answer(context, &request, &Reply::Page { keys, token });
+            }
+            reply => self.answer(context, &request, reply),
         }
     }
 
@@ -267,10 +296,18 @@ impl StoreRequests {
     /// has missed something (P7).
     pub(super) fn notify(
         &self,
-        context: &Context,
+        context: &mut Context,
         key: &[u8],
         change: &Change,
     ) -> Result<(), Ended> {
+        let metrics = &context.broker.metrics;
+        if !context.rights.may_access(KeyAccess::Read, key, metrics) {
+            metrics
+                .messages_dropped
+                .of(DropReason::NotAuthorized)
+                .increment();
+            return Ok(());
+        }
         let Some(topic) = notify::topic(&context.options.client_id, key) else {
             return Ok(());
         };
@@ -312,18 +349,37 @@ impl StoreRequests {
     }
 }
 
-/// A request that nobody could get an answer to is dropped.
-fn count_unanswerable(context: &Context) {
-    let dropped = &context.broker.metrics.messages_dropped;
-    dropped.of(DropReason::Unanswerable).increment();
+/// The verb of a request that the client may not make. Everybody may stop watching a key.
+fn not_authorized(context: &mut Context, request: &store::Request<'_>) -> Option<Verb> {
+    let metrics = &context.broker.metrics;
+    let (verb, access, key) = match request {
+        store::Request::Write(write) => (verb_of(&write.action), KeyAccess::Write, write.key),
+        store::Request::Get { key } => (Verb::Get, KeyAccess::Read, *key),
+        store::Request::KeyNotify { stop: true, .. } => return None,
+        store::Request::KeyNotify { key, .. } => (Verb::Keynotify, KeyAccess::Read, *key),
+        store::Request::Scan { .. } => {
+            let may = context.rights.now().may_read_some();
+            if !may {
+                metrics.not_authorized.of(Action::Read).increment();
+            }
+            return (!may).then_some(Verb::Scan);
+        }
+    };
+    (!context.rights.may_access(access, key, metrics)).then_some(verb)
 }
 
-fn verb(write: &Write<'_>) -> Verb {
-    match write.action {
+fn verb_of(action: &WriteAction<'_>) -> Verb {
+    match action {
         WriteAction::Set { .. } => Verb::Set,
         WriteAction::Del => Verb::Del,
         WriteAction::VDel { .. } => Verb::Vdel,
     }
+}
+
+/// A request that nobody could get an answer to is dropped.
+fn count_unanswerable(context: &Context) {
+    let dropped = &context.broker.metrics.messages_dropped;
+    dropped.of(DropReason::Unanswerable).increment();
 }
 
 fn propose_write(

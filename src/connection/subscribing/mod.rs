@@ -16,9 +16,10 @@ use crate::base::limits;
 use crate::base::proto::command::{self, command::Kind};
 use crate::codec::{PacketId, QoS, ReasonCode, SubAck, Subscribe, UnsubAck, Unsubscribe, encode};
 use crate::machine::effect::Reply;
+use crate::machine::read;
 use crate::mailbox::{Contents, RequestId};
 use crate::replica::reply_to::ReplyTo;
-use crate::telemetry::labels::DisconnectReason;
+use crate::telemetry::labels::{Action, DisconnectReason};
 use crate::topic::Filter;
 use request::{SubscribeRequest, UnsubscribeRequest};
 use retained::{Reading, RetainedReplays, Subscription};
@@ -58,25 +59,31 @@ impl Subscribing {
         let mut subscriptions = Vec::new();
         let mut wanted = Vec::new();
         for request in subscribe.filters.iter() {
-            if Filter::parse(request.filter).is_err() || !context.accepts_topic(request.filter) {
+            let parsed = Filter::parse(request.filter).ok();
+            let Some(filter) = parsed.filter(|_| context.accepts_topic(request.filter)) else {
                 reasons.push(ReasonCode::TopicFilterInvalid);
                 continue;
-            }
-            reasons.push(match request.options.qos {
+            };
+            let Some(most) = context.rights.subscribe(&filter, &context.broker.metrics) else {
+                reasons.push(ReasonCode::NotAuthorized);
+                continue;
+            };
+            let qos = request.options.qos.min(most);
+            reasons.push(match qos {
                 QoS::AtMostOnce => ReasonCode::Success,
                 QoS::AtLeastOnce => ReasonCode::GrantedQos1,
                 QoS::ExactlyOnce => ReasonCode::GrantedQos2,
             });
             wanted.push(Subscription {
                 filter: request.filter.into(),
-                qos: request.options.qos,
+                qos,
                 no_local: request.options.no_local,
                 retain_handling: request.options.retain_handling as u8,
                 identifier,
             });
             subscriptions.push(command::Subscription {
                 filter: request.filter.to_owned(),
-                qos: request.options.qos as u32,
+                qos: qos as u32,
                 no_local: request.options.no_local,
                 retain_as_published: request.options.retain_as_published,
                 retain_handling: request.options.retain_handling as u32,
@@ -260,8 +267,9 @@ impl Subscribing {
     }
 
     /// Reads the next page of retained messages into empty buffers.
-    pub(super) fn read_retained(&mut self, context: &Context, contents: &mut Contents) {
+    pub(super) fn read_retained(&mut self, context: &mut Context, contents: &mut Contents) {
         let reading = Reading {
+            rights: &context.rights.now().clone(),
             broker: &context.broker,
             mailbox: &context.mailbox,
             session: context.session,
@@ -273,6 +281,44 @@ impl Subscribing {
     /// Bytes that are kept for retained messages that are still to be sent, about.
     pub(super) fn memory(&self) -> usize {
         self.replays.bytes()
+    }
+
+    /// The rules have changed.
+    ///
+    /// # Errors
+    /// They do not let the client connect any more.
+    pub(super) fn handle_rules_changed(&mut self, context: &mut Context) -> Result<(), Ended> {
+        if !context.rights.now().may_connect() {
+            let refused = &context.broker.metrics.not_authorized;
+            refused.of(Action::Connect).increment();
+            let text = "the rules do not let the client connect any more";
+            return Err(Ended::not_authorized(text));
+        }
+        self.leave_groups(context);
+        Ok(())
+    }
+
+    /// Ends the shared subscriptions whose messages the client may not all get: what its group gave to it would be lost.
+    /// The others stay as they are, and what it may not get is not delivered.
+    pub(super) fn leave_groups(&self, context: &mut Context) {
+        let rights = context.rights.now().clone();
+        if rights.are_open() {
+            return;
+        }
+        let mut left: Vec<Box<str>> = Vec::new();
+        let backing = &*context.broker.services.backing;
+        read::subscriptions(backing, context.session.0, |filter, _| {
+            let is_lost = Filter::parse(filter)
+                .is_ok_and(|parsed| parsed.share.is_some() && rights.subscribe(&parsed).is_none());
+            if is_lost {
+                left.push(filter.into());
+            }
+        });
+        for filters in left.chunks(limits::ITEMS_AT_LEAST) {
+            let command = unsubscribe_command(context, filters);
+            let proposer = &context.broker.services.proposer;
+            proposer.submit_always(command, ReplyTo::Nobody);
+        }
     }
 
     /// Whether retained messages are still to be sent, and the client has got the earlier ones. While it

@@ -76,7 +76,11 @@ impl SubscribeRequest {
             && let Some(reason) = self.reasons.get_mut(self.next_reason)
         {
             self.next_reason += 1;
-            if *reason == ReasonCode::TopicFilterInvalid {
+            // Of these there is no subscription.
+            if matches!(
+                *reason,
+                ReasonCode::TopicFilterInvalid | ReasonCode::NotAuthorized
+            ) {
                 continue;
             }
             if refused.binary_search(&position).is_ok() {

@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use crate::acl::Rights;
 use crate::base::ids::{LogIndex, SessionId};
 use crate::base::proto::state;
 use crate::base::time::Millis;
@@ -65,6 +66,8 @@ impl Subscription {
 /// Who gets the messages.
 #[derive(Clone, Copy)]
 pub(super) struct Reading<'a> {
+    /// What the client may get.
+    pub(super) rights: &'a Rights,
     pub(super) broker: &'a Broker,
     pub(super) mailbox: &'a Mailbox,
     pub(super) session: SessionId,
@@ -247,6 +250,9 @@ impl Replay {
     fn read_page(&mut self, to: Reading<'_>, filling: &mut Filling<'_>) -> bool {
         if self.from.is_empty() {
             for (topic, value) in to.broker.sys.matching(&self.subscription.filter) {
+                if !to.rights.may_receive(topic) {
+                    continue;
+                }
                 let message = sys::message(topic, &value);
                 Router::put(filling, to.mailbox, &message, self.identifier());
             }
@@ -261,7 +267,7 @@ impl Replay {
                 next = Some(topic.as_bytes().to_vec());
                 return false;
             }
-            if self.is_owed(&row, to) {
+            if self.is_owed(&row, to) && to.rights.may_receive(topic) {
                 messages += 1;
                 self.put(topic, &row, to, filling);
             }

@@ -42,7 +42,7 @@ fn suback_follows_when_the_subscription_is_applied() {
     assert!(!subscribing.is_unapplied());
     assert_eq!(context.take_acknowledgements(), b"\x90\x04\0\x05\0\x01");
     assert!(subscribing.wants_retained(&context, false));
-    subscribing.read_retained(&context, &mut Contents::default());
+    subscribing.read_retained(&mut context, &mut Contents::default());
     assert!(!subscribing.wants_retained(&context, false));
 }
 
@@ -169,7 +169,7 @@ fn subscribed(index: u64, new: bool) -> Reply {
 }
 
 /// The topics of the next page, with the QoS of each.
-fn page(subscribing: &mut Subscribing, context: &Context) -> Vec<(String, QoS)> {
+fn page(subscribing: &mut Subscribing, context: &mut Context) -> Vec<(String, QoS)> {
     let mut contents = Contents::default();
     subscribing.read_retained(context, &mut contents);
     let mut bytes = contents.packets.bytes.as_slice();
@@ -198,7 +198,7 @@ fn retained_messages_come_page_by_page() {
     subscribing.handle_reply(&mut context, 0, &subscribed(9, true));
     let mut found = Vec::new();
     while subscribing.wants_retained(&context, false) {
-        let page = page(&mut subscribing, &context);
+        let page = page(&mut subscribing, &mut context);
         assert!(page.len() <= 64);
         found.extend(page);
     }
@@ -218,7 +218,7 @@ fn a_page_ends_where_it_has_looked_at_enough_whatever_matches() {
     subscribing.handle_reply(&mut context, 0, &subscribed(9, true));
     let mut pages = 0;
     while subscribing.wants_retained(&context, false) {
-        assert!(page(&mut subscribing, &context).is_empty());
+        assert!(page(&mut subscribing, &mut context).is_empty());
         pages += 1;
     }
     assert!(pages >= 10_000 / 256, "{pages}");
@@ -228,7 +228,7 @@ fn a_page_ends_where_it_has_looked_at_enough_whatever_matches() {
     subscribing.handle_reply(&mut context, 0, &subscribed(9, true));
     for _ in 0..8 {
         assert!(subscribing.wants_retained(&context, false));
-        page(&mut subscribing, &context);
+        page(&mut subscribing, &mut context);
     }
 }
 
@@ -240,13 +240,13 @@ fn a_new_subscribe_takes_the_place_of_the_replay_under_way() {
     for _ in 0..50 {
         handle(&mut subscribing, &mut context, &subscribe("#", 2));
         subscribing.handle_reply(&mut context, 0, &subscribed(9, true));
-        assert_eq!(page(&mut subscribing, &context).len(), 64);
+        assert_eq!(page(&mut subscribing, &mut context).len(), 64);
     }
     handle(&mut subscribing, &mut context, &subscribe("#", 0));
     subscribing.handle_reply(&mut context, 0, &subscribed(10, false));
     let mut found = Vec::new();
     while subscribing.wants_retained(&context, false) {
-        found.extend(page(&mut subscribing, &context));
+        found.extend(page(&mut subscribing, &mut context));
     }
     let expected: Vec<_> = topics
         .into_iter()
@@ -261,11 +261,11 @@ fn a_subscribe_that_asks_for_none_gives_the_replay_its_options() {
     let mut subscribing = Subscribing::default();
     handle(&mut subscribing, &mut context, &subscribe("#", 2));
     subscribing.handle_reply(&mut context, 0, &subscribed(9, true));
-    assert_eq!(page(&mut subscribing, &context).len(), 64);
+    assert_eq!(page(&mut subscribing, &mut context).len(), 64);
     // Retain Handling 1, QoS 0.
     handle(&mut subscribing, &mut context, &subscribe("#", 0x10));
     subscribing.handle_reply(&mut context, 0, &subscribed(10, false));
-    let rest = page(&mut subscribing, &context);
+    let rest = page(&mut subscribing, &mut context);
     assert_eq!(rest.len(), 36, "nothing is lost");
     assert!(rest.iter().all(|(_, qos)| *qos == QoS::AtMostOnce));
 }
@@ -276,7 +276,7 @@ fn nothing_retained_comes_after_unsuback() {
     let mut subscribing = Subscribing::default();
     handle(&mut subscribing, &mut context, &subscribe("#", 2));
     subscribing.handle_reply(&mut context, 0, &subscribed(9, true));
-    assert_eq!(page(&mut subscribing, &context).len(), 64);
+    assert_eq!(page(&mut subscribing, &mut context).len(), 64);
     handle(&mut subscribing, &mut context, &unsubscribe("#"));
     subscribing.handle_reply(&mut context, 0, &Reply::Unsubscribed(vec![true]));
     assert!(!subscribing.wants_retained(&context, false));
@@ -309,7 +309,7 @@ fn a_client_that_is_behind_gets_the_next_page_when_it_has_got_as_much() {
     handle(&mut subscribing, &mut context, &subscribe("#", 2));
     subscribing.handle_reply(&mut context, 0, &subscribed(9, true));
     assert!(subscribing.wants_retained(&context, true));
-    assert_eq!(page(&mut subscribing, &context).len(), 64);
+    assert_eq!(page(&mut subscribing, &mut context).len(), 64);
     assert!(!subscribing.wants_retained(&context, true));
     let unsent = context.mailbox.unsent();
     context.mailbox.progress(unsent / 2, &mut context.wake);
@@ -317,7 +317,7 @@ fn a_client_that_is_behind_gets_the_next_page_when_it_has_got_as_much() {
     context.mailbox.progress(0, &mut context.wake);
     assert!(subscribing.wants_retained(&context, true));
     // Nor does it get more by subscribing again and again.
-    page(&mut subscribing, &context);
+    page(&mut subscribing, &mut context);
     for index in 10..20 {
         handle(&mut subscribing, &mut context, &unsubscribe("#"));
         subscribing.handle_reply(&mut context, 0, &Reply::Unsubscribed(vec![true]));

@@ -8,6 +8,7 @@
 //! | `0x02` | [`Node`] | node id | `state.Node` | `node` |
 //! | `0x03` | [`EndedIncarnation`] | node id, incarnation | `state.EndedIncarnation` | `session` |
 //! | `0x04` | [`HashRound`] | | `state.HashRound` | `state_hash` |
+//! | `0x05` | [`DirectoryEntry`] | kind, name | `state.DirectoryEntry` | `directory` |
 //! | `0x10` | [`Session`] | client id | `state.Session` | `session` |
 //! | `0x11` | [`Subscription`] | session id, filter | `state.Subscription` | `messaging` |
 //! | `0x12` | [`Will`] | client id | `state.Will` | `will` |
@@ -31,6 +32,7 @@
 //! Invariant: ordinals are for ever; one is never given to another table.
 //! Invariant: only its owner writes a table. Reads for the outside are in [`super::read`].
 
+pub mod directory_entry;
 pub mod ended_incarnation;
 mod ended_session;
 mod entry;
@@ -56,6 +58,7 @@ mod waiting;
 pub mod watch;
 mod will;
 
+pub use directory_entry::DirectoryEntry;
 pub use ended_incarnation::EndedIncarnation;
 pub use ended_session::EndedSession;
 pub use entry::Entry;
@@ -95,6 +98,7 @@ mod tests {
             Node::ORDINAL,
             EndedIncarnation::ORDINAL,
             HashRound::ORDINAL,
+            DirectoryEntry::ORDINAL,
             Session::ORDINAL,
             Subscription::ORDINAL,
             Will::ORDINAL,

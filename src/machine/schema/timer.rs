@@ -42,6 +42,8 @@ pub enum Kind {
     QueueFull = 14,
     /// A message is still to go into queues; the subject is its key in [`super::FanOut`].
     FanOut = 15,
+    /// An entry of the directory expires; the subject is its key in [`super::DirectoryEntry`].
+    DirectoryExpiry = 16,
 }
 
 impl Kind {
@@ -75,6 +77,7 @@ impl Kind {
             Kind::GiveBack,
             Kind::QueueFull,
             Kind::FanOut,
+            Kind::DirectoryExpiry,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == number)
@@ -123,6 +126,7 @@ mod tests {
             Kind::SessionExpiry,
             Kind::RetainedReplay,
             Kind::FanOut,
+            Kind::DirectoryExpiry,
         ] {
             let key = Timer::encode((Millis(5), kind, b"x"));
             assert_eq!(Timer::decode(&key), Some((Millis(5), kind, &b"x"[..])));

@@ -209,6 +209,25 @@ pub(super) fn queueing_of(row: &state::Session) -> Queueing {
     }
 }
 
+/// The session belongs to another principal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NotItsOwn;
+
+/// Whether a principal may have a session that is there. One that belongs to nobody is for everybody.
+pub(super) fn check_principal(row: &state::Session, principal: &str) -> Result<(), NotItsOwn> {
+    match row.principal.is_empty() || row.principal == principal {
+        true => Ok(()),
+        false => Err(NotItsOwn),
+    }
+}
+
+/// The session belongs to the first principal with a name that opens it, until it ends.
+pub(super) fn claim(row: &mut state::Session, principal: String) {
+    if row.principal.is_empty() {
+        row.principal = principal;
+    }
+}
+
 /// What a CONNECT asks of its session.
 pub(super) fn set_options(row: &mut state::Session, command: &command::OpenSession) {
     row.expiry_interval_s = command.expiry_interval_s;

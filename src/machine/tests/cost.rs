@@ -2,7 +2,8 @@
 //! later batches. Each command and timer at its worst.
 
 use super::queues::{assert_empty, durable, message, publish, rows, rows_of, subscribe};
-use super::{INCARNATION, NODE, Replica, close, open, proposal, set, with_will};
+use super::{INCARNATION, NODE, Replica, close, directory, open, proposal, set, with_will};
+use crate::base::directory::Kind as DirectoryKind;
 use crate::base::ids::{CLUSTER, Incarnation, NodeId};
 use crate::base::limits;
 use crate::base::proto::command::{self, command::Kind};
@@ -434,4 +435,29 @@ fn nodes_that_own_nothing_are_left_alone() {
     replica.apply(vec![proposal(NodeId(2), Incarnation(9), 1, Vec::new())]);
     assert_eq!(rows::<schema::EndedIncarnation>(&replica), 0);
     assert_eq!(replica.settle_cheaply().1, 0);
+}
+
+#[test]
+fn the_largest_changes_of_the_directory_and_their_expiry() {
+    let mut replica = Replica::new();
+    let expires_at_ms = replica.now + 50_000;
+    let most = limits::DIRECTORY_CHANGES;
+    let changes = |batch: usize| {
+        let change = move |number: usize| command::DirectoryChange {
+            expires_at_ms,
+            ..directory::put(DirectoryKind::Ban, &format!("{batch}/{number}"), "v")
+        };
+        (0..most).map(change).collect::<Vec<_>>()
+    };
+    for batch in 0..MANY / most {
+        for _ in 0..2 {
+            replica.run(vec![directory::write(changes(batch))]);
+            replica.check_cost();
+        }
+    }
+    assert_eq!(rows::<schema::DirectoryEntry>(&replica), MANY / most * most);
+    replica.now = expires_at_ms;
+    let (_, batches) = replica.settle_cheaply();
+    assert!(batches > 1, "the rest follows");
+    assert_eq!(rows::<schema::DirectoryEntry>(&replica), 0);
 }

@@ -108,6 +108,7 @@ impl History {
             receive_maximum: self.random.of(&[0, 1, 3, 10]),
             bounds: Some(bounds),
             max_sessions: 0,
+            principal: None,
         };
         (node, Kind::OpenSession(open))
     }

@@ -69,6 +69,11 @@ fn put_reply(out: &mut Vec<u8>, reply: &Reply) {
             out.push(7);
             reply.encode(out);
         }
+        Reply::NotAuthorized => out.push(10),
+        Reply::Directory(reply) => {
+            out.push(11);
+            put_bytes(out, format!("{reply:?}").as_bytes());
+        }
         Reply::Undecodable => out.push(8),
         Reply::HashesState(index) => {
             out.push(9);
@@ -92,6 +97,15 @@ pub(super) fn put_output(out: &mut Vec<u8>, output: &Output) {
         Output::HashRoundChanged(round) => {
             out.push(16);
             put_numbers(out, &[round.index, round.nodes.len() as u64]);
+        }
+        Output::DirectoryChanged(changed) => {
+            out.push(17);
+            put_numbers(out, &[changed.kind as u64, changed.entry.is_some().into()]);
+            put_bytes(out, changed.name.as_bytes());
+            if let Some(entry) = &changed.entry {
+                put_numbers(out, &[entry.version, entry.expires_at_ms]);
+                put_bytes(out, &entry.value);
+            }
         }
         Output::ProposalApplied {
             incarnation,

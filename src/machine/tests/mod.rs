@@ -4,6 +4,8 @@ mod agreement;
 mod cost;
 mod cost_queues;
 mod damaged;
+mod directory;
+mod directory_golden;
 mod fan_out;
 mod fan_out_order;
 mod golden;

@@ -148,3 +148,79 @@ fn a_delayed_will_goes_out_when_its_session_ends_first() {
     };
     assert_eq!(wills(&replica.run(vec![Kind::OpenSession(clean)])), 1);
 }
+
+fn opened_by(principal: &str, open: command::OpenSession) -> Kind {
+    let principal = command::Principal {
+        name: principal.to_owned(),
+        proofs: Vec::new(),
+    };
+    Kind::OpenSession(command::OpenSession {
+        principal: Some(principal),
+        ..open
+    })
+}
+
+#[test]
+fn a_session_belongs_to_its_principal() {
+    let mut replica = Replica::new();
+    let is_opened = |reply: &Reply| matches!(reply, Reply::Opened { .. });
+    let is_refused = |reply: &Reply| matches!(reply, Reply::NotAuthorized);
+    assert!(is_opened(&replica.reply(opened_by("ann", open("a", 1)))));
+    for (connection, clean_start) in [(2, false), (3, true)] {
+        for stranger in ["bob", ""] {
+            let open = command::OpenSession {
+                clean_start,
+                ..open("a", connection)
+            };
+            let outputs = replica.run(vec![opened_by(stranger, open.clone())]);
+            let ends = |output: &Output| matches!(output, Output::End { .. });
+            assert!(!outputs.iter().any(ends), "it is no take-over: {outputs:?}");
+            assert!(is_refused(&replica.reply(opened_by(stranger, open))));
+        }
+    }
+    assert!(
+        is_opened(&replica.reply(opened_by("ann", open("a", 4)))),
+        "its own"
+    );
+    replica.run(vec![close("a", 4)]);
+    replica.restart();
+    assert!(
+        is_refused(&replica.reply(opened_by("bob", open("a", 5)))),
+        "while it is away"
+    );
+    let delete = command::DeleteSession {
+        client_id: "a".to_owned(),
+    };
+    assert!(matches!(
+        replica.reply(Kind::DeleteSession(delete)),
+        Reply::Done
+    ));
+    assert!(
+        is_opened(&replica.reply(opened_by("bob", open("a", 6)))),
+        "an operator lets go"
+    );
+}
+
+#[test]
+fn a_session_of_nobody_is_for_the_first_who_proves_a_name() {
+    let mut replica = Replica::new();
+    assert!(!replica.present(open("a", 1)));
+    assert!(replica.present(open("a", 2)), "taken over as ever");
+    assert!(matches!(
+        replica.reply(opened_by("ann", open("a", 3))),
+        Reply::Opened { present: true, .. }
+    ));
+    assert!(matches!(
+        replica.reply(opened_by("bob", open("a", 4))),
+        Reply::NotAuthorized
+    ));
+    replica.run(vec![close("a", 3)]);
+    replica.pass(100_000);
+    assert!(
+        matches!(
+            replica.reply(opened_by("bob", open("a", 5))),
+            Reply::Opened { .. }
+        ),
+        "expired"
+    );
+}

@@ -1,0 +1,384 @@
+//! Listeners of every transport, with clients that others wrote: TLS with and without client certificates, WebSocket
+//! over it, Unix sockets, and the PROXY protocol; certificates that are renewed, and broken, under way.
+
+use cluster_tests::check::kv::assert_none;
+use cluster_tests::cluster::{Cluster, Plan, binary};
+use cluster_tests::rules;
+use cluster_tests::script::{self, Guarded};
+use cluster_tests::wait;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// How long what must come may take.
+const WITHIN: Duration = Duration::from_secs(20);
+
+/// Where the listeners of the cluster under test are, and the files of its CA.
+struct Place {
+    directory: TempDir,
+    /// TLS; TLS with client certificates; WebSocket over TLS; TCP with PROXY headers.
+    ports: [u16; 4],
+}
+
+static PLACE: OnceLock<Place> = OnceLock::new();
+
+fn place() -> &'static Place {
+    PLACE.get().expect("the test makes it first")
+}
+
+impl Place {
+    fn new() -> Place {
+        let directory = TempDir::new().expect("a temporary directory can be made");
+        let free = || TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let held = [free(), free(), free(), free()];
+        let ports = held.each_ref().map(|listener| {
+            let address = listener.local_addr();
+            address.expect("it is bound").port()
+        });
+        let place = Place { directory, ports };
+        place.make(&["ca"]);
+        place.make(&["node", "--id", "1", "--host", "localhost,127.0.0.1"]);
+        place.make(&["client", "device-1"]);
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Has the program itself make certificates.
+    #[track_caller]
+    fn make(&self, arguments: &[&str]) {
+        let mut command = Command::new(binary());
+        command.arg("certificates").args(arguments);
+        command.arg("--directory").arg(self.directory.path());
+        let output = command.output().expect("the binary can be run");
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    /// The listeners, as a node's configuration has them.
+    fn toml(&self) -> String {
+        let pair = format!(
+            "certificates = [{{ certificate = {:?}, key = {:?} }}]",
+            self.path("node-1.pem"),
+            self.path("node-1.key")
+        );
+        let [tls, mutual, wss, proxy] = self.ports;
+        format!(
+            "[[listeners]]\nname = \"tls\"\naddress = \"127.0.0.1:{tls}\"\ntransport = \"tls\"\n{pair}\n\
+             [[listeners]]\nname = \"mutual\"\naddress = \"127.0.0.1:{mutual}\"\ntransport = \"tls\"\n{pair}\n\
+             client_certificates = \"required\"\nclient_ca_file = {:?}\n\
+             [[listeners]]\nname = \"wss\"\naddress = \"127.0.0.1:{wss}\"\ntransport = \"wss\"\n{pair}\n\
+             [[listeners]]\nname = \"proxy\"\naddress = \"127.0.0.1:{proxy}\"\nproxy_protocol = true\n\
+             [[listeners]]\nname = \"unix\"\naddress = \"unix:{}\"\nunix_mode = \"0600\"\n",
+            self.path("ca.pem"),
+            self.path("socket").display()
+        )
+    }
+}
+
+#[test]
+fn listeners() {
+    let place = PLACE.get_or_init(Place::new);
+    let cluster = Cluster::start_with(Plan {
+        size: 1,
+        extra: place.toml(),
+        ..Plan::default()
+    });
+    rules::show(
+        &cluster,
+        rules![
+            mosquitto_speaks_over_tls,
+            paho_speaks_over_tls_and_websockets,
+            mqtt_js_speaks_over_tls_and_websockets,
+            openssl_agrees_on_versions_protocols_and_resumption,
+            a_client_certificate_is_asked_for,
+            the_command_line_speaks_every_transport,
+            a_proxy_header_comes_first,
+            a_unix_socket_has_its_permissions,
+            a_certificate_is_renewed_under_way_and_a_broken_one_is_not_used,
+        ],
+    );
+}
+
+fn mosquitto(program: &str, port: u16, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command
+        .args(["-h", "localhost", "-p", &port.to_string(), "-V", "5"])
+        .arg("--cafile")
+        .arg(place().path("ca.pem"))
+        .args(arguments)
+        .stdin(Stdio::null());
+    command
+}
+
+#[track_caller]
+fn output(command: &mut Command) -> Output {
+    let output = command.output();
+    output.unwrap_or_else(|error| panic!("{command:?} cannot be run: {error}"))
+}
+
+#[track_caller]
+fn succeeds(command: &mut Command) -> String {
+    let found = output(command);
+    assert!(found.status.success(), "{command:?}: {found:?}");
+    String::from_utf8_lossy(&found.stdout).into_owned()
+}
+
+/// mosquitto_sub, subscribed.
+fn subscriber(port: u16, topic: &str) -> (Guarded, std::sync::mpsc::Receiver<String>) {
+    let mut command = mosquitto("mosquitto_sub", port, &["-t", topic, "-q", "1", "-d"]);
+    command.stdout(Stdio::piped());
+    let mut process = Guarded(command.spawn().expect("mosquitto_sub can be started"));
+    let lines = script::lines_of(process.0.stdout.take().expect("it is piped"));
+    await_line(&lines, "Subscribed ");
+    (process, lines)
+}
+
+#[track_caller]
+fn await_line(lines: &std::sync::mpsc::Receiver<String>, wanted: &str) {
+    loop {
+        let line = lines.recv_timeout(WITHIN);
+        match line {
+            Ok(line) if line.contains(wanted) => return,
+            Ok(_) => {}
+            Err(why) => panic!("no {wanted:?}: {why}"),
+        }
+    }
+}
+
+fn mosquitto_speaks_over_tls(_: &Cluster) {
+    let port = place().ports[0];
+    let (_process, lines) = subscriber(port, "tls/#");
+    for (qos, text) in [("0", "zero"), ("1", "one"), ("2", "two")] {
+        let sent = ["-t", "tls/a", "-q", qos, "-m", text];
+        succeeds(&mut mosquitto("mosquitto_pub", port, &sent));
+        await_line(&lines, text);
+    }
+    let mut stranger = Command::new("mosquitto_pub");
+    let plain = [
+        "-h",
+        "localhost",
+        "-p",
+        &port.to_string(),
+        "-t",
+        "a",
+        "-m",
+        "b",
+    ];
+    assert!(
+        !output(stranger.args(plain)).status.success(),
+        "without TLS"
+    );
+}
+
+fn paho_speaks_over_tls_and_websockets(_: &Cluster) {
+    let place = place();
+    let ca = place.path("ca.pem").display().to_string();
+    let mut broken = Vec::new();
+    for (port, transport) in [(place.ports[0], "tcp"), (place.ports[2], "websockets")] {
+        let arguments = ["localhost", &port.to_string(), transport, "/mqtt", &ca];
+        let arguments = arguments.map(str::to_owned);
+        let report = script::run(script::python("transports.py"), &arguments, |what, _| {
+            panic!("nothing is to be done, {what} was asked")
+        });
+        let said = report.iter().filter(|said| said["holds"] != true);
+        broken.extend(said.map(|said| format!("{transport}: {said}")));
+        assert_eq!(report.len(), 1, "{report:?}");
+    }
+    assert_none(&broken);
+}
+
+fn mqtt_js_speaks_over_tls_and_websockets(_: &Cluster) {
+    let place = place();
+    let ca = place.path("ca.pem").display().to_string();
+    let [tls, _, wss, _] = place.ports;
+    let mut broken = Vec::new();
+    for url in [
+        format!("mqtts://localhost:{tls}"),
+        format!("wss://localhost:{wss}/mqtt"),
+    ] {
+        let arguments = [url.clone(), ca.clone()];
+        let report = script::run(script::node_js("transports.js"), &arguments, |what, _| {
+            panic!("nothing is to be done, {what} was asked")
+        });
+        let said = report.iter().filter(|said| said["holds"] != true);
+        broken.extend(said.map(|said| format!("{url}: {said}")));
+        assert_eq!(report.len(), 1, "{report:?}");
+    }
+    assert_none(&broken);
+}
+
+/// What openssl tells of a connection.
+fn s_client(port: u16, arguments: &[&str]) -> String {
+    let mut command = Command::new("openssl");
+    command
+        .args(["s_client", "-connect", &format!("localhost:{port}")])
+        .arg("-CAfile")
+        .arg(place().path("ca.pem"))
+        .args(["-verify_return_error", "-servername", "localhost"])
+        .args(arguments)
+        .stdin(Stdio::null());
+    let found = output(&mut command);
+    let text = [found.stdout, found.stderr].concat();
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+fn openssl_agrees_on_versions_protocols_and_resumption(_: &Cluster) {
+    let port = place().ports[0];
+    for version in ["2", "3"] {
+        let said = s_client(port, &[&format!("-tls1_{version}"), "-alpn", "mqtt"]);
+        assert!(said.contains(&format!("TLSv1.{version}")), "{said}");
+        assert!(said.contains("ALPN protocol: mqtt"), "{said}");
+        assert!(said.contains("Verify return code: 0"), "{said}");
+    }
+    let old = s_client(port, &["-tls1_1", "-cipher", "ALL:@SECLEVEL=0"]);
+    assert!(
+        !old.contains("ALPN protocol: mqtt") && old.contains("alert"),
+        "{old}"
+    );
+    let other = s_client(port, &["-alpn", "h2"]);
+    assert!(other.contains("no application protocol"), "{other}");
+    let resumed = s_client(port, &["-tls1_2", "-reconnect"]);
+    assert!(resumed.contains("Reused, TLSv1.2"), "{resumed}");
+}
+
+fn a_client_certificate_is_asked_for(_: &Cluster) {
+    let place = place();
+    let port = place.ports[1];
+    let sent = ["-t", "mutual/a", "-q", "1", "-m", "x"];
+    let refused = output(&mut mosquitto("mosquitto_pub", port, &sent));
+    assert!(!refused.status.success(), "{refused:?}");
+    let mut command = mosquitto("mosquitto_pub", port, &sent);
+    command.arg("--cert").arg(place.path("client-device-1.pem"));
+    command.arg("--key").arg(place.path("client-device-1.key"));
+    succeeds(&mut command);
+}
+
+fn the_command_line_speaks_every_transport(_: &Cluster) {
+    let place = place();
+    let ca = place.path("ca.pem");
+    let run = |url: &str, arguments: &[&str]| {
+        let mut command = Command::new(binary());
+        command.args(arguments).args(["--server", url, "--ca-file"]);
+        command.arg(&ca).stdin(Stdio::null());
+        command
+    };
+    let [tls, mutual, wss, _] = place.ports;
+    let urls = [
+        format!("mqtts://localhost:{tls}"),
+        format!("wss://localhost:{wss}"),
+    ];
+    for url in &urls {
+        succeeds(&mut run(url, &["kv", "set", "transport", url]));
+        let value = succeeds(&mut run(url, &["kv", "get", "transport"]));
+        assert_eq!(value.trim_end(), url);
+    }
+    let url = format!("mqtts://localhost:{mutual}");
+    let mut command = run(&url, &["kv", "get", "transport", "--timeout", "5"]);
+    assert!(
+        !output(&mut command).status.success(),
+        "without a certificate"
+    );
+    let mut command = run(&url, &["kv", "get", "transport"]);
+    command
+        .arg("--certificate")
+        .arg(place.path("client-device-1.pem"));
+    command.arg("--key").arg(place.path("client-device-1.key"));
+    succeeds(&mut command);
+}
+
+/// A CONNECT of MQTT 3.1.1 and the CONNACK that accepts it.
+const CONNECT: &[u8] = b"\x10\x0d\0\x04MQTT\x04\x02\0\0\0\x01p";
+const CONNACK: &[u8] = b"\x20\x02\0\0";
+
+#[track_caller]
+fn is_accepted(mut stream: impl Read + Write, before: &[u8]) {
+    let sent = stream.write_all(&[before, CONNECT].concat());
+    sent.expect("it is open");
+    let mut answer = [0; 4];
+    stream.read_exact(&mut answer).expect("a CONNACK");
+    assert_eq!(answer, CONNACK);
+}
+
+fn a_proxy_header_comes_first(_: &Cluster) {
+    let address = SocketAddr::from(([127, 0, 0, 1], place().ports[3]));
+    let connect = || {
+        let stream = TcpStream::connect(address).expect("it listens");
+        stream.set_read_timeout(Some(WITHIN)).expect("it is open");
+        stream
+    };
+    is_accepted(connect(), b"PROXY TCP4 192.0.2.1 192.0.2.2 5000 1883\r\n");
+    let mut binary = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c".to_vec();
+    binary.extend_from_slice(&[192, 0, 2, 1, 192, 0, 2, 2, 1, 2, 3, 4]);
+    is_accepted(connect(), &binary);
+    let mut stranger = connect();
+    stranger.write_all(CONNECT).expect("it is open");
+    let answer = stranger.read(&mut [0; 4]);
+    assert!(!matches!(answer, Ok(1..)), "without a header: {answer:?}");
+}
+
+fn a_unix_socket_has_its_permissions(_: &Cluster) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let path = place().path("socket");
+    let mode = fs::metadata(&path).expect("it is there").permissions();
+    assert_eq!(mode.mode() & 0o777, 0o600);
+    is_accepted(UnixStream::connect(&path).expect("it listens"), b"");
+}
+
+/// The serial number of the certificate that a new connection gets.
+fn serial(port: u16) -> String {
+    let said = s_client(port, &[]);
+    let from = said.find("-----BEGIN CERTIFICATE-----");
+    let certificate = from.map(|from| said[from..].to_owned()).unwrap_or_default();
+    let mut command = Command::new("openssl");
+    command
+        .args(["x509", "-noout", "-serial"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut process = command.spawn().expect("openssl can be run");
+    let mut stdin = process.stdin.take().expect("it is piped");
+    stdin.write_all(certificate.as_bytes()).expect("it reads");
+    drop(stdin);
+    let output = process.wait_with_output().expect("it was started");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Puts a file where another was, at once.
+fn replace(path: &Path, bytes: &[u8]) {
+    let beside = path.with_extension("new");
+    fs::write(&beside, bytes).expect("a file can be written");
+    fs::rename(&beside, path).expect("a file can be renamed");
+}
+
+fn a_certificate_is_renewed_under_way_and_a_broken_one_is_not_used(cluster: &Cluster) {
+    let place = place();
+    let port = place.ports[0];
+    let (_process, lines) = subscriber(port, "renewed");
+    let before = serial(port);
+    assert!(before.starts_with("serial="), "{before}");
+    let (pem, key) = (place.path("node-1.pem"), place.path("node-1.key"));
+    replace(&pem, b"no certificate");
+    wait::until("the node to look at the broken file", WITHIN, || {
+        let failed = cluster.nodes[0].metric("quorumq_certificates_failed_total");
+        failed.filter(|times| *times > 0.0)
+    });
+    assert_eq!(serial(port), before, "the old one stays in use");
+    for path in [&pem, &key] {
+        fs::remove_file(path).expect("it is there");
+    }
+    place.make(&["node", "--id", "1", "--host", "localhost,127.0.0.1"]);
+    let now = wait::until("the new certificate", WITHIN, || {
+        Some(serial(port)).filter(|now| *now != before)
+    });
+    assert!(now.starts_with("serial="), "{now}");
+    let sent = ["-t", "renewed", "-q", "1", "-m", "still here"];
+    succeeds(&mut mosquitto("mosquitto_pub", port, &sent));
+    await_line(&lines, "still here");
+}

@@ -1,0 +1,260 @@
+//! The compiled rules against the naive reading of them.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::document::{
+    BrokerMethod, BrokerResource, Document, Effect, KeyType, PrincipalsText, RuleText, StoreMethod,
+    StoreResource,
+};
+use super::{Facts, KeyAccess, Publication, Rights, Rules, naive};
+use crate::codec::QoS;
+use crate::topic::{Filter, check_filter, matches};
+
+fn some<T: Clone + std::fmt::Debug + 'static>(of: Vec<T>) -> impl Strategy<Value = Option<Vec<T>>> {
+    let list = prop::collection::vec(prop::sample::select(of), 1..3);
+    prop_oneof![3 => Just(None), 1 => list.prop_map(Some)]
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+const VALUES: [&str; 6] = ["a", "b", "a/b", "+", "$s", "*"];
+
+fn facts() -> impl Strategy<Value = Facts> {
+    let value = || prop::sample::select(VALUES.to_vec());
+    let name = prop_oneof![1 => Just(""), 4 => value()];
+    let group = prop::collection::vec(prop::sample::select(vec!["g", "h"]), 0..2);
+    (name, value(), group, prop::option::of(value())).prop_map(|(name, client_id, groups, x)| {
+        Facts {
+            name: name.into(),
+            method: if name.is_empty() { "anonymous" } else { "jwt" },
+            groups: groups.into_iter().map(Into::into).collect(),
+            attributes: x.into_iter().map(|x| ("x".into(), x.into())).collect(),
+            client_id: client_id.into(),
+            address: None,
+            listener: "l".into(),
+        }
+    })
+}
+
+fn principals() -> impl Strategy<Value = PrincipalsText> {
+    let set = [("x".to_owned(), "a".to_owned())].into();
+    (
+        some(words(&["a", "b", "+"])),
+        some(words(&["g"])),
+        some(words(&["a", "?", "*b"])),
+        some(vec![set]),
+        some(words(&["anonymous", "jwt"])),
+    )
+        .prop_map(
+            |(names, groups, client_ids, attributes, methods)| PrincipalsText {
+                names,
+                groups,
+                client_ids,
+                attributes,
+                methods,
+                ..PrincipalsText::default()
+            },
+        )
+}
+
+const PLACEHOLDERS: [&str; 3] = [
+    "{principal.name}",
+    "{principal.client_id}",
+    "{principal.attributes.x}",
+];
+
+fn level() -> impl Strategy<Value = String> {
+    prop_oneof![
+        6 => prop::sample::select(words(&["a", "b", "+", "", "$s"])),
+        2 => prop::sample::select(words(&PLACEHOLDERS)),
+        1 => prop::sample::select(words(&PLACEHOLDERS)).prop_map(|word| format!("a{word}")),
+    ]
+}
+
+fn pattern() -> impl Strategy<Value = String> {
+    (prop::collection::vec(level(), 0..4), any::<bool>()).prop_filter_map(
+        "a filter",
+        |(mut levels, below)| {
+            if below || levels.is_empty() {
+                levels.push("#".to_owned());
+            }
+            let pattern = levels.join("/");
+            check_filter(&pattern).is_ok().then_some(pattern)
+        },
+    )
+}
+
+fn broker_resource(effect: Effect) -> impl Strategy<Value = BrokerResource> {
+    let method = prop::sample::select(vec![
+        BrokerMethod::Connect,
+        BrokerMethod::Publish,
+        BrokerMethod::Subscribe,
+        BrokerMethod::Will,
+    ]);
+    let topics = prop::option::of(prop::collection::vec(pattern(), 1..4));
+    let ids = some(words(&[
+        "a",
+        "{principal.name}",
+        "*",
+        "b{principal.attributes.x}",
+    ]));
+    (
+        method,
+        topics,
+        ids,
+        prop::option::of(0u8..3),
+        prop::option::of(any::<bool>()),
+        some(words(&["s", "t*"])),
+    )
+        .prop_map(
+            move |(method, topics, client_ids, max_qos, retain, share_names)| {
+                let connects = method == BrokerMethod::Connect;
+                let subscribes = method == BrokerMethod::Subscribe;
+                let is_bounded = effect == Effect::Allow && !connects;
+                BrokerResource {
+                    method,
+                    topics: topics.filter(|_| !connects),
+                    client_ids: client_ids.filter(|_| connects),
+                    max_qos: max_qos.filter(|_| is_bounded),
+                    retain: retain.filter(|_| is_bounded && !subscribes),
+                    share_names: share_names.filter(|_| subscribes),
+                }
+            },
+        )
+}
+
+fn store_resource() -> impl Strategy<Value = StoreResource> {
+    let method = vec![
+        StoreMethod::Read,
+        StoreMethod::Write,
+        StoreMethod::ReadWrite,
+    ];
+    let key_type = vec![KeyType::Pattern, KeyType::String, KeyType::Prefix];
+    let key = words(&[
+        "a",
+        "b*",
+        "*",
+        "a/{principal.name}",
+        "{principal.client_id}*",
+        "[ab]/?",
+    ]);
+    (
+        prop::sample::select(method),
+        prop::sample::select(key_type),
+        prop::collection::vec(prop::sample::select(key), 1..3),
+    )
+        .prop_map(|(method, key_type, keys)| StoreResource {
+            method,
+            key_type,
+            keys,
+        })
+}
+
+fn effect() -> impl Strategy<Value = Effect> {
+    prop::sample::select(vec![Effect::Allow, Effect::Deny])
+}
+
+fn rule() -> impl Strategy<Value = RuleText> {
+    effect().prop_flat_map(|effect| {
+        let broker = prop::collection::vec(broker_resource(effect), 1..4);
+        let store = prop::collection::vec(store_resource(), 0..2);
+        (principals(), broker, store).prop_map(
+            move |(principals, broker_resources, state_store_resources)| RuleText {
+                description: None,
+                effect,
+                principals,
+                broker_resources,
+                state_store_resources,
+            },
+        )
+    })
+}
+
+fn document() -> impl Strategy<Value = Document> {
+    (effect(), prop::collection::vec(rule(), 0..7)).prop_map(|(default, rules)| Document {
+        default,
+        rules,
+        limits: Vec::new(),
+    })
+}
+
+fn name() -> impl Strategy<Value = String> {
+    let level = prop::sample::select(vec!["a", "b", "aa", "ab", "", "$s", "*"]);
+    let name = prop::collection::vec(level, 1..5).prop_map(|levels| levels.join("/"));
+    name.prop_filter("a name", |name| !name.is_empty())
+}
+
+fn judged(document: &Document, facts: &Facts) -> Rights {
+    let text = serde_json::to_vec(document).expect("documents are JSON");
+    let rules = Rules::parse(&text, 1).expect("the document is valid");
+    Rights::new(&Arc::new(rules), facts)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn the_compiled_rules_say_what_the_text_says(
+        document in document(),
+        facts in facts(),
+        topics in prop::collection::vec(name(), 1..12),
+    ) {
+        let rights = judged(&document, &facts);
+        prop_assert_eq!(rights.may_connect(), naive::may_connect(&document, &facts));
+        for topic in &topics {
+            for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
+                for retain in [false, true] {
+                    let publication = Publication { qos, retain };
+                    let naive = |is_will| {
+                        naive::may_publish(&document, &facts, topic, publication, is_will)
+                    };
+                    prop_assert_eq!(rights.publish(topic).allow(publication), naive(false));
+                    prop_assert_eq!(rights.will(topic).allow(publication), naive(true));
+                }
+            }
+            prop_assert_eq!(
+                rights.may_receive(topic),
+                naive::may_receive(&document, &facts, topic),
+                "{}", topic
+            );
+            for access in [KeyAccess::Read, KeyAccess::Write] {
+                prop_assert_eq!(
+                    rights.may_access(access, topic.as_bytes()),
+                    naive::may_access(&document, &facts, access, topic)
+                );
+            }
+        }
+    }
+
+    /// What is granted is not too little, and what a group may give is not too much.
+    #[test]
+    fn filters_are_judged_by_what_they_match(
+        document in document(),
+        facts in facts(),
+        filter in pattern(),
+        share in prop::option::of(prop::sample::select(vec!["s", "ta", "u"])),
+        topics in prop::collection::vec(name(), 1..12),
+    ) {
+        prop_assume!(!filter.contains('{'));
+        let rights = judged(&document, &facts);
+        let asked = Filter { share, inner: &filter, has_wildcard: true };
+        let granted = rights.subscribe(&asked).is_some();
+        for topic in topics.iter().filter(|topic| matches(&filter, topic)) {
+            let may_receive = naive::may_receive(&document, &facts, topic);
+            match share {
+                None if may_receive => {
+                    // What only a group may get does not let others subscribe.
+                    let by_group = document.rules.iter().flat_map(|rule| &rule.broker_resources);
+                    let has_groups = by_group.into_iter().any(|one| one.share_names.is_some());
+                    prop_assert!(granted || has_groups, "{} {}", filter, topic);
+                }
+                Some(_) if granted => prop_assert!(may_receive, "{} {}", filter, topic),
+                _ => {}
+            }
+        }
+    }
+}

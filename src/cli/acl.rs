@@ -1,0 +1,293 @@
+//! `quorumq acl`: the rules for what principals may do.
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use hyper::Method;
+use serde_json::{Value, json};
+
+use super::exit::{Exit, Failure, Outcome};
+use super::http_client::request;
+use super::http_node::HttpNode;
+use super::output::{self, Format};
+use crate::acl::{Document, Facts, KeyAccess, Publication, Rights, Rules, import_mosquitto};
+use crate::codec::QoS;
+use crate::topic::Filter;
+
+/// Longest time to wait for one answer.
+const LIMIT: Duration = Duration::from_secs(35);
+
+/// Look at the rules for what principals may do, check and change them.
+#[derive(Args)]
+pub struct Acl {
+    #[command(flatten)]
+    node: HttpNode,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Print the rules of the cluster; their version goes to standard error.
+    Show,
+    /// Check a file of rules without changing anything.
+    Check {
+        /// JSON, or TOML if its name ends so; "-" for standard input.
+        file: PathBuf,
+    },
+    /// Replace the rules of the cluster; they are in force on every node when this returns.
+    Set {
+        /// JSON, or TOML if its name ends so; "-" for standard input.
+        file: PathBuf,
+        /// Only if the rules have this version; 0: only if there are none.
+        #[arg(long, value_name = "N")]
+        expect_version: Option<u64>,
+    },
+    /// Tell whether a principal may do something; exit code 1 when it may not.
+    Test(Test),
+    /// Print the rules that mean what an ACL file of Mosquitto means.
+    ImportMosquitto {
+        /// The file; "-" for standard input.
+        file: PathBuf,
+    },
+}
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Action {
+    /// Connect with the client identifier TOPIC.
+    Connect,
+    /// Publish to TOPIC.
+    Publish,
+    /// Have a will with TOPIC.
+    Will,
+    /// Subscribe to the filter TOPIC.
+    Subscribe,
+    /// Get a message with TOPIC.
+    Receive,
+    /// Read the key TOPIC of the state store.
+    Read,
+    /// Write the key TOPIC of the state store.
+    Write,
+}
+
+#[derive(Args)]
+struct Test {
+    /// Name of the principal; "" for a client that nobody has asked for a name.
+    principal: String,
+    /// What it does.
+    action: Action,
+    /// Topic, topic filter, client identifier or key.
+    topic: String,
+    /// File of rules instead of those of the cluster.
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Client identifier.
+    #[arg(long, value_name = "ID", default_value = "client")]
+    client_id: String,
+    /// A group of the principal. Repeatable.
+    #[arg(long, value_name = "GROUP")]
+    group: Vec<String>,
+    /// An attribute of the principal. Repeatable.
+    #[arg(long, value_name = "NAME=VALUE")]
+    attribute: Vec<String>,
+    /// Address that it connects from.
+    #[arg(long, value_name = "ADDRESS")]
+    address: Option<IpAddr>,
+    /// Listener that it connects to.
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    listener: String,
+    /// How it has proved its name: anonymous, password, scram, jwt, certificate or http.
+    #[arg(long, value_name = "METHOD")]
+    method: Option<String>,
+    /// QoS of the message.
+    #[arg(long, value_name = "QOS", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
+    qos: u8,
+    /// The message is to be retained.
+    #[arg(long)]
+    retain: bool,
+}
+
+/// Runs the command.
+pub async fn run(acl: Acl, format: Format) -> Outcome {
+    match acl.command {
+        Command::Show => show(&acl.node, format).await,
+        Command::Check { file } => check(&file, format),
+        Command::Set {
+            file,
+            expect_version,
+        } => set(&acl.node, &file, expect_version, format).await,
+        Command::Test(test) => {
+            let document = match &test.file {
+                Some(file) => document(file)?,
+                None => fetch(&acl.node).await?.1,
+            };
+            judge(&test, &document, format)
+        }
+        Command::ImportMosquitto { file } => {
+            let imported = import_mosquitto(&text(&file)?).map_err(Failure::failed)?;
+            print(&imported)
+        }
+    }
+}
+
+fn text(file: &Path) -> Result<String, Failure> {
+    let read = match file.as_os_str() == "-" {
+        true => {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text).map(|_| text)
+        }
+        false => std::fs::read_to_string(file),
+    };
+    read.map_err(|error| Failure::failed(format!("{}: {error}", file.display())))
+}
+
+/// Reads and checks a file of rules.
+fn document(file: &Path) -> Result<Document, Failure> {
+    let wrong = |error: &dyn std::fmt::Display| {
+        let message = format!("{}: {error}", file.display());
+        Failure::new(Exit::BadConfiguration, message)
+    };
+    let text = text(file)?;
+    let document = match file
+        .extension()
+        .is_some_and(|extension| extension == "toml")
+    {
+        true => toml::from_str(&text).map_err(|error| wrong(&error))?,
+        false => Document::read(text.as_bytes()).map_err(|error| wrong(&error))?,
+    };
+    Rules::compile(&document, 0).map_err(|error| wrong(&error))?;
+    Ok(document)
+}
+
+fn print(document: &Document) -> Outcome {
+    let text = serde_json::to_string_pretty(document).map_err(Failure::failed)?;
+    Ok(output::line(text)?)
+}
+
+/// The rules of the cluster and their version.
+async fn fetch(node: &HttpNode) -> Result<(Value, Document), Failure> {
+    let answer = request(node, Method::GET, "/v1/rules", None, LIMIT).await?;
+    let document = serde_json::from_value(answer["rules"].clone()).map_err(Failure::failed)?;
+    Ok((answer["version"].clone(), document))
+}
+
+async fn show(node: &HttpNode, format: Format) -> Outcome {
+    let (version, document) = fetch(node).await?;
+    if format == Format::Json {
+        return Ok(output::json(
+            &json!({ "version": version, "rules": document }),
+        )?);
+    }
+    eprintln!("version {version}");
+    print(&document)
+}
+
+fn check(file: &Path, format: Format) -> Outcome {
+    let document = document(file)?;
+    let rules = document.rules.len();
+    match format {
+        Format::Json => Ok(output::json(&json!({ "ok": true, "rules": rules }))?),
+        Format::Table => Ok(output::line(format!(
+            "{}: ok, {rules} rules",
+            file.display()
+        ))?),
+    }
+}
+
+async fn set(node: &HttpNode, file: &Path, expected: Option<u64>, format: Format) -> Outcome {
+    let document = serde_json::to_value(document(file)?).map_err(Failure::failed)?;
+    let path = match expected {
+        Some(version) => format!("/v1/rules?expected_version={version}"),
+        None => "/v1/rules".to_owned(),
+    };
+    let answer = request(node, Method::PUT, &path, Some(&document), LIMIT).await?;
+    match format {
+        Format::Json => Ok(output::json(&answer)?),
+        Format::Table => Ok(output::line(format!("version {}", answer["version"]))?),
+    }
+}
+
+/// What is known of the client that the test is about.
+fn facts(test: &Test) -> Result<Facts, Failure> {
+    let mut attributes = BTreeMap::new();
+    for attribute in &test.attribute {
+        let Some((name, value)) = attribute.split_once('=') else {
+            return Err(Failure::failed(format!("{attribute:?} is not NAME=VALUE")));
+        };
+        attributes.insert(name.into(), value.into());
+    }
+    let known = [
+        "anonymous",
+        "password",
+        "scram",
+        "jwt",
+        "certificate",
+        "http",
+    ];
+    let method = match &test.method {
+        None if test.principal.is_empty() => "anonymous",
+        None => "password",
+        Some(method) => {
+            let found = known.into_iter().find(|known| known == method);
+            found.ok_or_else(|| Failure::failed(format!("there is no method {method:?}")))?
+        }
+    };
+    let client_id = match test.action {
+        Action::Connect => &test.topic,
+        _ => &test.client_id,
+    };
+    Ok(Facts {
+        name: test.principal.as_str().into(),
+        method,
+        groups: test
+            .group
+            .iter()
+            .map(|group| group.as_str().into())
+            .collect(),
+        attributes,
+        client_id: client_id.as_str().into(),
+        address: test.address,
+        listener: test.listener.as_str().into(),
+    })
+}
+
+fn judge(test: &Test, document: &Document, format: Format) -> Outcome {
+    let rules = Arc::new(Rules::compile(document, 0).map_err(Failure::failed)?);
+    let rights = Rights::new(&rules, &facts(test)?);
+    let topic = test.topic.as_str();
+    let publication = Publication {
+        qos: QoS::from_number(test.qos.into()),
+        retain: test.retain,
+    };
+    let mut granted = None;
+    let allowed = match test.action {
+        Action::Connect => rights.may_connect(),
+        Action::Publish => rights.publish(topic).allow(publication),
+        Action::Will => rights.will(topic).allow(publication),
+        Action::Receive => rights.may_receive(topic),
+        Action::Read => rights.may_access(KeyAccess::Read, topic.as_bytes()),
+        Action::Write => rights.may_access(KeyAccess::Write, topic.as_bytes()),
+        Action::Subscribe => {
+            let filter = Filter::parse(topic).map_err(Failure::failed)?;
+            granted = rights.subscribe(&filter).map(|qos| qos as u8);
+            granted.is_some()
+        }
+    };
+    let word = if allowed { "allow" } else { "deny" };
+    match (format, granted) {
+        (Format::Json, _) => output::json(&json!({ "allowed": allowed, "max_qos": granted }))?,
+        (Format::Table, Some(qos)) => output::line(format!("{word} (QoS {qos} at most)"))?,
+        (Format::Table, None) => output::line(word)?,
+    }
+    match allowed {
+        true => Ok(()),
+        false => Err(Failure::failed("")),
+    }
+}

@@ -1,0 +1,158 @@
+//! The bytes between this client and a server: TCP, TLS, WebSocket.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use hyper_rustls::ConfigBuilderExt as _;
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::error::ClientError;
+use super::server::Server;
+use crate::transport::tls;
+use crate::transport::websocket::{self, Frames, Role};
+
+/// Most bytes that one read takes.
+const READ_BYTES: usize = 64 << 10;
+
+/// What a client proves to servers, and what it asks of them.
+#[derive(Clone, Debug, Default)]
+pub struct TlsOptions {
+    /// PEM file of the CAs that servers are judged by; those of the system when absent.
+    pub ca_file: Option<PathBuf>,
+    /// PEM files of the client's certificate and its key.
+    pub certificate: Option<(PathBuf, PathBuf)>,
+}
+
+impl TlsOptions {
+    fn config(&self) -> Result<ClientConfig, ClientError> {
+        let refused = |error: &dyn std::fmt::Display| ClientError::Tls(error.to_string());
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| refused(&error))?;
+        let builder = match &self.ca_file {
+            Some(path) => builder.with_root_certificates(roots(path)?),
+            None => builder
+                .with_native_roots()
+                .map_err(|error| refused(&error))?,
+        };
+        match &self.certificate {
+            None => Ok(builder.with_no_client_auth()),
+            Some((certificate, key)) => {
+                let chain = tls::certificates(certificate).map_err(|error| refused(&error))?;
+                let key = tls::private_key(key).map_err(|error| refused(&error))?;
+                let config = builder.with_client_auth_cert(chain, key);
+                config.map_err(|error| refused(&error))
+            }
+        }
+    }
+}
+
+fn roots(path: &Path) -> Result<RootCertStore, ClientError> {
+    let refused = |error: &dyn std::fmt::Display| ClientError::Tls(error.to_string());
+    let mut roots = RootCertStore::empty();
+    for certificate in tls::certificates(path).map_err(|error| refused(&error))? {
+        roots.add(certificate).map_err(|error| refused(&error))?;
+    }
+    Ok(roots)
+}
+
+trait Bytes: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Bytes for T {}
+
+/// An open stream to a server.
+pub(super) struct Stream {
+    bytes: Box<dyn Bytes>,
+    frames: Option<Frames>,
+}
+
+impl Stream {
+    /// Connects to a server and shakes hands.
+    pub(super) async fn open(server: &Server, options: &TlsOptions) -> Result<Stream, ClientError> {
+        let unreachable =
+            |error: std::io::Error| ClientError::Unreachable(format!("{server}: {error}"));
+        let address = &server.address;
+        let socket = TcpStream::connect((address.host(), address.port())).await;
+        let socket = socket.map_err(unreachable)?;
+        socket.set_nodelay(true).map_err(unreachable)?;
+        let bytes: Box<dyn Bytes> = match server.transport.is_tls() {
+            false => Box::new(socket),
+            true => {
+                let mut config = options.config()?;
+                if !server.transport.is_websocket() {
+                    config.alpn_protocols = vec![b"mqtt".to_vec()];
+                }
+                let name = ServerName::try_from(address.host().to_owned())
+                    .map_err(|error| ClientError::Tls(error.to_string()))?;
+                let connector = TlsConnector::from(Arc::new(config));
+                let stream = connector.connect(name, socket).await;
+                Box::new(stream.map_err(|error| ClientError::Tls(format!("{server}: {error}")))?)
+            }
+        };
+        let mut stream = Stream {
+            bytes,
+            frames: None,
+        };
+        if server.transport.is_websocket() {
+            stream.upgrade(server).await?;
+        }
+        Ok(stream)
+    }
+
+    async fn upgrade(&mut self, server: &Server) -> Result<(), ClientError> {
+        let closed = |error: std::io::Error| ClientError::Closed(error.to_string());
+        let host = server.address.to_string();
+        let (request, expected) = websocket::request(&host, &server.path);
+        self.bytes.write_all(&request).await.map_err(closed)?;
+        self.bytes.flush().await.map_err(closed)?;
+        let mut head = Vec::new();
+        // A server speaks when it is spoken to: nothing of MQTT is behind the head.
+        while expected
+            .judge(&head)
+            .map_err(|error| ClientError::Protocol(format!("{server}: {error}")))?
+            .is_none()
+        {
+            if self.bytes.read_buf(&mut head).await.map_err(closed)? == 0 {
+                return Err(ClientError::Closed("by the server".into()));
+            }
+        }
+        self.frames = Some(Frames::new(Role::Client));
+        Ok(())
+    }
+
+    /// Sends bytes of MQTT.
+    pub(super) async fn write_all(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        if let Some(frames) = &mut self.frames {
+            let mut header = std::mem::take(&mut frames.answers);
+            frames.write_binary_header(&mut header, bytes.len());
+            self.bytes.write_all(&header).await?;
+        }
+        self.bytes.write_all(bytes).await?;
+        self.bytes.flush().await
+    }
+
+    /// Reads bytes of MQTT. Returns how many; 0 is the end. Cancel safe.
+    pub(super) async fn read_buf(&mut self, into: &mut BytesMut) -> std::io::Result<usize> {
+        loop {
+            let at = into.len();
+            into.reserve(READ_BYTES);
+            let read = self.bytes.read_buf(into).await?;
+            let Some(frames) = &mut self.frames else {
+                return Ok(read);
+            };
+            let broken = |error| std::io::Error::new(std::io::ErrorKind::InvalidData, error);
+            let length = frames.receive(&mut into[at..]).map_err(broken)?;
+            into.truncate(at + length);
+            if length > 0 || read == 0 || frames.is_closed() {
+                return Ok(length);
+            }
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Rules of the listeners: what one key asks of another, and one listener of the others.
+
+use std::collections::BTreeSet;
+
+use super::finding::Finding;
+use super::listener::{DEFAULT_LISTENER, Listener};
+use super::setting::{AuthenticationMethod, ClientCertificates};
+
+/// Every broken rule.
+pub(super) fn findings(listeners: &[Listener]) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let (mut names, mut paths) = (BTreeSet::new(), BTreeSet::new());
+    for listener in listeners {
+        let mut add = |message: &str, hint: &str| {
+            found.push(Finding {
+                keys: vec!["listeners"],
+                message: format!("the listener {:?}: {message}", listener.name),
+                hint: hint.to_owned(),
+            });
+        };
+        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        if !(1..=64).contains(&listener.name.len()) || !listener.name.chars().all(fits) {
+            add(
+                "this is no name",
+                "1 to 64 letters, digits, dots, dashes or underscores",
+            );
+        }
+        if !names.insert(&listener.name) || listener.name == DEFAULT_LISTENER {
+            let hint = "each has its own name, and \"default\" is that of mqtt.listen";
+            add("another one has the same name", hint);
+        }
+        if let Some(path) = listener.address.path()
+            && !paths.insert(path)
+        {
+            add(
+                "another one has the same address",
+                "each has a socket of its own",
+            );
+        }
+        tls(listener, &mut add);
+        websocket(listener, &mut add);
+    }
+    found
+}
+
+fn tls(listener: &Listener, add: &mut impl FnMut(&str, &str)) {
+    let asks = listener.client_certificates != ClientCertificates::Off;
+    if listener.transport.is_tls() && listener.certificates.is_empty() {
+        let hint = "certificates = [{ certificate = \"server.pem\", key = \"server.key\" }]; \
+                    `quorumq certificates` makes them";
+        add("TLS without a certificate", hint);
+    }
+    if !listener.transport.is_tls()
+        && (!listener.certificates.is_empty() || asks || listener.client_ca_file.is_some())
+    {
+        let hint = "transport = \"tls\" or \"wss\", or remove the certificates";
+        add("certificates are for TLS, which it has not", hint);
+    }
+    if asks && listener.client_ca_file.is_none() {
+        let hint = "client_ca_file = \"ca.pem\"";
+        add(
+            "client certificates are judged by a CA, which is missing",
+            hint,
+        );
+    }
+    if !asks && (listener.client_ca_file.is_some() || !listener.crl_files.is_empty()) {
+        let hint = "client_certificates = \"optional\" or \"required\"";
+        add("client certificates are not asked for", hint);
+    }
+    if !asks
+        && listener
+            .authentication
+            .contains(&AuthenticationMethod::Certificate)
+    {
+        let hint = "client_certificates = \"optional\" or \"required\"";
+        add(
+            "authentication by certificates that are not asked for",
+            hint,
+        );
+    }
+}
+
+fn websocket(listener: &Listener, add: &mut impl FnMut(&str, &str)) {
+    let default = Listener::default();
+    let path = &listener.websocket_path;
+    if !path.starts_with('/') || path.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        add(
+            "websocket_path is no path of a URL",
+            "for example \"/mqtt\"",
+        );
+    }
+    let is_set = *path != default.websocket_path || !listener.websocket_origins.is_empty();
+    if is_set && !listener.transport.is_websocket() {
+        let hint = "transport = \"ws\" or \"wss\"";
+        add("settings of WebSocket, which it has not", hint);
+    }
+}

@@ -1,0 +1,224 @@
+//! What is told to the service that judges clients, and what it answers.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use serde_json::{Map, Value};
+
+use crate::auth::certificate::{Certificates, NameOf};
+use crate::auth::{Client, Method, Principal, strict};
+use crate::base::time::Millis;
+
+/// Longest name, group or attribute, bytes.
+const LONGEST_TEXT_BYTES: usize = 1024;
+
+/// Most groups, and most attributes.
+const MOST_ENTRIES: usize = 256;
+
+/// Latest time that an answer may name, in seconds: the end of the year 9999.
+const LATEST_S: f64 = 253_402_300_799.0;
+
+/// What the service says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Judgement {
+    /// The client is this principal.
+    Allow(Principal),
+    /// It is refused.
+    Deny,
+    /// Somebody else is to decide.
+    Ignore,
+}
+
+/// The answer is not one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it is not a JSON object with a result, or {0} in it is not what it should be")]
+pub(super) struct NoAnswer(&'static str);
+
+/// The body of the request about a client.
+pub(super) fn question(client: &Client<'_>, names: NameOf) -> Vec<u8> {
+    let mut fields = Map::new();
+    let mut add = |name: &str, value: &str| {
+        fields.insert(name.to_owned(), Value::from(value));
+    };
+    add("client_id", client.client_id);
+    add("listener", client.listener);
+    if let Some(name) = client.user_name {
+        add("user_name", name);
+    }
+    match client
+        .password
+        .map(|bytes| (bytes, std::str::from_utf8(bytes)))
+    {
+        Some((_, Ok(text))) => add("password", text),
+        Some((bytes, Err(_))) => {
+            let text = base64::engine::general_purpose::STANDARD.encode(bytes);
+            add("password_base64", &text);
+        }
+        None => {}
+    }
+    if let Some(address) = client.address {
+        add("address", &address.to_string());
+    }
+    if let Some(name) = certificate_name(client, names) {
+        add("certificate_name", &name);
+    }
+    Value::Object(fields).to_string().into_bytes()
+}
+
+/// The name in the client's certificate, if it has shown one with a name.
+pub(super) fn certificate_name(client: &Client<'_>, names: NameOf) -> Option<String> {
+    let certificates = Certificates {
+        name: names,
+        ..Certificates::default()
+    };
+    let own = client.certificates.first()?;
+    let principal = certificates.principal(own, client.now).ok()?;
+    Some(principal.name.to_string())
+}
+
+/// Reads the answer about a client with this user name.
+pub(super) fn judgement(
+    body: &[u8],
+    user_name: Option<&str>,
+    now: Millis,
+) -> Result<Judgement, NoAnswer> {
+    let answer = strict::object(body).ok_or(NoAnswer("everything"))?;
+    match answer.get("result").and_then(Value::as_str) {
+        Some("allow") => {}
+        Some("deny") => return Ok(Judgement::Deny),
+        Some("ignore") => return Ok(Judgement::Ignore),
+        _ => return Err(NoAnswer("result")),
+    }
+    let name = match answer.get("name") {
+        None | Some(Value::Null) => user_name,
+        Some(name) => name.as_str(),
+    };
+    let name = name.filter(|name| is_plain(name)).ok_or(NoAnswer("name"))?;
+    let expires_at = match answer.get("expires_at") {
+        None | Some(Value::Null) => None,
+        Some(value) => match value.as_f64() {
+            Some(seconds) if (0.0..=LATEST_S).contains(&seconds) => {
+                Some(Millis((seconds * 1000.0) as u64))
+            }
+            _ => return Err(NoAnswer("expires_at")),
+        },
+    };
+    if expires_at.is_some_and(|end| end <= now) {
+        return Ok(Judgement::Deny);
+    }
+    Ok(Judgement::Allow(Principal {
+        groups: groups(&answer)?,
+        attributes: attributes(&answer)?,
+        expires_at,
+        ..Principal::new(name, Method::Http)
+    }))
+}
+
+fn is_plain(text: &str) -> bool {
+    !text.is_empty() && text.len() <= LONGEST_TEXT_BYTES && !text.chars().any(char::is_control)
+}
+
+fn plain(value: &Value) -> Option<Box<str>> {
+    let text = value.as_str().filter(|text| is_plain(text));
+    text.map(Into::into)
+}
+
+fn groups(answer: &Map<String, Value>) -> Result<Vec<Box<str>>, NoAnswer> {
+    let groups = match answer.get("groups") {
+        None | Some(Value::Null) => return Ok(Vec::new()),
+        Some(Value::Array(list)) if list.len() <= MOST_ENTRIES => list.iter().map(plain).collect(),
+        Some(_) => None,
+    };
+    groups.ok_or(NoAnswer("groups"))
+}
+
+fn attributes(answer: &Map<String, Value>) -> Result<BTreeMap<Box<str>, Box<str>>, NoAnswer> {
+    let attributes = match answer.get("attributes") {
+        None | Some(Value::Null) => return Ok(BTreeMap::new()),
+        Some(Value::Object(object)) if object.len() <= MOST_ENTRIES => {
+            let pairs = object.iter().map(|(name, value)| {
+                let name = is_plain(name).then(|| name.as_str().into())?;
+                Some((name, plain(value)?))
+            });
+            pairs.collect()
+        }
+        Some(_) => None,
+    };
+    attributes.ok_or(NoAnswer("attributes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Millis = Millis(1_790_000_000_000);
+
+    fn judge(body: &str) -> Result<Judgement, NoAnswer> {
+        judgement(body.as_bytes(), Some("anna"), NOW)
+    }
+
+    #[test]
+    fn answers_are_read_strictly() {
+        assert_eq!(judge(r#"{"result":"deny"}"#), Ok(Judgement::Deny));
+        assert_eq!(
+            judge(r#"{"result":"ignore","name":7}"#),
+            Ok(Judgement::Ignore)
+        );
+        let Ok(Judgement::Allow(principal)) = judge(r#"{"result":"allow"}"#) else {
+            panic!("it is allowed");
+        };
+        assert_eq!(&*principal.name, "anna");
+        let text = r#"{"result":"allow","name":"b","groups":["g"],"attributes":{"a":"1"},"expires_at":1790000001.5,"more":[]}"#;
+        let Ok(Judgement::Allow(principal)) = judge(text) else {
+            panic!("it is allowed");
+        };
+        assert_eq!((&*principal.name, principal.groups.len()), ("b", 1));
+        assert_eq!(principal.attributes.len(), 1);
+        assert_eq!(principal.expires_at, Some(Millis(1_790_000_001_500)));
+        let past = r#"{"result":"allow","expires_at":1}"#;
+        assert_eq!(judge(past), Ok(Judgement::Deny));
+        for text in [
+            "",
+            "allow",
+            "[]",
+            "{}",
+            r#"{"result":"Allow"}"#,
+            r#"{"result":true}"#,
+            r#"{"result":"deny","result":"allow"}"#,
+            r#"{"result":"allow","name":""}"#,
+            r#"{"result":"allow","name":7}"#,
+            r#"{"result":"allow","groups":"g"}"#,
+            r#"{"result":"allow","groups":[1]}"#,
+            r#"{"result":"allow","attributes":{"a":1}}"#,
+            r#"{"result":"allow","expires_at":"soon"}"#,
+            r#"{"result":"allow","expires_at":-1}"#,
+        ] {
+            assert!(judge(text).is_err(), "{text}");
+        }
+        let nameless = judgement(br#"{"result":"allow"}"#, None, NOW);
+        assert_eq!(nameless, Err(NoAnswer("name")));
+    }
+
+    #[test]
+    fn a_question_has_what_the_client_has_brought() {
+        let client = Client {
+            client_id: "c\"1",
+            user_name: Some("anna"),
+            password: Some(b"p\xff"),
+            listener: "l",
+            ..Client::default()
+        };
+        let text = question(&client, NameOf::CommonName);
+        let text = String::from_utf8(text).expect("JSON is text");
+        let expected =
+            r#"{"client_id":"c\"1","listener":"l","password_base64":"cP8=","user_name":"anna"}"#;
+        assert_eq!(text, expected);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_answer_makes_it_panic(body: Vec<u8>) {
+            let _ = judgement(&body, Some("anna"), NOW);
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Keys of files that change, and of servers that come and go.
+
+use std::io::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+
+use super::keys::{Keys, Place};
+use crate::auth::jwt::KeySource as _;
+use crate::http_client::{HttpClient, Options, TlsFiles};
+use std::time::Duration;
+
+const SET: &str = r#"{"keys":[{"kty":"EC","crv":"P-256","kid":"KID","x":"f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU","y":"x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0"}]}"#;
+
+/// A server of keys: what it answers, and how often it was asked.
+#[derive(Clone, Default)]
+struct Server {
+    answer: Arc<Mutex<String>>,
+    asked: Arc<AtomicUsize>,
+    last: Arc<Mutex<String>>,
+}
+
+impl Server {
+    fn answers(&self, kid: &str) {
+        let body = SET.replace("KID", kid);
+        let length = body.len();
+        *self.answer.lock() = format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+        );
+    }
+
+    fn fails(&self) {
+        *self.answer.lock() =
+            "HTTP/1.1 500 Oh\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".into();
+    }
+
+    async fn start(&self) -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let port = listener.local_addr().expect("it is bound").port();
+        let server = self.clone();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut bytes = vec![0; 4096];
+                let read = stream.read(&mut bytes).await.unwrap_or(0);
+                *server.last.lock() = String::from_utf8_lossy(&bytes[..read]).into_owned();
+                server.asked.fetch_add(1, Ordering::SeqCst);
+                let answer = server.answer.lock().clone();
+                let _ = stream.write_all(answer.as_bytes()).await;
+            }
+        });
+        port
+    }
+}
+
+fn keys(port: u16, max_age: Duration, token_file: Option<std::path::PathBuf>) -> Keys {
+    let client = HttpClient::new(Options {
+        url: format!("http://127.0.0.1:{port}/keys")
+            .parse()
+            .expect("a URL"),
+        tls: TlsFiles::default(),
+        timeout: Duration::from_secs(2),
+        largest_answer: 4096,
+        refuses_local: true,
+    });
+    let place = Place::Url {
+        client: Box::new(client.expect("there are no files")),
+        token_file,
+    };
+    Keys::of_url(place, "test".into(), Duration::from_secs(3600), max_age)
+}
+
+fn ids(keys: &Keys) -> String {
+    keys.keys()
+        .map_or_else(|| "none".into(), |keys| format!("{keys:?}"))
+}
+
+#[tokio::test]
+async fn published_keys_come_and_are_asked_for_again_but_not_too_often() {
+    let server = Server::default();
+    server.answers("first");
+    let keys = keys(server.start().await, Duration::from_secs(3600), None);
+    assert_eq!(ids(&keys), "none");
+    tokio::spawn(keys.keep_current());
+    let first = keys.refresh().expect("it may be asked");
+    first.await;
+    assert!(ids(&keys).contains("first"));
+    server.answers("second");
+    if let Some(again) = keys.refresh() {
+        again.await;
+    }
+    // Whatever the beginning was, now it was asked for just now.
+    let asked = server.asked.load(Ordering::SeqCst);
+    for _ in 0..100 {
+        assert!(keys.refresh().is_none());
+    }
+    assert_eq!(server.asked.load(Ordering::SeqCst), asked);
+    assert!(asked <= 2);
+}
+
+#[tokio::test]
+async fn keys_outlive_their_server_for_a_while() {
+    let server = Server::default();
+    server.answers("only");
+    let age = Duration::from_millis(1500);
+    let keys = keys(server.start().await, age, None);
+    tokio::spawn(keys.keep_current());
+    keys.refresh().expect("it may be asked").await;
+    server.fails();
+    assert!(ids(&keys).contains("only"));
+    tokio::time::sleep(age * 2).await;
+    assert_eq!(ids(&keys), "none", "they are too old");
+}
+
+#[tokio::test]
+async fn the_token_for_the_server_is_read_each_time_and_is_never_shown() {
+    let mut file = tempfile::NamedTempFile::new().expect("a file");
+    writeln!(file, "s3cret").expect("it is writable");
+    let server = Server::default();
+    server.answers("only");
+    let port = server.start().await;
+    let keys = keys(port, Duration::from_secs(60), Some(file.path().to_owned()));
+    tokio::spawn(keys.keep_current());
+    keys.refresh().expect("it may be asked").await;
+    let request = server.last.lock().to_lowercase();
+    assert!(
+        request.contains("authorization: bearer s3cret\r\n"),
+        "{request}"
+    );
+    assert!(
+        request.contains(&format!("host: 127.0.0.1:{port}\r\n")),
+        "{request}"
+    );
+}
+
+#[tokio::test]
+async fn a_file_is_read_again_and_a_broken_one_changes_nothing() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let write = |text: &str| std::fs::write(file.path(), text).expect("it is writable");
+    write(&SET.replace("KID", "first"));
+    let interval = Duration::from_millis(20);
+    let of_file = |place: fn(std::path::PathBuf) -> Place| {
+        Keys::of_file(place(file.path().to_owned()), "test".into(), interval)
+    };
+    let keys = of_file(Place::Jwks).expect("it is good");
+    tokio::spawn(keys.keep_current());
+    write(&SET.replace("KID", "second"));
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+    while !ids(&keys).contains("second") {
+        assert!(tokio::time::Instant::now() < deadline, "{}", ids(&keys));
+        tokio::time::sleep(interval).await;
+    }
+    write("{");
+    tokio::time::sleep(interval * 10).await;
+    assert!(ids(&keys).contains("second"));
+    assert!(of_file(Place::Jwks).is_err(), "not at the start");
+    write("a secret of more than 32 bytes, really\r\n");
+    let secret = of_file(Place::Secret).expect("it is long enough");
+    assert!(ids(&secret).contains("Secret(38)"));
+}

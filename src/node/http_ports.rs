@@ -1,0 +1,91 @@
+//! The HTTP ports of a node: their sockets, who may ask, and their end.
+
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use super::error::RunError;
+use super::listen::bind;
+use crate::config::{Config, HttpAuthentication};
+use crate::http::{self, Endpoints, Gate, Hosts, Part, Port, TokenTable};
+
+/// The open ports, and the gate before administration.
+pub(super) struct HttpPorts {
+    sockets: Vec<(TcpListener, Part)>,
+    pub(super) gate: Arc<Gate>,
+}
+
+impl HttpPorts {
+    /// Opens them.
+    pub(super) async fn open(config: &Config) -> Result<HttpPorts, RunError> {
+        let http = &config.http;
+        let gate = Gate::new(http, Arc::new(TokenTable::default()))?;
+        let mut sockets = Vec::new();
+        if let Some(address) = &http.listen {
+            let part = match http.admin_listen {
+                Some(_) => Part::Probes,
+                None => Part::Everything,
+            };
+            sockets.push((bind("http.listen", address).await?, part));
+        }
+        if let Some(address) = &http.admin_listen {
+            let socket = bind("http.admin_listen", address).await?;
+            sockets.push((socket, Part::State));
+        }
+        Ok(HttpPorts {
+            sockets,
+            gate: Arc::new(gate),
+        })
+    }
+
+    /// Serves them until the sender is dropped or says so.
+    pub(super) fn serve(self, config: &Config, endpoints: &Endpoints) -> watch::Sender<bool> {
+        let names = config.http.hosts.iter().map(String::as_str);
+        let members = config.cluster.members.iter();
+        let hosts = Hosts::new(names.chain(members.map(|member| member.address.host())));
+        let (stop, stopped) = watch::channel(false);
+        for (listener, part) in self.sockets {
+            let port = Port {
+                listener,
+                tls: None,
+                part,
+            };
+            let mut stopped = stopped.clone();
+            let stopped = async move {
+                // A sender that is gone says so, too.
+                let _ = stopped.wait_for(|stop| *stop).await;
+            };
+            let served = http::serve(
+                port,
+                endpoints.clone(),
+                hosts.clone(),
+                self.gate.clone(),
+                stopped,
+            );
+            tokio::spawn(served);
+        }
+        stop
+    }
+}
+
+/// Says what stands open.
+pub(super) fn announce(config: &Config) {
+    let http = &config.http;
+    let address = http.admin_listen.as_ref().or(http.listen.as_ref());
+    let Some(address) = address else {
+        return;
+    };
+    if http.authentication == HttpAuthentication::Off {
+        tracing::warn!(
+            %address,
+            "http.authentication is off: whoever reaches this port administers the cluster"
+        );
+    }
+    if !address.is_loopback() && http.certificates.is_empty() {
+        tracing::warn!(
+            %address,
+            "administration is not on loopback and has no TLS: tokens can be read on the way; see http.certificates"
+        );
+    }
+}

@@ -1,0 +1,85 @@
+//! Reads the files of TLS again: when one has changed, and on SIGHUP.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::expiry::EXPIRES_SOON;
+use super::server::{Reload, ServerTls};
+use crate::telemetry::metrics::Metrics;
+
+/// How often the files are looked at. Certificates are renewed days before they expire.
+const INTERVAL: Duration = Duration::from_secs(2);
+
+/// Runs until the node stops. Calls `changed` when something was read again: what was judged by it may be judged
+/// otherwise now.
+pub(crate) async fn watch(
+    all: Vec<Arc<ServerTls>>,
+    metrics: Arc<Metrics>,
+    changed: impl Fn() + Send,
+) {
+    all.iter().for_each(|tls| note_expiries(tls, &metrics));
+    let mut hang_up = signal(SignalKind::hangup())
+        .inspect_err(|error| tracing::warn!(%error, "SIGHUP can't be caught"))
+        .ok();
+    loop {
+        let hung_up = async {
+            match &mut hang_up {
+                Some(signal) => signal.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        let must = tokio::select! {
+            _ = hung_up => true,
+            () = tokio::time::sleep(INTERVAL) => false,
+        };
+        for tls in &all {
+            let (files, metrics) = (tls.clone(), metrics.clone());
+            // The files may be on a file system that makes its readers wait.
+            let read = tokio::task::spawn_blocking(move || reload(&files, must, &metrics));
+            // It does not panic, and the runtime ends with the node.
+            if let Ok(true) = read.await {
+                changed();
+            }
+        }
+    }
+}
+
+/// Returns whether something else is there now.
+fn reload(tls: &ServerTls, must: bool, metrics: &Metrics) -> bool {
+    match tls.reload(must) {
+        Reload::Unchanged => false,
+        Reload::Loaded => {
+            metrics.certificates_loaded.increment();
+            note_expiries(tls, metrics);
+            tracing::info!(files = tls.describe(), "certificates were read again");
+            true
+        }
+        Reload::Failed(error) => {
+            metrics.certificates_failed.increment();
+            tracing::error!(
+                files = tls.describe(),
+                %error,
+                "certificates can't be read again: those that were read before stay in use"
+            );
+            false
+        }
+    }
+}
+
+fn note_expiries(tls: &ServerTls, metrics: &Metrics) {
+    for (path, expiry) in &tls.loaded().expiries {
+        let path = path.display().to_string();
+        let left = expiry.duration_since(SystemTime::now()).unwrap_or_default();
+        if left < EXPIRES_SOON {
+            let days = left.as_secs() / (24 * 3_600);
+            tracing::warn!(
+                file = path,
+                days,
+                "a certificate expires soon, or has expired"
+            );
+        }
+        metrics.certificate_expiry_seconds.set(&path, *expiry);
+    }
+}

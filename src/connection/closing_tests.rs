@@ -74,8 +74,12 @@ impl Client {
             opened,
             Vec::new(),
         );
-        let peer = Peer::default();
-        let mut task = Task::new(connection, Stream::of_tcp(stream), peer, Vec::new());
+        let accepted = Accepted {
+            stream: Stream::of_tcp(stream),
+            peer: Peer::default(),
+            listener: Arc::default(),
+        };
+        let mut task = Task::new(connection, accepted, Vec::new());
         let mut client = Client {
             broker,
             mailbox,

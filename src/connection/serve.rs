@@ -14,7 +14,7 @@ use super::refusal::Refusal;
 use super::task::{Task, report_end};
 use crate::mailbox::memory::Charge;
 use crate::telemetry::labels::DisconnectReason;
-use crate::transport::{Accepted, EstablishError, Incoming, Peer, Stream};
+use crate::transport::{EstablishError, Incoming, Peer, Stream};
 
 /// Serves one client until its connection ends. What the beginning needs is given back when it is over: most
 /// connections are idle most of the time, and there are many.
@@ -84,10 +84,9 @@ async fn begin(broker: &Arc<Broker>, incoming: Incoming) -> Result<Box<Task>, Bo
         Ok(opening) => opening.finish(broker).await,
         Err(refusal) => Err(refusal),
     };
-    let Accepted { stream, peer, .. } = accepted;
     match connection {
-        Ok(connection) => Ok(Task::new(connection, stream, peer, unfinished)),
-        Err(refusal) => Err(refused(Some(stream), peer, refusal)),
+        Ok(connection) => Ok(Task::new(connection, accepted, unfinished)),
+        Err(refusal) => Err(refused(Some(accepted.stream), accepted.peer, refusal)),
     }
 }
 

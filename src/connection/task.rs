@@ -27,7 +27,7 @@ use crate::base::limits;
 use crate::base::pulse::{Phase, busy};
 use crate::mailbox::memory::Charge;
 use crate::mailbox::{Contents, End};
-use crate::transport::{Peer, Stream};
+use crate::transport::{Accepted, Peer, Stream};
 
 /// Before a packet that could not be taken is offered again although nothing has said that it may be taken now.
 const OFFER_AGAIN_AFTER: Duration = Duration::from_millis(250);
@@ -76,12 +76,25 @@ impl Task {
     /// A connection on which `unfinished` has come behind the CONNECT.
     pub(super) fn new(
         connection: Connection,
-        stream: Stream,
-        peer: Peer,
+        accepted: Accepted,
         unfinished: Vec<u8>,
     ) -> Box<Task> {
+        let Accepted {
+            stream,
+            peer,
+            listener,
+        } = accepted;
         let context = connection.context();
         let settings = &context.broker.settings;
+        let (own, mqtt) = (&listener.config, &settings.mqtt);
+        let message_rate = match own.client_message_rate {
+            0 => mqtt.client_message_rate,
+            rate => rate,
+        };
+        let byte_rate = match own.client_byte_rate {
+            0 => mqtt.client_byte_rate,
+            rate => rate,
+        };
         Box::new(Task {
             stream,
             peer: Box::new(peer),
@@ -91,10 +104,7 @@ impl Task {
             drain_timeout: DrainTimeout::default(),
             has_yielded: false,
             liveness: Liveness::new(context.options.keep_alive, Instant::now()),
-            rate: ClientRate::new(
-                settings.mqtt.client_message_rate,
-                settings.mqtt.client_byte_rate,
-            ),
+            rate: ClientRate::new(message_rate, byte_rate),
             connection,
         })
     }

@@ -47,7 +47,11 @@ pub(crate) struct Listening {
 #[derive(Debug)]
 enum ListeningSocket {
     Tcp(TcpListener),
-    Unix(UnixListener, SocketFile),
+    Unix {
+        listener: UnixListener,
+        /// Held for its end.
+        _file: SocketFile,
+    },
 }
 
 /// The file of a Unix socket, removed with its listener.
@@ -75,7 +79,8 @@ impl Listening {
             ListenAddress::Tcp(address) => ListeningSocket::Tcp(listen(address).await?),
             ListenAddress::Unix(path) => {
                 let listener = bind_unix(path, config.unix_mode)?;
-                ListeningSocket::Unix(listener, SocketFile(path.clone()))
+                let _file = SocketFile(path.clone());
+                ListeningSocket::Unix { listener, _file }
             }
         };
         Ok(Listening {
@@ -103,7 +108,9 @@ impl Listening {
                 let (stream, address) = listener.accept().await?;
                 (Socket::Tcp(stream), Some(address))
             }
-            ListeningSocket::Unix(listener, _) => (Socket::Unix(listener.accept().await?.0), None),
+            ListeningSocket::Unix { listener, .. } => {
+                (Socket::Unix(listener.accept().await?.0), None)
+            }
         };
         Ok(Incoming {
             socket,

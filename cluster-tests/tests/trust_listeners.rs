@@ -108,8 +108,10 @@ fn listeners() {
 }
 
 fn mosquitto(program: &str, port: u16, arguments: &[&str]) -> Command {
-    let mut command = Command::new(program);
+    // Line by line, although it goes into a pipe.
+    let mut command = Command::new("stdbuf");
     command
+        .args(["-oL", program])
         .args(["-h", "localhost", "-p", &port.to_string(), "-V", "5"])
         .arg("--cafile")
         .arg(place().path("ca.pem"))
@@ -156,7 +158,7 @@ fn await_line(lines: &std::sync::mpsc::Receiver<String>, wanted: &str) {
 fn mosquitto_speaks_over_tls(_: &Cluster) {
     let port = place().ports[0];
     let (_process, lines) = subscriber(port, "tls/#");
-    for (qos, text) in [("0", "zero"), ("1", "one"), ("2", "two")] {
+    for (qos, text) in [("0", "text zero"), ("1", "text one"), ("2", "text two")] {
         let sent = ["-t", "tls/a", "-q", qos, "-m", text];
         succeeds(&mut mosquitto("mosquitto_pub", port, &sent));
         await_line(&lines, text);

@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::bounds::ClientBounds;
 use super::origin::Origin;
+use super::places::PrincipalPlaces;
 use super::rate::TokenBucket;
 use super::routing_lease::RoutingLease;
 use super::sys::{SysPublisher, SysTopics};
-use crate::acl::RuleBook;
+use crate::acl::{Limits, RuleBook};
 use crate::auth::Chain;
 use crate::base::ids::{ConnectionId, NodeId};
 use crate::base::lease::Lease;
@@ -244,6 +246,10 @@ pub(crate) struct Broker {
     pub(crate) state: NodeState,
     /// The topics below `$SYS/`.
     pub(crate) sys: Arc<SysTopics>,
+    /// The bounds of most clients: of those for whom the rules have none.
+    pub(super) bounds: Arc<ClientBounds>,
+    /// The connections of principals that have a bound.
+    pub(super) places: Arc<PrincipalPlaces>,
     /// Counters.
     pub(crate) metrics: Arc<Metrics>,
     chains: Chains,
@@ -258,10 +264,12 @@ impl Broker {
         metrics: Arc<Metrics>,
     ) -> Arc<Broker> {
         Arc::new(Broker {
-            settings,
             services,
             state: NodeState::default(),
             sys: Arc::default(),
+            bounds: Arc::new(ClientBounds::new(&settings.mqtt, &Limits::default())),
+            settings,
+            places: Arc::default(),
             metrics,
             chains,
         })

@@ -83,7 +83,7 @@ impl Client {
             drain_timeout: DrainTimeout::default(),
             has_yielded: false,
             liveness: Liveness::new(0, Instant::now()),
-            rate: None,
+            rates: None,
         };
         let mut client = Client {
             broker,

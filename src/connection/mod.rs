@@ -16,6 +16,7 @@
 
 mod acknowledgements;
 mod authentication;
+mod bounds;
 pub(crate) mod broker;
 mod context;
 mod coordinator;
@@ -32,6 +33,7 @@ mod options;
 mod origin;
 mod outbound;
 mod output;
+pub(crate) mod places;
 mod publishing;
 mod rate;
 mod refusal;

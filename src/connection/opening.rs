@@ -3,20 +3,23 @@
 use std::net::IpAddr;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 
+use super::bounds::ClientBounds;
 use super::broker::Broker;
 use super::coordinator::Connection;
 use super::end::Ended;
 use super::options::{ConnectionOptions, Extended, Opened};
+use super::places::NoPlace;
 use super::refusal::{DISK_LOW, NO_QUORUM, Refusal};
 use super::rights::ClientRights;
-use crate::acl::{Client, Facts, Publication};
+use crate::acl::{Client, Facts, Limits, Publication};
 use crate::auth::Principal;
 use crate::base::proto::command::{self, command::Kind};
 use crate::codec::{
-    ConnAck, ConnAckProperties, Connect, MAX_PACKET_SIZE, PeerLimits, ReasonCode, Will, encode,
+    ConnAck, ConnAckProperties, Connect, MAX_PACKET_SIZE, PeerLimits, QoS, ReasonCode, Will, encode,
 };
 use crate::config::{Listener, MqttConfig, QueuePolicy};
 use crate::machine::effect::Reply;
@@ -59,7 +62,7 @@ pub(super) struct Opening {
     requested_expiry: u32,
     requested_keep_alive: u16,
     has_assigned_client_id: bool,
-    rights: ClientRights,
+    rights: Box<ClientRights>,
 }
 
 /// Bounds of the packets that the client takes.
@@ -81,10 +84,10 @@ fn response_information(template: &str, client_id: &str) -> Option<String> {
 }
 
 /// What the session's queue may hold.
-fn bounds(config: &MqttConfig) -> command::QueueBounds {
+fn bounds(config: &MqttConfig, max_bytes: u64) -> command::QueueBounds {
     command::QueueBounds {
         max_messages: config.queue_max_messages,
-        max_bytes: config.queue_max_bytes,
+        max_bytes,
         policy: match config.queue_full {
             QueuePolicy::DropOldest => 0,
             QueuePolicy::DropNewest => 1,
@@ -134,6 +137,7 @@ impl Opening {
             return Err(opening.refuse(ReasonCode::ServerUnavailable, NO_QUORUM));
         }
         opening.judge(broker, connect)?;
+        opening.take_place(broker)?;
         let refuse = |reason, text| Err(opening.refuse(reason, text));
         if connect
             .will
@@ -167,8 +171,12 @@ impl Opening {
             expiry_interval_s: opening.options.session_expiry,
             protocol_level: connect.version.level().into(),
             will: connect.will.as_ref().map(will),
-            receive_maximum: opening.receive_maximum.min(config.max_inflight).into(),
-            bounds: Some(bounds(config)),
+            receive_maximum: opening
+                .receive_maximum
+                .min(opening.options.bounds.in_flight)
+                .into(),
+            bounds: Some(bounds(config, opening.options.bounds.queue_bytes)),
+            max_sessions_of_principal: opening.options.bounds.sessions,
             max_sessions: config.max_sessions,
             principal: opening.principal(),
         };
@@ -196,12 +204,24 @@ impl Opening {
 
     /// Sees whether the rules let the client connect, and have its will.
     fn judge(&mut self, broker: &Broker, connect: &Connect<'_>) -> Result<(), Refusal> {
-        let rights = self.rights.now();
+        let rights = self.rights.now().clone();
         let publication = |will: &Will<'_>| Publication {
             qos: will.qos,
             retain: will.retain,
         };
         let will = connect.will.as_ref();
+        let bounds = &self.options.bounds;
+        let text = "the will has a QoS that the client may not use, or is to be retained";
+        // [MQTT-3.2.2-12] [MQTT-3.2.2-13]
+        match will {
+            Some(will) if will.qos > bounds.max_qos => {
+                return Err(self.refuse(ReasonCode::QosNotSupported, text));
+            }
+            Some(will) if will.retain && !bounds.retain => {
+                return Err(self.refuse(ReasonCode::RetainNotSupported, text));
+            }
+            _ => {}
+        }
         let has_will = will.is_none_or(|will| rights.will(will.topic).allow(publication(will)));
         let (action, text) = match (rights.may_connect(), has_will) {
             (true, true) => return Ok(()),
@@ -215,6 +235,37 @@ impl Opening {
         Err(Refusal {
             ended: Ended::close(DisconnectReason::NotAuthorized, text),
             ..self.refuse(ReasonCode::NotAuthorized, text)
+        })
+    }
+
+    /// Takes a place among the connections of the client's principal.
+    fn take_place(&mut self, broker: &Broker) -> Result<(), Refusal> {
+        let client = self.rights.client();
+        let name = &client.facts().name;
+        let taken = broker.places.take(name, &client.limits(), Instant::now());
+        let is_v5 = self.options.version.is_v5();
+        let (reason, text) = match taken {
+            Ok(None) => return Ok(()),
+            Ok(Some(place)) => {
+                self.rights.keep(place);
+                return Ok(());
+            }
+            Err(_) if !is_v5 => (
+                ReasonCode::ServerUnavailable,
+                "the principal has as many connections as it may have, or makes them too fast",
+            ),
+            Err(NoPlace::TooMany) => (
+                ReasonCode::QuotaExceeded,
+                "the principal has as many connections as it may have",
+            ),
+            Err(NoPlace::TooFast) => (
+                ReasonCode::ConnectionRateExceeded,
+                "the principal connects more often than it may",
+            ),
+        };
+        Err(Refusal {
+            ended: Ended::close(DisconnectReason::TooMany, text),
+            ..self.refuse(reason, text)
         })
     }
 
@@ -247,9 +298,14 @@ impl Opening {
         );
         let facts = facts(&login.principal, &client_id, place);
         let client = Arc::new(Client::new(facts, &broker.services.rules));
+        let limits_of_client = client.limits();
+        let bounds = match limits_of_client == Limits::default() {
+            true => broker.bounds.clone(),
+            false => Arc::new(ClientBounds::new(config, &limits_of_client)),
+        };
         mailbox.belongs_to(client.clone());
         Opening {
-            rights: ClientRights::new(client),
+            rights: Box::new(ClientRights::new(client)),
             authentication_data: login.data,
             response_information,
             mailbox,
@@ -263,6 +319,7 @@ impl Opening {
                 version,
                 client_id,
                 limits,
+                bounds,
                 principal: login.principal,
                 extended: login.extended,
                 keep_alive: match config.max_keep_alive_s {
@@ -270,7 +327,7 @@ impl Opening {
                     max if connect.keep_alive == 0 || connect.keep_alive > max => max,
                     _ => connect.keep_alive,
                 },
-                session_expiry: requested_expiry.min(config.session_expiry_max_s),
+                session_expiry: requested_expiry.min(bounds.session_expiry_s),
             },
         }
     }
@@ -377,8 +434,10 @@ impl Opening {
         let properties = ConnAckProperties {
             session_expiry: (options.session_expiry != self.requested_expiry)
                 .then_some(options.session_expiry),
-            receive_maximum: NonZeroU16::new(config.receive_maximum),
-            maximum_packet_size: NonZeroU32::new(config.max_packet_size_bytes),
+            receive_maximum: NonZeroU16::new(options.bounds.receive_maximum),
+            maximum_packet_size: NonZeroU32::new(options.bounds.packet_bytes),
+            maximum_qos: Some(options.bounds.max_qos).filter(|qos| *qos != QoS::ExactlyOnce),
+            retain_available: (!options.bounds.retain).then_some(false),
             assigned_client_id: self.has_assigned_client_id.then_some(&*options.client_id),
             topic_alias_maximum: Some(config.topic_alias_maximum),
             server_keep_alive: (options.keep_alive != self.requested_keep_alive)

@@ -23,7 +23,7 @@ use super::handshake;
 use super::input::{Input, Turn};
 use super::linger::{end_stream, linger, write_last, write_output};
 use super::liveness::Liveness;
-use super::rate::ClientRate;
+use super::rate::ClientRates;
 use super::refusal::Refusal;
 use super::socket::{READ_BUFFER, is_transient};
 use crate::base::limits;
@@ -124,6 +124,7 @@ async fn begin(broker: &Arc<Broker>, incoming: Incoming) -> Result<Box<Task>, Bo
     match connection {
         Ok(connection) => {
             let keep_alive = connection.context().options.keep_alive;
+            let bounds = connection.context().options.bounds.clone();
             Ok(Box::new(Task {
                 connection,
                 stream,
@@ -134,7 +135,7 @@ async fn begin(broker: &Arc<Broker>, incoming: Incoming) -> Result<Box<Task>, Bo
                 drain_timeout: DrainTimeout::default(),
                 has_yielded: false,
                 liveness: Liveness::new(keep_alive, Instant::now()),
-                rate: ClientRate::new(mqtt.client_message_rate, mqtt.client_byte_rate),
+                rates: ClientRates::new(bounds.rate_in, bounds.rate_out),
             }))
         }
         Err(refusal) => Err(refused(Some(stream), peer, refusal)),
@@ -166,7 +167,7 @@ struct Task {
     /// Other connections had their turn before the next retained messages of this one.
     has_yielded: bool,
     liveness: Liveness,
-    rate: Option<Box<ClientRate>>,
+    rates: Option<Box<ClientRates>>,
 }
 
 impl Task {
@@ -243,6 +244,7 @@ impl Task {
             let deadlines = [
                 again,
                 paused_until,
+                self.held_back_until(),
                 self.connection.authentication_deadline(),
             ];
             let deadline = deadlines.into_iter().flatten().min();
@@ -278,7 +280,14 @@ impl Task {
 
     /// Until when the client is not read, because it has sent more than its rate.
     fn paused_until(&mut self) -> Option<Instant> {
-        let rate = self.rate.as_mut()?;
+        let rate = self.rates.as_mut()?.received.as_mut()?;
+        rate.paused_until(Instant::now().into_std())
+            .map(Instant::from_std)
+    }
+
+    /// Until when the client is sent nothing more, because it has got more than its rate.
+    fn held_back_until(&mut self) -> Option<Instant> {
+        let rate = self.rates.as_mut()?.sent.as_mut()?;
         rate.paused_until(Instant::now().into_std())
             .map(Instant::from_std)
     }
@@ -300,13 +309,14 @@ impl Task {
     /// Waits for the socket, the mailbox or a timer. What arrives is read and handled here.
     async fn next_event(&mut self, is_read: bool) -> Result<Event, Ended> {
         let unsent = self.connection.context().output.unsent();
+        let takes_more = unsent == 0 && self.held_back_until().is_none();
         poll_fn(|context| {
             let mailbox = &self.connection.context().mailbox;
             mailbox.register(context.waker());
-            if mailbox.is_filled() && (unsent == 0 || mailbox.is_ending()) || mailbox.take_offer() {
+            if mailbox.is_filled() && (takes_more || mailbox.is_ending()) || mailbox.take_offer() {
                 return Poll::Ready(Ok(Event::Mailbox));
             }
-            if self.connection.wants_replay() {
+            if takes_more && self.connection.wants_replay() {
                 // One page per turn: the thread's other connections come in between.
                 self.has_yielded = !self.has_yielded;
                 match self.has_yielded {
@@ -360,8 +370,12 @@ impl Task {
         })?;
         let now = Instant::now();
         self.note_arrival(now);
-        if let Some(rate) = &mut self.rate {
-            rate.received(self.input.publishes(), bytes.len() as u64, now.into_std());
+        if let Some(rate) = self
+            .rates
+            .as_mut()
+            .and_then(|rates| rates.received.as_mut())
+        {
+            rate.passed(self.input.publishes(), bytes.len() as u64, now.into_std());
         }
         Ok(())
     }
@@ -462,11 +476,22 @@ impl Task {
                 _ => {}
             }
         }
-        CONTENTS.with_borrow_mut(|contents| self.connection.replay(contents));
+        let is_held_back = self.held_back_until().is_some();
+        if !is_held_back {
+            CONTENTS.with_borrow_mut(|contents| self.connection.replay(contents));
+        }
         let mut bytes = 0;
         loop {
             if self.connection.context().output.unsent() == 0 {
-                self.drain()?;
+                if !is_held_back || self.connection.context().mailbox.is_ending() {
+                    self.drain()?;
+                } else {
+                    // Acknowledgements do not wait for messages.
+                    self.connection
+                        .context_mut()
+                        .output
+                        .flush_acknowledgements();
+                }
                 if self.connection.context().output.unsent() == 0 {
                     self.report_progress();
                     self.connection.context_mut().wake.wake();
@@ -482,6 +507,10 @@ impl Task {
                 Ok(written) => {
                     bytes += written;
                     context.broker.metrics.bytes_sent.add(written as u64);
+                    if let Some(rate) = self.rates.as_mut().and_then(|rates| rates.sent.as_mut()) {
+                        let now = Instant::now().into_std();
+                        rate.passed(context.rights.sent, written as u64, now);
+                    }
                     self.report_progress();
                 }
                 Err(error) if is_transient(&error) => {

@@ -451,3 +451,6 @@ fn properties(
     }
     Some(properties)
 }
+
+#[cfg(test)]
+mod tests;

@@ -350,7 +350,7 @@ fn subscribe_command(context: &Context, subscriptions: Vec<command::Subscription
         client_id: context.options.client_id.to_string(),
         connection: context.mailbox.connection.0,
         subscriptions,
-        max_subscriptions: context.broker.settings.mqtt.max_subscriptions,
+        max_subscriptions: context.options.bounds.subscriptions,
         max_groups: context.broker.settings.mqtt.max_shared_subscriptions,
     })
 }

@@ -135,7 +135,7 @@ impl Context {
         &mut self,
         kind: Kind,
         request: Request,
-        submit: fn(&Proposer, Kind, ReplyTo) -> Result<(), Overloaded>,
+        submit: impl FnOnce(&Proposer, Kind, ReplyTo) -> Result<(), Overloaded>,
     ) -> Flow {
         let request_id = self.requests.insert(request);
         let reply_to = ReplyTo::Connection(self.mailbox.clone(), request_id);
@@ -249,6 +249,7 @@ impl Context {
         let limits = PeerLimits::NONE;
         let outbox = settings.outbox.clone();
         let broker = Broker::new(settings, services, Default::default(), metrics);
+        let bounds = broker.bounds.clone();
         let (connection, size) = (ConnectionId(1), limits.max_packet_size);
         Context {
             broker,
@@ -257,7 +258,7 @@ impl Context {
                 version,
                 client_id: "client".into(),
                 limits,
-                bounds: broker.bounds.clone(),
+                bounds,
                 keep_alive: 0,
                 session_expiry: 0,
                 principal: crate::auth::Principal::anonymous(),

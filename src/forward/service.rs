@@ -227,6 +227,7 @@ impl Receiving {
             if (reached || has_news) && self.answer(applied).await.is_err() {
                 return;
             }
+            let next_answer = self.answered_at + ANSWER_INTERVAL;
             let released = async {
                 match &mut self.inbound {
                     Some(inbound) => inbound.changed().await,
@@ -247,8 +248,8 @@ impl Receiving {
                     }
                 }
                 () = released => {}
-                // A node that is behind is not silent: it says so.
-                () = tokio::time::sleep(ANSWER_INTERVAL), if self.waiting.is_some() => {
+                // A node that is behind is not silent: it says so, however often it comes round meanwhile.
+                () = tokio::time::sleep_until(next_answer.into()), if self.waiting.is_some() => {
                     if self.answer(applied).await.is_err() {
                         return;
                     }
@@ -286,11 +287,15 @@ impl Receiving {
     }
 
     async fn answer(&mut self, applied: u64) -> Result<(), Ended> {
+        self.answered_at = Instant::now();
         let Some(inbound) = &mut self.inbound else {
             return Ok(());
         };
-        self.answered_at = Instant::now();
         let answer = inbound.answer(applied);
         self.answers.send(Ok(answer)).await.map_err(|_| Ended)
     }
 }
+
+#[cfg(test)]
+#[path = "service_tests.rs"]
+mod tests;

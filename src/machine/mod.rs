@@ -98,7 +98,8 @@ impl Machine {
     pub fn restore(&mut self, backing: &dyn Backing) {
         self.shared.outputs.take();
         self.shared.meta.restore(backing);
-        self.shared.timers.restore(backing);
+        let clock = self.shared.meta.clock();
+        self.shared.timers.restore(backing, clock);
         self.parts.restore(backing);
         let local = self.shared.outputs.local();
         let incarnation = self.parts.nodes.incarnation(local);

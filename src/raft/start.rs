@@ -25,7 +25,7 @@ use super::transport::channels::ChannelPool;
 use super::transport::identity::{Identity, IdentityCheck};
 use super::transport::network::Network;
 use super::transport::read_rounds::{ReadRounds, Rounds};
-use super::transport::snapshot_receive::SnapshotReceiver;
+use super::transport::snapshot_receive::{SnapshotReceiver, install_in};
 use super::types::{Leadership, NOTHING, StartError};
 use crate::base::ids::{GROUP_ZERO, LogIndex};
 use crate::storage::{DataDir, LogDb, Snapshots, StateDb};
@@ -196,7 +196,7 @@ fn serve(
     stores: &Stores,
 ) -> Service {
     let receiver = SnapshotReceiver::new(
-        core.clone(),
+        install_in(core.clone()),
         Arc::clone(&stores.snapshots),
         Arc::clone(&stores.metrics),
     );

@@ -1,107 +1,66 @@
-//! Requests to the state store by clients whom the rules do not let do everything.
+//! Requests from their arrival to their proposal or refusal.
 
 use super::*;
-use crate::acl::Rules;
-use crate::telemetry::labels::Action;
+use crate::codec::{Packet, Version, decode, frame};
 
-const ID: PacketId = PacketId::new(7).expect("not zero");
-
-/// Keys below `a` may be read, and those below `w` written.
-const RULES: &str = r#"{"rules": [{
-    "broker_resources": [{"method": "subscribe", "topics": ["answers"]}],
-    "state_store_resources": [
-        {"method": "read", "keys": ["a*"]}, {"method": "write", "keys": ["w*"]}]}]}"#;
-
-fn request(response_topic: &str, words: &[&str]) -> (PublishPropertiesBuf, Vec<u8>) {
-    let mut properties = PublishPropertiesBuf::new();
-    for property in [
-        Property::ResponseTopic(response_topic),
-        Property::CorrelationData(b"1"),
-    ] {
-        properties.push(property).expect("it fits");
+/// A PUBLISH with packet id 7 to a topic that does not matter here.
+fn publish(dup: bool, correlation_data: &[u8], words: &[&str]) -> Vec<u8> {
+    let mut properties = vec![0x08, 0, 1, b'r'];
+    properties.push(0x09);
+    properties.extend((correlation_data.len() as u16).to_be_bytes());
+    properties.extend(correlation_data);
+    properties.push(0x26);
+    for text in ["__ts", "1696374425000:0:CLIENT"] {
+        properties.extend((text.len() as u16).to_be_bytes());
+        properties.extend(text.as_bytes());
     }
-    properties
-        .push_user("__ts", "000000000000001:00000:client")
-        .expect("it fits");
-    let mut payload = format!("*{}\r\n", words.len());
+    let mut body = b"\0\x01t\0\x07".to_vec();
+    push_length(&mut body, properties.len());
+    body.extend(properties);
+    body.extend(format!("*{}\r\n", words.len()).bytes());
     for word in words {
-        payload += &format!("${}\r\n{word}\r\n", word.len());
+        body.extend(format!("${}\r\n{word}\r\n", word.len()).bytes());
     }
-    (properties, payload.into_bytes())
+    let mut packet = vec![if dup { 0x3a } else { 0x32 }];
+    push_length(&mut packet, body.len());
+    packet.extend(body);
+    packet
 }
 
-/// What is acknowledged at once; requests that go on are counted by `context.requests`.
-fn ask(context: &mut Context, response_topic: &str, words: &[&str]) -> Vec<u8> {
-    let (properties, payload) = request(response_topic, words);
-    let publish = Publish {
-        dup: false,
-        qos: QoS::AtLeastOnce,
-        retain: false,
-        topic: topics::INVOKE,
-        packet_id: Some(ID),
-        properties: properties.as_properties().expect("well-formed"),
-        payload: &payload,
+/// A length below 16,384.
+fn push_length(out: &mut Vec<u8>, length: usize) {
+    match length {
+        ..128 => out.push(length as u8),
+        _ => out.extend([(length % 128) as u8 | 0x80, (length / 128) as u8]),
+    }
+}
+
+#[test]
+fn p12_what_would_be_stored_is_refused_while_disks_are_low() {
+    let short = [b'c'; 36];
+    let long = [b'c'; 1_000];
+    let proposed = |dup, correlation_data: &[u8], words: &[&str]| {
+        let mut context = Context::for_tests(false);
+        context.broker.state.set_refuses_writes(true);
+        let bytes = publish(dup, correlation_data, words);
+        let found = frame::next(&bytes, u32::MAX).expect("well-formed");
+        let packet = decode(Version::V5, found.expect("whole")).expect("well-formed");
+        let Packet::Publish(publish) = packet else {
+            panic!("{packet:?}");
+        };
+        let flow = StoreRequests::default().handle_publish(&mut context, &publish, false);
+        assert!(matches!(flow, Ok(Flow::Continue)));
+        let refused = context.broker.metrics.writes_refused.get();
+        assert_eq!(refused as usize + context.requests.len(), 1, "{words:?}");
+        refused == 0
     };
-    let flow = StoreRequests::default().handle_publish(context, &publish, false);
-    assert_eq!(flow, Ok(Flow::Continue));
-    context.take_acknowledgements()
-}
-
-#[test]
-fn every_verb_is_judged_by_its_key() {
-    let mut context = Context::for_tests(false);
-    let rules = Rules::parse(RULES.as_bytes(), 1).expect("rules");
-    context.broker.services.rules.set(rules);
-    let acknowledged = [0x40, 2, 0, 7];
-    for refused in [
-        &["GET", "w1"][..],
-        &["KEYNOTIFY", "w1"],
-        &["SET", "a1", "v"],
-        &["DEL", "a1"],
-        &["VDEL", "a1", "v"],
-    ] {
-        let sent = ask(&mut context, "answers", refused);
-        assert_eq!(sent, acknowledged, "{refused:?} is answered at once");
-        assert_eq!(context.requests.len(), 0, "{refused:?}");
-    }
-    let metrics = context.broker.metrics.clone();
-    assert_eq!(metrics.not_authorized.of(Action::Read).get(), 2);
-    assert_eq!(metrics.not_authorized.of(Action::Write).get(), 3);
-    let errors = metrics.store_commands.of(Verb::Vdel).of(Outcome::Error);
-    assert_eq!(errors.get(), 1);
-    let allowed = [
-        &["GET", "a1"][..],
-        &["KEYNOTIFY", "a1"],
-        &["KEYNOTIFY", "w1", "STOP"],
-        &["SET", "w1", "v"],
-        &["DEL", "w1"],
-        &["SCAN", "*"],
-    ];
-    for (number, words) in allowed.into_iter().enumerate() {
-        assert!(ask(&mut context, "answers", words).is_empty());
-        assert_eq!(context.requests.len(), number + 1, "{words:?}");
-    }
-}
-
-#[test]
-fn an_answer_goes_only_where_the_client_may_read() {
-    let mut context = Context::for_tests(false);
-    let rules = Rules::parse(RULES.as_bytes(), 1).expect("rules");
-    context.broker.services.rules.set(rules);
-    let sent = ask(&mut context, "alarms", &["GET", "a1"]);
-    assert_eq!((sent[0], &sent[2..5]), (0x40, &[0, 7, 0x87][..]));
-    assert_eq!(context.requests.len(), 0);
-}
-
-#[test]
-fn without_any_right_to_read_nothing_is_listed() {
-    let mut context = Context::for_tests(false);
-    let rules = r#"{"rules": [{"broker_resources": [{"method": "subscribe"}]}]}"#;
-    let rules = Rules::parse(rules.as_bytes(), 1).expect("rules");
-    context.broker.services.rules.set(rules);
-    assert_eq!(
-        ask(&mut context, "answers", &["SCAN", "*"]),
-        [0x40, 2, 0, 7]
-    );
-    assert_eq!(context.requests.len(), 0);
+    let set = ["SET", "k", "v"];
+    assert!(!proposed(false, &short, &set));
+    assert!(proposed(true, &short, &set), "it may be known");
+    assert!(!proposed(true, &long, &set));
+    assert!(proposed(false, &short, &["DEL", "k"]));
+    assert!(!proposed(false, &long, &["DEL", "k"]));
+    assert!(!proposed(false, &short, &["KEYNOTIFY", "k"]));
+    assert!(proposed(false, &long, &["KEYNOTIFY", "k", "STOP"]));
+    assert!(proposed(false, &long, &["GET", "k"]));
 }

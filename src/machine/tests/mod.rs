@@ -2,6 +2,7 @@
 
 mod agreement;
 mod cost;
+mod cost_queues;
 mod damaged;
 mod directory;
 mod fan_out;

@@ -27,7 +27,7 @@ use crate::base::limits;
 use crate::base::proto::command::{self, command::Kind};
 use crate::base::time::elapsed_now;
 use crate::codec::{
-    self, Ack, DecodeError, Disconnect, Packet, PacketId, Publish, QoS, ReasonCode, encode, frame,
+    self, Ack, DecodeError, Disconnect, Packet, PacketId, Publish, ReasonCode, encode, frame,
 };
 use crate::machine::effect::Reply;
 use crate::mailbox::{Contents, End, Item, Mailbox, RequestId, WakeList};

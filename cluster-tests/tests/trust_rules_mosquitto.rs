@@ -37,8 +37,9 @@ impl Broker {
         let address = free.local_addr().expect("it is bound");
         drop(free);
         let file = directory.join("mosquitto.conf");
+        // Started as root, it would become somebody who may not read the directory.
         let lines = format!(
-            "listener {} 127.0.0.1\nallow_anonymous true\nacl_file {}\n",
+            "user root\nlistener {} 127.0.0.1\nallow_anonymous true\nacl_file {}\n",
             address.port(),
             acl.display()
         );

@@ -38,7 +38,6 @@ pub use client::Client;
 pub use document::Document;
 pub use facts::Facts;
 pub use limits::Limits;
-pub use mosquitto::{ImportError, import as import_mosquitto};
-pub use parse::RulesError;
+pub use mosquitto::import as import_mosquitto;
 pub use rights::{KeyAccess, Publication, PublishRights, Rights};
 pub use rules::Rules;

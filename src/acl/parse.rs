@@ -247,31 +247,7 @@ impl Compiling {
     ) -> Result<(), RulesError> {
         use BrokerMethod::{Connect, Publish, Subscribe, Will};
         let method = resource.method;
-        let is = |methods: &[BrokerMethod]| methods.contains(&method);
-        for (field, is_there, methods) in [
-            ("client_ids", resource.client_ids.is_some(), &[Connect][..]),
-            (
-                "topics",
-                resource.topics.is_some(),
-                &[Publish, Subscribe, Will],
-            ),
-            (
-                "max_qos",
-                resource.max_qos.is_some(),
-                &[Publish, Subscribe, Will],
-            ),
-            ("retain", resource.retain.is_some(), &[Publish, Will]),
-            ("share_names", resource.share_names.is_some(), &[Subscribe]),
-        ] {
-            let at = format!("{at}.{field}");
-            if is_there && !is(methods) {
-                return Err(wrong(&at, Problem::NotOfMethod));
-            }
-            let is_bound = matches!(field, "max_qos" | "retain");
-            if is_there && is_bound && rule.effect == Effect::Deny {
-                return Err(wrong(&at, Problem::NotOfDenial));
-            }
-        }
+        check_fields(at, rule, resource)?;
         if method == Connect {
             let client_ids = self.optional(at, "client_ids", &resource.client_ids, |text| {
                 text_pattern(text)
@@ -344,6 +320,38 @@ impl Compiling {
         self.rules.limits.push((principals, text.limits));
         Ok(())
     }
+}
+
+/// Every field of a resource must mean something for its method.
+fn check_fields(at: &str, rule: RuleOf, resource: &BrokerResource) -> Result<(), RulesError> {
+    use BrokerMethod::{Connect, Publish, Subscribe, Will};
+    let method = resource.method;
+    let is = |methods: &[BrokerMethod]| methods.contains(&method);
+    for (field, is_there, methods) in [
+        ("client_ids", resource.client_ids.is_some(), &[Connect][..]),
+        (
+            "topics",
+            resource.topics.is_some(),
+            &[Publish, Subscribe, Will],
+        ),
+        (
+            "max_qos",
+            resource.max_qos.is_some(),
+            &[Publish, Subscribe, Will],
+        ),
+        ("retain", resource.retain.is_some(), &[Publish, Will]),
+        ("share_names", resource.share_names.is_some(), &[Subscribe]),
+    ] {
+        let at = format!("{at}.{field}");
+        if is_there && !is(methods) {
+            return Err(wrong(&at, Problem::NotOfMethod));
+        }
+        let is_bound = matches!(field, "max_qos" | "retain");
+        if is_there && is_bound && rule.effect == Effect::Deny {
+            return Err(wrong(&at, Problem::NotOfDenial));
+        }
+    }
+    Ok(())
 }
 
 fn bounded(text: &str) -> Result<&str, Problem> {

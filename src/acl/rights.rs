@@ -130,11 +130,6 @@ impl Rights {
         |rule| has_bit(&self.met, rule)
     }
 
-    /// The version of the rules.
-    pub fn version(&self) -> u64 {
-        self.rules.version()
-    }
-
     /// Whether the client may do everything.
     pub fn are_open(&self) -> bool {
         self.rules.are_open()

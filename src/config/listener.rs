@@ -114,9 +114,11 @@ listener! {
     /// Connections that this listener accepts per second; further ones wait in the system's queue. 0: only
     /// `mqtt.connection_rate` bounds them.
     connection_rate: u32 = 0, "connections/s", 0..=1_000_000;
-    /// PUBLISH packets that one client of this listener may send per second, as `mqtt.client_message_rate`; 0: that.
+    /// PUBLISH packets that one client of this listener may send per second. 0: only `mqtt.client_message_rate` and the
+    /// rules bound them; otherwise the lowest counts.
     client_message_rate: u32 = 0, "messages/s", 0..=10_000_000;
-    /// Bytes that one client of this listener may send per second, as `mqtt.client_byte_rate`; 0: that.
+    /// Bytes that one client of this listener may send per second. 0: only `mqtt.client_byte_rate` and the rules bound
+    /// them; otherwise the lowest counts.
     client_byte_rate: u64 = 0, "bytes/s", 0..=1_000_000_000_000;
 }
 

@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::bounds::ClientBounds;
 use super::certified::Certified;
 use super::origin::Origin;
+use super::places::PrincipalPlaces;
 use super::rate::TokenBucket;
 use super::routing_lease::RoutingLease;
 use super::sys::{SysPublisher, SysTopics};
-use crate::acl::RuleBook;
+use crate::acl::{Limits, RuleBook};
 use crate::auth::Chain;
 use crate::base::ids::{ConnectionId, NodeId};
 use crate::base::lease::Lease;
@@ -251,6 +253,10 @@ pub(crate) struct Broker {
     pub(crate) state: NodeState,
     /// The topics below `$SYS/`.
     pub(crate) sys: Arc<SysTopics>,
+    /// The bounds of most clients: of those for whom the rules have none.
+    pub(super) bounds: Arc<ClientBounds>,
+    /// The connections of principals that have a bound.
+    pub(super) places: Arc<PrincipalPlaces>,
     /// Counters.
     pub(crate) metrics: Arc<Metrics>,
     /// Connections whose clients have shown a certificate.
@@ -267,10 +273,12 @@ impl Broker {
         metrics: Arc<Metrics>,
     ) -> Arc<Broker> {
         Arc::new(Broker {
-            settings,
             services,
             state: NodeState::default(),
             sys: Arc::default(),
+            bounds: Arc::new(ClientBounds::new(&settings.mqtt, &Limits::default())),
+            settings,
+            places: Arc::default(),
             metrics,
             certified: Arc::default(),
             chains,

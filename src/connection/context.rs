@@ -3,17 +3,18 @@
 use std::sync::Arc;
 
 use super::broker::Broker;
+use super::end::Ended;
 use super::options::ConnectionOptions;
 use super::output::OutputBuffers;
 use super::requests::{Request, Requests};
 use super::rights::ClientRights;
 use crate::base::ids::SessionId;
 use crate::base::proto::command::command::Kind;
-use crate::codec::{Ack, PacketId, QoS, ReasonCode, encode};
+use crate::codec::{Ack, PacketId, Publish, QoS, ReasonCode, encode};
 use crate::mailbox::{Mailbox, WakeList};
 use crate::replica::proposer::{Overloaded, Proposer};
 use crate::replica::reply_to::ReplyTo;
-use crate::telemetry::labels;
+use crate::telemetry::labels::{self, DisconnectReason};
 use crate::topic::is_deeper;
 
 /// What a packet leads to.
@@ -46,7 +47,8 @@ pub(super) struct Context {
     /// Messages with QoS 1 and 2 for this session go through the log.
     pub(super) is_durable: bool,
     /// What the client may do.
-    pub(super) rights: ClientRights,
+    /// Boxed, because it is looked at once per packet at most.
+    pub(super) rights: Box<ClientRights>,
     pub(super) requests: Requests,
     pub(super) output: OutputBuffers,
     /// Connections to wake when the batch of packets is done.
@@ -71,13 +73,38 @@ impl Context {
         refuses
     }
 
+    /// A PUBLISH that is not what the client was told that it may send.
+    ///
+    /// # Errors
+    /// It ends the connection `[MQTT-3.2.2-11]` `[MQTT-3.2.2-14]`.
+    #[inline]
+    pub(super) fn check_publish(&self, publish: &Publish<'_>) -> Result<(), Ended> {
+        let bounds = &self.options.bounds;
+        if publish.qos > bounds.max_qos {
+            return Err(Ended::disconnect(
+                DisconnectReason::NotAuthorized,
+                ReasonCode::QosNotSupported,
+                "the message's QoS is higher than the client may publish with",
+            ));
+        }
+        if publish.retain && !bounds.retain {
+            return Err(Ended::disconnect(
+                DisconnectReason::NotAuthorized,
+                ReasonCode::RetainNotSupported,
+                "the client may not have messages retained",
+            ));
+        }
+        Ok(())
+    }
+
     /// Whether another request must wait: a client that sends faster than the cluster commits is read more slowly.
     pub(super) fn is_busy(&self) -> bool {
-        self.requests.len() >= usize::from(self.broker.settings.mqtt.receive_maximum)
+        self.requests.len() >= usize::from(self.options.bounds.receive_maximum)
     }
 
     /// Counts messages that were sent, by QoS.
-    pub(super) fn count_sent(&self, counts: [u32; 3]) {
+    pub(super) fn count_sent(&mut self, counts: [u32; 3]) {
+        self.rights.sent += counts.iter().copied().map(u64::from).sum::<u64>();
         let sent = &self.broker.metrics.messages_sent;
         for (qos, count) in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce]
             .into_iter()
@@ -218,18 +245,24 @@ impl Context {
             view,
             rules: Arc::default(),
         };
-        let rights = ClientRights::new(Arc::new(Client::new(Facts::default(), &services.rules)));
+        let rights = Box::new(ClientRights::new(Arc::new(Client::new(
+            Facts::default(),
+            &services.rules,
+        ))));
         let version = Version::V5;
         let limits = PeerLimits::NONE;
         let outbox = settings.outbox.clone();
+        let broker = Broker::new(settings, services, Default::default(), metrics);
+        let bounds = broker.bounds.clone();
         let (connection, size) = (ConnectionId(1), limits.max_packet_size);
         Context {
-            broker: Broker::new(settings, services, Default::default(), metrics),
+            broker,
             mailbox: Mailbox::new(connection, version, size, 0, outbox),
             options: ConnectionOptions {
                 version,
                 client_id: "client".into(),
                 limits,
+                bounds,
                 keep_alive: 0,
                 session_expiry: 0,
                 principal: crate::auth::Principal::anonymous(),

@@ -27,7 +27,7 @@ use crate::base::limits;
 use crate::base::proto::command::{self, command::Kind};
 use crate::base::time::elapsed_now;
 use crate::codec::{
-    self, Ack, DecodeError, Disconnect, Packet, PacketId, Publish, QoS, ReasonCode, encode, frame,
+    self, Ack, DecodeError, Disconnect, Packet, PacketId, Publish, ReasonCode, encode, frame,
 };
 use crate::machine::effect::Reply;
 use crate::mailbox::{Contents, End, Item, Mailbox, RequestId, WakeList};
@@ -62,7 +62,7 @@ impl Connection {
     ) -> Connection {
         mailbox.opened(opened.session);
         let receive_maximum =
-            NonZeroU16::new(broker.settings.mqtt.receive_maximum).unwrap_or(NonZeroU16::MAX);
+            NonZeroU16::new(options.bounds.receive_maximum).unwrap_or(NonZeroU16::MAX);
         let authentication = Authentication::new(&broker.certified, &options, &mailbox);
         // Its opening is applied here, and everything before it.
         let logged_through = broker.services.view.applied();
@@ -131,7 +131,7 @@ impl Connection {
 
     /// The largest packet that the client may send.
     pub(super) fn max_packet_size(&self) -> u32 {
-        self.context.broker.settings.mqtt.max_packet_size_bytes
+        self.context.options.bounds.packet_bytes
     }
 
     /// Handles one packet.
@@ -196,6 +196,7 @@ impl Connection {
             return Ok(Flow::Retry);
         }
         let context = &mut self.context;
+        context.check_publish(publish)?;
         let aliased;
         let topic = match publish.properties.topic_alias() {
             None => publish.topic,
@@ -238,8 +239,7 @@ impl Connection {
             if options.session_expiry == 0 && expiry != 0 {
                 return Ended::protocol("DISCONNECT raised a session expiry interval of 0");
             }
-            let maximum = self.context.broker.settings.mqtt.session_expiry_max_s;
-            options.session_expiry = expiry.min(maximum);
+            options.session_expiry = expiry.min(options.bounds.session_expiry_s);
         }
         Ended {
             discard_will: disconnect.reason == ReasonCode::Success,
@@ -291,7 +291,7 @@ impl Connection {
             proposer.submit_always(kind, reply_to);
         } else if self
             .outbound
-            .is_short_of_room(completed, context.broker.settings.mqtt.max_inflight)
+            .is_short_of_room(completed, context.options.bounds.in_flight)
         {
             proposer.submit_always(kind, ReplyTo::Nobody);
         } else {

@@ -17,6 +17,7 @@
 
 mod acknowledgements;
 mod authentication;
+mod bounds;
 pub(crate) mod broker;
 pub(crate) mod certified;
 mod context;
@@ -37,6 +38,7 @@ mod options;
 mod origin;
 mod outbound;
 mod output;
+pub(crate) mod places;
 mod publishing;
 mod rate;
 mod refusal;

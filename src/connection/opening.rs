@@ -1,30 +1,31 @@
 //! CONNECT: what is agreed on with the client, and the opening of its session in the machine.
 
 use std::net::IpAddr;
+mod judging;
+
 use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::bounds::ClientBounds;
 use super::broker::Broker;
 use super::coordinator::Connection;
-use super::end::Ended;
 use super::options::{ConnectionOptions, Opened};
 use super::origin::Origin;
 use super::refusal::{DISK_LOW, NO_QUORUM, Refusal};
 use super::rights::ClientRights;
-use crate::acl::{Client, Facts, Publication};
+use crate::acl::{Client, Limits};
 use crate::auth::Principal;
 use crate::base::proto::command::{self, command::Kind};
 use crate::codec::{
-    ConnAck, ConnAckProperties, Connect, MAX_PACKET_SIZE, PeerLimits, ReasonCode, Will, encode,
+    ConnAck, ConnAckProperties, Connect, MAX_PACKET_SIZE, PeerLimits, QoS, ReasonCode, Will, encode,
 };
 use crate::config::{Listener, MqttConfig, QueuePolicy};
 use crate::machine::effect::Reply;
 use crate::machine::read;
 use crate::mailbox::{End, Item, Mailbox, RequestId};
 use crate::replica::reply_to::ReplyTo;
-use crate::telemetry::labels::{Action, DisconnectReason};
 use crate::topic::is_deeper;
 
 /// The receive maximum of a client that names none (MQTT 5.0 §3.1.2.11.3); also what MQTT 3 clients get.
@@ -60,7 +61,7 @@ pub(super) struct Opening {
     requested_expiry: u32,
     requested_keep_alive: u16,
     has_assigned_client_id: bool,
-    rights: ClientRights,
+    rights: Box<ClientRights>,
 }
 
 /// Bounds of the packets that the client takes.
@@ -82,10 +83,10 @@ fn response_information(template: &str, client_id: &str) -> Option<String> {
 }
 
 /// What the session's queue may hold.
-fn bounds(config: &MqttConfig) -> command::QueueBounds {
+fn bounds(config: &MqttConfig, max_bytes: u64) -> command::QueueBounds {
     command::QueueBounds {
         max_messages: config.queue_max_messages,
-        max_bytes: config.queue_max_bytes,
+        max_bytes,
         policy: match config.queue_full {
             QueuePolicy::DropOldest => 0,
             QueuePolicy::DropNewest => 1,
@@ -118,19 +119,6 @@ fn is_stored(broker: &Broker, will: &Will<'_>) -> bool {
     route.is_logged(will.qos)
 }
 
-/// What the rules judge a client by.
-fn facts(principal: &Principal, client_id: &Arc<str>, place: &Place<'_>) -> Facts {
-    Facts {
-        name: principal.name.clone(),
-        method: principal.method.as_str(),
-        groups: principal.groups.clone(),
-        attributes: principal.attributes.clone(),
-        client_id: client_id.clone(),
-        address: place.address,
-        listener: place.listener.name.as_str().into(),
-    }
-}
-
 impl Opening {
     /// Checks a CONNECT and proposes the opening of its session. `login` is what its client has proved.
     pub(super) fn begin(
@@ -149,8 +137,12 @@ impl Opening {
             expiry_interval_s: opening.options.session_expiry,
             protocol_level: connect.version.level().into(),
             will: connect.will.as_ref().map(will),
-            receive_maximum: opening.receive_maximum.min(config.max_inflight).into(),
-            bounds: Some(bounds(config)),
+            receive_maximum: opening
+                .receive_maximum
+                .min(opening.options.bounds.in_flight)
+                .into(),
+            bounds: Some(bounds(config, opening.options.bounds.queue_bytes)),
+            max_sessions_of_principal: opening.options.bounds.sessions,
             max_sessions: config.max_sessions,
             principal: opening.principal(),
         };
@@ -189,6 +181,7 @@ impl Opening {
             return Err(self.refuse(ReasonCode::ServerUnavailable, NO_QUORUM));
         }
         self.judge(broker, connect)?;
+        self.take_place(broker)?;
         let refuse = |reason, text| Err(self.refuse(reason, text));
         if connect
             .will
@@ -229,30 +222,6 @@ impl Opening {
         is_durable && !known().is_some_and(|session| session.durable)
     }
 
-    /// Sees whether the rules let the client connect, and have its will.
-    fn judge(&mut self, broker: &Broker, connect: &Connect<'_>) -> Result<(), Refusal> {
-        let rights = self.rights.now();
-        let publication = |will: &Will<'_>| Publication {
-            qos: will.qos,
-            retain: will.retain,
-        };
-        let will = connect.will.as_ref();
-        let has_will = will.is_none_or(|will| rights.will(will.topic).allow(publication(will)));
-        let (action, text) = match (rights.may_connect(), has_will) {
-            (true, true) => return Ok(()),
-            (false, _) => (Action::Connect, "the rules do not let the client connect"),
-            (true, false) => (
-                Action::Will,
-                "the rules do not let the client have this will",
-            ),
-        };
-        broker.metrics.not_authorized.of(action).increment();
-        Err(Refusal {
-            ended: Ended::close(DisconnectReason::NotAuthorized, text),
-            ..self.refuse(ReasonCode::NotAuthorized, text)
-        })
-    }
-
     fn new(broker: &Broker, connect: &Connect<'_>, login: Login, place: &Place<'_>) -> Opening {
         let config = &broker.settings.mqtt;
         let version = connect.version;
@@ -280,11 +249,16 @@ impl Opening {
             connect.topic_alias_maximum,
             broker.settings.outbox.clone(),
         );
-        let facts = facts(&login.principal, &client_id, place);
+        let facts = judging::facts(&login.principal, &client_id, place);
         let client = Arc::new(Client::new(facts, &broker.services.rules));
+        let limits_of_client = client.limits();
+        let bounds = match limits_of_client == Limits::default() {
+            true => broker.bounds.clone(),
+            false => Arc::new(ClientBounds::new(config, &limits_of_client)),
+        };
         mailbox.belongs_to(client.clone());
         Opening {
-            rights: ClientRights::new(client),
+            rights: Box::new(ClientRights::new(client)),
             authentication_data: login.data,
             response_information,
             mailbox,
@@ -298,6 +272,8 @@ impl Opening {
                 version,
                 client_id,
                 limits,
+                session_expiry: requested_expiry.min(bounds.session_expiry_s),
+                bounds,
                 principal: login.principal,
                 origin: login.origin,
                 keep_alive: match config.max_keep_alive_s {
@@ -305,7 +281,6 @@ impl Opening {
                     max if connect.keep_alive == 0 || connect.keep_alive > max => max,
                     _ => connect.keep_alive,
                 },
-                session_expiry: requested_expiry.min(config.session_expiry_max_s),
             },
         }
     }
@@ -362,35 +337,6 @@ impl Opening {
         Ok(connection)
     }
 
-    /// Who the client has shown to be, for apply.
-    fn principal(&self) -> Option<command::Principal> {
-        let principal = &self.options.principal;
-        let proofs = principal.proofs.iter().map(|proof| command::Proof {
-            kind: proof.kind.into(),
-            name: proof.name.to_string(),
-            version: proof.version,
-        });
-        (!principal.is_anonymous()).then(|| command::Principal {
-            name: principal.name.to_string(),
-            proofs: proofs.collect(),
-        })
-    }
-
-    /// The session is another principal's, or what the client's identity rests on has changed. Which of them is not told.
-    fn refuse_owner(&self, broker: &Broker) -> Refusal {
-        broker
-            .metrics
-            .not_authorized
-            .of(Action::Connect)
-            .increment();
-        let text =
-            "the session belongs to another principal, or the identity is not proved any more";
-        Refusal {
-            ended: Ended::close(DisconnectReason::NotAuthorized, text),
-            ..self.refuse(ReasonCode::NotAuthorized, text)
-        }
-    }
-
     fn refuse(&self, reason: ReasonCode, text: &'static str) -> Refusal {
         Refusal::connack(
             self.options.limits,
@@ -423,8 +369,10 @@ impl Opening {
         let properties = ConnAckProperties {
             session_expiry: (options.session_expiry != self.requested_expiry)
                 .then_some(options.session_expiry),
-            receive_maximum: NonZeroU16::new(config.receive_maximum),
-            maximum_packet_size: NonZeroU32::new(config.max_packet_size_bytes),
+            receive_maximum: NonZeroU16::new(options.bounds.receive_maximum),
+            maximum_packet_size: NonZeroU32::new(options.bounds.packet_bytes),
+            maximum_qos: Some(options.bounds.max_qos).filter(|qos| *qos != QoS::ExactlyOnce),
+            retain_available: (!options.bounds.retain).then_some(false),
             assigned_client_id: self.has_assigned_client_id.then_some(&*options.client_id),
             topic_alias_maximum: Some(config.topic_alias_maximum),
             server_keep_alive: (options.keep_alive != self.requested_keep_alive)

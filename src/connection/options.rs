@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::bounds::ClientBounds;
 use super::origin::Origin;
 use super::rights::ClientRights;
 use crate::auth::Principal;
@@ -15,6 +16,8 @@ pub(super) struct ConnectionOptions {
     pub(super) client_id: Arc<str>,
     /// Bounds of the packets that the client takes.
     pub(super) limits: PeerLimits,
+    /// What it may use up.
+    pub(super) bounds: Arc<ClientBounds>,
     /// Seconds; 0 turns it off.
     pub(super) keep_alive: u16,
     /// Seconds; the only option that DISCONNECT may change.
@@ -35,5 +38,5 @@ pub(super) struct Opened {
     /// Packet ids of QoS 2 messages whose PUBREL has not come yet.
     pub(super) received: Vec<u16>,
     /// What the client may do.
-    pub(super) rights: ClientRights,
+    pub(super) rights: Box<ClientRights>,
 }

@@ -33,22 +33,31 @@ impl TokenBucket {
     }
 }
 
-/// The rates of one client.
+/// The lower of two rates, of which 0 is no bound.
+pub(super) fn lower<T: Ord + Default>(one: T, other: T) -> T {
+    let none = T::default();
+    match one == none || (other != none && other < one) {
+        true => other,
+        false => one,
+    }
+}
+
+/// The rates of one client, in one direction.
 #[derive(Debug)]
 pub(super) struct ClientRate {
     messages_per_s: u64,
     bytes_per_s: u64,
     messages: TokenBucket,
     bytes: TokenBucket,
-    /// Messages that it had sent when it was last looked at.
+    /// Messages that had passed when it was last looked at.
     seen: u64,
-    /// The client is not read before.
+    /// Nothing passes before.
     until: Option<Instant>,
 }
 
 impl ClientRate {
     /// `None` when nothing is bounded.
-    pub(super) fn new(messages_per_s: u32, bytes_per_s: u64) -> Option<Box<ClientRate>> {
+    pub(super) fn new((messages_per_s, bytes_per_s): (u32, u64)) -> Option<ClientRate> {
         let rate = ClientRate {
             messages_per_s: messages_per_s.into(),
             bytes_per_s,
@@ -57,11 +66,11 @@ impl ClientRate {
             seen: 0,
             until: None,
         };
-        (messages_per_s > 0 || bytes_per_s > 0).then(|| Box::new(rate))
+        (messages_per_s > 0 || bytes_per_s > 0).then_some(rate)
     }
 
-    /// The client has sent `messages` since the beginning, and `bytes` more.
-    pub(super) fn received(&mut self, messages: u64, bytes: u64, now: Instant) {
+    /// `messages` have passed since the beginning, and `bytes` more.
+    pub(super) fn passed(&mut self, messages: u64, bytes: u64, now: Instant) {
         let new = messages - std::mem::replace(&mut self.seen, messages);
         let messages = self.messages.take(new, self.messages_per_s, now);
         let bytes = self.bytes.take(bytes, self.bytes_per_s, now);
@@ -69,10 +78,30 @@ impl ClientRate {
         self.until = (!wait.is_zero()).then(|| now + wait.min(LONGEST_PAUSE));
     }
 
-    /// When the client may be read again; `None` when it may be now.
+    /// When more may pass; `None` when it may now.
     pub(super) fn paused_until(&mut self, now: Instant) -> Option<Instant> {
         self.until = self.until.filter(|until| *until > now);
         self.until
+    }
+}
+
+/// The rates of one client.
+#[derive(Debug)]
+pub(super) struct ClientRates {
+    /// Of what it sends.
+    pub(super) received: Option<ClientRate>,
+    /// Of what it is sent.
+    pub(super) sent: Option<ClientRate>,
+}
+
+impl ClientRates {
+    /// `None` when nothing is bounded. Each rate is of messages and bytes per second.
+    pub(super) fn new(received: (u32, u64), sent: (u32, u64)) -> Option<Box<ClientRates>> {
+        let rates = ClientRates {
+            received: ClientRate::new(received),
+            sent: ClientRate::new(sent),
+        };
+        (rates.received.is_some() || rates.sent.is_some()).then(|| Box::new(rates))
     }
 }
 
@@ -103,12 +132,12 @@ mod tests {
 
     #[test]
     fn a_client_is_paused_by_the_rate_that_it_exceeds_most() {
-        assert!(ClientRate::new(0, 0).is_none());
+        assert!(ClientRate::new((0, 0)).is_none());
         let start = Instant::now();
-        let mut rate = ClientRate::new(10, 1_000).expect("bounded");
-        rate.received(5, 500, start);
+        let mut rate = ClientRate::new((10, 1_000)).expect("bounded");
+        rate.passed(5, 500, start);
         assert_eq!(rate.paused_until(start), None);
-        rate.received(6, 2_500, start);
+        rate.passed(6, 2_500, start);
         let until = start + Duration::from_secs(2);
         assert_eq!(rate.paused_until(start), Some(until));
         assert_eq!(rate.paused_until(until), None);

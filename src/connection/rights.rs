@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use super::places::PrincipalPlace;
 use crate::acl::{Client, KeyAccess, Publication, PublishRights, Rights};
 use crate::codec::{Publish, QoS};
 use crate::telemetry::labels::{Action, DropReason};
@@ -41,6 +42,11 @@ pub(super) struct ClientRights {
     rights: Arc<Rights>,
     /// Boxed, because most clients have none where there are no rules.
     known: Option<Box<Known>>,
+    /// The client's place among the connections of its principal, if those are bounded. It is free again when the
+    /// connection is gone.
+    place: Option<PrincipalPlace>,
+    /// Messages that the client was sent since the beginning.
+    pub(super) sent: u64,
 }
 
 impl ClientRights {
@@ -51,7 +57,14 @@ impl ClientRights {
             rights: client.rights(),
             client,
             known: None,
+            place: None,
+            sent: 0,
         }
+    }
+
+    /// The client has a place among the connections of its principal.
+    pub(super) fn keep(&mut self, place: PrincipalPlace) {
+        self.place = Some(place);
     }
 
     /// The client's rights by the rules as they are.
@@ -190,7 +203,6 @@ mod tests {
                 assert!(rights.memory() <= KEPT_BYTES);
             }
         }
-        assert!(rights.memory() > KEPT_BYTES / 4);
         assert!(rights.may_publish("a/1999", &publish("a/1999")), "known");
         book.set(rules("b/+"));
         assert!(!rights.may_publish("a/1999", &publish("a/1999")));

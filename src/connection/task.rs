@@ -21,7 +21,7 @@ use super::end::Ended;
 use super::input::{Input, Turn};
 use super::linger::{end_stream, linger, write_output};
 use super::liveness::Liveness;
-use super::rate::ClientRate;
+use super::rate::{ClientRates, lower};
 use super::socket::{READ_BUFFER, is_transient};
 use crate::base::limits;
 use crate::base::pulse::{Phase, busy};
@@ -69,7 +69,7 @@ pub(super) struct Task {
     /// Other connections had their turn before the next retained messages of this one.
     has_yielded: bool,
     liveness: Liveness,
-    rate: Option<Box<ClientRate>>,
+    rates: Option<Box<ClientRates>>,
 }
 
 impl Task {
@@ -86,15 +86,11 @@ impl Task {
         } = accepted;
         let context = connection.context();
         let settings = &context.broker.settings;
-        let (own, mqtt) = (&listener.config, &settings.mqtt);
-        let message_rate = match own.client_message_rate {
-            0 => mqtt.client_message_rate,
-            rate => rate,
-        };
-        let byte_rate = match own.client_byte_rate {
-            0 => mqtt.client_byte_rate,
-            rate => rate,
-        };
+        let (own, bounds) = (&listener.config, &context.options.bounds);
+        let received = (
+            lower(bounds.rate_in.0, own.client_message_rate),
+            lower(bounds.rate_in.1, own.client_byte_rate),
+        );
         Box::new(Task {
             stream,
             peer: Box::new(peer),
@@ -104,7 +100,7 @@ impl Task {
             drain_timeout: DrainTimeout::default(),
             has_yielded: false,
             liveness: Liveness::new(context.options.keep_alive, Instant::now()),
-            rate: ClientRate::new(message_rate, byte_rate),
+            rates: ClientRates::new(received, bounds.rate_out),
             connection,
         })
     }
@@ -181,6 +177,7 @@ impl Task {
             let deadlines = [
                 again,
                 paused_until,
+                self.held_back_until(),
                 self.connection.authentication_deadline(),
             ];
             let deadline = deadlines.into_iter().flatten().min();
@@ -216,7 +213,14 @@ impl Task {
 
     /// Until when the client is not read, because it has sent more than its rate.
     fn paused_until(&mut self) -> Option<Instant> {
-        let rate = self.rate.as_mut()?;
+        let rate = self.rates.as_mut()?.received.as_mut()?;
+        rate.paused_until(Instant::now().into_std())
+            .map(Instant::from_std)
+    }
+
+    /// Until when the client is sent nothing more, because it has got more than its rate.
+    fn held_back_until(&mut self) -> Option<Instant> {
+        let rate = self.rates.as_mut()?.sent.as_mut()?;
         rate.paused_until(Instant::now().into_std())
             .map(Instant::from_std)
     }
@@ -238,13 +242,14 @@ impl Task {
     /// Waits for the socket, the mailbox or a timer. What arrives is read and handled here.
     async fn next_event(&mut self, is_read: bool) -> Result<Event, Ended> {
         let unsent = self.connection.context().output.unsent();
+        let takes_more = unsent == 0 && self.held_back_until().is_none();
         poll_fn(|context| {
             let mailbox = &self.connection.context().mailbox;
             mailbox.register(context.waker());
-            if mailbox.is_filled() && (unsent == 0 || mailbox.is_ending()) || mailbox.take_offer() {
+            if mailbox.is_filled() && (takes_more || mailbox.is_ending()) || mailbox.take_offer() {
                 return Poll::Ready(Ok(Event::Mailbox));
             }
-            if self.connection.wants_replay() {
+            if takes_more && self.connection.wants_replay() {
                 // One page per turn: the thread's other connections come in between.
                 self.has_yielded = !self.has_yielded;
                 match self.has_yielded {
@@ -298,8 +303,12 @@ impl Task {
         })?;
         let now = Instant::now();
         self.note_arrival(now);
-        if let Some(rate) = &mut self.rate {
-            rate.received(self.input.publishes(), bytes.len() as u64, now.into_std());
+        if let Some(rate) = self
+            .rates
+            .as_mut()
+            .and_then(|rates| rates.received.as_mut())
+        {
+            rate.passed(self.input.publishes(), bytes.len() as u64, now.into_std());
         }
         Ok(())
     }
@@ -400,11 +409,22 @@ impl Task {
                 _ => {}
             }
         }
-        CONTENTS.with_borrow_mut(|contents| self.connection.replay(contents));
+        let is_held_back = self.held_back_until().is_some();
+        if !is_held_back {
+            CONTENTS.with_borrow_mut(|contents| self.connection.replay(contents));
+        }
         let mut bytes = 0;
         loop {
             if self.connection.context().output.unsent() == 0 {
-                self.drain()?;
+                if !is_held_back || self.connection.context().mailbox.is_ending() {
+                    self.drain()?;
+                } else {
+                    // Acknowledgements do not wait for messages.
+                    self.connection
+                        .context_mut()
+                        .output
+                        .flush_acknowledgements();
+                }
                 if self.connection.context().output.unsent() == 0 {
                     self.report_progress();
                     self.connection.context_mut().wake.wake();
@@ -420,6 +440,10 @@ impl Task {
                 Ok(written) => {
                     bytes += written;
                     context.broker.metrics.bytes_sent.add(written as u64);
+                    if let Some(rate) = self.rates.as_mut().and_then(|rates| rates.sent.as_mut()) {
+                        let now = Instant::now().into_std();
+                        rate.passed(context.rights.sent, written as u64, now);
+                    }
                     self.report_progress();
                 }
                 Err(error) if is_transient(&error) => {

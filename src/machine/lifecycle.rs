@@ -34,7 +34,9 @@ impl Lifecycle<'_> {
         if !directory::proves(batch.tables, &principal.proofs) {
             return Reply::NotAuthorized;
         }
-        if self.sessions.exceed(command.max_sessions)
+        let most = command.max_sessions_of_principal;
+        if (self.sessions.exceed(command.max_sessions)
+            || self.sessions.exceed_of(&principal.name, most))
             && session::row(batch.tables, &client_id).is_none()
         {
             return Reply::QuotaExceeded;
@@ -52,7 +54,7 @@ impl Lifecycle<'_> {
         will::keep(batch, &client_id, &mut row, command.will.take());
         session::set_owner(&mut row, Some(owner), batch.index);
         session::set_options(&mut row, &command);
-        session::claim(&mut row, principal.name);
+        self.sessions.claim(&mut row, principal.name, !present);
         match present {
             true => session::put_row(batch, &client_id, &row),
             false => self.sessions.create_row(batch, &client_id, &row),
@@ -315,7 +317,7 @@ impl Lifecycle<'_> {
         self.publish_will(batch, client_id, &mut row);
         let session = SessionId(row.session_id);
         self.messaging.end_session(batch, session, client_id);
-        self.sessions.delete_row(batch, client_id);
+        self.sessions.delete_row(batch, client_id, &row.principal);
     }
 
     fn publish_will(

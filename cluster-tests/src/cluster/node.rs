@@ -126,6 +126,11 @@ impl Node {
         self.process.clone()
     }
 
+    /// Where its HTTP port is.
+    pub fn http(&self) -> SocketAddr {
+        self.addresses.http
+    }
+
     pub fn mqtt(&self) -> SocketAddr {
         self.addresses.mqtt
     }

@@ -137,7 +137,7 @@ fn a_slow_subscriber_defers_the_acknowledgement_of_a_logged_message() {
 #[test]
 fn mqtt_3_3_4_7_qos_0_does_not_count_against_the_receive_maximum() {
     let mut client = Client::new(false);
-    let maximum = client.context.broker.settings.mqtt.receive_maximum;
+    let maximum = client.context.options.bounds.receive_maximum;
     while client.publish(QoS::AtMostOnce, true) == Flow::Continue {}
     assert_eq!(client.context.requests.len(), usize::from(maximum));
     assert_eq!(client.publish(QoS::AtLeastOnce, true), Flow::Retry);
@@ -206,6 +206,62 @@ fn p1_before_mqtt_5_a_message_that_is_refused_ends_the_connection() {
         assert!(refused.is_err());
         assert_eq!(client.sent(), [0; 0]);
     }
+}
+
+/// The client may publish to `t` with QoS 1 at most, and nothing that is retained.
+const RULES: &str = r#"{"rules": [{"broker_resources": [
+    {"method": "publish", "topics": ["t"], "max_qos": 1, "retain": false}]}]}"#;
+
+fn with_rules(client: &Client) {
+    let rules = crate::acl::Rules::parse(RULES.as_bytes(), 1).expect("rules");
+    client.context.broker.services.rules.set(rules);
+}
+
+#[test]
+fn what_the_rules_do_not_allow_is_refused_and_counted() {
+    let mut client = Client::new(true);
+    with_rules(&client);
+    client.publish(QoS::AtLeastOnce, false);
+    assert_eq!(client.sent(), [0x40, 3, 0, 7, 0x10], "it may");
+    for (qos, retain, first) in [
+        (QoS::AtLeastOnce, true, 0x40),
+        (QoS::ExactlyOnce, false, 0x50),
+    ] {
+        assert_eq!(client.publish(qos, retain), Flow::Continue);
+        let sent = client.sent();
+        assert_eq!((sent[0], &sent[2..5]), (first, &[0, 7, 0x87][..]));
+    }
+    assert_eq!(client.publish(QoS::AtMostOnce, true), Flow::Continue);
+    assert_eq!(client.context.requests.len(), 0, "nothing is proposed");
+    let metrics = &client.context.broker.metrics;
+    let action = crate::telemetry::labels::Action::Publish;
+    assert_eq!(metrics.not_authorized.of(action).get(), 3);
+    let dropped = &metrics.messages_dropped;
+    assert_eq!(dropped.of(DropReason::NotAuthorized).get(), 3);
+    // The rules change, and so does what it may.
+    let open = crate::acl::Rules::open();
+    client.context.broker.services.rules.set(open);
+    client.publish(QoS::AtLeastOnce, true);
+    assert_eq!(client.context.requests.len(), 1);
+}
+
+#[test]
+fn mqtt311_3_3_5_2_a_refused_message_is_acknowledged_or_ends_the_connection() {
+    let mut client = Client::new(false);
+    client.context.options.version = crate::codec::Version::V311;
+    with_rules(&client);
+    client.publish(QoS::AtLeastOnce, true);
+    assert_eq!(client.sent(), [0x40, 2, 0, 7]);
+    assert_eq!(client.context.requests.len(), 0, "and dropped");
+    let broker = Arc::get_mut(&mut client.context.broker).expect("no other connection");
+    broker.settings.mqtt.refused_publish = RefusedPublish::Disconnect;
+    let publish = publish(QoS::AtLeastOnce, true);
+    let ended =
+        client
+            .publishing
+            .handle_publish(&mut client.context, publish.topic, &publish, false);
+    let reason = ended.expect_err("as it is configured").reason;
+    assert_eq!(reason, Some(ReasonCode::NotAuthorized));
 }
 
 /// A subscriber of this node gets messages from the log straight, whoever else they are queued for.

@@ -368,18 +368,18 @@ fn not_authorized(context: &mut Context, request: &store::Request<'_>) -> Option
     (!context.rights.may_access(access, key, metrics)).then_some(verb)
 }
 
+/// A request that nobody could get an answer to is dropped.
+fn count_unanswerable(context: &Context) {
+    let dropped = &context.broker.metrics.messages_dropped;
+    dropped.of(DropReason::Unanswerable).increment();
+}
+
 fn verb_of(action: &WriteAction<'_>) -> Verb {
     match action {
         WriteAction::Set { .. } => Verb::Set,
         WriteAction::Del => Verb::Del,
         WriteAction::VDel { .. } => Verb::Vdel,
     }
-}
-
-/// A request that nobody could get an answer to is dropped.
-fn count_unanswerable(context: &Context) {
-    let dropped = &context.broker.metrics.messages_dropped;
-    dropped.of(DropReason::Unanswerable).increment();
 }
 
 fn propose_write(
@@ -479,5 +479,7 @@ fn properties(
     Some(properties)
 }
 
+#[cfg(test)]
+mod rules_tests;
 #[cfg(test)]
 mod tests;

@@ -340,7 +340,7 @@ fn subscribe_command(context: &Context, subscriptions: Vec<command::Subscription
         client_id: context.options.client_id.to_string(),
         connection: context.mailbox.connection.0,
         subscriptions,
-        max_subscriptions: mqtt.max_subscriptions,
+        max_subscriptions: context.options.bounds.subscriptions,
         max_groups: mqtt.max_shared_subscriptions,
         max_session_bytes: mqtt.max_subscription_bytes,
         max_total_bytes: mqtt.subscribed_max_bytes,

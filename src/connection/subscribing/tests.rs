@@ -452,3 +452,6 @@ fn a_refusal_that_does_not_fit_ends_the_connection_too() {
     assert!(try_to_handle(&mut subscribing, &mut context, &many).is_err());
     assert!(context.take_acknowledgements().is_empty());
 }
+
+#[path = "rules_tests.rs"]
+mod rules;

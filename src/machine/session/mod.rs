@@ -3,7 +3,7 @@
 //! What else belongs to a session (subscriptions, queue, will, watched keys) has other owners; the order in which they
 //! act when a session begins or ends is [`super::lifecycle`]'s.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::batch::Batch;
@@ -44,6 +44,9 @@ pub(super) struct Sessions {
     ended: BTreeSet<(NodeId, Incarnation)>,
     /// Rows of sessions.
     count: u64,
+    /// Those of each principal. Names may be the clients' choice, so they are hashed with a random seed; nothing visits
+    /// them in the order of the table.
+    of_principal: HashMap<Box<str>, u64>,
 }
 
 impl Sessions {
@@ -60,9 +63,11 @@ impl Sessions {
     pub fn restore(&mut self, backing: &dyn Backing, mut show: impl FnMut(&str, &state::Session)) {
         self.connections.clear();
         self.count = 0;
+        self.of_principal.clear();
         backing.rows::<schema::Session>(&schema::Range::all(), |client_id, row| {
             let row = row.decode();
             self.count += 1;
+            self.add_to(&row.principal);
             if let Some(owner) = owner_of(&row) {
                 self.connect(owner, Connected::new(client_id, &row));
             }
@@ -76,15 +81,43 @@ impl Sessions {
         max != 0 && self.count >= max
     }
 
+    /// Whether one session more would be more than `max` of a principal, if that is a bound.
+    pub fn exceed_of(&self, principal: &str, max: u64) -> bool {
+        max != 0 && self.of_principal.get(principal).copied().unwrap_or(0) >= max
+    }
+
+    fn add_to(&mut self, principal: &str) {
+        if !principal.is_empty() {
+            *self.of_principal.entry(principal.into()).or_default() += 1;
+        }
+    }
+
+    /// A session belongs to the first principal with a name that opens it, until it ends. `is_new`: it has no row yet.
+    pub fn claim(&mut self, row: &mut state::Session, principal: String, is_new: bool) {
+        if row.principal.is_empty() {
+            row.principal = principal;
+            if !is_new {
+                self.add_to(&row.principal);
+            }
+        }
+    }
+
     /// Writes the row of a session that has none yet.
     pub fn create_row(&mut self, batch: &mut Batch<'_, '_>, client_id: &str, row: &state::Session) {
         self.count += 1;
+        self.add_to(&row.principal);
         put_row(batch, client_id, row);
     }
 
     /// Removes the row of a session that has one.
-    pub fn delete_row(&mut self, batch: &mut Batch<'_, '_>, client_id: &str) {
+    pub fn delete_row(&mut self, batch: &mut Batch<'_, '_>, client_id: &str, principal: &str) {
         self.count -= 1;
+        if let Some(count) = self.of_principal.get_mut(principal) {
+            *count -= 1;
+            if *count == 0 {
+                self.of_principal.remove(principal);
+            }
+        }
         batch.tables.delete::<schema::Session>(client_id);
     }
 
@@ -218,13 +251,6 @@ pub(super) fn check_principal(row: &state::Session, principal: &str) -> Result<(
     match row.principal.is_empty() || row.principal == principal {
         true => Ok(()),
         false => Err(NotItsOwn),
-    }
-}
-
-/// The session belongs to the first principal with a name that opens it, until it ends.
-pub(super) fn claim(row: &mut state::Session, principal: String) {
-    if row.principal.is_empty() {
-        row.principal = principal;
     }
 }
 

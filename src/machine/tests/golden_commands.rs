@@ -109,6 +109,7 @@ impl History {
             bounds: Some(bounds),
             max_sessions: 0,
             principal: None,
+            max_sessions_of_principal: 0,
         };
         (node, Kind::OpenSession(open))
     }

@@ -224,3 +224,36 @@ fn a_session_of_nobody_is_for_the_first_who_proves_a_name() {
         "expired"
     );
 }
+
+#[test]
+fn a_principal_has_as_many_sessions_as_it_may() {
+    let mut replica = Replica::new();
+    let mut open_of = |client_id: &str, principal: &str, connection| {
+        let open = command::OpenSession {
+            max_sessions_of_principal: 2,
+            ..open(client_id, connection)
+        };
+        let reply = replica.reply(opened_by(principal, open));
+        replica.restart();
+        matches!(reply, Reply::Opened { .. })
+    };
+    assert!(open_of("a", "ann", 1) && open_of("b", "ann", 2));
+    assert!(!open_of("c", "ann", 3), "one more");
+    assert!(open_of("a", "ann", 4), "its own goes on");
+    assert!(
+        open_of("c", "bob", 5) && open_of("d", "", 6),
+        "others have theirs"
+    );
+    let end = command::DeleteSession {
+        client_id: "b".to_owned(),
+    };
+    replica.run(vec![Kind::DeleteSession(end)]);
+    let open = command::OpenSession {
+        max_sessions_of_principal: 2,
+        ..open("e", 7)
+    };
+    assert!(matches!(
+        replica.reply(opened_by("ann", open)),
+        Reply::Opened { .. }
+    ));
+}

@@ -5,7 +5,7 @@
 //! other in a circle (`tests/tidy`):
 //!
 //! [`base`] < [`topic`], [`codec`], [`auth`] < `session`, [`store`] < `machine` < [`config`], `telemetry` <
-//! `storage` < `raft` < `mailbox` < `router` < `replica` < `forward` < `connection`, `http` < `node` < [`cli`].
+//! `storage` < `peers` < `raft` < `mailbox` < `router` < `replica` < `forward` < `connection`, `http` < `node` < [`cli`].
 //!
 //! # One request, from socket to commit to answer
 //! `connection::task` reads packets, `replica::proposer` gathers commands, `replica::sequencer` stamps them on the
@@ -30,6 +30,7 @@ pub(crate) mod http;
 pub(crate) mod machine;
 pub(crate) mod mailbox;
 pub(crate) mod node;
+pub(crate) mod peers;
 pub(crate) mod raft;
 pub(crate) mod replica;
 pub(crate) mod router;
@@ -43,7 +44,13 @@ pub mod topic;
 #[doc(hidden)]
 pub mod testing {
     pub use crate::machine::tables::{Backing, Change, Changes, Tables};
-    pub use crate::raft::{Apply, ChangeError, Peer, Raft, RaftConfig, Role, StartError, Timing};
+    pub use crate::peers::{
+        Connector, NodeName, Reload, Settings as TrustSettings, Source as TrustSource, Trust,
+        incoming,
+    };
+    pub use crate::raft::{
+        Apply, ChangeError, Peer, Raft, RaftConfig, Role, StartError, Timing, WIRE_FORMAT,
+    };
     pub use crate::storage::metrics::LogMetrics;
     pub use crate::storage::{
         BeforeSync, Bounds, DataDir, EXIT_DIVERGED, EXIT_IO, FORMAT, GroupLog, Incoming, LogDb,

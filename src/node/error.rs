@@ -1,6 +1,7 @@
 //! Why a node could not run.
 
 use super::authentication::UsersProblem;
+use crate::peers::TrustError;
 use crate::raft;
 use crate::storage::OpenError;
 
@@ -13,6 +14,9 @@ pub enum RunError {
     /// The file of users can't be used.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Users(Vec<UsersProblem>),
+    /// This node can't prove to the others who it is.
+    #[error("{0}")]
+    Trust(#[from] TrustError),
     /// The data directory can't be used.
     #[error("{0}")]
     Storage(#[from] OpenError),

@@ -6,6 +6,8 @@ mod cluster;
 mod contact;
 mod disk;
 mod error;
+#[cfg(test)]
+mod hostile_tests;
 mod incarnation;
 mod leases;
 mod listen;
@@ -36,6 +38,7 @@ use crate::forward::outbox::Outboxes;
 use crate::http::{self, Hosts};
 use crate::machine::Machine;
 use crate::machine::subscriptions::SubscriptionIndex;
+use crate::peers::{self, Trust};
 use crate::raft::{self, Raft};
 use crate::replica::applier::{Applier, IncarnationEvent, View};
 use crate::replica::clock::Clock;
@@ -131,6 +134,7 @@ struct Replica {
 impl Replica {
     async fn start(
         config: &Config,
+        trust: Trust,
         metrics: Arc<Metrics>,
         replication: &Handle,
     ) -> Result<Replica, RunError> {
@@ -154,6 +158,7 @@ impl Replica {
             metrics,
         );
         let mut settings = raft::RaftConfig::new(local, cluster, config.advertised().to_string());
+        settings.trust = trust;
         settings.timing = raft::Timing {
             heartbeat_ms: config.cluster.heartbeat_ms,
             election_min_ms: config.cluster.election_min_ms,
@@ -182,11 +187,12 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     let config = Arc::new(config);
     let authenticator = authentication::authenticator(&config.auth).map_err(RunError::Users)?;
     authentication::announce(&config.auth);
+    let trust = Trust::new(peers::Settings::of(&config))?;
     check_disk(&config)?;
     // Listeners first: a port in use is found before anything is written.
     let listeners = Listeners::open(&config, replication).await?;
     let metrics = Arc::new(Metrics::default());
-    let replica = Replica::start(&config, metrics.clone(), replication).await?;
+    let replica = Replica::start(&config, trust.clone(), metrics.clone(), replication).await?;
     let raft = replica.raft.clone();
     let reader = Arc::new(Reader::default());
     let broker = new_broker(&config, authenticator, &replica, reader.clone(), metrics);
@@ -204,6 +210,7 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
         incarnation_events: replica.incarnation_events,
         give_up: Duration::from_millis(config.cluster.give_up_ms),
         node_lease: Duration::from_millis(config.cluster.node_lease_ms),
+        trust,
     };
     tasks.start(listeners.cluster, replication);
     cluster::bootstrap(raft.clone(), &config);
@@ -321,8 +328,14 @@ fn cluster_view(raft: &Raft) -> sys::ClusterView {
     }
 }
 
-/// One line that says what listens where.
+/// One line that says what listens where, and one more when nodes do not prove who they are although others reach them.
 fn announce(config: &Config) {
+    if config.cluster.insecure && !config.cluster.listen.is_loopback() {
+        tracing::warn!(
+            listen = %config.cluster.listen,
+            "cluster.insecure: nodes do not prove who they are; whoever reaches the cluster port can read and change everything"
+        );
+    }
     let mqtt: Vec<String> = config.mqtt.listen.iter().map(ToString::to_string).collect();
     let http = config
         .http

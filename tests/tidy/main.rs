@@ -20,6 +20,7 @@ const ROOMS: &[&[&str]] = &[
     &["machine"],
     &["config", "telemetry"],
     &["storage"],
+    &["peers"],
     &["raft"],
     &["mailbox"],
     &["router"],

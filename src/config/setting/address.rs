@@ -33,6 +33,14 @@ impl Address {
             .parse::<std::net::IpAddr>()
             .is_ok_and(|ip| ip.is_unspecified())
     }
+
+    /// Whether only this machine reaches it: `127.0.0.0/8`, `::1`, `localhost`. Any other name may be anywhere.
+    pub fn is_loopback(&self) -> bool {
+        match self.host.parse::<std::net::IpAddr>() {
+            Ok(ip) => ip.to_canonical().is_loopback(),
+            Err(_) => self.host.eq_ignore_ascii_case("localhost"),
+        }
+    }
 }
 
 impl FromStr for Address {

@@ -11,6 +11,10 @@ use std::time::Duration;
 use tokio::sync::{Mutex, mpsc};
 use tonic::{Status, Streaming};
 
+use super::identity_check::IdentityCheck;
+use super::rights::{NoRight, Rights};
+use super::wellformed;
+use crate::base::ids::GroupId;
 use crate::base::proto::raft::{self as pb, snapshot_part::Part, snapshot_step::Step};
 use crate::raft::core::encoding;
 use crate::raft::core::state_machine::{CoreRaft, SnapshotData};
@@ -27,6 +31,9 @@ const TURN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Receives snapshots, one at a time.
 pub struct SnapshotReceiver {
+    group: GroupId,
+    rights: Arc<Rights>,
+    identity_check: Arc<IdentityCheck>,
     core: CoreRaft,
     snapshots: Arc<Snapshots>,
     metrics: Arc<Metrics>,
@@ -35,12 +42,30 @@ pub struct SnapshotReceiver {
 }
 
 /// Where the sender is told how far the transfer is.
-pub type Steps = mpsc::Sender<Result<pb::SnapshotStep, Status>>;
+type Steps = mpsc::Sender<Result<pb::SnapshotStep, Status>>;
+
+/// A call that sends a snapshot.
+pub struct Sender {
+    /// Who calls.
+    pub node: u64,
+    pub parts: Streaming<pb::SnapshotPart>,
+    pub steps: Steps,
+}
 
 impl SnapshotReceiver {
-    /// Receives into `snapshots` and installs in `core`.
-    pub fn new(core: CoreRaft, snapshots: Arc<Snapshots>, metrics: Arc<Metrics>) -> Arc<Self> {
+    /// Receives into `snapshots` and installs in `core` what leaders send.
+    pub fn new(
+        group: GroupId,
+        rights: Arc<Rights>,
+        identity_check: Arc<IdentityCheck>,
+        core: CoreRaft,
+        snapshots: Arc<Snapshots>,
+        metrics: Arc<Metrics>,
+    ) -> Arc<Self> {
         Arc::new(SnapshotReceiver {
+            group,
+            rights,
+            identity_check,
             core,
             snapshots,
             metrics,
@@ -48,9 +73,10 @@ impl SnapshotReceiver {
         })
     }
 
-    /// Runs one transfer to its end and tells the sender through `steps`.
-    pub async fn run(&self, parts: Streaming<pb::SnapshotPart>, steps: Steps) {
-        let result = self.receive(parts, &steps).await;
+    /// Runs one transfer to its end and tells the sender.
+    pub async fn run(&self, sender: Sender) {
+        let Sender { node, parts, steps } = sender;
+        let result = self.receive(node, parts, &steps).await;
         let last = result.map(|vote| pb::SnapshotStep {
             step: Some(Step::Finished(vote)),
         });
@@ -64,19 +90,37 @@ impl SnapshotReceiver {
         let _ = steps.send(last).await;
     }
 
+    /// Whether `from` may send this snapshot, and whether it can be.
+    fn judge(&self, from: u64, begin: &pb::SnapshotBegin) -> Result<(), Status> {
+        if begin.group != self.group.0 {
+            let text = format!("no Raft group {} here", begin.group);
+            return Err(Status::not_found(text));
+        }
+        let formed = wellformed::snapshot(begin);
+        let formed = formed.map_err(|why| NoRight::IllFormed { from, why });
+        let judged = formed.and_then(|_| self.rights.lead(from, begin.vote.as_ref()));
+        judged.map_err(|why| {
+            self.identity_check.no_right(from, &why);
+            why.into()
+        })
+    }
+
     async fn receive(
         &self,
+        from: u64,
         mut parts: Streaming<pb::SnapshotPart>,
         steps: &Steps,
     ) -> Result<pb::Vote, Status> {
-        let _turn = tokio::time::timeout(TURN_TIMEOUT, self.turn.lock())
-            .await
-            .map_err(|_| Status::unavailable("another snapshot is being received"))?;
         let Part::Begin(begin) = next(&mut parts).await? else {
             return Err(Status::invalid_argument(
                 "a snapshot begins with its list of files",
             ));
         };
+        // Before it waits for its turn: who may not send must not hold up who may.
+        self.judge(from, &begin)?;
+        let _turn = tokio::time::timeout(TURN_TIMEOUT, self.turn.lock())
+            .await
+            .map_err(|_| Status::unavailable("another snapshot is being received"))?;
         let vote = encoding::some_vote(&begin.vote)?;
         let meta = encoding::meta_from(begin.meta.unwrap_or_default())?;
         let files = begin.files.into_iter().map(|file| SnapshotFile {
@@ -91,7 +135,7 @@ impl SnapshotReceiver {
             let incoming = snapshots.receive(&id, files)?;
             Ok::<_, std::io::Error>((incoming.have(), incoming))
         });
-        let (files, mut incoming) = opened.await.map_err(internal)?.map_err(internal)?;
+        let (files, mut incoming) = opened.await.map_err(internal)?.map_err(refused)?;
         let have = pb::SnapshotHave { files };
         tell(steps, Step::Have(have)).await?;
         let mut received = 0;
@@ -102,6 +146,8 @@ impl SnapshotReceiver {
                 break done.await.map_err(internal)?.map_err(internal)?;
             }
             if let Part::Chunk(chunk) = &part {
+                wellformed::chunk(chunk)
+                    .map_err(|why| Status::invalid_argument(why.to_string()))?;
                 received += chunk.data.len() as u64;
                 let bytes = &self.metrics.snapshot_bytes_received;
                 bytes.fetch_add(chunk.data.len() as u64, Relaxed);
@@ -136,6 +182,15 @@ impl SnapshotReceiver {
         };
         let installed = self.core.install_full_snapshot(vote, snapshot).await;
         Ok(encoding::vote_to(&installed.map_err(internal)?.vote))
+    }
+}
+
+/// What can't be received.
+fn refused(error: std::io::Error) -> Status {
+    match error.kind() {
+        std::io::ErrorKind::StorageFull => Status::resource_exhausted(error.to_string()),
+        std::io::ErrorKind::InvalidInput => Status::invalid_argument(error.to_string()),
+        _ => internal(error),
     }
 }
 

@@ -4,8 +4,8 @@
 //! Each module of this list is a room. Lowest first; a lower room never imports a higher one, and no files import each
 //! other in a circle (`tests/tidy`):
 //!
-//! [`base`] < [`topic`], [`codec`], [`auth`] < `session`, [`store`] < `machine` < [`config`], `telemetry` <
-//! `storage` < `peers` < `raft` < `mailbox` < `router` < `replica` < `forward` < `connection`, `http` < `node` < [`cli`].
+//! [`base`] < [`topic`], [`codec`], [`auth`] < `session`, [`store`] < `machine` < [`config`], `telemetry` < `storage` <
+//! `peers` < `raft` < `mailbox` < `router` < `replica` < `forward` < `connection`, `http` < `node` < [`cli`].
 //!
 //! # One request, from socket to commit to answer
 //! `connection::task` reads packets, `replica::proposer` gathers commands, `replica::sequencer` stamps them on the

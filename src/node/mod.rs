@@ -217,12 +217,7 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     tokio::spawn(clocks::run(broker.clone(), raft.clone()));
     tokio::spawn(metrics::run(broker.clone(), replica.outboxes, raft.clone()));
     tokio::spawn(memory_guard::run(broker.clone()));
-    let comparison = StateComparison {
-        broker: broker.clone(),
-        raft: raft.clone(),
-    };
-    let interval = Duration::from_secs(config.raft.state_hash_interval_s);
-    tokio::spawn(comparison.run(interval));
+    compare_states(&config, &broker, &raft);
     let status = raft.clone();
     tokio::spawn(broker.sys_publisher().run(move || cluster_view(&status)));
     let runtimes = [
@@ -254,6 +249,15 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     };
     tokio::spawn(guard.run(full));
     Ok(Node::new(broker, raft, drain, stop_http, disk_full))
+}
+
+fn compare_states(config: &Config, broker: &Arc<Broker>, raft: &Raft) {
+    let comparison = StateComparison {
+        broker: broker.clone(),
+        raft: raft.clone(),
+    };
+    let interval = Duration::from_secs(config.raft.state_hash_interval_s);
+    tokio::spawn(comparison.run(interval));
 }
 
 /// A node whose disk is full can't start: RocksDB would have to write before anything could be removed.

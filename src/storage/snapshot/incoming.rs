@@ -122,8 +122,8 @@ impl Incoming {
         Ok(incoming)
     }
 
-    /// Whether the volume has room for what is still to come: a snapshot that can't be received to its end must not fill
-    /// the disk, whatever its sender has announced.
+    /// Whether the volume has room for what is still to come: a snapshot that can't be received to its end must not
+    /// fill the disk, whatever its sender has announced.
     fn check_room(&self, root: &Path) -> io::Result<()> {
         let have = self.have();
         let missing = (0u32..)

@@ -120,7 +120,7 @@ fn a_publisher_that_is_held_back_and_pings_stays() {
         let near = cluster.mqtt(0);
         let mut slow = with_small_buffer(near, &Connect::v5(&format!("slow-{round}")));
         slow.subscribe(&[(&topic, 1)]);
-        let mut connect = Connect::v5(&format!("publisher-{round}")).keep_alive(2);
+        let mut connect = Connect::v5(&format!("publisher-{round}")).keep_alive(4);
         connect.will = Some(Will {
             topic: format!("will/{round}"),
             payload: b"gone".to_vec(),
@@ -135,7 +135,7 @@ fn a_publisher_that_is_held_back_and_pings_stays() {
         };
         let (sent, acknowledged) = publish_until_held_back(&mut publisher, message);
         eprintln!("round {round}: held back with {acknowledged} PUBACKs for {sent}");
-        for ping in 0..6 {
+        for ping in 0..8 {
             std::thread::sleep(Duration::from_secs(1));
             publisher.send(&wire::PINGREQ);
             match publisher.receive(Duration::from_secs(1)) {
@@ -153,7 +153,7 @@ fn a_publisher_that_is_held_back_and_pings_stays() {
         let sending = std::thread::spawn(move || {
             let _ = std::io::Write::write_all(&mut sender, &rest);
         });
-        match publisher.receive(Duration::from_secs(6)) {
+        match publisher.receive(Duration::from_secs(9)) {
             Err(Fault::Timeout) => {}
             other => panic!("round {round}: {other:?} while it is not read"),
         }

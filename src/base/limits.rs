@@ -38,6 +38,11 @@ pub const PROPOSAL_URGENT_QUEUE_BYTES: usize = 80 << 20;
 /// in the thread that handles them.
 pub const PROPOSAL_BYTES: usize = 1 << 20;
 
+/// What each connection that gets a message from the log counts in a proposal, bytes: every node hands it the message
+/// while it applies the log, and everybody waits for that. As many as fit into [`PROPOSAL_BYTES`] take some ten
+/// milliseconds.
+pub const LOGGED_DELIVERY_BYTES: usize = 16;
+
 /// The same for a batch of messages to another node.
 pub const MESSAGE_BATCH_BYTES: usize = 1 << 20;
 
@@ -109,12 +114,20 @@ pub const ITEMS_AT_LEAST: usize = 16;
 /// of the entry have done: more than nearly every one has, so that nearly none needs a continuation.
 pub const QUEUES_AT_LEAST: usize = 32;
 
+/// Messages of a full queue that make room for a new one in any case, however much others of the log entry have done.
+/// Where more would have to, the new one is dropped as well.
+pub const DROPS_AT_LEAST: usize = 4;
+
 /// Messages that are still to go into queues at once, of all topics: some minutes of work. Above it, further ones with
 /// many receivers are refused, or they would wait longer and longer.
 pub const FAN_OUTS: usize = 16_384;
 
 /// Bytes of these messages; the last one may exceed them.
 pub const FAN_OUT_BYTES: u64 = 64 << 20;
+
+/// The share of both that the messages of one topic may take is one in so many, so that who publishes to another topic
+/// is not refused because of it.
+pub const FAN_OUT_SHARES: usize = 8;
 
 /// Filters of one SUBSCRIBE or UNSUBSCRIBE command; a packet with more becomes several commands, one after the other.
 pub const FILTERS_AT_ONCE: usize = 256;

@@ -1,8 +1,8 @@
 //! What each thread of the process is doing, and whether it comes round.
 //!
-//! A thread says when it begins and ends a piece of work ([`busy`]); a runtime shows by a small task that it gets to
-//! its tasks ([`Pulse::probe`]). Whoever watches compares two readings ([`readings`]): a thread that is in a phase, and
-//! whose count has not moved, is still at the same piece of work.
+//! A thread says when it begins and ends a piece of work ([`busy`]), and when it waits within one ([`wait`]); a runtime
+//! shows by a small task that it gets to its tasks ([`Pulse::probe`]). Whoever watches compares two readings
+//! ([`readings`]): a thread that is in a phase, and whose count has not moved, is still at the same piece of work.
 //!
 //! Invariant: telling costs two relaxed stores at the beginning of a piece of work and two at its end, and no reading
 //! of a clock.
@@ -57,6 +57,8 @@ phases! {
     Apply = "applying entries", true;
     /// What was applied before, which is being written.
     StateWrite = "waiting until the state is written", false;
+    /// Rows that are read.
+    StateRead = "waiting until the state is read", false;
     /// The tables, when the process starts or a snapshot came.
     Restore = "reading the tables", false;
     /// A snapshot.
@@ -151,6 +153,18 @@ pub fn readings() -> Vec<Reading> {
         .collect()
 }
 
+/// Ends a wait, also when it panics.
+struct Waiting<'a> {
+    pulse: &'a Pulse,
+    before: u8,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.pulse.phase.store(self.before, Relaxed);
+    }
+}
+
 /// Ends a piece of work, also when it panics.
 struct Busy<'a> {
     pulse: &'a Pulse,
@@ -174,6 +188,20 @@ pub fn busy<T>(phase: Phase, work: impl FnOnce() -> T) -> T {
         let before = pulse.phase.load(Relaxed);
         pulse.set(phase as u8);
         let _busy = Busy { pulse, before };
+        work()
+    })
+}
+
+/// Waits in `phase`, within the present piece of work of this thread. That is no sign of life: a piece of work that
+/// waits again and again is still the same. A thread without one begins one.
+pub fn wait<T>(phase: Phase, work: impl FnOnce() -> T) -> T {
+    OWN.with(|pulse| {
+        let before = pulse.phase.load(Relaxed);
+        if before == Phase::Idle as u8 {
+            pulse.beat();
+        }
+        pulse.phase.store(phase as u8, Relaxed);
+        let _waiting = Waiting { pulse, before };
         work()
     })
 }
@@ -202,6 +230,22 @@ mod tests {
         assert_ne!(inside.beats, before.beats);
         assert_eq!(own().phase, Phase::Idle);
         assert_ne!(own().beats, inside.beats);
+    }
+
+    #[test]
+    fn a_wait_is_no_sign_of_life_of_the_work_that_it_belongs_to() {
+        let idle = own();
+        let waiting = wait(Phase::StateRead, own);
+        assert_eq!(waiting.phase, Phase::StateRead);
+        assert_ne!(waiting.beats, idle.beats, "it is work by itself");
+        busy(Phase::Apply, || {
+            let before = own();
+            let waiting = wait(Phase::StateRead, own);
+            assert_eq!(waiting.phase, Phase::StateRead);
+            assert_eq!(waiting.beats, before.beats);
+            assert_eq!(own(), before);
+        });
+        assert_eq!(own().phase, Phase::Idle);
     }
 
     #[test]

@@ -240,6 +240,13 @@ config! {
         /// Shared subscriptions of the whole cluster: pairs of a share name and a filter, however many subscribers each
         /// has. The SUBSCRIBE that would make one more gets the same answer.
         max_shared_subscriptions: u64 = 100_000, "subscriptions", 1..=u64::MAX;
+        /// Bytes that the subscriptions of one session may count, since every node keeps them in memory: each the bytes
+        /// of its filter, 64 for each level, and 256. The SUBSCRIBE that would exceed them is answered with reason 0x97
+        /// (quota exceeded).
+        max_subscription_bytes: u64 = 8_388_608, "bytes", 4_096..=u64::MAX;
+        /// The same of all sessions of the cluster together; two million ordinary subscriptions take half of the
+        /// default.
+        subscribed_max_bytes: u64 = 2_147_483_648, "bytes", 4_096..=u64::MAX;
         /// Levels of a topic name or topic filter. A PUBLISH to a deeper one is not delivered and answered with reason
         /// 0x90 (topic name invalid), a deeper filter with 0x8F (topic filter invalid).
         max_topic_levels: usize = 128, "levels", 1..=bounds::MOST_TOPIC_LEVELS;
@@ -310,6 +317,9 @@ config! {
         max_keys: u64 = 10_000_000, "keys", 1..=u64::MAX;
         /// Bytes of all keys and values together; a SET that exceeds them gets the same answer.
         max_bytes: u64 = 17_179_869_184, "bytes", 1..=u64::MAX;
+        /// Keys that one client may watch at once (KEYNOTIFY); one more is answered in the same way. A key of more than
+        /// 256 bytes counts as several.
+        max_watches_per_client: u64 = 10_000, "keys", 1..=u64::MAX;
         /// Keys on one page of a SCAN.
         scan_page_keys: usize = 64, "keys", 4..=bounds::MOST_SCAN_PAGE_KEYS;
     }
@@ -363,8 +373,8 @@ config! {
         worker_threads: usize = 0, "threads", 0..=bounds::MOST_WORKER_THREADS;
         /// Memory for clients: what waits for them, and what they have sent and waits to be handled. When it is used
         /// up, new connections are refused with reason 0x97 (quota exceeded), and those that have the most of it end
-        /// with the same reason. 0: a quarter of the machine's memory, or of the control group's limit if that is
-        /// lower.
+        /// with the same reason. A quarter of it is for clients whose handshake is not done, so that they can't use up
+        /// that of others. 0: a quarter of the machine's memory, or of the control group's limit if that is lower.
         client_memory_bytes: usize = 0, "bytes", 0..=bounds::MOST_MEMORY_BYTES;
     }
 

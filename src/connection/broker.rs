@@ -56,6 +56,8 @@ pub(crate) struct Settings {
     pub(crate) scan_page: PageBudget,
     /// What the state store may hold.
     pub(crate) store_quota: Quota,
+    /// Keys that a client may watch.
+    pub(crate) max_watches: u64,
     /// What may wait for one client.
     pub(crate) outbox: Arc<OutboxLimits>,
     /// The memory of clients whose sessions are not open.
@@ -99,6 +101,7 @@ impl Settings {
                 max_keys: config.store.max_keys,
                 max_bytes: config.store.max_bytes,
             },
+            max_watches: config.store.max_watches_per_client,
             outbox: Arc::new(outbox),
             handshake_memory,
         }

@@ -82,7 +82,7 @@ impl Context {
         &mut self,
         kind: Kind,
         request: Request,
-        submit: fn(&Proposer, Kind, ReplyTo) -> Result<(), Overloaded>,
+        submit: impl FnOnce(&Proposer, Kind, ReplyTo) -> Result<(), Overloaded>,
     ) -> Flow {
         let request_id = self.requests.insert(request);
         let reply_to = ReplyTo::Connection(self.mailbox.clone(), request_id);

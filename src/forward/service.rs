@@ -220,8 +220,6 @@ impl Cluster for ClusterService {
         self.member(from)?;
         let (answers, receiver) = mpsc::channel(ANSWERS);
         let receiving = Receiving {
-            from,
-            raft: self.raft.clone(),
             applied: self.applied.clone(),
             router: self.router.clone(),
             inboxes: self.inboxes.clone(),
@@ -231,16 +229,23 @@ impl Cluster for ClusterService {
             waiting: None,
             answered_at: Instant::now(),
         };
-        self.clients.spawn(receiving.run(request.into_inner()));
+        let raft = self.raft.clone();
+        let requests = request.into_inner().map(move |request| {
+            let request = request?;
+            itself(from, request.node, request.incarnation)?;
+            // It may have been removed since the stream began.
+            match raft.is_member(from) {
+                true => Ok(request),
+                false => Err(not_a_member(from)),
+            }
+        });
+        self.clients.spawn(receiving.run(requests));
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 }
 
 /// One call of `Deliver`.
 struct Receiving {
-    /// Who calls.
-    from: NodeId,
-    raft: Raft,
     applied: watch::Receiver<LogIndex>,
     router: Arc<Router>,
     inboxes: Arc<Inboxes>,
@@ -278,6 +283,7 @@ impl Receiving {
             if (reached || has_news) && self.answer(applied).await.is_err() {
                 return;
             }
+            let next_answer = self.answered_at + ANSWER_INTERVAL;
             let released = async {
                 match &mut self.inbound {
                     Some(inbound) => inbound.changed().await,
@@ -287,14 +293,15 @@ impl Receiving {
             tokio::select! {
                 request = stream.next(), if self.waiting.is_none() => match request {
                     Some(Ok(request)) => {
-                        if let Err(refused) = self.judge(&request) {
-                            let _ = self.answers.send(Err(refused)).await;
-                            return;
-                        }
                         self.awaited_index = self.awaited_index.max(request.applied);
                         self.waiting = Some(request);
                     }
-                    _ => return,
+                    Some(Err(status)) => {
+                        // The other node is gone, or learns why it is refused.
+                        let _ = self.answers.send(Err(status)).await;
+                        return;
+                    }
+                    None => return,
                 },
                 changed = self.applied.changed(), if self.awaited_index != 0 || self.waiting.is_some() => {
                     if changed.is_err() {
@@ -302,22 +309,13 @@ impl Receiving {
                     }
                 }
                 () = released => {}
-                // A node that is behind is not silent: it says so.
-                () = tokio::time::sleep(ANSWER_INTERVAL), if self.waiting.is_some() => {
+                // A node that is behind is not silent: it says so, however often it comes round meanwhile.
+                () = tokio::time::sleep_until(next_answer.into()), if self.waiting.is_some() => {
                     if self.answer(applied).await.is_err() {
                         return;
                     }
                 }
             }
-        }
-    }
-
-    /// Whether a request is of the node that calls, and that node a member still.
-    fn judge(&self, request: &DeliverRequest) -> Result<(), Status> {
-        itself(self.from, request.node, request.incarnation)?;
-        match self.raft.is_member(self.from) {
-            true => Ok(()),
-            false => Err(not_a_member(self.from)),
         }
     }
 
@@ -350,11 +348,15 @@ impl Receiving {
     }
 
     async fn answer(&mut self, applied: u64) -> Result<(), Ended> {
+        self.answered_at = Instant::now();
         let Some(inbound) = &mut self.inbound else {
             return Ok(());
         };
-        self.answered_at = Instant::now();
         let answer = inbound.answer(applied);
         self.answers.send(Ok(answer)).await.map_err(|_| Ended)
     }
 }
+
+#[cfg(test)]
+#[path = "service_tests.rs"]
+mod tests;

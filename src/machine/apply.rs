@@ -82,6 +82,9 @@ impl Parts {
         proposals: Vec<command::Proposal>,
     ) -> Result<(), ApplyError> {
         self.messaging.begin_batch();
+        if let Some((first, _)) = self.nodes.live().next() {
+            batch.counts_for_all = first;
+        }
         self.fire_timers(batch);
         for proposal in proposals {
             batch.node.0 = proposal.node;
@@ -102,12 +105,28 @@ impl Parts {
 
     /// Fires what is due at the batch's log time, the earliest first, until half of the batch's budget is spent: the
     /// other half is left to the commands, which can't take the timers' half from the next batch. What is left stays
-    /// due, so the leader proposes the next batch at once.
+    /// due, so the leader proposes the next batch at once. Where more is due than can be fired, those that messages
+    /// wait for are fired first, until half of what timers may spend is spent.
     fn fire_timers(&mut self, batch: &mut Batch<'_, '_>) {
         let reserved = batch.budget_left() / 2;
         batch.set_aside(reserved);
         let most = batch.budget_left().div_ceil(TIMER_COST).max(1);
-        let mut all_due = batch.timers.due(batch.tables, batch.now, most).into_iter();
+        let mut all_due = batch.timers.due(batch.tables, batch.now, most);
+        if all_due.len() == most {
+            let of_others = batch.budget_left() / 2;
+            batch.set_aside(of_others);
+            let work = batch.timers.work_due(batch.now, most.div_ceil(2));
+            all_due.retain(|due| !work.contains(due));
+            self.fire_all(batch, work);
+            batch.give_back(of_others);
+        }
+        self.fire_all(batch, all_due);
+        batch.give_back(reserved);
+    }
+
+    /// Fires timers that are due until the batch's budget is spent.
+    fn fire_all(&mut self, batch: &mut Batch<'_, '_>, all_due: impl IntoIterator<Item = Due>) {
+        let mut all_due = all_due.into_iter();
         for due in all_due.by_ref() {
             batch.spend(TIMER_COST);
             batch.clear_timer(due.deadline, due.kind, &due.subject);
@@ -119,7 +138,6 @@ impl Parts {
         if let Some(next) = all_due.next() {
             batch.timers.put_off(&next);
         }
-        batch.give_back(reserved);
     }
 
     fn fire(&mut self, batch: &mut Batch<'_, '_>, due: &Due) {

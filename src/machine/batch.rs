@@ -6,7 +6,7 @@ use super::meta::Meta;
 use super::schema::timer::Kind;
 use super::tables::Tables;
 use super::timers::Timers;
-use crate::base::ids::{ConnectionId, Incarnation, LogIndex, NodeId, Owner};
+use crate::base::ids::{CLUSTER, ConnectionId, Incarnation, LogIndex, NodeId, Owner};
 use crate::base::limits;
 use crate::base::time::Millis;
 
@@ -109,8 +109,10 @@ pub(super) struct Batch<'a, 't> {
     pub index: LogIndex,
     /// Log time.
     pub now: Millis,
-    /// The proposing node.
+    /// The proposing node; [`CLUSTER`] while timers fire.
     pub node: NodeId,
+    /// The node that counts what no node has proposed.
+    pub counts_for_all: NodeId,
     /// Its incarnation.
     pub incarnation: Incarnation,
     /// What is left of the batch's budget.
@@ -132,7 +134,8 @@ impl<'a, 't> Batch<'a, 't> {
             outputs: &mut shared.outputs,
             index,
             now,
-            node: NodeId::default(),
+            node: CLUSTER,
+            counts_for_all: CLUSTER,
             incarnation: Incarnation::default(),
             budget: shared.budget,
         }
@@ -195,8 +198,12 @@ impl<'a, 't> Batch<'a, 't> {
         self.timers.clear(self.tables, deadline, kind, subject);
     }
 
-    /// Counts dropped messages, on the proposing node.
+    /// Counts dropped messages, on the proposing node; what timers drop, on one node of the cluster.
     pub fn count_dropped(&mut self, reason: DropReason, count: u64) {
-        self.outputs.dropped(self.node, reason, count);
+        let on = match self.node {
+            CLUSTER => self.counts_for_all,
+            node => node,
+        };
+        self.outputs.dropped(on, reason, count);
     }
 }

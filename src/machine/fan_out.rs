@@ -35,11 +35,18 @@ pub(super) struct Position {
     pub group: String,
 }
 
+/// Messages of one topic, the oldest first.
+#[derive(Default)]
+struct OfTopic {
+    messages: VecDeque<MessageId>,
+    bytes: u64,
+}
+
 /// All messages on their way into queues.
 #[derive(Default)]
 pub(super) struct FanOuts {
-    /// The oldest first. Invariant: none is empty.
-    by_topic: BTreeMap<String, VecDeque<MessageId>>,
+    /// Invariant: none is empty.
+    by_topic: BTreeMap<String, OfTopic>,
     count: usize,
     bytes: u64,
 }
@@ -58,7 +65,9 @@ impl FanOuts {
     fn insert(&mut self, id: MessageId, row: state::FanOut) {
         self.count += 1;
         self.bytes += u64::from(row.size);
-        self.by_topic.entry(row.topic).or_default().push_back(id);
+        let of_topic = self.by_topic.entry(row.topic).or_default();
+        of_topic.messages.push_back(id);
+        of_topic.bytes += u64::from(row.size);
     }
 
     /// Whether a message of a topic is on its way.
@@ -66,9 +75,16 @@ impl FanOuts {
         !self.by_topic.is_empty() && self.by_topic.contains_key(topic)
     }
 
-    /// Whether there are as many as there may be.
-    pub fn is_full(&self) -> bool {
-        self.count >= limits::FAN_OUTS || self.bytes >= limits::FAN_OUT_BYTES
+    /// Whether there are as many as there may be, of all topics or of this one.
+    pub fn is_full(&self, topic: &str) -> bool {
+        let is_full = |count: usize, bytes: u64, shares: usize| {
+            count >= limits::FAN_OUTS / shares || bytes >= limits::FAN_OUT_BYTES / shares as u64
+        };
+        is_full(self.count, self.bytes, 1)
+            || self.by_topic.get(topic).is_some_and(|of_topic| {
+                let count = of_topic.messages.len();
+                is_full(count, of_topic.bytes, limits::FAN_OUT_SHARES)
+            })
     }
 
     /// The first topic from `from` on of which messages are on their way and that a filter matches; where many do not
@@ -134,9 +150,10 @@ impl FanOuts {
         message::release(batch, id);
         self.count = self.count.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(row.size.into());
-        let queue = self.by_topic.get_mut(&row.topic)?;
-        queue.pop_front();
-        let next = queue.front().copied();
+        let of_topic = self.by_topic.get_mut(&row.topic)?;
+        of_topic.messages.pop_front();
+        of_topic.bytes = of_topic.bytes.saturating_sub(row.size.into());
+        let next = of_topic.messages.front().copied();
         if next.is_none() {
             self.by_topic.remove(&row.topic);
         }

@@ -13,8 +13,8 @@ use super::effect::ApplicationMessage;
 use super::subscriptions::{Subscriber, SubscriptionIndex};
 use crate::base::ids::SessionId;
 use crate::base::limits;
-use crate::session::MessageId;
 use crate::session::delivery::{Delivery, Match};
+use crate::session::{MessageId, QoS};
 use crate::topic::generations::Validity;
 
 /// Matches that all remembered match sets may hold together, some 100 bytes each.
@@ -35,6 +35,20 @@ struct Matching {
 }
 
 impl MatchedSession {
+    /// How many of its subscriptions match.
+    pub fn subscriptions(&self) -> usize {
+        self.matches.len()
+    }
+
+    /// Whether the session gets messages with this QoS through its queue. One of its own that is not for it counts all
+    /// the same.
+    pub fn queues(&self, qos: QoS) -> bool {
+        let granted = self.matches.iter().map(|matching| matching.found.qos);
+        granted
+            .max()
+            .is_some_and(|granted| self.subscriber.queues(qos.min(granted)))
+    }
+
     /// What the session gets of the message, if anything: with the number that the message has in queues, only by
     /// subscriptions that were there when it was published; without, it is published now.
     pub fn delivery(
@@ -76,6 +90,12 @@ impl MatchSet {
     pub fn has_receiver(&self, message: &ApplicationMessage) -> bool {
         let gets_it = |target: &MatchedSession| target.delivery(message, None).is_some();
         !self.groups.is_empty() || self.sessions.iter().any(gets_it)
+    }
+
+    /// Whether a message with this QoS goes into any queue.
+    pub fn has_queue(&self, qos: QoS) -> bool {
+        let mut sessions = self.sessions.iter();
+        !self.groups.is_empty() || sessions.any(|target| target.queues(qos))
     }
 
     fn find(index: &SubscriptionIndex, topic: &str) -> MatchSet {

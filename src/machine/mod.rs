@@ -70,7 +70,7 @@ use timers::Timers;
 /// It rises with every release in which the same entry could lead to other rows than before, or in which a command or a
 /// field of one is new. Nodes of different versions refuse each other, because their replicas could differ; what to do
 /// then is in docs/operations.md, Stopping, restarting, upgrading. Rows of the former version must stay readable.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// The state machine of one replica.
 pub struct Machine {
@@ -96,7 +96,8 @@ impl Machine {
     pub fn restore(&mut self, backing: &dyn Backing) {
         self.shared.outputs.take();
         self.shared.meta.restore(backing);
-        self.shared.timers.restore(backing);
+        let clock = self.shared.meta.clock();
+        self.shared.timers.restore(backing, clock);
         self.parts.restore(backing);
         let local = self.shared.outputs.local();
         let incarnation = self.parts.nodes.incarnation(local);

@@ -1,8 +1,9 @@
 //! Remembered replies: a state-store write that is sent again is answered as the first time and not carried out again
 //! (docs/spec/state-store.md, Retries).
 //!
-//! The replies of one log entry are one row. In memory there is only an index from a digest of (client id, correlation
-//! data, 64-bit fingerprint) to the entries whose rows hold such a reply, and where in them; the rows decide.
+//! The replies of one log entry are one row, or several where they are many: so looking one up costs as much however
+//! many there are beside it. In memory there is only an index from a digest of (client id, correlation data, 64-bit
+//! fingerprint) to the rows that hold such a reply, and where in them; the rows decide.
 //!
 //! Invariant: the index follows from the rows alone. A replica that has just restarted answers as one that kept
 //! running.
@@ -14,9 +15,7 @@
 //! Versions that know only the 64 bits take two requests with the same 64 bits and the same correlation data for one. A
 //! client that constructs such requests while versions are mixed can make their replicas differ.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use smallvec::SmallVec;
+use std::collections::BTreeSet;
 
 use super::batch::Batch;
 use super::schema;
@@ -31,17 +30,24 @@ use crate::store::fingerprint::{STABLE_BYTES, digest};
 
 type Key = [u8; STABLE_BYTES];
 
-/// Replies of former entries that one batch keeps decoded: a few of the largest rows.
-const KEPT_REPLIES: usize = 1 << 17;
+/// Replies in one row. Each look-up reads and decodes a row.
+const ROW_REPLIES: usize = 32;
+
+/// Bytes of replies and correlation data in one row; the last reply may exceed them.
+const ROW_BYTES: usize = 16 << 10;
+
+/// Where a reply is: the log entry, the part of its replies, and the position in that part.
+type Place = (LogIndex, u32, u32);
 
 /// Index of what is remembered, and what the batch under way adds.
 #[derive(Default)]
 pub(super) struct Replies {
-    /// Where the replies are: the log entry, and the position in its row. Several of one key are replies to different
-    /// requests with the same 64 bits.
-    entries: BTreeSet<(Key, LogIndex, u32)>,
-    read: ReadRows,
-    pending: Vec<state::RememberedReply>,
+    /// Where the replies are. Several of one key are replies to different requests with the same 64 bits.
+    places: BTreeSet<(Key, Place)>,
+    /// What the batch under way adds, part by part.
+    pending: Vec<state::Replies>,
+    /// Bytes in the last part of `pending`.
+    pending_bytes: usize,
     /// The longest that any of `pending` is to be remembered, seconds.
     pending_s: u32,
 }
@@ -50,33 +56,31 @@ impl Replies {
     /// Builds the index anew from the tables.
     pub fn restore(&mut self, backing: &dyn Backing) {
         *self = Replies::default();
-        backing.rows::<schema::Replies>(&schema::Range::all(), |index, row| {
+        backing.rows::<schema::Replies>(&schema::Range::all(), |(index, part), row| {
             for (position, reply) in (0..).zip(&row.decode().replies) {
-                self.entries.insert((key_of_reply(reply), index, position));
+                let place = (index, part, position);
+                self.places.insert((key_of_reply(reply), place));
             }
             true
         });
     }
 
     /// The reply that was given to the same request before.
-    pub fn find(
-        &mut self,
-        batch: &mut Batch<'_, '_>,
-        command: &command::StoreWrite,
-    ) -> Option<Reply> {
+    pub fn find(&self, batch: &Batch<'_, '_>, command: &command::StoreWrite) -> Option<Reply> {
         let key = key_of_command(command);
-        let all = (key, LogIndex(0), 0)..=(key, LogIndex(u64::MAX), u32::MAX);
-        let newest_first = self.entries.range(all).rev();
-        let similar: SmallVec<[(LogIndex, u32); limits::SIMILAR_REQUESTS]> = newest_first
-            .take(limits::SIMILAR_REQUESTS)
-            .map(|(_, index, position)| (*index, *position))
-            .collect();
-        similar.into_iter().find_map(|(index, position)| {
-            let replies = match index == batch.index {
-                true => &self.pending,
-                false => self.read.row(batch, index),
+        let all = (key, (LogIndex(0), 0, 0))..=(key, (LogIndex(u64::MAX), u32::MAX, u32::MAX));
+        let newest_first = self.places.range(all).rev();
+        let mut similar = newest_first.take(limits::SIMILAR_REQUESTS);
+        similar.find_map(|(_, (index, part, position))| {
+            let stored;
+            let row = match *index == batch.index {
+                true => self.pending.get(*part as usize)?,
+                false => {
+                    stored = batch.tables.get::<schema::Replies>((*index, *part))?;
+                    &stored
+                }
             };
-            let reply = replies.get(position as usize)?;
+            let reply = row.replies.get(*position as usize)?;
             match is_same(reply, command) {
                 true => Reply::decode(reply.reply.clone()).ok(),
                 false => None,
@@ -86,14 +90,24 @@ impl Replies {
 
     /// Remembers a reply as long as the command says.
     pub fn remember(&mut self, batch: &Batch<'_, '_>, command: command::StoreWrite, reply: &Reply) {
-        // A batch has far fewer commands.
-        let position = self.pending.len() as u32;
-        self.entries
-            .insert((key_of_command(&command), batch.index, position));
         self.pending_s = self.pending_s.max(command.remember_s);
         let mut bytes = Vec::with_capacity(32);
         reply.encode(&mut bytes);
-        self.pending.push(state::RememberedReply {
+        let key = key_of_command(&command);
+        let is_full = |row: &state::Replies| row.replies.len() >= ROW_REPLIES;
+        if self.pending.last().is_none_or(is_full) || self.pending_bytes >= ROW_BYTES {
+            self.pending.push(state::Replies::default());
+            self.pending_bytes = 0;
+        }
+        // A batch has far fewer commands.
+        let part = self.pending.len().saturating_sub(1) as u32;
+        let Some(row) = self.pending.last_mut() else {
+            return;
+        };
+        let position = row.replies.len() as u32;
+        self.places.insert((key, (batch.index, part, position)));
+        self.pending_bytes += bytes.len() + command.correlation_data.len();
+        row.replies.push(state::RememberedReply {
             client_id: command.client_id,
             correlation_data: command.correlation_data,
             legacy_fingerprint: command.legacy_fingerprint,
@@ -102,17 +116,18 @@ impl Replies {
         });
     }
 
-    /// Writes the batch's replies as one row that lives as long as the longest of them asks for.
+    /// Writes the batch's replies, which live as long as the longest of them asks for.
     pub fn store(&mut self, batch: &mut Batch<'_, '_>) {
-        self.read = ReadRows::default();
         if self.pending.is_empty() {
             return;
         }
-        let row = state::Replies {
-            replies: std::mem::take(&mut self.pending),
-        };
+        for (part, row) in (0..).zip(self.pending.drain(..)) {
+            batch
+                .tables
+                .put::<schema::Replies>((batch.index, part), &row);
+        }
+        self.pending_bytes = 0;
         let seconds = std::mem::take(&mut self.pending_s);
-        batch.tables.put::<schema::Replies>(batch.index, &row);
         let deadline = timers::whole_second(batch.now.plus(u64::from(seconds) * 1000));
         let subject = batch.index.0.to_be_bytes();
         batch.set_timer(deadline, Kind::Replies, &subject);
@@ -124,45 +139,26 @@ impl Replies {
             return;
         };
         let index = LogIndex(u64::from_be_bytes(index));
-        let Some(row) = batch.tables.get::<schema::Replies>(index) else {
-            return;
-        };
-        batch.spend(row.replies.len());
-        for (position, reply) in (0..).zip(&row.replies) {
-            self.entries.remove(&(key_of_reply(reply), index, position));
+        let (mut parts, mut forgotten) = (Vec::new(), 0);
+        let range = schema::Replies::of_entry(index);
+        batch.tables.scan(&range, |(_, part), row| {
+            for (position, reply) in (0..).zip(&row.decode().replies) {
+                let place = (index, part, position);
+                self.places.remove(&(key_of_reply(reply), place));
+                forgotten += 1;
+            }
+            parts.push(part);
+            true
+        });
+        batch.spend(forgotten);
+        for part in parts {
+            batch.tables.delete::<schema::Replies>((index, part));
         }
-        batch.tables.delete::<schema::Replies>(index);
     }
 
     #[cfg(test)]
     pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-}
-
-/// Rows that the batch under way has read, decoded: many requests of one entry that come again in one entry would
-/// otherwise each decode all of its replies.
-#[derive(Default)]
-struct ReadRows {
-    rows: BTreeMap<LogIndex, Vec<state::RememberedReply>>,
-    /// Replies of all of them.
-    replies: usize,
-}
-
-impl ReadRows {
-    /// The replies of a log entry, in order.
-    fn row(&mut self, batch: &mut Batch<'_, '_>, index: LogIndex) -> &Vec<state::RememberedReply> {
-        if !self.rows.contains_key(&index) {
-            let row = batch.tables.get::<schema::Replies>(index);
-            let replies = row.unwrap_or_default().replies;
-            batch.spend(replies.len());
-            if self.replies + replies.len() > KEPT_REPLIES {
-                *self = ReadRows::default();
-            }
-            self.replies += replies.len();
-            self.rows.insert(index, replies);
-        }
-        self.rows.entry(index).or_default()
+        self.places.len()
     }
 }
 

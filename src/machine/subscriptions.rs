@@ -100,13 +100,48 @@ type Key = (SessionId, Option<Arc<str>>);
 struct Known {
     subscriber: Arc<Subscriber>,
     buckets: FilterBuckets,
-    /// Number of its subscriptions.
-    filters: u64,
+    held: Held,
+}
+
+/// The subscriptions of a session, or of all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Held {
+    /// How many there are.
+    pub count: u64,
+    /// What they count in memory, see [`size_of_filter`].
+    pub bytes: u64,
+}
+
+impl Held {
+    fn add(&mut self, filter: &str) {
+        self.count += 1;
+        self.bytes += size_of_filter(filter);
+    }
+
+    fn remove(&mut self, filter: &str) {
+        self.count = self.count.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(size_of_filter(filter));
+    }
+}
+
+/// What a level of a filter counts beside its name: a node and an edge of the tree.
+const LEVEL_BYTES: u64 = 64;
+
+/// What a subscription counts beside its filter.
+const SUBSCRIPTION_BYTES: u64 = 256;
+
+/// What a subscription to a filter counts in memory. It follows from the filter alone, so that all replicas refuse the
+/// same ones.
+pub(super) fn size_of_filter(filter: &str) -> u64 {
+    let levels = 1 + filter.bytes().filter(|byte| *byte == b'/').count();
+    SUBSCRIPTION_BYTES + filter.len() as u64 + levels as u64 * LEVEL_BYTES
 }
 
 #[derive(Default)]
 struct Inner {
     trie: Trie<Key, Subscription>,
+    /// Of all sessions.
+    held: Held,
     sessions: FxHashMap<SessionId, Known>,
     incarnations: FxHashMap<(NodeId, Incarnation), EndedFlag>,
 }
@@ -189,7 +224,7 @@ impl SubscriptionIndex {
                 queueing: AtomicU8::new(0),
             }),
             buckets: FilterBuckets::default(),
-            filters: 0,
+            held: Held::default(),
         });
         *known.subscriber.owner.lock() = owner;
         known.subscriber.set_queueing(queueing);
@@ -204,13 +239,14 @@ impl SubscriptionIndex {
         known.map(|known| known.subscriber.clone())
     }
 
-    /// Number of a session's subscriptions.
-    pub(super) fn filters_of(&self, session: SessionId) -> u64 {
+    /// The subscriptions of a session, and those of all.
+    pub(super) fn held(&self, session: SessionId) -> (Held, Held) {
         let inner = self.inner.read();
-        inner
-            .sessions
-            .get(&session)
-            .map_or(0, |known| known.filters)
+        let known = inner.sessions.get(&session);
+        (
+            known.map_or(Held::default(), |known| known.held),
+            inner.held,
+        )
     }
 
     /// Whether a session has subscribed to a filter.
@@ -237,7 +273,12 @@ impl SubscriptionIndex {
         index: LogIndex,
     ) -> bool {
         let mut inner = self.inner.write();
-        let Inner { trie, sessions, .. } = &mut *inner;
+        let Inner {
+            trie,
+            sessions,
+            held,
+            ..
+        } = &mut *inner;
         let Some(known) = sessions.get_mut(&session) else {
             return false;
         };
@@ -256,7 +297,8 @@ impl SubscriptionIndex {
         let new = trie.insert(inner_filter, key, subscription).is_none();
         if new {
             known.buckets.add(bucket);
-            known.filters += 1;
+            known.held.add(filter);
+            held.add(filter);
         }
         drop(inner);
         self.advance(bucket);
@@ -267,14 +309,20 @@ impl SubscriptionIndex {
     pub(super) fn unsubscribe(&self, session: SessionId, filter: &str) -> bool {
         let (group, inner_filter) = split(filter);
         let mut inner = self.inner.write();
-        let Inner { trie, sessions, .. } = &mut *inner;
+        let Inner {
+            trie,
+            sessions,
+            held,
+            ..
+        } = &mut *inner;
         if trie.remove(inner_filter, &(session, group)).is_none() {
             return false;
         }
+        held.remove(filter);
         let bucket = Bucket::of_filter(inner_filter);
         if let Some(known) = sessions.get_mut(&session) {
             known.buckets.remove(bucket);
-            known.filters -= 1;
+            known.held.remove(filter);
         }
         drop(inner);
         self.advance(bucket);

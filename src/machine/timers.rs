@@ -1,4 +1,10 @@
 //! Timers: what is due at a log time. They are rows, so every replica fires the same ones in the same order.
+//!
+//! When a million keys expire at once, messages that are on their way into queues must not wait until the last of them
+//! has gone. So those timers that messages wait for are known in memory beside their rows, and are found whatever else
+//! has been due for longer.
+
+use std::collections::BTreeSet;
 
 use super::schema::Timer;
 use super::schema::timer::Kind;
@@ -6,6 +12,7 @@ use super::tables::{Backing, Tables};
 use crate::base::time::Millis;
 
 /// A timer that is due.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Due {
     pub deadline: Millis,
     pub kind: Kind,
@@ -16,34 +23,55 @@ pub(super) struct Due {
 pub(super) struct Timers {
     /// Invariant: no timer is due earlier. There may be none at this very time: it may have been cleared.
     next_due: Millis,
+    /// The rows whose [kind](Kind::is_work) messages wait for.
+    work: BTreeSet<Due>,
 }
 
 impl Timers {
     pub fn new() -> Self {
-        let next_due = Millis::NEVER;
-        Timers { next_due }
+        Timers {
+            next_due: Millis::NEVER,
+            work: BTreeSet::new(),
+        }
     }
 
     pub fn next_due(&self) -> Millis {
         self.next_due
     }
 
-    /// Finds the earliest deadline anew, after the tables were replaced.
-    pub fn restore(&mut self, backing: &dyn Backing) {
-        self.next_due = Millis::NEVER;
-        backing.rows(&Timer::since(Millis(0)), |(deadline, ..), _| {
-            self.next_due = deadline;
-            false
+    /// Finds the earliest deadline anew, and what messages wait for, after the tables were replaced. That is due at the
+    /// latest right after the log time `clock`.
+    pub fn restore(&mut self, backing: &dyn Backing, clock: Millis) {
+        *self = Timers::new();
+        let last = clock.plus(1);
+        backing.rows(&Timer::since(Millis(0)), |(deadline, kind, subject), _| {
+            self.next_due = self.next_due.min(deadline);
+            if kind.is_work() {
+                self.work.insert(due(deadline, kind, subject));
+            }
+            deadline <= last
         });
     }
 
     pub fn set(&mut self, tables: &mut Tables<'_>, deadline: Millis, kind: Kind, subject: &[u8]) {
         tables.put::<Timer>((deadline, kind, subject), &());
         self.next_due = self.next_due.min(deadline);
+        if kind.is_work() {
+            self.work.insert(due(deadline, kind, subject));
+        }
     }
 
-    pub fn clear(&self, tables: &mut Tables<'_>, deadline: Millis, kind: Kind, subject: &[u8]) {
+    pub fn clear(&mut self, tables: &mut Tables<'_>, deadline: Millis, kind: Kind, subject: &[u8]) {
         tables.delete::<Timer>((deadline, kind, subject));
+        if kind.is_work() {
+            self.work.remove(&due(deadline, kind, subject));
+        }
+    }
+
+    /// At most `most` timers that are due and that messages wait for, the earliest first.
+    pub fn work_due(&self, now: Millis, most: usize) -> BTreeSet<Due> {
+        let due = self.work.iter().take_while(|due| due.deadline <= now);
+        due.take(most).cloned().collect()
     }
 
     /// A timer that is due stays for the next batch.
@@ -54,26 +82,30 @@ impl Timers {
     /// At most `most` timers that are due, the earliest first. The rows stay until they are cleared; what is not fired
     /// is [put off](Timers::put_off).
     pub fn due(&mut self, tables: &Tables<'_>, now: Millis, most: usize) -> Vec<Due> {
-        let mut due = Vec::new();
+        let mut found = Vec::new();
         if self.next_due > now {
-            return due;
+            return found;
         }
         let mut next = Millis::NEVER;
         let since = Timer::since(self.next_due);
         tables.scan(&since, |(deadline, kind, subject), _| {
-            if deadline > now || due.len() == most {
+            if deadline > now || found.len() == most {
                 next = deadline;
                 return false;
             }
-            due.push(Due {
-                deadline,
-                kind,
-                subject: subject.to_vec(),
-            });
+            found.push(due(deadline, kind, subject));
             true
         });
         self.next_due = next;
-        due
+        found
+    }
+}
+
+fn due(deadline: Millis, kind: Kind, subject: &[u8]) -> Due {
+    Due {
+        deadline,
+        kind,
+        subject: subject.to_vec(),
     }
 }
 

@@ -35,6 +35,8 @@ pub struct NewPacket<'a> {
     pub body: Option<&'a Body>,
     /// Nobody slows down who sends it, so the connection never ends because it does not fit: it is dropped.
     pub is_direct: bool,
+    /// The client itself has asked for it.
+    pub is_asked_for: bool,
 }
 
 impl NewPacket<'_> {
@@ -45,6 +47,7 @@ impl NewPacket<'_> {
             expiry_s: None,
             body: None,
             is_direct: false,
+            is_asked_for: false,
         }
     }
 }

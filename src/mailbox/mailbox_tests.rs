@@ -6,6 +6,7 @@ const QOS_0: NewPacket<'_> = NewPacket {
     expiry_s: None,
     body: None,
     is_direct: false,
+    is_asked_for: false,
 };
 
 #[test]

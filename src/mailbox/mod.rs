@@ -197,7 +197,7 @@ impl Mailbox {
             return Err(Refused::Ended);
         }
         if level >= self.limits.bytes {
-            self.admit(inner, level, packet.is_direct)?;
+            self.admit(inner, level, &packet)?;
         }
         inner
             .contents
@@ -217,10 +217,18 @@ impl Mailbox {
         Ok(Put { wake, throttled })
     }
 
-    /// Decides about a message that does not fit below the limit.
+    /// Decides about a message that does not fit below the limit. What is above it belongs to publishers that can be
+    /// slowed down, and to whom the client has asked: the answers to others must not fill it up.
     #[cold]
-    fn admit(&self, inner: &mut Inner, level: usize, is_direct: bool) -> Result<(), Refused> {
-        let level = match self.exceeds_memory(inner) {
+    fn admit(
+        &self,
+        inner: &mut Inner,
+        level: usize,
+        packet: &NewPacket<'_>,
+    ) -> Result<(), Refused> {
+        let is_direct = packet.is_direct;
+        let is_others = is_direct && !packet.is_asked_for;
+        let level = match is_others || self.exceeds_memory(inner) {
             true => usize::MAX,
             false => level,
         };

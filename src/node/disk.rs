@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 
 use crate::base::ids::NodeId;
 use crate::base::proto::command::{self, command::Kind};
@@ -113,6 +114,20 @@ pub(super) fn volume(path: PathBuf) -> Source {
     Arc::new(move || Space::of(&path))
 }
 
+/// What the others are being told. The disk goes on filling meanwhile, so nobody waits for it.
+#[derive(Default)]
+struct Reports(JoinSet<()>);
+
+impl Reports {
+    /// Begins a report, unless the one before is still under way.
+    fn begin(&mut self, report: impl Future<Output = ()> + Send + 'static) {
+        while self.0.try_join_next().is_some() {}
+        if self.0.is_empty() {
+            self.0.spawn(report);
+        }
+    }
+}
+
 /// Looks at this node's disk.
 pub(super) struct DiskGuard {
     pub(super) config: DiskConfig,
@@ -125,6 +140,7 @@ impl DiskGuard {
     /// Runs until the node stops, and says so once the node must stop because its disk is full.
     pub(super) async fn run(self, full: oneshot::Sender<Space>) {
         let mut level = Level::Fine;
+        let mut reports = Reports::default();
         loop {
             let mut next = INTERVAL;
             if let Some(space) = self.look().await {
@@ -136,9 +152,10 @@ impl DiskGuard {
                     return;
                 }
             }
-            // Refused first: telling the others may take a while, and the disk goes on filling.
             self.update(level);
-            self.report(level).await;
+            if let Some(report) = self.report(level) {
+                reports.begin(report);
+            }
             tokio::time::sleep(next).await;
         }
     }
@@ -177,7 +194,7 @@ impl DiskGuard {
     }
 
     /// Tells the others when the log says something else of this node. They also learn of it after a restart.
-    async fn report(&self, level: Level) {
+    fn report(&self, level: Level) -> Option<impl Future<Output = ()> + Send + 'static> {
         let services = &self.broker.services;
         let low = level != Level::Fine;
         let known = services
@@ -185,12 +202,14 @@ impl DiskGuard {
             .low_disks()
             .contains(&self.broker.settings.node);
         if known == low || !self.broker.state.is_serving() {
-            return;
+            return None;
         }
         let command = Kind::NodeDisk(command::NodeDisk { low });
-        let told = services.proposer.propose(command);
-        // It is told again in the next round.
-        let _ = tokio::time::timeout(REPORT_TIMEOUT, told).await;
+        let proposer = Arc::clone(&services.proposer);
+        Some(async move {
+            // It is told again in a later round.
+            let _ = tokio::time::timeout(REPORT_TIMEOUT, proposer.propose(command)).await;
+        })
     }
 
     fn update(&self, level: Level) {
@@ -247,6 +266,36 @@ mod tests {
             free_files: 1_000_000,
             total_files: 2_000_000,
         }
+    }
+
+    #[tokio::test]
+    async fn no_look_waits_for_a_report_and_there_is_one_at_a_time() {
+        let mut reports = Reports::default();
+        let (first_is_known, known) = oneshot::channel::<()>();
+        let (told, mut is_told) = tokio::sync::mpsc::unbounded_channel();
+        let report = |number: u32| {
+            let told = told.clone();
+            async move {
+                // The test may be over.
+                let _ = told.send(number);
+            }
+        };
+        let first = report(1);
+        reports.begin(async move {
+            let _ = known.await;
+            first.await;
+        });
+        for _ in 0..10 {
+            reports.begin(report(2));
+            tokio::task::yield_now().await;
+        }
+        first_is_known.send(()).expect("it waits");
+        assert_eq!(is_told.recv().await, Some(1));
+        while is_told.is_empty() {
+            reports.begin(report(3));
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(is_told.recv().await, Some(3), "it is told again");
     }
 
     #[test]

@@ -30,6 +30,11 @@ use authority::{Authority, Files};
 #[path = "../../tests/authority/mod.rs"]
 mod authority;
 
+/// No machine is so busy that a refusal takes longer.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long it is watched that nothing is refused.
+const BRIEFLY: Duration = Duration::from_secs(1);
+
 fn free_address() -> SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("it is bound")
@@ -177,13 +182,14 @@ fn proposal(node: u64, incarnation: u64, sequence: u64, commands: &[u8]) -> Prop
     }
 }
 
-async fn propose(mut peer: Peer, request: ProposeRequest) -> Option<Code> {
+/// The code of the refusal; `None` when nothing is said within that time.
+async fn propose(mut peer: Peer, request: ProposeRequest, within: Duration) -> Option<Code> {
     // The stream stays open: only a refusal ends it.
     let requests = tokio_stream::StreamExt::chain(
         tokio_stream::iter([request]),
         tokio_stream::pending::<ProposeRequest>(),
     );
-    let answered = tokio::time::timeout(Duration::from_millis(500), peer.propose(requests)).await;
+    let answered = tokio::time::timeout(within, peer.propose(requests)).await;
     answered
         .ok()
         .map(|answer| answer.expect_err("it is refused").code())
@@ -223,7 +229,7 @@ async fn a_node_forwards_only_as_itself_and_only_as_a_member() {
         (1, 1, proposal(1, u64::MAX, 1, &down), Code::InvalidArgument),
         (1, 1, proposal(1, now * 4, 1, &down), Code::InvalidArgument),
     ] {
-        let code = propose(attacked.peer(id, says), request.clone()).await;
+        let code = propose(attacked.peer(id, says), request.clone(), PATIENCE).await;
         assert_eq!(code, Some(wanted), "node {id} as {says}: {request:?}");
         attacked.serves().await;
     }
@@ -233,7 +239,7 @@ async fn a_node_forwards_only_as_itself_and_only_as_a_member() {
         proposal(1, own, 1, b"junk"),
         proposal(1, 1, 1, &down),
     ] {
-        assert_eq!(propose(attacked.peer(1, 1), request).await, None);
+        assert_eq!(propose(attacked.peer(1, 1), request, BRIEFLY).await, None);
         attacked.serves().await;
     }
     assert_eq!(attacked.state(), before);

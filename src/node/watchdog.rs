@@ -3,6 +3,8 @@
 //!
 //! Invariant: only time in which the watchdog itself was on time counts. A process that was stopped, on a machine that
 //! was suspended or starved, is not stuck.
+//! Invariant: time that a thread spends on the disk does not end the process. Nor does that of a runtime whose tasks do
+//! not run meanwhile: its threads may be the ones that wait.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -33,6 +35,8 @@ struct Stuck {
     name: String,
     phase: Phase,
     lasts: Duration,
+    /// That part of it which must not grow too long.
+    counted: Duration,
 }
 
 /// The threads that do not come round, in words; shared with `/livez`.
@@ -41,7 +45,10 @@ pub(super) type StuckThreads = Arc<Mutex<Vec<String>>>;
 /// What a pulse showed last, and since when.
 struct Seen {
     beats: u64,
+    phase: Phase,
     since: Instant,
+    /// As much of the time since then as it was found in a phase that is short.
+    counted: Duration,
     /// It was named in the log.
     named: bool,
 }
@@ -56,10 +63,12 @@ struct Watch {
 impl Watch {
     /// Looks at all pulses. Returns who does not come round, and who came round after all.
     fn look(&mut self, readings: Vec<Reading>, now: Instant) -> (Vec<Stuck>, Vec<String>) {
-        let was_late = self
+        let passed = self
             .last
-            .is_some_and(|last| now.saturating_duration_since(last) > LATE);
+            .map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
+        let was_late = passed > LATE;
         self.last = Some(now);
+        let disk_pauses = readings.iter().any(|one| self.reads_still(one));
         let mut stuck = Vec::new();
         let mut back = Vec::new();
         let mut seen = BTreeMap::new();
@@ -74,19 +83,30 @@ impl Watch {
                 _ => now,
             };
             let lasts = now.saturating_duration_since(since);
+            let may_wait = disk_pauses && reading.phase == Phase::Turn;
+            let counted = match &former {
+                Some(former) if stands && !was_late => {
+                    let counts = reading.phase.is_short() && !may_wait;
+                    former.counted + if counts { passed } else { Duration::ZERO }
+                }
+                _ => Duration::ZERO,
+            };
             let named = stands && (lasts >= SLOW || was_named);
             if named {
                 stuck.push(Stuck {
                     name: reading.name,
                     phase: reading.phase,
                     lasts,
+                    counted,
                 });
             } else if was_named {
                 back.push(reading.name);
             }
             let entry = Seen {
                 beats: reading.beats,
+                phase: reading.phase,
                 since,
+                counted,
                 named,
             };
             seen.insert(reading.id, entry);
@@ -94,12 +114,21 @@ impl Watch {
         self.seen = seen;
         (stuck, back)
     }
+
+    /// Whether a thread reads the state as it did at the last look.
+    fn reads_still(&self, reading: &Reading) -> bool {
+        let former = self.seen.get(&reading.id);
+        reading.phase == Phase::StateRead
+            && former.is_some_and(|former| {
+                former.phase == Phase::StateRead && former.beats == reading.beats
+            })
+    }
 }
 
 /// The first thread whose piece of work must not take as long as it has.
 fn beyond(stuck: &[Stuck], bound: Duration) -> Option<&Stuck> {
     let mut short = stuck.iter().filter(|one| one.phase.is_short());
-    short.find(|one| !bound.is_zero() && one.lasts >= bound)
+    short.find(|one| !bound.is_zero() && one.counted >= bound)
 }
 
 /// Starts the watchdog, and the probes of the runtimes.
@@ -272,12 +301,69 @@ mod tests {
 
     #[test]
     fn a_disk_that_pauses_does_not_end_the_process() {
-        for phase in [Phase::Log, Phase::StateWrite] {
+        for phase in [Phase::Log, Phase::StateWrite, Phase::StateRead] {
             let (mut watch, mut now) = (Watch::default(), Instant::now());
             let (stuck, _) = look_for(&mut watch, &mut now, 600, || reading(phase, 7));
             assert_eq!(stuck.len(), 1, "it is named");
             assert_eq!(beyond(&stuck, BOUND), None);
         }
+    }
+
+    /// The rows are there at last, and the same piece of work goes on.
+    #[test]
+    fn time_on_the_disk_does_not_count_afterwards() {
+        let (mut watch, mut now) = (Watch::default(), Instant::now());
+        look_for(&mut watch, &mut now, 60, || reading(Phase::StateRead, 7));
+        let works = || reading(Phase::Apply, 7);
+        let (stuck, _) = look_for(&mut watch, &mut now, 29, works);
+        assert_eq!(stuck.len(), 1, "it is named");
+        assert_eq!(beyond(&stuck, BOUND), None);
+        let (stuck, _) = look_for(&mut watch, &mut now, 2, works);
+        assert_eq!(beyond(&stuck, BOUND), Some(&stuck[0]));
+    }
+
+    /// Work without end reads rows, too.
+    #[test]
+    fn work_between_reads_counts() {
+        let (mut watch, mut now) = (Watch::default(), Instant::now());
+        let mut looks = 0;
+        let (stuck, _) = look_for(&mut watch, &mut now, 125, || {
+            looks += 1;
+            let reads = looks % 4 != 0;
+            reading(
+                if reads {
+                    Phase::StateRead
+                } else {
+                    Phase::Apply
+                },
+                7,
+            )
+        });
+        let worst = stuck.first().expect("it is named");
+        assert!(worst.counted >= BOUND, "{worst:?}");
+    }
+
+    #[test]
+    fn a_runtime_whose_threads_wait_for_the_disk_is_not_stuck() {
+        let (mut watch, mut now) = (Watch::default(), Instant::now());
+        let mut look = |phase: Phase, seconds: u64| {
+            let mut stuck = Vec::new();
+            for _ in 0..seconds * 2 {
+                now += INTERVAL;
+                let runtime = Reading {
+                    id: 2,
+                    ..reading(Phase::Turn, 3)
+                };
+                stuck = watch.look(vec![reading(phase, 7), runtime], now).0;
+            }
+            stuck
+        };
+        let stuck = look(Phase::StateRead, 60);
+        assert_eq!(stuck.len(), 2, "both are named");
+        assert_eq!(beyond(&stuck, BOUND), None);
+        let stuck = look(Phase::Idle, 31);
+        let worst = beyond(&stuck, BOUND).expect("nothing holds it up");
+        assert_eq!(worst.phase, Phase::Turn);
     }
 
     #[test]

@@ -25,10 +25,10 @@ use super::membership::changes::Changes;
 use super::transport::identity::Call;
 use super::transport::identity_check::IdentityCheck;
 use super::transport::rights::{NoRight, Rights};
-use super::transport::snapshot_receive::{Sender, SnapshotReceiver};
+use super::transport::snapshot_receive::{self, SnapshotReceiver};
 use super::transport::wellformed;
 use crate::base::ids::GroupId;
-use crate::base::proto::raft::{self as pb, raft_server};
+use crate::base::proto::raft::{self as pb, raft_server, snapshot_part::Part};
 use crate::storage::GroupLog;
 
 /// Steps of a snapshot transfer that may wait for a slow sender.
@@ -91,6 +91,28 @@ impl Inner {
             return Ok(());
         }
         Err(Status::not_found(format!("no Raft group {group} here")))
+    }
+}
+
+impl Inner {
+    /// The beginning of a snapshot, if `from` may send it, and it can be.
+    async fn snapshot_begin(
+        &self,
+        from: u64,
+        parts: &mut Streaming<pb::SnapshotPart>,
+    ) -> Result<Part, Status> {
+        let part = snapshot_receive::next(parts).await?;
+        if let Part::Begin(begin) = &part {
+            self.group(begin.group)?;
+            let formed = wellformed::snapshot(begin);
+            let formed = formed.map_err(|why| NoRight::IllFormed { from, why });
+            let leads = || self.rights.lead(from, begin.vote.as_ref());
+            self.judge(from, formed.and_then(|_| leads()))?;
+            return Ok(part);
+        }
+        Err(Status::invalid_argument(
+            "a snapshot begins with its list of files",
+        ))
     }
 }
 
@@ -280,13 +302,26 @@ impl raft_server::Raft for Service {
     ) -> Result<Response<Self::SnapshotStream>, Status> {
         let from = self.inner.admit(&request)?;
         let (steps, answers) = mpsc::channel(STEPS);
-        let sender = Sender {
-            node: from,
-            parts: request.into_inner(),
-            steps,
-        };
-        let receiver = Arc::clone(&self.inner.receiver);
-        tokio::spawn(async move { receiver.run(sender).await });
+        let inner = Arc::clone(&self.inner);
+        let mut parts = request.into_inner();
+        tokio::spawn(async move {
+            // Before the receiver's turn is taken: who may not send must not hold up who may.
+            let begin = match inner.snapshot_begin(from, &mut parts).await {
+                Ok(begin) => begin,
+                Err(status) => {
+                    let _ = steps.send(Err(status)).await;
+                    return;
+                }
+            };
+            let parts = parts.map(|part| {
+                let part = part?;
+                wellformed::part(&part).map_err(|why| Status::invalid_argument(why.to_string()))?;
+                Ok(part)
+            });
+            let begin = pb::SnapshotPart { part: Some(begin) };
+            let parts = futures::stream::iter([Ok(begin)]).chain(parts);
+            inner.receiver.run(parts, steps).await;
+        });
         Ok(Response::new(Box::pin(ReceiverStream::new(answers))))
     }
 

@@ -27,7 +27,7 @@ use super::transport::identity_check::IdentityCheck;
 use super::transport::network::Network;
 use super::transport::read_rounds::{ReadRounds, Rounds};
 use super::transport::rights::Rights;
-use super::transport::snapshot_receive::SnapshotReceiver;
+use super::transport::snapshot_receive::{SnapshotReceiver, install_in};
 use super::types::{Leadership, NOTHING, StartError};
 use crate::base::ids::{GROUP_ZERO, LogIndex};
 use crate::storage::{DataDir, LogDb, Snapshots, StateDb};
@@ -206,10 +206,7 @@ fn serve(
         lease: Duration::from_millis(config.timing.election_max_ms),
     });
     let receiver = SnapshotReceiver::new(
-        GROUP_ZERO,
-        Arc::clone(&rights),
-        Arc::clone(identity_check),
-        core.clone(),
+        install_in(core.clone()),
         Arc::clone(&stores.snapshots),
         Arc::clone(&stores.metrics),
     );

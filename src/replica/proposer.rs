@@ -44,6 +44,8 @@ pub struct SequencedProposal {
 /// A proposal that is complete and has no number yet.
 struct Unnumbered {
     commands: Bytes,
+    /// As [`State::weight`].
+    weight: usize,
     reply_to: VecDeque<ReplyTo>,
 }
 
@@ -69,9 +71,11 @@ struct State {
     next_sequence: u64,
     /// Complete proposals, which go before the open one.
     complete: VecDeque<Unnumbered>,
-    complete_bytes: usize,
+    complete_weight: usize,
     /// The open proposal: its commands, and who gets their replies.
     commands: BytesMut,
+    /// Bytes of the open proposal, and what its commands count beyond theirs.
+    weight: usize,
     reply_to: VecDeque<ReplyTo>,
     /// When the open proposal is sent although it holds deferred commands only; `None` when it is sent at once.
     flush_at: Option<Instant>,
@@ -113,6 +117,7 @@ impl State {
     fn close_proposal(&mut self) -> Unnumbered {
         self.flush_at = None;
         Unnumbered {
+            weight: std::mem::take(&mut self.weight),
             commands: self.commands.split().freeze(),
             reply_to: std::mem::take(&mut self.reply_to),
         }
@@ -122,7 +127,7 @@ impl State {
     fn sequence_next(&mut self) {
         let next = match self.complete.pop_front() {
             Some(complete) => {
-                self.complete_bytes -= complete.commands.len();
+                self.complete_weight -= complete.weight;
                 complete
             }
             None => self.close_proposal(),
@@ -185,7 +190,22 @@ impl Proposer {
         kind: command::command::Kind,
         reply_to: ReplyTo,
     ) -> Result<(), Overloaded> {
-        self.push(kind, reply_to, limits::PROPOSAL_QUEUE_BYTES, When::Now)
+        self.submit_weighing(kind, reply_to, 0)
+    }
+
+    /// Submits a command that counts so many bytes more than it has, because every node is busy with it as long as with
+    /// so many bytes of others.
+    ///
+    /// # Errors
+    /// As [`Proposer::submit`].
+    pub fn submit_weighing(
+        &self,
+        kind: command::command::Kind,
+        reply_to: ReplyTo,
+        weight: usize,
+    ) -> Result<(), Overloaded> {
+        let bound = limits::PROPOSAL_QUEUE_BYTES;
+        self.push(kind, reply_to, weight, bound, When::Now)
     }
 
     /// Whether [`Proposer::submit`], or [`Proposer::submit_urgent`], would take a command now. Another connection may
@@ -196,7 +216,7 @@ impl Proposer {
             false => limits::PROPOSAL_QUEUE_BYTES,
         };
         let state = self.state.lock();
-        state.complete_bytes + state.commands.len() < bound
+        state.complete_weight + state.weight < bound
     }
 
     /// Has a connection, whose command was not taken, offer it again when there is room.
@@ -217,19 +237,19 @@ impl Proposer {
         reply_to: ReplyTo,
     ) -> Result<(), Overloaded> {
         let bound = limits::PROPOSAL_URGENT_QUEUE_BYTES;
-        self.push(kind, reply_to, bound, When::Now)
+        self.push(kind, reply_to, 0, bound, When::Now)
     }
 
     /// Submits a command that ends something. There are at most as many as there are connections, so none is refused.
     pub fn submit_always(&self, kind: command::command::Kind, reply_to: ReplyTo) {
-        let taken = self.push(kind, reply_to, usize::MAX, When::Now);
+        let taken = self.push(kind, reply_to, 0, usize::MAX, When::Now);
         debug_assert!(taken.is_ok(), "there is no bound");
     }
 
     /// Submits a command that nobody waits for: it is proposed together with the next command, or after
     /// [`limits::DEFERRED_COMMANDS`].
     pub fn submit_deferred(&self, kind: command::command::Kind) {
-        let taken = self.push(kind, ReplyTo::Nobody, usize::MAX, When::Deferred);
+        let taken = self.push(kind, ReplyTo::Nobody, 0, usize::MAX, When::Deferred);
         debug_assert!(taken.is_ok(), "there is no bound");
     }
 
@@ -237,12 +257,13 @@ impl Proposer {
         &self,
         kind: command::command::Kind,
         reply_to: ReplyTo,
+        weight: usize,
         bound: usize,
         when: When,
     ) -> Result<(), Overloaded> {
         let command = command::Command { kind: Some(kind) };
         let mut state = self.state.lock();
-        if state.complete_bytes + state.commands.len() >= bound {
+        if state.complete_weight + state.weight >= bound {
             return Err(Overloaded);
         }
         if when == When::Now {
@@ -251,13 +272,15 @@ impl Proposer {
             state.flush_at = Some(Instant::now() + limits::DEFERRED_COMMANDS);
             self.deferred.notify_one();
         }
+        let before = state.commands.len();
         command
             .encode_length_delimited(&mut state.commands)
             .expect("a BytesMut grows");
+        state.weight += state.commands.len() - before + weight;
         state.reply_to.push_back(reply_to);
-        if state.commands.len() >= limits::PROPOSAL_BYTES {
+        if state.weight >= limits::PROPOSAL_BYTES {
             let complete = state.close_proposal();
-            state.complete_bytes += complete.commands.len();
+            state.complete_weight += complete.weight;
             state.complete.push_back(complete);
         }
         let may_send = state.is_ready() && state.has_room_in_flight();
@@ -363,7 +386,7 @@ impl Proposer {
                 return None;
             }
             state.sequence_next();
-            if state.complete_bytes + state.commands.len() < limits::PROPOSAL_QUEUE_BYTES {
+            if state.complete_weight + state.weight < limits::PROPOSAL_QUEUE_BYTES {
                 self.waiting.wake();
             }
         }

@@ -134,6 +134,42 @@ fn no_proposal_is_much_larger_than_allowed_and_the_order_is_kept() {
     );
 }
 
+/// A few bytes may have every node deliver 10,000 copies while everybody waits for apply.
+#[test]
+fn commands_that_weigh_more_than_they_have_share_a_proposal_with_fewer_others() {
+    let proposer = Proposer::default();
+    proposer.begin(Incarnation(7));
+    let mut cursor = Cursor::default();
+    proposer.next(&mut cursor).expect("the registration");
+    let weight = limits::PROPOSAL_BYTES / 2;
+    let mut taken = 0;
+    while proposer
+        .submit_weighing(kind(), ReplyTo::Nobody, weight)
+        .is_ok()
+    {
+        taken += 1;
+    }
+    let room = limits::PROPOSAL_QUEUE_BYTES / weight;
+    assert!(taken <= room && taken >= room / 2, "{taken}");
+    assert_eq!(proposer.submit(kind(), ReplyTo::Nobody), Err(Overloaded));
+    let command = command::Command { kind: Some(kind()) };
+    let two = 2 * command.encode_length_delimited_to_vec().len();
+    for sequence in 2..10 {
+        for _ in 0..proposer.depth().in_flight {
+            let of = (Incarnation(7), sequence - 1);
+            proposer.replied(of, Reply::Done, None, &mut WakeList::default());
+        }
+        proposer.applied(Incarnation(7), sequence - 1);
+        let next = proposer.next(&mut cursor).expect("a proposal");
+        assert!(next.commands.len() <= two, "{sequence}");
+    }
+    assert_eq!(
+        proposer.submit(kind(), ReplyTo::Nobody),
+        Ok(()),
+        "room again"
+    );
+}
+
 #[test]
 fn what_is_not_applied_is_sent_again() {
     let proposer = Proposer::default();

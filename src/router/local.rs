@@ -77,6 +77,16 @@ impl LocalSubscriber {
         }
     }
 
+    fn packet<'a>(&self, message: &Message<'_>, qos: QoS, body: Option<&'a Body>) -> NewPacket<'a> {
+        NewPacket {
+            expiry_s: message.expiry,
+            body,
+            is_direct: message.direct,
+            is_asked_for: message.direct && message.publisher == Some(self.session),
+            ..NewPacket::of(qos)
+        }
+    }
+
     /// The body of a message if it is large: whoever delivers it to several subscribers copies it once.
     pub(super) fn shared_body(&self, message: &Message<'_>) -> Option<Body> {
         let is_large = message.payload.len() >= limits::SHARED_BODY_BYTES;
@@ -119,7 +129,7 @@ impl LocalSubscriber {
         wake: &mut WakeList,
     ) -> Result<(), Refused> {
         let header = self.header(message, QoS::AtMostOnce);
-        let packet = new_packet(message, QoS::AtMostOnce, body);
+        let packet = self.packet(message, QoS::AtMostOnce, body);
         let mailbox = &self.mailbox;
         let must_wake = mailbox.push_qos_0(message.topic, packet, |out, topic_alias| {
             let header = PublishHeader {
@@ -144,7 +154,7 @@ impl LocalSubscriber {
         wake: &mut WakeList,
     ) -> Result<Option<u64>, Refused> {
         let header = self.header(message, qos);
-        let packet = new_packet(message, qos, body);
+        let packet = self.packet(message, qos, body);
         let pushed = self
             .mailbox
             .push_packet(packet, |out| encode(out, message, body, &header));
@@ -257,15 +267,6 @@ fn granted_header<'a>(mailbox: &Mailbox, granted: &'a Granted) -> PublishHeader<
     }
 }
 
-fn new_packet<'a>(message: &Message<'_>, qos: QoS, body: Option<&'a Body>) -> NewPacket<'a> {
-    NewPacket {
-        expiry_s: message.expiry,
-        body,
-        is_direct: message.direct,
-        ..NewPacket::of(qos)
-    }
-}
-
 /// Appends the packet, with `body` without its payload. Returns where its packet id is, if it has one.
 fn encode(
     out: &mut Vec<u8>,
@@ -343,8 +344,8 @@ mod tests {
         let metrics = limits.metrics.clone();
         let mailbox = Mailbox::new(ConnectionId(1), Version::V5, u32::MAX, 0, limits);
         let subscriber = LocalSubscriber::new(SessionId(1), &mailbox, QoS::AtLeastOnce);
-        let message = |direct| Message {
-            publisher: None,
+        let message = |direct, publisher| Message {
+            publisher: Some(SessionId(publisher)),
             qos: QoS::AtLeastOnce,
             retain: false,
             topic: "t",
@@ -353,18 +354,23 @@ mod tests {
             direct,
             payload: &[0; 50],
         };
-        let deliver = |direct| {
+        let deliver = |direct, publisher| {
             let (throttled, wake) = (&mut Throttled::new(), &mut WakeList::default());
-            subscriber.deliver(&message(direct), None, throttled, wake)
+            subscriber.deliver(&message(direct, publisher), None, throttled, wake)
         };
-        let taken = (0..100).filter(|_| deliver(true)).count();
-        assert!(taken < 10 && !mailbox.is_ending(), "{taken}");
+        let taken = (0..100).filter(|_| deliver(true, 2)).count();
+        assert_eq!(taken, 2, "up to the limit");
         assert_eq!(
             metrics.messages_dropped.of(OUTBOX_FULL).get(),
             100 - taken as u64
         );
+        let has_room = deliver(false, 2);
+        assert!(has_room, "for what its publishers have under way");
+        let asked_for = (0..100).filter(|_| deliver(true, 1)).count();
+        assert!((1..10).contains(&asked_for), "{asked_for}");
+        assert!(!mailbox.is_ending());
         assert!(mailbox.is_overrun(), "the requester is told");
-        assert!(!deliver(false) && mailbox.is_ending());
+        assert!(!deliver(false, 2) && mailbox.is_ending());
     }
 
     const OUTBOX_FULL: crate::telemetry::labels::DropReason =

@@ -163,6 +163,8 @@ impl<'a> LookUp<'a> {
         let Some(owner) = subscriber.owner() else {
             return;
         };
+        self.found.straight_qos_0 += 1;
+        self.found.straight += usize::from(!durable || subscription.qos == QoS::AtMostOnce);
         if owner.node != self.node {
             if !self.found.remote.contains(&owner.node) {
                 self.found.remote.push(owner.node);

@@ -409,3 +409,28 @@ fn a_logged_message_is_not_for_subscriptions_that_are_newer() {
     index.put_row(SessionId(1), "t", &row, LogIndex(9));
     assert!(deliver(8));
 }
+
+#[test]
+fn what_goes_through_the_log_weighs_as_much_as_it_is_delivered_straight() {
+    let index: Arc<SubscriptionIndex> = Arc::default();
+    let router = router(&index);
+    let durable = Queueing {
+        durable: true,
+        qos_0: false,
+    };
+    for session in 1..=10 {
+        let owner = owner(session % 3 + 1, session);
+        index.put(SessionId(session), Some(owner), Queueing::default(), &["t"]);
+    }
+    index.put(SessionId(11), Some(owner(2, 11)), durable, &[]);
+    let row = state::Subscription {
+        qos: 1,
+        ..state::Subscription::default()
+    };
+    index.put_row(SessionId(11), "t", &row, LogIndex(1));
+    index.put(SessionId(12), None, Queueing::default(), &["t"]);
+    let route = router.route("t", None);
+    let weight = |copies: usize| copies * crate::base::limits::LOGGED_DELIVERY_BYTES;
+    assert_eq!(route.logged_weight(QoS::AtLeastOnce), weight(10));
+    assert_eq!(route.logged_weight(QoS::AtMostOnce), weight(11));
+}

@@ -7,7 +7,7 @@ use crate::machine::effect::ApplicationMessage;
 /// A message on its way to subscribers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// The publisher's session, for No Local.
+    /// The publisher's session, for No Local. Of a direct message, the session that has asked for it.
     pub publisher: Option<SessionId>,
     /// QoS it was published with.
     pub qos: QoS,

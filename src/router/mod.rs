@@ -270,7 +270,8 @@ impl Router {
     /// # Errors
     /// When it was not taken.
     pub fn deliver_to(&self, mailbox: &Arc<Mailbox>, message: &Message<'_>) -> Result<(), Refused> {
-        let target = LocalSubscriber::new(SessionId::default(), mailbox, message.qos);
+        let session = mailbox.session().unwrap_or_default();
+        let target = LocalSubscriber::new(session, mailbox, message.qos);
         let pushed = target.push(message, None, message.qos, &mut WakeList::default());
         pushed.map(|_| ())
     }

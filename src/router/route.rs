@@ -49,6 +49,10 @@ pub(super) struct Found {
     pub(super) logged_qos_0: Logged,
     /// What it takes in memory, about.
     pub(super) bytes: usize,
+    /// Matching subscriptions of all nodes' connections that get a message from the log straight: one with QoS 0, and
+    /// one with QoS 1 or 2.
+    pub(super) straight_qos_0: usize,
+    pub(super) straight: usize,
     /// Copies of a message that are made for this and other nodes.
     pub(super) copies: usize,
     /// What a message costs beside them, in units of [`limits::TURN_WORK`].
@@ -174,6 +178,11 @@ impl Route {
         worst
     }
 
+    /// Whether connections of this node get messages with QoS 1 or 2 straight.
+    pub fn has_waited_for(&self) -> bool {
+        self.waited_for().next().is_some()
+    }
+
     /// Connections that get messages with QoS 1 or 2 straight.
     fn waited_for(&self) -> impl Iterator<Item = &LocalSubscriber> {
         let all = self.local();
@@ -231,6 +240,15 @@ impl Route {
         let copied =
             message.payload.len().min(limits::SHARED_BODY_BYTES) + message.properties.len();
         self.found.copies * (1 + copied / COPIED_PER_UNIT) + self.found.beside
+    }
+
+    /// What a message that goes through the log counts in its proposal, bytes: the nodes deliver it while they apply.
+    pub fn logged_weight(&self, qos: QoS) -> usize {
+        let straight = match qos {
+            QoS::AtMostOnce => self.found.straight_qos_0,
+            QoS::AtLeastOnce | QoS::ExactlyOnce => self.found.straight,
+        };
+        straight * limits::LOGGED_DELIVERY_BYTES
     }
 
     /// Has `publisher` offer its next packet again when the connections that get the messages have room.

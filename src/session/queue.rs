@@ -26,7 +26,8 @@ pub struct Bounds {
 /// What is dropped when a queue is full. Whoever carries a drop out counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DropPolicy {
-    /// The oldest messages that were not sent yet; the new one if there are none.
+    /// The oldest messages that were not sent yet; the new one if there are none, or if it would take the place of more
+    /// than may be dropped at once.
     #[default]
     Oldest,
     /// The new message.

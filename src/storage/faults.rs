@@ -30,6 +30,8 @@ pub enum Step {
     StateFlushed,
     /// A checkpoint of the state was taken, which does not count yet.
     CheckpointTaken,
+    /// A database that was replaced, or refused, is about to be removed.
+    DatabaseRemoving,
 }
 
 /// Tells that the storage below `path` is at `step`.

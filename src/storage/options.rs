@@ -1,6 +1,9 @@
 //! RocksDB's settings, each with its reason.
 
-use rocksdb::{BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, LogLevel, Options};
+use rocksdb::{
+    BlockBasedIndexType, BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, LogLevel,
+    Options,
+};
 
 /// Memory of blocks of `state/`, bytes.
 const STATE_CACHE: usize = 128 << 20;
@@ -50,6 +53,12 @@ pub fn state() -> Options {
     table.set_bloom_filter(10.0, false);
     table.set_cache_index_and_filter_blocks(true);
     table.set_pin_l0_filter_and_index_blocks_in_cache(true);
+    // A file's whole index is a megabyte, as much as a shard of the cache holds of everything: files would push each
+    // other's out, and every read of a row would load and decompress one. So it is cached in pieces.
+    table.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
+    table.set_partition_filters(true);
+    table.set_metadata_block_size(4 << 10);
+    table.set_pin_top_level_index_and_filter(true);
     options.set_block_based_table_factory(&table);
     options.set_write_buffer_size(64 << 20);
     // Compaction that falls behind must not stop apply: a write of a whole memtable (some 8 MiB) that RocksDB slows to

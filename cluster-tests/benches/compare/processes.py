@@ -110,9 +110,12 @@ class System:
             ended = [key for key, process in self.processes.items() if process.poll() is not None]
             if ended or time.monotonic() > deadline:
                 why = f"{ended} ended" if ended else f"not within {limit} s"
-                logs = "\n".join(f"{log}:\n{tail(log)}" for log in sorted(self.directory.glob("*.log")))
-                raise RuntimeError(f"{self.name}: {what}: {why}\n{logs}")
+                raise RuntimeError(f"{self.name}: {what}: {why}\n{self.logs()}")
             time.sleep(0.02)
+
+    def logs(self):
+        """What the processes logged last."""
+        return "\n".join(f"{log}:\n{tail(log)}" for log in sorted(self.directory.glob("*.log")))
 
     def end(self, key, how=signal.SIGTERM):
         process = self.processes[key]
@@ -153,7 +156,10 @@ class Broker(System):
         """One run of the load generator; a list of what it found."""
         servers = ",".join(f"127.0.0.1:{port}" for port in self.mqtt)
         command = [self.options.bin, "bench", *map(str, arguments), "--server", servers, "-o", "json"]
-        return run_json(command + [flag for pid in self.pids() for flag in ("--pid", str(pid))])
+        try:
+            return run_json(command + [flag for pid in self.pids() for flag in ("--pid", str(pid))])
+        except RuntimeError as error:
+            raise RuntimeError(f"{error}\n{self.logs()}") from error
 
     def wait_for_client(self, port):
         """Waits until a port has taken a client."""

@@ -21,9 +21,9 @@ pub use plan::{Plan, binary};
 pub use stall::Disk;
 pub use watchdog::DEADLINE;
 
+use self::ports::Slot;
 use crate::wait;
 use rustix::process::{Pid, Signal, kill_process};
-use std::fs::File;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -43,7 +43,7 @@ pub struct Cluster {
     directory: TempDir,
     processes: Processes,
     _watchdog: Watchdog,
-    _machine: File,
+    slot: Slot,
 }
 
 impl Cluster {
@@ -76,14 +76,14 @@ impl Cluster {
     pub fn prepare(plan: Plan) -> Self {
         // Asked first: the wait for the lock counts where the runner counts it.
         watchdog::left_of(plan.deadline);
-        let machine = lock_machine();
+        let slot = Slot::wait();
         let mut directory =
             TempDir::with_prefix("quorumq-cluster-").expect("a temporary directory can be made");
         if std::env::var_os("QUORUMQ_KEEP").is_some() {
             directory.disable_cleanup(true);
             eprintln!("kept: {}", directory.path().display());
         }
-        let ports = ports::free(plan.size * 4, &[]);
+        let ports = slot.free_ports(plan.size * 4, &[]);
         let (inside, outside) = (&ports[..plan.size], &ports[3 * plan.size..]);
         let has_network = plan.network || !plan.delay.is_zero();
         let network = has_network.then(|| Network::start(outside, inside));
@@ -128,7 +128,7 @@ impl Cluster {
             directory,
             processes,
             _watchdog: watchdog,
-            _machine: machine,
+            slot,
         }
     }
 
@@ -155,7 +155,7 @@ impl Cluster {
                 ]
             })
             .collect();
-        let ports = ports::free(3, &taken);
+        let ports = self.slot.free_ports(3, &taken);
         let id = self.nodes.iter().map(|node| node.id).max().unwrap_or(0) + 1;
         let addresses = node::Addresses {
             cluster: ports[0],
@@ -347,23 +347,4 @@ fn end_hanging_test(report: &str, processes: &Processes, directory: &Path) {
         let _ = std::fs::remove_dir_all(directory);
     }
     std::process::exit(101);
-}
-
-/// How long other clusters of this machine may take to end: a whole run of all tests, where a runner starts them at
-/// once.
-const MACHINE_WITHIN: Duration = Duration::from_secs(3600);
-
-/// Waits until no other cluster runs on this machine.
-fn lock_machine() -> File {
-    let path = std::env::temp_dir().join("quorumq-cluster-tests.lock");
-    let file = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&path)
-        .expect("the lock file can be opened");
-    wait::until("another cluster's end", MACHINE_WITHIN, || {
-        file.try_lock().ok()
-    });
-    file
 }

@@ -41,7 +41,7 @@ pub(super) struct Exchanges {
     /// The last batch with a message of QoS 0 per node, as far as it may not be there yet. Boxed, because few clients
     /// need it.
     on_the_way: Option<Box<OnTheWay>>,
-    /// Bytes of messages past the log that are not acknowledged.
+    /// Bytes of messages with QoS 1 and 2 that are not acknowledged.
     unacknowledged_bytes: usize,
 }
 
@@ -139,11 +139,12 @@ impl Exchanges {
     }
 
     /// Whether a message must not be read yet, because slow subscribers defer the acknowledgements of enough messages
-    /// already. Receive maximums bound the number of messages, this bounds their bytes.
-    pub(super) fn is_throttled(&self, pressure: BackPressureState, has_remote: bool) -> bool {
+    /// already. Receive maximums bound the number of messages, this bounds their bytes. `is_outdated`: what is not
+    /// acknowledged may be on its way to subscribers, so that the pressure does not show it yet.
+    pub(super) fn is_throttled(&self, pressure: BackPressureState, is_outdated: bool) -> bool {
         let is_much = self.unacknowledged_bytes >= limits::PUBLISHER_UNACKNOWLEDGED_BYTES;
         pressure == BackPressureState::Full
-            || (is_much && (pressure != BackPressureState::Normal || has_remote))
+            || (is_much && (pressure != BackPressureState::Normal || is_outdated))
     }
 
     /// A PUBLISH with QoS 2 and a known packet id `[MQTT-4.3.3-10]`.
@@ -182,6 +183,7 @@ impl Exchanges {
         context: &mut Context,
         topic: &str,
         publish: &Publish<'_>,
+        weight: usize,
     ) -> Flow {
         let command = command::Publish {
             connection: context.mailbox.connection.0,
@@ -210,9 +212,14 @@ impl Exchanges {
             deferred: 0,
             bytes: size(topic, publish),
         };
-        let flow = context.propose(Kind::Publish(command), Request::LoggedPublish(request));
+        let bytes = request.bytes;
+        let (command, request) = (Kind::Publish(command), Request::LoggedPublish(request));
+        let flow = context.propose_by(command, request, |proposer, command, reply_to| {
+            proposer.submit_weighing(command, reply_to, weight)
+        });
         if flow == Flow::Continue {
             self.logged[publish.qos as usize] += 1;
+            self.unacknowledged_bytes += publish.packet_id.map_or(0, |_| bytes);
         }
         flow
     }
@@ -252,10 +259,10 @@ impl Exchanges {
                 deferred,
                 bytes,
             });
-            self.unacknowledged_bytes += bytes;
             return Ok(());
         }
         context.requests.remove(request_id);
+        self.unacknowledged_bytes -= packet_id.map_or(0, |_| bytes);
         let Some(packet_id) = packet_id else {
             if reason == ReasonCode::QuotaExceeded {
                 let dropped = &context.broker.metrics.messages_dropped;

@@ -20,6 +20,7 @@ use crate::codec::{PacketId, Publish, QoS, ReasonCode};
 use crate::machine::effect::Reply;
 use crate::mailbox::RequestId;
 use crate::mailbox::back_pressure::BackPressureState;
+use crate::router::Route;
 use crate::telemetry::labels::{DisconnectReason, DropReason};
 use aliases::TopicAliases;
 use exchanges::Exchanges;
@@ -110,7 +111,8 @@ impl Publishing {
                 dropped.of(DropReason::DiskLow).increment();
                 return Flow::Continue;
             }
-            return exchanges.propose(context, topic, publish);
+            let weight = logged_weight(routes, context, topic, publish.qos);
+            return exchanges.propose(context, topic, publish, weight);
         };
         if !self.has_routing_lease {
             return context.await_routing_lease();
@@ -163,24 +165,25 @@ impl Publishing {
             if is_stored(publish) && context.refuses_write() {
                 return refuse_stored(context, publish.qos, packet_id, DISK_LOW);
             }
-            let flow = exchanges.propose(context, topic, publish);
+            // Who has no queue gets it straight when it is applied.
+            let router = &context.broker.services.router;
+            let route = routes.current(router, topic, Some(context.session));
+            let is_waited_for = route.has_waited_for();
+            if !client_is_behind && is_held_back(exchanges, context, &route, is_waited_for) {
+                return Ok(Flow::Retry);
+            }
+            let weight = route.logged_weight(publish.qos);
+            let flow = exchanges.propose(context, topic, publish, weight);
             if flow == Flow::Continue {
                 exchanges.begin(packet_id, publish.qos);
             }
             return Ok(flow);
         };
-        // A client that is behind must be read all the same: two clients may wait for each other's acknowledgements.
-        let back_pressure = route.back_pressure();
-        let is_throttled =
-            !client_is_behind && exchanges.is_throttled(back_pressure, route.has_remote());
         if !self.has_routing_lease {
             return Ok(context.await_routing_lease());
         }
-        if is_throttled {
-            // Otherwise an acknowledgement of its own is deferred, and its release wakes the connection.
-            if back_pressure == BackPressureState::Full {
-                route.await_room(&context.mailbox);
-            }
+        // A client that is behind must be read all the same: two clients may wait for each other's acknowledgements.
+        if !client_is_behind && is_held_back(exchanges, context, &route, route.has_remote()) {
             return Ok(Flow::Retry);
         }
         exchanges.begin(packet_id, publish.qos);
@@ -257,6 +260,23 @@ fn count_refused_topic(context: &Context) {
     dropped.of(DropReason::TopicRefused).increment();
 }
 
+/// Whether a message is not read yet because its subscribers have no room. Then the client is read again when they
+/// have, or when there is more to acknowledge. See [`Exchanges::is_throttled`].
+fn is_held_back(
+    exchanges: &Exchanges,
+    context: &Context,
+    route: &Route,
+    is_outdated: bool,
+) -> bool {
+    let back_pressure = route.back_pressure();
+    let is_throttled = exchanges.is_throttled(back_pressure, is_outdated);
+    // Otherwise an acknowledgement of its own is under way, and wakes the connection.
+    if is_throttled && back_pressure == BackPressureState::Full {
+        route.await_room(&context.mailbox);
+    }
+    is_throttled
+}
+
 /// Whether a message that goes through the log adds to what is stored. One that deletes a retained message makes room.
 fn is_stored(publish: &Publish<'_>) -> bool {
     !(publish.retain && publish.payload.is_empty())
@@ -294,6 +314,14 @@ fn direct_route<'a>(
     let router = &context.broker.services.router;
     let route = routes.current(router, topic, Some(context.session));
     (!route.is_logged(publish.qos)).then_some(route)
+}
+
+/// What a message counts in its proposal because connections get it from the log. One look-up in the route cache: so
+/// that one publisher can't have all nodes deliver millions of copies while everybody waits for apply.
+fn logged_weight(routes: &mut RouteCache, context: &Context, topic: &str, qos: QoS) -> usize {
+    let router = &context.broker.services.router;
+    let route = routes.current(router, topic, Some(context.session));
+    route.logged_weight(qos)
 }
 
 #[cfg(test)]

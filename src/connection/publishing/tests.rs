@@ -1,7 +1,13 @@
 //! PUBLISH from its arrival to its acknowledgement, without socket, log and other nodes.
 
 use super::*;
-use crate::codec::PublishProperties;
+use crate::base::ids::{ConnectionId, Incarnation, NodeId, Owner, SessionId};
+use crate::base::limits;
+use crate::base::proto::state;
+use crate::codec::{PublishProperties, Version};
+use crate::machine::subscriptions::Queueing;
+use crate::mailbox::back_pressure::OutboxLimits;
+use crate::mailbox::{Mailbox, NewPacket, WakeList};
 
 const ID: PacketId = PacketId::new(7).expect("not zero");
 
@@ -200,4 +206,56 @@ fn p1_before_mqtt_5_a_message_that_is_refused_ends_the_connection() {
         assert!(refused.is_err());
         assert_eq!(client.sent(), [0; 0]);
     }
+}
+
+/// A subscriber of this node gets messages from the log straight, whoever else they are queued for.
+#[test]
+fn a_slow_subscriber_slows_down_whose_messages_go_through_the_log() {
+    let mut client = Client::new(false);
+    let router = client.context.broker.services.router.clone();
+    let connection = ConnectionId(2);
+    let subscriber = Mailbox::new(connection, Version::V5, u32::MAX, 0, OutboxLimits::of(100));
+    router.register(subscriber.clone());
+    let owner = Owner {
+        node: NodeId(0),
+        incarnation: Incarnation::default(),
+        connection,
+    };
+    let row = state::Subscription {
+        qos: 1,
+        ..state::Subscription::default()
+    };
+    let index = router.subscriptions();
+    index.put(SessionId(2), Some(owner), Queueing::default(), &[]);
+    index.put_row(SessionId(2), "t", &row, LogIndex::default());
+
+    let payload = vec![0; limits::PUBLISHER_UNACKNOWLEDGED_BYTES / 2];
+    let mut large = publish(QoS::AtLeastOnce, true);
+    large.payload = &payload;
+    let publish = |client: &mut Client| {
+        let Client {
+            context,
+            publishing,
+        } = client;
+        let flow = publishing.handle_publish(context, "t", &large, false);
+        flow.expect("within the receive maximum")
+    };
+    assert_eq!(publish(&mut client), Flow::Continue);
+    assert_eq!(publish(&mut client), Flow::Continue);
+    assert_eq!(publish(&mut client), Flow::Retry, "enough is in the log");
+    client.reply(0, &Reply::Published { matched: true });
+    assert_eq!(publish(&mut client), Flow::Continue);
+    for request_id in [1, 0] {
+        client.reply(request_id, &Reply::Published { matched: true });
+    }
+    let full = subscriber.push_packet(NewPacket::of(QoS::AtLeastOnce), |out| {
+        out.extend([0; 100]);
+        Ok(None)
+    });
+    assert!(full.is_ok());
+    assert_eq!(publish(&mut client), Flow::Retry, "there is no room");
+    assert!(!client.context.mailbox.take_offer());
+    subscriber.close(&mut WakeList::default());
+    assert!(client.context.mailbox.take_offer(), "it is read again");
+    assert_eq!(publish(&mut client), Flow::Continue);
 }

@@ -14,6 +14,7 @@ use super::end::Ended;
 use super::requests::Request;
 use super::route_cache::RouteCache;
 use crate::base::hlc::Hlc;
+use crate::base::ids::SessionId;
 use crate::base::proto::command::{KeyNotify, command::Kind};
 use crate::codec::{PacketId, Property, Publish, PublishPropertiesBuf, QoS, ReasonCode};
 use crate::machine::effect::{Change, Reply as MachineReply};
@@ -35,6 +36,10 @@ const REMEMBER_S: u32 = 60;
 
 /// The longest a reply is remembered, whatever the request's message expiry: clients repeat requests within seconds.
 const REMEMBER_AT_MOST_S: u32 = 600;
+
+/// Bytes of correlation data and client id that are remembered with a reply while disks are nearly full. A request that
+/// makes room gives back more than that, and others do not fill the disk soon.
+const REMEMBERED_AT_LOW_DISK: usize = 512;
 
 /// The client's side of the state store.
 #[derive(Default)]
@@ -106,11 +111,19 @@ impl StoreRequests {
         Ended::disconnect(DisconnectReason::Protocol, reason, text)
     }
 
-    /// Whether a SET is refused because disks are nearly full. One that comes again goes on: it may have been carried
-    /// out the first time, and is then answered as it was; if not, [`propose_write`] leaves it no room.
-    fn is_refused(&self, context: &Context, publish: &Publish<'_>, write: &Write<'_>) -> bool {
-        let is_set = matches!(write.action, WriteAction::Set { .. });
-        is_set && !publish.dup && context.refuses_write()
+    /// Whether a write is refused because disks are nearly full: a SET, and one whose reply takes much room to
+    /// remember. A SET that comes again goes on: it may have been carried out the first time, and is then answered as
+    /// it was; if not, [`propose_write`] leaves it no room.
+    fn is_refused(
+        &self,
+        context: &Context,
+        publish: &Publish<'_>,
+        write: &Write<'_>,
+        request: &StoreRequest,
+    ) -> bool {
+        let is_set = matches!(write.action, WriteAction::Set { .. }) && !publish.dup;
+        let remembered = request.correlation_data.len() + context.options.client_id.len();
+        (is_set || remembered > REMEMBERED_AT_LOW_DISK) && context.refuses_write()
     }
 
     /// Proposes or reads what the request asks for, or answers at once when it is wrong.
@@ -129,12 +142,12 @@ impl StoreRequests {
             }
         };
         match parsed {
-            store::Request::Write(write) if self.is_refused(context, publish, &write) => {
-                request.verb = Verb::Set;
-                self.answer(context, &request, &Reply::Error(StoreError::QuotaExceeded));
-                Flow::Continue
-            }
             store::Request::Write(write) => {
+                request.verb = verb(&write);
+                if self.is_refused(context, publish, &write, &request) {
+                    self.answer(context, &request, &Reply::Error(StoreError::QuotaExceeded));
+                    return Flow::Continue;
+                }
                 propose_write(context, publish, &properties, &write, request)
             }
             store::Request::KeyNotify { key, stop } => {
@@ -144,11 +157,16 @@ impl StoreRequests {
                     self.answer(context, &request, &Reply::Error(StoreError::Syntax));
                     return Flow::Continue;
                 }
+                if !stop && context.refuses_write() {
+                    self.answer(context, &request, &Reply::Error(StoreError::QuotaExceeded));
+                    return Flow::Continue;
+                }
                 let command = KeyNotify {
                     client_id: context.options.client_id.to_string(),
                     connection: context.mailbox.connection.0,
                     key: Bytes::copy_from_slice(key),
                     stop,
+                    max_watches: context.broker.settings.max_watches,
                 };
                 context.propose(Kind::KeyNotify(command), Request::Store(Box::new(request)))
             }
@@ -215,7 +233,8 @@ impl StoreRequests {
         if let Some(properties) =
             properties(Some(&request.correlation_data), status, reply.timestamp())
         {
-            let message = message(&request.response_topic, properties.raw(), &payload);
+            let asker = context.session;
+            let message = message(asker, &request.response_topic, properties.raw(), &payload);
             let router = &context.broker.services.router;
             // The store is the publisher, so a No Local subscription of the requester gets the answer, too.
             let route = self
@@ -269,7 +288,7 @@ impl StoreRequests {
         let Some(properties) = properties(None, None, Some(version)) else {
             return Ok(());
         };
-        let message = message(&topic, properties.raw(), &payload);
+        let message = message(context.session, &topic, properties.raw(), &payload);
         let router = &context.broker.services.router;
         match router.deliver_to(&context.mailbox, &message) {
             Ok(()) => {}
@@ -299,12 +318,20 @@ fn count_unanswerable(context: &Context) {
     dropped.of(DropReason::Unanswerable).increment();
 }
 
+fn verb(write: &Write<'_>) -> Verb {
+    match write.action {
+        WriteAction::Set { .. } => Verb::Set,
+        WriteAction::Del => Verb::Del,
+        WriteAction::VDel { .. } => Verb::Vdel,
+    }
+}
+
 fn propose_write(
     context: &mut Context,
     publish: &Publish<'_>,
     properties: &Properties<'_>,
     write: &Write<'_>,
-    mut request: StoreRequest,
+    request: StoreRequest,
 ) -> Flow {
     // A request that has to wait is offered again and again: it is not copied and hashed each time.
     let is_urgent = properties.high_priority;
@@ -313,15 +340,14 @@ fn propose_write(
         proposer.await_room(&context.mailbox);
         return Flow::Retry;
     }
-    request.verb = match write.action {
-        WriteAction::Set { .. } => Verb::Set,
-        WriteAction::Del => Verb::Del,
-        WriteAction::VDel { .. } => Verb::Vdel,
-    };
     let expiry = publish.properties.message_expiry();
+    let longest = match context.broker.state.refuses_writes() {
+        true => REMEMBER_S,
+        false => REMEMBER_AT_MOST_S,
+    };
     let identity = RequestIdentity {
         correlation_data: &request.correlation_data,
-        remember_s: expiry.unwrap_or(REMEMBER_S).min(REMEMBER_AT_MOST_S),
+        remember_s: expiry.unwrap_or(REMEMBER_S).min(longest),
         fingerprint: Fingerprint::of(
             publish.payload,
             properties.timestamp,
@@ -353,9 +379,14 @@ fn read(context: &mut Context, query: Query, request: StoreRequest) -> Flow {
 }
 
 /// A message of the store's own.
-fn message<'a>(topic: &'a str, properties: &'a [u8], payload: &'a [u8]) -> Message<'a> {
+fn message<'a>(
+    asker: SessionId,
+    topic: &'a str,
+    properties: &'a [u8],
+    payload: &'a [u8],
+) -> Message<'a> {
     Message {
-        publisher: None,
+        publisher: Some(asker),
         qos: QoS::AtLeastOnce,
         retain: false,
         topic,
@@ -391,3 +422,6 @@ fn properties(
     }
     Some(properties)
 }
+
+#[cfg(test)]
+mod tests;

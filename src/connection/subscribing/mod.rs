@@ -102,12 +102,7 @@ impl Subscribing {
         subscriptions.truncate(limits::FILTERS_AT_ONCE);
         let in_parts = !unapplied.is_empty();
         let command = subscribe_command(context, subscriptions);
-        let request = SubscribeRequest {
-            packet_id,
-            reasons: reasons.into(),
-            subscriptions: wanted,
-            unapplied,
-        };
+        let request = SubscribeRequest::new(packet_id, reasons, wanted, unapplied);
         let flow = context.propose(command, Request::Subscribe(request));
         self.unapplied += u32::from(flow == Flow::Continue);
         self.in_parts = in_parts && flow == Flow::Continue;
@@ -195,20 +190,14 @@ impl Subscribing {
         refused: &[usize],
     ) {
         if let Some(Request::Subscribe(request)) = context.requests.get_mut(request_id) {
-            request.refuse(refused);
             let was_in_parts = !request.unapplied.is_empty();
             let applied = new.len().min(request.subscriptions.len());
-            let rest = request.subscriptions.split_off(applied);
-            let subscriptions = std::mem::replace(&mut request.subscriptions, rest);
-            let made = subscriptions.into_iter().zip(new.iter().copied());
+            let made = request.apply(applied, refused).zip(new.iter().copied());
             let made = made
                 .enumerate()
                 .filter(|(at, _)| refused.binary_search(at).is_err());
             self.replays
                 .subscribed(request_id, made.map(|(_, made)| made), index);
-            request
-                .unapplied
-                .drain(..applied.min(request.unapplied.len()));
             let next = request.unapplied.iter().take(limits::FILTERS_AT_ONCE);
             let next: Vec<_> = next.cloned().collect();
             if !next.is_empty() {
@@ -300,12 +289,15 @@ impl Subscribing {
 /// A command with the first subscriptions of a SUBSCRIBE. The machine makes as many of them as one log entry allows,
 /// and the rest comes with further commands.
 fn subscribe_command(context: &Context, subscriptions: Vec<command::Subscription>) -> Kind {
+    let mqtt = &context.broker.settings.mqtt;
     Kind::Subscribe(command::Subscribe {
         client_id: context.options.client_id.to_string(),
         connection: context.mailbox.connection.0,
         subscriptions,
-        max_subscriptions: context.broker.settings.mqtt.max_subscriptions,
-        max_groups: context.broker.settings.mqtt.max_shared_subscriptions,
+        max_subscriptions: mqtt.max_subscriptions,
+        max_groups: mqtt.max_shared_subscriptions,
+        max_session_bytes: mqtt.max_subscription_bytes,
+        max_total_bytes: mqtt.subscribed_max_bytes,
     })
 }
 

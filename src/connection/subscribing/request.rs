@@ -13,8 +13,10 @@ pub(in crate::connection) struct SubscribeRequest {
     pub(super) packet_id: PacketId,
     /// One per filter; the successes count once the subscription is effective on every live node.
     pub(super) reasons: Box<[ReasonCode]>,
+    /// Those before it are of filters that are applied, or are none.
+    next_reason: usize,
     /// One per subscription, until they are applied.
-    pub(super) subscriptions: Vec<Subscription>,
+    pub(super) subscriptions: VecDeque<Subscription>,
     /// Those that are not applied yet, where it may take several commands.
     pub(super) unapplied: VecDeque<command::Subscription>,
 }
@@ -46,23 +48,45 @@ impl UnsubscribeRequest {
 }
 
 impl SubscribeRequest {
-    /// There may be no more subscriptions: those at these positions, counted from the first that is not applied, are
-    /// refused.
-    pub(super) fn refuse(&mut self, positions: &[usize]) {
-        let valid = |reason: &&mut ReasonCode| **reason != ReasonCode::TopicFilterInvalid;
-        let all = self
-            .reasons
-            .iter()
-            .filter(|reason| **reason != ReasonCode::TopicFilterInvalid);
-        let applied = all.count() - self.subscriptions.len();
-        let mut unapplied = self.reasons.iter_mut().filter(valid).skip(applied);
-        let mut next = 0;
-        for position in positions {
-            if let Some(reason) = unapplied.nth(position - next) {
+    /// A SUBSCRIBE that is proposed.
+    pub(super) fn new(
+        packet_id: PacketId,
+        reasons: Vec<ReasonCode>,
+        subscriptions: Vec<Subscription>,
+        unapplied: VecDeque<command::Subscription>,
+    ) -> SubscribeRequest {
+        SubscribeRequest {
+            packet_id,
+            reasons: reasons.into(),
+            next_reason: 0,
+            subscriptions: subscriptions.into(),
+            unapplied,
+        }
+    }
+
+    /// The next `count` subscriptions are applied. Those of them at the positions `refused`, in order, are not made:
+    /// there may be no more.
+    pub(super) fn apply(
+        &mut self,
+        count: usize,
+        refused: &[usize],
+    ) -> impl Iterator<Item = Subscription> {
+        let mut position = 0;
+        while position < count
+            && let Some(reason) = self.reasons.get_mut(self.next_reason)
+        {
+            self.next_reason += 1;
+            if *reason == ReasonCode::TopicFilterInvalid {
+                continue;
+            }
+            if refused.binary_search(&position).is_ok() {
                 *reason = ReasonCode::QuotaExceeded;
             }
-            next = position + 1;
+            position += 1;
         }
+        self.unapplied.drain(..count.min(self.unapplied.len()));
+        self.subscriptions
+            .drain(..count.min(self.subscriptions.len()))
     }
 
     /// Memory that it takes, about.
@@ -82,5 +106,72 @@ impl UnsubscribeRequest {
         let filters = self.filters.iter();
         let filters = filters.map(|filter| size_of::<Box<str>>() + filter.len());
         self.valid.len() + filters.sum::<usize>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::codec::QoS;
+
+    /// A SUBSCRIBE with `count` filters, between which some are none.
+    fn request(count: usize) -> SubscribeRequest {
+        let mut reasons = Vec::new();
+        let mut subscriptions = Vec::new();
+        for number in 0..count {
+            if number % 3 == 0 {
+                reasons.push(ReasonCode::TopicFilterInvalid);
+            }
+            reasons.push(ReasonCode::GrantedQos1);
+            subscriptions.push(Subscription {
+                filter: number.to_string().into(),
+                qos: QoS::AtLeastOnce,
+                no_local: false,
+                retain_handling: 0,
+                identifier: 0,
+            });
+        }
+        SubscribeRequest::new(PacketId::MIN, reasons, subscriptions, VecDeque::new())
+    }
+
+    #[test]
+    fn each_filter_gets_its_own_code_however_many_are_applied_at_once() {
+        let mut request = request(8);
+        let mut applied = Vec::new();
+        for (count, refused) in [(3, &[1][..]), (1, &[][..]), (2, &[0, 1][..]), (2, &[][..])] {
+            applied.extend(request.apply(count, refused).map(|one| one.filter));
+        }
+        let filters: Vec<_> = (0..8).map(|number| number.to_string().into()).collect();
+        assert_eq!(applied, filters);
+        let valid = request.reasons.iter();
+        let valid = valid.filter(|reason| **reason != ReasonCode::TopicFilterInvalid);
+        let refused: Vec<bool> = valid
+            .map(|reason| *reason == ReasonCode::QuotaExceeded)
+            .collect();
+        assert_eq!(
+            refused,
+            [false, true, false, false, true, true, false, false]
+        );
+    }
+
+    /// A log entry that has much else to do applies few at once.
+    #[test]
+    fn few_at_once_cost_in_proportion_to_all() {
+        let least = |count: usize| {
+            let runs = (0..5).map(|_| {
+                let mut request = request(count);
+                let started = Instant::now();
+                for _ in 0..count / 8 {
+                    assert_eq!(request.apply(8, &[7]).count(), 8);
+                }
+                started.elapsed()
+            });
+            runs.min().unwrap_or_default()
+        };
+        let (few, many) = (least(4_000), least(64_000));
+        let bound = 64 * few.max(Duration::from_millis(1));
+        assert!(many < bound, "{few:?}, {many:?}");
     }
 }

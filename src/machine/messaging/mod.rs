@@ -15,7 +15,7 @@ use super::schema;
 use super::schema::timer::Kind;
 use super::session::{owner_of, queueing_of};
 use super::shared::SharedGroups;
-use super::subscriptions::{Queueing, Subscriber, SubscriptionIndex};
+use super::subscriptions::{Queueing, Subscriber, SubscriptionIndex, size_of_filter};
 use super::tables::Backing;
 use crate::base::ids::{Incarnation, LogIndex, NodeId, SessionId};
 use crate::base::proto::{command, state};
@@ -34,6 +34,18 @@ pub(super) struct Made {
     pub new: Vec<bool>,
     /// Positions of those that were one too many.
     pub refused: Vec<usize>,
+}
+
+/// What there may be of subscriptions; 0 is no bound.
+struct SubscriptionBounds {
+    /// Subscriptions of one session.
+    of_session: u64,
+    /// Groups of the cluster.
+    groups: u64,
+    /// What those of one session count in memory.
+    session_bytes: u64,
+    /// What all count in memory.
+    total_bytes: u64,
 }
 
 /// Subscriptions and what follows from them.
@@ -145,7 +157,7 @@ impl Messaging {
             return;
         }
         self.groups
-            .give_back(batch, &mut self.queues, session, false);
+            .give_back(batch, &mut self.queues, session, None);
     }
 
     /// A timer says that what a session was sent through groups is to go back; the session may have been resumed or
@@ -157,7 +169,7 @@ impl Messaging {
             && self.queues.load(batch, session, &subscriber.client_id)
         {
             self.groups
-                .give_back(batch, &mut self.queues, session, false);
+                .give_back(batch, &mut self.queues, session, None);
         }
     }
 
@@ -166,9 +178,11 @@ impl Messaging {
     pub fn end_session(&mut self, batch: &mut Batch<'_, '_>, session: SessionId, client_id: &str) {
         let (owner, queueing) = (None, Queueing::default());
         self.index.open(session, client_id, owner, queueing);
+        let oldest = self.queues.oldest(batch, session);
         self.queues.forget(batch, session);
         let mut row = state::EndedSession {
             client_id: client_id.to_owned(),
+            sequence: oldest.0,
             gives_back: self.groups.has_member(session),
             ..Default::default()
         };
@@ -208,7 +222,8 @@ impl Messaging {
     ) -> bool {
         if std::mem::take(&mut row.gives_back) {
             let queues = &mut self.queues;
-            self.groups.give_back(batch, queues, session, true);
+            let first = Some(Sequence(row.sequence));
+            self.groups.give_back(batch, queues, session, first);
         }
         if !self.replays.end_all(batch, session) {
             return false;
@@ -251,11 +266,16 @@ impl Messaging {
     ) -> Option<Made> {
         let subscriber = self.index.subscriber(session)?;
         let subscriptions = command.subscriptions.into_iter();
-        let bounds = (command.max_subscriptions, command.max_groups);
+        let bounds = SubscriptionBounds {
+            of_session: command.max_subscriptions,
+            groups: command.max_groups,
+            session_bytes: command.max_session_bytes,
+            total_bytes: command.max_total_bytes,
+        };
         let mut made = Made::default();
         for subscription in subscriptions.take(batch.allowance(SUBSCRIPTION_COST)) {
             batch.spend(SUBSCRIPTION_COST);
-            if self.exceeds_subscriptions(session, &subscription.filter, bounds) {
+            if self.exceeds_subscriptions(session, &subscription.filter, &bounds) {
                 made.refused.push(made.new.len());
                 made.new.push(false);
                 continue;
@@ -266,23 +286,24 @@ impl Messaging {
         Some(made)
     }
 
-    /// Whether a subscription would be one more than the session, or one shared subscription more than the cluster, may
-    /// have; 0 is no bound.
+    /// Whether a subscription would be one more than its session or the cluster may have.
     fn exceeds_subscriptions(
         &self,
         session: SessionId,
         filter: &str,
-        (max_subscriptions, max_groups): (u64, u64),
+        bounds: &SubscriptionBounds,
     ) -> bool {
-        let is_full = max_subscriptions != 0 && self.index.filters_of(session) >= max_subscriptions;
+        let exceeds = |held: u64, bound: u64| bound != 0 && held > bound;
+        let (own, all) = self.index.held(session);
+        let size = size_of_filter(filter);
+        let is_full = exceeds(own.count + 1, bounds.of_session)
+            || exceeds(own.bytes + size, bounds.session_bytes)
+            || exceeds(all.bytes + size, bounds.total_bytes);
         if is_full && !self.index.has_subscription(session, filter) {
             return true;
         }
         let is_shared = Filter::parse(filter).is_ok_and(|filter| filter.share.is_some());
-        is_shared
-            && max_groups != 0
-            && self.groups.count() >= max_groups
-            && !self.groups.has(filter)
+        is_shared && exceeds(self.groups.count() + 1, bounds.groups) && !self.groups.has(filter)
     }
 
     /// Adds or replaces one subscription, with the retained messages it asks for; tells whether it is new.

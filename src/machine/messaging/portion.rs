@@ -21,6 +21,28 @@ use crate::session::delivery::Delivery;
 /// of a message which makes room.
 pub(super) const QUEUE_COST: usize = 6;
 
+/// Subscriptions of one session that match a message and take as long to be merged, and their identifiers to be
+/// stored, as putting the message into a queue does.
+const MERGED_PER_QUEUE: usize = 256;
+
+/// Retained replays of one session that take as long to be looked at before a message as putting it into a queue does.
+const REPLAYS_PER_QUEUE: usize = 2;
+
+/// As how many queues a session counts that has so many retained replays to be looked at. Only those of subscriptions
+/// that match are.
+pub(super) fn weight(target: &MatchedSession, replays: usize) -> usize {
+    let matches = target.subscriptions();
+    1 + matches / MERGED_PER_QUEUE + replays.min(matches) / REPLAYS_PER_QUEUE
+}
+
+/// Members of a group that take as long to be asked for one that can take a message as putting it into a queue does.
+const MEMBERS_PER_QUEUE: usize = 64;
+
+/// As how many queues a group counts.
+pub(super) fn group_weight(groups: &SharedGroups, filter: &str) -> usize {
+    1 + groups.members(filter) / MEMBERS_PER_QUEUE
+}
+
 /// One go with one message.
 pub(super) struct Portion<'a> {
     pub queues: &'a mut Queues,
@@ -28,8 +50,12 @@ pub(super) struct Portion<'a> {
     pub replays: &'a mut RetainedReplays,
     pub match_set: &'a MatchSet,
     pub publication: &'a Publication,
-    /// Queues that it may still go into.
-    pub left: usize,
+    /// Queues that it may go into. One that takes longer than most counts as several.
+    pub most: usize,
+    /// How much of that it has used.
+    pub used: usize,
+    /// The first queue is served whatever it takes, or there would be no end.
+    pub must_go_on: bool,
     /// Somebody gets the message, as far as it was looked.
     pub matched: bool,
     /// Somebody gets the message straight to its connection, as far as it was looked.
@@ -60,6 +86,7 @@ impl Portion<'_> {
         position: &mut Position,
     ) -> bool {
         let sessions = &self.match_set.sessions;
+        let looks_at_replays = self.publication.concerns_replays(&storing.message);
         let has_it = |target: &MatchedSession| target.subscriber.session <= position.session;
         let from = match position.session.0 {
             0 => 0,
@@ -73,14 +100,17 @@ impl Portion<'_> {
             let queued = delivery.filter(|delivery| subscriber.queues(delivery.qos));
             self.matched |= is_matched;
             self.live |= is_matched && queued.is_none();
-            let has_replays = self.replays.has(session);
+            let replays = match looks_at_replays {
+                true => self.replays.of_session(session),
+                false => 0,
+            };
+            let has_replays = replays > 0;
             if queued.is_none() && !has_replays {
                 continue;
             }
-            if self.left == 0 {
+            if !self.use_up(weight(target, replays)) {
                 return false;
             }
-            self.left -= 1;
             position.session = session;
             if has_replays {
                 let (queues, message) = (&mut *self.queues, &storing.message);
@@ -95,6 +125,16 @@ impl Portion<'_> {
                     .enqueue(batch, session, client_id, delivery, None, storing);
             }
         }
+        true
+    }
+
+    /// Uses up what a queue takes of what this go may do; `false` when that is too much.
+    fn use_up(&mut self, weight: usize) -> bool {
+        let is_first = self.must_go_on && self.used == 0;
+        if !is_first && self.used + weight > self.most {
+            return false;
+        }
+        self.used += weight;
         true
     }
 
@@ -121,13 +161,12 @@ impl Portion<'_> {
         };
         self.matched |= from < groups.len();
         for (number, group) in groups.iter().enumerate().skip(from) {
-            if self.left == 0 {
+            if !self.use_up(group_weight(self.groups, group)) {
                 if let Some(last) = number.checked_sub(1).and_then(|last| groups.get(last)) {
                     position.group = last.to_string();
                 }
                 return false;
             }
-            self.left -= 1;
             let number = self.publication.number;
             self.groups
                 .publish(batch, self.queues, group, storing, number);

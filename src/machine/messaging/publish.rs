@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::Messaging;
-use super::portion::{Portion, QUEUE_COST};
+use super::portion::{Portion, QUEUE_COST, group_weight, weight};
 use crate::base::ids::{NodeId, SessionId};
 use crate::base::proto::{command, state};
 use crate::machine::batch::Batch;
@@ -32,9 +32,7 @@ impl Messaging {
             return false;
         }
         let match_set = self.match_sets.of(&self.index, &message.topic);
-        let qos = QoS::from_number(message.qos);
-        let mut sessions = match_set.sessions.iter();
-        !match_set.groups.is_empty() || sessions.any(|target| target.subscriber.queues(qos))
+        match_set.has_queue(QoS::from_number(message.qos))
     }
 
     /// Retains a message as far as it asks for it, and hands it to whoever is subscribed; tells whether anybody is.
@@ -68,13 +66,15 @@ impl Messaging {
         if match_set.is_empty() {
             return false;
         }
-        let is_next = !self.fan_outs.has(&message.topic);
+        // What goes into no queue has nothing to wait for.
+        let is_next =
+            !self.fan_outs.has(&message.topic) || !self.is_more_work(&match_set, message.qos, 0);
         let most = batch.queues(QUEUE_COST);
         let mut storing = Storing::new(message.clone());
         let mut position = Position::default();
-        let mut portion = self.portion(&match_set, &publication, most);
+        let mut portion = self.portion(&match_set, &publication, most, false);
         let is_done = is_next && portion.hand_out(batch, &mut storing, &mut position);
-        let used = most - portion.left;
+        let used = portion.used;
         let (mut matched, mut live) = (portion.matched, portion.live);
         batch.spend_queues(used, QUEUE_COST);
         if !is_done {
@@ -97,21 +97,42 @@ impl Messaging {
         matched
     }
 
+    /// Whether what a message does with queues, that of retained ones before it included, is more than `most`.
+    fn is_more_work(&self, match_set: &MatchSet, qos: QoS, most: usize) -> bool {
+        let mut work = 0;
+        for group in &match_set.groups {
+            if work > most {
+                return true;
+            }
+            work += group_weight(&self.groups, group);
+        }
+        for target in &match_set.sessions {
+            if work > most {
+                break;
+            }
+            let replays = self.replays.of_session(target.subscriber.session);
+            if replays > 0 || target.queues(qos) {
+                work += weight(target, replays);
+            }
+        }
+        work > most
+    }
+
     /// Whether a message would go into queues later although as much as may wait for that does so.
     pub fn is_crowded(
         &mut self,
         batch: &Batch<'_, '_>,
         message: &command::PublishedMessage,
     ) -> bool {
-        if !self.fan_outs.is_full() {
+        if !self.fan_outs.is_full(&message.topic) {
             return false;
         }
+        let at_once = match self.fan_outs.has(&message.topic) {
+            true => 0,
+            false => batch.queues(QUEUE_COST),
+        };
         let match_set = self.match_sets.of(&self.index, &message.topic);
-        let receivers = match_set.sessions.len() + match_set.groups.len();
-        match self.fan_outs.has(&message.topic) {
-            true => receivers > 0,
-            false => receivers > batch.queues(QUEUE_COST),
-        }
+        self.is_more_work(&match_set, QoS::from_number(message.qos), at_once)
     }
 
     /// A timer asks to go on with a message on its way into queues; the next ones of its topic follow it, as far as the
@@ -121,8 +142,9 @@ impl Messaging {
         let proposer = batch.node;
         // Others that are due get something of what timers may do.
         let most = (batch.allowance(QUEUE_COST) / 2).max(1);
-        let mut left = most;
+        let mut all_used = 0;
         while let Some(id) = next {
+            let left = most.saturating_sub(all_used);
             if left == 0 {
                 fan_out::set_timer(batch, id);
                 break;
@@ -133,7 +155,7 @@ impl Messaging {
             // What is dropped is counted where it was published.
             batch.node = NodeId(row.node);
             let (position, is_done, used) = self.fan_out(batch, id, &row, left);
-            left = left.saturating_sub(used.max(1));
+            all_used += used.max(1);
             next = None;
             if is_done {
                 next = self.fan_outs.end(batch, id, &row);
@@ -142,7 +164,7 @@ impl Messaging {
             }
         }
         batch.node = proposer;
-        batch.spend((most - left) * QUEUE_COST);
+        batch.spend(all_used * QUEUE_COST);
     }
 
     /// One portion of a message on its way into queues: where it has come, whether that is the end, and the number of
@@ -169,9 +191,9 @@ impl Messaging {
             retained: self.replays.retained(batch, &message.topic),
         };
         let mut storing = Storing::go_on(batch, id, Arc::new(message), most);
-        let mut portion = self.portion(&match_set, &publication, most);
+        let mut portion = self.portion(&match_set, &publication, most, true);
         let is_done = portion.hand_out(batch, &mut storing, &mut position);
-        let used = most - portion.left;
+        let used = portion.used;
         storing.store(batch);
         (position, is_done, used)
     }
@@ -180,7 +202,8 @@ impl Messaging {
         &'a mut self,
         match_set: &'a MatchSet,
         publication: &'a Publication,
-        left: usize,
+        most: usize,
+        must_go_on: bool,
     ) -> Portion<'a> {
         Portion {
             queues: &mut self.queues,
@@ -188,7 +211,9 @@ impl Messaging {
             replays: &mut self.replays,
             match_set,
             publication,
-            left,
+            most,
+            used: 0,
+            must_go_on,
             matched: false,
             live: false,
         }

@@ -35,11 +35,13 @@ impl Queues {
             if let Some(owner) = queue.owner {
                 batch.outputs.dropped(owner.node, DropReason::Expired, 1);
             }
+            let from = queue.queue.granted_through.next();
+            queue.gap.removed(from, sequence);
             self.remove_entry(batch, session, sequence, entry);
             return true;
         }
-        let oldest =
-            || first_entry(batch, session, Sequence::NONE).map_or(sequence, |(first, _)| first);
+        let known = queue.queue.oldest;
+        let oldest = || first_entry(batch, session, known).map_or(sequence, |(first, _)| first);
         let granted = queue
             .queue
             .grant(sequence, entry, queue.receive_maximum, oldest);
@@ -72,7 +74,8 @@ impl Queues {
         };
         if std::mem::take(&mut queue.owes_releases) && batch.outputs.has_connection(owner) {
             let count = queue.queue.released;
-            send_releases(batch, session, owner, count as usize);
+            let oldest = queue.queue.oldest;
+            send_releases(batch, session, owner, oldest, count as usize);
         }
         let mut allowance = batch.allowance(GRANT_COST).min(limits::GRANTS_AT_ONCE);
         loop {
@@ -83,7 +86,8 @@ impl Queues {
             if !queue.queue.has_ungranted() || room == 0 {
                 return;
             }
-            let from = queue.queue.granted_through.next().max(queue.queue.oldest);
+            let from = queue.gap.skip(queue.queue.granted_through.next());
+            let from = from.max(queue.queue.oldest);
             let wanted = (room as usize).min(allowance);
             let entries = entries(batch, session, from, wanted);
             allowance -= entries.len();
@@ -151,9 +155,15 @@ fn deliver(
 }
 
 /// PUBRELs go out again in the order in which their PUBRECs came (MQTT 5, 4.6).
-fn send_releases(batch: &mut Batch<'_, '_>, session: SessionId, owner: Owner, count: usize) {
+fn send_releases(
+    batch: &mut Batch<'_, '_>,
+    session: SessionId,
+    owner: Owner,
+    oldest: Sequence,
+    count: usize,
+) {
     let mut owed = Vec::with_capacity(count);
-    let range = schema::Entry::from(session, Sequence::NONE);
+    let range = schema::Entry::from(session, oldest);
     batch.tables.scan(&range, |(_, sequence), row| {
         if let Entry::Released { order } = row.decode() {
             owed.push((order, sequence));

@@ -9,6 +9,7 @@
 
 mod acknowledge;
 pub(super) mod full;
+mod gap;
 mod grant;
 pub(super) mod message;
 pub(super) mod purge;
@@ -25,6 +26,7 @@ use super::effect::{ApplicationMessage, DropReason};
 use super::schema;
 use super::session;
 use crate::base::ids::{Incarnation, NodeId, Owner, SessionId};
+use crate::base::limits;
 use crate::base::proto::state;
 use crate::session::delivery::{Delivery, identifiers_size};
 use crate::session::{Admission, Bounds, Entry, Queue, Queued, Sequence};
@@ -40,6 +42,14 @@ pub(super) struct Queues {
     touched: BTreeSet<SessionId>,
     /// Incarnations that have ended while queues still name their connections as owners.
     ended: BTreeSet<(NodeId, Incarnation)>,
+}
+
+/// Row operations that dropping an entry to make room takes: finding and removing it, and its reference to a message.
+pub(super) const DROP_COST: usize = 5;
+
+/// How many messages may make room for one: as many as the batch's budget allows, and these in any case.
+pub(super) fn most_drops(batch: &Batch<'_, '_>) -> usize {
+    (batch.budget_left() / DROP_COST).max(limits::DROPS_AT_LEAST)
 }
 
 impl Queues {
@@ -183,6 +193,7 @@ impl Queues {
 
     /// Makes room for `size` bytes as the queue's policy says; `false` when the message is to be dropped.
     fn make_room(&mut self, batch: &mut Batch<'_, '_>, session: SessionId, size: u32) -> bool {
+        let mut left = most_drops(batch);
         loop {
             let Some(queue) = self.queues.get_mut(&session) else {
                 return false;
@@ -190,7 +201,17 @@ impl Queues {
             let first = match queue.queue.admit(size.into(), &queue.bounds) {
                 Admission::Accepted => return true,
                 Admission::DropNew => None,
-                Admission::DropFirstAfter(after) => first_entry(batch, session, after.next()),
+                Admission::DropFirstAfter(_) if left == 0 => None,
+                Admission::DropFirstAfter(after) => {
+                    let from = after.next();
+                    let first = first_entry(batch, session, queue.gap.skip(from));
+                    if let Some((sequence, _)) = &first {
+                        queue.gap.removed(from, *sequence);
+                        left -= 1;
+                        batch.spend(DROP_COST);
+                    }
+                    first
+                }
                 Admission::EndSession => {
                     let dropped = match full::end_session(batch, session, &queue.client_id) {
                         true => queue.queue.messages + 1,

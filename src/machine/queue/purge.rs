@@ -6,12 +6,22 @@ use crate::base::ids::SessionId;
 use crate::base::limits;
 use crate::machine::batch::Batch;
 use crate::machine::schema;
-use crate::session::{Entry, QoS, Queued, Sequence};
+use crate::session::{Entry, QoS, Queue, Queued, Sequence};
 
 /// Row operations that removing an entry and its reference to a message takes.
 pub(in crate::machine) const PURGE_COST: usize = 4;
 
 impl Queues {
+    /// Before which sequence the queue of a session has no entries.
+    pub fn oldest(&self, batch: &Batch<'_, '_>, session: SessionId) -> Sequence {
+        if let Some(queue) = self.queues.get(&session) {
+            return queue.queue.oldest;
+        }
+        let row = batch.tables.get::<schema::Queue>(session);
+        // One in memory that holds nothing yet may have no row.
+        row.map_or(Queue::default().oldest, |row| Sequence(row.oldest))
+    }
+
     /// The session has ended, and its queue with it; the entries are for [`purge`].
     pub fn forget(&mut self, batch: &mut Batch<'_, '_>, session: SessionId) {
         batch.tables.delete::<schema::Queue>(session);
@@ -20,13 +30,15 @@ impl Queues {
     }
 
     /// The unacknowledged QoS 1 messages that came to the session through groups, taken out of its queue, oldest first.
+    /// It has no entries before `from`.
     pub fn take_shared(
         &mut self,
         batch: &mut Batch<'_, '_>,
         session: SessionId,
+        mut from: Sequence,
         mut keep: impl FnMut(u64) -> bool,
     ) -> Vec<Queued> {
-        let (mut shared, mut from) = (Vec::new(), Sequence::NONE);
+        let mut shared = Vec::new();
         let at_once = usize::from(limits::UNDER_WAY);
         // They were granted when they were put into the queue, so no more than may be under way stand before them.
         // Former versions let as many be under way as there are packet ids.

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
+use super::gap::Gap;
 use crate::base::ids::Owner;
 use crate::base::limits;
 use crate::base::proto::state;
@@ -24,6 +25,8 @@ pub(super) struct SessionQueue {
     pub dropped: u64,
     /// The session was resumed and its PUBRELs are still to be sent.
     pub owes_releases: bool,
+    /// Where there are no entries.
+    pub gap: Gap,
     /// Entries under way, by sequence: those that were granted while this copy was in memory.
     granted: VecDeque<(Sequence, Entry)>,
     /// Its row as it is stored; that of a new queue is not.
@@ -51,6 +54,7 @@ impl SessionQueue {
             bounds: bounds(session),
             dropped,
             owes_releases: false,
+            gap: Gap::default(),
             granted: VecDeque::new(),
             stored: state::Queue::default(),
         };

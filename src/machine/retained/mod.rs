@@ -4,6 +4,7 @@
 mod page;
 pub(super) mod publication;
 pub(super) mod replay;
+mod replay_end;
 
 use super::batch::Batch;
 use super::effect::ApplicationMessage;

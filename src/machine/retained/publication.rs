@@ -17,6 +17,11 @@ pub(in crate::machine) struct Publication {
 }
 
 impl Publication {
+    /// Whether [`Publication::before`] gives anything for any replay.
+    pub fn concerns_replays(&self, message: &ApplicationMessage) -> bool {
+        self.retained.is_some() || self.number.is_none() && message.retain
+    }
+
     /// What of retained messages goes before the message into a queue, and whether the replay would find something to
     /// send all the same when it comes to the topic.
     pub fn before(

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use super::page::{Page, PageLimits, replayed_topics};
 use super::publication::Publication;
+use super::replay_end::{ReplayId, go_on_purging, purge, set_timer};
 use crate::base::ids::SessionId;
 use crate::base::limits;
 use crate::base::proto::state;
@@ -26,7 +27,7 @@ use crate::machine::subscriptions::{Subscriber, SubscriptionIndex};
 use crate::machine::tables::Backing;
 use crate::session::QoS;
 use crate::session::delivery::Delivery;
-use crate::topic::matches;
+use crate::topic::Trie;
 
 /// What of retained messages one batch may look at and put into queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,19 +53,14 @@ impl Default for Budget {
 /// Row operations that ending a replay, or going on with one, takes.
 const REPLAY_COST: usize = 4;
 
-/// Row operations that forgetting a replayed topic takes.
-const REPLAYED_TOPIC_COST: usize = 2;
-
-/// A replay is known by its session and a number.
-type ReplayId = (SessionId, u64);
-
 /// The replays under way, and what is left of the batch's budget.
 #[derive(Default)]
 pub(in crate::machine) struct RetainedReplays {
     /// Their rows. Invariant: none of them has ended.
     rows: BTreeMap<ReplayId, state::RetainedReplay>,
-    /// Their numbers by filter: a filter of a session has at most one.
-    by_filter: BTreeMap<SessionId, BTreeMap<String, u64>>,
+    /// Their numbers by filter, to find those that a topic concerns: a filter of a session has at most one. Invariant:
+    /// none is empty.
+    by_filter: BTreeMap<SessionId, Trie<(), u64>>,
     /// Those that wait for room in the queue of their session.
     waiting: BTreeSet<ReplayId>,
     budget: Budget,
@@ -101,7 +97,7 @@ impl RetainedReplays {
 
     fn insert(&mut self, id: ReplayId, row: state::RetainedReplay) {
         let filters = self.by_filter.entry(id.0).or_default();
-        filters.insert(row.filter.clone(), id.1);
+        filters.insert(&row.filter, (), id.1);
         match row.due_ms {
             0 => self.waiting.insert(id),
             _ => self.waiting.remove(&id),
@@ -113,7 +109,7 @@ impl RetainedReplays {
         let row = self.rows.remove(&id)?;
         self.waiting.remove(&id);
         if let Some(filters) = self.by_filter.get_mut(&id.0) {
-            filters.remove(&row.filter);
+            filters.remove(&row.filter, &());
             if filters.is_empty() {
                 self.by_filter.remove(&id.0);
             }
@@ -131,12 +127,15 @@ impl RetainedReplays {
         self.budget = budget;
     }
 
-    fn numbers(&self, session: SessionId) -> Vec<u64> {
-        let all = (session, 0)..=(session, u64::MAX);
-        self.rows
-            .range(all)
-            .map(|((_, number), _)| *number)
-            .collect()
+    /// Numbers of a session's replays whose filter matches a topic, in the order in which they began.
+    fn concerned(&self, session: SessionId, topic: &str) -> Vec<u64> {
+        let mut numbers = Vec::new();
+        if let Some(filters) = self.by_filter.get(&session) {
+            filters.for_each_match(topic, |(), number| numbers.push(*number));
+        }
+        // The trie's order is not the same on all replicas.
+        numbers.sort_unstable();
+        numbers
     }
 
     /// Puts the retained messages that match a new subscription into its session's queue: the first ones now, the
@@ -188,7 +187,7 @@ impl RetainedReplays {
             return;
         };
         let Some(mut replay) = self.remove(id) else {
-            purge(batch, id);
+            go_on_purging(batch, id);
             return;
         };
         let progress = self.advance(batch, queues, &subscriber, id, &mut replay, fan_outs);
@@ -260,7 +259,7 @@ impl RetainedReplays {
             return Progress::Full;
         }
         // Every replay of the session gets its part of the room.
-        let others = self.by_filter.get(&session).map_or(0, BTreeMap::len) as u64;
+        let others = self.of_session(session) as u64;
         let limits = PageLimits {
             rows: self.left.rows,
             messages: (messages / (others + 1)).max(1),
@@ -337,9 +336,12 @@ impl RetainedReplays {
         self.insert(id, replay);
     }
 
-    /// Whether a session has replays that have not ended.
-    pub fn has(&self, session: SessionId) -> bool {
-        !self.rows.is_empty() && self.by_filter.contains_key(&session)
+    /// How many replays of a session have not ended.
+    pub fn of_session(&self, session: SessionId) -> usize {
+        match self.rows.is_empty() {
+            true => 0,
+            false => self.by_filter.get(&session).map_or(0, Trie::len),
+        }
     }
 
     /// The message that is retained of a topic, if any replay could send it.
@@ -361,12 +363,15 @@ impl RetainedReplays {
         publication: &Publication,
     ) {
         let (session, topic) = (subscriber.session, &message.topic);
-        for number in self.numbers(session) {
+        if !publication.concerns_replays(message) {
+            return;
+        }
+        for number in self.concerned(session, topic) {
             let id = (session, number);
             let Some(replay) = self.rows.get(&id) else {
                 continue;
             };
-            if replay.from > *topic || !matches(&replay.filter, topic) {
+            if replay.from > *topic {
                 continue;
             }
             let key = (session, number, topic.as_str());
@@ -388,7 +393,7 @@ impl RetainedReplays {
     /// Ends the replay of a filter.
     pub fn end(&mut self, batch: &mut Batch<'_, '_>, session: SessionId, filter: &str) {
         let filters = self.by_filter.get(&session);
-        if let Some(number) = filters.and_then(|filters| filters.get(filter)) {
+        if let Some(number) = filters.and_then(|filters| filters.get(filter, &())) {
             let id = (session, *number);
             self.end_one(batch, id);
         }
@@ -409,8 +414,7 @@ impl RetainedReplays {
 
     fn end_one(&mut self, batch: &mut Batch<'_, '_>, id: ReplayId) {
         let Some(mut replay) = self.remove(id) else {
-            // It had ended before.
-            purge(batch, id);
+            go_on_purging(batch, id);
             return;
         };
         if replay.due_ms != 0 {
@@ -422,8 +426,7 @@ impl RetainedReplays {
             return;
         }
         replay.ended = true;
-        batch.tables.put::<schema::RetainedReplay>(id, &replay);
-        purge(batch, id);
+        purge(batch, id, replay);
     }
 }
 
@@ -460,30 +463,4 @@ fn enqueue(
     let (session, client_id) = (subscriber.session, &subscriber.client_id);
     queues.enqueue(batch, session, client_id, delivery, None, &mut storing);
     storing.store(batch);
-}
-
-fn set_timer(batch: &mut Batch<'_, '_>, due: Millis, (session, number): ReplayId) {
-    let subject = retained_replay::subject(session, number);
-    batch.set_timer(due, Kind::RetainedReplay, &subject);
-}
-
-/// Removes what is left of a replay that has ended, as much as the batch's budget allows.
-fn purge(batch: &mut Batch<'_, '_>, id: ReplayId) {
-    let most = batch.allowance(REPLAYED_TOPIC_COST);
-    let mut topics = Vec::new();
-    let range = ReplayedTopic::from(id.0, id.1, "");
-    batch.tables.scan(&range, |(.., topic), _| {
-        topics.push(topic.to_owned());
-        topics.len() < most
-    });
-    batch.spend(topics.len() * REPLAYED_TOPIC_COST);
-    for topic in &topics {
-        batch.tables.delete::<ReplayedTopic>((id.0, id.1, topic));
-    }
-    if topics.len() == most {
-        let soon = batch.now.plus(1);
-        set_timer(batch, soon, id);
-    } else {
-        batch.tables.delete::<schema::RetainedReplay>(id);
-    }
 }

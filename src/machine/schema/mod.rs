@@ -25,7 +25,7 @@
 //! | `0x1e` | [`FanOut`] | message id | `state.FanOut` | `fan_out` |
 //! | `0x20` | [`Record`] | state-store key | `store::record` | `store` |
 //! | `0x21` | [`Watch`] | connection, state-store key | [`ClientId`] | `store::watchers` |
-//! | `0x22` | [`Replies`] | log index | `state.Replies` | `replies` |
+//! | `0x22` | [`Replies`] | log index, part | `state.Replies` | `replies` |
 //! | `0x30` | [`Timer`] | deadline, kind, subject | | `timers` |
 //!
 //! Invariant: ordinals are for ever; one is never given to another table.

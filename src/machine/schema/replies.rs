@@ -1,6 +1,7 @@
-//! `0x22 | log index u64` → `state.Replies`: the remembered replies of one log entry's state-store writes.
+//! `0x22 | log index u64 [| part u32]` → `state.Replies`: remembered replies of one log entry's state-store writes. Its
+//! first part, the only one of most entries, is numbered 0 and has no number in its key.
 
-use super::table::{Table, key, only_u64, rest};
+use super::table::{Range, Table, key, rest, take_u64};
 use crate::base::ids::LogIndex;
 use crate::base::proto::state;
 
@@ -9,25 +10,46 @@ pub enum Replies {}
 
 impl Table for Replies {
     const ORDINAL: u8 = 0x22;
-    type Key<'a> = LogIndex;
+    type Key<'a> = (LogIndex, u32);
     type Row = state::Replies;
 
-    fn encode(index: Self::Key<'_>) -> Vec<u8> {
-        key::<Self>(&[&index.0.to_be_bytes()])
+    fn encode((index, part): Self::Key<'_>) -> Vec<u8> {
+        let (index, part) = (index.0.to_be_bytes(), part.to_be_bytes());
+        let part: &[u8] = if part == [0; 4] { &[] } else { &part };
+        key::<Self>(&[&index, part])
     }
 
     fn decode(key: &[u8]) -> Option<Self::Key<'_>> {
-        only_u64(rest::<Self>(key)?).map(LogIndex)
+        let (index, part) = take_u64(rest::<Self>(key)?)?;
+        let part = match part {
+            [] => 0,
+            part => u32::from_be_bytes(part.try_into().ok()?),
+        };
+        Some((LogIndex(index), part))
+    }
+}
+
+impl Replies {
+    /// The parts of a log entry.
+    pub fn of_entry(index: LogIndex) -> Range<Self> {
+        Range::<Self>::of_number(index.0)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::table::has;
     use super::*;
 
     #[test]
-    fn a_key_decodes_to_what_it_was_made_of() {
-        let key = Replies::encode(LogIndex(9));
-        assert_eq!(Replies::decode(&key), Some(LogIndex(9)));
+    fn a_key_decodes_to_what_it_was_made_of_and_is_among_those_of_its_entry() {
+        for part in [0, 1, u32::MAX] {
+            let key = Replies::encode((LogIndex(9), part));
+            assert_eq!(Replies::decode(&key), Some((LogIndex(9), part)));
+            assert!(has(&Replies::of_entry(LogIndex(9)), &key));
+            assert!(!has(&Replies::of_entry(LogIndex(8)), &key));
+        }
+        assert_eq!(Replies::encode((LogIndex(9), 0)).len(), 9);
+        assert_eq!(Replies::decode(&[0x22, 0, 0, 0, 0, 0, 0, 0, 9, 1]), None);
     }
 }

@@ -45,6 +45,19 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Whether messages wait for it: it is set for now, and goes on with what an entry has left.
+    pub fn is_work(self) -> bool {
+        matches!(
+            self,
+            Kind::Grant
+                | Kind::RetainedReplay
+                | Kind::ReleaseIncarnation
+                | Kind::GiveBack
+                | Kind::QueueFull
+                | Kind::FanOut
+        )
+    }
+
     fn from_u8(number: u8) -> Option<Kind> {
         [
             Kind::KeyExpiry,

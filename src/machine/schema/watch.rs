@@ -1,12 +1,12 @@
 //! `0x21 | node u64 | incarnation u64 | connection u64 | state-store key` → [`ClientId`]: a KEYNOTIFY registration.
 //!
-//! It belongs to a connection, so that all registrations of an ended connection are one range.
+//! It belongs to a connection, and ends with it.
 
 use std::str::Utf8Error;
 
 use bytes::Bytes;
 
-use super::table::{Range, Row, Table, key, only_u64, rest, take_u64};
+use super::table::{Row, Table, key, only_u64, rest, take_u64};
 use crate::base::ids::{ConnectionId, Incarnation, NodeId, Owner};
 
 /// The table.
@@ -55,19 +55,6 @@ pub fn of_subject(subject: &[u8]) -> Option<Owner> {
     })
 }
 
-impl Watch {
-    /// All rows of one connection.
-    pub fn of_connection(owner: Owner) -> Range<Self> {
-        let next = Owner {
-            connection: ConnectionId(owner.connection.0 + 1),
-            ..owner
-        };
-        Range::<Self>::all()
-            .starting_at((owner, b"".as_slice()))
-            .before((next, b"".as_slice()))
-    }
-}
-
 /// The client that watches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientId(pub String);
@@ -86,7 +73,6 @@ impl Row for ClientId {
 
 #[cfg(test)]
 mod tests {
-    use super::super::table::has;
     use super::*;
 
     #[test]
@@ -98,7 +84,6 @@ mod tests {
         };
         let key = Watch::encode((owner, b"k"));
         assert_eq!(Watch::decode(&key), Some((owner, &b"k"[..])));
-        assert!(has(&Watch::of_connection(owner), &key));
         assert_eq!(of_subject(&subject(owner)), Some(owner));
     }
 }

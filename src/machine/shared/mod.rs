@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 use super::batch::Batch;
 use super::effect::{ApplicationMessage, DropReason, Output};
 use super::queue::message::{self, Storing};
-use super::queue::{Queues, drop_policy};
+use super::queue::{DROP_COST, Queues, drop_policy, most_drops};
 use super::schema;
 use super::schema::timer::Kind;
 use super::subscriptions::Subscriber;
@@ -27,7 +27,7 @@ use super::tables::Backing;
 use crate::base::ids::SessionId;
 use crate::base::proto::state;
 use crate::session::delivery::{Delivery, remaining_s};
-use crate::session::{DropPolicy, MessageId, QoS, Queued};
+use crate::session::{DropPolicy, MessageId, QoS, Queued, Sequence};
 use group::{Group, GroupMember};
 pub(super) use purge::go_on_purging;
 
@@ -93,6 +93,12 @@ impl SharedGroups {
     /// Number of groups.
     pub fn count(&self) -> u64 {
         self.by_filter.len() as u64
+    }
+
+    /// Number of members of a group.
+    pub fn members(&self, filter: &str) -> usize {
+        let group = self.by_filter.get(filter);
+        group.map_or(0, |group| group.members.len())
     }
 
     /// Whether a shared filter has a group.
@@ -248,6 +254,7 @@ impl SharedGroups {
 
     /// Drops waiting messages as the group's bounds ask for; `false` when the new one is to be dropped.
     fn make_room(&mut self, batch: &mut Batch<'_, '_>, filter: &Arc<str>, size: u32) -> bool {
+        let mut left = most_drops(batch);
         loop {
             let Some(group) = self.by_filter.get_mut(filter) else {
                 return false;
@@ -262,10 +269,12 @@ impl SharedGroups {
             row.dropped += 1;
             let keeps_old = drop_policy(row.drop_policy) != DropPolicy::Oldest;
             let hopeless = keeps_old || u64::from(size) > row.max_bytes || row.messages == 0;
-            if hopeless {
+            if hopeless || left == 0 {
                 self.put_row(batch, filter);
                 return false;
             }
+            left -= 1;
+            batch.spend(DROP_COST);
             match self.take_waiting(batch, filter, 1).pop() {
                 Some(oldest) => message::release(batch, oldest.message),
                 None => return false,
@@ -364,23 +373,25 @@ impl SharedGroups {
         queues.push(batch, session, queued, None);
     }
 
-    /// The session has lost its connection, or ends: what it was sent and others can take goes back.
+    /// The session has lost its connection: what it was sent and others can take goes back. If it has `ended`, so does
+    /// what nobody can take now; its queue has no entries before that one.
     pub fn give_back(
         &mut self,
         batch: &mut Batch<'_, '_>,
         queues: &mut Queues,
         session: SessionId,
-        ends: bool,
+        ended: Option<Sequence>,
     ) {
         if !self.of_session.contains_key(&session) {
             return;
         }
         let mut kept: FxHashMap<u64, bool> = FxHashMap::default();
-        let shared = queues.take_shared(batch, session, |id| {
+        let from = ended.unwrap_or_else(|| queues.oldest(batch, session));
+        let shared = queues.take_shared(batch, session, from, |id| {
             *kept.entry(id).or_insert_with(|| {
                 let filter = self.filters.get(&id);
                 let group = filter.and_then(|filter| self.by_filter.get(filter));
-                !group.is_some_and(|group| group.has_other(session, !ends))
+                !group.is_some_and(|group| group.has_other(session, ended.is_none()))
             })
         });
         let mut changed = BTreeSet::new();

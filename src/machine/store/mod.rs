@@ -16,7 +16,7 @@ use super::timers;
 use crate::base::ids::Owner;
 use crate::base::proto;
 use crate::base::time::Millis;
-use crate::store::{self, KeyRow, Quota, Reply, RowChange, Tombstone, Write};
+use crate::store::{self, KeyRow, Quota, Reply, RowChange, StoreError, Tombstone, Write};
 pub use command::{RequestIdentity, to_command};
 use watchers::Watchers;
 
@@ -143,6 +143,10 @@ impl Store {
         command: proto::command::KeyNotify,
     ) -> Reply {
         if !command.stop {
+            let most = command.max_watches;
+            if self.watchers.exceeds(owner, &command.key, most) {
+                return Reply::Error(StoreError::QuotaExceeded);
+            }
             self.watchers
                 .add(batch, owner, &command.key, command.client_id);
             return Reply::Notify;

@@ -1,6 +1,6 @@
 //! KEYNOTIFY: which connection watches which key of the state store.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bytes::Bytes;
 
@@ -13,15 +13,34 @@ use crate::machine::tables::Backing;
 /// Row operations that the end of a registration takes.
 const WATCH_COST: usize = 2;
 
-/// Who watches which key; the rows of [`Watch`] by key. Clients choose keys, so they are hashed with a random seed;
-/// nothing visits them in the order of the table.
+/// Bytes of a key that count as one watched key.
+const KEY_BYTES: usize = 256;
+
+/// Who watches which key: the rows of [`Watch`].
 #[derive(Default)]
-pub(in crate::machine) struct Watchers(HashMap<Bytes, BTreeSet<Owner>>);
+pub(in crate::machine) struct Watchers {
+    /// Clients choose keys, so they are hashed with a random seed; nothing visits them in the order of the table.
+    by_key: HashMap<Bytes, BTreeSet<Owner>>,
+    /// Invariant: none is empty.
+    by_owner: BTreeMap<Owner, Watched>,
+}
+
+/// What a connection watches, in the order of the rows.
+#[derive(Default)]
+struct Watched {
+    keys: BTreeSet<Bytes>,
+    weight: u64,
+}
+
+/// What a watched key counts against the most that a connection may watch.
+fn weight(store_key: &[u8]) -> u64 {
+    store_key.len().div_ceil(KEY_BYTES).max(1) as u64
+}
 
 impl Watchers {
     /// Builds the index anew from the tables.
     pub fn restore(&mut self, backing: &dyn Backing) {
-        self.0.clear();
+        *self = Watchers::default();
         backing.rows::<Watch>(&Range::all(), |(owner, store_key), _| {
             self.insert(store_key, owner);
             true
@@ -29,34 +48,55 @@ impl Watchers {
     }
 
     fn insert(&mut self, store_key: &[u8], owner: Owner) -> bool {
-        match self.0.get_mut(store_key) {
-            Some(owners) => owners.insert(owner),
-            None => {
-                self.0
-                    .insert(Bytes::copy_from_slice(store_key), BTreeSet::from([owner]));
-                true
-            }
+        // Both have one copy of the key.
+        let known = self.by_key.get_key_value(store_key);
+        let store_key = match known {
+            Some((known, _)) => known.clone(),
+            None => Bytes::copy_from_slice(store_key),
+        };
+        let watched = self.by_owner.entry(owner).or_default();
+        if !watched.keys.insert(store_key.clone()) {
+            return false;
         }
+        watched.weight += weight(&store_key);
+        self.by_key.entry(store_key).or_default().insert(owner)
     }
 
     fn remove(&mut self, store_key: &[u8], owner: Owner) -> bool {
-        let Some(owners) = self.0.get_mut(store_key) else {
+        let Some(watched) = self.by_owner.get_mut(&owner) else {
             return false;
         };
-        let removed = owners.remove(&owner);
-        if owners.is_empty() {
-            self.0.remove(store_key);
+        if !watched.keys.remove(store_key) {
+            return false;
         }
-        removed
+        watched.weight -= weight(store_key);
+        if watched.keys.is_empty() {
+            self.by_owner.remove(&owner);
+        }
+        if let Some(owners) = self.by_key.get_mut(store_key) {
+            owners.remove(&owner);
+            if owners.is_empty() {
+                self.by_key.remove(store_key);
+            }
+        }
+        true
+    }
+
+    /// Whether a connection would watch more than `most`, 0 being no bound, with a key that it does not watch yet.
+    pub fn exceeds(&self, owner: Owner, store_key: &[u8], most: u64) -> bool {
+        let Some(watched) = self.by_owner.get(&owner) else {
+            return most != 0 && weight(store_key) > most;
+        };
+        most != 0 && watched.weight + weight(store_key) > most && !watched.keys.contains(store_key)
     }
 
     pub fn of(&self, store_key: &[u8]) -> impl Iterator<Item = &Owner> {
-        self.0.get(store_key).into_iter().flatten()
+        self.by_key.get(store_key).into_iter().flatten()
     }
 
     /// Number of watched keys.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.by_key.len()
     }
 
     /// A connection watches a key from now on.
@@ -85,23 +125,17 @@ impl Watchers {
     /// What a connection watches ends with it, as much at once as the batch's budget allows. Until the rest has gone,
     /// what is for the connection is for nobody.
     pub fn end_connection(&mut self, batch: &mut Batch<'_, '_>, owner: Owner) {
-        if self.0.is_empty() {
+        let Some(watched) = self.by_owner.get(&owner) else {
             return;
-        }
+        };
         let most = batch.allowance(WATCH_COST);
-        let mut watched = Vec::new();
-        batch
-            .tables
-            .scan(&Watch::of_connection(owner), |(_, store_key), _| {
-                watched.push(store_key.to_vec());
-                watched.len() < most
-            });
+        let watched: Vec<Bytes> = watched.keys.iter().take(most).cloned().collect();
         batch.spend(watched.len() * WATCH_COST);
         for store_key in &watched {
             self.remove(store_key, owner);
             batch.tables.delete::<Watch>((owner, store_key));
         }
-        if watched.len() == most {
+        if self.by_owner.contains_key(&owner) {
             let soon = batch.now.plus(1);
             batch.set_timer(soon, Kind::EndWatches, &watch::subject(owner));
         }

@@ -14,13 +14,13 @@ use crate::store::Condition;
 const BOUND: u64 = 4 * limits::ROW_OPERATIONS_AT_ONCE as u64;
 
 /// Commands that one batch of a test holds at most.
-const TOGETHER: usize = 500;
+pub(super) const TOGETHER: usize = 500;
 
 /// So many that each costs far more than one batch may, if it is done at once.
-const MANY: usize = 20_000;
+pub(super) const MANY: usize = 20_000;
 
 impl Replica {
-    fn check_cost(&self) {
+    pub(super) fn check_cost(&self) {
         assert!(
             self.operations <= BOUND,
             "{} row operations",
@@ -29,7 +29,7 @@ impl Replica {
     }
 
     /// Commands in batches that hold some of them each.
-    fn run_all(&mut self, kinds: impl IntoIterator<Item = Kind>) {
+    pub(super) fn run_all(&mut self, kinds: impl IntoIterator<Item = Kind>) {
         let mut kinds = kinds.into_iter().peekable();
         while kinds.peek().is_some() {
             let some = kinds.by_ref().take(TOGETHER).collect();
@@ -38,7 +38,7 @@ impl Replica {
     }
 
     /// Everything that is due happens, in batches that are all bounded; what they ask of the outside, and their number.
-    fn settle_cheaply(&mut self) -> (Vec<Output>, usize) {
+    pub(super) fn settle_cheaply(&mut self) -> (Vec<Output>, usize) {
         let mut outputs = Vec::new();
         let mut batches = 0;
         while self.machine.next_due().0 <= self.now + 1 {
@@ -240,6 +240,35 @@ fn many_keys_that_expire_in_one_millisecond_while_commands_come() {
 }
 
 #[test]
+fn messages_on_their_way_do_not_wait_for_many_keys_that_expire() {
+    let mut replica = Replica::new();
+    for number in 0..MANY / 10 {
+        let client_id = number.to_string();
+        let connection = number as u64 + 1;
+        replica.run(vec![
+            Kind::OpenSession(durable(&client_id, connection, 10)),
+            subscribe(&client_id, connection, "t", 1),
+        ]);
+    }
+    for number in 0..MANY / TOGETHER {
+        let write = |key: usize| {
+            let key = (number * TOGETHER + key).to_be_bytes();
+            Kind::StoreWrite(set(&key, b"v", Condition::None, Some(50_000), &key))
+        };
+        replica.run((0..TOGETHER).map(write).collect());
+    }
+    replica.now += 50_000;
+    replica.run(vec![publish("t", 1, "x")]);
+    assert_eq!(rows::<schema::FanOut>(&replica), 1);
+    while rows::<schema::FanOut>(&replica) > 0 {
+        replica.pass(1);
+        replica.check_cost();
+        replica.restart();
+    }
+    assert!(replica.machine.usage().keys > MANY as u64 / 4);
+}
+
+#[test]
 fn the_end_of_a_session_with_much_of_everything() {
     let mut replica = Replica::new();
     let bounds = command::QueueBounds {
@@ -265,7 +294,7 @@ fn the_end_of_a_session_with_much_of_everything() {
             client_id: "a".to_owned(),
             connection: 1,
             key: number.to_be_bytes().to_vec().into(),
-            stop: false,
+            ..Default::default()
         })
     });
     replica.run_all(watches.collect::<Vec<_>>());

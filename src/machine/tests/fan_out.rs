@@ -238,12 +238,22 @@ fn a_message_that_expires_on_its_way_is_counted() {
 #[test]
 fn what_is_on_its_way_is_bounded_and_wills_count_but_are_not_refused() {
     let mut replica = four();
+    let bounds = command::QueueBounds {
+        max_bytes: u64::MAX,
+        qos_0: true,
+        ..BOUNDS
+    };
+    replica.present(command::OpenSession {
+        bounds: Some(bounds),
+        ..durable("away", 9, 100)
+    });
+    replica.run(vec![subscribe("away", 9, "t", 1), close("away", 9)]);
     replica.run(vec![subscribe("0", 1, "few", 1)]);
     let payload = "x".repeat(1 << 20);
     let large = |qos| publish("t", qos, &payload);
-    let most = limits::FAN_OUT_BYTES >> 20;
-    replica.run(vec![large(1); most as usize + 8]);
-    assert!(rows::<schema::FanOut>(&replica) as u64 <= most);
+    let most = (limits::FAN_OUT_BYTES >> 20) as usize / limits::FAN_OUT_SHARES;
+    replica.run(vec![large(1); most + 8]);
+    assert!(rows::<schema::FanOut>(&replica) <= most);
     replica.restart();
     let mut opened = with_will(open("w", 8), 0);
     if let Some(message) = opened.will.as_mut().and_then(|will| will.message.as_mut()) {
@@ -290,6 +300,40 @@ fn what_is_on_its_way_is_bounded_and_wills_count_but_are_not_refused() {
     replica.settle();
     assert_eq!(rows::<schema::FanOut>(&replica), 0);
     assert!(matches!(replica.reply(large(1)), Reply::Published { .. }));
+}
+
+#[test]
+fn who_publishes_to_another_topic_or_needs_no_queue_is_not_refused() {
+    let mut replica = four();
+    for client in 0..CLIENTS {
+        let (client_id, connection) = (client.to_string(), u64::from(client) + 1);
+        replica.run(vec![
+            subscribe(&client_id, connection, "t/+", 1),
+            subscribe(&client_id, connection, "live", 0),
+        ]);
+    }
+    let payload = "x".repeat(1 << 20);
+    let of_one_topic = (limits::FAN_OUT_BYTES >> 20) as usize / limits::FAN_OUT_SHARES;
+    let accepted = |reply: &Reply| matches!(reply, Reply::Published { matched: true });
+    for topic in 0..limits::FAN_OUT_SHARES {
+        let large = publish(&format!("t/{topic}"), 1, &payload);
+        assert!(accepted(&replica.reply(large.clone())), "{topic}");
+        replica.run(vec![large.clone(); of_one_topic]);
+        if topic == 0 {
+            assert!(!accepted(&replica.reply(large)), "its share is used up");
+        }
+    }
+    // Now all of it is.
+    let mut kinds = vec![publish("t/0", 1, &payload); of_one_topic];
+    kinds.push(publish("t/x", 1, "x"));
+    kinds.push(publish("live", 1, "x"));
+    let outputs = replica.run(kinds).into_iter();
+    let replies = outputs.filter_map(|output| match output {
+        Output::Reply { reply, .. } => Some(accepted(&reply)),
+        _ => None,
+    });
+    let replies: Vec<bool> = replies.collect();
+    assert!(replies.ends_with(&[false, true]), "{replies:?}");
 }
 
 #[test]

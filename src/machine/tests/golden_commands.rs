@@ -178,11 +178,10 @@ impl History {
             identifier: self.random.of(&[0, 3, 200]),
         });
         let subscribe = command::Subscribe {
-            max_subscriptions: 0,
-            max_groups: 0,
             subscriptions: subscriptions.collect(),
             client_id,
             connection,
+            ..Default::default()
         };
         (node, Kind::Subscribe(subscribe))
     }
@@ -231,6 +230,7 @@ impl History {
                     connection,
                     key: vec![b'k', self.random.below(5) as u8].into(),
                     stop: self.random.percent(30),
+                    ..Default::default()
                 };
                 (node, Kind::KeyNotify(notify))
             }

@@ -2,9 +2,11 @@
 
 use super::queues::{acknowledge, assert_empty, durable, granted, message, publish, subscribe};
 use super::{Replica, open};
+use crate::base::ids::SessionId;
 use crate::base::proto::command;
 use crate::base::proto::command::command::Kind;
 use crate::machine::effect::{DropReason, Output, Reply};
+use crate::machine::subscriptions::{Held, size_of_filter};
 
 fn one_of(max_sessions: u64, client_id: &str, connection: u64) -> command::OpenSession {
     command::OpenSession {
@@ -107,17 +109,24 @@ fn a_message_with_qos_0_that_is_not_queued_is_counted() {
 }
 
 fn subscribe_within(filters: &[&str], max_subscriptions: u64, max_groups: u64) -> Kind {
+    Kind::Subscribe(command::Subscribe {
+        max_subscriptions,
+        max_groups,
+        ..subscribe_command(filters)
+    })
+}
+
+fn subscribe_command(filters: &[&str]) -> command::Subscribe {
     let subscription = |filter: &&str| command::Subscription {
         filter: (*filter).to_owned(),
         ..Default::default()
     };
-    Kind::Subscribe(command::Subscribe {
+    command::Subscribe {
         client_id: "a".to_owned(),
         connection: 1,
         subscriptions: filters.iter().map(subscription).collect(),
-        max_subscriptions,
-        max_groups,
-    })
+        ..Default::default()
+    }
 }
 
 /// Positions of the filters that were refused.
@@ -154,6 +163,48 @@ fn a_subscription_too_many_is_refused_and_those_there_are_can_be_replaced() {
     assert_eq!(refused(replica.reply(room)), [1]);
     let unbounded = subscribe_within(&["1", "2", "3"], 0, 0);
     assert_eq!(refused(replica.reply(unbounded)), [] as [usize; 0]);
+}
+
+/// Every node keeps filters in memory: 10,000 of 64 KiB each would be 640 MB for one session.
+#[test]
+fn subscriptions_too_large_are_refused_and_those_there_are_can_be_replaced() {
+    let long = "x".repeat(1_000);
+    let deep = "y/".repeat(14) + "y";
+    let size = [long.as_str(), &deep].map(size_of_filter);
+    assert!(size[0] > 1_000 && size[1] > 15 * 64);
+    for of_session in [true, false] {
+        let mut replica = Replica::new();
+        replica.present(durable("a", 1, 10));
+        replica.present(durable("b", 2, 10));
+        replica.run(vec![subscribe("b", 2, &"b".repeat(3_000), 1)]);
+        let others = if of_session { 0 } else { 3_000 };
+        let within = |bytes: u64, filters: &[&str]| {
+            let mut command = subscribe_command(filters);
+            match of_session {
+                true => command.max_session_bytes = bytes,
+                false => command.max_total_bytes = bytes + others + size_of_filter(""),
+            }
+            Kind::Subscribe(command)
+        };
+        let both = size[0] + size[1];
+        let first = replica.reply(within(both - 1, &[&long, &deep]));
+        assert_eq!(refused(first), [1]);
+        let both_fit = replica.reply(within(both, &[&deep, "z", &long]));
+        assert_eq!(refused(both_fit), [1]);
+        replica.restart();
+        assert_eq!(refused(replica.reply(within(both, &["z", &deep]))), [0]);
+        let unsubscribe = command::Unsubscribe {
+            client_id: "a".to_owned(),
+            connection: 1,
+            filters: vec![deep.clone()],
+        };
+        replica.run(vec![Kind::Unsubscribe(unsubscribe)]);
+        assert_eq!(refused(replica.reply(within(both, &["z", &deep]))), [1]);
+        let ended = ["a", "b"].map(super::fan_out::delete);
+        replica.run(ended.into());
+        let (_, all) = replica.machine.parts.messaging.index().held(SessionId(1));
+        assert_eq!(all, Held::default());
+    }
 }
 
 #[test]
@@ -202,4 +253,62 @@ fn the_identifiers_of_overlapping_subscriptions_count_in_a_queue() {
     replica.run(vec![acknowledge(1, &[1], &[])]);
     assert_eq!(replica.machine.queue_usage().bytes, 0);
     assert_empty(&replica);
+}
+
+#[test]
+fn what_a_timer_drops_is_counted_once() {
+    let mut replica = Replica::new();
+    let bounds = command::QueueBounds {
+        max_messages: 1,
+        policy: 1,
+        ..super::queues::BOUNDS
+    };
+    replica.present(command::OpenSession {
+        bounds: Some(bounds),
+        ..durable("a", 1, 10)
+    });
+    let mut opened = super::with_will(open("w", 2), 1);
+    if let Some(message) = opened.will.as_mut().and_then(|will| will.message.as_mut()) {
+        message.qos = 1;
+    }
+    replica.run(vec![
+        subscribe("a", 1, "will", 1),
+        super::close("a", 1),
+        publish("will", 1, "x"),
+        Kind::OpenSession(opened),
+        super::close("w", 2),
+    ]);
+    let outputs = replica.pass(1_000);
+    let counts = outputs.iter().filter_map(|output| match output {
+        Output::Dropped { count, .. } => Some(*count),
+        _ => None,
+    });
+    assert_eq!(counts.collect::<Vec<_>>(), [1]);
+}
+
+#[test]
+fn keys_too_many_are_not_watched_and_those_there_are_can_be_again() {
+    let mut replica = Replica::new();
+    replica.present(open("a", 1));
+    replica.present(open("b", 2));
+    let mut watch = |client_id: &str, connection, key: &[u8], stop| {
+        let command = command::KeyNotify {
+            client_id: client_id.to_owned(),
+            connection,
+            key: key.to_vec().into(),
+            stop,
+            max_watches: 3,
+        };
+        replica.restart();
+        match replica.reply(Kind::KeyNotify(command)) {
+            Reply::Store(reply) => reply == crate::store::Reply::Notify,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(watch("a", 1, b"1", false) && watch("a", 1, b"2", false));
+    assert!(!watch("a", 1, &[b'x'; 300], false), "it counts as two");
+    assert!(watch("a", 1, b"3", false) && watch("a", 1, b"1", false));
+    assert!(!watch("a", 1, b"4", false));
+    assert!(watch("b", 2, b"4", false), "another client");
+    assert!(watch("a", 1, b"2", true) && watch("a", 1, b"4", false));
 }

@@ -2,6 +2,7 @@
 
 mod agreement;
 mod cost;
+mod cost_queues;
 mod damaged;
 mod fan_out;
 mod fan_out_order;

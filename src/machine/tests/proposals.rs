@@ -221,6 +221,7 @@ fn replicas_agree_byte_for_byte_wherever_they_were_restarted() {
                     connection: step + 1,
                     key: key.to_vec().into(),
                     stop: false,
+                    ..Default::default()
                 }),
             ]);
             if step % 4 == 0 {

@@ -366,10 +366,15 @@ impl Worker {
             last_log_id: self.last,
             last_membership: self.membership.clone(),
         };
-        let id = match &self.last {
-            Some(last) => format!("{:020}-{:020}", last.index, encoding::term_of(last)),
-            None => format!("{:020}-{:020}", 0, 0),
+        let (index, term) = match &self.last {
+            Some(last) => (last.index, encoding::term_of(last)),
+            None => (0, 0),
         };
+        // A version of the machine that has taken the state over has the same rows but its own mark.
+        let machine = self.target.state.reserved(MACHINE);
+        let machine = machine.and_then(|row| row[..].try_into().ok());
+        let machine = machine.map_or(0, u32::from_be_bytes);
+        let id = format!("{index:020}-{term:020}-{machine:010}");
         if let Some(current) = self.target.snapshots.current()
             && current.id == id
         {

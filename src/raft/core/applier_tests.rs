@@ -1,5 +1,6 @@
 //! The thread shows the state exactly as it is after the entry that asks for it, whatever follows in the same job.
 
+use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -47,27 +48,33 @@ impl Apply for EveryThird {
     fn restored(&mut self, _backing: &dyn Backing, _last: LogIndex) {}
 }
 
+/// The replica of an empty directory, and its log.
+fn target(data: &Path) -> (Target, LogDb) {
+    let counters = Arc::new(LogMetrics::default());
+    let log_db = LogDb::open(&data.join("log"), Arc::clone(&counters), None);
+    let log_db = log_db.expect("an empty directory");
+    let target = Target {
+        state: Arc::new(StateDb::open(data).expect("an empty directory")),
+        snapshots: Arc::new(Snapshots::open(data).expect("an empty directory")),
+        log: log_db.group(GROUP_ZERO, 0).expect("an empty log"),
+        metrics: Arc::new(Metrics::new(counters)),
+        applied: watch::channel(NOTHING).0,
+        term: watch::channel(0).0,
+    };
+    (target, log_db)
+}
+
 #[tokio::test]
 async fn a_view_has_the_rows_of_its_entry_and_none_of_the_next() {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let counters = Arc::new(LogMetrics::default());
-    let log_db = LogDb::open(&dir.path().join("log"), Arc::clone(&counters), None);
-    let log_db = log_db.expect("an empty directory");
-    let state = Arc::new(StateDb::open(dir.path()).expect("an empty directory"));
+    let (target, _log) = target(dir.path());
+    let state = Arc::clone(&target.state);
     let (found, finds) = mpsc::channel();
     let (held, go_on) = mpsc::channel();
     let apply = EveryThird {
         last: 0,
         found,
         go_on: Arc::new(Mutex::new(go_on)),
-    };
-    let target = Target {
-        state: Arc::clone(&state),
-        snapshots: Arc::new(Snapshots::open(dir.path()).expect("an empty directory")),
-        log: log_db.group(GROUP_ZERO, 0).expect("an empty log"),
-        metrics: Arc::new(Metrics::new(counters)),
-        applied: watch::channel(NOTHING).0,
-        term: watch::channel(0).0,
     };
     let applier = StateMachineApplier::start(Box::new(apply), target).expect("a thread");
     let entry = |index| {
@@ -96,5 +103,28 @@ async fn a_view_has_the_rows_of_its_entry_and_none_of_the_next() {
         true
     });
     assert_eq!(last, 20, "what follows is applied, too");
+    applier.stop().await;
+}
+
+/// Its files differ from those of the snapshot before: who has received some of those must not mix them.
+#[tokio::test]
+async fn a_snapshot_after_a_take_over_is_another_one() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let (target, _log) = target(dir.path());
+    let (state, snapshots) = (Arc::clone(&target.state), Arc::clone(&target.snapshots));
+    let apply = EveryThird {
+        last: 0,
+        found: mpsc::channel().0,
+        go_on: Arc::new(Mutex::new(mpsc::channel().1)),
+    };
+    let applier = StateMachineApplier::start(Box::new(apply), target).expect("a thread");
+    let mut ids = Vec::new();
+    for version in [9u32, 9, 10] {
+        state.write(Changes::new(), &[(MACHINE, &version.to_be_bytes())]);
+        let taken = take_snapshot(&applier, &snapshots).await.expect("taken");
+        ids.push(taken.1.id);
+    }
+    assert_eq!(ids[0], ids[1], "nothing is new");
+    assert!(ids[1] < ids[2], "{ids:?}");
     applier.stop().await;
 }

@@ -103,33 +103,66 @@ pub fn cut(path: &Path, length: u64) {
 impl Shared {
     /// The storage is at `step`: a crash, now and then.
     pub fn at(&mut self, data: &Path, crashes: &Path, step: Step, path: &Path) {
-        let log = wal(data).unwrap_or_default();
-        if self.random.below(3) == 0 {
-            let image = crashes.join(self.images.len().to_string());
-            // Another thread of RocksDB may work meanwhile: no moment that can be copied.
-            let before = listing(data);
-            if copy(data, &image).is_err() || listing(data) != before {
-                let _ = fs::remove_dir_all(&image);
-                return;
-            }
-            let lost = length(&log).saturating_sub(self.synced);
-            if lost > 0 && self.random.below(2) == 0 {
-                let kept = self.synced + self.random.below(lost);
-                let relative = log.strip_prefix(data).expect("below it");
-                cut(&image.join(relative), kept);
-            }
-            if step == Step::FileWritten {
-                let relative = path.strip_prefix(data).expect("below it");
-                cut(&image.join(relative), self.random.below(length(path)));
-            }
-            self.images.push(Image {
-                path: image,
-                step,
-                acknowledged: self.acknowledged.clone(),
-            });
-        }
+        let log = wal(data);
+        // What the crash may cut: nobody was told of this sync yet. It is noted in any case, for the next crash.
+        let synced = self.synced;
         if step == Step::LogSynced {
-            self.synced = length(&log);
+            self.synced = log.as_deref().map_or(0, length);
         }
+        if self.random.below(3) != 0 {
+            return;
+        }
+        let image = crashes.join(self.images.len().to_string());
+        // Another thread of RocksDB may work meanwhile: no moment that can be copied.
+        let before = listing(data);
+        if copy(data, &image).is_err() || listing(data) != before {
+            let _ = fs::remove_dir_all(&image);
+            return;
+        }
+        let copied = |path: &Path| image.join(path.strip_prefix(data).expect("below it"));
+        if let Some(log) = log.map(|log| copied(&log)) {
+            // By the image's own file: the log may have grown since.
+            let lost = length(&log).saturating_sub(synced);
+            if lost > 0 && self.random.below(2) == 0 {
+                cut(&log, synced + self.random.below(lost));
+            }
+        }
+        if step == Step::FileWritten {
+            let copied_file = copied(path);
+            cut(&copied_file, self.random.below(length(&copied_file)));
+        }
+        self.images.push(Image {
+            path: image,
+            step,
+            acknowledged: self.acknowledged.clone(),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The next crash would cut what is durable.
+    #[test]
+    fn a_sync_is_noted_also_when_no_copy_can_be_made() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let data = root.path().join("data");
+        fs::create_dir_all(data.join("log")).expect("a directory");
+        let log = data.join("log").join("000001.log");
+        let no_directory = root.path().join("file");
+        fs::write(&no_directory, "").expect("a file");
+        let mut shared = Shared {
+            random: Random::new(1),
+            acknowledged: Acknowledged::default(),
+            synced: 0,
+            images: Vec::new(),
+        };
+        for length in 1..=20 {
+            fs::write(&log, vec![0; length]).expect("a file");
+            shared.at(&data, &no_directory, Step::LogSynced, &log);
+            assert_eq!(shared.synced, length as u64);
+        }
+        assert!(shared.images.is_empty());
     }
 }

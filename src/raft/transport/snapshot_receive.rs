@@ -2,19 +2,20 @@
 //!
 //! Invariant: the present state is not touched before the last file is here, checked and synced. A transfer that
 //! breaks off leaves its whole files behind for the next attempt.
+//! Invariant: nothing is received while a snapshot is being installed, even if its sender is gone: a new transfer
+//! removes what others have left in `incoming/`, and the snapshot's files are there until they are moved.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use tokio::sync::{Mutex, mpsc};
-use tonic::{Status, Streaming};
+use futures::future::BoxFuture;
+use futures::{Stream, StreamExt as _};
+use tokio::sync::{Mutex, OwnedMutexGuard, mpsc};
+use tokio::task::JoinHandle;
+use tonic::Status;
 
-use super::identity_check::IdentityCheck;
-use super::rights::{NoRight, Rights};
-use super::wellformed;
-use crate::base::ids::GroupId;
 use crate::base::proto::raft::{self as pb, snapshot_part::Part, snapshot_step::Step};
 use crate::raft::core::encoding;
 use crate::raft::core::state_machine::{CoreRaft, SnapshotData};
@@ -29,54 +30,60 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 /// A second sender is told to come back rather than to wait behind the first.
 const TURN_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Installs a snapshot whose files are at this path. It moves them, unless it does not want them. The answer comes when
+/// it is done with them.
+pub type Install =
+    Box<dyn Fn(Vote, SnapshotMeta, PathBuf) -> BoxFuture<'static, Installed> + Send + Sync>;
+
+/// The vote of the replica that has installed a snapshot.
+pub type Installed = Result<pb::Vote, Status>;
+
+/// Installs in `core`.
+pub fn install_in(core: CoreRaft) -> Install {
+    Box::new(move |vote, meta, database| {
+        let core = core.clone();
+        let snapshot = openraft::Snapshot {
+            meta,
+            snapshot: SnapshotData::Received(database),
+        };
+        Box::pin(async move {
+            let installed = core.install_full_snapshot(vote, snapshot).await;
+            Ok(encoding::vote_to(&installed.map_err(internal)?.vote))
+        })
+    })
+}
+
 /// Receives snapshots, one at a time.
 pub struct SnapshotReceiver {
-    group: GroupId,
-    rights: Arc<Rights>,
-    identity_check: Arc<IdentityCheck>,
-    core: CoreRaft,
+    install: Install,
     snapshots: Arc<Snapshots>,
     metrics: Arc<Metrics>,
-    /// Held during a transfer.
-    turn: Mutex<()>,
+    /// Held during a transfer, and until its files are where they belong.
+    turn: Arc<Mutex<()>>,
 }
+
+/// What the sender sends.
+pub trait Parts: Stream<Item = Result<pb::SnapshotPart, Status>> + Send + Unpin {}
+
+impl<S: Stream<Item = Result<pb::SnapshotPart, Status>> + Send + Unpin> Parts for S {}
 
 /// Where the sender is told how far the transfer is.
-type Steps = mpsc::Sender<Result<pb::SnapshotStep, Status>>;
-
-/// A call that sends a snapshot.
-pub struct Sender {
-    /// Who calls.
-    pub node: u64,
-    pub parts: Streaming<pb::SnapshotPart>,
-    pub steps: Steps,
-}
+pub type Steps = mpsc::Sender<Result<pb::SnapshotStep, Status>>;
 
 impl SnapshotReceiver {
-    /// Receives into `snapshots` and installs in `core` what leaders send.
-    pub fn new(
-        group: GroupId,
-        rights: Arc<Rights>,
-        identity_check: Arc<IdentityCheck>,
-        core: CoreRaft,
-        snapshots: Arc<Snapshots>,
-        metrics: Arc<Metrics>,
-    ) -> Arc<Self> {
+    /// Receives into `snapshots`.
+    pub fn new(install: Install, snapshots: Arc<Snapshots>, metrics: Arc<Metrics>) -> Arc<Self> {
         Arc::new(SnapshotReceiver {
-            group,
-            rights,
-            identity_check,
-            core,
+            install,
             snapshots,
             metrics,
-            turn: Mutex::new(()),
+            turn: Arc::default(),
         })
     }
 
-    /// Runs one transfer to its end and tells the sender.
-    pub async fn run(&self, sender: Sender) {
-        let Sender { node, parts, steps } = sender;
-        let result = self.receive(node, parts, &steps).await;
+    /// Runs one transfer to its end and tells the sender through `steps`.
+    pub async fn run(&self, parts: impl Parts, steps: Steps) {
+        let result = self.receive(parts, &steps).await;
         let last = result.map(|vote| pb::SnapshotStep {
             step: Some(Step::Finished(vote)),
         });
@@ -90,37 +97,15 @@ impl SnapshotReceiver {
         let _ = steps.send(last).await;
     }
 
-    /// Whether `from` may send this snapshot, and whether it can be.
-    fn judge(&self, from: u64, begin: &pb::SnapshotBegin) -> Result<(), Status> {
-        if begin.group != self.group.0 {
-            let text = format!("no Raft group {} here", begin.group);
-            return Err(Status::not_found(text));
-        }
-        let formed = wellformed::snapshot(begin);
-        let formed = formed.map_err(|why| NoRight::IllFormed { from, why });
-        let judged = formed.and_then(|_| self.rights.lead(from, begin.vote.as_ref()));
-        judged.map_err(|why| {
-            self.identity_check.no_right(from, &why);
-            why.into()
-        })
-    }
-
-    async fn receive(
-        &self,
-        from: u64,
-        mut parts: Streaming<pb::SnapshotPart>,
-        steps: &Steps,
-    ) -> Result<pb::Vote, Status> {
+    async fn receive(&self, mut parts: impl Parts, steps: &Steps) -> Installed {
+        let turn = tokio::time::timeout(TURN_TIMEOUT, Arc::clone(&self.turn).lock_owned())
+            .await
+            .map_err(|_| Status::unavailable("another snapshot is being received"))?;
         let Part::Begin(begin) = next(&mut parts).await? else {
             return Err(Status::invalid_argument(
                 "a snapshot begins with its list of files",
             ));
         };
-        // Before it waits for its turn: who may not send must not hold up who may.
-        self.judge(from, &begin)?;
-        let _turn = tokio::time::timeout(TURN_TIMEOUT, self.turn.lock())
-            .await
-            .map_err(|_| Status::unavailable("another snapshot is being received"))?;
         let vote = encoding::some_vote(&begin.vote)?;
         let meta = encoding::meta_from(begin.meta.unwrap_or_default())?;
         let files = begin.files.into_iter().map(|file| SnapshotFile {
@@ -146,8 +131,6 @@ impl SnapshotReceiver {
                 break done.await.map_err(internal)?.map_err(internal)?;
             }
             if let Part::Chunk(chunk) = &part {
-                wellformed::chunk(chunk)
-                    .map_err(|why| Status::invalid_argument(why.to_string()))?;
                 received += chunk.data.len() as u64;
                 let bytes = &self.metrics.snapshot_bytes_received;
                 bytes.fetch_add(chunk.data.len() as u64, Relaxed);
@@ -159,29 +142,36 @@ impl SnapshotReceiver {
                 tell(steps, Step::Received(received)).await?;
             }
         };
-        let installed = self.install(vote, meta, database);
-        tokio::pin!(installed);
+        let mut installed = self.install(vote, meta, database, turn);
         let mut progress = tokio::time::interval(PROGRESS_INTERVAL);
         loop {
             tokio::select! {
-                vote = &mut installed => return vote,
+                installed = &mut installed => return installed.map_err(internal)?,
                 _ = progress.tick() => tell(steps, Step::Received(received)).await?,
             }
         }
     }
 
-    async fn install(
+    /// Installs in a task that keeps the turn: it goes on when the sender is gone.
+    fn install(
         &self,
         vote: Vote,
         meta: SnapshotMeta,
         database: PathBuf,
-    ) -> Result<pb::Vote, Status> {
-        let snapshot = openraft::Snapshot {
-            meta,
-            snapshot: SnapshotData::Received(database),
-        };
-        let installed = self.core.install_full_snapshot(vote, snapshot).await;
-        Ok(encoding::vote_to(&installed.map_err(internal)?.vote))
+        turn: OwnedMutexGuard<()>,
+    ) -> JoinHandle<Installed> {
+        let installing = (self.install)(vote, meta, database.clone());
+        tokio::spawn(async move {
+            let _turn = turn;
+            let installed = installing.await;
+            if installed.is_ok() {
+                // It is still there if the core did not want it: its leader is none any more, or it is older than what
+                // this replica has. It may be gigabytes.
+                let removed = tokio::task::spawn_blocking(move || Snapshots::forget(&database));
+                removed.await.map_err(internal)?;
+            }
+            installed
+        })
     }
 }
 
@@ -210,12 +200,17 @@ fn store(mut incoming: Incoming, part: Part) -> Result<Incoming, Status> {
     Ok(incoming)
 }
 
-async fn next(parts: &mut Streaming<pb::SnapshotPart>) -> Result<Part, Status> {
-    let part = tokio::time::timeout(SENDER_TIMEOUT, parts.message());
+/// The sender's next part.
+///
+/// # Errors
+/// When it falls silent, or is gone.
+pub async fn next(parts: &mut impl Parts) -> Result<Part, Status> {
+    let part = tokio::time::timeout(SENDER_TIMEOUT, parts.next());
     let part = part
         .await
-        .map_err(|_| Status::deadline_exceeded("the sender fell silent"))??;
-    part.and_then(|part| part.part)
+        .map_err(|_| Status::deadline_exceeded("the sender fell silent"))?;
+    part.transpose()?
+        .and_then(|part| part.part)
         .ok_or_else(|| Status::cancelled("the sender ended the transfer"))
 }
 
@@ -226,3 +221,7 @@ async fn tell(steps: &Steps, step: Step) -> Result<(), Status> {
         .await
         .map_err(|_| Status::cancelled("the sender is gone"))
 }
+
+#[cfg(test)]
+#[path = "snapshot_receive_tests.rs"]
+mod tests;

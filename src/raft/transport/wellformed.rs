@@ -174,12 +174,17 @@ pub fn snapshot(begin: &pb::SnapshotBegin) -> Result<u64, IllFormed> {
     Ok(bytes)
 }
 
-/// A chunk of a snapshot.
+/// What follows the beginning of a snapshot.
 ///
 /// # Errors
 /// When it is larger than any sender makes it.
-pub fn chunk(chunk: &pb::SnapshotChunk) -> Result<(), IllFormed> {
-    require(chunk.data.len() <= LARGEST_CHUNK, "a chunk is too large")
+pub fn part(part: &pb::SnapshotPart) -> Result<(), IllFormed> {
+    match &part.part {
+        Some(pb::snapshot_part::Part::Chunk(chunk)) => {
+            require(chunk.data.len() <= LARGEST_CHUNK, "a chunk is too large")
+        }
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

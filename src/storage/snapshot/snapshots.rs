@@ -286,6 +286,11 @@ impl Snapshots {
         Incoming::open(&self.incoming, id, files)
     }
 
+    /// Removes what is left of a received database that nobody needs.
+    pub fn forget(received: &Path) {
+        remove_dir(received);
+    }
+
     /// A place below `incoming/` for a database that is not received, called `name`.
     pub fn scratch(&self, name: &str) -> PathBuf {
         self.incoming.join(name)

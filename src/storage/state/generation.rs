@@ -2,6 +2,8 @@
 //!
 //! Invariant: `state.current` is replaced as a whole, so after a crash at any moment it names the old database or the
 //! new one.
+//! Invariant: closing a database and removing its files, which takes long, is the work of a thread of its own: the last
+//! reader may be a task.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -12,6 +14,7 @@ use rocksdb::DB;
 
 use crate::storage::data_dir::{self, OpenError, remove_dir};
 use crate::storage::database::Database;
+use crate::storage::faults::{self, Step};
 use crate::storage::options;
 
 /// The file that holds the number of the database in use.
@@ -24,9 +27,10 @@ pub fn root(data: &Path) -> PathBuf {
 
 /// One of the numbered databases, open.
 pub struct Generation {
-    pub db: Database,
     pub number: u64,
     path: PathBuf,
+    /// Taken when this value is dropped.
+    open: Option<Database>,
     /// The files go when the last reader is done with it.
     replaced: AtomicBool,
 }
@@ -39,26 +43,54 @@ impl Generation {
         let db = Database::open(&path, || DB::open(&options::state(), &path))
             .map_err(|error| OpenError::database(&path, &error))?;
         Ok(Generation {
-            db,
             number,
             path,
+            open: Some(db),
             replaced: AtomicBool::new(false),
         })
+    }
+
+    /// The database.
+    pub fn db(&self) -> &Database {
+        self.open.as_ref().expect("taken only by the drop")
     }
 
     /// Removes the files once nobody reads them any more.
     pub fn remove_when_unused(&self) {
         self.replaced.store(true, Relaxed);
     }
+
+    /// Removes the files of a database that nobody reads: its number is free on return.
+    pub fn remove(mut self) {
+        drop(Removal(self.open.take(), std::mem::take(&mut self.path)));
+    }
 }
 
 impl Drop for Generation {
     fn drop(&mut self) {
-        if self.replaced.load(Relaxed) {
-            // The database must not be open when its files go; closing twice is harmless.
-            self.db.cancel_all_background_work(true);
-            remove_dir(&self.path);
+        let db = self.open.take();
+        if !self.replaced.load(Relaxed) {
+            return;
         }
+        let removal = Removal(db, std::mem::take(&mut self.path));
+        // When no thread can be had, it is removed here.
+        let _ = std::thread::Builder::new()
+            .name("remove".into())
+            .spawn(move || drop(removal));
+    }
+}
+
+/// A database that is closed, and its files removed, when this value is dropped.
+struct Removal(Option<Database>, PathBuf);
+
+impl Drop for Removal {
+    fn drop(&mut self) {
+        if let Some(db) = &self.0 {
+            // The database must not work when its files go. It counts as open until they are gone.
+            db.cancel_all_background_work(true);
+        }
+        faults::step(Step::DatabaseRemoving, &self.1);
+        remove_dir(&self.1);
     }
 }
 
@@ -98,4 +130,47 @@ pub fn write_current(data: &Path, number: u64) -> Result<(), OpenError> {
     let path = data.join(CURRENT);
     data_dir::write_durably(&path, format!("{number}\n").as_bytes())
         .map_err(|error| OpenError::io(&path, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::storage::{listen, wait_closed};
+
+    #[test]
+    fn the_last_reader_of_a_replaced_database_does_not_remove_it_itself() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let (told, removals) = mpsc::channel();
+        let _listener = listen(dir.path(), move |step, _| {
+            if step == Step::DatabaseRemoving {
+                let thread = std::thread::current();
+                // The test may be over.
+                let _ = told.send(thread.name().map(str::to_owned));
+            }
+        });
+        let generation = Arc::new(Generation::open(dir.path(), 1).expect("an empty directory"));
+        let reader = Arc::clone(&generation);
+        generation.remove_when_unused();
+        drop(generation);
+        assert!(path(dir.path(), 1).exists(), "somebody reads it");
+        drop(reader);
+        let thread = removals.recv_timeout(Duration::from_secs(60));
+        assert_eq!(thread, Ok(Some("remove".to_owned())));
+        assert!(wait_closed(dir.path(), Duration::from_secs(60)));
+        assert!(!path(dir.path(), 1).exists());
+    }
+
+    #[test]
+    fn the_number_of_a_refused_database_is_free_at_once() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        for _ in 0..3 {
+            let generation = Generation::open(dir.path(), 2).expect("an empty directory");
+            generation.remove();
+            assert!(!path(dir.path(), 2).exists());
+        }
+    }
 }

@@ -27,6 +27,7 @@ use rocksdb::{ReadOptions, WriteBatch};
 use super::generation::{self, Generation};
 use super::memtable::{Memtable, Memtables, ScanEnd};
 use super::view::{self, StateView, show_rows};
+use crate::base::pulse::{Phase, wait};
 use crate::machine::tables::{Backing, Changes};
 use crate::storage::data_dir::{self, OpenError};
 use crate::storage::diverged;
@@ -137,10 +138,10 @@ impl StateDb {
     pub fn flush(&self) {
         self.shared.memtables.drain();
         let generation = self.shared.current.load_full();
-        if let Err(error) = generation.db.flush() {
+        if let Err(error) = generation.db().flush() {
             fatal("flushing the state", &error);
         }
-        faults::step(Step::StateFlushed, generation.db.path());
+        faults::step(Step::StateFlushed, generation.db().path());
     }
 
     /// Makes `path` (which must not exist) a copy of the state as it is now, sharing files where it can.
@@ -152,7 +153,7 @@ impl StateDb {
     pub fn checkpoint(&self, path: &Path) -> Result<(), CheckpointError> {
         self.shared.memtables.drain();
         let generation = self.shared.current.load_full();
-        Checkpoint::new(&*generation.db)?.create_checkpoint_with_log_size(path, 0)?;
+        Checkpoint::new(&**generation.db())?.create_checkpoint_with_log_size(path, 0)?;
         faults::step(Step::CheckpointTaken, path);
         Ok(())
     }
@@ -213,14 +214,14 @@ impl StateDb {
             data_dir::sync_dir(parent).map_err(|error| OpenError::io(parent, error))?;
         }
         let new = Generation::open(&self.data, number)?;
-        let rows = |name: &[u8]| match new.db.get(reserved_key(name)) {
+        let rows = |name: &[u8]| match new.db().get(reserved_key(name)) {
             Ok(row) => Ok(row.map(Bytes::from)),
             Err(error) => Err(OpenError::database(&target, &error)),
         };
         let found = match check(&rows) {
             Ok(found) => found,
             Err(reason) => {
-                new.remove_when_unused();
+                new.remove();
                 return Err(OpenError::damaged(&target, reason));
             }
         };
@@ -252,15 +253,16 @@ impl Shared {
         }
         (self.barrier)();
         let generation = self.current.load();
-        faults::step(Step::StateWriting, generation.db.path());
-        if let Err(error) = generation.db.write_without_wal(batch) {
+        faults::step(Step::StateWriting, generation.db().path());
+        if let Err(error) = generation.db().write_without_wal(batch) {
             fatal("writing the state", &error);
         }
-        faults::step(Step::StateWritten, generation.db.path());
+        faults::step(Step::StateWritten, generation.db().path());
     }
 
     fn stored(&self, key: &[u8]) -> Option<Bytes> {
-        match self.current.load().db.get_pinned(key) {
+        let current = self.current.load();
+        match wait(Phase::StateRead, || current.db().get_pinned(key)) {
             Ok(value) => value.map(|value| Bytes::copy_from_slice(&value)),
             Err(error) => fatal("reading the state", &error),
         }
@@ -273,7 +275,7 @@ impl Shared {
             let (view, mut rows) = self.memtables.view(from, to, || {
                 let mut read = ReadOptions::default();
                 read.set_iterate_upper_bound(to);
-                generation.db.raw_iterator_opt(read)
+                generation.db().raw_iterator_opt(read)
             });
             if !Arc::ptr_eq(&generation, &self.current.load()) {
                 // A snapshot was installed meanwhile: rows of both states must not be mixed.

@@ -16,6 +16,7 @@ use rocksdb::{DB, DBRawIterator, ReadOptions, SnapshotWithThreadMode};
 
 use super::generation::Generation;
 use super::memtable::{Memtable, ScanEnd, View};
+use crate::base::pulse::{Phase, wait};
 use crate::machine::tables::Backing;
 use crate::storage::fatal::fatal;
 
@@ -48,7 +49,7 @@ pub fn look(
     let (taken, is_taken) = mpsc::channel();
     let look = move || {
         let view = StateView {
-            snapshot: generation.db.snapshot(),
+            snapshot: generation.db().snapshot(),
             recent,
             generation: &generation,
             is_current: &*is_current,
@@ -120,7 +121,7 @@ pub fn show_rows(
     show: &mut dyn FnMut(&[u8], &[u8]) -> bool,
 ) -> Option<Vec<u8>> {
     let (mut looked_at, mut bytes) = (0, 0);
-    rows.seek(from);
+    wait(Phase::StateRead, || rows.seek(from));
     while let Some((key, value)) = rows.item()
         && key < end
     {
@@ -132,7 +133,7 @@ pub fn show_rows(
         if !show(key, value) {
             return None;
         }
-        rows.next();
+        wait(Phase::StateRead, || rows.next());
     }
     None
 }

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
+use crate::base::pulse::{self, Phase, busy};
 use crate::machine::tables::{Backing, Change, Changes};
 use crate::storage::{StateDb, StateView};
 
@@ -133,5 +134,47 @@ fn a_view_is_not_needed_when_its_database_is_replaced_or_closed() {
         }
         changed.send(()).expect("the thread waits");
         assert!(!said.recv_timeout(SOON).expect("the thread runs"));
+    }
+}
+
+/// So that a disk that pauses is not taken for work without end.
+#[test]
+fn who_waits_for_rows_of_rocksdb_is_seen_to_wait() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let state = StateDb::open(dir.path()).expect("an empty directory");
+    write(&state, &mut Rows::new(), &[(1, Some(1))]);
+    state.flush();
+    let reads: [fn(&StateDb); 2] = [
+        |state| drop(state.get(&[1])),
+        |state| state.scan(&[1], &[2], &mut |_, _| true),
+    ];
+    let state = &state;
+    for (number, read) in reads.into_iter().enumerate() {
+        let name = format!("reads {number}");
+        let (end, ended) = mpsc::channel::<()>();
+        let seen = std::thread::scope(|scope| {
+            let reading = move || {
+                busy(Phase::Apply, || {
+                    while ended.try_recv() == Err(mpsc::TryRecvError::Empty) {
+                        read(state);
+                    }
+                });
+            };
+            let thread = std::thread::Builder::new().name(name.clone());
+            thread.spawn_scoped(scope, reading).expect("a thread");
+            let deadline = Instant::now() + SOON;
+            let is_seen = || {
+                let all = pulse::readings();
+                all.iter()
+                    .any(|one| one.name == name && one.phase == Phase::StateRead)
+            };
+            let mut seen = false;
+            while !seen && Instant::now() < deadline {
+                seen = is_seen();
+            }
+            drop(end);
+            seen
+        });
+        assert!(seen, "{name}");
     }
 }

@@ -1,0 +1,66 @@
+//! Requests from their arrival to their proposal or refusal.
+
+use super::*;
+use crate::codec::{Packet, Version, decode, frame};
+
+/// A PUBLISH with packet id 7 to a topic that does not matter here.
+fn publish(dup: bool, correlation_data: &[u8], words: &[&str]) -> Vec<u8> {
+    let mut properties = vec![0x08, 0, 1, b'r'];
+    properties.push(0x09);
+    properties.extend((correlation_data.len() as u16).to_be_bytes());
+    properties.extend(correlation_data);
+    properties.push(0x26);
+    for text in ["__ts", "1696374425000:0:CLIENT"] {
+        properties.extend((text.len() as u16).to_be_bytes());
+        properties.extend(text.as_bytes());
+    }
+    let mut body = b"\0\x01t\0\x07".to_vec();
+    push_length(&mut body, properties.len());
+    body.extend(properties);
+    body.extend(format!("*{}\r\n", words.len()).bytes());
+    for word in words {
+        body.extend(format!("${}\r\n{word}\r\n", word.len()).bytes());
+    }
+    let mut packet = vec![if dup { 0x3a } else { 0x32 }];
+    push_length(&mut packet, body.len());
+    packet.extend(body);
+    packet
+}
+
+/// A length below 16,384.
+fn push_length(out: &mut Vec<u8>, length: usize) {
+    match length {
+        ..128 => out.push(length as u8),
+        _ => out.extend([(length % 128) as u8 | 0x80, (length / 128) as u8]),
+    }
+}
+
+#[test]
+fn p12_what_would_be_stored_is_refused_while_disks_are_low() {
+    let short = [b'c'; 36];
+    let long = [b'c'; 1_000];
+    let proposed = |dup, correlation_data: &[u8], words: &[&str]| {
+        let mut context = Context::for_tests(false);
+        context.broker.state.set_refuses_writes(true);
+        let bytes = publish(dup, correlation_data, words);
+        let found = frame::next(&bytes, u32::MAX).expect("well-formed");
+        let packet = decode(Version::V5, found.expect("whole")).expect("well-formed");
+        let Packet::Publish(publish) = packet else {
+            panic!("{packet:?}");
+        };
+        let flow = StoreRequests::default().handle_publish(&mut context, &publish, false);
+        assert!(matches!(flow, Ok(Flow::Continue)));
+        let refused = context.broker.metrics.writes_refused.get();
+        assert_eq!(refused as usize + context.requests.len(), 1, "{words:?}");
+        refused == 0
+    };
+    let set = ["SET", "k", "v"];
+    assert!(!proposed(false, &short, &set));
+    assert!(proposed(true, &short, &set), "it may be known");
+    assert!(!proposed(true, &long, &set));
+    assert!(proposed(false, &short, &["DEL", "k"]));
+    assert!(!proposed(false, &long, &["DEL", "k"]));
+    assert!(!proposed(false, &short, &["KEYNOTIFY", "k"]));
+    assert!(proposed(false, &long, &["KEYNOTIFY", "k", "STOP"]));
+    assert!(proposed(false, &long, &["GET", "k"]));
+}

@@ -5,7 +5,7 @@
 //! other in a circle (`tests/tidy`):
 //!
 //! [`base`] < [`topic`], [`codec`], [`auth`] < `session`, [`store`] < `acl` < `machine` < [`config`], `telemetry`,
-//! `http_client` < `transport`, `login` < `storage` < `raft` < `mailbox` < `router` < `replica` < `forward` <
+//! `http_client` < `transport`, `login` < `storage` < `peers` < `raft` < `mailbox` < `router` < `replica` < `forward` <
 //! `identity` < `connection`, `http` < `node` < [`cli`].
 //!
 //! # One request, from socket to commit to answer
@@ -35,6 +35,7 @@ pub(crate) mod login;
 pub(crate) mod machine;
 pub(crate) mod mailbox;
 pub(crate) mod node;
+pub(crate) mod peers;
 pub(crate) mod raft;
 pub(crate) mod replica;
 pub(crate) mod router;
@@ -49,7 +50,13 @@ pub(crate) mod transport;
 #[doc(hidden)]
 pub mod testing {
     pub use crate::machine::tables::{Backing, Change, Changes, Tables};
-    pub use crate::raft::{Apply, ChangeError, Peer, Raft, RaftConfig, Role, StartError, Timing};
+    pub use crate::peers::{
+        Connector, NodeName, Reload, Settings as TrustSettings, Source as TrustSource, Trust,
+        incoming,
+    };
+    pub use crate::raft::{
+        Apply, ChangeError, Peer, Raft, RaftConfig, Role, StartError, Timing, WIRE_FORMAT,
+    };
     pub use crate::storage::metrics::LogMetrics;
     pub use crate::storage::{
         BeforeSync, Bounds, DataDir, EXIT_DIVERGED, EXIT_IO, FORMAT, GroupLog, Incoming, LogDb,

@@ -87,6 +87,7 @@ async fn cluster_with(timing: Timing) -> Cluster {
         nodes.insert(id, Node::start_with(config, &dir, listener).await);
     }
     let cluster = Cluster {
+        settings: Arc::new(|_, _| {}),
         nodes,
         addresses,
         root,
@@ -174,6 +175,7 @@ async fn slow_syncs_alone_end_no_leadership() {
         );
     }
     let cluster = Cluster {
+        settings: Arc::new(|_, _| {}),
         root,
         nodes,
         addresses,

@@ -27,6 +27,7 @@ pub fn findings(config: &Config) -> Vec<Finding> {
     found.extend(http_rules::findings(&config.http));
     sizes(config, &mut found);
     found.extend(password_rules::findings(config));
+    cluster_trust(config, &mut found);
     found
 }
 
@@ -235,6 +236,61 @@ fn collide(one: &Address, other: &Address) -> bool {
     one.port() != 0
         && one.port() == other.port()
         && (one.host() == other.host() || one.is_unspecified() || other.is_unspecified())
+}
+
+/// Nodes prove to each other who they are, unless nobody else can reach them or the operator says so.
+fn cluster_trust(config: &Config, found: &mut Vec<Finding>) {
+    let cluster = &config.cluster;
+    let files = [
+        ("cluster.certificate", &cluster.certificate),
+        ("cluster.key", &cluster.key),
+        ("cluster.ca_file", &cluster.ca_file),
+    ];
+    let has_any = files.iter().any(|(_, file)| file.is_some());
+    for (key, _) in files.iter().filter(|(_, file)| has_any && file.is_none()) {
+        add(
+            found,
+            &[key, "cluster.certificate", "cluster.key", "cluster.ca_file"],
+            format!("{key} is missing: nodes need a certificate, its key and the authorities"),
+            "set cluster.certificate, cluster.key and cluster.ca_file, or none of them".into(),
+        );
+    }
+    let has_secret = cluster.secret_file.is_some();
+    if has_any && has_secret {
+        add(
+            found,
+            &["cluster.secret_file", "cluster.certificate"],
+            "nodes prove who they are either by certificates or by a secret".into(),
+            "remove cluster.secret_file: certificates are the better of the two".into(),
+        );
+    }
+    let is_proved = has_any || has_secret;
+    if is_proved && cluster.insecure {
+        add(
+            found,
+            &[
+                "cluster.insecure",
+                "cluster.certificate",
+                "cluster.secret_file",
+            ],
+            "cluster.insecure has no meaning where nodes prove who they are".into(),
+            "remove it".into(),
+        );
+    }
+    if !is_proved && !cluster.insecure && !cluster.listen.is_loopback() {
+        add(
+            found,
+            &["cluster.listen", "cluster.certificate", "cluster.secret_file", "cluster.insecure"],
+            format!(
+                "{} is reached from other machines, and whoever reaches it could read and change everything: nodes \
+                 must prove who they are",
+                cluster.listen
+            ),
+            "set cluster.certificate, cluster.key and cluster.ca_file (docs/operations.md, Certificates of nodes); or \
+             listen on 127.0.0.1; or accept it with cluster.insecure = true"
+                .into(),
+        );
+    }
 }
 
 fn sizes(config: &Config, found: &mut Vec<Finding>) {

@@ -194,6 +194,24 @@ config! {
         /// Time without a leader after which this node stops serving and disconnects its clients. Shorter than
         /// `cluster.node_lease_ms`, so that a session never has two live owners.
         give_up_ms: u64 = 3_000, "ms", 200..=600_000;
+        /// This node's certificate and those between it and the authority, in PEM. With it every connection between
+        /// nodes is encrypted (TLS 1.3), and both sides prove which node they are: the certificate has the URI
+        /// `quorumq://NAME/nodes/ID` among its alternative names, with `cluster.name` and `node.id`, and is valid for
+        /// servers and for clients. It is read again when it changes, and on SIGHUP.
+        certificate: Option<PathBuf> = None, "";
+        /// The key of `cluster.certificate`, in PEM. Other users of the machine must not be able to read it.
+        key: Option<PathBuf> = None, "";
+        /// Certificates of the authorities that sign nodes' certificates, in PEM. While one authority replaces another,
+        /// both are in here. Nodes of one cluster should have an authority of their own.
+        ca_file: Option<PathBuf> = None, "";
+        /// File of a secret that all nodes have, 32 bytes or more in a line, for a cluster on one machine and for
+        /// tests. Nodes prove to each other that they know it when they connect. It does not encrypt, and does not tell
+        /// nodes apart: whoever has it can be any node. Further lines are accepted, too, while one secret replaces
+        /// another.
+        secret_file: Option<PathBuf> = None, "";
+        /// Whether this node may listen for other nodes on an address that other machines reach without any proof of
+        /// who they are. Whoever reaches the port can then read and change everything. Named at every start.
+        insecure: bool = false, "";
     }
 
     /// The port for MQTT 5, 3.1.1 and 3.1 clients.

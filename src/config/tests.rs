@@ -167,6 +167,11 @@ fn rules_over_several_values_name_what_to_change() {
         ("cluster.listen=0.0.0.0:1883", "cluster.listen"),
         ("mqtt.outbox_max_bytes=5000", "mqtt.outbox_max_bytes"),
         ("mqtt.listen=", "mqtt.listen"),
+        ("cluster.listen=10.0.0.1:7883", "cluster.listen"),
+        ("cluster.listen=[::]:7883", "cluster.listen"),
+        ("cluster.listen=node1:7883", "cluster.listen"),
+        ("cluster.certificate=node.pem", "cluster.key"),
+        ("cluster.ca_file=ca.pem", "cluster.certificate"),
     ];
     for (set, key) in cases {
         let found = with_file("", &[], &[set]).expect_err(set).0;
@@ -187,6 +192,36 @@ fn a_node_makes_a_cluster_or_joins_one() {
         .expect_err("no address to tell")
         .0;
     assert_eq!(found[0].key, "cluster.advertise");
+}
+
+#[test]
+fn a_cluster_port_that_others_reach_needs_proof_or_the_operators_word() {
+    let public = "cluster.listen=0.0.0.0:7883";
+    let accepted: [&[&str]; 6] = [
+        &["cluster.listen=localhost:7883"],
+        &["cluster.listen=127.9.9.9:7883"],
+        &["cluster.listen=[::1]:7883"],
+        &[public, "cluster.insecure=true"],
+        &[public, "cluster.secret_file=secret"],
+        &[
+            public,
+            "cluster.certificate=node.pem",
+            "cluster.key=node.key",
+            "cluster.ca_file=ca.pem",
+        ],
+    ];
+    for flags in accepted {
+        assert!(with_file("", &[], flags).is_ok(), "{flags:?}");
+    }
+    let all = "cluster.certificate=a,cluster.key=b,cluster.ca_file=c";
+    for (more, key) in [
+        ("cluster.secret_file=secret", "cluster.secret_file"),
+        ("cluster.insecure=true", "cluster.insecure"),
+    ] {
+        let flags: Vec<&str> = all.split(',').chain([more]).collect();
+        let found = with_file("", &[], &flags).expect_err(more).0;
+        assert_eq!((found.len(), found[0].key.as_str()), (1, key));
+    }
 }
 
 #[test]

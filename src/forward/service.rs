@@ -22,12 +22,15 @@ use crate::base::proto::cluster::{
     HandOverResponse, ProposeRequest, ProposeResponse,
 };
 use crate::base::pulse::{Phase, busy};
-use crate::base::time::Millis;
+use crate::base::time::{Millis, wall_now};
 use crate::raft::{Leadership, Raft};
 use crate::replica::clock::Clock;
 use crate::replica::proposer::SequencedProposal;
 use crate::replica::sequencer::Sequencer;
 use crate::router::Router;
+
+/// No wall clock is ahead of another by as much.
+const CENTURY_MS: u64 = 100 * 366 * 24 * 3_600 * 1_000;
 
 /// Answers that may wait for one stream.
 const ANSWERS: usize = 32;
@@ -62,7 +65,11 @@ pub struct ClusterService {
 }
 
 impl ClusterService {
-    async fn take_proposals(&self, mut stream: Streaming<ProposeRequest>) -> Result<(), Status> {
+    async fn take_proposals(
+        &self,
+        from: NodeId,
+        mut stream: Streaming<ProposeRequest>,
+    ) -> Result<(), Status> {
         let mut leadership = self.leadership.clone();
         let not_leader = || Status::failed_precondition("this node does not lead");
         loop {
@@ -79,11 +86,9 @@ impl ClusterService {
             let Some(message) = message else {
                 return Ok(());
             };
-            let (node, incarnation) = (NodeId(message.node), Incarnation(message.incarnation));
+            let incarnation = itself(from, message.node, message.incarnation)?;
             // A node that was removed gets no entries, so it would never see what becomes of its proposals.
-            if !self.raft.is_member(node) {
-                return Err(not_a_member(node));
-            }
+            self.member(from)?;
             // No sign of life: a node proposes, and sends heartbeats here, also when it can't serve. It asks for
             // contact all the time.
             if message.sequence != 0 {
@@ -92,8 +97,16 @@ impl ClusterService {
                     sequence: message.sequence,
                     commands: message.commands,
                 };
-                self.sequencer.submit(node, proposal).await;
+                self.sequencer.submit(from, proposal).await;
             }
+        }
+    }
+
+    /// Whether the caller is a member, whose calls alone have an effect.
+    fn member(&self, from: NodeId) -> Result<(), Status> {
+        match self.raft.is_member(from) {
+            true => Ok(()),
+            false => Err(not_a_member(from)),
         }
     }
 }
@@ -104,23 +117,32 @@ impl ClusterService {
     /// The order matters. The sign of life is noted first, and only then a majority confirms that this node leads: so
     /// the leader that counts it is the one that could declare the node down, or an earlier one, after which every node
     /// has its full lease.
-    async fn confirm(&self, request: ContactRequest) -> Result<ContactResponse, Status> {
-        let (node, incarnation) = (NodeId(request.node), Incarnation(request.incarnation));
+    async fn confirm(
+        &self,
+        node: NodeId,
+        request: ContactRequest,
+    ) -> Result<ContactResponse, Status> {
+        let incarnation = itself(node, request.node, request.incarnation)?;
         // The membership that counts is the leader's: another node may not know yet of a new member, which gives up
         // when it is refused.
         if !self.leadership.borrow().is_leader {
             return Err(Status::failed_precondition("this node does not lead"));
         }
-        if !self.raft.is_member(node) {
-            return Err(not_a_member(node));
-        }
+        self.member(node)?;
         if !self.last_seen.note(node, incarnation, Instant::now()) {
             return Err(Status::failed_precondition(
                 "this incarnation is being declared down",
             ));
         }
-        let log_time = request.log_ms.map(Millis);
-        self.clock.heard(node, Millis(request.wall_ms), log_time);
+        if is_plausible(request.wall_ms) {
+            // A new leader that does not know log time takes it from here: a voter could have led.
+            let is_voter = self.raft.is_voter(node);
+            let log_time = request
+                .log_ms
+                .filter(|log_ms| is_voter && is_plausible(*log_ms));
+            let wall = Millis(request.wall_ms);
+            self.clock.heard(node, wall, log_time.map(Millis));
+        }
         let index = self.raft.confirm_leadership().await;
         let index = index.map_err(|error| Status::unavailable(error.to_string()))?;
         Ok(ContactResponse {
@@ -129,6 +151,27 @@ impl ClusterService {
             wall_ahead_ms: self.clock.ahead_ms(node),
             term: self.leadership.borrow().term,
         })
+    }
+}
+
+/// Whether a time of a wall clock, in milliseconds since the Unix epoch, can be one: whatever this node's own clock
+/// shows, no other is a century ahead.
+fn is_plausible(time_ms: u64) -> bool {
+    time_ms <= wall_now().0.saturating_add(CENTURY_MS)
+}
+
+/// The incarnation that a message names, if the message is of the node that calls. Incarnations are taken from wall
+/// clocks; one from the end of the numbers would leave the node no higher one.
+fn itself(from: NodeId, named: u64, incarnation: u64) -> Result<Incarnation, Status> {
+    if named != from.0 {
+        let text = format!("node {from} speaks for node {named}");
+        return Err(Status::permission_denied(text));
+    }
+    match is_plausible(incarnation) {
+        true => Ok(Incarnation(incarnation)),
+        false => Err(Status::invalid_argument(
+            "the incarnation is impossibly high",
+        )),
     }
 }
 
@@ -142,8 +185,9 @@ impl Cluster for ClusterService {
         &self,
         request: Request<Streaming<ProposeRequest>>,
     ) -> Result<Response<ProposeResponse>, Status> {
-        self.raft.admit_forwarding(request.metadata())?;
-        self.take_proposals(request.into_inner()).await?;
+        let from = self.raft.admit_forwarding(&request)?;
+        self.member(from)?;
+        self.take_proposals(from, request.into_inner()).await?;
         Ok(Response::new(ProposeResponse {}))
     }
 
@@ -151,7 +195,8 @@ impl Cluster for ClusterService {
         &self,
         request: Request<HandOverRequest>,
     ) -> Result<Response<HandOverResponse>, Status> {
-        self.raft.admit_forwarding(request.metadata())?;
+        let from = self.raft.admit_forwarding(&request)?;
+        self.member(from)?;
         self.hand_overs.answer(request.into_inner()).await;
         Ok(Response::new(HandOverResponse {}))
     }
@@ -160,8 +205,8 @@ impl Cluster for ClusterService {
         &self,
         request: Request<ContactRequest>,
     ) -> Result<Response<ContactResponse>, Status> {
-        self.raft.admit_forwarding(request.metadata())?;
-        let answer = self.confirm(request.into_inner()).await?;
+        let from = self.raft.admit_forwarding(&request)?;
+        let answer = self.confirm(from, request.into_inner()).await?;
         Ok(Response::new(answer))
     }
 
@@ -171,7 +216,8 @@ impl Cluster for ClusterService {
         &self,
         request: Request<Streaming<DeliverRequest>>,
     ) -> Result<Response<Self::DeliverStream>, Status> {
-        self.raft.admit_forwarding(request.metadata())?;
+        let from = self.raft.admit_forwarding(&request)?;
+        self.member(from)?;
         let (answers, receiver) = mpsc::channel(ANSWERS);
         let receiving = Receiving {
             applied: self.applied.clone(),
@@ -183,7 +229,17 @@ impl Cluster for ClusterService {
             waiting: None,
             answered_at: Instant::now(),
         };
-        self.clients.spawn(receiving.run(request.into_inner()));
+        let raft = self.raft.clone();
+        let requests = request.into_inner().map(move |request| {
+            let request = request?;
+            itself(from, request.node, request.incarnation)?;
+            // It may have been removed since the stream began.
+            match raft.is_member(from) {
+                true => Ok(request),
+                false => Err(not_a_member(from)),
+            }
+        });
+        self.clients.spawn(receiving.run(requests));
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 }
@@ -240,7 +296,12 @@ impl Receiving {
                         self.awaited_index = self.awaited_index.max(request.applied);
                         self.waiting = Some(request);
                     }
-                    _ => return,
+                    Some(Err(status)) => {
+                        // The other node is gone, or learns why it is refused.
+                        let _ = self.answers.send(Err(status)).await;
+                        return;
+                    }
+                    None => return,
                 },
                 changed = self.applied.changed(), if self.awaited_index != 0 || self.waiting.is_some() => {
                     if changed.is_err() {

@@ -6,7 +6,6 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-use tonic::transport::server::TcpIncoming;
 
 use super::contact::Contact;
 use super::incarnation::IncarnationTask;
@@ -20,6 +19,7 @@ use crate::forward::last_seen::LastSeen;
 use crate::forward::outbox::Outboxes;
 use crate::forward::service::ClusterService;
 use crate::forward::stream::PeerStreams;
+use crate::peers::{self, Trust};
 use crate::raft::{ChangeError, Peer, Raft};
 use crate::replica::applier::IncarnationEvent;
 use crate::replica::clock::Clock;
@@ -28,6 +28,15 @@ use crate::replica::sequencer::{Due, Sequencer};
 
 /// Between two attempts to join.
 const JOIN_RETRY: Duration = Duration::from_millis(500);
+
+/// Calls at once on a connection of another node. A node has some dozens, and up to
+/// [`limits::HAND_OVERS_AT_ONCE`] hand-overs; further ones wait on its side.
+const STREAMS_PER_CONNECTION: u32 = 512;
+
+/// Bytes of the headers of a call; ours have some hundred.
+const HEADER_BYTES: u32 = 16 << 10;
+
+const _: () = assert!(STREAMS_PER_CONNECTION as usize > limits::HAND_OVERS_AT_ONCE);
 
 /// What the tasks between nodes need.
 pub(super) struct ClusterTasks {
@@ -39,6 +48,7 @@ pub(super) struct ClusterTasks {
     pub(super) incarnation_events: mpsc::UnboundedReceiver<IncarnationEvent>,
     pub(super) give_up: Duration,
     pub(super) node_lease: Duration,
+    pub(super) trust: Trust,
 }
 
 impl ClusterTasks {
@@ -101,17 +111,21 @@ impl ClusterTasks {
             inboxes,
             clients: Handle::current(),
         };
-        replication.spawn(serve(listener, raft, service));
+        // What reads files and certificates anew takes no time from replication.
+        tokio::spawn(self.trust.clone().keep_current());
+        replication.spawn(serve(listener, self.trust, raft, service));
     }
 }
 
 /// Serves the other nodes' calls until the node stops.
-async fn serve(listener: TcpListener, raft: Raft, service: ClusterService) {
+async fn serve(listener: TcpListener, trust: Trust, raft: Raft, service: ClusterService) {
     let server = tonic::transport::Server::builder()
         // A peer whose calls time out on a starved machine resets streams; that is no attack.
         .http2_max_pending_accept_reset_streams(Some(4096))
         .http2_keepalive_interval(Some(Duration::from_secs(2)))
         .http2_keepalive_timeout(Some(Duration::from_secs(4)))
+        .max_concurrent_streams(STREAMS_PER_CONNECTION)
+        .http2_max_header_list_size(HEADER_BYTES)
         .initial_stream_window_size(8 << 20)
         .initial_connection_window_size(16 << 20)
         .add_service(raft.service())
@@ -120,9 +134,7 @@ async fn serve(listener: TcpListener, raft: Raft, service: ClusterService) {
                 .max_decoding_message_size(limits::CLUSTER_MESSAGE_BYTES)
                 .max_encoding_message_size(limits::CLUSTER_MESSAGE_BYTES),
         );
-    // The server's own setting is for listeners that it opens itself. Without this one, answers wait some 40 ms for the
-    // acknowledgement of the packet before them.
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let incoming = peers::incoming(listener, trust);
     if let Err(error) = server.serve_with_incoming(incoming).await {
         tracing::error!(%error, "the cluster listener has ended");
     }

@@ -2,6 +2,7 @@
 
 use super::authentication::UsersProblem;
 use crate::config::secret_file::SecretFileError;
+use crate::peers::TrustError;
 use crate::raft;
 use crate::storage::OpenError;
 
@@ -25,6 +26,9 @@ pub enum RunError {
     /// The token of the HTTP port can't be used.
     #[error("http.token_file: {0}")]
     HttpToken(#[from] SecretFileError),
+    /// This node can't prove to the others who it is.
+    #[error("{0}")]
+    Trust(#[from] TrustError),
     /// The data directory can't be used.
     #[error("{0}")]
     Storage(#[from] OpenError),

@@ -47,6 +47,12 @@ struct Copied {
     log_entries: u64,
     snapshots_built: u64,
     snapshots_installed: u64,
+    calls_refused: u64,
+    handshakes_failed: u64,
+    turned_away: u64,
+    ended: u64,
+    reloads: u64,
+    reloads_failed: u64,
 }
 
 /// How much a counter has grown since `seen`. Sets `seen` to its present value.
@@ -59,6 +65,7 @@ pub(super) async fn run(broker: Arc<Broker>, outboxes: Arc<Outboxes>, raft: Raft
     let mut copied = Copied::default();
     loop {
         copied.raft(&raft, &broker.metrics);
+        copied.peers(&raft, &broker.metrics);
         node(&broker, &outboxes, &broker.metrics);
         tokio::time::sleep(INTERVAL).await;
     }
@@ -103,6 +110,50 @@ impl Copied {
         metrics
             .raft_snapshots_installed
             .add(growth(installed, &mut self.snapshots_installed));
+    }
+}
+
+impl Copied {
+    /// Connections between nodes.
+    fn peers(&mut self, raft: &Raft, metrics: &Metrics) {
+        let trust = raft.trust();
+        let counted = trust.counters();
+        let refused = raft.metrics().peers_refused.load(Relaxed);
+        metrics
+            .cluster_calls_refused
+            .add(growth(refused, &mut self.calls_refused));
+        for (counter, from, seen) in [
+            (
+                &metrics.cluster_handshakes_failed,
+                &counted.handshakes_failed,
+                &mut self.handshakes_failed,
+            ),
+            (
+                &metrics.cluster_connections_turned_away,
+                &counted.turned_away,
+                &mut self.turned_away,
+            ),
+            (
+                &metrics.cluster_connections_ended,
+                &counted.ended,
+                &mut self.ended,
+            ),
+            (
+                &metrics.cluster_identity_reloads,
+                &counted.reloads,
+                &mut self.reloads,
+            ),
+            (
+                &metrics.cluster_identity_reload_failures,
+                &counted.reloads_failed,
+                &mut self.reloads_failed,
+            ),
+        ] {
+            counter.add(growth(from.load(Relaxed), seen));
+        }
+        metrics
+            .cluster_certificate_expiry_seconds
+            .set(trust.valid_for_s().unwrap_or(0));
     }
 }
 

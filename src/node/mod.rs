@@ -7,6 +7,8 @@ mod cluster;
 mod contact;
 mod disk;
 mod error;
+#[cfg(test)]
+mod hostile_tests;
 mod http_ports;
 mod identity;
 mod incarnation;
@@ -44,6 +46,7 @@ use crate::http;
 use crate::login::Background;
 use crate::machine::Machine;
 use crate::machine::subscriptions::SubscriptionIndex;
+use crate::peers::{self, Trust};
 use crate::raft::{self, Raft};
 use crate::replica::applier::{Applier, IncarnationEvent, View};
 use crate::replica::clock::Clock;
@@ -146,6 +149,7 @@ struct Replica {
 impl Replica {
     async fn start(
         config: &Config,
+        trust: Trust,
         metrics: Arc<Metrics>,
         replication: &Handle,
     ) -> Result<Replica, RunError> {
@@ -169,6 +173,7 @@ impl Replica {
             metrics,
         );
         let mut settings = raft::RaftConfig::new(local, cluster, config.advertised().to_string());
+        settings.trust = trust;
         settings.timing = raft::Timing {
             heartbeat_ms: config.cluster.heartbeat_ms,
             election_min_ms: config.cluster.election_min_ms,
@@ -211,12 +216,13 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     let config = Arc::new(config);
     authentication::check(&config).map_err(RunError::Users)?;
     authentication::announce(&config.auth);
+    let trust = Trust::new(peers::Settings::of(&config))?;
     check_disk(&config)?;
     let metrics = Arc::new(Metrics::default());
     start_audit(&config, metrics.clone())?;
     // Listeners first: a port in use is found before anything is written.
     let listeners = Listeners::open(&config, &metrics, replication).await?;
-    let replica = Replica::start(&config, metrics.clone(), replication).await?;
+    let replica = Replica::start(&config, trust.clone(), metrics.clone(), replication).await?;
     let raft = replica.raft.clone();
     let reader = Arc::new(Reader::default());
     let identities = Arc::new(replica.identities(&config));
@@ -245,6 +251,7 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
         incarnation_events: replica.incarnation_events,
         give_up: Duration::from_millis(config.cluster.give_up_ms),
         node_lease: Duration::from_millis(config.cluster.node_lease_ms),
+        trust,
     };
     background
         .into_iter()
@@ -414,8 +421,14 @@ fn serve_clients(listeners: Vec<Listening>, broker: &Arc<Broker>) {
     }
 }
 
-/// One line that says what listens where.
+/// One line that says what listens where, and one more when nodes do not prove who they are although others reach them.
 fn announce(config: &Config) {
+    if config.cluster.insecure && !config.cluster.listen.is_loopback() {
+        tracing::warn!(
+            listen = %config.cluster.listen,
+            "cluster.insecure: nodes do not prove who they are; whoever reaches the cluster port can read and change everything"
+        );
+    }
     let listeners = config.listeners();
     let mqtt = listeners.iter().map(|listener| {
         let (transport, address) = (listener.transport, &listener.address);

@@ -28,8 +28,8 @@ const NOTICE_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// A running node.
 pub(super) struct Node {
-    broker: Arc<Broker>,
-    raft: Raft,
+    pub(super) broker: Arc<Broker>,
+    pub(super) raft: Raft,
     /// `shutdown.drain_s`.
     drain: Duration,
     stop_http: watch::Sender<bool>,

@@ -30,6 +30,7 @@ mod types;
 pub use self::core::apply::{Apply, Look};
 pub use self::core::config::{RaftConfig, Timing};
 pub use replica::Raft;
+pub use transport::identity::WIRE_FORMAT;
 pub use types::{ChangeError, Leadership, Peer, ReadError, Role, StartError, Status};
 
 /// Log filter for the Raft library. It repeats the same line while a peer is away, and the handle of a core that has

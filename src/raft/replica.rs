@@ -7,7 +7,6 @@ use bytes::Bytes;
 use openraft::async_runtime::WatchReceiver as _;
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use tonic::metadata::MetadataMap;
 
 use super::core::applier::StateMachineApplier;
 use super::core::config::RaftConfig;
@@ -21,13 +20,14 @@ use super::membership::joining::Joining;
 use super::metrics::Metrics;
 use super::service::Service;
 use super::transport::channels::{ChannelPool, ClusterClient, RAFT_MESSAGE_BYTES};
-use super::transport::identity::IdentityCheck;
+use super::transport::identity_check::IdentityCheck;
 use super::transport::read_rounds::ReadRounds;
 use super::types::{ChangeError, Leadership, NotLeader, Peer, ReadError, Role, Status};
 use crate::base::ids::{LogIndex, NodeId};
 use crate::base::proto::raft::change_request::Change;
 use crate::base::proto::raft::raft_server::RaftServer;
 use crate::machine::tables::Backing;
+use crate::peers::Trust;
 use crate::storage::{DataDir, GroupLog, LogDb, MAX_QUEUED_BYTES, Snapshots, StateDb};
 
 /// Longest wait for a snapshot asked for by hand.
@@ -91,12 +91,21 @@ impl Raft {
             .max_encoding_message_size(RAFT_MESSAGE_BYTES)
     }
 
-    /// Lets a call of the cluster service in, which peers reach at the same listener.
+    /// Lets a call of the cluster service in, which peers reach at the same listener, and returns who calls.
     ///
     /// # Errors
-    /// `PERMISSION_DENIED` when the caller belongs to another cluster.
-    pub fn admit_forwarding(&self, metadata: &MetadataMap) -> Result<(), tonic::Status> {
-        self.inner.identity_check.admit_forwarding(metadata)
+    /// `PERMISSION_DENIED` when the caller does not belong to the cluster, `FAILED_PRECONDITION` when it is not
+    /// understood, or not who the membership knows.
+    pub fn admit_forwarding<T>(
+        &self,
+        request: &tonic::Request<T>,
+    ) -> Result<NodeId, tonic::Status> {
+        self.inner.identity_check.admit_forwarding(request.into())
+    }
+
+    /// Whether this replica knows `node` as a member that votes.
+    pub fn is_voter(&self, node: NodeId) -> bool {
+        self.inner.roster.is_voter(node.0)
     }
 
     /// A client that takes proposals to `node`, when it is a member with a usable address.
@@ -244,6 +253,11 @@ impl Raft {
             .filter(|member| member.role == Role::Voter)
             .map(|member| NodeId(member.node))
             .collect()
+    }
+
+    /// How this node and its peers prove who they are.
+    pub fn trust(&self) -> &Trust {
+        &self.inner.config.trust
     }
 
     /// Counters of this replica.

@@ -11,7 +11,6 @@ use openraft::raft::{
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::core::encoding;
@@ -23,10 +22,13 @@ use super::core::state_machine::CoreRaft;
 use super::core::type_config::TypeConfig;
 use super::membership::call;
 use super::membership::changes::Changes;
-use super::transport::identity::IdentityCheck;
-use super::transport::snapshot_receive::SnapshotReceiver;
+use super::transport::identity::Call;
+use super::transport::identity_check::IdentityCheck;
+use super::transport::rights::{NoRight, Rights};
+use super::transport::snapshot_receive::{self, SnapshotReceiver};
+use super::transport::wellformed;
 use crate::base::ids::GroupId;
-use crate::base::proto::raft::{self as pb, raft_server};
+use crate::base::proto::raft::{self as pb, raft_server, snapshot_part::Part};
 use crate::storage::GroupLog;
 
 /// Steps of a snapshot transfer that may wait for a slow sender.
@@ -46,6 +48,7 @@ pub struct Inner {
     pub core: CoreRaft,
     pub roster: Roster,
     pub identity_check: Arc<IdentityCheck>,
+    pub rights: Arc<Rights>,
     pub changes: Arc<Changes>,
     pub log: GroupLog,
     pub receiver: Arc<SnapshotReceiver>,
@@ -63,8 +66,24 @@ impl Service {
 
 impl Inner {
     /// Lets a call in, and returns the caller's node id.
-    fn admit(&self, metadata: &MetadataMap) -> Result<u64, Status> {
-        Ok(self.identity_check.admit(metadata)?)
+    fn admit<'m>(&self, call: impl Into<Call<'m>>) -> Result<u64, Status> {
+        self.identity_check.admit(call.into())
+    }
+
+    /// Refuses what a caller has no right to.
+    fn judge(&self, from: u64, judged: Result<(), NoRight>) -> Result<(), Status> {
+        judged.map_err(|why| {
+            self.identity_check.no_right(from, &why);
+            why.into()
+        })
+    }
+
+    /// What a leader sends: from itself, and such as can be.
+    fn led(&self, from: u64, request: &pb::AppendRequest) -> Result<(), Status> {
+        self.group(request.group)?;
+        let formed = wellformed::append(request).map_err(|why| NoRight::IllFormed { from, why });
+        let judged = formed.and_then(|()| self.rights.lead(from, request.vote.as_ref()));
+        self.judge(from, judged)
     }
 
     fn group(&self, group: u32) -> Result<(), Status> {
@@ -72,6 +91,28 @@ impl Inner {
             return Ok(());
         }
         Err(Status::not_found(format!("no Raft group {group} here")))
+    }
+}
+
+impl Inner {
+    /// The beginning of a snapshot, if `from` may send it, and it can be.
+    async fn snapshot_begin(
+        &self,
+        from: u64,
+        parts: &mut Streaming<pb::SnapshotPart>,
+    ) -> Result<Part, Status> {
+        let part = snapshot_receive::next(parts).await?;
+        if let Part::Begin(begin) = &part {
+            self.group(begin.group)?;
+            let formed = wellformed::snapshot(begin);
+            let formed = formed.map_err(|why| NoRight::IllFormed { from, why });
+            let leads = || self.rights.lead(from, begin.vote.as_ref());
+            self.judge(from, formed.and_then(|_| leads()))?;
+            return Ok(part);
+        }
+        Err(Status::invalid_argument(
+            "a snapshot begins with its list of files",
+        ))
     }
 }
 
@@ -114,14 +155,12 @@ impl raft_server::Raft for Service {
         &self,
         request: Request<Streaming<pb::AppendRequest>>,
     ) -> Result<Response<Self::AppendStream>, Status> {
-        let from = self.inner.admit(request.metadata())?;
+        let from = self.inner.admit(&request)?;
         let inner = Arc::clone(&self.inner);
         let stream = inner.fast_election.stream(from);
         // A stream that is broken or makes no sense just ends here; the leader opens another.
         let requests = request.into_inner().scan((), move |(), item| {
-            let decoded = item
-                .ok()
-                .filter(|request| inner.group(request.group).is_ok());
+            let decoded = item.ok().filter(|request| inner.led(from, request).is_ok());
             let decoded = decoded.and_then(|request| match append_from(request) {
                 Ok(request) => {
                     stream.heard();
@@ -148,15 +187,15 @@ impl raft_server::Raft for Service {
         &self,
         request: Request<pb::AppendRequest>,
     ) -> Result<Response<pb::AppendReply>, Status> {
-        let from = self.inner.admit(request.metadata())?;
+        let from = self.inner.admit(&request)?;
         let request = request.into_inner();
-        self.inner.group(request.group)?;
-        let request = append_from(request)?;
-        self.inner.fast_election.heard(from);
-        let previous = request.prev_log_id;
+        self.inner.led(from, &request)?;
         if !request.entries.is_empty() {
             return Err(Status::invalid_argument("a heartbeat carries no entries"));
         }
+        let request = append_from(request)?;
+        self.inner.fast_election.heard(from);
+        let previous = request.prev_log_id;
         let response = heartbeat::answer(&self.inner.core, request)
             .await
             .map_err(stopped)?;
@@ -180,9 +219,11 @@ impl raft_server::Raft for Service {
         &self,
         request: Request<pb::VoteRequest>,
     ) -> Result<Response<pb::VoteReply>, Status> {
-        self.inner.admit(request.metadata())?;
+        let from = self.inner.admit(&request)?;
         let request = request.into_inner();
         self.inner.group(request.group)?;
+        let judged = self.inner.rights.stand(from, &request);
+        self.inner.judge(from, judged)?;
         let rpc = VoteRequest {
             vote: encoding::some_vote(&request.vote)?,
             last_log_id: request.last.as_ref().map(encoding::log_id_from),
@@ -206,9 +247,13 @@ impl raft_server::Raft for Service {
         request: Request<pb::TransferLeaderRequest>,
     ) -> Result<Response<pb::TransferLeaderReply>, Status> {
         use pb::transfer_leader_reply::Refused;
-        self.inner.admit(request.metadata())?;
+        let from = self.inner.admit(&request)?;
         let request = request.into_inner();
         self.inner.group(request.group)?;
+        let formed = wellformed::transfer(&request);
+        let formed = formed.map_err(|why| NoRight::IllFormed { from, why });
+        let leads = || self.inner.rights.lead(from, request.from.as_ref());
+        self.inner.judge(from, formed.and_then(|()| leads()))?;
         let from = encoding::some_vote(&request.from)?;
         let last = request.last.as_ref().map(encoding::log_id_from);
         let rpc = TransferLeaderRequest::new(from, request.to, last);
@@ -236,7 +281,7 @@ impl raft_server::Raft for Service {
         &self,
         request: Request<pb::ReadIndexRequest>,
     ) -> Result<Response<pb::ReadIndexReply>, Status> {
-        let from = self.inner.admit(request.metadata())?;
+        let from = self.inner.admit(&request)?;
         self.inner.group(request.into_inner().group)?;
         match read_index(&self.inner.core).await {
             // A node that was removed gets no entries any more, so it would wait for them in vain.
@@ -255,10 +300,28 @@ impl raft_server::Raft for Service {
         &self,
         request: Request<Streaming<pb::SnapshotPart>>,
     ) -> Result<Response<Self::SnapshotStream>, Status> {
-        self.inner.admit(request.metadata())?;
+        let from = self.inner.admit(&request)?;
         let (steps, answers) = mpsc::channel(STEPS);
-        let receiver = Arc::clone(&self.inner.receiver);
-        tokio::spawn(async move { receiver.run(request.into_inner(), steps).await });
+        let inner = Arc::clone(&self.inner);
+        let mut parts = request.into_inner();
+        tokio::spawn(async move {
+            // Before the receiver's turn is taken: who may not send must not hold up who may.
+            let begin = match inner.snapshot_begin(from, &mut parts).await {
+                Ok(begin) => begin,
+                Err(status) => {
+                    let _ = steps.send(Err(status)).await;
+                    return;
+                }
+            };
+            let parts = parts.map(|part| {
+                let part = part?;
+                wellformed::part(&part).map_err(|why| Status::invalid_argument(why.to_string()))?;
+                Ok(part)
+            });
+            let begin = pb::SnapshotPart { part: Some(begin) };
+            let parts = futures::stream::iter([Ok(begin)]).chain(parts);
+            inner.receiver.run(parts, steps).await;
+        });
         Ok(Response::new(Box::pin(ReceiverStream::new(answers))))
     }
 
@@ -268,7 +331,7 @@ impl raft_server::Raft for Service {
     ) -> Result<Response<pb::HelloReply>, Status> {
         // A node that is known with another data directory is not refused: it learns just that from the answer.
         let inner = &self.inner;
-        let from = inner.identity_check.admit_stranger(request.metadata())?;
+        let from = inner.identity_check.admit_stranger((&request).into())?;
         let known_as = inner.roster.directory_of(from).unwrap_or_default();
         inner.group(request.get_ref().group)?;
         let initialised = inner.core.is_initialized().await.map_err(stopped)?;
@@ -288,9 +351,14 @@ impl raft_server::Raft for Service {
         &self,
         request: Request<pb::ChangeRequest>,
     ) -> Result<Response<pb::ChangeReply>, Status> {
-        self.inner.admit(request.metadata())?;
+        let from = self.inner.admit(&request)?;
+        self.inner.group(request.get_ref().group)?;
+        let judged = self
+            .inner
+            .rights
+            .change((&request).into(), from, request.get_ref());
+        self.inner.judge(from, judged)?;
         let request = request.into_inner();
-        self.inner.group(request.group)?;
         let Some(change) = request.change else {
             return Err(Status::invalid_argument("a change without content"));
         };

@@ -22,9 +22,11 @@ use super::metrics::{LogMetrics, Metrics};
 use super::replica::{Inner, Raft, Stores};
 use super::service::{self, Service};
 use super::transport::channels::ChannelPool;
-use super::transport::identity::{Identity, IdentityCheck};
+use super::transport::identity::Identity;
+use super::transport::identity_check::IdentityCheck;
 use super::transport::network::Network;
 use super::transport::read_rounds::{ReadRounds, Rounds};
+use super::transport::rights::Rights;
 use super::transport::snapshot_receive::{SnapshotReceiver, install_in};
 use super::types::{Leadership, NOTHING, StartError};
 use crate::base::ids::{GROUP_ZERO, LogIndex};
@@ -195,6 +197,14 @@ fn serve(
     changes: &Arc<Changes>,
     stores: &Stores,
 ) -> Service {
+    let fast_election = FastElection::start(config.node.0, core.clone(), config.timing);
+    let rights = Arc::new(Rights {
+        own: config.node.0,
+        core: core.clone(),
+        roster: roster.clone(),
+        election: Arc::clone(&fast_election),
+        lease: Duration::from_millis(config.timing.election_max_ms),
+    });
     let receiver = SnapshotReceiver::new(
         install_in(core.clone()),
         Arc::clone(&stores.snapshots),
@@ -205,10 +215,11 @@ fn serve(
         core: core.clone(),
         roster: roster.clone(),
         identity_check: Arc::clone(identity_check),
+        rights,
         changes: Arc::clone(changes),
         log: stores.log.clone(),
         receiver,
-        fast_election: FastElection::start(config.node.0, core.clone(), config.timing),
+        fast_election,
     })
 }
 
@@ -270,7 +281,7 @@ impl Raft {
             address: config.address.clone(),
             machine: config.machine,
         };
-        let channels = ChannelPool::new(identity.clone());
+        let channels = ChannelPool::new(identity.clone(), config.trust.clone());
         let (committed_tx, committed) = watch::channel(NOTHING);
         let core = start_core(&config, &stores, &applier, &channels, committed_tx).await?;
         let (leadership_tx, leadership) = watch::channel(Leadership::default());
@@ -281,7 +292,9 @@ impl Raft {
         let roster = Roster::new(core.clone());
         let changes = make_changes(&config, &core, &roster, &channels, leadership.clone());
         watch_disk(&config, &core, &stores, &roster, &changes, &leadership);
-        let identity_check = IdentityCheck::new(identity, roster.clone(), Arc::clone(metrics));
+        let prove = config.trust.is_proved();
+        let checked = Arc::clone(metrics);
+        let identity_check = IdentityCheck::new(identity, prove, roster.clone(), checked);
         let service = serve(&config, &core, &roster, &identity_check, &changes, &stores);
         Ok(Raft::new(Inner {
             reads: start_reads(&config, &core, &channels, applied.clone(), metrics),

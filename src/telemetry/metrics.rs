@@ -126,6 +126,21 @@ metrics! {
     /// Time of one synced write of the log. Above the heartbeat interval the cluster gets slow, above the election
     /// time-out unstable.
     log_fsync_seconds: Latency;
+    /// Calls of other nodes that were refused: of another cluster, format or machine, from another data directory, or
+    /// such as the caller has no right to. The log names the callers.
+    cluster_calls_refused: Counter;
+    /// Connections between nodes, of both directions, that ended because one side did not prove which node it is.
+    cluster_handshakes_failed: Counter;
+    /// Connections to the cluster port that were closed at once, because there were too many.
+    cluster_connections_turned_away: Counter;
+    /// Connections between nodes that ended because trust was withdrawn, or newer ones of the same node came.
+    cluster_connections_ended: Counter;
+    /// Times that the files of this node's identity (`cluster.certificate` and so on) had changed and were used.
+    cluster_identity_reloads: Counter;
+    /// Times that they had changed and could not be used. The log says why; the former ones stay in use.
+    cluster_identity_reload_failures: Counter;
+    /// Seconds until `cluster.certificate` expires, 0 when it has, or when there is none. A week is time to act.
+    cluster_certificate_expiry_seconds: Gauge;
     /// Open connections of clients.
     connections: Gauge;
     /// Connections accepted since the start.

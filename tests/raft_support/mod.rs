@@ -12,12 +12,11 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use quorumq::base::ids::{LogIndex, NodeId};
 use quorumq::testing::{
-    Apply, DataDir, OpenError, Peer, Raft, RaftConfig, StartError, wait_closed,
+    Apply, DataDir, OpenError, Peer, Raft, RaftConfig, StartError, incoming, wait_closed,
 };
 use quorumq::testing::{Backing, Tables};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
-use tonic::transport::server::TcpIncoming;
 
 use crate::directory::Directory;
 
@@ -138,7 +137,7 @@ impl Node {
 
     pub async fn start_with(config: RaftConfig, dir: &Path, listener: TcpListener) -> Node {
         let address = listener.local_addr().unwrap();
-        let id = config.node;
+        let (id, trust) = (config.node, config.trust.clone());
         let seen = Arc::new(Mutex::new(Seen::default()));
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -151,8 +150,8 @@ impl Node {
         let service = raft.service();
         runtime.spawn(async move {
             let listener = TcpListener::from_std(listener).unwrap();
-            let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
             let server = tonic::transport::Server::builder().add_service(service);
+            let incoming = incoming(listener, trust);
             server.serve_with_incoming(incoming).await.unwrap();
         });
         Node {
@@ -177,8 +176,13 @@ impl Node {
     }
 }
 
+/// Other settings of the node with an id.
+pub type Settings = Arc<dyn Fn(u64, &mut RaftConfig) + Send + Sync>;
+
 /// Nodes by id, each with its directory and address, running or not.
 pub struct Cluster {
+    /// Of every node that is started.
+    pub settings: Settings,
     pub nodes: BTreeMap<u64, Node>,
     pub addresses: BTreeMap<u64, SocketAddr>,
     /// The last to be dropped.
@@ -200,11 +204,17 @@ pub async fn listen(address: Option<SocketAddr>) -> TcpListener {
 impl Cluster {
     /// `size` nodes, bootstrapped, with a leader.
     pub async fn start(size: u64) -> Cluster {
+        Cluster::start_with(size, Arc::new(|_, _| {})).await
+    }
+
+    /// As [`Cluster::start`], with other settings.
+    pub async fn start_with(size: u64, settings: Settings) -> Cluster {
         // A second test of the same process finds the subscriber set.
         let _ = tracing_subscriber::fmt()
             .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
             .try_init();
         let mut cluster = Cluster {
+            settings,
             root: Directory::new(),
             nodes: BTreeMap::new(),
             addresses: BTreeMap::new(),
@@ -241,6 +251,7 @@ impl Cluster {
         let address = listener.local_addr().unwrap();
         self.addresses.insert(id, address);
         let mut config = config(id, address);
+        (self.settings)(id, &mut config);
         change(&mut config);
         let node = Node::start_with(config, &self.dir(id), listener).await;
         self.nodes.insert(id, node);

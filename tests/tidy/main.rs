@@ -22,6 +22,7 @@ const ROOMS: &[&[&str]] = &[
     &["config", "telemetry", "http_client"],
     &["transport", "login"],
     &["storage"],
+    &["peers"],
     &["raft"],
     &["mailbox"],
     &["router"],

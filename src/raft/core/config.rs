@@ -2,6 +2,7 @@
 
 use crate::base::ids::NodeId;
 use crate::machine::VERSION;
+use crate::peers::Trust;
 use crate::raft::types::StartError;
 use crate::storage::BeforeSync;
 
@@ -82,6 +83,8 @@ pub struct RaftConfig {
     pub before_sync: Option<BeforeSync>,
     /// The version of the machine above; peers of another one are refused.
     pub machine: u32,
+    /// How nodes prove to each other who they are.
+    pub trust: Trust,
 }
 
 impl RaftConfig {
@@ -97,6 +100,7 @@ impl RaftConfig {
             cache_bytes: 64 << 20,
             before_sync: None,
             machine: VERSION,
+            trust: Trust::open(),
         }
     }
 

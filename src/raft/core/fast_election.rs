@@ -33,6 +33,7 @@ pub struct FastElection {
     /// The node last heard as leader, and when.
     heard: Mutex<Option<(u64, Instant)>>,
     broken: mpsc::Sender<u64>,
+    lease: Duration,
 }
 
 impl FastElection {
@@ -42,11 +43,12 @@ impl FastElection {
         let election = Arc::new(FastElection {
             heard: Mutex::new(None),
             broken,
+            lease: Duration::from_millis(timing.election_max_ms),
         });
         let watch = Watch {
             own,
             core,
-            lease: Duration::from_millis(timing.election_max_ms),
+            lease: election.lease,
             turn: Duration::from_millis(timing.heartbeat_ms.saturating_mul(2)),
             election: Arc::downgrade(&election),
         };
@@ -57,6 +59,12 @@ impl FastElection {
     /// Something came from `leader`.
     pub fn heard(&self, leader: u64) {
         *self.heard.lock() = Some((leader, Instant::now()));
+    }
+
+    /// Whether another leader than `node` was heard within a lease.
+    pub fn hears_other_than(&self, node: u64) -> bool {
+        let heard = *self.heard.lock();
+        heard.is_some_and(|(leader, at)| leader != node && at.elapsed() < self.lease)
     }
 
     /// A guard for a stream of entries from `leader`; dropping it says that the stream has ended.

@@ -39,6 +39,38 @@ impl Roster {
         (!directory.is_empty()).then_some(directory)
     }
 
+    /// Whether `node` votes. Asked for each message of a leader, so it allocates nothing.
+    pub fn is_voter(&self, node: u64) -> bool {
+        let metrics = self.core.server_metrics();
+        let metrics = metrics.borrow_watched();
+        let configs = metrics.membership_config.membership().get_joint_config();
+        configs.iter().any(|voters| voters.contains(&node))
+    }
+
+    /// Whether there is a voter at all: this node is or was a member of a cluster.
+    pub fn has_voters(&self) -> bool {
+        let metrics = self.core.server_metrics();
+        let metrics = metrics.borrow_watched();
+        let configs = metrics.membership_config.membership().get_joint_config();
+        configs.iter().any(|voters| !voters.is_empty())
+    }
+
+    /// Whether `node` votes, and nobody else does.
+    pub fn is_only_voter(&self, node: u64) -> bool {
+        let voters = self.voters();
+        voters.len() == 1 && voters.contains(&node)
+    }
+
+    /// The highest term that this node has seen.
+    pub fn term(&self) -> u64 {
+        self.core
+            .server_metrics()
+            .borrow_watched()
+            .vote
+            .leader_id
+            .term
+    }
+
     /// The voters.
     pub fn voters(&self) -> BTreeSet<u64> {
         let metrics = self.core.server_metrics();

@@ -79,7 +79,7 @@ impl Joining {
     /// See [`crate::raft::Raft::join`].
     pub async fn join(&self, via: &str) -> Result<(), ChangeError> {
         let identity = self.channels.identity();
-        let mut client = self.channels.stranger(via).map_err(unusable)?;
+        let mut client = self.channels.stranger(via, None).map_err(unusable)?;
         let reply = self.probe(&mut client).await;
         let reply = reply.map_err(|status| ChangeError::Failed(status.message().to_owned()))?;
         if !reply.known_as.is_empty() && reply.known_as != identity.directory {
@@ -154,7 +154,7 @@ impl Joining {
 
     /// The data directory of a node that belongs to no cluster yet, once it answers.
     async fn wait_for(&self, member: &Peer) -> Result<String, ChangeError> {
-        let client = self.channels.stranger(&member.address);
+        let client = self.channels.stranger(&member.address, Some(member.node));
         let mut client = client.map_err(unusable)?;
         let mut said = false;
         loop {

@@ -16,9 +16,11 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 
 use super::identity::{Caller, Identity, MetadataError};
+use crate::base::ids::NodeId;
 use crate::base::limits::{BATCH_BYTES, CLUSTER_MESSAGE_BYTES, LARGEST_PROPOSAL_BYTES};
 use crate::base::proto::cluster::cluster_client::ClusterClient as GeneratedClusterClient;
 use crate::base::proto::raft::raft_client::RaftClient as GeneratedRaftClient;
+use crate::peers::{Connector, Trust};
 use crate::raft::core::type_config::NodeInfo;
 
 /// Largest message of the Raft service, bytes: one oversized entry, with room for what it shares the message with.
@@ -26,7 +28,6 @@ pub const RAFT_MESSAGE_BYTES: usize = LARGEST_PROPOSAL_BYTES + 2 * BATCH_BYTES;
 
 const KEEPALIVE: Duration = Duration::from_secs(2);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(4);
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Flow-control windows of HTTP/2, bytes.
 const STREAM_WINDOW: u32 = 8 << 20;
 const CONNECTION_WINDOW: u32 = 16 << 20;
@@ -68,6 +69,8 @@ enum Lane {
 /// The connections of this node.
 pub struct ChannelPool {
     identity: Identity,
+    /// How both ends of a connection prove who they are.
+    trust: Trust,
     /// Drives the connections, whichever task asks for them first; but not those of [`Lane::Messages`].
     runtime: Handle,
     /// Per peer and kind of traffic: the address, and the connection to it.
@@ -76,9 +79,10 @@ pub struct ChannelPool {
 
 impl ChannelPool {
     /// No connections yet. Those to come are driven by the runtime that this is called in.
-    pub fn new(identity: Identity) -> Arc<ChannelPool> {
+    pub fn new(identity: Identity, trust: Trust) -> Arc<ChannelPool> {
         Arc::new(ChannelPool {
             identity,
+            trust,
             runtime: Handle::current(),
             open: Mutex::new(HashMap::new()),
         })
@@ -105,14 +109,19 @@ impl ChannelPool {
         self.raft_client(node, info, Lane::Snapshots)
     }
 
-    /// A client for the Raft service of whichever node is at `address`. Its connection is not shared.
+    /// A client for the Raft service of the node at `address`: `wanted`, or whichever of the cluster that is. Its
+    /// connection is not shared.
     ///
     /// # Errors
     /// When the address makes no sense.
-    pub fn stranger(&self, address: &str) -> Result<RaftClient, ConnectError> {
+    pub fn stranger(
+        &self,
+        address: &str,
+        wanted: Option<NodeId>,
+    ) -> Result<RaftClient, ConnectError> {
         let caller = Caller::of_raft(&self.identity, None)?;
         let _runtime = self.runtime.enter();
-        Ok(raft_client(connect(address)?, caller))
+        Ok(raft_client(self.connect(address, wanted)?, caller))
     }
 
     /// A client for proposals to `node`.
@@ -175,9 +184,28 @@ impl ChannelPool {
         {
             return Ok(channel.clone());
         }
-        let channel = connect(&info.address)?;
+        let channel = self.connect(&info.address, Some(NodeId(node)))?;
         open.insert((node, lane), (info.address.clone(), channel.clone()));
         Ok(channel)
+    }
+
+    /// A channel to `wanted` at `address`, or to whichever node of the cluster is there.
+    fn connect(&self, address: &str, wanted: Option<NodeId>) -> Result<Channel, ConnectError> {
+        // The scheme is that of what the channel is given: the connector encrypts below it.
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| {
+            ConnectError::Address {
+                address: address.to_owned(),
+                reason: error.to_string(),
+            }
+        })?;
+        let endpoint = endpoint
+            .http2_keep_alive_interval(KEEPALIVE)
+            .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+            .keep_alive_while_idle(true)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW);
+        let connector = Connector::new(self.trust.clone(), wanted);
+        Ok(endpoint.connect_with_connector_lazy(connector))
     }
 }
 
@@ -185,22 +213,4 @@ fn raft_client(channel: Channel, caller: Caller) -> RaftClient {
     GeneratedRaftClient::with_interceptor(channel, caller)
         .max_decoding_message_size(RAFT_MESSAGE_BYTES)
         .max_encoding_message_size(RAFT_MESSAGE_BYTES)
-}
-
-fn connect(address: &str) -> Result<Channel, ConnectError> {
-    let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| {
-        ConnectError::Address {
-            address: address.to_owned(),
-            reason: error.to_string(),
-        }
-    })?;
-    let endpoint = endpoint
-        .tcp_nodelay(true)
-        .connect_timeout(CONNECT_TIMEOUT)
-        .http2_keep_alive_interval(KEEPALIVE)
-        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-        .keep_alive_while_idle(true)
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW);
-    Ok(endpoint.connect_lazy())
 }

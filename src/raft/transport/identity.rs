@@ -1,29 +1,23 @@
-//! Who calls whom: the metadata on every call between nodes, and its check on the receiving side.
+//! Who calls whom: the metadata on every call between nodes, and what it has to be. [`super::identity_check`] holds it
+//! against what the connection has proved and what the membership says.
 //!
 //! A node that lost its disk has forgotten what it voted for; two nodes at one address, or a node of another cluster,
 //! would mix up two logs; replicas that apply one log by different versions of the machine would differ. Therefore each
-//! call names its format, the machine's version, cluster, both nodes and both data directories.
+//! call names its format, the machine's version, cluster, the calling node and its data directory, and calls of Raft
+//! those of the node that is meant, too.
 //!
-//! Invariant: no call of the Raft service is answered before [`IdentityCheck::admit`] let it in, but `Hello`, which is
-//! how a node learns that it is not who it believes to be. See `docs/spec/replication.md`, Membership.
+//! Invariant: who has not proved to be a node of the cluster, and does not know its id, is told no reason.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
-
-use parking_lot::Mutex;
 use tonic::metadata::{Ascii, KeyAndValueRef, MetadataMap, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::{Request, Status};
 
 use crate::base::ids::NodeId;
-use crate::raft::core::roster::Roster;
-use crate::raft::metrics::Metrics;
+use crate::peers::PeerInfo;
 
 /// Version of the messages between nodes. It rises when a peer of the former version can't be understood. Format 1
-/// knows no machine versions: its nodes would take entries of every other.
-const WIRE_FORMAT: u32 = 2;
+/// knows no machine versions: its nodes would take entries of every other. Nodes of format 2 do not say who forwards.
+pub const WIRE_FORMAT: u32 = 3;
 
 const FORMAT_KEY: &str = "quorumq-format";
 const MACHINE_KEY: &str = "quorumq-machine";
@@ -36,16 +30,8 @@ const FROM_DIRECTORY_KEY: &str = "quorumq-from-directory";
 const TO_KEY: &str = "quorumq-to";
 const TO_DIRECTORY_KEY: &str = "quorumq-to-directory";
 
-/// A refused caller is named in the log this often.
-const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(10);
-/// Callers that are remembered for that.
-const REFUSAL_LOG_CALLERS: usize = 64;
-
 /// The machine's version of callers that do not name theirs: the key came with version 2.
 const UNNAMED_MACHINE: &str = "1";
-/// How long the status names a caller of another version after its last call.
-const REFUSAL_STATUS: Duration = Duration::from_secs(10);
-
 /// Who this node is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
@@ -90,7 +76,7 @@ impl Caller {
         Ok(Caller(metadata))
     }
 
-    /// For calls of the cluster service, which names format, cluster and machine only.
+    /// For calls of the cluster service.
     ///
     /// # Errors
     /// When the cluster's id can't be sent.
@@ -99,6 +85,8 @@ impl Caller {
         put(&mut metadata, FORMAT_KEY, &WIRE_FORMAT.to_string())?;
         put(&mut metadata, MACHINE_KEY, &own.machine.to_string())?;
         put(&mut metadata, FORWARDING_CLUSTER_KEY, &own.cluster)?;
+        put(&mut metadata, FROM_KEY, &own.node.to_string())?;
+        put(&mut metadata, FROM_DIRECTORY_KEY, &own.directory)?;
         Ok(Caller(metadata))
     }
 }
@@ -127,9 +115,63 @@ impl Interceptor for Caller {
     }
 }
 
+/// A call as it came: what it says of its caller, and what the connection has proved.
+#[derive(Clone, Copy)]
+pub struct Call<'m> {
+    metadata: &'m MetadataMap,
+    proven: Option<NodeId>,
+}
+
+impl<'m, T> From<&'m Request<T>> for Call<'m> {
+    fn from(request: &'m Request<T>) -> Call<'m> {
+        let info = request.extensions().get::<PeerInfo>();
+        Call {
+            metadata: request.metadata(),
+            proven: info.and_then(|info| info.proven),
+        }
+    }
+}
+
+impl<'m> Call<'m> {
+    /// The node that calls, as it says.
+    pub(super) fn from(self) -> &'m str {
+        text(self.metadata, FROM_KEY)
+    }
+
+    /// The data directory of the node that calls, as it says.
+    pub fn directory(self) -> &'m str {
+        text(self.metadata, FROM_DIRECTORY_KEY)
+    }
+
+    /// The node that is meant, and its data directory; empty when the caller does not know.
+    pub(super) fn to(self) -> (&'m str, &'m str) {
+        let directory = text(self.metadata, TO_DIRECTORY_KEY);
+        (text(self.metadata, TO_KEY), directory)
+    }
+
+    /// The cluster that the caller says it belongs to, on calls of either service.
+    fn cluster(self) -> &'m str {
+        match text(self.metadata, CLUSTER_KEY) {
+            "" => text(self.metadata, FORWARDING_CLUSTER_KEY),
+            cluster => cluster,
+        }
+    }
+
+    /// Whether the caller may be told why it is refused.
+    pub(super) fn is_of(self, own: &Identity) -> bool {
+        self.proven.is_some() || self.cluster() == own.cluster
+    }
+}
+
 /// Why a call was refused; each message says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
+    /// Callers have to prove which node they are, and this one did not.
+    #[error("the connection has not proved which node is calling")]
+    Unproven,
+    /// The caller is another node than it says.
+    #[error("the connection is of node {proven}, the call says that it is of {said:?}")]
+    NotItself { proven: NodeId, said: String },
     /// The caller speaks another version of the messages.
     #[error(
         "node {own} speaks format {WIRE_FORMAT}, the caller {format:?}: upgrade all nodes as docs/operations.md says"
@@ -180,14 +222,18 @@ pub enum Refusal {
 
 impl Refusal {
     /// Whether the caller is of another release.
-    fn is_of_version(&self) -> bool {
+    pub(super) fn is_of_version(&self) -> bool {
         matches!(self, Refusal::Format { .. } | Refusal::Machine { .. })
     }
 }
 
-impl From<Refusal> for Status {
-    fn from(refusal: Refusal) -> Status {
-        Status::failed_precondition(refusal.to_string())
+impl Refusal {
+    /// What the caller is told.
+    pub(super) fn to_status(&self, call: Call<'_>, own: &Identity) -> Status {
+        match call.is_of(own) {
+            true => Status::failed_precondition(self.to_string()),
+            false => Status::permission_denied("refused"),
+        }
     }
 }
 
@@ -201,16 +247,6 @@ fn check_format(own: &Identity, metadata: &MetadataMap) -> Result<(), Refusal> {
         own: own.node,
         format: format.to_owned(),
     })
-}
-
-/// Whether a call of the cluster service comes from a node that may make it.
-fn check_forwarding(own: &Identity, metadata: &MetadataMap) -> Result<(), Status> {
-    check_format(own, metadata)?;
-    if text(metadata, FORWARDING_CLUSTER_KEY) != own.cluster {
-        let text = "this node belongs to another cluster";
-        return Err(Status::permission_denied(text));
-    }
-    Ok(check_machine(own, metadata)?)
 }
 
 /// Whether the caller's machine has the same version.
@@ -229,152 +265,28 @@ fn check_machine(own: &Identity, metadata: &MetadataMap) -> Result<(), Refusal> 
     })
 }
 
-/// Checks incoming calls.
-pub struct IdentityCheck {
-    own: Identity,
-    roster: Roster,
-    metrics: Arc<Metrics>,
-    /// Refused callers, and when each was last named in the log.
-    logged: Mutex<HashMap<String, Instant>>,
-    /// The data directory that the cluster knows this node with, when it is not its own.
-    mismatch: Mutex<Option<String>>,
-    /// Callers whose format or machine has another version: when each called last, and why it was refused.
-    other_versions: Mutex<HashMap<String, (Instant, String)>>,
-}
-
-impl IdentityCheck {
-    /// Checks calls of `own` against the membership in `roster`.
-    pub fn new(own: Identity, roster: Roster, metrics: Arc<Metrics>) -> Arc<IdentityCheck> {
-        Arc::new(IdentityCheck {
-            own,
-            roster,
-            metrics,
-            logged: Mutex::new(HashMap::new()),
-            mismatch: Mutex::new(None),
-            other_versions: Mutex::new(HashMap::new()),
-        })
+/// Whether the caller is a node of this cluster that is understood; which one it is.
+pub(super) fn check_caller(own: &Identity, call: Call<'_>, prove: bool) -> Result<u64, Refusal> {
+    let metadata = call.metadata;
+    if prove && call.proven.is_none() {
+        return Err(Refusal::Unproven);
     }
-
-    /// Who this node is.
-    pub fn own(&self) -> &Identity {
-        &self.own
+    check_format(own, metadata)?;
+    if call.cluster() != own.cluster {
+        return Err(Refusal::Cluster {
+            own: own.node,
+            cluster: own.cluster.clone(),
+            other: call.cluster().to_owned(),
+        });
     }
-
-    /// The data directory that the cluster knows this node with, when it is not its own.
-    pub fn directory_mismatch(&self) -> Option<String> {
-        self.mismatch.lock().clone()
-    }
-
-    /// Nodes that were refused lately because their format or machine has another version, and why.
-    pub fn other_versions(&self) -> Vec<(String, String)> {
-        let mut known = self.other_versions.lock();
-        known.retain(|_, (at, _)| at.elapsed() < REFUSAL_STATUS);
-        let named = known
-            .iter()
-            .map(|(from, (_, why))| (from.clone(), why.clone()));
-        let mut named: Vec<_> = named.collect();
-        named.sort();
-        named
-    }
-
-    /// Lets a call of the Raft service in, and returns the caller's node id. A caller that is no member yet is let in,
-    /// too. A refusal is counted and logged.
-    ///
-    /// # Errors
-    /// When something of the metadata does not match.
-    pub fn admit(&self, metadata: &MetadataMap) -> Result<u64, Refusal> {
-        let checked = self.check(metadata);
-        if let Err(refusal) = &checked {
-            self.refused(metadata, refusal);
-        }
-        checked
-    }
-
-    /// As [`IdentityCheck::admit`], but whatever the caller's data directory is.
-    ///
-    /// # Errors
-    /// When format, machine or cluster does not match.
-    pub fn admit_stranger(&self, metadata: &MetadataMap) -> Result<u64, Refusal> {
-        let checked = self.check_stranger(metadata);
-        if let Err(refusal) = &checked
-            && refusal.is_of_version()
-        {
-            self.refused(metadata, refusal);
-        }
-        checked
-    }
-
-    fn refused(&self, metadata: &MetadataMap, refusal: &Refusal) {
-        self.metrics.peers_refused.fetch_add(1, Relaxed);
-        let from = text(metadata, FROM_KEY);
-        if refusal.is_of_version() {
-            let mut known = self.other_versions.lock();
-            if known.len() < REFUSAL_LOG_CALLERS || known.contains_key(from) {
-                known.insert(from.to_owned(), (Instant::now(), refusal.to_string()));
-            }
-        }
-        self.log(from, refusal);
-    }
-
-    fn check_stranger(&self, metadata: &MetadataMap) -> Result<u64, Refusal> {
-        check_format(&self.own, metadata)?;
-        if text(metadata, CLUSTER_KEY) != self.own.cluster {
-            return Err(Refusal::Cluster {
-                own: self.own.node,
-                cluster: self.own.cluster.clone(),
-                other: text(metadata, CLUSTER_KEY).to_owned(),
-            });
-        }
-        check_machine(&self.own, metadata)?;
-        text(metadata, FROM_KEY)
-            .parse()
-            .map_err(|_| Refusal::Nameless)
-    }
-
-    /// Lets a call of the cluster service in.
-    ///
-    /// # Errors
-    /// `PERMISSION_DENIED` when the caller belongs to another cluster, `FAILED_PRECONDITION` when its format or its
-    /// machine has another version.
-    pub fn admit_forwarding(&self, metadata: &MetadataMap) -> Result<(), Status> {
-        check_forwarding(&self.own, metadata)
-    }
-
-    fn check(&self, metadata: &MetadataMap) -> Result<u64, Refusal> {
-        let own = self.own.node;
-        let from = self.check_stranger(metadata)?;
-        let wanted = text(metadata, TO_KEY);
-        if !wanted.is_empty() && wanted.parse() != Ok(own.0) {
-            let wanted = wanted.to_owned();
-            return Err(Refusal::OtherNode { own, wanted });
-        }
-        let known = text(metadata, TO_DIRECTORY_KEY);
-        if !wanted.is_empty() && known != self.own.directory {
-            *self.mismatch.lock() = Some(known.to_owned());
-            return Err(Refusal::OwnDirectory {
-                own,
-                directory: self.own.directory.clone(),
-                known: known.to_owned(),
-            });
-        }
-        match self.roster.directory_of(from) {
-            Some(known) if known != text(metadata, FROM_DIRECTORY_KEY) => {
-                Err(Refusal::CallersDirectory { from, known })
-            }
-            _ => Ok(from),
-        }
-    }
-
-    /// Names a refused caller in the log, once per interval.
-    fn log(&self, from: &str, refusal: &Refusal) {
-        let mut logged = self.logged.lock();
-        let now = Instant::now();
-        logged.retain(|_, at| now.duration_since(*at) < REFUSAL_LOG_INTERVAL);
-        if logged.len() >= REFUSAL_LOG_CALLERS || logged.contains_key(from) {
-            return;
-        }
-        logged.insert(from.to_owned(), now);
-        tracing::error!(from, why = %refusal, "a peer was refused");
+    check_machine(own, metadata)?;
+    let from = call.from().parse().map_err(|_| Refusal::Nameless)?;
+    match call.proven {
+        Some(proven) if proven.0 != from => Err(Refusal::NotItself {
+            proven,
+            said: call.from().to_owned(),
+        }),
+        _ => Ok(from),
     }
 }
 
@@ -390,6 +302,64 @@ mod tests {
             address: "127.0.0.1:1".to_owned(),
             machine,
         }
+    }
+
+    fn call(metadata: &MetadataMap, proven: Option<u64>) -> Call<'_> {
+        Call {
+            metadata,
+            proven: proven.map(NodeId),
+        }
+    }
+
+    #[test]
+    fn a_call_is_of_the_node_that_the_connection_has_proved() {
+        let own = identity(1, 2);
+        let of = identity(3, 2);
+        let raft = Caller::of_raft(&of, None).expect("printable").0;
+        let forwarding = Caller::of_forwarding(&of).expect("printable").0;
+        for metadata in [&raft, &forwarding] {
+            assert_eq!(check_caller(&own, call(metadata, Some(3)), true), Ok(3));
+            let other = check_caller(&own, call(metadata, Some(2)), true);
+            assert!(matches!(
+                other,
+                Err(Refusal::NotItself {
+                    proven: NodeId(2),
+                    ..
+                })
+            ));
+            let unproven = check_caller(&own, call(metadata, None), true);
+            assert_eq!(unproven, Err(Refusal::Unproven));
+            assert_eq!(check_caller(&own, call(metadata, None), false), Ok(3));
+        }
+        let mut nameless = forwarding;
+        nameless.remove(FROM_KEY);
+        let refused = check_caller(&own, call(&nameless, Some(3)), true);
+        assert_eq!(refused, Err(Refusal::Nameless));
+    }
+
+    #[test]
+    fn a_stranger_is_not_told_the_cluster_nor_anything_else() {
+        let own = identity(1, 2);
+        let mut stranger = identity(3, 7);
+        stranger.cluster = "other".to_owned();
+        let metadata = Caller::of_raft(&stranger, None).expect("printable").0;
+        let nothing = MetadataMap::new();
+        for metadata in [&metadata, &nothing] {
+            let call = call(metadata, None);
+            let refused = check_caller(&own, call, false).expect_err("a stranger");
+            let told = refused.to_status(call, &own);
+            assert_eq!(told.code(), tonic::Code::PermissionDenied);
+            assert_eq!(told.message(), "refused");
+        }
+        // A node that has proved itself learns what to do.
+        let call = call(&metadata, Some(3));
+        let refused = check_caller(&own, call, true).expect_err("another cluster");
+        assert!(
+            refused
+                .to_status(call, &own)
+                .message()
+                .contains("check cluster.id")
+        );
     }
 
     #[test]
@@ -424,14 +394,14 @@ mod tests {
         let raft = Caller::of_raft(&own, None).expect("printable").0;
         let forwarding = Caller::of_forwarding(&own).expect("printable").0;
         assert_eq!(check_format(&own, &raft), Ok(()));
-        assert!(check_forwarding(&own, &forwarding).is_ok());
+        assert_eq!(check_caller(&own, call(&forwarding, None), false), Ok(1));
         // Format 1 looks at the format of the Raft service, and at this key of the cluster service.
         assert_ne!(text(&raft, "quorumq-format"), "1");
         assert_eq!(text(&forwarding, "quorumq-cluster"), "");
         // What its nodes send.
         let mut old = MetadataMap::new();
         put(&mut old, "quorumq-cluster", "c").expect("printable");
-        assert!(check_forwarding(&own, &old).is_err());
+        assert!(check_caller(&own, call(&old, None), false).is_err());
         put(&mut old, "quorumq-format", "1").expect("printable");
         let refused = check_format(&own, &old).expect_err("another format");
         assert!(refused.is_of_version());

@@ -24,12 +24,12 @@ use openraft::raft::{
 use tonic::Request;
 
 use super::channels::{ChannelPool, ConnectError, RaftClient};
-use super::snapshot_send;
+use super::{snapshot_send, wellformed};
 use crate::base::ids::GroupId;
 use crate::base::proto::raft as pb;
 use crate::raft::core::encoding;
 use crate::raft::core::state_machine::SnapshotData;
-use crate::raft::core::type_config::{NodeInfo, TypeConfig};
+use crate::raft::core::type_config::{NodeInfo, TypeConfig, Vote};
 use crate::raft::metrics::Metrics;
 
 /// Pause before a stream of entries to a peer that can't be reached is opened again.
@@ -105,6 +105,12 @@ fn failed(status: tonic::Status) -> RpcError {
     unreachable(format!("{:?}: {}", status.code(), status.message()))
 }
 
+/// A vote in an answer to what was sent in `term`: this node would follow it.
+fn believable(vote: &pb::Vote, term: u64) -> Result<Vote, RpcError> {
+    wellformed::term(vote.term, term).map_err(unreachable)?;
+    Ok(encoding::vote_from(vote))
+}
+
 fn append_to(group: GroupId, request: AppendEntriesRequest<TypeConfig>) -> pb::AppendRequest {
     pb::AppendRequest {
         group: group.0,
@@ -115,16 +121,21 @@ fn append_to(group: GroupId, request: AppendEntriesRequest<TypeConfig>) -> pb::A
     }
 }
 
-fn append_result(reply: pb::AppendReply) -> Result<StreamAppendResult<TypeConfig>, RpcError> {
+/// An answer to what was sent in `term`.
+fn append_result(
+    reply: pb::AppendReply,
+    term: u64,
+) -> Result<StreamAppendResult<TypeConfig>, RpcError> {
     use pb::append_reply::Result as Reply;
     match reply.result {
         Some(Reply::Matched(matched)) => Ok(Ok(matched.log_id.as_ref().map(encoding::log_id_from))),
         Some(Reply::Conflict(id)) => {
             Ok(Err(StreamAppendError::Conflict(encoding::log_id_from(&id))))
         }
-        Some(Reply::Higher(vote)) => Ok(Err(StreamAppendError::HigherVote(encoding::vote_from(
-            &vote,
-        )))),
+        Some(Reply::Higher(vote)) => {
+            let vote = believable(&vote, term)?;
+            Ok(Err(StreamAppendError::HigherVote(vote)))
+        }
         None => Err(unreachable("an answer without content")),
     }
 }
@@ -154,7 +165,10 @@ impl PeerConnection {
             .await
             .map_err(failed)?
             .into_inner();
-        let vote = encoding::some_vote(&reply.vote).map_err(unreachable)?;
+        let vote = reply
+            .vote
+            .ok_or_else(|| unreachable("an answer without a vote"))?;
+        let vote = believable(&vote, rpc.vote.leader_id.term)?;
         Ok(VoteResponse {
             vote,
             vote_granted: reply.granted,
@@ -194,8 +208,9 @@ where
     let Some(request) = input.next().await else {
         return Ok(futures::stream::empty().boxed());
     };
+    let term = request.vote.leader_id.term;
     let reply = client.heartbeat(append_to(group, request)).await;
-    let result = append_result(reply.map_err(failed)?.into_inner());
+    let result = append_result(reply.map_err(failed)?.into_inner(), term);
     Ok(futures::stream::once(async { result }).boxed())
 }
 
@@ -210,9 +225,11 @@ where
     S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
 {
     let unanswered = Arc::new(AtomicU64::new(0));
-    let asked = Arc::clone(&unanswered);
+    let term = Arc::new(AtomicU64::new(0));
+    let (asked, asked_in) = (Arc::clone(&unanswered), Arc::clone(&term));
     let requests = input.map(move |request| {
         asked.fetch_add(1, Relaxed);
+        asked_in.store(request.vote.leader_id.term, Relaxed);
         append_to(group, request)
     });
     let replies = match client.append(requests).await {
@@ -226,7 +243,8 @@ where
     let answered = Arc::clone(&unanswered);
     let results = replies.map(move |reply| {
         answered.fetch_sub(1, Relaxed);
-        reply.map_err(failed).and_then(append_result)
+        let reply = reply.map_err(failed)?;
+        append_result(reply, term.load(Relaxed))
     });
     let end = futures::stream::once(async move {
         let ended_early = unanswered.load(Relaxed) > 0;
@@ -273,7 +291,7 @@ impl NetTransferLeader<TypeConfig> for PeerConnection {
             None => Ok(()),
             Some(Refused::Vote(actual)) => Err(TransferLeaderError::VoteChanged {
                 expected: *request.from_leader(),
-                actual: encoding::vote_from(&actual),
+                actual: believable(&actual, request.from_leader().leader_id.term)?,
             }),
             Some(Refused::Durable(durable)) => Err(TransferLeaderError::LogNotFlushed {
                 expected: request.last_log_id().copied(),
@@ -304,9 +322,11 @@ impl NetSnapshot<TypeConfig> for PeerConnection {
         let send = snapshot_send::send(client, begin, snapshot.snapshot);
         tokio::select! {
             sent = send => match sent {
-                Ok(vote) => {
+                Ok(answer) => {
+                    let term = vote.leader_id.term;
+                    wellformed::term(answer.term, term).map_err(Unreachable::from_string)?;
                     self.metrics.snapshots_sent.fetch_add(1, Relaxed);
-                    Ok(SnapshotResponse::new(encoding::vote_from(&vote)))
+                    Ok(SnapshotResponse::new(encoding::vote_from(&answer)))
                 }
                 Err(error) => {
                     tracing::warn!(to = self.target, %error, "a snapshot was not sent to the end");

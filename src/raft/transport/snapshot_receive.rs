@@ -120,7 +120,7 @@ impl SnapshotReceiver {
             let incoming = snapshots.receive(&id, files)?;
             Ok::<_, std::io::Error>((incoming.have(), incoming))
         });
-        let (files, mut incoming) = opened.await.map_err(internal)?.map_err(internal)?;
+        let (files, mut incoming) = opened.await.map_err(internal)?.map_err(refused)?;
         let have = pb::SnapshotHave { files };
         tell(steps, Step::Have(have)).await?;
         let mut received = 0;
@@ -175,6 +175,15 @@ impl SnapshotReceiver {
     }
 }
 
+/// What can't be received.
+fn refused(error: std::io::Error) -> Status {
+    match error.kind() {
+        std::io::ErrorKind::StorageFull => Status::resource_exhausted(error.to_string()),
+        std::io::ErrorKind::InvalidInput => Status::invalid_argument(error.to_string()),
+        _ => internal(error),
+    }
+}
+
 fn internal(error: impl std::fmt::Display) -> Status {
     Status::internal(error.to_string())
 }
@@ -191,7 +200,11 @@ fn store(mut incoming: Incoming, part: Part) -> Result<Incoming, Status> {
     Ok(incoming)
 }
 
-async fn next(parts: &mut impl Parts) -> Result<Part, Status> {
+/// The sender's next part.
+///
+/// # Errors
+/// When it falls silent, or is gone.
+pub async fn next(parts: &mut impl Parts) -> Result<Part, Status> {
     let part = tokio::time::timeout(SENDER_TIMEOUT, parts.next());
     let part = part
         .await

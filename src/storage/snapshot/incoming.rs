@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 
 use crate::storage::data_dir::{create_dir, remove_dir, sync_dir};
 use crate::storage::faults::{self, Step};
+use crate::storage::space::Space;
 
 /// A file of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,12 +112,32 @@ impl Incoming {
                 fs::remove_file(entry.path())?;
             }
         }
-        Ok(Incoming {
+        let incoming = Incoming {
             path,
             sums,
             files,
             open: None,
-        })
+        };
+        incoming.check_room(root)?;
+        Ok(incoming)
+    }
+
+    /// Whether the volume has room for what is still to come: a snapshot that can't be received to its end must not
+    /// fill the disk, whatever its sender has announced.
+    fn check_room(&self, root: &Path) -> io::Result<()> {
+        let have = self.have();
+        let missing = (0u32..)
+            .zip(&self.files)
+            .filter(|(position, _)| have.binary_search(position).is_err())
+            .try_fold(0_u64, |sum, (_, file)| sum.checked_add(file.bytes));
+        let free = Space::of(root)?.free_bytes;
+        if missing.is_some_and(|missing| missing <= free) {
+            return Ok(());
+        }
+        Err(io::Error::new(
+            io::ErrorKind::StorageFull,
+            format!("the snapshot needs more than the {free} bytes that are free"),
+        ))
     }
 
     /// Positions of the files that are here already, whole and checked.

@@ -1,0 +1,456 @@
+//! How this node and its peers prove who they are, and the files that it rests on, read again when they change.
+//!
+//! Invariant: what can't be used replaces nothing. A node goes on with what it had, and says so.
+//! Invariant: after a change of the authorities no connection is left whose certificate they would refuse.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use rustls::pki_types::{ServerName, UnixTime};
+use sha2::{Digest as _, Sha256};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+
+use super::counters::Counters;
+use super::files::{self, FileError};
+use super::name::NodeName;
+use super::registry::{Direction, Registry};
+use super::secret::{HandshakeError, Secret, SecretError};
+use super::stream::{Io, PeerStream};
+use super::tls::{Material, TlsError};
+use crate::base::ids::NodeId;
+use crate::config::Config;
+
+/// How often the files are looked at.
+const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
+/// Longest handshake: both sides do some milliseconds of work and wait for three round trips.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+/// A certificate that expires earlier than this is named.
+const SOON: Duration = Duration::from_secs(30 * 24 * 3_600);
+/// TLS wants a name to connect to; nobody looks at it.
+const ANY_NAME: &str = "node.quorumq.invalid";
+
+/// What is proved, and with what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Nothing: everybody who reaches the port is believed.
+    Open,
+    /// `cluster.certificate`, `cluster.key` and `cluster.ca_file`.
+    Certificates {
+        /// The node's chain, its own certificate first.
+        certificate: PathBuf,
+        /// Its key.
+        key: PathBuf,
+        /// Who signs nodes' certificates.
+        authorities: PathBuf,
+    },
+    /// `cluster.secret_file`.
+    Secret(PathBuf),
+}
+
+/// What [`Trust`] is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Who this node is.
+    pub own: NodeName,
+    /// The cluster's UUID.
+    pub cluster: String,
+    /// What is proved.
+    pub source: Source,
+}
+
+impl Settings {
+    /// What the configuration says. It has been checked: all three of the certificate's files are there, or none.
+    pub fn of(config: &Config) -> Settings {
+        let cluster = &config.cluster;
+        let files = (&cluster.certificate, &cluster.key, &cluster.ca_file);
+        let source = match (files, &cluster.secret_file) {
+            ((Some(certificate), Some(key), Some(authorities)), _) => Source::Certificates {
+                certificate: certificate.clone(),
+                key: key.clone(),
+                authorities: authorities.clone(),
+            },
+            (_, Some(file)) => Source::Secret(file.clone()),
+            _ => Source::Open,
+        };
+        Settings {
+            own: NodeName {
+                cluster: cluster.name.clone(),
+                node: NodeId(config.node.id),
+            },
+            cluster: cluster.identity().to_string(),
+            source,
+        }
+    }
+}
+
+/// Why a node can't prove who it is.
+#[derive(Debug, thiserror::Error)]
+pub enum TrustError {
+    /// A file.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Certificates.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The secret.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+}
+
+/// A handshake that proved nothing.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unproven {
+    #[error(transparent)]
+    Secret(#[from] HandshakeError),
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    #[error(transparent)]
+    Tls(#[from] rustls::Error),
+    #[error("the handshake took more than {HANDSHAKE_TIMEOUT:?}")]
+    TimedOut,
+    #[error("there are too many connections")]
+    TooMany,
+    #[error("its certificate is not trusted any more")]
+    Withdrawn,
+}
+
+impl From<Unproven> for std::io::Error {
+    fn from(error: Unproven) -> std::io::Error {
+        match error {
+            Unproven::Io(error) => error,
+            other => std::io::Error::new(std::io::ErrorKind::PermissionDenied, other),
+        }
+    }
+}
+
+/// What is used now.
+enum Proof {
+    Open,
+    Certificates(Box<Material>),
+    Secret(Secret),
+}
+
+/// What was read, to tell whether it has changed.
+type Fingerprint = [u8; 32];
+
+/// Files that were read and could not be used.
+#[derive(Default)]
+struct Failed {
+    fingerprint: Option<Fingerprint>,
+    said: bool,
+}
+
+struct Inner {
+    settings: Settings,
+    proof: ArcSwap<Proof>,
+    used: Mutex<Fingerprint>,
+    failed: Mutex<Failed>,
+    registry: Arc<Registry>,
+}
+
+/// How this node and its peers prove who they are. Clones are the same.
+#[derive(Clone)]
+pub struct Trust {
+    inner: Arc<Inner>,
+}
+
+/// What came of looking at the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reload {
+    /// They are as they were.
+    Same,
+    /// What is in them is used from now on.
+    Used,
+    /// They can't be used.
+    Failed,
+}
+
+/// Reads what the settings name. The bytes come along as a fingerprint, also when they can't be used.
+fn read(settings: &Settings) -> (Fingerprint, Result<Proof, TrustError>) {
+    let mut digest = Sha256::new();
+    let mut note = |bytes: &[u8]| {
+        digest.update((bytes.len() as u64).to_be_bytes());
+        digest.update(bytes);
+    };
+    let mut make = || -> Result<Proof, TrustError> {
+        match &settings.source {
+            Source::Open => Ok(Proof::Open),
+            Source::Secret(file) => {
+                let text = files::read_secret(file)?;
+                note(&text);
+                let secret = Secret::parse(&text, &settings.cluster, settings.own.node)?;
+                Ok(Proof::Secret(secret))
+            }
+            Source::Certificates {
+                certificate,
+                key,
+                authorities,
+            } => {
+                let chain = files::read(certificate)?;
+                let key_bytes = files::read_secret(key)?;
+                let signers = files::read(authorities)?;
+                for bytes in [&chain, &key_bytes, &signers] {
+                    note(bytes);
+                }
+                let material = Material::new(
+                    &settings.own,
+                    files::certificates(certificate, &chain)?,
+                    files::key(key, &key_bytes)?,
+                    files::certificates(authorities, &signers)?,
+                )?;
+                Ok(Proof::Certificates(Box::new(material)))
+            }
+        }
+    };
+    let made = make();
+    (digest.finalize().into(), made)
+}
+
+impl Trust {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// When they can't be used.
+    pub fn new(settings: Settings) -> Result<Trust, TrustError> {
+        let (fingerprint, proof) = read(&settings);
+        Ok(Trust {
+            inner: Arc::new(Inner {
+                settings,
+                proof: ArcSwap::from_pointee(proof?),
+                used: Mutex::new(fingerprint),
+                failed: Mutex::default(),
+                registry: Arc::default(),
+            }),
+        })
+    }
+
+    /// Nothing is proved, by anybody: for a node whose cluster port only its own machine reaches.
+    pub fn open() -> Trust {
+        Trust {
+            inner: Arc::new(Inner {
+                settings: Settings::of(&Config::default()),
+                proof: ArcSwap::from_pointee(Proof::Open),
+                used: Mutex::default(),
+                failed: Mutex::default(),
+                registry: Arc::default(),
+            }),
+        }
+    }
+
+    /// Whether a peer has to prove which node it is.
+    pub fn is_proved(&self) -> bool {
+        self.inner.settings.source != Source::Open
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> &Counters {
+        &self.inner.registry.counters
+    }
+
+    /// Seconds until this node's certificate expires, 0 when it has; `None` without one.
+    pub fn valid_for_s(&self) -> Option<u64> {
+        let Proof::Certificates(material) = &**self.inner.proof.load() else {
+            return None;
+        };
+        let now_s = UnixTime::now().as_secs();
+        let end_s = u64::try_from(material.expires_at_s()).unwrap_or(0);
+        Some(end_s.saturating_sub(now_s))
+    }
+
+    /// Names a certificate that expires soon, once a day.
+    fn warn_of_expiry(&self, said: &mut Option<Instant>) {
+        let is_due = said.is_none_or(|at| at.elapsed() >= DAY);
+        if let Some(left_s) = self.valid_for_s()
+            && left_s < SOON.as_secs()
+            && is_due
+        {
+            *said = Some(Instant::now());
+            let days = left_s / DAY.as_secs();
+            tracing::warn!(
+                days,
+                "cluster.certificate expires soon: the other nodes will refuse this one then"
+            );
+        }
+    }
+
+    pub(super) fn registry(&self) -> &Arc<Registry> {
+        &self.inner.registry
+    }
+
+    /// Looks at the files and uses what has changed in them. Reads files: not for a thread that others wait for.
+    pub fn reload(&self) -> Reload {
+        let inner = &self.inner;
+        let (fingerprint, made) = read(&inner.settings);
+        let mut used = inner.used.lock();
+        if *used == fingerprint {
+            *inner.failed.lock() = Failed::default();
+            return Reload::Same;
+        }
+        let proof = match made {
+            Ok(proof) => Arc::new(proof),
+            Err(error) => {
+                let mut failed = inner.failed.lock();
+                // Files are replaced one after the other: what is wrong is worth a line when it is there twice.
+                let is_again = failed.fingerprint == Some(fingerprint);
+                if is_again && !std::mem::replace(&mut failed.said, true) {
+                    Counters::count(&inner.registry.counters.reloads_failed);
+                    tracing::error!(%error, "the files of this node's identity have changed and can't be used: the former ones stay");
+                } else if !is_again {
+                    *failed = Failed {
+                        fingerprint: Some(fingerprint),
+                        said: false,
+                    };
+                }
+                return Reload::Failed;
+            }
+        };
+        inner.proof.store(proof.clone());
+        *used = fingerprint;
+        *inner.failed.lock() = Failed::default();
+        drop(used);
+        Counters::count(&inner.registry.counters.reloads);
+        let ended = match &*proof {
+            Proof::Certificates(material) => inner
+                .registry
+                .keep(|chain, direction| material.trusts(chain, direction == Direction::Incoming)),
+            Proof::Open | Proof::Secret(_) => 0,
+        };
+        tracing::info!(
+            ended,
+            "the files of this node's identity have changed: they are used from now on"
+        );
+        Reload::Used
+    }
+
+    /// Keeps reading the files again, also on SIGHUP. Runs until the node stops.
+    pub async fn keep_current(self) {
+        if !self.is_proved() {
+            return;
+        }
+        let mut hang_up = signal(SignalKind::hangup()).ok();
+        let mut said = None;
+        loop {
+            self.warn_of_expiry(&mut said);
+            let hung_up = async {
+                match &mut hang_up {
+                    Some(signals) => signals.recv().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let asked = tokio::select! {
+                _ = hung_up => true,
+                () = tokio::time::sleep(RELOAD_INTERVAL) => false,
+            };
+            let trust = self.clone();
+            let reloaded = tokio::task::spawn_blocking(move || {
+                let first = trust.reload();
+                // Whoever asks wants to know at once.
+                match asked && first == Reload::Failed {
+                    true => trust.reload(),
+                    false => first,
+                }
+            });
+            if reloaded.await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Has who connected prove itself.
+    pub(super) async fn accept(&self, stream: TcpStream) -> Result<PeerStream, Unproven> {
+        let (io, node, chain) = timed(async {
+            match &*self.inner.proof.load_full() {
+                Proof::Open => Ok((Io::Plain(stream), None, Vec::new())),
+                Proof::Secret(secret) => {
+                    let mut stream = stream;
+                    let node = secret.accept(&mut stream).await?;
+                    Ok((Io::Plain(stream), Some(node), Vec::new()))
+                }
+                Proof::Certificates(material) => {
+                    let acceptor = TlsAcceptor::from(material.server());
+                    let stream = acceptor.accept(stream).await?;
+                    proven(material, TlsStream::Server(stream))
+                }
+            }
+        })
+        .await?;
+        self.register(Direction::Incoming, io, node, chain).await
+    }
+
+    /// Proves this node to whom it has connected to: `wanted`, or any node of the cluster.
+    pub(super) async fn connect(
+        &self,
+        stream: TcpStream,
+        wanted: Option<NodeId>,
+    ) -> Result<PeerStream, Unproven> {
+        let (io, node, chain) = timed(async {
+            match &*self.inner.proof.load_full() {
+                Proof::Open => Ok((Io::Plain(stream), None, Vec::new())),
+                Proof::Secret(secret) => {
+                    let mut stream = stream;
+                    let node = secret.connect(&mut stream, wanted).await?;
+                    Ok((Io::Plain(stream), Some(node), Vec::new()))
+                }
+                Proof::Certificates(material) => {
+                    let connector = TlsConnector::from(material.client(wanted)?);
+                    let name = ServerName::try_from(ANY_NAME).map_err(std::io::Error::other)?;
+                    let stream = connector.connect(name, stream).await?;
+                    proven(material, TlsStream::Client(stream))
+                }
+            }
+        })
+        .await?;
+        self.register(Direction::Outgoing, io, node, chain).await
+    }
+
+    async fn register(
+        &self,
+        direction: Direction,
+        mut io: Io,
+        node: Option<NodeId>,
+        chain: Chain,
+    ) -> Result<PeerStream, Unproven> {
+        let Some(registration) = self.registry().add(direction, node, chain.clone()) else {
+            if let Io::Tls(stream) = &mut io {
+                let _ = timed(async { Ok(stream.shutdown().await?) }).await;
+            }
+            return Err(Unproven::TooMany);
+        };
+        // The authorities may have changed during the handshake, before the connection could be found here.
+        if let Proof::Certificates(material) = &**self.inner.proof.load()
+            && !material.trusts(&chain, direction == Direction::Incoming)
+        {
+            return Err(Unproven::Withdrawn);
+        }
+        Ok(PeerStream::new(io, node, registration))
+    }
+}
+
+type Chain = Vec<rustls::pki_types::CertificateDer<'static>>;
+
+/// The node that a finished handshake has proved.
+fn proven(
+    material: &Material,
+    stream: TlsStream<TcpStream>,
+) -> Result<(Io, Option<NodeId>, Chain), Unproven> {
+    let (_, connection) = stream.get_ref();
+    let chain = connection.peer_certificates().unwrap_or_default();
+    let chain: Chain = chain.iter().map(|one| one.clone().into_owned()).collect();
+    match material.node(&chain) {
+        Some(node) => Ok((Io::Tls(Box::new(stream)), Some(node), chain)),
+        None => Err(rustls::Error::NoCertificatesPresented.into()),
+    }
+}
+
+async fn timed<T>(handshake: impl Future<Output = Result<T, Unproven>>) -> Result<T, Unproven> {
+    tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake)
+        .await
+        .unwrap_or(Err(Unproven::TimedOut))
+}

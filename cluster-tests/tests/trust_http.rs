@@ -402,3 +402,140 @@ fn the_token_of_a_file_makes_the_first() {
     assert!(!status.success(), "others can read the token");
     assert!(cluster.nodes[0].log_text().contains("chmod o-rwx"));
 }
+
+/// What curl is answered, with these further arguments.
+fn curl(directory: &Path, url: &str, arguments: &[&str]) -> Result<String, String> {
+    let output = Command::new("curl")
+        .current_dir(directory)
+        .args([
+            "--silent",
+            "--show-error",
+            "--max-time",
+            "10",
+            "--output",
+            "/dev/null",
+        ])
+        .args(["--write-out", "%{http_code} %{ssl_verify_result}"])
+        .args(arguments)
+        .arg(url)
+        .output()
+        .expect("curl can be run");
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    }
+}
+
+/// Administration on a port of its own, over TLS, for who has a client certificate or a token.
+#[test]
+fn administration_over_tls() {
+    let has_curl = Command::new("curl").arg("--version").output().is_ok();
+    if !has_curl {
+        cluster_tests::skip::skip("there is no curl");
+        return;
+    }
+    let directory = tempfile::TempDir::new().expect("a temporary directory can be made");
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let place = directory.path().to_str().expect("a path is text");
+    for arguments in [
+        &["ca"][..],
+        &["node", "--id", "1", "--host", "127.0.0.1,localhost"],
+        &["client", "look"],
+        &["client", "root"],
+        &["client", "nobody"],
+    ] {
+        let made = quorumq(
+            &[&["certificates"], arguments, &["--directory", place]].concat(),
+            &[],
+        );
+        assert!(made.status.success(), "{made:?}");
+    }
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .and_then(|free| free.local_addr())
+        .expect("there is a free port");
+    let key_pair = format!(
+        "[{{ certificate = {:?}, key = {:?} }}]",
+        path("node-1.pem"),
+        path("node-1.key")
+    );
+    let settings = [
+        ("ADMIN_LISTEN", port.to_string()),
+        ("CERTIFICATES", key_pair),
+        ("CLIENT_CERTIFICATES", "optional".to_owned()),
+        ("CLIENT_CA_FILE", path("ca.pem")),
+        ("CLIENT_SCOPES", "look=read,root=admin".to_owned()),
+    ];
+    let environment = settings.map(|(key, value)| (0, format!("QUORUMQ__HTTP__{key}"), value));
+    let cluster = Cluster::start_with(Plan {
+        size: 1,
+        environment: environment.to_vec(),
+        ..Plan::default()
+    });
+    // Probes have a port of their own, with nothing else.
+    assert_eq!(
+        cluster.nodes[0]
+            .get("/v1/sessions")
+            .map(|answer| answer.status),
+        Some(404)
+    );
+    let sessions = format!("https://{port}/v1/sessions");
+    let kick = format!("https://{port}/v1/session/kick?client_id=c");
+    let ask = |url: &str, arguments: &[&str]| curl(directory.path(), url, arguments);
+    let ca = ["--cacert", "ca.pem"];
+    assert!(
+        ask(&sessions, &[]).is_err(),
+        "the CA is not one of the system's"
+    );
+    assert_eq!(ask(&sessions, &ca), Ok("401 0".into()));
+    let with = |name: &str| {
+        let (certificate, key) = (format!("client-{name}.pem"), format!("client-{name}.key"));
+        ["--cacert", "ca.pem", "--cert", &certificate, "--key", &key].map(str::to_owned)
+    };
+    let json = [
+        "--header",
+        "content-type: application/json",
+        "--request",
+        "POST",
+    ];
+    for (name, url, is_change, expected) in [
+        ("look", &sessions, false, "200 0"),
+        ("look", &kick, true, "403 0"),
+        ("root", &kick, true, "404 0"),
+        ("nobody", &sessions, false, "401 0"),
+    ] {
+        let identity = with(name);
+        let mut arguments: Vec<&str> = identity.iter().map(String::as_str).collect();
+        if is_change {
+            arguments.extend(json);
+        }
+        assert_eq!(ask(url, &arguments), Ok(expected.into()), "{name} {url}");
+    }
+    for version in ["--tlsv1.2", "--tlsv1.3"] {
+        assert_eq!(
+            ask(&sessions, &[&ca[..], &[version]].concat()),
+            Ok("401 0".into())
+        );
+    }
+    let plain = format!("http://{port}/v1/sessions");
+    assert!(ask(&plain, &[]).is_err(), "plain HTTP is not answered");
+    let (http, ca_file) = (port.to_string(), path("ca.pem"));
+    let (certificate, key) = (path("client-root.pem"), path("client-root.key"));
+    let flags = ["--http", &http, "--ca-file", &ca_file];
+    let identity = ["--certificate", &certificate, "--key", &key];
+    let made = quorumq(
+        &[
+            &["token", "add", "look", "--scope", "read"],
+            &flags[..],
+            &identity,
+        ]
+        .concat(),
+        &[],
+    );
+    assert!(made.status.success(), "{made:?}");
+    let token = String::from_utf8_lossy(&made.stdout).trim().to_owned();
+    let listed = quorumq(
+        &[&["session", "list"], &flags[..]].concat(),
+        &[("QUORUMQ_TOKEN", &token)],
+    );
+    assert!(listed.status.success(), "{listed:?}");
+}

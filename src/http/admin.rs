@@ -3,15 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
+use super::identity::Identity;
 use crate::config::bounds::ADMIN_REQUEST_TIMEOUT_S;
+use crate::telemetry::audit::Kind;
 
 /// The cluster as one node sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -213,30 +215,44 @@ pub(super) async fn status(
 
 pub(super) async fn join(
     State(admin): State<Arc<dyn Admin>>,
+    Extension(identity): Extension<Identity>,
     request: Result<Json<JoinRequest>, JsonRejection>,
 ) -> Result<Json<serde_json::Value>, AdminError> {
     let request = body(request)?;
-    let id = request.id;
-    bounded(admin.join(request)).await?;
+    let (id, address) = (request.id, request.address.clone());
+    let joined = bounded(admin.join(request)).await;
+    let details = [
+        ("action", "join"),
+        ("member", &id.to_string()),
+        ("member_address", &address),
+    ];
+    identity.note(Kind::Membership, &joined, &details);
+    joined?;
     Ok(Json(serde_json::json!({ "joined": id })))
 }
 
 pub(super) async fn leave(
     State(admin): State<Arc<dyn Admin>>,
+    Extension(identity): Extension<Identity>,
     request: Result<Json<LeaveRequest>, JsonRejection>,
 ) -> Result<Json<serde_json::Value>, AdminError> {
     let request = body(request)?;
     let id = request.id;
-    bounded(admin.leave(request)).await?;
+    let left = bounded(admin.leave(request)).await;
+    let details = [("action", "leave"), ("member", &*id.to_string())];
+    identity.note(Kind::Membership, &left, &details);
+    left?;
     Ok(Json(serde_json::json!({ "left": id })))
 }
 
 pub(super) async fn transfer(
     State(admin): State<Arc<dyn Admin>>,
+    Extension(identity): Extension<Identity>,
     request: Result<Json<TransferRequest>, JsonRejection>,
 ) -> Result<Json<serde_json::Value>, AdminError> {
-    let leader = bounded(admin.transfer(body(request)?)).await?;
-    Ok(Json(serde_json::json!({ "leader": leader })))
+    let leader = bounded(admin.transfer(body(request)?)).await;
+    identity.note(Kind::Membership, &leader, &[("action", "transfer")]);
+    Ok(Json(serde_json::json!({ "leader": leader? })))
 }
 
 pub(super) async fn verify(

@@ -56,3 +56,64 @@ impl Certificate {
         now < self.expires_at && Arc::ptr_eq(&self.judged_by, &(self.tls)())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+    use rcgen::{CertificateParams, DnType, KeyPair};
+    use rustls::crypto::aws_lc_rs;
+    use rustls::server::ResolvesServerCertUsingSni;
+
+    use super::*;
+    use crate::base::time::wall_now;
+
+    fn config() -> Arc<ServerConfig> {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions that the library has");
+        let nobody = Arc::new(ResolvesServerCertUsingSni::new());
+        let builder = builder.with_no_client_auth();
+        Arc::new(builder.with_cert_resolver(nobody))
+    }
+
+    fn certificate(names: &[&str]) -> Vec<u8> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        for name in names {
+            params.distinguished_name.push(DnType::CommonName, *name);
+        }
+        params.not_after = rcgen::date_time_ymd(2_099, 1, 1);
+        let key = KeyPair::generate().expect("a key");
+        let made = params.self_signed(&key).expect("a certificate");
+        made.der().to_vec()
+    }
+
+    #[test]
+    fn a_certificate_counts_until_it_expires_or_is_judged_anew() {
+        let now = Arc::new(Mutex::new(config()));
+        let tls: TlsSource = {
+            let now = now.clone();
+            Arc::new(move || now.lock().clone())
+        };
+        let judged_by = tls();
+        let found = Certificate::new(&certificate(&["ops"]), judged_by, tls);
+        let found = found.expect("it has a name");
+        assert_eq!(&*found.name, "ops");
+        assert!(found.counts_at(wall_now()));
+        assert!(
+            !found.counts_at(Millis(4_100_000_000_000)),
+            "it has expired"
+        );
+        *now.lock() = config();
+        assert!(!found.counts_at(wall_now()), "other files judge now");
+    }
+
+    #[test]
+    fn who_has_no_name_is_nobody() {
+        let tls: TlsSource = Arc::new(config);
+        for der in [certificate(&[]), b"junk".to_vec()] {
+            assert!(Certificate::new(&der, config(), tls.clone()).is_none());
+        }
+    }
+}

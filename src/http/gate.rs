@@ -13,6 +13,7 @@ use subtle::ConstantTimeEq;
 
 use super::admin::error_body;
 use super::caller::Caller;
+use super::identity::Identity;
 use super::tokens::{Digest, TokenTable, digest};
 use crate::base::time::{Millis, wall_now};
 use crate::config::secret_file::{SecretFileError, first_line};
@@ -24,17 +25,6 @@ const LEAST_TOKEN_LENGTH: usize = 32;
 
 /// Name of the holder of `http.token_file`.
 const FILE_TOKEN_NAME: &str = "http.token_file";
-
-/// Who is known to ask.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// The token's name, the certificate's common name, or `anonymous`.
-    pub name: Arc<str>,
-    /// `token`, `certificate` or `anonymous`.
-    pub method: &'static str,
-    /// What it may do.
-    pub scope: Scope,
-}
 
 /// When somebody must show who it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +102,7 @@ impl Gate {
         let mut shown = headers.get_all(header::AUTHORIZATION).iter();
         if let Some(value) = shown.next() {
             let token = bearer(value).filter(|_| shown.next().is_none());
-            return self.holder(token.ok_or(Refusal::NoBearer)?, now);
+            return self.holder(token.ok_or(Refusal::NoBearer)?, caller, now);
         }
         if let Some(certificate) = &caller.certificate
             && let Some(scope) = self.scopes.get(&*certificate.name)
@@ -124,6 +114,7 @@ impl Gate {
                 name: certificate.name.clone(),
                 method: "certificate",
                 scope: *scope,
+                address: caller.address,
             });
         }
         if self.demands() {
@@ -133,10 +124,11 @@ impl Gate {
             name: "anonymous".into(),
             method: "anonymous",
             scope: Scope::Admin,
+            address: caller.address,
         })
     }
 
-    fn holder(&self, token: &str, now: Millis) -> Result<Identity, Refusal> {
+    fn holder(&self, token: &str, caller: &Caller, now: Millis) -> Result<Identity, Refusal> {
         let shown = digest(token);
         let is_file_token = self
             .file_token
@@ -151,6 +143,7 @@ impl Gate {
             name: name.into(),
             method: "token",
             scope,
+            address: caller.address,
         })
     }
 

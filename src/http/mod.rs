@@ -11,6 +11,7 @@ mod endpoints;
 mod gate;
 mod guard;
 mod health;
+mod identity;
 mod places;
 mod rules;
 mod serve;

@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroize;
 
 use super::admin::{AdminError, AdminFuture, body, bounded};
-use super::gate::Identity;
+use super::identity::Identity;
 use super::tokens::{TokenStatus, is_token_name};
 use crate::config::Scope;
-use crate::telemetry::audit::{self, Event, Kind, Outcome};
+use crate::telemetry::audit::Kind;
 
 /// Longest time that a token may be given, seconds: a hundred years.
 const LONGEST_LIFE_S: u64 = 100 * 365 * 24 * 3_600;
@@ -71,21 +71,6 @@ pub trait Tokens: Send + Sync + 'static {
     fn remove(&self, name: String) -> AdminFuture<'_, bool>;
 }
 
-fn note(identity: &Identity, action: &str, name: &str, result: Result<(), String>) {
-    let reason = result.as_ref().err();
-    let outcome = match reason {
-        None => Outcome::Accepted,
-        Some(_) => Outcome::Failed,
-    };
-    audit::record(&Event {
-        principal: Some(&identity.name),
-        method: Some(identity.method),
-        reason: reason.map(String::as_str),
-        details: &[("action", action), ("name", name)],
-        ..Event::new(Kind::Token, outcome)
-    });
-}
-
 pub(super) async fn list(
     State(tokens): State<Arc<dyn Tokens>>,
 ) -> Result<Json<serde_json::Value>, AdminError> {
@@ -115,8 +100,12 @@ pub(super) async fn add(
     }
     let name = request.name;
     let made = bounded(tokens.add(name.clone(), scope, life)).await;
-    let result = made.as_ref().map(drop).map_err(ToString::to_string);
-    note(&identity, "add", &name, result);
+    let details = [
+        ("action", "add"),
+        ("name", name.as_str()),
+        ("scope", scope.as_str()),
+    ];
+    identity.note(Kind::Token, &made, &details);
     Ok(([(header::CACHE_CONTROL, "no-store")], Json(made?)))
 }
 
@@ -132,7 +121,7 @@ pub(super) async fn remove(
         )),
         Err(error) => Err(error),
     };
-    let result = removed.as_ref().map(drop).map_err(ToString::to_string);
-    note(&identity, "remove", &query.name, result);
+    let details = [("action", "remove"), ("name", query.name.as_str())];
+    identity.note(Kind::Token, &removed, &details);
     removed
 }

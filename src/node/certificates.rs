@@ -1,11 +1,15 @@
 //! The certificates that the configuration names: what is wrong with them, and what will be.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::SystemTime;
 
+use super::error::RunError;
+use super::http_ports;
 use crate::config::Config;
+use crate::http::Gate;
 use crate::transport;
-use crate::transport::tls::EXPIRES_SOON;
+use crate::transport::tls::{EXPIRES_SOON, ServerTls};
 
 /// What a look at the certificates has found.
 #[derive(Debug, Default)]
@@ -16,20 +20,12 @@ pub struct Inspection {
     pub warnings: Vec<String>,
 }
 
-/// Reads the certificates of all listeners.
+/// Reads the certificates of all listeners and of the HTTP port, and the token of that.
 pub fn inspect(config: &Config) -> Inspection {
     let mut found = Inspection::default();
-    let now = SystemTime::now();
     for listener in config.listeners() {
         match transport::tls_of(&listener) {
-            Ok(Some(tls)) => {
-                let expiries = &tls.loaded().expiries;
-                let soon = expiries
-                    .iter()
-                    .filter_map(|(path, at)| warning(path, *at, now));
-                found.warnings.extend(soon);
-            }
-            Ok(None) => {}
+            Ok(tls) => found.look_at(tls.as_deref()),
             Err(error) => {
                 let name = &listener.name;
                 found
@@ -38,9 +34,27 @@ pub fn inspect(config: &Config) -> Inspection {
             }
         }
     }
+    match http_ports::load_tls(&config.http) {
+        Ok(tls) => found.look_at(tls.as_deref()),
+        Err(error) => found.problems.push(error.to_string()),
+    }
+    if let Err(error) = Gate::new(&config.http, Arc::default()) {
+        found.problems.push(RunError::from(error).to_string());
+    }
     found.warnings.sort();
     found.warnings.dedup();
     found
+}
+
+impl Inspection {
+    /// Notes what expires soon.
+    fn look_at(&mut self, tls: Option<&ServerTls>) {
+        let now = SystemTime::now();
+        let loaded = tls.map(ServerTls::loaded);
+        let expiries = loaded.iter().flat_map(|loaded| &loaded.expiries);
+        let soon = expiries.filter_map(|(path, at)| warning(path, *at, now));
+        self.warnings.extend(soon);
+    }
 }
 
 /// What there is to say about a certificate that expires at this time.

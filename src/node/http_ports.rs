@@ -69,6 +69,23 @@ impl HttpPorts {
     }
 }
 
+/// The TLS that is configured; the files must be good at the start.
+pub(super) fn load_tls(http: &HttpConfig) -> Result<Option<Arc<ServerTls>>, RunError> {
+    if http.certificates.is_empty() {
+        return Ok(None);
+    }
+    let files = Files {
+        certificates: http.certificates.clone(),
+        client_certificates: http.client_certificates,
+        client_ca_file: http.client_ca_file.clone(),
+        crl_files: http.crl_files.clone(),
+    };
+    let loaded = ServerTls::load(files, &["http/1.1"]);
+    loaded
+        .map(Some)
+        .map_err(|error| RunError::HttpTls(error.to_string()))
+}
+
 /// Says what stands open.
 pub(super) fn announce(config: &Config) {
     let http = &config.http;

@@ -1,5 +1,5 @@
-//! Who may ask over HTTP, on every node of a cluster: tokens and their scopes, what web pages ask for, what the audit log
-//! says of it, and who can read the files.
+//! Who may ask over HTTP, on every node of a cluster: tokens and their scopes, what web pages ask for, what the audit
+//! log says of it, and who can read the files.
 
 use cluster_tests::cluster::{Cluster, Plan, binary};
 use cluster_tests::http::{self, Answer};

@@ -421,14 +421,14 @@ config! {
         scan_page_keys: usize = 64, "keys", 4..=bounds::MOST_SCAN_PAGE_KEYS;
     }
 
-    /// Probes, metrics and administration. Probes and metrics are free; `/v1/…` asks for a token or a client certificate
-    /// (`quorumq token`), see docs/security.md.
+    /// Probes, metrics and administration. Probes and metrics are free; `/v1/…` asks for a token or a client
+    /// certificate (`quorumq token`), see docs/security.md.
     http: HttpConfig {
-        /// Where `/livez`, `/readyz` and `/metrics` are served, and `/v1/…`, unless that is at `http.admin_listen`. Empty:
-        /// nowhere.
+        /// Where `/livez`, `/readyz` and `/metrics` are served, and `/v1/…`, unless that is at `http.admin_listen`.
+        /// Empty: nowhere.
         listen: Option<Address> = Some(loopback(8080)), "";
-        /// Where `/v1/…` is served, and nothing else; the keys about TLS are about this port then, and probes and metrics
-        /// at `http.listen` are plain HTTP. Empty: at `http.listen`.
+        /// Where `/v1/…` is served, and nothing else; the keys about TLS are about this port then, and probes and
+        /// metrics at `http.listen` are plain HTTP. Empty: at `http.listen`.
         admin_listen: Option<Address> = None, "";
         /// Names under which `/v1/…` may be asked for, beside IP addresses, `localhost` and the hosts of
         /// `cluster.members`. Requests under other names are refused, so that no web page can reach this port through
@@ -450,7 +450,8 @@ config! {
         client_ca_file: Option<PathBuf> = None, "";
         /// PEM: the lists of revoked certificates of these CAs.
         crl_files: Vec<PathBuf> = Vec::new(), "";
-        /// What holders of certificates may do, by the subject's common name: `name=read`, `name=operate`, `name=admin`.
+        /// What holders of certificates may do, by the subject's common name: `name=read`, `name=operate`,
+        /// `name=admin`.
         client_scopes: Vec<NamedScope> = Vec::new(), "";
     }
 

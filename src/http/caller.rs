@@ -50,8 +50,8 @@ impl Certificate {
         })
     }
 
-    /// Whether it still counts: it has not expired, and what certificates are judged by is what it was judged by. A list
-    /// of revoked certificates that was read since may name it; the next connection finds out.
+    /// Whether it still counts: it has not expired, and what certificates are judged by is what it was judged by. A
+    /// list of revoked certificates that was read since may name it; the next connection finds out.
     pub(super) fn counts_at(&self, now: Millis) -> bool {
         now < self.expires_at && Arc::ptr_eq(&self.judged_by, &(self.tls)())
     }

@@ -25,6 +25,7 @@ pub use admin::{
     Admin, AdminError, AdminFuture, ClusterStatus, Differs, JoinRequest, LeaveRequest,
     MemberStatus, TransferRequest, VerifyAnswer,
 };
+pub use caller::TlsSource;
 pub use endpoints::Endpoints;
 pub use gate::Gate;
 pub use guard::Hosts;

@@ -26,6 +26,9 @@ pub enum RunError {
     /// The token of the HTTP port can't be used.
     #[error("http.token_file: {0}")]
     HttpToken(#[from] SecretFileError),
+    /// The HTTP port can't speak TLS.
+    #[error("http.certificates: {0}")]
+    HttpTls(String),
     /// This node can't prove to the others who it is.
     #[error("{0}")]
     Trust(#[from] TrustError),

@@ -7,12 +7,16 @@ use tokio::sync::watch;
 
 use super::error::RunError;
 use super::listen::bind;
-use crate::config::{Config, HttpAuthentication};
-use crate::http::{self, Endpoints, Gate, Hosts, Part, Port, TokenTable};
+use crate::config::{Config, HttpAuthentication, HttpConfig};
+use crate::http::{self, Endpoints, Gate, Hosts, Part, Port, TlsSource, TokenTable};
+use crate::transport;
+use crate::transport::tls::{Files, ServerTls};
 
 /// The open ports, and the gate before administration.
 pub(super) struct HttpPorts {
     sockets: Vec<(TcpListener, Part)>,
+    /// Of the port with administration.
+    tls: Option<Arc<ServerTls>>,
     pub(super) gate: Arc<Gate>,
 }
 
@@ -35,20 +39,31 @@ impl HttpPorts {
         }
         Ok(HttpPorts {
             sockets,
+            tls: load_tls(http)?,
             gate: Arc::new(gate),
         })
     }
 
     /// Serves them until the sender is dropped or says so.
     pub(super) fn serve(self, config: &Config, endpoints: &Endpoints) -> watch::Sender<bool> {
+        if let Some(tls) = &self.tls {
+            let files = vec![tls.clone()];
+            tokio::spawn(transport::tls::watch(
+                files,
+                endpoints.metrics.clone(),
+                || (),
+            ));
+        }
         let names = config.http.hosts.iter().map(String::as_str);
         let members = config.cluster.members.iter();
         let hosts = Hosts::new(names.chain(members.map(|member| member.address.host())));
         let (stop, stopped) = watch::channel(false);
         for (listener, part) in self.sockets {
+            let tls = self.tls.clone().filter(|_| part != Part::Probes);
+            let tls = tls.map(|tls| Arc::new(move || tls.loaded().config.clone()) as TlsSource);
             let port = Port {
                 listener,
-                tls: None,
+                tls,
                 part,
             };
             let mut stopped = stopped.clone();

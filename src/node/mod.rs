@@ -218,8 +218,7 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     authentication::announce(&config.auth);
     let trust = Trust::new(peers::Settings::of(&config))?;
     check_disk(&config)?;
-    let metrics = Arc::new(Metrics::default());
-    start_audit(&config, metrics.clone())?;
+    let metrics = start_audit(&config)?;
     // Listeners first: a port in use is found before anything is written.
     let listeners = Listeners::open(&config, &metrics, replication).await?;
     let replica = Replica::start(&config, trust.clone(), metrics.clone(), replication).await?;
@@ -271,7 +270,6 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     let stop_http = serve_http(listeners.http, &config, status, &broker);
     serve_clients(listeners.mqtt, &broker);
     announce(&config);
-    let drain = Duration::from_secs(config.shutdown.drain_s);
     let (full, disk_full) = oneshot::channel();
     let guard = DiskGuard {
         config: config.disk.clone(),
@@ -280,6 +278,7 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
         raft: raft.clone(),
     };
     tokio::spawn(guard.run(full));
+    let drain = Duration::from_secs(config.shutdown.drain_s);
     Ok(Node::new(broker, raft, drain, stop_http, disk_full))
 }
 
@@ -307,17 +306,20 @@ fn spawn_watchers(config: &Config, broker: &Arc<Broker>, raft: &Raft, outboxes: 
     tokio::spawn(broker.sys_publisher().run(move || cluster_view(&status)));
 }
 
-/// Starts the audit log, if there is to be one.
-fn start_audit(config: &Config, metrics: Arc<Metrics>) -> Result<(), RunError> {
+/// The metrics of the node, and its audit log, which counts in them.
+fn start_audit(config: &Config) -> Result<Arc<Metrics>, RunError> {
+    let metrics = Arc::new(Metrics::default());
     let Some(path) = &config.audit.file else {
-        return Ok(());
+        return Ok(metrics);
     };
-    audit::start(config.node.id, &config.audit, metrics).map_err(|error| RunError::Audit {
-        path: path.clone(),
-        error,
+    audit::start(config.node.id, &config.audit, metrics.clone()).map_err(|error| {
+        RunError::Audit {
+            path: path.clone(),
+            error,
+        }
     })?;
     on_hang_up(audit::reopen);
-    Ok(())
+    Ok(metrics)
 }
 
 /// A node whose disk is full can't start: RocksDB would have to write before anything could be removed.

@@ -215,8 +215,8 @@ metrics! {
     threads_stuck: Gauge;
     /// Lines written to the audit log.
     audit_lines: Counter;
-    /// Events that are not in the audit log: its disk is full or slow, or strangers caused more than a thousand refusals
-    /// in a second. Above 0 the audit log is not complete.
+    /// Events that are not in the audit log: its disk is full or slow, or strangers caused more than a thousand
+    /// refusals in a second. Above 0 the audit log is not complete.
     audit_dropped: Counter;
     /// Entries in the bounded queues of this node; bytes for `peer_bytes`.
     queue_depth: By<Queue, Gauge>;

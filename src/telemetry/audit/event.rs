@@ -19,19 +19,13 @@ macro_rules! kinds {
 
         impl Kind {
             /// Every kind.
-            pub const ALL: &'static [Kind] = &[$(Kind::$kind,)+];
+            #[cfg(test)]
+            const ALL: &'static [Kind] = &[$(Kind::$kind,)+];
 
             /// The value of `event`.
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Kind::$kind => $name,)+
-                }
-            }
-
-            /// What it means, for the reference page.
-            pub fn doc(self) -> &'static str {
-                match self {
-                    $(Kind::$kind => concat!($($doc),+).trim_ascii(),)+
                 }
             }
         }
@@ -254,12 +248,19 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_is_named_and_explained() {
+    fn every_kind_has_its_name_and_is_explained() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/security.md");
+        let page = std::fs::read_to_string(page).expect("the page is there");
         let mut names: Vec<_> = Kind::ALL.iter().map(|kind| kind.as_str()).collect();
+        for name in &names {
+            assert!(
+                page.contains(&format!("`{name}`")),
+                "{name} is not explained"
+            );
+        }
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), Kind::ALL.len());
-        assert!(Kind::ALL.iter().all(|kind| kind.doc().ends_with('.')));
     }
 
     #[test]

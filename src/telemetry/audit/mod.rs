@@ -43,11 +43,6 @@ pub fn start(node: u64, config: &AuditConfig, metrics: Arc<Metrics>) -> io::Resu
     Ok(())
 }
 
-/// Whether there is an audit log: what is costly to find out need not be found out otherwise.
-pub fn is_on() -> bool {
-    AUDIT.get().is_some()
-}
-
 /// Records an event, if there is an audit log.
 pub fn record(event: &Event<'_>) {
     let Some(audit) = AUDIT.get() else {

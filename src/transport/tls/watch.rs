@@ -7,6 +7,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::expiry::EXPIRES_SOON;
 use super::server::{Reload, ServerTls};
+use crate::telemetry::audit::{self, Event, Kind, Outcome};
 use crate::telemetry::metrics::Metrics;
 
 /// How often the files are looked at. Certificates are renewed days before they expire.
@@ -52,12 +53,14 @@ fn reload(tls: &ServerTls, must: bool, metrics: &Metrics) -> bool {
         Reload::Unchanged => false,
         Reload::Loaded => {
             metrics.certificates_loaded.increment();
+            note(tls, Outcome::Accepted, None);
             note_expiries(tls, metrics);
             tracing::info!(files = tls.describe(), "certificates were read again");
             true
         }
         Reload::Failed(error) => {
             metrics.certificates_failed.increment();
+            note(tls, Outcome::Failed, Some(&error.to_string()));
             tracing::error!(
                 files = tls.describe(),
                 %error,
@@ -66,6 +69,15 @@ fn reload(tls: &ServerTls, must: bool, metrics: &Metrics) -> bool {
             false
         }
     }
+}
+
+/// Puts it into the audit log: new certificates change whom clients trust, and who is trusted.
+fn note(tls: &ServerTls, outcome: Outcome, reason: Option<&str>) {
+    audit::record(&Event {
+        reason,
+        details: &[("files", tls.describe().as_str())],
+        ..Event::new(Kind::Certificates, outcome)
+    });
 }
 
 fn note_expiries(tls: &ServerTls, metrics: &Metrics) {

@@ -293,7 +293,8 @@ fn cited_decisions_are_there() {
     assert_none(&found, "citations of decisions that are not there");
 }
 
-/// The path of a module or a test without its last names: what stands before `::` as far as it is a file or a directory.
+/// The path of a module or a test without its last names: what stands before `::` as far as it is a file or a
+/// directory.
 fn module(path: &[&str]) -> Option<(PathBuf, usize)> {
     let test = Path::new("cluster-tests/tests").join(format!("{}.rs", path[0]));
     if root().join(&test).is_file() {

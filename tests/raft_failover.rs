@@ -97,8 +97,8 @@ async fn cluster_with(timing: Timing) -> Cluster {
     cluster
 }
 
-/// The lease is 4 s, and the draw beyond it 3.9 s at least: only the broken connections explain an earlier election. The
-/// last heartbeat came up to a second before.
+/// The lease is 4 s, and the draw beyond it 3.9 s at least: only the broken connections explain an earlier election.
+/// The last heartbeat came up to a second before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_whose_connections_broke_is_replaced_when_its_lease_ends() {
     let mut cluster = cluster_with(Timing {

@@ -1,8 +1,8 @@
 //! The table of `docs/security.md`: every entry point with every way of saying who asks, what comes of it, and the test
 //! that shows it.
 //!
-//! `spec/security.tsv` has one line per cell: part, entry point, who asks, outcome, test. A test is named by its function;
-//! a cell that makes no sense has `-` for the outcome and says why in place of the test.
+//! `spec/security.tsv` has one line per cell: part, entry point, who asks, outcome, test. A test is named by its
+//! function; a cell that makes no sense has `-` for the outcome and says why in place of the test.
 //!
 //! Invariant: within a part every entry point has a cell for each way that the part names, and the tests that are named
 //! exist.

@@ -1,6 +1,6 @@
-//! P12: a full disk is a clear message, and nothing that was acknowledged is lost; a disk that is about to be full takes
-//! no more writes until there is room again. Needs the right to mount a small file system in memory; without it the
-//! test is skipped, which fails it.
+//! P12: a full disk is a clear message, and nothing that was acknowledged is lost; a disk that is about to be full
+//! takes no more writes until there is room again. Needs the right to mount a small file system in memory; without it
+//! the test is skipped, which fails it.
 
 use cluster_tests::cluster::{Cluster, Plan};
 use cluster_tests::skip::skip;

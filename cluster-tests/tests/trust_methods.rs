@@ -1,5 +1,5 @@
-//! Who a client is, by token and by a service that is asked: tokens in the password and in AUTH on three nodes, keys that
-//! rotate, connections that end with their tokens, and clients that others wrote.
+//! Who a client is, by token and by a service that is asked: tokens in the password and in AUTH on three nodes, keys
+//! that rotate, connections that end with their tokens, and clients that others wrote.
 
 use cluster_tests::check::kv::assert_none;
 use cluster_tests::cluster::{Cluster, Plan};

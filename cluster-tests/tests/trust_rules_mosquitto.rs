@@ -1,7 +1,8 @@
-//! Mosquitto's ACL files, side by side: the same files, read by Mosquitto and imported as rules, allow the same messages.
+//! Mosquitto's ACL files, side by side: the same files, read by Mosquitto and imported as rules, allow the same
+//! messages.
 //!
-//! The files are made at random from a seed (`SEED`). Where Mosquitto and the rules differ on purpose, nothing is asked:
-//! names with `/`, `+` or `#` (docs/security.md).
+//! The files are made at random from a seed (`SEED`). Where Mosquitto and the rules differ on purpose, nothing is
+//! asked: names with `/`, `+` or `#` (docs/security.md).
 
 use cluster_tests::check::kv::assert_none;
 use cluster_tests::cluster::binary;

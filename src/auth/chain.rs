@@ -4,13 +4,11 @@
 //! empty chain refuses everybody.
 //! Invariant: what a client is told does not depend on why it is refused; the reason is for the log.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use super::{Client, Exchange, Mechanism, Method, Principal};
-use crate::codec::ReasonCode;
+use super::{Client, Denial, Exchange, Mechanism, Method, Principal};
 
 /// A verdict that is still to come: of a slow hash or of another machine. It is awaited where other clients are served
 /// meanwhile, within the time that the client has to connect, so it must not block its thread.
@@ -35,46 +33,6 @@ impl fmt::Debug for Verdict {
             Verdict::Accepted(principal) => f.debug_tuple("Accepted").field(principal).finish(),
             Verdict::Refused(denial) => f.debug_tuple("Refused").field(denial).finish(),
             Verdict::Pending(_) => f.write_str("Pending"),
-        }
-    }
-}
-
-/// Why a client is refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Denial {
-    /// A code that both CONNACK and DISCONNECT may carry.
-    pub reason: ReasonCode,
-    /// Half a sentence for the client that gives nothing away.
-    pub text: &'static str,
-    /// Half a sentence for the log, without secrets.
-    pub detail: Cow<'static, str>,
-}
-
-impl Denial {
-    /// The client has not proved who it is.
-    pub fn new(detail: impl Into<Cow<'static, str>>) -> Denial {
-        Denial {
-            reason: ReasonCode::NotAuthorized,
-            text: "the client is not authenticated",
-            detail: detail.into(),
-        }
-    }
-
-    /// The client and the log are told the same.
-    pub const fn plain(reason: ReasonCode, text: &'static str) -> Denial {
-        Denial {
-            reason,
-            text,
-            detail: Cow::Borrowed(text),
-        }
-    }
-
-    /// Nothing is known of the client, because this node has too much to do: it may come again.
-    pub const fn busy(detail: &'static str) -> Denial {
-        Denial {
-            reason: ReasonCode::ServerBusy,
-            text: "too many clients log in at once",
-            detail: Cow::Borrowed(detail),
         }
     }
 }

@@ -7,6 +7,7 @@
 
 pub mod certificate;
 pub mod chain;
+mod denial;
 mod exchange;
 pub mod jwt;
 pub mod password;
@@ -15,7 +16,8 @@ pub mod scram;
 pub(crate) mod strict;
 pub mod user;
 
-pub use chain::{Chain, Check, Denial, Later, Verdict};
+pub use chain::{Chain, Check, Later, Verdict};
+pub use denial::Denial;
 pub use exchange::Exchange;
 pub use principal::{Method, Principal, Proof};
 

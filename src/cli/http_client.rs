@@ -71,7 +71,7 @@ async fn exchange(
     body: Option<&Value>,
     limit: Duration,
 ) -> Result<(StatusCode, Bytes), Failure> {
-    let address = &node.http;
+    let address = node.address();
     let tls = node.tls()?;
     let scheme = if tls.is_some() { "https" } else { "http" };
     let mut request = Request::builder()

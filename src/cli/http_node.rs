@@ -1,18 +1,43 @@
 //! The flags of every command that speaks HTTP with a node: where it is, and how to prove who asks.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::Args;
 use zeroize::Zeroizing;
 
+use super::client::TlsOptions;
 use super::exit::Failure;
-use super::http_tls;
-use crate::config::{Address, secret_file};
+use super::servers::Servers;
+use crate::config::{Address, SettingError, secret_file};
 
-/// The node that is asked, and who asks.
+/// Where a node speaks HTTP: `host:port`, or `http://` or `https://` before it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpAddress {
+    /// Host and port.
+    pub address: Address,
+    /// Whether it speaks TLS; `None`: if there is something to judge it by, or to show it.
+    tls: Option<bool>,
+}
+
+impl FromStr for HttpAddress {
+    type Err = SettingError;
+
+    fn from_str(text: &str) -> Result<HttpAddress, SettingError> {
+        let (tls, rest) = match text.split_once("://") {
+            Some(("https", rest)) => (Some(true), rest),
+            Some(("http", rest)) => (Some(false), rest),
+            _ => (None, text),
+        };
+        let address = rest.strip_suffix('/').unwrap_or(rest).parse()?;
+        Ok(HttpAddress { address, tls })
+    }
+}
+
+/// The node that is asked, and the token of who asks.
 #[derive(Args, Clone)]
-pub struct HttpNode {
-    /// HTTP port of any node.
+pub struct HttpPlace {
+    /// HTTP port of any node with /v1; https:// may go first.
     #[arg(
         long,
         value_name = "HOST:PORT",
@@ -20,51 +45,41 @@ pub struct HttpNode {
         default_value = "127.0.0.1:8080",
         global = true
     )]
-    pub http: Address,
+    http: HttpAddress,
 
     /// File whose first line is the token to show; the environment variable QUORUMQ_TOKEN may have it instead.
-    #[arg(
-        long = "token-file",
-        id = "http_token_file",
-        value_name = "FILE",
-        env = "QUORUMQ_TOKEN_FILE",
-        global = true
-    )]
+    #[arg(long, value_name = "FILE", env = "QUORUMQ_TOKEN_FILE", global = true)]
     token_file: Option<PathBuf>,
+}
 
-    /// Speak TLS; without --ca-file the node's certificate must come from a CA that this machine trusts.
-    #[arg(long = "https", id = "http_tls", env = "QUORUMQ_HTTPS", global = true)]
-    tls: bool,
+/// The node that is asked, and who asks.
+#[derive(Args, Clone)]
+pub struct HttpNode {
+    #[command(flatten)]
+    place: HttpPlace,
 
-    /// PEM file of the CAs that the node's certificate comes from; implies --https.
-    #[arg(
-        long = "ca-file",
-        id = "http_ca_file",
-        value_name = "FILE",
-        env = "QUORUMQ_CA_FILE",
-        global = true
-    )]
+    /// PEM file of the CAs that the node's certificate comes from; then it is asked over TLS.
+    #[arg(long, value_name = "FILE", env = "QUORUMQ_CA_FILE", global = true)]
     ca_file: Option<PathBuf>,
 
     /// PEM file of a client certificate to show.
     #[arg(
-        long = "certificate",
-        id = "http_certificate",
+        long,
         value_name = "FILE",
         env = "QUORUMQ_CERTIFICATE",
         global = true,
-        requires = "http_key"
+        requires = "certificate_key"
     )]
     certificate: Option<PathBuf>,
 
-    /// PEM file of the key of that certificate.
+    /// PEM file of its key.
     #[arg(
+        id = "certificate_key",
         long = "key",
-        id = "http_key",
         value_name = "FILE",
         env = "QUORUMQ_KEY",
         global = true,
-        requires = "http_certificate"
+        requires = "certificate"
     )]
     key: Option<PathBuf>,
 }
@@ -73,12 +88,27 @@ pub struct HttpNode {
 const LEAST_TOKEN_LENGTH: usize = 16;
 
 impl HttpNode {
+    /// A node that is asked beside MQTT servers, by the same who shows the same certificate.
+    pub fn beside(place: &HttpPlace, servers: &Servers) -> HttpNode {
+        HttpNode {
+            place: place.clone(),
+            ca_file: servers.ca_file.clone(),
+            certificate: servers.certificate.clone(),
+            key: servers.key.clone(),
+        }
+    }
+
+    /// Host and port.
+    pub fn address(&self) -> &Address {
+        &self.place.http.address
+    }
+
     /// The token to show, if there is one.
     ///
     /// # Errors
     /// The file can't be used.
     pub fn token(&self) -> Result<Option<Zeroizing<String>>, Failure> {
-        if let Some(path) = &self.token_file {
+        if let Some(path) = &self.place.token_file {
             let token = secret_file::first_line(path, LEAST_TOKEN_LENGTH);
             return token.map(Some).map_err(Failure::failed);
         }
@@ -91,10 +121,37 @@ impl HttpNode {
     /// # Errors
     /// A file can't be used.
     pub fn tls(&self) -> Result<Option<rustls::ClientConfig>, Failure> {
-        if !self.tls && self.ca_file.is_none() && self.certificate.is_none() {
+        let has_files = self.ca_file.is_some() || self.certificate.is_some();
+        if !self.place.http.tls.unwrap_or(has_files) {
             return Ok(None);
         }
-        let identity = self.certificate.as_deref().zip(self.key.as_deref());
-        http_tls::client(self.ca_file.as_deref(), identity).map(Some)
+        let options = TlsOptions {
+            ca_file: self.ca_file.clone(),
+            certificate: self.certificate.clone().zip(self.key.clone()),
+        };
+        Ok(Some(options.config()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scheme_says_whether_it_is_tls() {
+        for (text, tls) in [
+            ("node:8080", None),
+            ("http://node:8080", Some(false)),
+            ("https://node:8080/", Some(true)),
+        ] {
+            let parsed: HttpAddress = text.parse().expect("an address");
+            assert_eq!(
+                (parsed.address.to_string().as_str(), parsed.tls),
+                ("node:8080", tls)
+            );
+        }
+        for wrong in ["ftp://node:8080", "https://node", "https://node:1/path"] {
+            assert!(wrong.parse::<HttpAddress>().is_err(), "{wrong}");
+        }
     }
 }

@@ -14,7 +14,6 @@ pub mod exit;
 mod health;
 mod http_client;
 mod http_node;
-mod http_tls;
 mod kv;
 pub mod output;
 mod password;

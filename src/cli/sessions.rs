@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::client::{Client, Outgoing};
 use super::exit::{Failure, Outcome};
 use super::http_client::{escape, request};
-use super::http_node::HttpNode;
+use super::http_node::{HttpNode, HttpPlace};
 use super::output::{self, Format};
 use super::servers::Servers;
 use crate::codec::QoS;
@@ -76,7 +76,7 @@ enum OfSession {
 #[derive(Args)]
 pub struct RetainedCommand {
     #[command(flatten)]
-    node: HttpNode,
+    place: HttpPlace,
 
     #[command(flatten)]
     servers: Servers,
@@ -268,7 +268,7 @@ pub async fn session(arguments: SessionCommand, format: Format) -> Outcome {
 
 /// Runs `quorumq retained`.
 pub async fn retained(arguments: RetainedCommand, format: Format) -> Outcome {
-    let node = &arguments.node;
+    let node = &HttpNode::beside(&arguments.place, &arguments.servers);
     match &arguments.command {
         OfRetained::List { filter } => {
             let path = format!("/v1/retained?filter={}", escape(filter));

@@ -2,7 +2,6 @@
 //!
 //! Adding a key here adds it to [`Config`], to the loader, to `quorumq check` and to `docs/configuration.md`.
 
-use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
@@ -11,6 +10,7 @@ use uuid::Uuid;
 
 use super::bounds;
 use super::listener::Listener;
+use super::section::Section;
 use super::setting::{
     Address, CertificateGroups, CertificateName, CertificatePair, ClientCertificates, ClusterName,
     HttpAuthentication, Input, LogFormat, LogLevel, Member, NamedScope, OutboxPolicy, QueuePolicy,
@@ -45,14 +45,6 @@ impl Key {
             (self.show)(config)
         }
     }
-}
-
-/// One section, as the reference page sees it.
-pub struct Section {
-    /// Its name in TOML.
-    pub name: &'static str,
-    /// What its keys have in common.
-    pub doc: &'static str,
 }
 
 macro_rules! optional {
@@ -143,12 +135,6 @@ fn listeners_key() -> Key {
     }
 }
 
-fn loopback(port: u16) -> Address {
-    format!("{}:{port}", Ipv4Addr::LOCALHOST)
-        .parse()
-        .expect("an IPv4 address and a port are host:port")
-}
-
 config! {
     /// Who this node is and where it keeps what it acknowledged.
     node: NodeConfig {
@@ -176,7 +162,7 @@ config! {
         /// instead of `cluster.members`, which is for the nodes that make a new cluster.
         join: Vec<Address> = Vec::new(), "";
         /// Where this node listens for the other nodes.
-        listen: Address = loopback(7883), "";
+        listen: Address = Address::loopback(7883), "";
         /// Where the other nodes reach this node. Empty: its address in `cluster.members`, else `cluster.listen`.
         advertise: Option<Address> = None, "";
         /// Time between two heartbeats of the leader to its followers.
@@ -218,7 +204,7 @@ config! {
     mqtt: MqttConfig {
         /// Where clients connect over TCP, with the defaults of a listener. With `[[listeners]]` the default is
         /// nowhere.
-        listen: Vec<Address> = vec![loopback(1883)], "";
+        listen: Vec<Address> = vec![Address::loopback(1883)], "";
         /// Largest packet that is read; announced in CONNACK. A larger one ends the connection with reason 0x95.
         max_packet_size_bytes: u32 = bounds::DEFAULT_MAX_PACKET_BYTES, "bytes", 128..=bounds::LARGEST_PACKET_BYTES;
         /// QoS 1 and 2 messages that a client may have in flight at once; announced in CONNACK.
@@ -426,7 +412,7 @@ config! {
     http: HttpConfig {
         /// Where `/livez`, `/readyz` and `/metrics` are served, and `/v1/…`, unless that is at `http.admin_listen`.
         /// Empty: nowhere.
-        listen: Option<Address> = Some(loopback(8080)), "";
+        listen: Option<Address> = Some(Address::loopback(8080)), "";
         /// Where `/v1/…` is served, and nothing else; the keys about TLS are about this port then, and probes and
         /// metrics at `http.listen` are plain HTTP. Empty: at `http.listen`.
         admin_listen: Option<Address> = None, "";

@@ -19,6 +19,7 @@ mod password_rules;
 mod problem;
 mod reference;
 pub mod secret_file;
+mod section;
 mod setting;
 mod token_issuer;
 mod values;

@@ -33,8 +33,8 @@ struct Reauthentication {
     later: Option<Arc<Mutex<Option<Step>>>>,
 }
 
-/// The client's re-authentication, if one is under way, and the end of its identity. Most clients have neither, and keep
-/// no room for it.
+/// The client's re-authentication, if one is under way, and the end of its identity. Most clients have neither, and
+/// keep no room for it.
 #[derive(Default)]
 pub(super) struct Authentication {
     state: Option<Box<State>>,

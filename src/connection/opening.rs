@@ -249,7 +249,7 @@ impl Opening {
             connect.topic_alias_maximum,
             broker.settings.outbox.clone(),
         );
-        let facts = judging::facts(&login.principal, &client_id, place);
+        let facts = Opening::facts(&login.principal, &client_id, place);
         let client = Arc::new(Client::new(facts, &broker.services.rules));
         let limits_of_client = client.limits();
         let bounds = match limits_of_client == Limits::default() {

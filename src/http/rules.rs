@@ -1,5 +1,5 @@
-//! `/v1/rules`: what principals may do. The rules are one document, which is read and replaced as a whole; its version is
-//! the entity tag (RFC 9110 §8.8.3).
+//! `/v1/rules`: what principals may do. The rules are one document, which is read and replaced as a whole; its version
+//! is the entity tag (RFC 9110 §8.8.3).
 
 use std::sync::Arc;
 

@@ -16,8 +16,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+use super::Url;
+use super::error::HttpError;
 use super::guard::is_local_only;
-use super::{HttpError, Url};
 
 /// The longest time for one address of several: the next one may answer.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(3);

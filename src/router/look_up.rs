@@ -1,9 +1,9 @@
 //! A look-up in the subscription index: from a topic name to who gets its messages.
 //!
-//! Invariant: what a client of this node may not get is not in what is found. Every node judges its own clients; a change
-//! of the rules outdates all look-ups, so no message is judged by itself.
-//! Invariant: a look-up costs time in proportion to its matches, whatever they are: many sessions with one filter, one
-//! session with many, or many groups. Only the few are compared one by one.
+//! Invariant: what a client of this node may not get is not in what is found. Every node judges its own clients; a
+//! change of the rules outdates all look-ups, so no message is judged by itself. Invariant: a look-up costs time in
+//! proportion to its matches, whatever they are: many sessions with one filter, one session with many, or many groups.
+//! Only the few are compared one by one.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -28,8 +28,12 @@ pub(crate) struct TlsPeer {
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.address {
-            Some(address) => address.fmt(f),
-            None => f.write_str("local"),
+            Some(address) => address.fmt(f)?,
+            None => f.write_str("local")?,
+        }
+        match self.tls.as_ref().and_then(|tls| tls.server_name.as_ref()) {
+            Some(name) => write!(f, " for {name:?}"),
+            None => Ok(()),
         }
     }
 }

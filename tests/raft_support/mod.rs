@@ -319,8 +319,8 @@ impl Cluster {
     }
 }
 
-/// Asks again for as long as an answer depends on who leads at the moment, for at most 30 s: an election may come between
-/// on a busy machine.
+/// Asks again for as long as an answer depends on who leads at the moment, for at most 30 s: an election may come
+/// between on a busy machine.
 pub async fn insist<T, E, F>(what: &str, mut ask: impl FnMut() -> F) -> T
 where
     E: std::fmt::Debug,

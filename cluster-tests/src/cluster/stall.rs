@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Compiles the library; the environment that loads it into a node whose stalls `file` tells. `None` without a compiler.
+/// Compiles the library; the environment that loads it into a node whose stalls `file` tells. `None` without a
+/// compiler.
 pub(super) fn environment(directory: &Path, file: &Path) -> Option<Vec<(String, String)>> {
     let library = directory.join("stall.so");
     if !library.exists() {

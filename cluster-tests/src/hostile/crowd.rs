@@ -31,7 +31,8 @@ impl Crowd {
         setrlimit(Resource::Nofile, raised).expect("the soft limit may be raised to the hard one");
     }
 
-    /// Connects `count` clients with CONNECTs of the caller's making, and subscribes each to a filter where there is one.
+    /// Connects `count` clients with CONNECTs of the caller's making, and subscribes each to a filter where there is
+    /// one.
     #[track_caller]
     pub fn connect(
         addresses: &[SocketAddr],

@@ -30,7 +30,11 @@ pub struct TlsOptions {
 }
 
 impl TlsOptions {
-    fn config(&self) -> Result<ClientConfig, ClientError> {
+    /// The library's settings of it.
+    ///
+    /// # Errors
+    /// A file can't be used, or the machine has no CAs.
+    pub fn config(&self) -> Result<ClientConfig, ClientError> {
         let refused = |error: &dyn std::fmt::Display| ClientError::Tls(error.to_string());
         let provider = Arc::new(aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)

@@ -17,6 +17,13 @@ pub struct Address {
 }
 
 impl Address {
+    /// A port of this machine that no other one reaches.
+    pub fn loopback(port: u16) -> Address {
+        format!("{}:{port}", std::net::Ipv4Addr::LOCALHOST)
+            .parse()
+            .expect("an IPv4 address and a port are host:port")
+    }
+
     /// The host without brackets.
     pub fn host(&self) -> &str {
         &self.host

@@ -14,20 +14,20 @@ use crate::connection::places::NoPlace;
 use crate::connection::refusal::Refusal;
 use crate::telemetry::labels::{Action, DisconnectReason};
 
-/// What the rules judge a client by.
-pub(super) fn facts(principal: &Principal, client_id: &Arc<str>, place: &Place<'_>) -> Facts {
-    Facts {
-        name: principal.name.clone(),
-        method: principal.method.as_str(),
-        groups: principal.groups.clone(),
-        attributes: principal.attributes.clone(),
-        client_id: client_id.clone(),
-        address: place.address,
-        listener: place.listener.name.as_str().into(),
-    }
-}
-
 impl Opening {
+    /// What the rules judge a client by.
+    pub(super) fn facts(principal: &Principal, client_id: &Arc<str>, place: &Place<'_>) -> Facts {
+        Facts {
+            name: principal.name.clone(),
+            method: principal.method.as_str(),
+            groups: principal.groups.clone(),
+            attributes: principal.attributes.clone(),
+            client_id: client_id.clone(),
+            address: place.address,
+            listener: place.listener.name.as_str().into(),
+        }
+    }
+
     /// Sees whether the rules let the client connect, and have its will.
     pub(super) fn judge(&mut self, broker: &Broker, connect: &Connect<'_>) -> Result<(), Refusal> {
         let rights = self.rights.now().clone();
@@ -109,7 +109,8 @@ impl Opening {
         })
     }
 
-    /// The session is another principal's, or what the client's identity rests on has changed. Which of them is not told.
+    /// The session is another principal's, or what the client's identity rests on has changed. Which of them is not
+    /// told.
     pub(super) fn refuse_owner(&self, broker: &Broker) -> Refusal {
         broker
             .metrics

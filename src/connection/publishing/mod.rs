@@ -175,18 +175,16 @@ impl Publishing {
                 return refuse_stored(context, publish.qos, packet_id, DISK_LOW);
             }
             // Who has no queue gets it straight when it is applied.
-            let router = &context.broker.services.router;
-            let route = routes.current(router, topic, Some(context.session));
+            let services = &context.broker.services;
+            let route = routes.current(&services.router, topic, Some(context.session));
             let is_waited_for = route.has_waited_for();
             if !client_is_behind && is_held_back(exchanges, context, &route, is_waited_for) {
                 return Ok(Flow::Retry);
             }
             let weight = route.logged_weight(publish.qos);
-            let flow = exchanges.propose(context, topic, publish, weight);
-            if flow == Flow::Continue {
-                exchanges.begin(packet_id, publish.qos);
-            }
-            return Ok(flow);
+            return Ok(propose(
+                exchanges, context, topic, publish, packet_id, weight,
+            ));
         };
         if !self.has_routing_lease {
             return Ok(context.await_routing_lease());
@@ -307,8 +305,8 @@ fn refuse_stored(
     Ok(Flow::Continue)
 }
 
-/// Refuses a message that its client may not publish. An acknowledgement of MQTT 3 has no reason: the message is dropped
-/// behind it, or the connection ends, as it is configured `[MQTT-3.3.5-2]`.
+/// Refuses a message that its client may not publish. An acknowledgement of MQTT 3 has no reason: the message is
+/// dropped behind it, or the connection ends, as it is configured `[MQTT-3.3.5-2]`.
 fn refuse_not_authorized(
     context: &mut Context,
     qos: QoS,
@@ -350,6 +348,22 @@ fn logged_weight(routes: &mut RouteCache, context: &Context, topic: &str, qos: Q
     let router = &context.broker.services.router;
     let route = routes.current(router, topic, Some(context.session));
     route.logged_weight(qos)
+}
+
+/// Proposes a message that the client wants to have acknowledged.
+fn propose(
+    exchanges: &mut Exchanges,
+    context: &mut Context,
+    topic: &str,
+    publish: &Publish<'_>,
+    packet_id: PacketId,
+    weight: usize,
+) -> Flow {
+    let flow = exchanges.propose(context, topic, publish, weight);
+    if flow == Flow::Continue {
+        exchanges.begin(packet_id, publish.qos);
+    }
+    flow
 }
 
 #[cfg(test)]

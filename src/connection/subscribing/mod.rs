@@ -298,8 +298,8 @@ impl Subscribing {
         Ok(())
     }
 
-    /// Ends the shared subscriptions whose messages the client may not all get: what its group gave to it would be lost.
-    /// The others stay as they are, and what it may not get is not delivered.
+    /// Ends the shared subscriptions whose messages the client may not all get: what its group gave to it would be
+    /// lost. The others stay as they are, and what it may not get is not delivered.
     pub(super) fn leave_groups(&self, context: &mut Context) {
         let rights = context.rights.now().clone();
         if rights.are_open() {

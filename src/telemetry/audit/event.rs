@@ -39,10 +39,6 @@ kinds! {
     LogIn = "log_in",
     /// A client authenticated again on its connection.
     Reauthentication = "reauthentication",
-    /// A connection was ended because what its client had proved is valid no more, or by an operator.
-    Revocation = "revocation",
-    /// A client was refused something by the rules.
-    Denial = "denial",
     /// A request to the HTTP port that was refused because of who asked.
     HttpRefusal = "http_refusal",
     /// An administrative request over HTTP, with its status.
@@ -51,14 +47,10 @@ kinds! {
     User = "user",
     /// A ban was set or lifted.
     Ban = "ban",
-    /// The rules of authorization were replaced.
-    Rules = "rules",
     /// A token was made or removed.
     Token = "token",
     /// A member was added or removed, or leadership handed over.
     Membership = "membership",
-    /// Another process was refused on the port of the nodes.
-    PeerRefusal = "peer_refusal",
     /// A certificate, its key, or a list of revoked certificates was read again.
     Certificates = "certificates",
 }
@@ -68,11 +60,7 @@ impl Kind {
     pub(super) fn is_bounded(self, outcome: Outcome) -> bool {
         let by_strangers = matches!(
             self,
-            Kind::LogIn
-                | Kind::Reauthentication
-                | Kind::Denial
-                | Kind::HttpRefusal
-                | Kind::PeerRefusal
+            Kind::LogIn | Kind::Reauthentication | Kind::HttpRefusal
         );
         by_strangers && outcome == Outcome::Refused
     }

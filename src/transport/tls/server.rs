@@ -270,8 +270,8 @@ fn verifier(
 }
 
 impl Loaded {
-    /// Judges the certificates of a client whose session was resumed, or whose connection lasts: since it began they may
-    /// have expired, or been revoked.
+    /// Judges the certificates of a client whose session was resumed, or whose connection lasts: since it began they
+    /// may have expired, or been revoked.
     ///
     /// # Errors
     /// They are not valid now.

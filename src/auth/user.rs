@@ -229,10 +229,6 @@ impl User {
 
     /// The value of its entry in the directory.
     pub fn encode(&self) -> Vec<u8> {
-        let attribute = |(name, value): (&Box<str>, &Box<str>)| state::Attribute {
-            name: name.to_string(),
-            value: value.to_string(),
-        };
         let row = state::User {
             disabled: self.disabled,
             password: self
@@ -241,7 +237,14 @@ impl User {
                 .map_or_else(String::new, PasswordHash::text),
             verifiers: self.verifiers.iter().map(Verifier::to_row).collect(),
             groups: self.groups.iter().map(ToString::to_string).collect(),
-            attributes: self.attributes.iter().map(attribute).collect(),
+            attributes: self
+                .attributes
+                .iter()
+                .map(|(name, value)| state::Attribute {
+                    name: name.to_string(),
+                    value: value.to_string(),
+                })
+                .collect(),
             note: self.note.to_string(),
             created_ms: self.created.0,
             password_set_ms: self.password_set.0,

@@ -160,7 +160,7 @@ impl Attempt {
             .password
             .as_ref()
             .is_some_and(PasswordHash::is_argon2id);
-        if !is_argon2id && !(is_right && self.replaces_hashes) {
+        if !(is_argon2id || is_right && self.replaces_hashes) {
             waste(password, cost);
         }
         if !is_right {

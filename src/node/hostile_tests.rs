@@ -23,12 +23,9 @@ use crate::base::proto::command::{self, command::Kind};
 use crate::base::time::wall_now;
 use crate::config::{Config, Flag, Sources, load};
 use crate::machine::effect::Reply;
+use crate::peers::authority::{Authority, Files};
 use crate::peers::{Connector, NodeName, Settings, Source, Trust};
 use crate::raft::WIRE_FORMAT;
-use authority::{Authority, Files};
-
-#[path = "../../tests/authority/mod.rs"]
-mod authority;
 
 /// No machine is so busy that a refusal takes longer.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -73,7 +73,6 @@ fn status(name: &str, entry: &DirectoryEntry) -> UserStatus {
 }
 
 fn status_of(user: &User) -> UserStatus {
-    let attribute = |(name, value): (&Box<str>, &Box<str>)| (name.to_string(), value.to_string());
     UserStatus {
         name: String::new(),
         disabled: user.disabled,
@@ -88,7 +87,11 @@ fn status_of(user: &User) -> UserStatus {
             .map(|verifier| verifier.algorithm().name().to_owned())
             .collect(),
         groups: user.groups.iter().map(ToString::to_string).collect(),
-        attributes: user.attributes.iter().map(attribute).collect(),
+        attributes: user
+            .attributes
+            .iter()
+            .map(|(name, value)| (name.to_string(), value.to_string()))
+            .collect(),
         note: user.note.to_string(),
         created_ms: user.created.0,
         password_set_ms: user.password_set.0,
@@ -286,8 +289,10 @@ impl NodeStatus {
         let names: Vec<Box<str>> = users.iter().map(|(name, _)| name.clone()).collect();
         let entries = self
             .read(move |backing| -> Vec<Option<DirectoryEntry>> {
-                let entry = |name: &Box<str>| read::directory_entry(backing, Kind::User, name);
-                names.iter().map(entry).collect()
+                let names = names.iter();
+                names
+                    .map(|name| read::directory_entry(backing, Kind::User, name))
+                    .collect()
             })
             .await?;
         let mut answer = ImportAnswer::default();

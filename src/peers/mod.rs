@@ -31,4 +31,7 @@ pub use stream::PeerInfo;
 pub use trust::{Reload, Settings, Source, Trust, TrustError};
 
 #[cfg(test)]
+#[path = "../../tests/authority/mod.rs"]
+pub(crate) mod authority;
+#[cfg(test)]
 mod tests;

@@ -12,14 +12,11 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_stream::StreamExt as _;
 
+use super::authority::{Authority, Files, Subject, put};
 use super::stream::PeerStream;
 use super::trust::{Reload, Settings, Source, Trust, TrustError};
 use super::{Connector, NodeName, incoming};
 use crate::base::ids::NodeId;
-use authority::{Authority, Files, Subject, put};
-
-#[path = "../../tests/authority/mod.rs"]
-mod authority;
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 

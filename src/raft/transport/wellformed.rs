@@ -86,15 +86,14 @@ pub fn append(request: &pb::AppendRequest) -> Result<(), IllFormed> {
         "there are too many entries",
     )?;
     let mut term = previous.map_or(0, |id| id.term);
-    let mut index = previous.map_or(0, |id| id.index + 1);
-    for entry in &request.entries {
+    let first = previous.map_or(0, |id| id.index.saturating_add(1));
+    for (index, entry) in (first..).zip(&request.entries) {
         require(entry.index == index, "the entries do not follow each other")?;
         require(
             (term..=vote.term).contains(&entry.term),
             "the terms of the entries do not rise up to the leader's",
         )?;
         term = entry.term;
-        index += 1;
     }
     Ok(())
 }

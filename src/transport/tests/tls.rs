@@ -139,7 +139,7 @@ fn a_client_certificate_is_shown_judged_and_revoked() {
         shaken(tls, &config, "one.example")
     };
     let (peer, _) = try_with(&required, Some(&good)).expect("it is good");
-    assert_eq!(peer.certificates, [good.certificate.clone()]);
+    assert_eq!(peer.certificates, std::slice::from_ref(&good.certificate));
     for refused in [None, Some(&bad), Some(&stranger)] {
         assert!(try_with(&required, refused).is_err());
     }
@@ -172,7 +172,7 @@ fn a_session_is_resumed_until_its_client_is_judged_anew() {
         assert!(!shaken(&tls, &config, "one.example").expect("it is good").1);
         let (peer, is_resumed) = shaken(&tls, &config, "one.example").expect("it is good");
         assert!(is_resumed, "{version:?}");
-        assert_eq!(peer.certificates, [client.certificate.clone()]);
+        assert_eq!(peer.certificates, std::slice::from_ref(&client.certificate));
         // A server's certificate that is renewed changes nothing for clients.
         authority.server("one.example", 3);
         assert!(matches!(tls.reload(true), Reload::Loaded));

@@ -14,7 +14,14 @@ const FIRST_PORT: u16 = 20_000;
 const SLOT_PORTS: u16 = 5_000;
 
 /// Suites that state bounds of time and memory: nothing else runs beside them.
-const ALONE: [&str; 2] = ["fault_", "hostile_"];
+const ALONE: [&str; 6] = [
+    "fault_delay",
+    "fault_links",
+    "fault_nodes",
+    "fault_stalls",
+    "fault_subscribe",
+    "hostile_",
+];
 
 /// How long other clusters of this machine may take to end: a whole run of all tests, where a runner starts them at
 /// once.

@@ -2,7 +2,7 @@
 //! messages.
 //!
 //! The files are made at random from a seed (`SEED`). Where Mosquitto and the rules differ on purpose, nothing is
-//! asked: names with `/`, `+` or `#` (docs/security.md).
+//! asked: names with `/`, `+` or `#` (docs/rules.md).
 
 use cluster_tests::check::kv::assert_none;
 use cluster_tests::cluster::binary;

@@ -188,9 +188,12 @@ impl DataDir {
     /// read or written.
     pub fn open(path: &Path, node: NodeId, cluster: &str) -> Result<DataDir, OpenError> {
         create_dir(path).map_err(|error| OpenError::io(path, error))?;
+        let meta_path = path.join("meta");
+        if !meta_path.exists() {
+            close_to_others(path);
+        }
         check_mode(path)?;
         let lock = lock(path)?;
-        let meta_path = path.join("meta");
         let meta = match fs::read(&meta_path) {
             Ok(text) => read_meta(&meta_path, &text)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -255,6 +258,16 @@ impl DataDir {
     /// The UUID made with the directory.
     pub fn uuid(&self) -> &str {
         &self.meta.uuid
+    }
+}
+
+/// Takes the rights of every user of the machine from a directory that is new here: a volume that was just made often is
+/// everybody's. Whoever does not own it can't; then [`check_mode`] judges it as it is.
+fn close_to_others(path: &Path) {
+    if let Ok(data) = fs::metadata(path) {
+        let mode = data.permissions().mode() & 0o2770;
+        // Refused where it is somebody else's.
+        let _ = fs::set_permissions(path, fs::Permissions::from_mode(mode));
     }
 }
 
@@ -460,5 +473,11 @@ mod tests {
         assert!(set(0o755).is_ok(), "it is warned of");
         assert!(matches!(set(0o777), Err(OpenError::Writable { .. })));
         assert_eq!(mode(&path), 0o777, "nothing is changed");
+        let volume = parent.path().join("volume");
+        fs::create_dir(&volume).expect("a new directory");
+        let everybodys = fs::Permissions::from_mode(0o1777);
+        fs::set_permissions(&volume, everybodys).expect("its mode is set");
+        DataDir::open(&volume, NodeId(1), "cluster").expect("a new volume");
+        assert_eq!(mode(&volume), 0o770);
     }
 }

@@ -261,8 +261,8 @@ impl DataDir {
     }
 }
 
-/// Takes the rights of every user of the machine from a directory that is new here: a volume that was just made often is
-/// everybody's. Whoever does not own it can't; then [`check_mode`] judges it as it is.
+/// Takes the rights of every user of the machine from a directory that is new here: a volume that was just made often
+/// is everybody's. Whoever does not own it can't; then [`check_mode`] judges it as it is.
 fn close_to_others(path: &Path) {
     if let Ok(data) = fs::metadata(path) {
         let mode = data.permissions().mode() & 0o2770;

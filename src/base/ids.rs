@@ -49,6 +49,16 @@ pub const CLUSTER: NodeId = NodeId(0);
 /// The only Raft group there is so far.
 pub const GROUP_ZERO: GroupId = GroupId(0);
 
+/// What the client ids begin with that the server makes; a random UUID follows, in hexadecimal digits.
+pub const ASSIGNED_PREFIX: &str = "auto-";
+
+/// Whether a client id is one that the server has made, as far as one can see.
+pub fn is_assigned(client_id: &str) -> bool {
+    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    let digits = client_id.strip_prefix(ASSIGNED_PREFIX);
+    digits.is_some_and(|digits| digits.len() == 32 && digits.bytes().all(is_digit))
+}
+
 /// A network connection as every replica names it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner {

@@ -28,11 +28,21 @@ pub const HAND_OVERS_AT_ONCE: usize = 256;
 /// behind them.
 pub const HAND_OVER_BYTES: usize = 256 << 10;
 
-/// Bytes of commands that may wait to be proposed; connections wait while there are more.
+/// Bytes of commands that may wait to be proposed; connections wait while there are more. Those that the next constants
+/// name have room of their own beside it (`replica::share`).
 pub const PROPOSAL_QUEUE_BYTES: usize = 64 << 20;
 
-/// The same for commands of requests with `$high_priority`.
-pub const PROPOSAL_URGENT_QUEUE_BYTES: usize = 80 << 20;
+/// Of patches of twins by devices and modules, and of writes of twins by back ends, each: beside their bytes they count
+/// what every node does for them. As much as weighs this is applied in some tenths of a second.
+pub const PROPOSAL_QUEUE_TWINS_BYTES: usize = PROPOSAL_QUEUE_BYTES / 4;
+
+/// Of writes to the state store with `$high_priority`. Any client may ask for it, so it is room for some such writes of
+/// each client, and not a way around what everybody else waits for.
+pub const PROPOSAL_QUEUE_URGENT_BYTES: usize = 8 << 20;
+
+/// Of what operators change, and of identities of the hub, each: some thousand users, bans or devices that are written
+/// at once, or a file of rules beside them.
+pub const PROPOSAL_QUEUE_ADMINISTRATION_BYTES: usize = 8 << 20;
 
 /// Bytes of commands in one proposal, the last one not counted. Larger ones would hold up heartbeats, on the wire and
 /// in the thread that handles them.
@@ -42,6 +52,13 @@ pub const PROPOSAL_BYTES: usize = 1 << 20;
 /// while it applies the log, and everybody waits for that. As many as fit into [`PROPOSAL_BYTES`] take some ten
 /// milliseconds.
 pub const LOGGED_DELIVERY_BYTES: usize = 16;
+
+/// What the write of a section counts in a proposal for each byte of it, as stored when it is applied: every node
+/// decodes and writes all of it. As many as fit into [`PROPOSAL_BYTES`] take some ten milliseconds.
+pub const SECTION_WEIGHT: usize = 4;
+
+/// Bytes that each byte of a patch makes of a section, at most: members are stored with their stamps.
+pub const PATCH_GROWTH: usize = 2;
 
 /// The same for a batch of messages to another node.
 pub const MESSAGE_BATCH_BYTES: usize = 1 << 20;
@@ -105,6 +122,10 @@ pub const READ_BUFFER_BYTES: usize = 128 << 10;
 /// to thirty milliseconds of apply, for which everybody waits; and it is enough that the sync of an entry costs less
 /// than what the entry does.
 pub const ROW_OPERATIONS_AT_ONCE: usize = 8192;
+
+/// The same for commands of the hub, which have a budget of their own: whatever publications do, an identity can be
+/// disabled or deleted, and its connections end with it. What is done with bytes of documents is counted in it, too.
+pub const HUB_OPERATIONS_AT_ONCE: usize = 8192;
 
 /// Items (subscriptions, queue entries, sessions) that a command takes care of in any case, however much others of its
 /// log entry have done: nearly every session is smaller, so nearly nothing needs a continuation.
@@ -216,6 +237,12 @@ pub const DIRECTORY_ENTRIES: u64 = 1_000_000;
 /// Bytes of them, names and values.
 pub const DIRECTORY_BYTES: u64 = 1 << 30;
 
+/// Entries beside them that bans may take when the directory is full.
+pub const RESERVED_DIRECTORY_ENTRIES: u64 = 50_000;
+
+/// Bytes of these, and of what users grow by when they are disabled.
+pub const RESERVED_DIRECTORY_BYTES: u64 = 128 << 20;
+
 /// Changes of the directory in one command: each takes up to five row operations, so all of them are about as much as a
 /// log entry may do. Replicas refuse a command with more, so a change of it is a change of the machine's version, as of
 /// the next two.
@@ -229,3 +256,49 @@ pub const DIRECTORY_VALUE_BYTES: usize = 1 << 20;
 
 /// Entries of the directory that one identity may rest on.
 pub const PROOFS: usize = 16;
+
+/// Event subscriptions, those included of which rows are still to go. Each has a request under way and a cursor that
+/// every progress writes.
+pub const EVENT_SUBSCRIPTIONS: usize = 32;
+
+/// Bytes of the name of an event subscription.
+pub const EVENT_SUBSCRIPTION_NAME_BYTES: usize = 64;
+
+/// Bytes of what an operator asks for with an event subscription: ten headers of 4 KiB each, and room for the rest.
+pub const EVENT_SUBSCRIPTION_BYTES: usize = 64 << 10;
+
+/// Events that one account of a deliverer parks, takes out or gives up; each takes up to twelve row operations, those
+/// that make room included, and one log entry may hold an account of every event subscription. Replicas refuse an
+/// account with more, so a change of it is a change of the machine's version, as of those above and the next one.
+pub const EVENT_PROGRESS_ITEMS: usize = 64;
+
+/// Parked events of one event subscription into which dead letters are replayed.
+pub const EVENTS_PARKED: u64 = 1000;
+
+/// Bytes of the parked events of one event subscription, with the same consequences; the last one may exceed them.
+pub const EVENTS_PARKED_BYTES: u64 = 16 << 20;
+
+/// Bytes for which a dead letter may count on average: there are no more than `events.dead_letters_max` of them, and no
+/// more bytes than so many of this size have, since clients choose the size of a letter.
+pub const DEAD_LETTER_BYTES: u64 = 1024;
+
+/// A client with dead letters for one in so many of both, or more than all others together, makes no others go: its own
+/// new ones go where there is no room.
+pub const DEAD_LETTER_SHARES: u64 = 8;
+
+/// The same as [`DEAD_LETTER_BYTES`] for a row with the number of a session, its place included, and
+/// `events.sequences_max`.
+pub const EVENT_SEQUENCE_BYTES: u64 = 512;
+
+/// How long the number of a session is kept whose client id the server made, once the session has ended, milliseconds:
+/// its client knows the id and may come again under it.
+pub const ASSIGNED_SEQUENCE_KEEP_MS: u64 = 3_600_000;
+
+/// Events that one batch removes from the outbox, however little else it does.
+pub const EVENTS_TRIMMED: usize = 4096;
+
+/// Bytes of them, of dead letters, and of places of numbers that one batch looks at; the last one may exceed them.
+pub const EVENTS_TRIMMED_BYTES: u64 = 8 << 20;
+
+/// Modules of one device: as many as the service whose clients are served allows.
+pub const MODULES_PER_DEVICE: u32 = 50;

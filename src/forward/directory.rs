@@ -11,7 +11,8 @@ use crate::base::limits;
 use crate::base::proto::command::{self, command::Kind as Command};
 use crate::machine::effect::{DirectoryReply, Reply};
 use crate::replica::applier::View;
-use crate::replica::proposer::Proposer;
+use crate::replica::proposer::{ProposeError, Proposer};
+use crate::replica::share::Share;
 
 /// The version of an entry, which no other state of it has or had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,8 +36,8 @@ pub enum Action {
     Put {
         /// The value.
         value: Bytes,
-        /// Log time at which it is deleted, milliseconds since the Unix epoch.
-        expires_at_ms: Option<u64>,
+        /// Milliseconds of log time after which it is deleted.
+        expires_in_ms: Option<u64>,
         /// It says the same in another way: what rests on the entry goes on.
         keeps_version: bool,
     },
@@ -66,7 +67,7 @@ impl Change {
             expected,
             action: Action::Put {
                 value: value.into(),
-                expires_at_ms: None,
+                expires_in_ms: None,
                 keeps_version: false,
             },
         }
@@ -95,12 +96,12 @@ impl Change {
         };
         if let Action::Put {
             value,
-            expires_at_ms,
+            expires_in_ms,
             keeps_version,
         } = self.action
         {
             change.value = Some(value);
-            change.expires_at_ms = expires_at_ms.unwrap_or(0);
+            change.expires_in_ms = expires_in_ms.unwrap_or(0);
             change.keeps_version = keeps_version;
         }
         change
@@ -131,15 +132,39 @@ pub enum DirectoryError {
         limits::DIRECTORY_CHANGES
     )]
     TooLarge,
-    /// Nobody knows whether it was changed, because this node lost contact with the majority.
-    #[error("this node has no contact with the cluster's majority")]
-    NoQuorum,
+    /// Too much waits to be proposed, and nothing was changed; or this node lost contact with the majority, and nobody
+    /// knows whether it was changed.
+    #[error(transparent)]
+    NotCommitted(#[from] ProposeError),
 }
 
 fn version_text(version: &Option<Version>) -> String {
     match version {
         Some(version) => format!("version {}", version.0),
         None => "no entry".to_owned(),
+    }
+}
+
+/// What a change may use up.
+#[derive(Clone, Copy)]
+enum Room {
+    Usual,
+    /// Also what is kept for bans, and for users that are disabled, when the directory is full.
+    Reserved,
+}
+
+impl Room {
+    /// Entries and bytes that the directory may have afterwards.
+    fn bounds(self) -> (u64, u64) {
+        let (entries, bytes) = match self {
+            Room::Usual => (0, 0),
+            Room::Reserved => (
+                limits::RESERVED_DIRECTORY_ENTRIES,
+                limits::RESERVED_DIRECTORY_BYTES,
+            ),
+        };
+        let entries = limits::DIRECTORY_ENTRIES + entries;
+        (entries, limits::DIRECTORY_BYTES + bytes)
     }
 }
 
@@ -172,24 +197,52 @@ impl Directory {
     /// (docs/adr/0009-suback-does-not-wait-for-silent-nodes.md).
     ///
     /// # Errors
-    /// Nothing was changed, except after [`DirectoryError::NoQuorum`].
+    /// Nothing was changed, except after [`ProposeError::Lost`].
     pub async fn write(&self, changes: Vec<Change>) -> Result<Version, DirectoryError> {
+        let share = Share::Administration;
+        self.write_within(changes, share, Room::Usual).await
+    }
+
+    /// As [`Directory::write`], for what takes rights away: there is room of its own for that.
+    ///
+    /// # Errors
+    /// As of [`Directory::write`].
+    pub async fn revoke(&self, changes: Vec<Change>) -> Result<Version, DirectoryError> {
+        let share = Share::Administration;
+        self.write_within(changes, share, Room::Reserved).await
+    }
+
+    /// As [`Directory::write`], for what follows from a client's login: it waits among what clients ask for.
+    ///
+    /// # Errors
+    /// As of [`Directory::write`].
+    pub async fn write_at_login(&self, changes: Vec<Change>) -> Result<Version, DirectoryError> {
+        self.write_within(changes, Share::Common, Room::Usual).await
+    }
+
+    async fn write_within(
+        &self,
+        changes: Vec<Change>,
+        share: Share,
+        room: Room,
+    ) -> Result<Version, DirectoryError> {
+        let (max_entries, max_bytes) = room.bounds();
         let named: Vec<(Kind, String)> = changes
             .iter()
             .map(|change| (change.kind, change.name.clone()))
             .collect();
         let write = command::WriteDirectory {
             changes: changes.into_iter().map(Change::into_command).collect(),
-            max_entries: limits::DIRECTORY_ENTRIES,
-            max_bytes: limits::DIRECTORY_BYTES,
+            max_entries,
+            max_bytes,
         };
-        let reply = self.proposer.propose(Command::WriteDirectory(write)).await;
-        let index = match reply {
-            Some(Reply::Directory(DirectoryReply::Written(index))) => index,
-            Some(Reply::Directory(DirectoryReply::Full)) => return Err(DirectoryError::Full),
-            Some(Reply::Directory(DirectoryReply::Conflict { at, version })) => {
+        let command = Command::WriteDirectory(write);
+        let index = match self.proposer.propose(share, command).await? {
+            Reply::Directory(DirectoryReply::Written(index)) => index,
+            Reply::Directory(DirectoryReply::Full) => return Err(DirectoryError::Full),
+            Reply::Directory(DirectoryReply::Conflict { at, version }) => {
                 let Some((kind, name)) = named.into_iter().nth(at) else {
-                    return Err(DirectoryError::NoQuorum);
+                    return Err(ProposeError::Lost.into());
                 };
                 let version = (version != 0).then_some(Version(version));
                 return Err(DirectoryError::Conflict {
@@ -198,12 +251,67 @@ impl Directory {
                     version,
                 });
             }
-            Some(_) => return Err(DirectoryError::TooLarge),
-            None => return Err(DirectoryError::NoQuorum),
+            _ => return Err(DirectoryError::TooLarge),
         };
         let live = self.view.live_nodes().into_iter().map(|(node, _)| node);
         let others: Vec<NodeId> = live.filter(|node| *node != self.local).collect();
         self.outboxes.applied_by(&others, index).await;
         Ok(Version(index.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+    use crate::replica::proposer::Overloaded;
+    use crate::replica::reply_to::ReplyTo;
+
+    /// What operators change is taken however much clients and back ends have waiting, also by what they call urgent,
+    /// and what is not taken is told from what may have been carried out.
+    #[test]
+    fn what_operators_change_waits_for_nobody_else() {
+        let proposer: Arc<Proposer> = Arc::default();
+        let (view, outboxes) = (Arc::default(), Arc::default());
+        let directory = Directory::new(NodeId(1), proposer.clone(), view, outboxes);
+        let fill = |share: Share| {
+            let kind = || Command::Nothing(command::Nothing {});
+            let weight = limits::PROPOSAL_QUEUE_BYTES;
+            let filled = proposer.submit_weighing(share, kind(), ReplyTo::Nobody, weight);
+            filled.expect("room");
+        };
+        for share in [
+            Share::Common,
+            Share::Urgent,
+            Share::Devices,
+            Share::BackEnds,
+            Share::Identities,
+        ] {
+            fill(share);
+        }
+        let overloaded = Err(DirectoryError::NotCommitted(Overloaded.into()));
+        let change = || vec![Change::delete(Kind::User, "u", Expected::Anything)];
+        // It waits for its commit.
+        assert_eq!(directory.write(change()).now_or_never(), None);
+        assert_eq!(directory.revoke(change()).now_or_never(), None);
+        let replaced = directory.write_at_login(change()).now_or_never();
+        assert_eq!(replaced, Some(overloaded.clone()), "a client has asked");
+        fill(Share::Administration);
+        let refused = directory.revoke(change()).now_or_never();
+        assert_eq!(refused, Some(overloaded));
+    }
+
+    /// Of a ban: its reason and when it began, with the marks of their fields.
+    const LARGEST_BAN_BYTES: u64 = 512;
+
+    #[test]
+    fn what_is_reserved_holds_as_many_bans_and_a_flag_of_every_user() {
+        let (entries, bytes) = Room::Usual.bounds();
+        let (all_entries, all_bytes) = Room::Reserved.bounds();
+        let (entries, bytes) = (all_entries - entries, all_bytes - bytes);
+        let largest_ban = limits::DIRECTORY_NAME_BYTES as u64 + LARGEST_BAN_BYTES;
+        let flags = 2 * limits::DIRECTORY_ENTRIES;
+        assert!(entries > 0 && entries * largest_ban + flags <= bytes);
     }
 }

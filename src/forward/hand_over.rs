@@ -21,7 +21,6 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::base::ids::{ConnectionId, NodeId, Owner};
 use crate::base::limits;
 use crate::base::proto::cluster::HandOverRequest;
-use crate::base::proto::command::{Nothing, command::Kind};
 use crate::mailbox::{Item, WakeList};
 use crate::raft::Raft;
 use crate::replica::proposer::Proposer;
@@ -124,7 +123,7 @@ impl HandOvers {
             // It is dropped unanswered when the connection has ended; then its end is proposed.
             let _ = is_done.await;
             // Proposals are applied in order: what the connection has proposed is applied before this.
-            let _ = self.proposer.propose(Kind::Nothing(Nothing {})).await;
+            self.proposer.pass().await;
         };
         // A node that is merely slow answers before it counts as silent.
         let _ = tokio::time::timeout(limits::HAND_OVER_TIMEOUT * 4 / 5, hand_over).await;

@@ -56,6 +56,8 @@ pub struct ClusterService {
     pub last_seen: Arc<LastSeen>,
     /// Log time, and what the other nodes' wall clocks say.
     pub clock: Arc<Clock>,
+    /// What this node's hub is configured with, as a number.
+    pub hub_digest: u64,
     /// What the other nodes have sent.
     pub inboxes: Arc<Inboxes>,
     /// For connections whose sessions are about to be taken over.
@@ -148,6 +150,7 @@ impl ClusterService {
         Ok(ContactResponse {
             index: index.0,
             log_ms: self.clock.live().map(|log_time| log_time.0),
+            hub_digest: Some(self.hub_digest),
             wall_ahead_ms: self.clock.ahead_ms(node),
             term: self.leadership.borrow().term,
         })

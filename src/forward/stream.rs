@@ -20,6 +20,7 @@ use crate::machine::effect::Reply;
 use crate::raft::Raft;
 use crate::replica::proposer::Proposer;
 use crate::replica::reply_to::ReplyTo;
+use crate::replica::share::Share;
 use crate::telemetry::labels::DropReason;
 use crate::telemetry::metrics::Metrics;
 
@@ -80,7 +81,7 @@ impl PeerStreams {
     fn relay_overdue(&self) {
         for (node, outbox) in self.outboxes.all() {
             // What the log has no room for now is looked at again at the next time.
-            if !self.proposer.has_room(false) {
+            if !self.proposer.has_room(Share::Common) {
                 return;
             }
             if let Some(relay) = outbox.begin_relay(node, self.proposer.incarnation()) {

@@ -12,3 +12,10 @@ pub struct Applicant<'a> {
     /// Where it is; `None` for a Unix socket.
     pub address: Option<IpAddr>,
 }
+
+impl Applicant<'_> {
+    /// It shows no password, so whatever name it gives is not counted.
+    pub(super) fn nameless(self) -> Self {
+        Applicant { user: None, ..self }
+    }
+}

@@ -9,7 +9,7 @@ use parking_lot::RwLock;
 
 use super::applicant::Applicant;
 use super::ban::Target;
-use super::live::Live;
+use super::live::{Live, note_revocation};
 use crate::base::directory::Kind;
 use crate::base::proto::state::DirectoryEntry;
 use crate::machine::read;
@@ -93,6 +93,13 @@ impl Bans {
     }
 }
 
+/// Puts it into the audit log that a ban has ended connections.
+fn note(ended: usize, name: &str) {
+    if ended > 0 {
+        note_revocation("ban", name, ended);
+    }
+}
+
 impl DirectoryObserver for Bans {
     fn changed(&self, kind: Kind, name: &str, entry: Option<&DirectoryEntry>) {
         if kind != Kind::Ban {
@@ -105,7 +112,10 @@ impl DirectoryObserver for Bans {
         match entry {
             Some(_) => {
                 self.known.write().insert(target.clone());
-                self.live.end_banned(|applicant| target.concerns(applicant));
+                let ban =
+                    |applicant: Applicant<'_>| target.concerns(applicant).then(|| target.clone());
+                let ended = self.live.end_banned(ban);
+                note(ended, name);
             }
             None => self.known.write().remove(&target),
         }
@@ -119,8 +129,8 @@ impl DirectoryObserver for Bans {
             }
         });
         *self.known.write() = known;
-        self.live
-            .end_banned(|applicant| self.judge(applicant).is_some());
+        let ended = self.live.end_banned(|applicant| self.judge(applicant));
+        note(ended, "bans that were read again");
     }
 }
 

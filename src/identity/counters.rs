@@ -31,14 +31,14 @@ struct Count {
 
 /// How often each name has come lately. Names are kept in two generations; when the younger one is full, the older one
 /// is forgotten.
-pub(super) struct Counters<K> {
+pub struct Counters<K> {
     bound: Bound,
     young: HashMap<K, Count>,
     old: HashMap<K, Count>,
 }
 
 impl<K: Hash + Eq + Clone> Counters<K> {
-    pub(super) fn new(bound: Bound) -> Self {
+    pub fn new(bound: Bound) -> Self {
         Counters {
             bound,
             young: HashMap::default(),
@@ -61,7 +61,7 @@ impl<K: Hash + Eq + Clone> Counters<K> {
     }
 
     /// Counts a name. Returns how long it has to wait now; what it does while it waits is not counted.
-    pub(super) fn count(&mut self, name: &K, now: Elapsed) -> Option<Duration> {
+    pub fn count(&mut self, name: &K, now: Elapsed) -> Option<Duration> {
         if let Some(left) = self.paused(name, now) {
             return Some(left);
         }

@@ -1,8 +1,14 @@
 //! Who fails to log in: the answer is delayed, and who fails too often is not listened to for a time.
 //!
 //! Addresses and user names are counted apart. One user of an address can't lock the others of that address out unless
-//! it fails as often as an address may; and nobody can lock a user out of an address from which that user has logged in
-//! before.
+//! it fails as often as an address may; and by guessing from elsewhere nobody can lock a user out of an address from
+//! which that user has shown its password to this process before. A name is counted, and looked at, only where its
+//! password may be guessed: who shows a token or a certificate is counted by its address alone, because many of them
+//! may share a user name.
+//!
+//! Invariant: nobody hears more verdicts than may fail. An applicant is admitted before its proof is looked at, and
+//! once more when the verdict is there: of many attempts that are begun at once, those that end behind the bound learn
+//! nothing. Invariant: a user is counted under one name, whatever a client writes that is prepared to it (SASLprep).
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -12,7 +18,9 @@ use parking_lot::Mutex;
 
 use super::applicant::Applicant;
 use super::counters::{Bound, Counters};
-use crate::auth::Denial;
+use crate::auth::scram::prepare;
+use crate::auth::{Denial, Guess};
+use crate::base::network::client_of;
 use crate::base::time::Elapsed;
 use crate::codec::ReasonCode;
 
@@ -21,9 +29,6 @@ const LONGEST_DELAY: Duration = Duration::from_secs(4);
 
 /// Longest user name that is counted as it is, bytes; of a longer one this is the beginning.
 const LONGEST_NAME: usize = 256;
-
-/// Length of the network of an IPv6 address that counts as one client: what one customer gets.
-const IPV6_CLIENT: u8 = 64;
 
 /// How long it is remembered that a user has logged in from an address.
 const TRUSTED: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -58,23 +63,40 @@ pub(super) struct Failures {
     tables: Mutex<Tables>,
 }
 
-/// What counts as one client's address.
-fn client_of(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V4(address) => IpAddr::V4(address),
-        IpAddr::V6(address) => {
-            let mask = u128::MAX << (128 - IPV6_CLIENT);
-            IpAddr::V6((address.to_bits() & mask).into())
-        }
+/// The name under which a user is counted: as users are looked up. One that nobody can have is counted as it is.
+pub(super) fn name_of(user: &str) -> Box<str> {
+    cut(&prepare(user).unwrap_or(user.into()))
+}
+
+/// As much of a name as is kept.
+pub(super) fn cut(name: &str) -> Box<str> {
+    name[..name.floor_char_boundary(LONGEST_NAME)].into()
+}
+
+fn refused(detail: &'static str) -> Denial {
+    Denial {
+        reason: ReasonCode::QuotaExceeded,
+        text: "too many log-ins have failed",
+        detail: detail.into(),
+        guess: Guess::Nothing,
     }
 }
 
-fn name_of(user: &str) -> Box<str> {
-    let mut end = user.len().min(LONGEST_NAME);
-    while !user.is_char_boundary(end) {
-        end -= 1;
+impl Tables {
+    /// Listens to an applicant at a counted address, or refuses it.
+    fn admit(&self, address: IpAddr, user: Option<&str>, now: Elapsed) -> Result<(), Denial> {
+        if self.addresses.paused(&address, now).is_some() {
+            return Err(refused("too many log-ins of this address have failed"));
+        }
+        let Some(user) = user.map(name_of) else {
+            return Ok(());
+        };
+        let is_paused = self.users.paused(&user, now).is_some();
+        if is_paused && self.trusted.known(&(user, address), now) == 0 {
+            return Err(refused("too many log-ins with this user name have failed"));
+        }
+        Ok(())
     }
-    user[..end].into()
 }
 
 impl Failures {
@@ -104,7 +126,7 @@ impl Failures {
     }
 
     /// The address that is counted. Who comes through a Unix socket is on this machine already.
-    fn counted(&self, applicant: Applicant<'_>) -> Option<IpAddr> {
+    pub(super) fn counted(&self, applicant: Applicant<'_>) -> Option<IpAddr> {
         let address = applicant.address?.to_canonical();
         let is_exempt = self.limits.exempt.iter().any(|net| net.contains(&address));
         (!is_exempt).then(|| client_of(address))
@@ -112,36 +134,26 @@ impl Failures {
 
     /// Listens to an applicant, or refuses it.
     pub(super) fn admit(&self, applicant: Applicant<'_>, now: Elapsed) -> Result<(), Denial> {
-        let Some(address) = self.counted(applicant) else {
-            return Ok(());
-        };
-        let tables = self.tables.lock();
-        let refuse = |detail: &'static str| {
-            Err(Denial {
-                reason: ReasonCode::QuotaExceeded,
-                text: "too many log-ins have failed",
-                detail: detail.into(),
-            })
-        };
-        if tables.addresses.paused(&address, now).is_some() {
-            return refuse("too many log-ins of this address have failed");
+        match self.counted(applicant) {
+            Some(address) => self.tables.lock().admit(address, applicant.user, now),
+            None => Ok(()),
         }
-        let Some(user) = applicant.user.map(name_of) else {
-            return Ok(());
-        };
-        let is_paused = tables.users.paused(&user, now).is_some();
-        if is_paused && tables.trusted.known(&(user, address), now) == 0 {
-            return refuse("too many log-ins with this user name have failed");
-        }
-        Ok(())
     }
 
     /// Counts a failure. Returns how long the answer waits.
-    pub(super) fn failed(&self, applicant: Applicant<'_>, now: Elapsed) -> Duration {
+    ///
+    /// # Errors
+    /// Too many have failed meanwhile: the applicant is not told what came of its own attempt.
+    pub(super) fn failed(
+        &self,
+        applicant: Applicant<'_>,
+        now: Elapsed,
+    ) -> Result<Duration, Denial> {
         let Some(address) = self.counted(applicant) else {
-            return Duration::ZERO;
+            return Ok(Duration::ZERO);
         };
         let mut tables = self.tables.lock();
+        tables.admit(address, applicant.user, now)?;
         tables.addresses.count(&address, now);
         let mut count = tables.addresses.known(&address, now);
         if let Some(user) = applicant.user.map(name_of) {
@@ -150,16 +162,28 @@ impl Failures {
         }
         let doublings = count.saturating_sub(1).min(16);
         let delay = self.limits.delay.saturating_mul(1 << doublings);
-        delay.min(LONGEST_DELAY)
+        Ok(delay.min(LONGEST_DELAY))
     }
 
-    /// Remembers from where a user logs in.
-    pub(super) fn succeeded(&self, applicant: Applicant<'_>, now: Elapsed) {
-        if let Some(address) = self.counted(applicant)
-            && let Some(user) = applicant.user.map(name_of)
-        {
-            self.tables.lock().trusted.count(&(user, address), now);
+    /// An applicant has proved who it is. Remembers from where the user logs in whose password it has shown, if it has.
+    ///
+    /// # Errors
+    /// Too many have failed meanwhile: the applicant is not told what came of its own attempt.
+    pub(super) fn succeeded(
+        &self,
+        applicant: Applicant<'_>,
+        trusted: Option<&str>,
+        now: Elapsed,
+    ) -> Result<(), Denial> {
+        let Some(address) = self.counted(applicant) else {
+            return Ok(());
+        };
+        let mut tables = self.tables.lock();
+        tables.admit(address, applicant.user, now)?;
+        if let Some(user) = trusted {
+            tables.trusted.count(&(cut(user), address), now);
         }
+        Ok(())
     }
 }
 
@@ -196,7 +220,8 @@ mod tests {
         for number in 0..6 {
             let user = number.to_string();
             assert!(failures.admit(from("10.0.0.1", &user), at(1)).is_ok());
-            failures.failed(from("10.0.0.1", &user), at(1));
+            let told = failures.failed(from("10.0.0.1", &user), at(1));
+            assert!(told.is_ok(), "{number}");
         }
         assert!(failures.admit(from("10.0.0.1", "x"), at(2)).is_err());
         assert!(failures.admit(from("::ffff:10.0.0.1", "x"), at(2)).is_err());
@@ -207,10 +232,12 @@ mod tests {
     #[test]
     fn a_name_that_fails_too_often_is_not_listened_to_but_where_it_is_known() {
         let failures = Failures::new(limits());
-        failures.succeeded(from("10.0.1.1", "anna"), at(0));
+        let known = failures.succeeded(from("10.0.1.1", "anna"), Some("anna"), at(0));
+        assert!(known.is_ok());
         for number in 0..4 {
             let address = format!("10.0.0.{number}");
-            failures.failed(from(&address, "anna"), at(1));
+            let told = failures.failed(from(&address, "anna"), at(1));
+            assert!(told.is_ok(), "{number}");
         }
         assert!(failures.admit(from("10.0.9.9", "anna"), at(2)).is_err());
         assert!(failures.admit(from("10.0.9.9", "berta"), at(2)).is_ok());
@@ -219,11 +246,17 @@ mod tests {
 
     #[test]
     fn each_failure_waits_twice_as_long_as_the_one_before() {
-        let failures = Failures::new(limits());
+        let failures = Failures::new(FailureLimits {
+            per_user: 20,
+            ..limits()
+        });
         let mut delays = Vec::new();
+        let wait = |address: &str, user| {
+            let told = failures.failed(from(address, user), at(1));
+            told.expect("it is listened to").as_millis()
+        };
         for number in 0..8 {
-            let address = format!("10.0.0.{number}");
-            delays.push(failures.failed(from(&address, "anna"), at(1)).as_millis());
+            delays.push(wait(&format!("10.0.0.{number}"), "anna"));
         }
         assert_eq!(delays[..3], [100, 200, 400]);
         assert!(
@@ -231,10 +264,7 @@ mod tests {
                 .iter()
                 .all(|delay| *delay <= LONGEST_DELAY.as_millis())
         );
-        assert_eq!(
-            failures.failed(from("10.1.0.1", "x"), at(1)).as_millis(),
-            100
-        );
+        assert_eq!(wait("10.1.0.1", "x"), 100);
     }
 
     #[test]
@@ -245,11 +275,9 @@ mod tests {
             ..from("127.0.0.1", "anna")
         };
         for _ in 0..100 {
-            assert_eq!(
-                failures.failed(from("127.0.0.1", "anna"), at(1)),
-                Duration::ZERO
-            );
-            assert_eq!(failures.failed(unix, at(1)), Duration::ZERO);
+            let local = failures.failed(from("127.0.0.1", "anna"), at(1));
+            assert_eq!(local, Ok(Duration::ZERO));
+            assert_eq!(failures.failed(unix, at(1)), Ok(Duration::ZERO));
         }
         assert!(failures.admit(from("127.0.0.1", "anna"), at(1)).is_ok());
         assert!(failures.admit(from("10.0.0.1", "anna"), at(1)).is_ok());
@@ -260,7 +288,7 @@ mod tests {
         let failures = Failures::new(limits());
         for number in 0..6 {
             let (address, user) = (format!("2001:db8::{number}"), number.to_string());
-            failures.failed(from(&address, &user), at(1));
+            assert!(failures.failed(from(&address, &user), at(1)).is_ok());
         }
         assert!(failures.admit(from("2001:db8::ffff", "x"), at(1)).is_err());
         assert!(failures.admit(from("2001:db8:0:1::1", "x"), at(1)).is_ok());
@@ -275,10 +303,8 @@ mod tests {
             ..limits()
         });
         for _ in 0..10_000 {
-            assert_eq!(
-                failures.failed(from("10.0.0.1", "x"), at(1)),
-                Duration::ZERO
-            );
+            let told = failures.failed(from("10.0.0.1", "x"), at(1));
+            assert_eq!(told, Ok(Duration::ZERO));
         }
         assert!(failures.admit(from("10.0.0.1", "x"), at(1)).is_ok());
     }
@@ -288,5 +314,50 @@ mod tests {
         let name = "ü".repeat(200);
         assert_eq!(name_of(&name).len(), 256);
         assert_eq!(name_of(&format!("x{name}")).len(), 255);
+    }
+
+    #[test]
+    fn a_user_has_one_count_however_its_name_is_written() {
+        let failures = Failures::new(limits());
+        let written = ["anna", "an\u{AD}na", "\u{FF41}nna", "ann\u{AA}"];
+        for (number, name) in written.into_iter().enumerate() {
+            let address = format!("10.0.0.{number}");
+            let told = failures.failed(from(&address, name), at(1));
+            assert!(told.is_ok(), "{name:?} is the {number}th");
+        }
+        for name in written {
+            let admitted = failures.admit(from("10.0.9.9", name), at(2));
+            assert!(admitted.is_err(), "{name:?}");
+        }
+        assert!(failures.admit(from("10.0.9.9", "\u{7}"), at(2)).is_ok());
+    }
+
+    #[test]
+    fn who_is_trusted_is_who_has_shown_the_password() {
+        let failures = Failures::new(limits());
+        // Let in by a certificate, with the victim's name as its user name.
+        let stranger = failures.succeeded(from("10.0.1.1", "anna"), None, at(0));
+        assert!(stranger.is_ok());
+        for number in 0..4 {
+            let told = failures.failed(from(&format!("10.0.0.{number}"), "anna"), at(1));
+            assert!(told.is_ok());
+        }
+        assert!(failures.admit(from("10.0.1.1", "anna"), at(2)).is_err());
+    }
+
+    #[test]
+    fn of_attempts_that_are_begun_at_once_those_behind_the_bound_learn_nothing() {
+        let failures = Failures::new(limits());
+        let attempts: Vec<String> = (0..10).map(|number| format!("10.0.0.{number}")).collect();
+        for address in &attempts {
+            assert!(failures.admit(from(address, "anna"), at(1)).is_ok());
+        }
+        let wrong = attempts[..8]
+            .iter()
+            .map(|address| failures.failed(from(address, "anna"), at(2)));
+        let told: Vec<_> = wrong.map(|told| told.map(drop)).collect();
+        assert_eq!(told.iter().filter(|told| told.is_ok()).count(), 4);
+        let right = failures.succeeded(from(&attempts[9], "anna"), Some("anna"), at(2));
+        assert_eq!(right, told[7], "wrong and right ones are told the same");
     }
 }

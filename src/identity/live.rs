@@ -11,6 +11,8 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::applicant::Applicant;
+use super::ban::Target;
+use crate::auth::user::User;
 use crate::auth::{Principal, Proof};
 use crate::base::directory::Kind;
 use crate::base::ids::ConnectionId;
@@ -20,6 +22,7 @@ use crate::machine::tables::Backing;
 use crate::mailbox::{End, Item, WakeList};
 use crate::replica::directory::DirectoryObserver;
 use crate::router::Router;
+use crate::telemetry::audit::{self, Event, Kind as AuditKind, Outcome};
 
 /// What is known of a connection.
 struct Facts {
@@ -91,11 +94,39 @@ pub(super) struct Live {
     backing: Arc<dyn Backing>,
 }
 
-/// Whether an entry is what an identity was proved with.
-fn holds(backing: &dyn Backing, proof: &Proof) -> bool {
-    let kind = Kind::of_number(proof.kind.into());
-    let entry = kind.and_then(|kind| read::directory_entry(backing, kind, &proof.name));
-    entry.is_some_and(|entry| entry.version == proof.version)
+/// What becomes of connections that rest on another version of an entry than this one. Who is not there any more, or
+/// may not log in any more, leaves nothing behind; who has changed has to prove again who it is.
+fn end_of(kind: Kind, entry: Option<&DirectoryEntry>) -> End {
+    let is_gone = match (kind, entry) {
+        (_, None) => true,
+        (Kind::User, Some(entry)) => !User::decode(&entry.value).is_ok_and(|user| !user.disabled),
+        (_, Some(_)) => false,
+    };
+    match is_gone {
+        true => End::Revoked,
+        false => End::Changed,
+    }
+}
+
+/// How a connection ends that rests on this; `None` if that is what it was.
+fn end_by(backing: &dyn Backing, proof: &Proof) -> Option<End> {
+    let Some(kind) = Kind::of_number(proof.kind.into()) else {
+        return Some(End::Revoked);
+    };
+    let entry = read::directory_entry(backing, kind, &proof.name);
+    match entry {
+        Some(entry) if entry.version == proof.version => None,
+        entry => Some(end_of(kind, entry.as_ref())),
+    }
+}
+
+/// How a connection ends that rests on all of these; `None` if they are what they were.
+fn end_by_any(backing: &dyn Backing, proofs: &[Proof]) -> Option<End> {
+    let ends = proofs.iter().filter_map(|proof| end_by(backing, proof));
+    ends.reduce(|one, other| match one {
+        End::Revoked => one,
+        _ => other,
+    })
 }
 
 impl Live {
@@ -137,8 +168,8 @@ impl Live {
         known.rest(connection, &proofs);
         drop(known);
         // What has changed before this was registered told nobody.
-        if !proofs.iter().all(|proof| holds(&*self.backing, proof)) {
-            self.end(&[connection], End::Revoked);
+        if let Some(end) = end_by_any(&*self.backing, &proofs) {
+            self.end(&[connection], end);
         }
     }
 
@@ -150,16 +181,19 @@ impl Live {
         }
     }
 
-    /// Ends the connections of whoever is banned.
-    pub(super) fn end_banned(&self, is_banned: impl Fn(Applicant<'_>) -> bool) {
-        let known = self.known.lock();
-        let banned = known
-            .connections
-            .iter()
-            .filter(|(_, facts)| is_banned(facts.applicant()));
-        let banned: Vec<ConnectionId> = banned.map(|(connection, _)| *connection).collect();
-        drop(known);
-        self.end(&banned, End::Banned);
+    /// Ends the connections of whoever is banned, by what, and tells how many.
+    pub(super) fn end_banned(&self, ban: impl Fn(Applicant<'_>) -> Option<Target>) -> usize {
+        let (mut clients, mut addresses) = (Vec::new(), Vec::new());
+        for (connection, facts) in &self.known.lock().connections {
+            match ban(facts.applicant()) {
+                None => {}
+                Some(Target::Network(_)) => addresses.push(*connection),
+                Some(Target::Client(_) | Target::User(_)) => clients.push(*connection),
+            }
+        }
+        self.end(&clients, End::Banned);
+        self.end(&addresses, End::AddressBanned);
+        clients.len() + addresses.len()
     }
 
     fn end(&self, connections: &[ConnectionId], end: End) {
@@ -170,26 +204,43 @@ impl Live {
     }
 }
 
+/// Puts it into the audit log that connections are ended, because of what.
+pub(super) fn note_revocation(what: &str, name: &str, connections: usize) {
+    audit::record(&Event {
+        details: &[
+            ("what", what),
+            ("name", name),
+            ("connections", &connections.to_string()),
+        ],
+        ..Event::new(AuditKind::Revocation, Outcome::Accepted)
+    });
+}
+
 impl DirectoryObserver for Live {
     fn changed(&self, kind: Kind, name: &str, entry: Option<&DirectoryEntry>) {
         let version = entry.map(|entry| entry.version);
         let key = (kind as u8, name.into());
         let ended = self.known.lock().resting_on_other(&key, version);
-        self.end(&ended, End::Revoked);
+        if !ended.is_empty() {
+            self.end(&ended, end_of(kind, entry));
+            note_revocation(kind.name(), name, ended.len());
+        }
     }
 
     fn reset(&self, backing: &dyn Backing) {
         let known = self.known.lock();
-        let rests_on_other =
-            |facts: &Facts| facts.proofs.iter().any(|proof| !holds(backing, proof));
-        let ended: Vec<ConnectionId> = known
-            .connections
-            .iter()
-            .filter(|(_, facts)| rests_on_other(facts))
-            .map(|(connection, _)| *connection)
+        let end = |facts: &Facts| end_by_any(backing, &facts.proofs);
+        let all = known.connections.iter();
+        let ended: Vec<(ConnectionId, End)> = all
+            .filter_map(|(connection, facts)| Some((*connection, end(facts)?)))
             .collect();
         drop(known);
-        self.end(&ended, End::Revoked);
+        for (connection, end) in &ended {
+            self.end(&[*connection], *end);
+        }
+        if !ended.is_empty() {
+            note_revocation("directory", "a snapshot", ended.len());
+        }
     }
 }
 
@@ -241,6 +292,21 @@ mod tests {
         known.unrest(ConnectionId(2), &rests[1]);
         assert_eq!(found(&known, "anna", None), [1]);
         assert_eq!(known.resting.len(), 1, "nothing is left behind");
+    }
+
+    #[test]
+    fn only_who_is_gone_or_disabled_is_revoked() {
+        let entry = |user: &User| DirectoryEntry {
+            value: user.encode().into(),
+            ..DirectoryEntry::default()
+        };
+        let mut user = User::default();
+        assert_eq!(end_of(Kind::User, Some(&entry(&user))), End::Changed);
+        user.groups = vec!["others".into()];
+        assert_eq!(end_of(Kind::User, Some(&entry(&user))), End::Changed);
+        user.disabled = true;
+        assert_eq!(end_of(Kind::User, Some(&entry(&user))), End::Revoked);
+        assert_eq!(end_of(Kind::User, None), End::Revoked);
     }
 
     #[test]

@@ -24,6 +24,9 @@ const LONGEST_PASSWORD: usize = 1024;
 /// What the client is told, whatever is wrong.
 const WRONG: &str = "the user name or the password is wrong";
 
+/// What a client is told that a node refuses which may be behind.
+pub(super) const NOT_CURRENT: &str = "this node has no contact with the cluster's majority";
+
 /// Fresh salts for one user.
 ///
 /// # Errors
@@ -71,12 +74,25 @@ impl Check for PasswordCheck {
         Method::Password
     }
 
+    fn asks_password_of(&self, client: &Client<'_>) -> bool {
+        client.user_name.is_some() && self.users.exist()
+    }
+
     fn judge(&self, client: &Client<'_>) -> Verdict {
         let Some(name) = client.user_name else {
             return Verdict::NotApplicable;
         };
-        if !self.users.exist() && (self.is_current)() {
-            return Verdict::NotApplicable;
+        // Before the user is looked for: what an old replica does not know is no answer for good.
+        let was_current = (self.is_current)();
+        if !self.users.exist() {
+            // There is nothing to guess.
+            return match was_current {
+                true => Verdict::NotApplicable,
+                false => Verdict::Refused(Denial {
+                    text: NOT_CURRENT,
+                    ..Denial::unavailable(NOT_CURRENT)
+                }),
+            };
         }
         let attempt = Attempt {
             found: self.users.find(name),
@@ -87,7 +103,7 @@ impl Check for PasswordCheck {
         let Ok(outcome) = self.pool.run(move || attempt.judge()) else {
             return Verdict::Refused(Denial::busy("as many passwords wait to be hashed as may"));
         };
-        let (directory, is_current) = (self.directory.clone(), self.is_current.clone());
+        let directory = self.directory.clone();
         Verdict::Pending(Box::pin(async move {
             match outcome.await {
                 Ok(Outcome::Right {
@@ -99,14 +115,16 @@ impl Check for PasswordCheck {
                     }
                     Verdict::Accepted(principal)
                 }
-                Ok(Outcome::Wrong(why)) if is_current() => Verdict::Refused(Denial {
+                Ok(Outcome::Wrong(why)) if was_current => Verdict::Refused(Denial {
                     text: WRONG,
                     ..Denial::new(why)
                 }),
-                Ok(Outcome::Wrong(_)) => Verdict::Refused(Denial::plain(
-                    ReasonCode::ServerUnavailable,
-                    "this node has no contact with the cluster's majority",
-                )),
+                // Counted like any other: it may have been a guess.
+                Ok(Outcome::Wrong(why)) => Verdict::Refused(Denial {
+                    reason: ReasonCode::ServerUnavailable,
+                    text: NOT_CURRENT,
+                    ..Denial::new(why)
+                }),
                 Err(_) => Verdict::Refused(Denial::busy("the password could not be hashed")),
             }
         }))
@@ -116,7 +134,7 @@ impl Check for PasswordCheck {
 /// Writes what an imported user's hash is replaced by. Somebody may have changed the user meanwhile: then that stands.
 async fn replace(directory: Arc<Directory>, change: Change) {
     let name = change.name.clone();
-    match directory.write(vec![change]).await {
+    match directory.write_at_login(vec![change]).await {
         Ok(_) => tracing::info!(
             user = name,
             "the user's hash is replaced by an Argon2id hash"
@@ -190,14 +208,14 @@ fn replacement(user: &User, known: &Known, password: &[u8], costs: Costs) -> Opt
         expected: Expected::Version(Version(known.version)),
         action: Action::Put {
             value: upgraded.encode().into(),
-            expires_at_ms: None,
+            expires_in_ms: None,
             keeps_version: true,
         },
     })
 }
 
 /// Nobody has asked for anything as long as there is no user: everybody is let in. Then nobody is any more who shows
-/// nothing.
+/// nothing, also if this node has only learnt of the first user when the session was opened.
 pub struct OpenUntilUsers {
     /// The users.
     pub users: Arc<DirectoryUsers>,
@@ -216,6 +234,10 @@ impl Check for OpenUntilUsers {
                 ..Denial::new("the cluster has users, so nobody is let in without a password")
             }),
         }
+    }
+
+    fn is_open(&self) -> bool {
+        !self.users.exist()
     }
 }
 
@@ -276,11 +298,52 @@ mod tests {
         assert!(!is_right(&attempt(Some(&user), b"pencil", true)));
     }
 
+    /// Clients of a node that is cut off, in a cluster without users, come in when it is back, and were counted
+    /// nowhere.
+    #[test]
+    fn nobody_guesses_a_password_where_there_is_no_user() {
+        use crate::auth::{Chain, Guess};
+        use crate::base::ids::NodeId;
+        use crate::machine::tables::Backing;
+        use std::sync::atomic::{AtomicBool, Ordering};
+
+        let nobody: Arc<dyn Backing> =
+            Arc::new(std::collections::BTreeMap::<Vec<u8>, Vec<u8>>::new());
+        let users = Arc::new(DirectoryUsers::new(nobody, scram::LEAST_ITERATIONS));
+        let directory = Directory::new(NodeId(0), Arc::default(), Arc::default(), Arc::default());
+        let is_current = Arc::new(AtomicBool::new(false));
+        let asked = is_current.clone();
+        let check = PasswordCheck {
+            users: users.clone(),
+            pool: Arc::new(Pool::new(1, 1)),
+            directory: Arc::new(directory),
+            costs: COSTS,
+            replaces_hashes: false,
+            is_current: Arc::new(move || asked.load(Ordering::Relaxed)),
+        };
+        let chain = Chain::new(vec![Arc::new(check), Arc::new(OpenUntilUsers { users })]);
+        let client = Client {
+            user_name: Some("fleet"),
+            password: Some(b"pencil"),
+            ..Client::default()
+        };
+        let judge = || {
+            let paused = || Err(Denial::new("the name is paused"));
+            let judged = futures::FutureExt::now_or_never(chain.judge(&client, &paused));
+            judged.expect("nothing is hashed").map(drop)
+        };
+        let behind = judge().expect_err("the first user may be new");
+        assert_eq!(behind.reason, ReasonCode::ServerBusy);
+        assert_eq!(behind.guess, Guess::Nothing);
+        is_current.store(true, Ordering::Relaxed);
+        assert!(judge().is_ok());
+    }
+
     #[test]
     fn an_imported_hash_is_replaced_under_the_same_version() {
         let text = "$7$101$AAECAwQFBgcICQoL$itntC8QS4iuE06UG7o0PxU0qM5UBFdNFBtAux6ya3Syz6oR19T2jx8EIwdBkk+3zME8xITagvpZst1brmEBXRQ==";
         let mut user = User::default();
-        user.import(PasswordHash::parse(text).ok(), None, Millis(1));
+        user.import_password(PasswordHash::parse(text).expect("a hash"), Millis(1));
         let kept = attempt(Some(&user), b"pencil", false);
         assert!(matches!(kept, Outcome::Right { replaced: None, .. }));
         let replaced = attempt(Some(&user), b"pencil", true);

@@ -1,5 +1,6 @@
 //! The handle of this node's replica: what the other rooms ask of Raft.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use super::core::roster::Roster;
 use super::core::state_machine::CoreRaft;
 use super::core::status;
 use super::core::write::{Appended, write};
+use super::membership::call::Asked;
 use super::membership::changes::Changes;
 use super::membership::joining::Joining;
 use super::metrics::Metrics;
@@ -28,7 +30,7 @@ use crate::base::proto::raft::change_request::Change;
 use crate::base::proto::raft::raft_server::RaftServer;
 use crate::machine::tables::Backing;
 use crate::peers::Trust;
-use crate::storage::{DataDir, GroupLog, LogDb, MAX_QUEUED_BYTES, Snapshots, StateDb};
+use crate::storage::{DataDir, GroupLog, LogDb, MAX_QUEUED_BYTES, Snapshots, StateDb, StateView};
 
 /// Longest wait for a snapshot asked for by hand.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -230,6 +232,14 @@ impl Raft {
         Arc::clone(&self.inner.stores.state) as Arc<dyn Backing>
     }
 
+    /// Has `work` look at the applied state as it is now, on a thread of its own; see [`StateView`].
+    ///
+    /// # Errors
+    /// When there is no thread for it.
+    pub fn look(&self, work: impl FnOnce(&StateView<'_>) + Send + 'static) -> io::Result<()> {
+        self.inner.stores.state.look(work)
+    }
+
     /// The replica's state at this moment.
     pub fn status(&self) -> Status {
         let applied = *self.inner.applied.borrow();
@@ -300,7 +310,11 @@ impl Raft {
     /// When it is not a member, or the last voter.
     pub async fn remove(&self, node: NodeId) -> Result<(), ChangeError> {
         let change = Change::Remove(node.0);
-        self.inner.changes.change(change, false).await.map(|_| ())
+        self.inner
+            .changes
+            .change(change, Asked::HERE)
+            .await
+            .map(|_| ())
     }
 
     /// Hands leadership to `to` (or to the most up-to-date voter); the leader is asked. Returns who leads then.
@@ -309,7 +323,11 @@ impl Raft {
     /// When nobody took over in time.
     pub async fn transfer_leader(&self, to: Option<NodeId>) -> Result<NodeId, ChangeError> {
         let change = Change::Transfer(to.map_or(0, |to| to.0));
-        self.inner.changes.change(change, false).await.map(NodeId)
+        self.inner
+            .changes
+            .change(change, Asked::HERE)
+            .await
+            .map(NodeId)
     }
 
     /// Takes a snapshot now and returns the index it covers, at least what is applied at the call.

@@ -20,7 +20,7 @@ use super::core::read::{ReadIndexError, read_index};
 use super::core::roster::Roster;
 use super::core::state_machine::CoreRaft;
 use super::core::type_config::TypeConfig;
-use super::membership::call;
+use super::membership::call::{self, Asked};
 use super::membership::changes::Changes;
 use super::transport::identity::Call;
 use super::transport::identity_check::IdentityCheck;
@@ -82,7 +82,9 @@ impl Inner {
     fn led(&self, from: u64, request: &pb::AppendRequest) -> Result<(), Status> {
         self.group(request.group)?;
         let formed = wellformed::append(request).map_err(|why| NoRight::IllFormed { from, why });
-        let judged = formed.and_then(|()| self.rights.lead(from, request.vote.as_ref()));
+        let judged = formed
+            .and_then(|()| self.rights.lead(from, request.vote.as_ref()))
+            .and_then(|()| self.rights.keeps_committed(from, request));
         self.judge(from, judged)
     }
 
@@ -107,7 +109,9 @@ impl Inner {
             let formed = wellformed::snapshot(begin);
             let formed = formed.map_err(|why| NoRight::IllFormed { from, why });
             let leads = || self.rights.lead(from, begin.vote.as_ref());
-            self.judge(from, formed.and_then(|_| leads()))?;
+            let covers = || self.rights.covers_committed(from, begin);
+            let judged = formed.and_then(|_| leads()).and_then(|()| covers());
+            self.judge(from, judged)?;
             return Ok(part);
         }
         Err(Status::invalid_argument(
@@ -343,6 +347,12 @@ impl raft_server::Raft for Service {
             initialised,
             known_as,
             leader: leader.as_ref().map_or(0, |(id, _)| *id),
+            membership: inner
+                .roster
+                .membership_id()
+                .as_ref()
+                .map(encoding::log_id_to),
+            voters: inner.roster.voters().into_iter().collect(),
             leader_address: leader.map(|(_, node)| node.address).unwrap_or_default(),
         }))
     }
@@ -362,7 +372,12 @@ impl raft_server::Raft for Service {
         let Some(change) = request.change else {
             return Err(Status::invalid_argument("a change without content"));
         };
-        let result = self.inner.changes.change(change, request.forwarded).await;
+        let asked = Asked {
+            forwarded: request.forwarded,
+            // A node that asks for itself is no operator, whatever it says.
+            by_operator: request.forwarded && request.by_operator,
+        };
+        let result = self.inner.changes.change(change, asked).await;
         Ok(Response::new(call::reply_to(result)))
     }
 }

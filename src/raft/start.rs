@@ -11,6 +11,7 @@ use super::core::apply::Apply;
 use super::core::config::RaftConfig;
 use super::core::fast_election::FastElection;
 use super::core::log_store::LogStore;
+use super::core::removed::Removed;
 use super::core::roster::Roster;
 use super::core::state_machine::{CoreRaft, StateMachine, meta_of};
 use super::core::{leadership, machine_version, retention};
@@ -28,6 +29,7 @@ use super::transport::network::Network;
 use super::transport::read_rounds::{ReadRounds, Rounds};
 use super::transport::rights::Rights;
 use super::transport::snapshot_receive::{SnapshotReceiver, install_in};
+use super::transport::vouching::Vouching;
 use super::types::{Leadership, NOTHING, StartError};
 use crate::base::ids::{GROUP_ZERO, LogIndex};
 use crate::storage::{DataDir, LogDb, Snapshots, StateDb};
@@ -119,6 +121,28 @@ pub(super) async fn cover_purged(
     Ok(())
 }
 
+/// Starts the thread that applies; it says who is removed.
+async fn start_applier(
+    apply: Box<dyn Apply>,
+    stores: &Stores,
+    applied: watch::Sender<LogIndex>,
+    term: watch::Sender<u64>,
+) -> Result<(StateMachineApplier, Removed), StartError> {
+    let removed = Removed::default();
+    let target = Target {
+        state: Arc::clone(&stores.state),
+        snapshots: Arc::clone(&stores.snapshots),
+        log: stores.log.clone(),
+        metrics: Arc::clone(&stores.metrics),
+        applied,
+        term,
+        removed: removed.clone(),
+    };
+    let applier = StateMachineApplier::start(apply, target).map_err(failed)?;
+    cover_purged(stores, &applier).await?;
+    Ok((applier, removed))
+}
+
 async fn start_core(
     config: &RaftConfig,
     stores: &Stores,
@@ -168,6 +192,8 @@ fn make_changes(
     roster: &Roster,
     channels: &Arc<ChannelPool>,
     leadership: watch::Receiver<Leadership>,
+    removed: Removed,
+    applied: watch::Receiver<LogIndex>,
 ) -> Arc<Changes> {
     let heartbeats_ms = config
         .timing
@@ -186,12 +212,31 @@ fn make_changes(
         roster.clone(),
         Arc::clone(channels),
         transfer,
+        removed,
+        applied,
+    )
+}
+
+fn make_vouching(
+    config: &RaftConfig,
+    roster: &Roster,
+    channels: &Arc<ChannelPool>,
+    removed: &Removed,
+) -> Arc<Vouching> {
+    let (roster, named) = (roster.clone(), config.named.clone());
+    Vouching::new(
+        GROUP_ZERO,
+        roster,
+        Arc::clone(channels),
+        named,
+        removed.clone(),
     )
 }
 
 fn serve(
     config: &RaftConfig,
     core: &CoreRaft,
+    vouching: Arc<Vouching>,
     roster: &Roster,
     identity_check: &Arc<IdentityCheck>,
     changes: &Arc<Changes>,
@@ -203,6 +248,7 @@ fn serve(
         core: core.clone(),
         roster: roster.clone(),
         election: Arc::clone(&fast_election),
+        vouching,
         lease: Duration::from_millis(config.timing.election_max_ms),
     });
     let receiver = SnapshotReceiver::new(
@@ -264,16 +310,7 @@ impl Raft {
         let (stores, data, config) = opened.await.map_err(failed)??;
         let (applied_tx, applied) = watch::channel(NOTHING);
         let (term_tx, term) = watch::channel(0);
-        let target = Target {
-            state: Arc::clone(&stores.state),
-            snapshots: Arc::clone(&stores.snapshots),
-            log: stores.log.clone(),
-            metrics: Arc::clone(&stores.metrics),
-            applied: applied_tx,
-            term: term_tx,
-        };
-        let applier = StateMachineApplier::start(apply, target).map_err(failed)?;
-        cover_purged(&stores, &applier).await?;
+        let (applier, removed) = start_applier(apply, &stores, applied_tx, term_tx).await?;
         let identity = Identity {
             node: config.node,
             cluster: config.cluster.clone(),
@@ -290,12 +327,23 @@ impl Raft {
         let log = stores.log.clone();
         retention::keep(core.clone(), log, Arc::clone(metrics), config.retention);
         let roster = Roster::new(core.clone());
-        let changes = make_changes(&config, &core, &roster, &channels, leadership.clone());
+        config.trust.set_members(roster.admits());
+        let (leads, reached) = (leadership.clone(), applied.clone());
+        let vouching = make_vouching(&config, &roster, &channels, &removed);
+        let changes = make_changes(&config, &core, &roster, &channels, leads, removed, reached);
         watch_disk(&config, &core, &stores, &roster, &changes, &leadership);
         let prove = config.trust.is_proved();
         let checked = Arc::clone(metrics);
         let identity_check = IdentityCheck::new(identity, prove, roster.clone(), checked);
-        let service = serve(&config, &core, &roster, &identity_check, &changes, &stores);
+        let service = serve(
+            &config,
+            &core,
+            vouching,
+            &roster,
+            &identity_check,
+            &changes,
+            &stores,
+        );
         Ok(Raft::new(Inner {
             reads: start_reads(&config, &core, &channels, applied.clone(), metrics),
             joining: Joining::new(

@@ -93,6 +93,12 @@ pub enum ChangeError {
     /// No such member.
     #[error("node {0} is not a member")]
     UnknownNode(NodeId),
+    /// It was removed, and nobody has named it since.
+    #[error(
+        "node {0} was removed from the cluster and does not come back by itself: give it a new number, or take it \
+         back on purpose with `quorumq cluster join {0} HOST:PORT`"
+    )]
+    Removed(NodeId),
     /// Refused because the remaining members could not form a majority.
     #[error("removing node {0} would leave no voter")]
     LastVoter(NodeId),

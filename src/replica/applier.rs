@@ -2,6 +2,8 @@
 //!
 //! Invariant: outputs are performed in the order in which the machine made them, after their batch is committed to the
 //! tables.
+//! Invariant: no connection outlives a snapshot that is installed while it is there, or hears of anything behind it:
+//! what the snapshot holds has told it nothing.
 //! Invariant: what the rest of the node reads of the machine ([`View`], [`Due`], [`Clock`]) is brought up to date after
 //! each batch.
 
@@ -10,14 +12,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::base::ids::{Incarnation, LogIndex, NodeId, SessionId};
 use crate::base::pulse::beat;
-use crate::machine::effect::{ApplicationMessage, DropReason, Output, Reply, Skipped};
+use crate::events::{self, DisconnectionReason};
+use crate::machine::effect::{ApplicationMessage, DropReason, EventDrop, Output, Reply, Skipped};
 use crate::machine::state_hash::{HashRound, Verdict, verdict};
 use crate::machine::tables::{Backing, Tables};
-use crate::machine::{Machine, QueueUsage};
+use crate::machine::{EventUsage, Machine, QueueUsage};
 use crate::mailbox::{End, Item, WakeList};
 use crate::raft::{Apply, Look};
 use crate::replica::clock::Clock;
@@ -39,6 +42,10 @@ pub struct View {
     applied: AtomicU64,
     usage: Mutex<Usage>,
     queues: Mutex<QueueUsage>,
+    identities: Mutex<(u64, u64)>,
+    twin_bytes: AtomicU64,
+    events: Mutex<EventUsage>,
+    event_changes: watch::Sender<u64>,
     watches: AtomicU64,
     hash_round: Mutex<Option<(LogIndex, Arc<HashRound>)>>,
     /// The newest incarnation of this node that was ever registered.
@@ -70,6 +77,31 @@ impl View {
     /// What waits in the queues of sessions and groups.
     pub fn queue_usage(&self) -> QueueUsage {
         *self.queues.lock()
+    }
+
+    /// Devices and modules that have an identity.
+    pub fn identities(&self) -> (u64, u64) {
+        *self.identities.lock()
+    }
+
+    /// Bytes of all sections of twins.
+    pub fn twin_bytes(&self) -> u64 {
+        self.twin_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Changes whenever rows of events have changed.
+    pub fn event_changes(&self) -> watch::Receiver<u64> {
+        self.event_changes.subscribe()
+    }
+
+    fn events_have_changed(&self) {
+        // Nearly always nobody waits.
+        self.event_changes.send_modify(|changes| *changes += 1);
+    }
+
+    /// What is kept of events.
+    pub fn event_usage(&self) -> EventUsage {
+        *self.events.lock()
     }
 
     /// Watched keys of the whole cluster.
@@ -168,6 +200,10 @@ impl Applier {
         self.clock.observe(self.machine.clock());
         *self.view.usage.lock() = self.machine.usage();
         *self.view.queues.lock() = self.machine.queue_usage();
+        *self.view.identities.lock() = self.machine.identities();
+        let twin_bytes = self.machine.twin_bytes();
+        self.view.twin_bytes.store(twin_bytes, Ordering::Relaxed);
+        *self.view.events.lock() = self.machine.event_usage();
         let watches = self.machine.watched_keys() as u64;
         self.view.watches.store(watches, Ordering::Relaxed);
     }
@@ -237,6 +273,23 @@ impl Applier {
         }
     }
 
+    fn count_event(&self, kind: events::Kind, reason: DisconnectionReason) {
+        self.metrics.events.of(kind).increment();
+        if kind == events::Kind::Disconnected {
+            self.metrics.events_disconnected.of(reason).increment();
+        }
+    }
+
+    fn count_events_dropped(&self, reason: EventDrop, count: u64) {
+        let reason = match reason {
+            EventDrop::OutboxFull => labels::EventDrop::OutboxFull,
+            EventDrop::DeadLettersFull => labels::EventDrop::DeadLettersFull,
+            EventDrop::TopicTooLong => labels::EventDrop::TopicTooLong,
+            EventDrop::Crowded => labels::EventDrop::Crowded,
+        };
+        self.metrics.events_dropped.of(reason).add(count);
+    }
+
     fn handle_skipped(&self, index: LogIndex, what: Skipped) {
         self.metrics.log_skipped.increment();
         tracing::error!(
@@ -282,6 +335,16 @@ impl Applier {
         }
     }
 
+    fn handle_proposal_gap(&self, incarnation: Incarnation, expected: u64) {
+        tracing::debug!(
+            expected,
+            "a proposal is missing in the log: proposing again"
+        );
+        if incarnation == self.proposer.incarnation() {
+            self.proposer.resend();
+        }
+    }
+
     fn perform(&mut self, output: Output, wake: &mut WakeList) {
         let router = &self.router;
         match output {
@@ -297,15 +360,7 @@ impl Applier {
             Output::ProposalGap {
                 incarnation,
                 expected,
-            } => {
-                tracing::debug!(
-                    expected,
-                    "a proposal is missing in the log: proposing again"
-                );
-                if incarnation == self.proposer.incarnation() {
-                    self.proposer.resend();
-                }
-            }
+            } => self.handle_proposal_gap(incarnation, expected),
             Output::ProposalRefused {
                 incarnation,
                 sequence,
@@ -336,8 +391,11 @@ impl Applier {
             } => router.post(connection, Item::SendPubRel(sequence), wake),
             Output::Dropped { reason, count } => self.count_dropped(reason, count),
             Output::NodesChanged => self.update_nodes(),
-            // Told before everything else.
-            Output::DirectoryChanged(_) => {}
+            // The first two are told before everything else.
+            Output::DirectoryChanged(_) | Output::EventsChanged => {}
+            Output::Desired(change) => router.notify_desired(*change, wake),
+            Output::EventRecorded { kind, reason } => self.count_event(kind, reason),
+            Output::EventsDropped { reason, count } => self.count_events_dropped(reason, count),
             Output::HashRoundChanged(round) => self.handle_hash_round(*round),
             Output::NodeEnded { node, incarnation } => self.handle_node_ended(node, incarnation),
             Output::End { connection, reason } => {
@@ -379,9 +437,13 @@ impl Apply for Applier {
         let outputs = self.machine.take_outputs();
         // Who hears that this node has applied the entry may count on it that the node goes by what it has changed.
         for output in &outputs {
-            if let Output::DirectoryChanged(changed) = output {
-                let observers = &self.view.directory;
-                observers.changed(changed.kind, &changed.name, changed.entry.as_ref());
+            match output {
+                Output::DirectoryChanged(changed) => {
+                    let observers = &self.view.directory;
+                    observers.changed(changed.kind, &changed.name, changed.entry.as_ref());
+                }
+                Output::EventsChanged => self.view.events_have_changed(),
+                _ => {}
             }
         }
         self.view.applied.store(last.0, Ordering::Release);
@@ -395,6 +457,11 @@ impl Apply for Applier {
     }
 
     fn restored(&mut self, backing: &dyn Backing, last: LogIndex) {
+        // Outputs of what the snapshot holds are lost: connections hear nothing more than that they end.
+        let incarnation = self.proposer.incarnation();
+        if incarnation != Incarnation::default() {
+            self.router.post_to_all(|| Item::End(End::Unavailable));
+        }
         self.view.directory.reset(backing);
         self.view.applied.store(last.0, Ordering::Release);
         self.machine.restore(backing);
@@ -404,9 +471,9 @@ impl Apply for Applier {
         *self.view.hash_round.lock() = round.map(|round| (last, Arc::new(round)));
         self.update_nodes();
         self.update_view();
+        self.view.events_have_changed();
         // Proposals that were on their way may be applied inside the snapshot. Their replies are lost, so this
         // incarnation ends.
-        let incarnation = self.proposer.incarnation();
         if incarnation != Incarnation::default() {
             self.tell(IncarnationEvent::Ended(incarnation));
         }

@@ -5,10 +5,15 @@ use std::collections::BTreeMap;
 use prost::Message as _;
 
 use super::*;
+use crate::base::ids::ConnectionId;
 use crate::base::proto::command::{self, command::Kind};
+use crate::codec::Version;
 use crate::forward::outbox::Outboxes;
+use crate::machine::hub::DesiredChanged;
 use crate::machine::state_hash::hash_tables;
 use crate::machine::tables::Change;
+use crate::mailbox::back_pressure::OutboxLimits;
+use crate::mailbox::{Contents, Mailbox};
 
 const INCARNATION: Incarnation = Incarnation(4);
 
@@ -78,6 +83,7 @@ fn entry(node: u64, sequence: u64, kind: Kind) -> Bytes {
     let batch = command::Batch {
         stamp_ms: 1_000,
         proposals: vec![proposal],
+        term: 1,
     };
     batch.encode_to_vec().into()
 }
@@ -136,4 +142,36 @@ fn what_a_former_process_has_said_stops_nobody() {
         nodes[1].apply(index, entry);
     }
     assert_eq!(nodes[1].applier.diverged(), None);
+}
+
+/// Whoever goes by what it is told must not be told of what follows a gap.
+#[test]
+fn after_a_snapshot_connections_hear_of_nothing_but_their_end() {
+    let mut node = Node::new(1, BTreeMap::new());
+    let limits = OutboxLimits::of(1_000);
+    let mailbox = Mailbox::new(ConnectionId(7), Version::V5, u32::MAX, 0, limits);
+    let router = node.applier.router.clone();
+    router.register(mailbox.clone());
+    node.applier.restored(&node.stored, LogIndex(9));
+    let change = DesiredChanged {
+        connection: mailbox.connection,
+        version: 2,
+        body: "{}".into(),
+        before: Default::default(),
+        after: Default::default(),
+    };
+    router.notify_desired(change, &mut WakeList::default());
+    router.post(
+        mailbox.connection,
+        Item::SubscriptionEffective(1),
+        &mut WakeList::default(),
+    );
+    let mut contents = Contents::default();
+    mailbox.take(&mut contents);
+    assert!(contents.desired.is_empty());
+    let items = contents.take_items();
+    assert!(
+        matches!(items[..], [Item::End(End::Unavailable)]),
+        "{items:?}"
+    );
 }

@@ -4,6 +4,9 @@ use proptest::prelude::*;
 
 use super::*;
 
+#[path = "clock_catch_up_tests.rs"]
+mod catch_up;
+
 const MS: i64 = 1_000;
 const S: i64 = 1_000_000;
 

@@ -13,5 +13,7 @@ pub mod proposer;
 pub mod reader;
 pub mod reply_to;
 pub mod sequencer;
+pub mod share;
 pub mod state_hasher;
+mod turns;
 mod wall_clocks;

@@ -22,6 +22,7 @@ use prost::Message as _;
 use tokio::sync::{Notify, oneshot};
 
 use super::reply_to::ReplyTo;
+use super::share::{Share, Weights};
 use crate::base::ids::{Incarnation, SessionId};
 use crate::base::limits;
 use crate::base::proto::command;
@@ -44,8 +45,8 @@ pub struct SequencedProposal {
 /// A proposal that is complete and has no number yet.
 struct Unnumbered {
     commands: Bytes,
-    /// As [`State::weight`].
-    weight: usize,
+    /// As [`State::weights`].
+    weights: Weights,
     reply_to: VecDeque<ReplyTo>,
 }
 
@@ -71,11 +72,12 @@ struct State {
     next_sequence: u64,
     /// Complete proposals, which go before the open one.
     complete: VecDeque<Unnumbered>,
-    complete_weight: usize,
+    /// What complete proposals and the open one count.
+    queued: Weights,
     /// The open proposal: its commands, and who gets their replies.
     commands: BytesMut,
     /// Bytes of the open proposal, and what its commands count beyond theirs.
-    weight: usize,
+    weights: Weights,
     reply_to: VecDeque<ReplyTo>,
     /// When the open proposal is sent although it holds deferred commands only; `None` when it is sent at once.
     flush_at: Option<Instant>,
@@ -117,7 +119,7 @@ impl State {
     fn close_proposal(&mut self) -> Unnumbered {
         self.flush_at = None;
         Unnumbered {
-            weight: std::mem::take(&mut self.weight),
+            weights: std::mem::take(&mut self.weights),
             commands: self.commands.split().freeze(),
             reply_to: std::mem::take(&mut self.reply_to),
         }
@@ -125,13 +127,9 @@ impl State {
 
     /// Numbers the next proposal and puts it in flight.
     fn sequence_next(&mut self) {
-        let next = match self.complete.pop_front() {
-            Some(complete) => {
-                self.complete_weight -= complete.weight;
-                complete
-            }
-            None => self.close_proposal(),
-        };
+        let complete = self.complete.pop_front();
+        let next = complete.unwrap_or_else(|| self.close_proposal());
+        self.queued -= next.weights;
         let proposal = SequencedProposal {
             incarnation: self.incarnation,
             sequence: self.next_sequence,
@@ -164,8 +162,21 @@ pub struct Depth {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum When {
     Now,
-    /// With the next command, or after [`limits::DEFERRED_COMMANDS`].
+    /// Now, and however much waits.
+    Always,
+    /// With the next command, or after [`limits::DEFERRED_COMMANDS`], and however much waits.
     Deferred,
+}
+
+/// Why the reply to a command that was proposed is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProposeError {
+    /// It was not proposed.
+    #[error(transparent)]
+    Overloaded(#[from] Overloaded),
+    /// The node's incarnation ended before: nobody knows whether the command was applied.
+    #[error("this node has no contact with the cluster's majority")]
+    Lost,
 }
 
 /// The proposals of this node. Shared by its connections, the forwarder, and apply.
@@ -176,21 +187,22 @@ pub struct Proposer {
     ready: Notify,
     /// The first deferred command came: its time must be waited for.
     deferred: Notify,
-    /// Connections whose command was not taken.
-    waiting: WaitList,
+    /// Connections whose command was not taken, by its share.
+    waiting: [WaitList; Share::ALL.len()],
 }
 
 impl Proposer {
     /// Submits a command.
     ///
     /// # Errors
-    /// When too much is waiting already; nothing was submitted.
+    /// When too much of its share is waiting already; nothing was submitted.
     pub fn submit(
         &self,
+        share: Share,
         kind: command::command::Kind,
         reply_to: ReplyTo,
     ) -> Result<(), Overloaded> {
-        self.submit_weighing(kind, reply_to, 0)
+        self.submit_weighing(share, kind, reply_to, 0)
     }
 
     /// Submits a command that counts so many bytes more than it has, because every node is busy with it as long as with
@@ -200,73 +212,63 @@ impl Proposer {
     /// As [`Proposer::submit`].
     pub fn submit_weighing(
         &self,
+        share: Share,
         kind: command::command::Kind,
         reply_to: ReplyTo,
         weight: usize,
     ) -> Result<(), Overloaded> {
-        let bound = limits::PROPOSAL_QUEUE_BYTES;
-        self.push(kind, reply_to, weight, bound, When::Now)
+        self.push((share, weight), kind, reply_to, When::Now)
     }
 
-    /// Whether [`Proposer::submit`], or [`Proposer::submit_urgent`], would take a command now. Another connection may
-    /// be quicker.
-    pub fn has_room(&self, is_urgent: bool) -> bool {
-        let bound = match is_urgent {
-            true => limits::PROPOSAL_URGENT_QUEUE_BYTES,
-            false => limits::PROPOSAL_QUEUE_BYTES,
-        };
-        let state = self.state.lock();
-        state.complete_weight + state.weight < bound
+    /// Whether [`Proposer::submit`] would take a command now. Another connection may be quicker.
+    pub fn has_room(&self, share: Share) -> bool {
+        self.state.lock().queued.has_room(share)
+    }
+
+    /// Whether there is room for a command of a connection now; if not, the connection offers it again when there is.
+    pub fn has_room_for(&self, share: Share, mailbox: &Arc<Mailbox>) -> bool {
+        let has_room = self.has_room(share);
+        if !has_room {
+            self.await_room(share, mailbox);
+        }
+        has_room
     }
 
     /// Has a connection, whose command was not taken, offer it again when there is room.
-    pub fn await_room(&self, mailbox: &Arc<Mailbox>) {
-        self.waiting.add(mailbox);
-        if self.has_room(false) {
+    pub fn await_room(&self, share: Share, mailbox: &Arc<Mailbox>) {
+        self.waiting[share as usize].add(mailbox);
+        if self.has_room(share) {
             mailbox.offer_again();
         }
     }
 
-    /// Submits a command of a request with high priority: there is room for it when there is none for others.
-    ///
-    /// # Errors
-    /// When even that room is used up; nothing was submitted.
-    pub fn submit_urgent(
-        &self,
-        kind: command::command::Kind,
-        reply_to: ReplyTo,
-    ) -> Result<(), Overloaded> {
-        let bound = limits::PROPOSAL_URGENT_QUEUE_BYTES;
-        self.push(kind, reply_to, 0, bound, When::Now)
-    }
-
     /// Submits a command that ends something. There are at most as many as there are connections, so none is refused.
     pub fn submit_always(&self, kind: command::command::Kind, reply_to: ReplyTo) {
-        let taken = self.push(kind, reply_to, 0, usize::MAX, When::Now);
+        let taken = self.push((Share::Common, 0), kind, reply_to, When::Always);
         debug_assert!(taken.is_ok(), "there is no bound");
     }
 
     /// Submits a command that nobody waits for: it is proposed together with the next command, or after
     /// [`limits::DEFERRED_COMMANDS`].
     pub fn submit_deferred(&self, kind: command::command::Kind) {
-        let taken = self.push(kind, ReplyTo::Nobody, 0, usize::MAX, When::Deferred);
+        let share = (Share::Common, 0);
+        let taken = self.push(share, kind, ReplyTo::Nobody, When::Deferred);
         debug_assert!(taken.is_ok(), "there is no bound");
     }
 
     fn push(
         &self,
+        (share, weight): (Share, usize),
         kind: command::command::Kind,
         reply_to: ReplyTo,
-        weight: usize,
-        bound: usize,
         when: When,
     ) -> Result<(), Overloaded> {
         let command = command::Command { kind: Some(kind) };
         let mut state = self.state.lock();
-        if state.complete_weight + state.weight >= bound {
+        if when == When::Now && !state.queued.has_room(share) {
             return Err(Overloaded);
         }
-        if when == When::Now {
+        if when != When::Deferred {
             state.flush_at = None;
         } else if state.commands.is_empty() {
             state.flush_at = Some(Instant::now() + limits::DEFERRED_COMMANDS);
@@ -276,11 +278,12 @@ impl Proposer {
         command
             .encode_length_delimited(&mut state.commands)
             .expect("a BytesMut grows");
-        state.weight += state.commands.len() - before + weight;
+        let bytes = state.commands.len() - before;
+        state.weights.add(share, bytes + weight);
+        state.queued.add(share, bytes + weight);
         state.reply_to.push_back(reply_to);
-        if state.weight >= limits::PROPOSAL_BYTES {
+        if state.weights.all() >= limits::PROPOSAL_BYTES {
             let complete = state.close_proposal();
-            state.complete_weight += complete.weight;
             state.complete.push_back(complete);
         }
         let may_send = state.is_ready() && state.has_room_in_flight();
@@ -291,12 +294,27 @@ impl Proposer {
         Ok(())
     }
 
-    /// Proposes a command and waits until it is applied here. `None` when it was not taken, or the node's incarnation
-    /// ended before.
-    pub async fn propose(&self, kind: command::command::Kind) -> Option<Reply> {
+    /// Proposes a command and waits until it is applied here.
+    ///
+    /// # Errors
+    /// There is no reply.
+    pub async fn propose(
+        &self,
+        share: Share,
+        kind: command::command::Kind,
+    ) -> Result<Reply, ProposeError> {
         let (sender, receiver) = oneshot::channel();
-        self.submit(kind, ReplyTo::Task(sender)).ok()?;
-        receiver.await.ok()
+        self.submit(share, kind, ReplyTo::Task(sender))?;
+        receiver.await.map_err(|_| ProposeError::Lost)
+    }
+
+    /// Waits until everything that was submitted before is applied here, and log time is the leader's. `false`: the
+    /// node's incarnation ended before. However much waits, it is not refused: it adds some bytes to it.
+    pub async fn pass(&self) -> bool {
+        let (sender, receiver) = oneshot::channel();
+        let nothing = command::command::Kind::Nothing(command::Nothing {});
+        self.submit_always(nothing, ReplyTo::Task(sender));
+        receiver.await.is_ok()
     }
 
     /// How much is waiting.
@@ -386,8 +404,10 @@ impl Proposer {
                 return None;
             }
             state.sequence_next();
-            if state.complete_weight + state.weight < limits::PROPOSAL_QUEUE_BYTES {
-                self.waiting.wake();
+            for share in Share::ALL {
+                if state.queued.has_room(share) {
+                    self.waiting[share as usize].wake();
+                }
             }
         }
         let mut in_flight = state.in_flight.iter();

@@ -31,11 +31,17 @@ fn commands_share_a_proposal_while_as_many_proposals_as_allowed_are_on_their_way
     let mut cursor = Cursor::default();
     proposer.next(&mut cursor).expect("the registration");
     for _ in 1..limits::PROPOSALS_IN_FLIGHT {
-        proposer.submit(kind(), ReplyTo::Nobody).expect("room");
+        proposer
+            .submit(Share::Common, kind(), ReplyTo::Nobody)
+            .expect("room");
         proposer.next(&mut cursor).expect("room");
     }
-    proposer.submit(kind(), ReplyTo::Nobody).expect("room");
-    proposer.submit(kind(), ReplyTo::Nobody).expect("room");
+    proposer
+        .submit(Share::Common, kind(), ReplyTo::Nobody)
+        .expect("room");
+    proposer
+        .submit(Share::Common, kind(), ReplyTo::Nobody)
+        .expect("room");
     assert!(proposer.next(&mut cursor).is_none());
     proposer.applied(Incarnation(7), 1);
     let next = proposer.next(&mut cursor).expect("the open one");
@@ -52,13 +58,17 @@ fn a_deferred_command_goes_with_the_next_command() {
     proposer.submit_deferred(kind());
     proposer.submit_deferred(kind());
     assert!(proposer.next(&mut cursor).is_none());
-    proposer.submit(kind(), ReplyTo::Nobody).expect("room");
+    proposer
+        .submit(Share::Common, kind(), ReplyTo::Nobody)
+        .expect("room");
     let all = proposer
         .next(&mut cursor)
         .expect("a command that is sent at once");
     assert_eq!(proposer.depth().queued, 0);
     proposer.applied(Incarnation(7), 1);
-    proposer.submit(kind(), ReplyTo::Nobody).expect("room");
+    proposer
+        .submit(Share::Common, kind(), ReplyTo::Nobody)
+        .expect("room");
     let one = proposer.next(&mut cursor).expect("room");
     assert_eq!(all.commands.len(), 3 * one.commands.len());
     proposer.submit_deferred(kind());
@@ -98,7 +108,7 @@ fn no_proposal_is_much_larger_than_allowed_and_the_order_is_kept() {
     };
     for value in 0..10 {
         proposer
-            .submit(command(value), ReplyTo::Nobody)
+            .submit(Share::Common, command(value), ReplyTo::Nobody)
             .expect("room");
     }
     assert_eq!(proposer.depth().queued, 10);
@@ -144,14 +154,17 @@ fn commands_that_weigh_more_than_they_have_share_a_proposal_with_fewer_others() 
     let weight = limits::PROPOSAL_BYTES / 2;
     let mut taken = 0;
     while proposer
-        .submit_weighing(kind(), ReplyTo::Nobody, weight)
+        .submit_weighing(Share::Common, kind(), ReplyTo::Nobody, weight)
         .is_ok()
     {
         taken += 1;
     }
     let room = limits::PROPOSAL_QUEUE_BYTES / weight;
     assert!(taken <= room && taken >= room / 2, "{taken}");
-    assert_eq!(proposer.submit(kind(), ReplyTo::Nobody), Err(Overloaded));
+    assert_eq!(
+        proposer.submit(Share::Common, kind(), ReplyTo::Nobody),
+        Err(Overloaded)
+    );
     let command = command::Command { kind: Some(kind()) };
     let two = 2 * command.encode_length_delimited_to_vec().len();
     for sequence in 2..10 {
@@ -164,10 +177,56 @@ fn commands_that_weigh_more_than_they_have_share_a_proposal_with_fewer_others() 
         assert!(next.commands.len() <= two, "{sequence}");
     }
     assert_eq!(
-        proposer.submit(kind(), ReplyTo::Nobody),
+        proposer.submit(Share::Common, kind(), ReplyTo::Nobody),
         Ok(()),
         "room again"
     );
+}
+
+/// However much twins weigh, and however often their writers come again: others find room, and so do those that have
+/// nothing to do with the first.
+#[test]
+fn twins_have_a_share_of_the_room() {
+    let proposer = Proposer::default();
+    proposer.begin(Incarnation(7));
+    let weight = limits::PROPOSAL_BYTES;
+    let fill = |share| {
+        let submit = || proposer.submit_weighing(share, kind(), ReplyTo::Nobody, weight);
+        (0..1_000).take_while(|_| submit().is_ok()).count()
+    };
+    let most = limits::PROPOSAL_QUEUE_TWINS_BYTES / weight;
+    assert_eq!(fill(Share::Devices), most);
+    assert_eq!(fill(Share::BackEnds), most);
+    let device = mailbox(1);
+    assert!(!proposer.has_room_for(Share::Devices, &device) && !device.take_offer());
+    assert!(proposer.has_room(Share::Common), "a CONNECT");
+    assert_eq!(fill(Share::Common), 4 * most);
+    assert!(!proposer.has_room(Share::Common) && proposer.has_room(Share::Urgent));
+    // All of it leaves in its order, and what waits for each is woken when there is room for it.
+    let publisher = mailbox(2);
+    proposer.await_room(Share::Common, &publisher);
+    let mut cursor = Cursor::default();
+    let (mut proposals, mut woken) = (0, Vec::new());
+    for sequence in 1.. {
+        while proposer.next(&mut cursor).is_some() {
+            proposals += 1;
+        }
+        woken.push((publisher.take_offer(), device.take_offer()));
+        if proposer.depth().queued == 0 {
+            break;
+        }
+        for _ in 0..u64::from(sequence > 1) {
+            let of = (Incarnation(7), sequence);
+            proposer.replied(of, Reply::Done, None, &mut WakeList::default());
+        }
+        proposer.applied(Incarnation(7), sequence);
+    }
+    assert_eq!(proposals, 6 * most + 1, "each by itself");
+    let first = |of: fn(&(bool, bool)) -> bool| woken.iter().position(of);
+    // The first of its own leaves behind those of the twins.
+    assert_eq!(first(|woken| woken.0), Some(2 * most));
+    assert_eq!(first(|woken| woken.1), Some(0));
+    assert_eq!(fill(Share::Devices), most, "nothing is left behind");
 }
 
 #[test]
@@ -195,24 +254,93 @@ fn what_is_not_applied_is_sent_again() {
     assert!(proposer.next(&mut Cursor::default()).is_none());
 }
 
+/// Takes all room of a share with one command.
+fn fill(proposer: &Proposer, share: Share) {
+    let weight = share.bound();
+    let filled = proposer.submit_weighing(share, kind(), ReplyTo::Nobody, weight);
+    assert_eq!(filled, Ok(()), "{share:?}");
+    let more = proposer.submit(share, kind(), ReplyTo::Nobody);
+    assert_eq!(more, Err(Overloaded), "{share:?} is full");
+}
+
+/// Whatever all others have waiting: publications, twins, writes that are called urgent, what ends connections.
 #[test]
-fn what_is_urgent_finds_room_when_others_have_to_wait() {
+fn each_share_takes_a_command_while_all_others_are_full() {
+    for share in Share::ALL {
+        let proposer = Proposer::default();
+        proposer.begin(Incarnation(7));
+        for other in Share::ALL.into_iter().filter(|other| *other != share) {
+            fill(&proposer, other);
+        }
+        let taken = proposer.submit(share, kind(), ReplyTo::Nobody);
+        assert_eq!(taken, Ok(()), "{share:?}");
+    }
+}
+
+/// What is never refused takes the room of what clients ask for, and of nothing else.
+#[test]
+fn what_is_always_taken_counts_among_what_clients_ask_for() {
     let proposer = Proposer::default();
     proposer.begin(Incarnation(7));
-    let large = || {
-        Kind::StoreWrite(command::StoreWrite {
-            value: vec![0; limits::PROPOSAL_QUEUE_BYTES].into(),
-            ..Default::default()
-        })
-    };
-    assert_eq!(proposer.submit(large(), ReplyTo::Nobody), Ok(()));
-    assert_eq!(proposer.submit(kind(), ReplyTo::Nobody), Err(Overloaded));
-    assert_eq!(proposer.submit_urgent(large(), ReplyTo::Nobody), Ok(()));
-    assert_eq!(
-        proposer.submit_urgent(kind(), ReplyTo::Nobody),
-        Err(Overloaded)
-    );
+    let large = Kind::StoreWrite(command::StoreWrite {
+        value: vec![0; limits::PROPOSAL_QUEUE_BYTES].into(),
+        ..Default::default()
+    });
+    proposer.submit_always(large, ReplyTo::Nobody);
     proposer.submit_always(kind(), ReplyTo::Nobody);
+    proposer.submit_deferred(kind());
+    for share in Share::ALL {
+        assert_eq!(proposer.has_room(share), share != Share::Common);
+    }
+}
+
+/// Each connection is woken when there is room in the share that it waits for, whether there is room in others or not.
+#[test]
+fn who_waits_is_woken_by_the_room_of_its_share() {
+    let proposer = Proposer::default();
+    proposer.begin(Incarnation(7));
+    let waiting = Share::ALL.map(|share| {
+        fill(&proposer, share);
+        let connection = mailbox(share as u64 + 1);
+        assert!(!proposer.has_room_for(share, &connection));
+        connection
+    });
+    // The registration of the incarnation is on its way; each command is a proposal by itself.
+    let mut cursor = Cursor::default();
+    let mut next = || proposer.next(&mut cursor).map(|next| next.sequence);
+    assert_eq!(next(), Some(1));
+    for (place, sequence) in (0..waiting.len()).zip(2..) {
+        assert_eq!(next(), Some(sequence));
+        let woken: Vec<bool> = waiting.iter().map(|one| one.take_offer()).collect();
+        let expected: Vec<bool> = (0..waiting.len()).map(|at| at == place).collect();
+        assert_eq!(woken, expected, "{place}");
+        proposer.applied(Incarnation(7), sequence - 1);
+        let of = (Incarnation(7), sequence);
+        proposer.replied(of, Reply::Done, None, &mut WakeList::default());
+    }
+}
+
+/// What was not taken is told from what may have been carried out, and whoever waits for all others is not refused.
+#[tokio::test]
+async fn who_finds_no_room_is_told_so() {
+    let proposer = Proposer::default();
+    proposer.begin(Incarnation(7));
+    for share in [Share::Administration, Share::Common] {
+        fill(&proposer, share);
+        let refused = proposer.propose(share, kind()).await;
+        assert!(matches!(refused, Err(ProposeError::Overloaded(_))));
+    }
+    let proposed = proposer.propose(Share::Urgent, kind());
+    let ends = async {
+        assert_eq!(
+            proposer.depth().queued,
+            4,
+            "two that fill, and two that wait"
+        );
+        proposer.begin(Incarnation(8));
+    };
+    let (lost, passed, ()) = tokio::join!(proposed, proposer.pass(), ends);
+    assert!(matches!(lost, Err(ProposeError::Lost)) && !passed);
 }
 
 #[tokio::test]
@@ -222,9 +350,11 @@ async fn replies_come_in_order() {
     proposer.applied(Incarnation(7), 1);
     let (first, first_reply) = oneshot::channel();
     let (second, second_reply) = oneshot::channel();
-    proposer.submit(kind(), ReplyTo::Task(first)).expect("room");
     proposer
-        .submit(kind(), ReplyTo::Task(second))
+        .submit(Share::Common, kind(), ReplyTo::Task(first))
+        .expect("room");
+    proposer
+        .submit(Share::Common, kind(), ReplyTo::Task(second))
         .expect("room");
     proposer.next(&mut Cursor::default()).expect("both");
     let mut wake = WakeList::default();
@@ -245,10 +375,10 @@ async fn whoever_waits_for_a_refused_proposal_is_told_and_the_next_one_follows()
     let (first, first_reply) = oneshot::channel();
     let (second, second_reply) = oneshot::channel();
     let wait = ReplyTo::Task(first);
-    proposer.submit(kind(), wait).expect("room");
+    proposer.submit(Share::Common, kind(), wait).expect("room");
     assert_eq!(proposer.next(&mut cursor).map(|it| it.sequence), Some(2));
     let wait = ReplyTo::Task(second);
-    proposer.submit(kind(), wait).expect("room");
+    proposer.submit(Share::Common, kind(), wait).expect("room");
     assert_eq!(proposer.next(&mut cursor).map(|it| it.sequence), Some(3));
     let mut wake = WakeList::default();
     proposer.refused(Incarnation(6), 2, &mut wake);
@@ -304,7 +434,9 @@ fn a_reply_never_goes_to_a_command_that_a_snapshot_has_passed_over() {
     let mut cursor = Cursor::default();
     for (mailbox, request) in mailboxes.iter().zip(1..) {
         let reply_to = ReplyTo::Connection(mailbox.clone(), request);
-        proposer.submit(kind(), reply_to).expect("room");
+        proposer
+            .submit(Share::Common, kind(), reply_to)
+            .expect("room");
         proposer.next(&mut cursor).expect("room in flight");
     }
     let mut wake = WakeList::default();
@@ -327,7 +459,9 @@ fn whoever_waits_is_told_when_the_incarnation_ends() {
     proposer.next(&mut cursor).expect("the registration");
     for mailbox in &mailboxes {
         let reply_to = ReplyTo::Connection(mailbox.clone(), 1);
-        proposer.submit(kind(), reply_to).expect("room");
+        proposer
+            .submit(Share::Common, kind(), reply_to)
+            .expect("room");
         proposer.next(&mut cursor);
     }
     proposer.begin(Incarnation(8));

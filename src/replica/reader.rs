@@ -1,20 +1,24 @@
 //! Linearizable reads on this node: all reads that wait share one ReadIndex round, then read the local state.
 //!
+//! Who reads more than a key asks for the round alone, and reads for itself.
+//!
 //! A page of SCAN may look at thousands of rows, so pages are read one after the other on a thread of their own, once
-//! their round has succeeded. No GET waits for a SCAN.
+//! their round has succeeded. No GET waits for a SCAN. Connections take turns, page by page ([`super::turns`]), so that
+//! who scans a lot holds up itself. Keys that a client may not read are left out where the rows are read: the thread
+//! of its connection judges none of them.
 //!
 //! Invariant: a read sees every write that was acknowledged anywhere before the read was submitted, and no expiry that
 //! is not in the log.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
-use crate::base::proto::command;
+use crate::acl::Rights;
+use crate::base::ids::ConnectionId;
 use crate::base::time::Millis;
 use crate::machine::read;
 use crate::machine::tables::Backing;
@@ -22,8 +26,9 @@ use crate::mailbox::{Item, Mailbox, RequestId, WakeList};
 use crate::raft::{Raft, ReadError};
 use crate::replica::clock::Clock;
 use crate::replica::proposer::Proposer;
+use crate::replica::turns::Turns;
 use crate::store::Reply;
-use crate::store::scan::PageBudget;
+use crate::store::scan::{MayList, PageBudget};
 
 /// Before a round that failed is tried again.
 const RETRY: Duration = Duration::from_millis(20);
@@ -33,8 +38,21 @@ const RETRY: Duration = Duration::from_millis(20);
 pub enum Query {
     /// GET of a key.
     Get(Bytes),
-    /// SCAN: a pattern, where the previous page ended, and how much a page may read.
-    Scan(Bytes, Option<Bytes>, PageBudget),
+    /// SCAN.
+    Scan(ScanQuery),
+}
+
+/// A page of keys.
+#[derive(Clone, Debug)]
+pub struct ScanQuery {
+    /// What the keys match.
+    pub pattern: Bytes,
+    /// Where the previous page ended.
+    pub token: Option<Bytes>,
+    /// Whose keys are listed: those that it may read.
+    pub rights: Arc<Rights>,
+    /// How much is read.
+    pub budget: PageBudget,
 }
 
 /// Whom the answer goes to.
@@ -51,10 +69,32 @@ struct Get {
 
 /// A SCAN that waits.
 struct Scan {
-    pattern: Bytes,
-    token: Option<Bytes>,
-    budget: PageBudget,
+    query: ScanQuery,
     asker: Asker,
+}
+
+/// Who reads for itself when the round has succeeded.
+enum Barrier {
+    /// A request of a connection.
+    Connection(Asker),
+    /// A task, which may have gone away.
+    Task(oneshot::Sender<()>),
+}
+
+impl Barrier {
+    fn pass(self, wake: &mut WakeList) {
+        match self {
+            Barrier::Connection(Asker {
+                mailbox,
+                request_id,
+            }) => {
+                if mailbox.push_item(Item::BarrierPassed(request_id)) {
+                    wake.add(&mailbox);
+                }
+            }
+            Barrier::Task(passed) => drop(passed.send(())),
+        }
+    }
 }
 
 /// Reads that wait for one round.
@@ -62,11 +102,12 @@ struct Scan {
 struct Round {
     gets: Vec<Get>,
     scans: Vec<Scan>,
+    barriers: Vec<Barrier>,
 }
 
 impl Round {
     fn len(&self) -> usize {
-        self.gets.len() + self.scans.len()
+        self.gets.len() + self.scans.len() + self.barriers.len()
     }
 }
 
@@ -76,7 +117,7 @@ pub struct Reader {
     waiting: Mutex<Round>,
     arrived: Notify,
     /// SCANs whose round has succeeded.
-    scans: Mutex<VecDeque<Scan>>,
+    scans: Mutex<Turns<ConnectionId, Scan>>,
     scans_arrived: Notify,
 }
 
@@ -88,16 +129,34 @@ impl Reader {
             mailbox: mailbox.clone(),
             request_id,
         };
-        let mut waiting = self.waiting.lock();
-        match query {
+        self.add(|waiting| match query {
             Query::Get(key) => waiting.gets.push(Get { key, asker }),
-            Query::Scan(pattern, token, budget) => waiting.scans.push(Scan {
-                pattern,
-                token,
-                budget,
-                asker,
-            }),
-        }
+            Query::Scan(query) => waiting.scans.push(Scan { query, asker }),
+        });
+    }
+
+    /// Tells a connection ([`Item::BarrierPassed`]) when this node's state has everything that was acknowledged
+    /// anywhere before now. It is told in the order in which it asks; without a majority it is told nothing.
+    pub fn submit_barrier(&self, mailbox: &Arc<Mailbox>, request_id: RequestId) {
+        let mailbox = mailbox.clone();
+        let barrier = Barrier::Connection(Asker {
+            mailbox,
+            request_id,
+        });
+        self.add(|waiting| waiting.barriers.push(barrier));
+    }
+
+    /// Waits until this node's state has everything that was acknowledged anywhere before now. It does not come back
+    /// without a majority, so the caller bounds it. `false`: the node stops.
+    pub async fn barrier(&self) -> bool {
+        let (passed, waits) = oneshot::channel();
+        self.add(|waiting| waiting.barriers.push(Barrier::Task(passed)));
+        waits.await.is_ok()
+    }
+
+    fn add(&self, read: impl FnOnce(&mut Round)) {
+        let mut waiting = self.waiting.lock();
+        read(&mut waiting);
         let first = waiting.len() == 1;
         drop(waiting);
         if first {
@@ -128,9 +187,18 @@ impl Reader {
                 tokio::time::sleep(RETRY).await;
             }
             if !round.scans.is_empty() {
-                self.scans.lock().extend(round.scans.drain(..));
+                let mut scans = self.scans.lock();
+                for scan in round.scans.drain(..) {
+                    scans.push(scan.asker.mailbox.connection, scan);
+                }
+                drop(scans);
                 self.scans_arrived.notify_one();
             }
+            let mut wake = WakeList::default();
+            for barrier in round.barriers {
+                barrier.pass(&mut wake);
+            }
+            wake.wake();
             let backing = raft.backing();
             let due = answer_all(&*backing, round.gets, clock.now());
             if !due.is_empty() {
@@ -142,7 +210,7 @@ impl Reader {
     /// Reads the pages of SCANs, one after the other.
     async fn run_scans(self: Arc<Self>, backing: Arc<dyn Backing>) {
         loop {
-            let next = self.scans.lock().pop_front();
+            let next = self.scans.lock().pop();
             let Some(scan) = next else {
                 self.scans_arrived.notified().await;
                 continue;
@@ -152,6 +220,26 @@ impl Reader {
             if let Err(error) = page.await {
                 tracing::error!(%error, "a SCAN failed");
             }
+        }
+    }
+}
+
+#[cfg(test)]
+impl Reader {
+    /// Lets everybody pass who waits for a barrier: the only node of a test is its own majority.
+    pub(crate) fn pass_barriers(&self) {
+        let barriers = std::mem::take(&mut self.waiting.lock().barriers);
+        for barrier in barriers {
+            barrier.pass(&mut WakeList::default());
+        }
+    }
+
+    /// Reads a page for every SCAN that waits, as it asks for it but for what `with` changes.
+    pub(crate) fn answer_scans(&self, backing: &dyn Backing, with: impl Fn(&mut ScanQuery)) {
+        let scans = std::mem::take(&mut self.waiting.lock().scans);
+        for mut scan in scans {
+            with(&mut scan.query);
+            scan.answer(backing);
         }
     }
 }
@@ -166,8 +254,21 @@ impl Asker {
 
 impl Scan {
     fn answer(&self, backing: &dyn Backing) {
-        let token = self.token.as_deref();
-        let reply = read::scan(backing, &self.pattern, token, self.budget);
+        if self.asker.mailbox.is_closed() {
+            return;
+        }
+        let ScanQuery {
+            pattern,
+            token,
+            rights,
+            budget,
+        } = &self.query;
+        let may_list = |key: &[u8], steps: &mut u64| rights.may_list(key, steps);
+        let may_list: Option<MayList<'_>> = match rights.are_open() {
+            true => None,
+            false => Some(&may_list),
+        };
+        let reply = read::scan(backing, pattern, token.as_deref(), may_list, *budget);
         self.asker.answer(reply, &mut WakeList::default());
     }
 }
@@ -190,8 +291,7 @@ fn answer_all(backing: &dyn Backing, gets: Vec<Get>, now: Millis) -> Vec<Get> {
 /// Answers reads of keys that may have expired. The leader's clock decides, so an empty command is committed first: it
 /// fires the timers that are due.
 async fn answer_after_tick(gets: Vec<Get>, backing: Arc<dyn Backing>, proposer: Arc<Proposer>) {
-    let tick = command::command::Kind::Nothing(command::Nothing {});
-    if proposer.propose(tick).await.is_none() {
+    if !proposer.pass().await {
         return;
     }
     let mut wake = WakeList::default();

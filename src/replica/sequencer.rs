@@ -282,6 +282,7 @@ impl Loop {
         let batch = command::Batch {
             stamp_ms: stamp.0,
             proposals,
+            term: leadership.term,
         };
         // Proposing fails when this node does not lead any more: the proposing nodes see the new leader and send again.
         let batch = batch.encode_to_vec().into();

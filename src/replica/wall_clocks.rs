@@ -111,6 +111,15 @@ impl WallClocks {
     /// else the middle of all, if all are known, because right clocks are then on both sides of it or in it. `None`
     /// when neither is.
     pub(super) fn agreed(&self, now: Elapsed) -> Option<i64> {
+        self.of_majority(now).or_else(|| {
+            let offsets = self.offsets(now);
+            let all_known = offsets.len() == self.voters.len();
+            all_known.then(|| middle(&offsets)).flatten()
+        })
+    }
+
+    /// The middle of the largest set of clocks that agree, if it is a majority.
+    pub(super) fn of_majority(&self, now: Elapsed) -> Option<i64> {
         let offsets = self.offsets(now);
         let majority = self.voters.len() / 2 + 1;
         let mut largest: &[i64] = &[];
@@ -121,11 +130,8 @@ impl WallClocks {
                 largest = &rest[..agreeing];
             }
         }
-        if !self.voters.is_empty() && largest.len() >= majority {
-            return middle(largest);
-        }
-        let all_known = offsets.len() == self.voters.len();
-        all_known.then(|| middle(&offsets)).flatten()
+        let is_majority = !self.voters.is_empty() && largest.len() >= majority;
+        is_majority.then(|| middle(largest)).flatten()
     }
 
     /// The best guess without a majority: the middle of what is known.

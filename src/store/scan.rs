@@ -26,8 +26,34 @@ pub struct PageBudget {
     pub max_rows: usize,
     /// The most bytes of rows, values included, looked at once there are 4: the reader takes them all from the disk.
     pub max_row_bytes: usize,
-    /// The most character comparisons, likewise.
+    /// The most comparisons, of characters with the pattern and for the judgement of keys, likewise.
     pub max_steps: u64,
+}
+
+/// Says whether a key may be listed, and adds what it compares for that to the second argument.
+pub type MayList<'a> = &'a dyn Fn(&[u8], &mut u64) -> bool;
+
+impl PageBudget {
+    /// What is read for an answer for which so many keys are found: those that it lacks, and one more, which says that
+    /// there is another page.
+    pub fn missing(self, found: usize) -> PageBudget {
+        PageBudget {
+            max_keys: (self.max_keys.max(MIN_KEYS) + 1).saturating_sub(found),
+            ..self
+        }
+    }
+
+    /// How many of these keys, from the first one on, one page lists.
+    pub fn page_of(&self, keys: &[Bytes]) -> usize {
+        let mut bytes = 0_usize;
+        let full = keys.iter().enumerate().position(|(before, key)| {
+            let is_full = before >= self.max_keys.max(MIN_KEYS)
+                || (before >= MIN_KEYS && bytes >= self.max_bytes);
+            bytes = bytes.saturating_add(key.len());
+            is_full
+        });
+        full.unwrap_or(keys.len())
+    }
 }
 
 impl Default for PageBudget {
@@ -81,10 +107,18 @@ pub fn range(glob: &Glob, token: Option<&[u8]>) -> Result<KeyRange, StoreError> 
     Ok(KeyRange { from, to })
 }
 
+/// The token of a page that goes on after this key.
+pub fn token_after(last: &[u8]) -> Bytes {
+    let mut token = Vec::with_capacity(1 + last.len());
+    token.push(TOKEN_FORMAT);
+    token.extend_from_slice(last);
+    token.into()
+}
+
 /// A page being filled.
-#[derive(Debug)]
 pub struct Page<'g> {
     glob: &'g Glob,
+    may_list: Option<MayList<'g>>,
     budget: PageBudget,
     keys: Vec<Bytes>,
     bytes: usize,
@@ -96,10 +130,11 @@ pub struct Page<'g> {
 }
 
 impl<'g> Page<'g> {
-    /// An empty page.
-    pub fn new(glob: &'g Glob, budget: PageBudget) -> Self {
+    /// An empty page. Without `may_list` every key that matches may be listed.
+    pub fn new(glob: &'g Glob, may_list: Option<MayList<'g>>, budget: PageBudget) -> Self {
         Page {
             glob,
+            may_list,
             budget,
             keys: Vec::new(),
             bytes: 0,
@@ -126,8 +161,10 @@ impl<'g> Page<'g> {
         if !is_there {
             return true;
         }
+        let steps = &mut self.steps;
         if let Ok(text) = std::str::from_utf8(key)
-            && self.glob.matches(text, &mut self.steps)
+            && self.glob.matches(text, steps)
+            && self.may_list.is_none_or(|may_list| may_list(key, steps))
         {
             self.bytes = self.bytes.saturating_add(key.len());
             self.keys.push(Bytes::copy_from_slice(key));
@@ -137,12 +174,7 @@ impl<'g> Page<'g> {
 
     /// The answer: the keys, and a token when rows are left.
     pub fn finish(self) -> Reply {
-        let token = self.has_more.then(|| {
-            let mut token = Vec::with_capacity(1 + self.last.len());
-            token.push(TOKEN_FORMAT);
-            token.extend_from_slice(&self.last);
-            Bytes::from(token)
-        });
+        let token = self.has_more.then(|| token_after(&self.last));
         Reply::Page {
             keys: self.keys,
             token,

@@ -18,7 +18,7 @@ fn page(
 ) -> (Vec<Bytes>, Option<Bytes>) {
     let glob = Glob::new(pattern.as_bytes()).unwrap();
     let range = range(&glob, token).unwrap();
-    let mut page = Page::new(&glob, budget);
+    let mut page = Page::new(&glob, None, budget);
     for (key, is_there) in rows.range(range.from..) {
         if range.to.as_ref().is_some_and(|to| key >= to) || !page.visit(key, VALUE_BYTES, *is_there)
         {

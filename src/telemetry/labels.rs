@@ -1,6 +1,9 @@
 //! The labels of the metrics: each an enum, so that every series exists from the start and none is invented later.
 
 use super::cells::Label;
+use crate::events;
+use crate::events::answer::DeathReason;
+use crate::events::standing::Standing;
 
 macro_rules! labels {
     ($(
@@ -134,6 +137,105 @@ labels! {
         NotAuthorized = "not_authorized",
     }
 
+    /// What a device, a module or a back end asks of the hub.
+    HubOperation = "operation" {
+        /// A device or a module gets its twin.
+        Get = "get",
+        /// It changes its reported properties.
+        PatchReported = "patch_reported",
+        /// A back end asks for an identity.
+        GetIdentity = "get_identity",
+        /// It asks for identities.
+        ListIdentities = "list_identities",
+        /// It makes or changes an identity.
+        PutIdentity = "put_identity",
+        /// It deletes an identity.
+        DeleteIdentity = "delete_identity",
+        /// It asks for a twin.
+        GetTwin = "get_twin",
+        /// It patches a twin.
+        PatchTwin = "patch_twin",
+        /// It replaces sections of a twin.
+        ReplaceTwin = "replace_twin",
+        /// It looks for twins.
+        Query = "query",
+        /// It asks for something that there is not.
+        Other = "other",
+    }
+
+    /// What became of a change of desired properties that a connected device or module is to hear of.
+    TwinNotification = "kind" {
+        /// It was told.
+        Sent = "sent",
+        /// Another one says it, too, because the client reads slowly.
+        Folded = "folded",
+    }
+
+    /// Why the CONNECT of a device or a module was refused, or one under the name of such.
+    HubRefusal = "reason" {
+        /// The node has no contact with the majority, or could not read the identity.
+        NoLeader = "no_leader",
+        /// The user name names no identity, or has no `api-version`.
+        UserName = "user_name",
+        /// The connection is not encrypted.
+        Plaintext = "plaintext",
+        /// There is no such identity.
+        UnknownIdentity = "unknown_identity",
+        /// The client id is not the identity of the user name.
+        ClientId = "client_id",
+        /// There is neither a token nor a certificate.
+        NoCredential = "no_credential",
+        /// The password is no token.
+        Token = "token",
+        /// No key of the identity, or of the policy that is named, has signed the token.
+        Signature = "signature",
+        /// The policy does not let its holder connect.
+        Permission = "permission",
+        /// The token is for something else.
+        Scope = "scope",
+        /// The token or the certificate has expired, or is not valid yet.
+        Expired = "expired",
+        /// The certificate is not the identity's, or no authority vouches for it.
+        Certificate = "certificate",
+        /// The device is disabled.
+        Disabled = "disabled",
+        /// The will is not for the identity's own messages.
+        Will = "will",
+        /// The identity, or its credential, was changed while it connected.
+        Changed = "changed",
+        /// An ordinary client has used the client id of an identity.
+        Reserved = "reserved",
+        /// An operator has banned the client.
+        Banned = "banned",
+        Throttled = "throttled",
+    }
+
+    /// Why events were dropped.
+    EventDrop = "reason" {
+        /// The outbox held as much as it may.
+        OutboxFull = "outbox_full",
+        /// An event subscription had as many dead letters as it may have.
+        DeadLettersFull = "dead_letters_full",
+        /// The topic of an event would be longer than topics may be.
+        TopicTooLong = "topic_too_long",
+        /// As many events as may do so waited for going into queues of subscribers.
+        Crowded = "crowded",
+    }
+
+    /// How a request with events has ended.
+    Delivery = "outcome" {
+        /// The endpoint has taken the events.
+        Delivered = "delivered",
+        /// It has not taken the event, which is delivered later, apart from the others.
+        Parked = "parked",
+        /// It has not taken the events: they go singly, or are given up.
+        Refused = "refused",
+        /// It is down, gone or set up wrongly.
+        EndpointDown = "endpoint_down",
+        /// It has not answered in time.
+        TimedOut = "timed_out",
+    }
+
     /// Why a connection ended.
     DisconnectReason = "reason" {
         /// The client sent DISCONNECT.
@@ -176,5 +278,71 @@ labels! {
         ConnectionMemory = "connection_memory",
         /// The node's memory for clients was used up: the connection had much of it, or was new.
         NodeMemory = "node_memory",
+    }
+
+    /// Whom an identity of the hub is of.
+    IdentityKind = "kind" {
+        /// A device.
+        Device = "device",
+        /// A module of one.
+        Module = "module",
+    }
+}
+
+impl Label for Standing {
+    const NAME: &'static str = "state";
+    const ALL: &'static [Self] = &Standing::ALL;
+
+    fn index(self) -> usize {
+        self as usize
+    }
+
+    fn as_str(self) -> &'static str {
+        Standing::as_str(self)
+    }
+}
+
+impl Label for DeathReason {
+    const NAME: &'static str = "reason";
+    const ALL: &'static [Self] = &DeathReason::ALL;
+
+    fn index(self) -> usize {
+        self as usize - 1
+    }
+
+    fn as_str(self) -> &'static str {
+        DeathReason::as_str(self)
+    }
+}
+
+impl Label for events::Kind {
+    const NAME: &'static str = "type";
+    const ALL: &'static [Self] = &events::Kind::ALL;
+
+    fn index(self) -> usize {
+        self as usize - 1
+    }
+
+    fn as_str(self) -> &'static str {
+        match self {
+            events::Kind::Connected => "connected",
+            events::Kind::Disconnected => "disconnected",
+            events::Kind::ClientUpdated => "updated",
+            events::Kind::ClientDeleted => "deleted",
+            events::Kind::Hub => "hub",
+        }
+    }
+}
+
+impl Label for events::DisconnectionReason {
+    const NAME: &'static str = "reason";
+    const ALL: &'static [Self] = &events::DisconnectionReason::ALL;
+
+    fn index(self) -> usize {
+        self as usize - 1
+    }
+
+    fn as_str(self) -> &'static str {
+        events::DisconnectionReason::as_str(self)
     }
 }

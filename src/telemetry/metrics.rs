@@ -12,8 +12,12 @@ use prometheus_client::registry::Registry;
 use super::cells::{By, Cell, Counter, Gauge, Grouped, Labels, Latency};
 use super::expiries::Expiries;
 use super::labels::{
-    Action, DisconnectReason, DropReason, Outcome, Qos, Queue, TlsHandshake, Verb,
+    Action, Delivery, DisconnectReason, DropReason, EventDrop, HubOperation, HubRefusal,
+    IdentityKind, Outcome, Qos, Queue, TlsHandshake, TwinNotification, Verb,
 };
+use crate::events::answer::DeathReason;
+use crate::events::standing::Standing;
+use crate::events::{DisconnectionReason, Kind as EventKind};
 
 /// Media type of [`Metrics::render`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -197,11 +201,54 @@ metrics! {
     store_watches: Gauge;
     /// Notifications sent to clients of this node.
     store_notifications: Counter;
+    /// Identities of the hub, in the whole cluster.
+    identities: By<IdentityKind, Gauge>;
+    /// Bytes of tags, desired and reported properties as they are stored, of all twins of the cluster.
+    twin_bytes: Gauge;
+    /// Requests to the hub answered by this node.
+    hub_requests: By<HubOperation, By<Outcome, Counter>>;
+    /// Time from the arrival of such a request to its answer.
+    hub_request_seconds: Latency;
+    /// Twins that queries of this node have looked at. Many more than they answer: a condition names no device.
+    hub_query_rows: Counter;
+    /// CONNECTs of devices and modules that this node has refused, by the true reason, which the client is not told.
+    hub_refused: By<HubRefusal, Counter>;
+    /// Changes of desired properties that connected devices and modules of this node were to hear of.
+    twin_notifications: By<TwinNotification, Counter>;
+    /// Events of the life of clients that were recorded, by type. Each is counted on one node: add them up.
+    events: By<EventKind, Counter>;
+    /// Ends of connections that were recorded, by the reason that their event has.
+    events_disconnected: By<DisconnectionReason, Counter>;
+    /// Events that the outbox holds, whole cluster; `events.outbox_max_events` bounds it.
+    events_outbox: Gauge;
+    /// Bytes of events that the outbox holds; `events.outbox_max_bytes` bounds it.
+    events_outbox_bytes: Gauge;
+    /// Events that were dropped before everybody who asks for them had them. Above 0 an endpoint is down or too slow.
+    events_dropped: By<EventDrop, Counter>;
+    /// Events that are delivered apart from the others because they were refused, of all event subscriptions.
+    events_parked: Gauge;
+    /// Requests with events to endpoints, by how they have ended; only the leader makes them.
+    event_deliveries: By<Delivery, Counter>;
+    /// Time of such a request, from its beginning to the end of its answer.
+    event_delivery_seconds: Latency;
+    /// Age of the oldest event that some event subscription still waits for. Above a minute an endpoint is down or
+    /// slow; after `events.ttl_min` the event is given up.
+    event_lag_seconds: Gauge;
+    /// Event subscriptions, by how they stand; those in another state than `active` need a look.
+    event_subscriptions: By<Standing, Gauge>;
+    /// Events that were given up, by the reason. Counted by the leader.
+    events_dead_lettered: By<DeathReason, Counter>;
+    /// Events that were given up and wait for an operator, of all event subscriptions.
+    event_dead_letters: Gauge;
+    /// Pairs of authentication name and client id whose connections are numbered; `events.sequences_max` bounds it.
+    event_sequences: Gauge;
     /// Milliseconds between this node's wall clock and what a majority of the nodes' clocks agrees on, as the leader
     /// sees it. Above 5,000 the log names the node; its clock is not believed.
     clock_off_ms: Gauge;
     /// On the leader: nodes whose wall clock is off by more than five seconds.
     clocks_wrong: Gauge;
+    /// 1 while this node's hub has other names, policies or bounds than the leader's; the log says so.
+    hub_differs: Gauge;
     /// Bytes that may still be written to the volume of the data directory.
     disk_free_bytes: Gauge;
     /// 1 while less than the reserve is free on this node's disk; see `disk.reserve_percent`. `/readyz` is 503 then.
@@ -215,8 +262,8 @@ metrics! {
     threads_stuck: Gauge;
     /// Lines written to the audit log.
     audit_lines: Counter;
-    /// Events that are not in the audit log: its disk is full or slow, or strangers caused more than a thousand
-    /// refusals in a second. Above 0 the audit log is not complete.
+    /// Events that are not in the audit log: its disk is full or slow, or within a second clients caused more than a
+    /// thousand refusals, or logged in more than five thousand times. Above 0 the audit log is not complete.
     audit_dropped: Counter;
     /// Entries in the bounded queues of this node; bytes for `peer_bytes`.
     queue_depth: By<Queue, Gauge>;

@@ -13,7 +13,7 @@ mod trie;
 pub mod walk;
 
 pub use filter::{Filter, FilterError, check_filter, matches};
-pub use name::{NameError, check_name};
+pub use name::{NameError, check_name, is_own};
 pub use trie::Trie;
 
 /// The longest topic name or filter, in bytes `[MQTT-4.7.3-3]`.

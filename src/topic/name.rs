@@ -40,9 +40,33 @@ pub fn check_name(name: &str) -> Result<(), NameError> {
     Ok(())
 }
 
+/// What the topics begin with that the broker alone publishes to. What devices and modules send below the last one are
+/// requests, which are not published to anybody.
+const OWN: [&str; 3] = ["$SYS/", "$events/", "$iothub/"];
+
+/// Whether the broker alone publishes to a topic.
+pub fn is_own(topic: &str) -> bool {
+    topic.starts_with('$') && OWN.iter().any(|own| topic.starts_with(own))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_broker_has_topics_of_its_own() {
+        for (topic, expected) in [
+            ("$SYS/broker/uptime", true),
+            ("$events/v1/clients/a/deleted", true),
+            ("$events", false),
+            ("$iothub/twin/res/200/?$rid=1", true),
+            ("$iothub", false),
+            ("$other/x", false),
+            ("events/v1", false),
+        ] {
+            assert_eq!(is_own(topic), expected, "{topic}");
+        }
+    }
 
     #[test]
     fn mqtt_4_7_0_1_and_4_7_3_names() {

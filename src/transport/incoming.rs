@@ -11,7 +11,7 @@ use super::proxy::{self, Progress, ProxyError};
 use super::socket::Socket;
 use super::stream::Stream;
 use super::tls::{ServerTls, Session};
-use super::websocket::{self, Frames, Policy, Role, UpgradeError};
+use super::websocket::{self, Frames, HUB_PATH, Policy, Role, UpgradeError};
 use crate::telemetry::labels::TlsHandshake;
 
 /// A connection that was accepted.
@@ -64,7 +64,24 @@ impl From<io::Error> for EstablishError {
     }
 }
 
+/// A connection of which it is known where it comes from: a proxy has told it, where the listener asks for that.
+#[derive(Debug)]
+pub(crate) struct Located(Incoming);
+
 impl Incoming {
+    /// Reads where the connection comes from, if a proxy is to tell it.
+    ///
+    /// # Errors
+    /// The proxy does not do its part.
+    pub(crate) async fn locate(mut self) -> Result<Located, EstablishError> {
+        if self.listener.config.proxy_protocol
+            && let Some(source) = proxy_header(&mut self.socket).await?
+        {
+            self.peer.address = Some(source);
+        }
+        Ok(Located(self))
+    }
+
     /// Shakes hands as the listener asks for. `has_room` is told how many bytes the handshake holds, and says whether
     /// it may.
     ///
@@ -74,17 +91,36 @@ impl Incoming {
         self,
         has_room: impl FnMut(usize) -> bool,
     ) -> Result<Accepted, EstablishError> {
+        self.locate().await?.establish(has_room).await
+    }
+}
+
+impl Located {
+    /// Who is at the other end.
+    pub(crate) fn peer(&self) -> &Peer {
+        &self.0.peer
+    }
+
+    /// Whether there is a handshake before MQTT: its answer to a client that is refused can't be read without it.
+    pub(crate) fn shakes_hands(&self) -> bool {
+        let listener = &self.0.listener;
+        listener.tls.is_some() || listener.config.transport.is_websocket()
+    }
+
+    /// As [`Incoming::establish`].
+    ///
+    /// # Errors
+    /// The client does not do its part.
+    pub(crate) async fn establish(
+        self,
+        has_room: impl FnMut(usize) -> bool,
+    ) -> Result<Accepted, EstablishError> {
+        let is_plain = !self.shakes_hands();
         let Incoming {
-            mut socket,
+            socket,
             mut peer,
             listener,
-        } = self;
-        if listener.config.proxy_protocol
-            && let Some(source) = proxy_header(&mut socket).await?
-        {
-            peer.address = Some(source);
-        }
-        let is_plain = listener.tls.is_none() && !listener.config.transport.is_websocket();
+        } = self.0;
         let stream = match is_plain {
             true => Stream::Plain(socket),
             // What a handshake needs is given back when it is over.
@@ -155,7 +191,7 @@ async fn shake_hands(
     tls: &ServerTls,
     has_room: impl FnMut(usize) -> bool,
 ) -> Result<(Layered, TlsPeer, bool), EstablishError> {
-    let session = Session::new(tls).map_err(EstablishError::Tls)?;
+    let session = Session::new(tls.loaded()).map_err(EstablishError::Tls)?;
     let mut stream = Layered::new(socket, Some(session));
     stream.shake_hands(has_room).await?;
     match stream.session().map(Session::finish) {
@@ -174,9 +210,14 @@ async fn upgrade(
     listener: &Listener,
     has_room: impl FnMut(usize) -> bool,
 ) -> Result<(), EstablishError> {
+    let own = &*listener.config.websocket_path;
     let policy = Policy {
-        path: &listener.config.websocket_path,
+        paths: match listener.serves_hub {
+            true => &[own, HUB_PATH],
+            false => &[own],
+        },
         origins: &listener.config.websocket_origins,
+        is_tls: listener.tls.is_some(),
     };
     let judge = |bytes: &[u8]| websocket::answer(bytes, policy);
     match stream.head(has_room, judge).await? {

@@ -5,6 +5,7 @@
 //!
 //! Invariant: at most one write of [`WRITE_BYTES`] waits for the socket, and answers of the layers themselves (alerts,
 //! tickets, pongs): more is taken only when that is gone.
+//! Invariant: a read ends after [`READS_AT_ONCE`] reads of the socket, also when a client sends nothing but pings.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
@@ -13,12 +14,20 @@ use std::task::{Context, Poll, ready};
 use tokio::io::ReadBuf;
 
 use super::socket::Socket;
+use super::stream_end::StreamEnd;
 use super::tls::Session;
 use super::websocket::Frames;
 use crate::base::limits;
 
 /// Bytes that are taken at once: four full TLS records.
 const WRITE_BYTES: usize = 64 << 10;
+
+/// How often the socket is read for one read of MQTT, while what it has is for the layers alone: pings, empty frames,
+/// parts of records.
+const READS_AT_ONCE: usize = 4;
+
+/// The same for the last reads of a connection, behind which nothing is read any more.
+const LAST_READS_AT_ONCE: usize = 64;
 
 /// Bytes that one read of a handshake takes of the socket.
 const HANDSHAKE_READ_BYTES: usize = 16 << 10;
@@ -161,13 +170,15 @@ impl Layered {
         }
     }
 
-    /// Reads until there is something for MQTT, or nothing more now. 0 is the end.
+    /// Reads until there is something for MQTT, or nothing more now, or the socket was asked `most` times. 0 is the
+    /// end; `None`: what was read had nothing for MQTT, and there may be more.
     fn read_with(
         &mut self,
         buffer: &mut [u8],
+        most: usize,
         mut read: impl FnMut(&mut Socket, &mut [u8]) -> Poll<io::Result<usize>>,
-    ) -> Poll<io::Result<usize>> {
-        loop {
+    ) -> Poll<io::Result<Option<usize>>> {
+        for _ in 0..most {
             let filled = if !self.content.is_empty() {
                 let room = self.content.len().min(buffer.len());
                 buffer[..room].copy_from_slice(&self.content[..room]);
@@ -177,7 +188,7 @@ impl Layered {
                 }
                 room
             } else if self.is_ended {
-                return Poll::Ready(Ok(0));
+                return Poll::Ready(Ok(Some(0)));
             } else if self.tls.is_none() {
                 let filled = ready!(read(&mut self.socket, buffer))?;
                 self.is_ended = filled == 0;
@@ -187,9 +198,10 @@ impl Layered {
             };
             let length = self.unframe(&mut buffer[..filled])?;
             if length > 0 {
-                return Poll::Ready(Ok(length));
+                return Poll::Ready(Ok(Some(length)));
             }
         }
+        Poll::Ready(Ok(None))
     }
 
     pub(super) fn poll_read(
@@ -198,23 +210,32 @@ impl Layered {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let room = buffer.initialize_unfilled();
-        let read = self.read_with(room, |socket, bytes| {
+        let read = self.read_with(room, READS_AT_ONCE, |socket, bytes| {
             let mut bytes = ReadBuf::new(bytes);
             ready!(socket.poll_read(context, &mut bytes))?;
             Poll::Ready(Ok(bytes.filled().len()))
         });
-        buffer.advance(ready!(read)?);
-        Poll::Ready(Ok(()))
+        match ready!(read)? {
+            Some(length) => {
+                buffer.advance(length);
+                Poll::Ready(Ok(()))
+            }
+            None => {
+                // The others of the thread have their turns first.
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+        }
     }
 
     pub(super) fn try_read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = |socket: &mut Socket, bytes: &mut [u8]| Poll::Ready(socket.try_read(bytes));
-        at_once(self.read_with(buffer, read))
+        at_once(self.read_with(buffer, READS_AT_ONCE, read)).and_then(or_later)
     }
 
     pub(super) fn read_now(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = |socket: &mut Socket, bytes: &mut [u8]| Poll::Ready(socket.read_now(bytes));
-        at_once(self.read_with(buffer, read))
+        at_once(self.read_with(buffer, LAST_READS_AT_ONCE, read)).and_then(or_later)
     }
 
     pub(super) async fn readable(&mut self) -> io::Result<()> {
@@ -283,6 +304,15 @@ impl Layered {
         let tls = self.tls.as_ref().map_or(0, Session::held_bytes);
         let frames = self.frames.as_ref().map_or(0, Frames::held_bytes);
         size_of::<Layered>() + tls + frames + self.content.capacity() + self.output.capacity()
+    }
+
+    /// How the other end has ended its half.
+    pub(super) fn end(&self) -> StreamEnd {
+        match &self.frames {
+            Some(frames) if frames.is_violated() => StreamEnd::Violated,
+            Some(frames) if frames.is_closed() => StreamEnd::Closed,
+            _ => StreamEnd::Lost,
+        }
     }
 
     /// Says in each layer that nothing more comes.
@@ -393,6 +423,11 @@ fn at_once<T>(read: Poll<io::Result<T>>) -> io::Result<T> {
     }
 }
 
+/// What was read, if anything was for MQTT.
+fn or_later(read: Option<usize>) -> io::Result<usize> {
+    read.ok_or_else(|| io::ErrorKind::WouldBlock.into())
+}
+
 /// Writes what the socket takes and keeps the rest.
 fn write(socket: &Socket, bytes: &[u8], rest: &mut Vec<u8>) -> io::Result<()> {
     let written = match socket.try_write(bytes) {
@@ -402,4 +437,31 @@ fn write(socket: &Socket, bytes: &[u8], rest: &mut Vec<u8>) -> io::Result<()> {
     };
     rest.extend_from_slice(&bytes[written..]);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::websocket::Role;
+    use super::*;
+
+    /// Each frame is whole, masked and empty: there is always more of them, and never anything for MQTT.
+    #[tokio::test]
+    async fn a_flood_of_what_is_not_for_mqtt_does_not_hold_a_thread() {
+        for first in [0x89, 0x8a, 0x82] {
+            let (one, _other) = tokio::net::UnixStream::pair().expect("a pair");
+            let mut layered = Layered::new(Socket::Unix(one), None);
+            layered.begin_frames(Frames::new(Role::Server));
+            let mut buffer = vec![0; limits::READ_BUFFER_BYTES / 6 * 6];
+            let mut reads = 0;
+            let read = layered.read_with(&mut buffer, READS_AT_ONCE, |_, bytes| {
+                reads += 1;
+                for frame in bytes.chunks_exact_mut(6) {
+                    frame.copy_from_slice(&[first, 0x80, 0, 0, 0, 0]);
+                }
+                Poll::Ready(Ok(bytes.len()))
+            });
+            assert!(matches!(read, Poll::Ready(Ok(None) | Err(_))), "{read:?}");
+            assert!(reads <= READS_AT_ONCE);
+        }
+    }
 }

@@ -13,14 +13,31 @@ pub(crate) struct Listener {
     pub(crate) config: config::Listener,
     /// What it offers, if it is TLS.
     pub(crate) tls: Option<Arc<ServerTls>>,
-    pub(super) metrics: Arc<Metrics>,
+    /// Devices and modules of a hub connect here, too: over WebSocket at a path of their own, and with certificates
+    /// that no authority need have signed.
+    pub(super) serves_hub: bool,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
-/// What a listener offers over TLS, if it does.
+#[cfg(test)]
+impl Listener {
+    /// One with default settings that offers this.
+    pub(crate) fn for_tests(tls: Option<Arc<ServerTls>>) -> Listener {
+        Listener {
+            tls,
+            ..Listener::default()
+        }
+    }
+}
+
+/// What a listener offers over TLS, if it does. One that `serves_hub` asks every client for a certificate.
 ///
 /// # Errors
 /// Its files can't be used.
-pub(crate) fn tls_of(config: &config::Listener) -> Result<Option<Arc<ServerTls>>, TlsError> {
+pub(crate) fn tls_of(
+    config: &config::Listener,
+    serves_hub: bool,
+) -> Result<Option<Arc<ServerTls>>, TlsError> {
     if !config.transport.is_tls() {
         return Ok(None);
     }
@@ -28,5 +45,9 @@ pub(crate) fn tls_of(config: &config::Listener) -> Result<Option<Arc<ServerTls>>
         true => &["http/1.1"],
         false => &["mqtt"],
     };
-    ServerTls::load(Files::from(config), protocols).map(Some)
+    let files = Files {
+        asks_everybody: serves_hub,
+        ..Files::from(config)
+    };
+    ServerTls::load(files, protocols).map(Some)
 }

@@ -66,15 +66,16 @@ impl Drop for SocketFile {
 }
 
 impl Listening {
-    /// Opens a listener's socket.
+    /// Opens a listener's socket; clients of a hub may connect there if it `serves_hub`.
     ///
     /// # Errors
     /// It can't be opened.
     pub(crate) async fn open(
         config: config::Listener,
+        serves_hub: bool,
         metrics: Arc<Metrics>,
     ) -> Result<Listening, OpenError> {
-        let tls = tls_of(&config)?;
+        let tls = tls_of(&config, serves_hub)?;
         let socket = match &config.address {
             ListenAddress::Tcp(address) => ListeningSocket::Tcp(listen(address).await?),
             ListenAddress::Unix(path) => {
@@ -88,6 +89,7 @@ impl Listening {
             listener: Arc::new(Listener {
                 config,
                 tls,
+                serves_hub,
                 metrics,
             }),
         })
@@ -185,12 +187,12 @@ mod tests {
         let path = directory.path().join("socket");
         // What a process that was killed has left.
         drop(std::os::unix::net::UnixListener::bind(&path).expect("it can be bound"));
-        let listening = Listening::open(at(&path), Arc::default())
+        let listening = Listening::open(at(&path), false, Arc::default())
             .await
             .expect("it can be bound");
         let mode = std::fs::metadata(&path).expect("it is there").permissions();
         assert_eq!(mode.mode() & 0o777, 0o600);
-        let again = Listening::open(at(&path), Arc::default()).await;
+        let again = Listening::open(at(&path), false, Arc::default()).await;
         assert!(matches!(again, Err(OpenError::InUse)));
         let client = tokio::net::UnixStream::connect(&path);
         let (client, accepted) = tokio::join!(client, listening.accept());
@@ -199,7 +201,7 @@ mod tests {
         drop(listening);
         assert!(!path.exists());
         std::fs::write(&path, "data").expect("writable");
-        let file = Listening::open(at(&path), Arc::default()).await;
+        let file = Listening::open(at(&path), false, Arc::default()).await;
         assert!(matches!(file, Err(OpenError::NoSocket)));
     }
 }

@@ -15,18 +15,18 @@ mod peer;
 mod proxy;
 mod socket;
 mod stream;
+mod stream_end;
 pub(crate) mod tls;
 pub(crate) mod websocket;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use incoming::{Accepted, EstablishError, Incoming};
+pub(crate) use incoming::{Accepted, EstablishError, Incoming, Located};
 pub(crate) use listener::{Listener, tls_of};
 pub(crate) use listening::{Listening, listen};
-pub(crate) use peer::Peer;
-#[cfg(test)]
-pub(crate) use peer::TlsPeer;
+pub(crate) use peer::{Peer, TlsPeer};
 #[cfg(test)]
 pub(crate) use socket::Socket;
 pub(crate) use stream::Stream;
+pub(crate) use stream_end::StreamEnd;

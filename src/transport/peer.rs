@@ -21,8 +21,27 @@ pub(crate) struct Peer {
 pub(crate) struct TlsPeer {
     /// Its certificate, and those that lead to the CA, verified; empty when it showed none.
     pub(crate) certificates: Vec<CertificateDer<'static>>,
+    /// The same of a client whose certificate no authority of the listener vouches for, where everybody is asked for
+    /// one. The client has its key, and that is all that is known.
+    pub(crate) unverified: Vec<CertificateDer<'static>>,
     /// The server that it asked for (SNI).
     pub(crate) server_name: Option<Box<str>>,
+}
+
+impl Peer {
+    /// Drops certificates that nobody vouches for: anybody may show some, of a size that nobody is charged for, and who
+    /// has logged in has no use for them.
+    pub(crate) fn forget_unverified(&mut self) {
+        if let Some(tls) = &self.tls
+            && !tls.unverified.is_empty()
+        {
+            self.tls = Some(Arc::new(TlsPeer {
+                certificates: tls.certificates.clone(),
+                unverified: Vec::new(),
+                server_name: tls.server_name.clone(),
+            }));
+        }
+    }
 }
 
 impl fmt::Display for Peer {

@@ -7,6 +7,7 @@ use tokio::io::ReadBuf;
 
 use super::layered::Layered;
 use super::socket::Socket;
+use super::stream_end::StreamEnd;
 
 /// The bytes of MQTT of one connection.
 #[derive(Debug)]
@@ -18,6 +19,14 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
+    /// How the other end has ended its half.
+    pub(crate) fn end(&self) -> StreamEnd {
+        match self {
+            Stream::Plain(_) => StreamEnd::Lost,
+            Stream::Layered(layered) => layered.end(),
+        }
+    }
+
     /// Reads once when there is something to read.
     pub(crate) fn poll_read(
         &mut self,

@@ -6,6 +6,7 @@
 //! Invariant: the rows of all entries that were ready together, the last log id applied, and the membership are one
 //! atomic write. It ends early at an entry after which the state is to be looked at.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,6 +21,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::apply::Apply;
 use super::encoding;
+use super::removed::{self, Removed};
 use super::type_config::{Entry, LogId, Payload, SnapshotMeta, StoredMembership, TypeConfig};
 use crate::base::ids::LogIndex;
 use crate::base::pulse::{Phase, busy};
@@ -32,6 +34,7 @@ use crate::storage::{
 /// Raft's own rows of the state. Names are for ever.
 const APPLIED: &[u8] = b"applied";
 const MEMBERSHIP: &[u8] = b"membership";
+const REMOVED: &[u8] = b"removed";
 /// The version of the machine that has applied the log.
 pub const MACHINE: &[u8] = b"machine";
 
@@ -137,21 +140,25 @@ fn decoded(
     Ok((applied, membership.unwrap_or_default()))
 }
 
+/// The last log id applied, the membership, and who was removed.
+type Received = (Option<LogId>, StoredMembership, BTreeSet<u64>);
+
 /// What a received state holds, if it is what `meta` announces, and was applied by the `machine` of this node.
 fn received(
     rows: &ReservedRows<'_>,
     meta: &SnapshotMeta,
     machine: Option<&Bytes>,
-) -> Result<(Option<LogId>, StoredMembership), String> {
+) -> Result<Received, String> {
     let row = |name: &[u8]| rows(name).map_err(|error| error.to_string());
     let found = decoded(row(APPLIED)?, row(MEMBERSHIP)?).map_err(|error| error.to_string())?;
+    let removed = removed::from_row(row(REMOVED)?).map_err(|error| error.to_string())?;
     if found.0 != meta.last_log_id {
         return Err("the received snapshot holds something else than was announced".to_owned());
     }
     if row(MACHINE)?.as_ref() != machine {
         return Err("the received snapshot was applied by another machine version".to_owned());
     }
-    Ok(found)
+    Ok((found.0, found.1, removed))
 }
 
 /// What the thread works on, and whom it tells.
@@ -165,6 +172,8 @@ pub struct Target {
     pub applied: watch::Sender<LogIndex>,
     /// Told every change of the term of the last entry applied.
     pub term: watch::Sender<u64>,
+    /// Told who is removed from the membership, before [`Target::applied`] is.
+    pub removed: Removed,
 }
 
 /// Handle of the thread.
@@ -178,6 +187,8 @@ impl StateMachineApplier {
     /// Starts the thread, and then calls [`Apply::restored`] on it.
     pub fn start(apply: Box<dyn Apply>, target: Target) -> std::io::Result<StateMachineApplier> {
         let (last, membership) = stored(&target.state)?;
+        let gone = removed::from_row(target.state.reserved(REMOVED))?;
+        target.removed.replace(gone);
         let (jobs, queue) = mpsc::channel(QUEUE);
         let mut worker = Worker {
             apply,
@@ -296,6 +307,8 @@ impl Worker {
                     look = self.apply.look();
                 }
                 Payload::Membership(membership) => {
+                    let before = self.membership.membership();
+                    self.target.removed.change(before, &membership);
                     self.membership = StoredMembership::new(Some(entry.log_id), membership);
                     changed = true;
                 }
@@ -333,10 +346,12 @@ impl Worker {
     fn write(&self, changes: Changes, last: LogId, membership_changed: bool) {
         let applied = encoding::log_id_to_bytes(&last);
         let mut reserved = vec![(APPLIED, &applied[..])];
-        let membership;
+        let (membership, removed);
         if membership_changed {
             membership = encoding::stored_to(&self.membership).encode_to_vec();
+            removed = self.target.removed.to_row();
             reserved.push((MEMBERSHIP, &membership));
+            reserved.push((REMOVED, &removed));
         }
         self.target.state.write(changes, &reserved);
     }
@@ -391,7 +406,9 @@ impl Worker {
         // This node's own version, ever since it took the state over.
         let machine = state.reserved(MACHINE);
         let check = |rows: &ReservedRows<'_>| received(rows, &meta, machine.as_ref());
-        (self.last, self.membership) = state.replace_checked(&database, check)?;
+        let removed;
+        (self.last, self.membership, removed) = state.replace_checked(&database, check)?;
+        self.target.removed.replace(removed);
         self.target
             .metrics
             .snapshots_installed

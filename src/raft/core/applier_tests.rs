@@ -60,6 +60,7 @@ fn target(data: &Path) -> (Target, LogDb) {
         metrics: Arc::new(Metrics::new(counters)),
         applied: watch::channel(NOTHING).0,
         term: watch::channel(0).0,
+        removed: Removed::default(),
     };
     (target, log_db)
 }

@@ -85,6 +85,8 @@ pub struct RaftConfig {
     pub machine: u32,
     /// How nodes prove to each other who they are.
     pub trust: Trust,
+    /// `host:port` of nodes that the operator has named as members: what they say of the membership is believed.
+    pub named: Vec<String>,
 }
 
 impl RaftConfig {
@@ -101,6 +103,7 @@ impl RaftConfig {
             before_sync: None,
             machine: VERSION,
             trust: Trust::open(),
+            named: Vec::new(),
         }
     }
 

@@ -3,6 +3,7 @@
 //! - [`type_config`], [`encoding`]: the library's types, and their form on the wire and on disk.
 //! - [`log_store`]: the library's log over the log database.
 //! - [`state_machine`], [`applier`], [`apply`]: from committed entries to the machine above, on a thread of its own.
+//! - [`removed`]: who was a member and may not come back by itself.
 //! - [`write`]: a batch given to the log, and whether the log has taken it.
 //! - [`machine_version`]: whether this machine may go on with the state.
 //! - [`leadership`], [`roster`], [`status`], [`read`]: what the library knows, for those who ask.
@@ -21,6 +22,7 @@ pub mod leadership;
 pub mod log_store;
 pub mod machine_version;
 pub mod read;
+pub mod removed;
 pub mod retention;
 pub mod roster;
 pub mod state_machine;

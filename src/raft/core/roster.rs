@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use openraft::async_runtime::WatchReceiver;
 
 use super::state_machine::CoreRaft;
-use super::type_config::NodeInfo;
+use super::type_config::{LogId, NodeInfo};
+use crate::base::ids::NodeId;
 
 /// A view of the membership. Clones show the same one.
 #[derive(Clone)]
@@ -31,6 +32,22 @@ impl Roster {
         let metrics = self.core.server_metrics();
         let metrics = metrics.borrow_watched();
         metrics.membership_config.get_node(&node).is_some()
+    }
+
+    /// Whether a node is a member, or there is none yet. It does not keep the replica from ending.
+    pub fn admits(&self) -> impl Fn(NodeId) -> bool + Send + Sync + 'static {
+        let metrics = self.core.server_metrics();
+        move |node| {
+            let metrics = metrics.borrow_watched();
+            let membership = metrics.membership_config.membership();
+            membership.get_node(&node.0).is_some() || membership.nodes().next().is_none()
+        }
+    }
+
+    /// The entry that put the membership in force.
+    pub fn membership_id(&self) -> Option<LogId> {
+        let metrics = self.core.server_metrics();
+        *metrics.borrow_watched().membership_config.log_id()
     }
 
     /// The data directory that `node` is known with, when it is a member and that is known.

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use super::applier::{StateMachineApplier, Target};
 use super::apply::Apply;
 use super::log_store::LogStore;
+use super::removed::Removed;
 use super::state_machine::StateMachine;
 use super::type_config::TypeConfig;
 use crate::base::ids::{GROUP_ZERO, LogIndex};
@@ -56,6 +57,7 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine, LogDb> for Builder {
                 metrics: Arc::new(Metrics::new(counters)),
                 applied,
                 term,
+                removed: Removed::default(),
             },
         )
         .expect("a thread");

@@ -38,6 +38,8 @@ pub struct Image {
     pub path: PathBuf,
     pub step: Step,
     pub acknowledged: Acknowledged,
+    /// The files that were copied and their sizes, before they were cut, and how much of the log's was durable.
+    pub files: (BTreeMap<PathBuf, u64>, u64),
 }
 
 /// What the driver and the steps of the storage share.
@@ -135,6 +137,7 @@ impl Shared {
             path: image,
             step,
             acknowledged: self.acknowledged.clone(),
+            files: (before, synced),
         });
     }
 }

@@ -123,7 +123,11 @@ async fn check(image: &Image) {
         assert_eq!(
             found,
             Some(&record(*term, *index)),
-            "a durable entry is kept"
+            "a durable entry is kept: {index} is not in {start}..{}, {applied:?} is applied, the last durable one is \
+             {:?}, and the crash left {:?}",
+            log.next(),
+            acknowledged.durable.last_key_value(),
+            image.files
         );
     }
     let snapshot = replica.stores.snapshots.current();

@@ -14,6 +14,7 @@ use crate::raft::core::apply::Apply;
 use crate::raft::core::config::RaftConfig;
 use crate::raft::core::encoding;
 use crate::raft::core::log_store::LogStore;
+use crate::raft::core::removed::Removed;
 use crate::raft::core::state_machine::StateMachine;
 use crate::raft::core::type_config::{Batch, Entry, Membership, NodeInfo, Payload};
 use crate::raft::replica::Stores;
@@ -100,6 +101,7 @@ impl Replica {
             metrics: Arc::clone(&stores.metrics),
             applied,
             term,
+            removed: Removed::default(),
         };
         let applier = StateMachineApplier::start(Box::new(Rows), target).expect("a thread");
         cover_purged(&stores, &applier).await.expect("a snapshot");

@@ -18,18 +18,50 @@ const OTHER_DIRECTORY: u32 = 2;
 const UNKNOWN_NODE: u32 = 3;
 const LAST_VOTER: u32 = 4;
 const FAILED: u32 = 5;
+const REMOVED: u32 = 6;
 
-/// Asks another node for a change, and returns what it was about. `forwarded` tells that node not to pass it on.
+/// Who asks for a change, and how it has come here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// It was passed on already, by a member: it is not passed on again.
+    pub forwarded: bool,
+    /// An operator asks, and not the node that wants to be added.
+    pub by_operator: bool,
+}
+
+impl Asked {
+    /// By an operator, of this node.
+    pub const HERE: Asked = Asked {
+        forwarded: false,
+        by_operator: true,
+    };
+    /// By the node that wants to be added.
+    pub const ITSELF: Asked = Asked {
+        forwarded: false,
+        by_operator: false,
+    };
+
+    /// The same, passed on.
+    pub fn passed_on(self) -> Asked {
+        Asked {
+            forwarded: true,
+            ..self
+        }
+    }
+}
+
+/// Asks another node for a change, and returns what it was about.
 pub async fn ask(
     mut client: RaftClient,
     group: GroupId,
     change: Change,
-    forwarded: bool,
+    asked: Asked,
 ) -> Result<u64, ChangeError> {
     let mut request = tonic::Request::new(pb::ChangeRequest {
         group: group.0,
         change: Some(change),
-        forwarded,
+        forwarded: asked.forwarded,
+        by_operator: asked.by_operator,
     });
     request.set_timeout(CHANGE_TIMEOUT + CALL_MARGIN);
     let reply = client.change(request).await;
@@ -58,6 +90,7 @@ pub fn reply_to(result: Result<u64, ChangeError>) -> pb::ChangeReply {
         }
         Err(ChangeError::UnknownNode(node)) => refusal(UNKNOWN_NODE, node.0, String::new()),
         Err(ChangeError::LastVoter(node)) => refusal(LAST_VOTER, node.0, String::new()),
+        Err(ChangeError::Removed(node)) => refusal(REMOVED, node.0, String::new()),
         Err(error) => refusal(FAILED, 0, error.to_string()),
     };
     pb::ChangeReply {
@@ -82,6 +115,7 @@ fn result_from(reply: pb::ChangeReply) -> Result<u64, ChangeError> {
         },
         UNKNOWN_NODE => ChangeError::UnknownNode(node),
         LAST_VOTER => ChangeError::LastVoter(node),
+        REMOVED => ChangeError::Removed(node),
         _ => ChangeError::Failed(refused.text),
     })
 }

@@ -2,6 +2,7 @@
 //!
 //! Invariant: changes of the membership are made one at a time. Two at once could leave a joint configuration.
 //! Invariant: a node id belongs to one data directory for as long as it is a member.
+//! Invariant: who was removed is added again only when an operator asks for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,11 +11,13 @@ use std::time::{Duration, Instant};
 use openraft::ChangeMembers;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::RaftError;
+use tokio::sync::watch;
 
-use super::call::{self, CHANGE_TIMEOUT};
+use super::call::{self, Asked, CHANGE_TIMEOUT};
 use super::transfer::LeadershipTransfer;
-use crate::base::ids::{GroupId, NodeId};
+use crate::base::ids::{GroupId, LogIndex, NodeId};
 use crate::base::proto::raft::{self as pb, change_request::Change};
+use crate::raft::core::removed::Removed;
 use crate::raft::core::roster::Roster;
 use crate::raft::core::state_machine::CoreRaft;
 use crate::raft::core::type_config::{NodeInfo, TypeConfig};
@@ -38,6 +41,8 @@ pub struct Changes {
     roster: Roster,
     channels: Arc<ChannelPool>,
     transfer: LeadershipTransfer,
+    removed: Removed,
+    applied: watch::Receiver<LogIndex>,
     /// Held while the membership changes.
     changing: tokio::sync::Mutex<()>,
 }
@@ -50,6 +55,8 @@ impl Changes {
         roster: Roster,
         channels: Arc<ChannelPool>,
         transfer: LeadershipTransfer,
+        removed: Removed,
+        applied: watch::Receiver<LogIndex>,
     ) -> Arc<Changes> {
         Arc::new(Changes {
             group,
@@ -57,32 +64,34 @@ impl Changes {
             roster,
             channels,
             transfer,
+            removed,
+            applied,
             changing: tokio::sync::Mutex::new(()),
         })
     }
 
     /// Makes a change here, or has the leader make it unless it was passed on already. Returns the node that the change
     /// was about, or that leads now.
-    pub async fn change(&self, change: Change, forwarded: bool) -> Result<u64, ChangeError> {
+    pub async fn change(&self, change: Change, asked: Asked) -> Result<u64, ChangeError> {
         let Some((leader, info)) = self.roster.leader() else {
             return Err(ChangeError::NotLeader(NotLeader { leader: None }));
         };
         if leader != self.own() {
-            if forwarded {
+            if asked.forwarded {
                 return Err(ChangeError::NotLeader(NotLeader {
                     leader: Some(NodeId(leader)),
                 }));
             }
-            return self.pass_on(leader, &info, change).await;
+            return self.pass_on(leader, &info, change, asked).await;
         }
         match change {
-            Change::Join(node) => self.add(node).await,
+            Change::Join(node) => self.add(node, asked).await,
             // The node that is to leave hands over first: the others then need not wait for an election time-out.
             Change::Remove(node) if node == leader && self.roster.voters().len() > 1 => {
                 let new_leader = self.transfer.run(None).await?;
                 let unknown = || ChangeError::UnknownNode(NodeId(new_leader));
                 let info = self.roster.node(new_leader).ok_or_else(unknown)?;
-                self.pass_on(new_leader, &info, change).await
+                self.pass_on(new_leader, &info, change, asked).await
             }
             Change::Remove(node) => self.remove(node).await,
             Change::Transfer(to) => self.transfer.run((to != 0).then_some(to)).await,
@@ -109,10 +118,11 @@ impl Changes {
         leader: u64,
         info: &NodeInfo,
         change: Change,
+        asked: Asked,
     ) -> Result<u64, ChangeError> {
         let client = self.channels.raft(leader, info);
         let client = client.map_err(|error| ChangeError::Failed(error.to_string()))?;
-        call::ask(client, self.group, change, true).await
+        call::ask(client, self.group, change, asked.passed_on()).await
     }
 
     /// Commits a change of the membership; voters that are removed become learners if `retain`.
@@ -141,12 +151,12 @@ impl Changes {
 
     /// Adds a learner, waits until it has caught up, and makes it a voter. Other changes may be made while it catches
     /// up, which takes as long as its disk and network need.
-    async fn add(&self, node: pb::Node) -> Result<u64, ChangeError> {
+    async fn add(&self, node: pb::Node, asked: Asked) -> Result<u64, ChangeError> {
         let info = NodeInfo {
             address: node.address,
             directory: node.directory,
         };
-        self.add_learner(node.id, info).await?;
+        self.add_learner(node.id, info, asked).await?;
         if self.roster.voters().contains(&node.id) {
             return Ok(node.id);
         }
@@ -158,7 +168,12 @@ impl Changes {
     }
 
     /// Makes `id` a member at that address; a voter stays one.
-    async fn add_learner(&self, id: u64, info: NodeInfo) -> Result<(), ChangeError> {
+    async fn add_learner(&self, id: u64, info: NodeInfo, asked: Asked) -> Result<(), ChangeError> {
+        let is_barred = || self.removed.contains(id) && !asked.by_operator;
+        // Judged once more below; who is barred already does not have others wait.
+        if self.roster.node(id).is_none() && is_barred() {
+            return Err(ChangeError::Removed(NodeId(id)));
+        }
         let _one_at_a_time = self.changing.lock().await;
         match self.roster.node(id) {
             Some(known) if !known.directory.is_empty() && known.directory != info.directory => {
@@ -173,9 +188,27 @@ impl Changes {
                 self.write(ChangeMembers::SetNodes(nodes), false).await
             }
             None => {
+                self.membership_applied().await?;
+                if is_barred() {
+                    return Err(ChangeError::Removed(NodeId(id)));
+                }
                 let nodes = BTreeMap::from([(id, info)]);
                 self.write(ChangeMembers::AddNodes(nodes), false).await
             }
+        }
+    }
+
+    /// Returns once the membership in force is applied: who was removed by it is known then.
+    async fn membership_applied(&self) -> Result<(), ChangeError> {
+        let wanted = self.roster.membership_id().map_or(0, |id| id.index);
+        let mut applied = self.applied.clone();
+        let reached = applied.wait_for(|applied| applied.0 >= wanted);
+        match tokio::time::timeout(CHANGE_TIMEOUT, reached).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) => Err(ChangeError::Stopped),
+            Err(_) => Err(ChangeError::Failed(
+                "the last change is not committed".to_owned(),
+            )),
         }
     }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::call::{self, CHANGE_TIMEOUT};
+use super::call::{self, Asked, CHANGE_TIMEOUT};
 use super::changes::{Changes, change_error};
 use crate::base::ids::{GroupId, NodeId};
 use crate::base::proto::raft::{self as pb, change_request::Change};
@@ -96,7 +96,7 @@ impl Joining {
             address: identity.address.clone(),
             directory: identity.directory.clone(),
         };
-        let joined = call::ask(client, self.group, Change::Join(own), false).await;
+        let joined = call::ask(client, self.group, Change::Join(own), Asked::ITSELF).await;
         joined.map(|_| ())
     }
 
@@ -123,7 +123,7 @@ impl Joining {
             address: member.address,
             directory,
         };
-        let added = self.changes.change(Change::Join(node), false).await;
+        let added = self.changes.change(Change::Join(node), Asked::HERE).await;
         added.map(|_| ())
     }
 

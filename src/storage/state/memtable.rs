@@ -75,6 +75,8 @@ impl Memtable {
 struct Pair {
     active: Memtable,
     immutable: Option<Arc<Memtable>>,
+    /// Rises with each memtable that is frozen, and when all rows are replaced.
+    epoch: u64,
 }
 
 impl Pair {
@@ -83,6 +85,7 @@ impl Pair {
         let free = self.immutable.is_none();
         if free {
             self.immutable = Some(Arc::new(std::mem::take(&mut self.active)));
+            self.epoch += 1;
         }
         free
     }
@@ -171,15 +174,16 @@ impl Memtables {
     }
 
     /// The rows that RocksDB may not have yet, which change no more: what is added later goes elsewhere. Rows that are
-    /// older are in RocksDB. For the one who adds; waits while older rows are being written.
-    pub fn freeze(&self) -> Option<Arc<Memtable>> {
+    /// older are in RocksDB; newer ones are not as long as [`Memtables::epoch`] is the number that comes with them.
+    /// Waits while older rows are being written.
+    pub fn freeze(&self) -> (Option<Arc<Memtable>>, u64) {
         loop {
             let mut pair = self.pair.write();
             if pair.active.rows.is_empty() {
-                return pair.immutable.clone();
+                return (pair.immutable.clone(), pair.epoch);
             }
             if pair.freeze() {
-                let frozen = pair.immutable.clone();
+                let frozen = (pair.immutable.clone(), pair.epoch);
                 drop(pair);
                 self.announce();
                 return frozen;
@@ -187,6 +191,11 @@ impl Memtables {
             drop(pair);
             self.wait_written();
         }
+    }
+
+    /// Rises with each memtable that is frozen, and when all rows are replaced.
+    pub fn epoch(&self) -> u64 {
+        self.pair.read().epoch
     }
 
     /// Forgets the rows that wait, and has `switch` replace what they belong to.
@@ -199,6 +208,7 @@ impl Memtables {
             let mut pair = self.pair.write();
             if pair.immutable.is_none() {
                 pair.active = Memtable::default();
+                pair.epoch += 1;
                 switch();
                 return;
             }

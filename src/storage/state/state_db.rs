@@ -26,7 +26,7 @@ use rocksdb::{ReadOptions, WriteBatch};
 
 use super::generation::{self, Generation};
 use super::memtable::{Memtable, Memtables, ScanEnd};
-use super::view::{self, StateView, show_rows};
+use super::view::{self, Moment, StateView, show_rows};
 use crate::base::pulse::{Phase, wait};
 use crate::machine::tables::{Backing, Changes};
 use crate::storage::data_dir::{self, OpenError};
@@ -158,21 +158,31 @@ impl StateDb {
         Ok(())
     }
 
-    /// Has `work` look at the state as it is now, on a thread of its own: what is written later it does not see. To be
-    /// called by the one who writes; returns when that moment is held, and `work` goes on.
+    /// Has `work` look at the state as it is now, on a thread of its own: what is written later it does not see.
+    /// Returns when that moment is held, and `work` goes on. For the one who writes it is this very moment; for others
+    /// it is one between the call and the return.
     ///
     /// # Errors
     /// When there is no thread for it.
     pub fn look(&self, work: impl FnOnce(&StateView<'_>) + Send + 'static) -> io::Result<()> {
-        // The rows above RocksDB first: what is written to RocksDB meanwhile is then in both, and not in neither.
-        let recent = self.shared.memtables.freeze();
+        let shared = self.shared.clone();
+        let moment = move || {
+            // The rows above RocksDB first: what is written to RocksDB meanwhile is then in both, and not in neither.
+            let (recent, epoch) = shared.memtables.freeze();
+            let generation = shared.current.load_full();
+            let shared = shared.clone();
+            Moment {
+                generation,
+                recent,
+                is_whole: Box::new(move || shared.memtables.epoch() == epoch),
+            }
+        };
         let shared = Arc::downgrade(&self.shared);
         let is_current = move |generation: &Arc<Generation>| {
             let shared = shared.upgrade();
             shared.is_some_and(|shared| Arc::ptr_eq(generation, &shared.current.load()))
         };
-        let generation = self.shared.current.load_full();
-        view::look(generation, recent, Box::new(is_current), work)
+        view::look(moment, Box::new(is_current), work)
     }
 
     /// Notes, durably, that the state differs from that of the other replicas, and ends the process: the node does not

@@ -38,25 +38,49 @@ pub struct StateView<'a> {
 /// Whether a database is still the one in use.
 pub type IsCurrent = dyn Fn(&Arc<Generation>) -> bool + Send + Sync;
 
-/// Has `work` look at the rows of a database as they are now, below these recent ones. Returns when the snapshot is
-/// taken, and `work` goes on.
+/// What a view begins with: a database, and the rows above it, which change no more.
+pub struct Moment {
+    /// The database.
+    pub generation: Arc<Generation>,
+    /// The rows above it.
+    pub recent: Option<Arc<Memtable>>,
+    /// Whether the database still has nothing that is newer than those rows.
+    pub is_whole: Box<dyn Fn() -> bool>,
+}
+
+/// Has `work` look at the rows of a database as they are at a moment. Returns when the snapshot is taken, and `work`
+/// goes on.
+///
+/// Whoever does not write himself takes the moment again when newer rows came into the database before its snapshot was
+/// taken: together with the older ones above it they would be a state that never was.
 pub fn look(
-    generation: Arc<Generation>,
-    recent: Option<Arc<Memtable>>,
+    moment: impl Fn() -> Moment + Send + 'static,
     is_current: Box<IsCurrent>,
     work: impl FnOnce(&StateView<'_>) + Send + 'static,
 ) -> io::Result<()> {
     let (taken, is_taken) = mpsc::channel();
     let look = move || {
-        let view = StateView {
-            snapshot: generation.db().snapshot(),
-            recent,
-            generation: &generation,
-            is_current: &*is_current,
-        };
-        // Whoever asked waits for this.
-        let _ = taken.send(());
-        work(&view);
+        loop {
+            let Moment {
+                generation,
+                recent,
+                is_whole,
+            } = moment();
+            let view = StateView {
+                snapshot: generation.db().snapshot(),
+                recent,
+                generation: &generation,
+                is_current: &*is_current,
+            };
+            if !is_whole() {
+                continue;
+            }
+            // They hold the state, which the view is not to.
+            drop((is_whole, moment));
+            // Whoever asked waits for this.
+            let _ = taken.send(());
+            return work(&view);
+        }
     };
     std::thread::Builder::new()
         .name("state-view".into())

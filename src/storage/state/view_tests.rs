@@ -178,3 +178,49 @@ fn who_waits_for_rows_of_rocksdb_is_seen_to_wait() {
         assert!(seen, "{name}");
     }
 }
+
+/// Rows that are written together are seen together, by whoever looks and whenever.
+#[test]
+fn who_does_not_write_sees_one_moment_too() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let state = StateDb::open(dir.path()).expect("an empty directory");
+    let state = &state;
+    let (end, ended) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut number = 0_u32;
+            while ended.try_recv() == Err(mpsc::TryRecvError::Empty) {
+                number += 1;
+                let value = |_: &u8| Change::Put(number.to_be_bytes().to_vec().into());
+                // In each batch two keys of a hundred: what a view mixes is seen in those that are not in the last one.
+                let key = (number % 100) as u8;
+                let keys = [key, key + 100];
+                let batch = keys.iter().map(|key| (vec![1, *key], value(key)));
+                state.write(batch.collect(), &[]);
+                if number.is_multiple_of(10) {
+                    state.flush();
+                }
+            }
+        });
+        for _ in 0..200 {
+            let (says, said) = mpsc::channel();
+            let work = move |view: &StateView<'_>| {
+                let mut rows = Rows::new();
+                view.scan(&[1], &[2], &mut |key, value| {
+                    rows.insert(key.to_vec(), value.to_vec());
+                    true
+                });
+                says.send(rows).expect("the test goes on");
+            };
+            state.look(work).expect("a thread");
+            let rows = said.recv_timeout(SOON).expect("the thread runs");
+            let newest = |from: u8| {
+                let range = vec![1, from]..vec![1, from + 100];
+                let values = rows.range(range).map(|(_, value)| value.clone());
+                values.collect::<Vec<_>>()
+            };
+            assert_eq!(newest(0), newest(100), "both rows of each batch, or none");
+        }
+        drop(end);
+    });
+}

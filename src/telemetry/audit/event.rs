@@ -9,10 +9,18 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 /// Longest text of a field, bytes; what is longer is cut, so that a line stays short whatever a client sends.
 const LONGEST_TEXT_BYTES: usize = 1_024;
 
+/// Lines of one kind about strangers' refusals that are written within one second. A flood of them must not fill the
+/// disk, nor take the place of other kinds.
+const MOST_REFUSED_PER_SECOND: u32 = 1_000;
+
+/// Lines of one kind about clients that were let in. More than a node's clients need when all of them come back at
+/// once; but who may log in at all can do it in a loop.
+const MOST_ACCEPTED_PER_SECOND: u32 = 5_000;
+
 macro_rules! kinds {
     ($($(#[doc = $doc:literal])+ $kind:ident = $name:literal,)+) => {
         /// What happened.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Kind {
             $($(#[doc = $doc])+ $kind,)+
         }
@@ -39,16 +47,28 @@ kinds! {
     LogIn = "log_in",
     /// A client authenticated again on its connection.
     Reauthentication = "reauthentication",
+    /// A client did what the rules do not allow it.
+    Denial = "denial",
+    /// Connections were ended, because what their clients' identities rest on has changed, or because of a ban.
+    Revocation = "revocation",
+    /// Somebody who connected to the port between nodes has not proved to be one.
+    Peer = "peer",
     /// A request to the HTTP port that was refused because of who asked.
     HttpRefusal = "http_refusal",
     /// An administrative request over HTTP, with its status.
     HttpRequest = "http_request",
+    /// A back end of the hub asked for a change of an identity.
+    HubRequest = "hub_request",
     /// A user was added, changed or removed.
     User = "user",
     /// A ban was set or lifted.
     Ban = "ban",
+    /// The rules of what principals may do were replaced.
+    Rules = "rules",
     /// A token was made or removed.
     Token = "token",
+    /// An event subscription was put, ended, paused, resumed, or its dead letters were settled.
+    EventSubscription = "event_subscription",
     /// A member was added or removed, or leadership handed over.
     Membership = "membership",
     /// A certificate, its key, or a list of revoked certificates was read again.
@@ -56,18 +76,29 @@ kinds! {
 }
 
 impl Kind {
-    /// Whether strangers can cause such events as often as they like, so that their rate is bounded.
-    pub(super) fn is_bounded(self, outcome: Outcome) -> bool {
-        let by_strangers = matches!(
+    /// How many such events are written within one second, where clients and strangers can cause as many as they like.
+    /// `None`: what operators and the cluster do is always written.
+    pub(super) fn most_per_second(self, outcome: Outcome) -> Option<u32> {
+        let by_clients = matches!(
             self,
-            Kind::LogIn | Kind::Reauthentication | Kind::HttpRefusal
+            Kind::LogIn
+                | Kind::Reauthentication
+                | Kind::Denial
+                | Kind::Peer
+                | Kind::HttpRefusal
+                | Kind::HubRequest
+                // One for each connection that rests on a certificate or a key.
+                | Kind::Revocation
         );
-        by_strangers && outcome == Outcome::Refused
+        by_clients.then_some(match outcome {
+            Outcome::Accepted => MOST_ACCEPTED_PER_SECOND,
+            Outcome::Refused | Outcome::Failed => MOST_REFUSED_PER_SECOND,
+        })
     }
 }
 
 /// What came of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// It was done.
     Accepted,
@@ -252,9 +283,21 @@ mod tests {
     }
 
     #[test]
-    fn strangers_refusals_are_bounded_and_changes_are_not() {
-        assert!(Kind::LogIn.is_bounded(Outcome::Refused));
-        assert!(!Kind::LogIn.is_bounded(Outcome::Accepted));
-        assert!(!Kind::Token.is_bounded(Outcome::Refused));
+    fn what_clients_cause_is_bounded_and_changes_are_not() {
+        let outcomes = [Outcome::Accepted, Outcome::Refused, Outcome::Failed];
+        for kind in [
+            Kind::LogIn,
+            Kind::Reauthentication,
+            Kind::Denial,
+            Kind::Revocation,
+            Kind::HubRequest,
+        ] {
+            let bounds = outcomes.map(|outcome| kind.most_per_second(outcome));
+            assert!(bounds.iter().all(Option::is_some), "{kind:?}");
+        }
+        for kind in [Kind::Token, Kind::User, Kind::Ban, Kind::HttpRequest] {
+            let bounds = outcomes.map(|outcome| kind.most_per_second(outcome));
+            assert_eq!(bounds, [None; 3], "{kind:?}");
+        }
     }
 }

@@ -3,7 +3,8 @@
 //! It is a file of its own (`audit.file`), or off. [`record`] never waits for the disk: a thread writes, its queue is
 //! bounded, and `quorumq_audit_dropped_total` counts what it did not take.
 //!
-//! Invariant: no line holds a secret (see [`Event`]).
+//! Invariant: no line holds a secret (see [`Event`]). Invariant: whatever clients do, there is room for what operators
+//! do: lines that clients cause have a rate, and a part of the queue is not for them.
 
 mod event;
 mod writer;
@@ -48,15 +49,14 @@ pub fn record(event: &Event<'_>) {
     let Some(audit) = AUDIT.get() else {
         return;
     };
-    if event.kind.is_bounded(event.outcome) && !audit.sink.admits_refusal() {
-        return;
-    }
-    let line = Line {
-        time: now(),
-        node: audit.node,
-        event,
-    };
-    audit.sink.write(line.text());
+    audit.sink.record(event.kind, event.outcome, || {
+        let line = Line {
+            time: now(),
+            node: audit.node,
+            event,
+        };
+        line.text()
+    });
 }
 
 /// Opens the file again under its name: log rotation has moved the former one away.

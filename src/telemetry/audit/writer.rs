@@ -2,23 +2,26 @@
 //!
 //! Invariants: who records an event never waits, and whatever is not written is counted.
 
+use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::event::{Kind, Outcome};
 use crate::telemetry::metrics::Metrics;
 
 /// Lines that wait for the disk; what comes while there are more is dropped and counted.
 const MOST_WAITING_LINES: usize = 4_096;
 
-/// Lines about strangers' refusals that are written within one second. A flood of them must not fill the disk.
-const MOST_REFUSALS_PER_SECOND: u32 = 1_000;
+/// Of these, lines that clients cause: the rest of the queue is for what operators and the cluster do.
+const MOST_WAITING_OF_CLIENTS: usize = 3_072;
 
 /// How long the end of the process waits for the last lines.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
@@ -38,7 +41,9 @@ enum Message {
 /// The way to the writing thread.
 pub(super) struct Sink {
     queue: SyncSender<Message>,
-    refusals: Mutex<Rate>,
+    rates: Mutex<HashMap<(Kind, Outcome), Rate>>,
+    /// Lines in the queue.
+    waiting: Arc<AtomicUsize>,
     metrics: Arc<Metrics>,
 }
 
@@ -49,13 +54,13 @@ struct Rate {
 }
 
 impl Rate {
-    fn admits(&mut self, now: Instant) -> bool {
+    fn admits(&mut self, most: u32, now: Instant) -> bool {
         if now.saturating_duration_since(self.since) >= Duration::from_secs(1) {
             self.since = now;
             self.count = 0;
         }
         self.count = self.count.saturating_add(1);
-        self.count <= MOST_REFUSALS_PER_SECOND
+        self.count <= most
     }
 }
 
@@ -64,40 +69,57 @@ impl Sink {
     pub(super) fn start(path: &Path, metrics: Arc<Metrics>) -> io::Result<Sink> {
         let (queue, messages) = sync_channel(MOST_WAITING_LINES);
         let output = Output::open(path)?;
+        let waiting = Arc::new(AtomicUsize::new(0));
         let writer = Writer {
             path: path.to_owned(),
             output,
+            waiting: waiting.clone(),
             metrics: metrics.clone(),
             is_failing: false,
         };
         std::thread::Builder::new()
             .name("audit".into())
             .spawn(move || writer.run(&messages))?;
-        let rate = Rate {
-            since: Instant::now(),
-            count: 0,
-        };
         Ok(Sink {
             queue,
-            refusals: Mutex::new(rate),
+            rates: Mutex::default(),
+            waiting,
             metrics,
         })
     }
 
-    /// Whether one more event that strangers cause may be written now; counted as dropped if not.
-    pub(super) fn admits_refusal(&self) -> bool {
-        let admits = self.refusals.lock().admits(Instant::now());
-        if !admits {
-            self.metrics.audit_dropped.increment();
+    /// Leaves the line of an event for the thread; counted as dropped if there is no room for it.
+    pub(super) fn record(&self, kind: Kind, outcome: Outcome, line: impl FnOnce() -> String) {
+        match self.admits(kind, outcome) {
+            true => self.write(line()),
+            false => self.metrics.audit_dropped.increment(),
         }
-        admits
     }
 
-    /// Leaves a line for the thread.
-    pub(super) fn write(&self, line: String) {
+    /// Whether one more event of this kind may be written now.
+    fn admits(&self, kind: Kind, outcome: Outcome) -> bool {
+        let Some(most) = kind.most_per_second(outcome) else {
+            return true;
+        };
+        if self.waiting.load(Ordering::Relaxed) >= MOST_WAITING_OF_CLIENTS {
+            return false;
+        }
+        let now = Instant::now();
+        let mut rates = self.rates.lock();
+        let rate = rates.entry((kind, outcome)).or_insert(Rate {
+            since: now,
+            count: 0,
+        });
+        rate.admits(most, now)
+    }
+
+    fn write(&self, line: String) {
+        // Before it is in the queue: the thread takes away no more than was added.
+        self.waiting.fetch_add(1, Ordering::Relaxed);
         match self.queue.try_send(Message::Line(line)) {
             Ok(()) => {}
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
+                self.waiting.fetch_sub(1, Ordering::Relaxed);
                 self.metrics.audit_dropped.increment();
             }
         }
@@ -158,6 +180,7 @@ impl Output {
 struct Writer {
     path: PathBuf,
     output: Output,
+    waiting: Arc<AtomicUsize>,
     metrics: Arc<Metrics>,
     /// Whether the last write failed, which is logged once.
     is_failing: bool,
@@ -174,6 +197,7 @@ impl Writer {
             {
                 match message {
                     Message::Line(line) => {
+                        self.waiting.fetch_sub(1, Ordering::Relaxed);
                         lines.extend_from_slice(line.as_bytes());
                         count += 1;
                     }
@@ -282,22 +306,65 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_refusals_is_bounded_and_counted() {
+    fn a_flood_of_one_kind_is_bounded_and_counted() {
         let directory = tempfile::tempdir().expect("a directory");
+        for outcome in [Outcome::Refused, Outcome::Accepted] {
+            let metrics = Arc::new(Metrics::default());
+            let sink = Sink::start(&directory.path().join("a"), metrics).expect("a file");
+            let most = Kind::LogIn.most_per_second(outcome).expect("it is bounded");
+            let admitted = (0..most + 10)
+                .filter(|_| sink.admits(Kind::LogIn, outcome))
+                .count();
+            assert!(admitted >= most as usize);
+            let others = [(Kind::Denial, outcome), (Kind::LogIn, Outcome::Failed)];
+            let others = others.map(|(kind, outcome)| sink.admits(kind, outcome));
+            assert_eq!(others, [true; 2], "others have their own");
+            let now = Instant::now();
+            let mut rate = Rate {
+                since: now,
+                count: most,
+            };
+            assert!(!rate.admits(most, now));
+            assert!(rate.admits(most, now + Duration::from_secs(1)));
+        }
+    }
+
+    #[test]
+    fn behind_a_slow_disk_there_is_room_for_what_operators_do() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(made.is_ok_and(|status| status.success()), "a pipe");
+        // Somebody who reads, but not before everything was recorded. Whoever opens a pipe for both does not wait.
+        let pipe = OpenOptions::new().read(true).write(true).open(&path);
+        let pipe = pipe.expect("the pipe");
         let metrics = Arc::new(Metrics::default());
-        let sink = Sink::start(&directory.path().join("a"), metrics.clone()).expect("a file");
-        let admitted = (0..MOST_REFUSALS_PER_SECOND + 10)
-            .filter(|_| sink.admits_refusal())
-            .count();
-        assert!(admitted >= MOST_REFUSALS_PER_SECOND as usize);
-        let dropped = u64::from(MOST_REFUSALS_PER_SECOND) + 10 - admitted as u64;
-        assert_eq!(metrics.audit_dropped.get(), dropped);
-        let mut rate = Rate {
-            since: Instant::now(),
-            count: MOST_REFUSALS_PER_SECOND,
-        };
-        assert!(!rate.admits(Instant::now()));
-        assert!(rate.admits(Instant::now() + Duration::from_secs(1)));
+        let sink = Sink::start(&path, metrics.clone()).expect("the pipe");
+        let kinds = [
+            (Kind::LogIn, Outcome::Accepted),
+            (Kind::Reauthentication, Outcome::Accepted),
+            (Kind::LogIn, Outcome::Refused),
+            (Kind::HttpRefusal, Outcome::Refused),
+        ];
+        let line = format!("{}\n", "x".repeat(200));
+        for (kind, outcome) in kinds {
+            for _ in 0..10_000 {
+                sink.record(kind, outcome, || line.clone());
+            }
+        }
+        let dropped = metrics.audit_dropped.get();
+        assert!(dropped >= 20_000, "{dropped}");
+        let bans = 1_000;
+        for _ in 0..bans {
+            sink.record(Kind::Ban, Outcome::Accepted, || "ban\n".to_owned());
+        }
+        assert_eq!(metrics.audit_dropped.get(), dropped, "every ban is there");
+        let mut found = 0;
+        let mut lines = std::io::BufRead::lines(std::io::BufReader::new(pipe));
+        while found < bans {
+            let line = lines.next().expect("the pipe stays open").expect("text");
+            found += usize::from(line == "ban");
+        }
     }
 
     #[test]

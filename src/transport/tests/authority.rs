@@ -112,6 +112,7 @@ impl Authority {
             client_certificates: asks,
             client_ca_file: asked.then(|| self.path("ca.pem")),
             crl_files: Vec::new(),
+            asks_everybody: false,
         }
     }
 

@@ -26,7 +26,7 @@ async fn echo(config: config::Listener) -> std::net::SocketAddr {
         address: address.to_string().parse().expect("an address"),
         ..config
     };
-    let listening = Listening::open(config, Arc::default())
+    let listening = Listening::open(config, false, Arc::default())
         .await
         .expect("a free port");
     tokio::spawn(async move {
@@ -232,7 +232,7 @@ async fn text_is_refused_with_its_code() {
 async fn a_handshake_has_no_more_memory_than_there_is() {
     let authority = Authority::new();
     let config = tls_listener(&authority, Transport::Tls);
-    let tls = tls_of(&config).expect("good files");
+    let tls = tls_of(&config, false).expect("good files");
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
         .await
         .expect("a free port");

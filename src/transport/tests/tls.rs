@@ -26,7 +26,7 @@ impl Pair {
         let name = ServerName::try_from(name).expect("a name");
         Pair {
             client: ClientConnection::new(config.clone(), name).expect("valid"),
-            session: Session::new(tls).expect("valid"),
+            session: Session::new(tls.loaded()).expect("valid"),
             received: Vec::new(),
         }
     }
@@ -149,6 +149,42 @@ fn a_client_certificate_is_shown_judged_and_revoked() {
     assert!(try_with(&optional, Some(&bad)).is_err());
 }
 
+/// Whose certificate nobody vouches for has shown that it has the key, and no more; where one is required, it does not
+/// come in.
+#[test]
+fn where_everybody_is_asked_a_certificate_is_told_apart_by_who_vouches_for_it() {
+    let authority = Authority::new();
+    let (good, stranger) = (authority.client(7), Authority::new().client(9));
+    let shown = |asks: ClientCertificates, identity: Option<&Identity>| {
+        let files = Files {
+            asks_everybody: true,
+            ..authority.files(&["one.example"], asks)
+        };
+        let tls = ServerTls::load(files, &[]).expect("good files");
+        let config = Arc::new(authority.client_config(identity));
+        let first = shaken(&tls, &config, "one.example")?;
+        assert!(!first.1);
+        let (peer, is_resumed) = shaken(&tls, &config, "one.example")?;
+        assert!(is_resumed);
+        assert_eq!(peer.certificates, first.0.certificates);
+        assert_eq!(peer.unverified, first.0.unverified);
+        Ok::<_, String>((peer.certificates, peer.unverified))
+    };
+    let of = |identity: &Identity| vec![identity.certificate.clone()];
+    let (off, optional) = (ClientCertificates::Off, ClientCertificates::Optional);
+    for asks in [off, optional] {
+        assert_eq!(shown(asks, None), Ok((vec![], vec![])));
+        assert_eq!(shown(asks, Some(&stranger)), Ok((vec![], of(&stranger))));
+    }
+    assert_eq!(shown(off, Some(&good)), Ok((vec![], of(&good))));
+    assert_eq!(shown(optional, Some(&good)), Ok((of(&good), vec![])));
+    let required = ClientCertificates::Required;
+    assert_eq!(shown(required, Some(&good)), Ok((of(&good), vec![])));
+    for refused in [None, Some(&stranger)] {
+        assert!(shown(required, refused).is_err());
+    }
+}
+
 #[test]
 fn a_session_is_resumed_until_its_client_is_judged_anew() {
     let authority = Authority::new();
@@ -184,6 +220,28 @@ fn a_session_is_resumed_until_its_client_is_judged_anew() {
     assert!(shaken(&tls, &config, "one.example").is_err());
 }
 
+/// A revocation that can't be read for a moment, because there is no descriptor left, is read at the next look.
+#[test]
+fn files_that_could_not_be_read_are_tried_again() {
+    let authority = Authority::new();
+    let client = authority.client(2);
+    authority.revoke(&[]);
+    let mut files = authority.files(&["one.example"], ClientCertificates::Required);
+    files.crl_files = vec![authority.path("crl.pem")];
+    let tls = ServerTls::load(files, &[]).expect("good files");
+    let config = Arc::new(authority.client_config(Some(&client)));
+    assert!(shaken(&tls, &config, "one.example").is_ok());
+    authority.revoke(&[&client]);
+    let fails = || {
+        let error = rustls::Error::General("no descriptor is left".into());
+        tls.reload_by(false, |_| Err(error.into()))
+    };
+    assert!(matches!(fails(), Reload::Failed(_)));
+    assert!(matches!(fails(), Reload::Unchanged), "told once");
+    assert!(matches!(tls.reload(false), Reload::Loaded));
+    assert!(shaken(&tls, &config, "one.example").is_err());
+}
+
 #[test]
 fn files_that_are_broken_change_nothing() {
     let authority = Authority::new();
@@ -199,7 +257,7 @@ fn files_that_are_broken_change_nothing() {
     ] {
         std::fs::write(&pair.certificate, broken).expect("writable");
         assert!(matches!(tls.reload(false), Reload::Failed(_)));
-        assert!(matches!(tls.reload(false), Reload::Unchanged), "tried once");
+        assert!(matches!(tls.reload(false), Reload::Unchanged), "told once");
     }
     // The key of another certificate.
     let other = authority.server("two.example", 9);
@@ -210,6 +268,20 @@ fn files_that_are_broken_change_nothing() {
     authority.server("one.example", 4);
     assert!(matches!(tls.reload(false), Reload::Loaded));
     assert!(shaken(&tls, &config, "one.example").is_ok());
+}
+
+#[test]
+fn a_key_that_everybody_may_write_is_not_used() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let authority = Authority::new();
+    let files = authority.files(&["a.example"], ClientCertificates::Off);
+    let key = files.certificates[0].key.clone();
+    for (mode, is_used) in [(0o600, true), (0o644, true), (0o666, false)] {
+        let mode_of_key = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(&key, mode_of_key).expect("it is ours");
+        let loaded = ServerTls::load(files.clone(), &[]);
+        assert_eq!(loaded.is_ok(), is_used, "{mode:o}");
+    }
 }
 
 #[test]
@@ -304,6 +376,7 @@ fn a_missing_file_is_named() {
         client_certificates: ClientCertificates::Off,
         client_ca_file: None,
         crl_files: Vec::new(),
+        asks_everybody: false,
     };
     let error = ServerTls::load(files, &[]).expect_err("there is none");
     assert!(error.to_string().starts_with("/nonexistent.pem: "));

@@ -6,15 +6,15 @@
 //! Invariant: files that can't be used change nothing: what was loaded before goes on.
 //! Invariant: an idle session holds the keys and nothing else; buffers belong to threads.
 
+mod any_certificate;
 mod expiry;
-mod files;
+mod loaded;
 mod names;
 mod server;
 mod session;
 mod watch;
 
-pub(crate) use expiry::EXPIRES_SOON;
-pub(crate) use files::{certificates, private_key};
+pub(crate) use expiry::{EXPIRES_SOON, next_end};
 #[cfg(test)]
 pub(crate) use server::Reload;
 pub(crate) use server::{Files, ServerTls, TlsError};

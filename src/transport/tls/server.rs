@@ -1,23 +1,22 @@
 //! What a listener offers over TLS, from its files.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ServerSessionMemoryCache, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig};
 
+use super::any_certificate::AnyCertificate;
 use super::expiry::earliest_expiry;
-use super::files::{self, FileError};
+use super::loaded::{Authorities, Loaded};
 use super::names::Certificates;
+use crate::config::file::{Stamp, stamp};
+use crate::config::pem::{self, PemError};
 use crate::config::{self, CertificatePair, ClientCertificates};
 
 /// Sessions that can be resumed by their id. Most clients have tickets instead, which cost the server nothing.
@@ -30,6 +29,9 @@ pub(crate) struct Files {
     pub(crate) client_certificates: ClientCertificates,
     pub(crate) client_ca_file: Option<PathBuf>,
     pub(crate) crl_files: Vec<PathBuf>,
+    /// Every client is asked for a certificate, and none is turned away for one that nobody vouches for: who reads
+    /// what it has to show judges it.
+    pub(crate) asks_everybody: bool,
 }
 
 impl From<&config::Listener> for Files {
@@ -39,6 +41,7 @@ impl From<&config::Listener> for Files {
             client_certificates: listener.client_certificates,
             client_ca_file: listener.client_ca_file.clone(),
             crl_files: listener.crl_files.clone(),
+            asks_everybody: false,
         }
     }
 }
@@ -51,15 +54,8 @@ impl Files {
         pairs.chain(others).map(PathBuf::as_path)
     }
 
-    /// What tells that a file was replaced or written: a link is followed, so that the switch of a directory that
-    /// holds a secret is one, too.
-    fn stamps(&self) -> Vec<Option<[i64; 4]>> {
-        let stamp = |path: &Path| {
-            let data = fs::metadata(path).ok()?;
-            let inode = data.ino().cast_signed();
-            let size = data.size().cast_signed();
-            Some([data.mtime(), data.mtime_nsec(), inode, size])
-        };
+    /// What tells that a file was replaced or written.
+    fn stamps(&self) -> Vec<Stamp> {
         self.paths().map(stamp).collect()
     }
 }
@@ -69,7 +65,7 @@ impl Files {
 pub(crate) enum TlsError {
     /// A file can't be used.
     #[error(transparent)]
-    File(#[from] FileError),
+    File(#[from] PemError),
     /// A key can't be used, or does not belong to the certificate.
     #[error("{path}: {1}", path = .0.display())]
     Key(PathBuf, rustls::Error),
@@ -82,24 +78,6 @@ pub(crate) enum TlsError {
     /// The library does not offer it.
     #[error(transparent)]
     Library(#[from] rustls::Error),
-}
-
-/// What clients are judged by.
-#[derive(Default, PartialEq)]
-struct Authorities {
-    roots: Vec<CertificateDer<'static>>,
-    lists: Vec<CertificateRevocationListDer<'static>>,
-}
-
-/// What was loaded last.
-pub(crate) struct Loaded {
-    /// What a new connection gets.
-    pub(crate) config: Arc<ServerConfig>,
-    /// What judges client certificates; `None` when none are asked for.
-    pub(super) verifier: Option<Arc<dyn ClientCertVerifier>>,
-    authorities: Authorities,
-    /// Files of certificates, and when the first one of each expires.
-    pub(crate) expiries: Vec<(PathBuf, SystemTime)>,
 }
 
 /// What came of reading files again.
@@ -119,8 +97,15 @@ pub(crate) struct ServerTls {
     files: Files,
     protocols: Vec<Vec<u8>>,
     loaded: ArcSwap<Loaded>,
-    /// The files as they were when they were last looked at.
-    stamps: Mutex<Vec<Option<[i64; 4]>>>,
+    seen: Mutex<Seen>,
+}
+
+/// What is known of the files.
+struct Seen {
+    /// As they were when they were loaded.
+    loaded: Vec<Stamp>,
+    /// As they were when they could not be loaded, and why, as the log has it.
+    failed: Option<(Vec<Stamp>, String)>,
 }
 
 impl std::fmt::Debug for ServerTls {
@@ -149,7 +134,10 @@ impl ServerTls {
             files,
             protocols,
             loaded: ArcSwap::from_pointee(loaded),
-            stamps: Mutex::new(stamps),
+            seen: Mutex::new(Seen {
+                loaded: stamps,
+                failed: None,
+            }),
         }))
     }
 
@@ -160,20 +148,41 @@ impl ServerTls {
 
     /// Reads the files again if one has changed, or if it `must`.
     pub(crate) fn reload(&self, must: bool) -> Reload {
+        self.reload_by(must, |before| {
+            load(&self.files, &self.protocols, Some(before))
+        })
+    }
+
+    /// Files that can't be loaded are tried again each time, whether they change or not: what failed may have been the
+    /// machine. The same failure is told once.
+    pub(in crate::transport) fn reload_by(
+        &self,
+        must: bool,
+        load: impl FnOnce(&Loaded) -> Result<Loaded, TlsError>,
+    ) -> Reload {
         let stamps = self.files.stamps();
-        let mut seen = self.stamps.lock();
-        if *seen == stamps && !must {
+        let mut seen = self.seen.lock();
+        if seen.loaded == stamps && !must {
             return Reload::Unchanged;
         }
-        // Files that can't be used are tried again when they change again: somebody is at work on them.
-        *seen = stamps;
-        let before = self.loaded();
-        match load(&self.files, &self.protocols, Some(&before)) {
+        match load(&self.loaded()) {
             Ok(loaded) => {
                 self.loaded.store(Arc::new(loaded));
+                *seen = Seen {
+                    loaded: stamps,
+                    failed: None,
+                };
                 Reload::Loaded
             }
-            Err(error) => Reload::Failed(error),
+            Err(error) => {
+                let failed = Some((stamps, error.to_string()));
+                let is_told = !must && seen.failed == failed;
+                seen.failed = failed;
+                match is_told {
+                    true => Reload::Unchanged,
+                    false => Reload::Failed(error),
+                }
+            }
         }
     }
 
@@ -193,9 +202,9 @@ fn load(files: &Files, protocols: &[Vec<u8>], before: Option<&Loaded>) -> Result
     let mut expiries = Vec::new();
     let mut keys = Vec::new();
     for pair in &files.certificates {
-        let chain = files::certificates(&pair.certificate)?;
+        let chain = pem::certificates(&pair.certificate)?;
         expiries.extend(earliest_expiry(&chain).map(|at| (pair.certificate.clone(), at)));
-        let key = files::private_key(&pair.key)?;
+        let key = pem::private_key(&pair.key)?;
         let key = CertifiedKey::from_der(chain, key, &provider);
         let key = key.map_err(|error| TlsError::Key(pair.key.clone(), error))?;
         keys.push(Arc::new(key));
@@ -207,7 +216,11 @@ fn load(files: &Files, protocols: &[Vec<u8>], before: Option<&Loaded>) -> Result
     let verifier = verifier(files, &authorities, &provider)?;
     let builder =
         ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    // Where a certificate is required, it must be one that the authorities vouch for.
+    let asks_everybody =
+        files.asks_everybody && files.client_certificates != ClientCertificates::Required;
     let builder = match &verifier {
+        _ if asks_everybody => builder.with_client_cert_verifier(Arc::new(AnyCertificate)),
         Some(verifier) => builder.with_client_cert_verifier(verifier.clone()),
         None => builder.with_no_client_auth(),
     };
@@ -227,6 +240,7 @@ fn load(files: &Files, protocols: &[Vec<u8>], before: Option<&Loaded>) -> Result
     Ok(Loaded {
         config: Arc::new(config),
         verifier,
+        asks_everybody,
         authorities,
         expiries,
     })
@@ -238,10 +252,10 @@ fn authorities(files: &Files) -> Result<Authorities, TlsError> {
         return Ok(authorities);
     }
     if let Some(path) = &files.client_ca_file {
-        authorities.roots = files::certificates(path)?;
+        authorities.roots = pem::certificates(path)?;
     }
     for path in &files.crl_files {
-        authorities.lists.extend(files::revocation_lists(path)?);
+        authorities.lists.extend(pem::revocation_lists(path)?);
     }
     Ok(authorities)
 }
@@ -267,21 +281,4 @@ fn verifier(
         _ => builder.build()?,
     };
     Ok(Some(verifier))
-}
-
-impl Loaded {
-    /// Judges the certificates of a client whose session was resumed, or whose connection lasts: since it began they
-    /// may have expired, or been revoked.
-    ///
-    /// # Errors
-    /// They are not valid now.
-    pub(crate) fn judge(&self, certificates: &[CertificateDer<'_>]) -> Result<(), rustls::Error> {
-        let (Some(verifier), Some((own, chain))) = (&self.verifier, certificates.split_first())
-        else {
-            return Ok(());
-        };
-        verifier
-            .verify_client_cert(own, chain, UnixTime::now())
-            .map(|_| ())
-    }
 }

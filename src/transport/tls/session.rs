@@ -13,8 +13,8 @@ use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
 use rustls::{Error, HandshakeKind};
 
+use super::loaded::Loaded;
 use super::names::take_name;
-use super::server::{Loaded, ServerTls};
 use crate::transport::peer::TlsPeer;
 
 /// Most input that is kept: a handshake message in several records, which the library bounds to 64 KiB, and a record.
@@ -55,8 +55,7 @@ impl Session {
     ///
     /// # Errors
     /// The library refuses its own configuration.
-    pub(crate) fn new(tls: &ServerTls) -> Result<Session, Error> {
-        let loaded = tls.loaded();
+    pub(crate) fn new(loaded: Arc<Loaded>) -> Result<Session, Error> {
         let connection = UnbufferedServerConnection::new(loaded.config.clone())?;
         Ok(Session {
             connection: Box::new(connection),
@@ -153,13 +152,19 @@ impl Session {
     pub(crate) fn finish(&mut self) -> Result<(TlsPeer, bool), Error> {
         let is_resumed = self.connection.handshake_kind() == Some(HandshakeKind::Resumed);
         let certificates = self.connection.peer_certificates().unwrap_or_default();
-        let loaded = self.loaded.take();
-        if let Some(loaded) = loaded.filter(|_| is_resumed) {
-            loaded.judge(certificates)?;
-        }
+        let is_vouched_for = match self.loaded.take() {
+            Some(loaded) => loaded.admit(certificates, is_resumed)?,
+            None => true,
+        };
         let certificates = certificates.iter().map(CertificateDer::as_ref);
+        let shown = certificates.map(|der| der.to_vec().into()).collect();
+        let (certificates, unverified) = match is_vouched_for {
+            true => (shown, Vec::new()),
+            false => (Vec::new(), shown),
+        };
         let peer = TlsPeer {
-            certificates: certificates.map(|der| der.to_vec().into()).collect(),
+            certificates,
+            unverified,
             server_name: self.server_name.take(),
         };
         Ok((peer, is_resumed))

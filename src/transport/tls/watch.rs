@@ -13,14 +13,11 @@ use crate::telemetry::metrics::Metrics;
 /// How often the files are looked at. Certificates are renewed days before they expire.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// Runs until the node stops. Calls `changed` when something was read again: what was judged by it may be judged
-/// otherwise now.
-pub(crate) async fn watch(
-    all: Vec<Arc<ServerTls>>,
-    metrics: Arc<Metrics>,
-    changed: impl Fn() + Send,
-) {
-    all.iter().for_each(|tls| note_expiries(tls, &metrics));
+/// Runs until the node stops. Each listener has a task of its own, so that a file system that does not answer keeps no
+/// other listener's files from being read. Calls `changed` when clients are judged by something else than before: a
+/// renewed certificate of the server alone has no connection verified again.
+pub(crate) async fn watch(tls: Arc<ServerTls>, metrics: Arc<Metrics>, changed: impl Fn() + Send) {
+    note_expiries(&tls, &metrics);
     let mut hang_up = signal(SignalKind::hangup())
         .inspect_err(|error| tracing::warn!(%error, "SIGHUP can't be caught"))
         .ok();
@@ -35,20 +32,19 @@ pub(crate) async fn watch(
             _ = hung_up => true,
             () = tokio::time::sleep(INTERVAL) => false,
         };
-        for tls in &all {
-            let (files, metrics) = (tls.clone(), metrics.clone());
-            // The files may be on a file system that makes its readers wait.
-            let read = tokio::task::spawn_blocking(move || reload(&files, must, &metrics));
-            // It does not panic, and the runtime ends with the node.
-            if let Ok(true) = read.await {
-                changed();
-            }
+        let (files, metrics) = (tls.clone(), metrics.clone());
+        // The files may be on a file system that makes its readers wait.
+        let read = tokio::task::spawn_blocking(move || reload(&files, must, &metrics));
+        // It does not panic, and the runtime ends with the node.
+        if let Ok(true) = read.await {
+            changed();
         }
     }
 }
 
-/// Returns whether something else is there now.
+/// Returns whether clients are judged by something else now.
 fn reload(tls: &ServerTls, must: bool, metrics: &Metrics) -> bool {
+    let before = tls.loaded();
     match tls.reload(must) {
         Reload::Unchanged => false,
         Reload::Loaded => {
@@ -56,7 +52,7 @@ fn reload(tls: &ServerTls, must: bool, metrics: &Metrics) -> bool {
             note(tls, Outcome::Accepted, None);
             note_expiries(tls, metrics);
             tracing::info!(files = tls.describe(), "certificates were read again");
-            true
+            !tls.loaded().judges_as(&before)
         }
         Reload::Failed(error) => {
             metrics.certificates_failed.increment();

@@ -47,6 +47,8 @@ enum State {
     Control(u8),
     /// The other side has closed.
     Closed,
+    /// The other side has broken the protocol.
+    Violated,
 }
 
 /// The frames of one connection.
@@ -90,7 +92,12 @@ impl Frames {
 
     /// Whether the other side has closed: nothing more comes.
     pub(crate) fn is_closed(&self) -> bool {
-        matches!(self.state, State::Closed)
+        matches!(self.state, State::Closed | State::Violated)
+    }
+
+    /// Whether it has broken the protocol.
+    pub(crate) fn is_violated(&self) -> bool {
+        matches!(self.state, State::Violated)
     }
 
     /// Reads frames. The bytes of MQTT in them are moved to the front of `bytes`; returns how many they are.
@@ -101,7 +108,7 @@ impl Frames {
         let received = self.read(bytes);
         if let Err(error) = received {
             self.close(error.code);
-            self.state = State::Closed;
+            self.state = State::Violated;
         }
         received
     }
@@ -139,7 +146,7 @@ impl Frames {
                         self.handle_control(opcode)?;
                     }
                 }
-                State::Closed => break,
+                State::Closed | State::Violated => break,
             }
         }
         Ok(kept)

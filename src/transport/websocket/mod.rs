@@ -13,5 +13,8 @@ mod upgrade;
 pub(crate) use frames::{Frames, Role};
 pub(crate) use upgrade::{Policy, UpgradeError, answer, request};
 
+/// Where devices and modules of a hub find it.
+pub(crate) const HUB_PATH: &str = "/$iothub/websocket";
+
 /// The subprotocol that both sides must name `[MQTT-6.0.0-3]` `[MQTT-6.0.0-4]`.
 pub(crate) const SUBPROTOCOL: &str = "mqtt";

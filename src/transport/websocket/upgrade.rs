@@ -1,7 +1,11 @@
 //! The HTTP request that becomes a WebSocket (RFC 6455 §4), from both sides.
 //!
 //! A web page may open a WebSocket to any server, and its browser sends along whom the page comes from. So the origin
-//! is judged: without a list, a page may only reach the host that it came from.
+//! is judged: without a list, a page may only reach the host that it came from. A name of the page's own can be made to
+//! point here (DNS rebinding), so without TLS, which proves to the browser that the name is the server's, that host
+//! must be an address or `localhost`.
+
+use std::net::IpAddr;
 
 use http::{HeaderMap, Request, header};
 use tungstenite::error::{Error, ProtocolError};
@@ -9,6 +13,8 @@ use tungstenite::handshake::machine::TryParse as _;
 use tungstenite::handshake::{client, derive_accept_key, server};
 use tungstenite::http;
 
+#[cfg(test)]
+use super::HUB_PATH;
 use super::SUBPROTOCOL;
 
 /// Largest head of a request: cookies and the like of a browser.
@@ -17,10 +23,12 @@ pub(crate) const LARGEST_REQUEST_BYTES: usize = 16 << 10;
 /// What a listener asks of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Policy<'a> {
-    /// The path that it must name.
-    pub(crate) path: &'a str,
+    /// It must name one of these paths.
+    pub(crate) paths: &'a [&'a str],
     /// Origins that may connect; empty: the request's own host.
     pub(crate) origins: &'a [String],
+    /// TLS has shown that the host that the request names is this server's.
+    pub(crate) is_tls: bool,
 }
 
 /// Why a request is refused. The client gets it as an HTTP status.
@@ -85,14 +93,14 @@ pub(crate) fn answer(
             _ => Ok(None),
         };
     };
-    if request.uri().path() != policy.path {
+    if !policy.paths.contains(&request.uri().path()) {
         return Err(UpgradeError::Path);
     }
     let response = server::create_response(&request).map_err(|_| UpgradeError::NoWebSocket)?;
     if !offers_mqtt(request.headers()) {
         return Err(UpgradeError::Subprotocol);
     }
-    if !is_welcome(&request, policy.origins) {
+    if !is_welcome(&request, policy) {
         return Err(UpgradeError::Origin);
     }
     let accept = response
@@ -115,7 +123,7 @@ fn offers_mqtt(headers: &HeaderMap) -> bool {
         .any(|name| name.trim() == SUBPROTOCOL)
 }
 
-fn is_welcome<T>(request: &Request<T>, origins: &[String]) -> bool {
+fn is_welcome<T>(request: &Request<T>, policy: Policy<'_>) -> bool {
     let mut sent = request.headers().get_all(header::ORIGIN).iter();
     let origin = match (sent.next(), sent.next()) {
         // No browser.
@@ -123,14 +131,24 @@ fn is_welcome<T>(request: &Request<T>, origins: &[String]) -> bool {
         (Some(origin), None) => origin.to_str().unwrap_or_default(),
         _ => return false,
     };
-    if !origins.is_empty() {
-        let mut known = origins.iter();
+    if !policy.origins.is_empty() {
+        let mut known = policy.origins.iter();
         return known.any(|known| known == "*" || known.eq_ignore_ascii_case(origin));
     }
     let host = request.headers().get(header::HOST);
     let host = host.and_then(|host| host.to_str().ok()).unwrap_or_default();
     let of_origin = origin.split_once("://").map(|(_, host)| host);
-    !host.is_empty() && of_origin.is_some_and(|of_origin| host_of(of_origin) == host_of(host))
+    let host = host_of(host);
+    let is_own = !host.is_empty() && of_origin.is_some_and(|of_origin| host_of(of_origin) == host);
+    is_own && (policy.is_tls || cannot_be_rebound(&host))
+}
+
+/// Whether a host is no name that its owner could point elsewhere.
+fn cannot_be_rebound(host: &str) -> bool {
+    let bare = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    host == "localhost" || bare.unwrap_or(host).parse::<IpAddr>().is_ok()
 }
 
 /// A host without its port, in lower case: a page and its broker differ in the port.
@@ -195,14 +213,20 @@ mod tests {
     use super::*;
 
     const POLICY: Policy<'_> = Policy {
-        path: "/mqtt",
+        paths: &["/mqtt", HUB_PATH],
         origins: &[],
+        is_tls: true,
     };
 
     fn head(first: &str, more: &[&str]) -> Vec<u8> {
+        head_to("broker.example:8083", first, more)
+    }
+
+    fn head_to(host: &str, first: &str, more: &[&str]) -> Vec<u8> {
+        let host = format!("Host: {host}");
         let mut lines = vec![
             first,
-            "Host: broker.example:8083",
+            &host,
             "Upgrade: websocket",
             "Connection: keep-alive, Upgrade",
             "Sec-WebSocket-Version: 13",
@@ -230,6 +254,23 @@ mod tests {
         assert!(head.contains("Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n"));
         assert!(head.contains("Sec-WebSocket-Protocol: mqtt\r\n"));
         assert!(!head.contains("deflate"));
+    }
+
+    #[test]
+    fn the_path_of_a_hub_is_found_whatever_its_query() {
+        for path in [
+            "/$iothub/websocket",
+            "/$iothub/websocket?iothub-no-client-cert=true",
+        ] {
+            let request = head(&format!("GET {path} HTTP/1.1"), &[MQTT]);
+            assert!(matches!(answer(&request, POLICY), Ok(Some(_))), "{path}");
+        }
+        let policy = Policy {
+            paths: &["/mqtt"],
+            ..POLICY
+        };
+        let request = head("GET /$iothub/websocket HTTP/1.1", &[MQTT]);
+        assert_eq!(answer(&request, policy), Err(UpgradeError::Path));
     }
 
     #[test]
@@ -273,6 +314,46 @@ mod tests {
         let listed = origin("Origin: https://dash.example");
         assert!(matches!(answer(&listed, policy), Ok(Some(_))));
         assert_eq!(answer(&own, policy), Err(UpgradeError::Origin));
+    }
+
+    /// `evil.example` is made to point to the node once its page is loaded.
+    #[test]
+    fn without_tls_a_page_of_a_name_is_welcome_only_if_it_is_listed() {
+        let plain = Policy {
+            is_tls: false,
+            ..POLICY
+        };
+        let judged = |host: &str, policy: Policy<'_>| {
+            let origin = format!("Origin: http://{host}");
+            let request = head_to(host, "GET /mqtt HTTP/1.1", &[MQTT, &origin]);
+            answer(&request, policy).map(|answer| answer.is_some())
+        };
+        for name in [
+            "evil.example:8083",
+            "evil.example",
+            "127.0.0.1.evil.example:80",
+        ] {
+            assert_eq!(judged(name, plain), Err(UpgradeError::Origin), "{name}");
+            assert_eq!(judged(name, POLICY), Ok(true), "{name}");
+        }
+        for address in [
+            "127.0.0.1:8083",
+            "[::1]:8083",
+            "[::1]",
+            "localhost:8083",
+            "192.0.2.1",
+        ] {
+            assert_eq!(judged(address, plain), Ok(true), "{address}");
+        }
+        let origins = ["http://broker.example:8083".to_owned()];
+        let listed = Policy {
+            origins: &origins,
+            ..plain
+        };
+        assert_eq!(judged("broker.example:8083", listed), Ok(true));
+        // Who is no browser sends no origin.
+        let request = head_to("evil.example", "GET /mqtt HTTP/1.1", &[MQTT]);
+        assert!(matches!(answer(&request, plain), Ok(Some(_))));
     }
 
     #[test]

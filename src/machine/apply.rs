@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::batch::Batch;
 use super::effect::{DropReason, EndReason, Output, RelayedBatch, Reply, Skipped};
 use super::entry::{Commands, Decoded};
+use super::events::{EVENT_COST, Events};
 use super::lifecycle::Lifecycle;
 use super::messaging::{Made, Messaging};
 use super::node::{Admission, Nodes};
@@ -20,9 +21,10 @@ use super::store::{self, Store};
 use super::subscriptions::SubscriptionIndex;
 use super::tables::Backing;
 use super::timers::Due;
-use super::{directory, retained, shared};
+use super::{directory, hub, retained, shared};
 use crate::base::ids::{CLUSTER, Incarnation, LogIndex, NodeId, SessionId};
 use crate::base::proto::command::{self, command::Kind};
+use crate::base::time::Millis;
 
 /// Row operations that a timer takes at least: it is looked at, its subject is read, both are written.
 const TIMER_COST: usize = 4;
@@ -43,6 +45,7 @@ pub(super) struct Parts {
     pub nodes: Nodes,
     pub replies: Replies,
     pub hashes: StateHashes,
+    pub events: Events,
 }
 
 impl Parts {
@@ -54,6 +57,7 @@ impl Parts {
             nodes: Nodes::default(),
             replies: Replies::default(),
             hashes: StateHashes::default(),
+            events: Events::default(),
         }
     }
 
@@ -73,6 +77,7 @@ impl Parts {
         self.store.restore(backing);
         self.replies.restore(backing);
         self.hashes.restore(backing);
+        self.events.restore(backing);
     }
 
     /// Applies the proposals of a batch.
@@ -100,19 +105,31 @@ impl Parts {
             sessions: &mut self.sessions,
             messaging: &mut self.messaging,
             store: &mut self.store,
+            events: &mut self.events,
         }
     }
 
     /// Fires what is due at the batch's log time, the earliest first, until half of the batch's budget is spent: the
     /// other half is left to the commands, which can't take the timers' half from the next batch. What is left stays
-    /// due, so the leader proposes the next batch at once. Where more is due than can be fired, those that messages
-    /// wait for are fired first, until half of what timers may spend is spent.
+    /// due, so the leader proposes the next batch at once. Those that [go first](TimerKind::goes_first) have all of
+    /// what timers may spend, or half of it where others are due, too. Where more is due than can be fired, those that
+    /// messages wait for come next, until half of what is left then is spent.
     fn fire_timers(&mut self, batch: &mut Batch<'_, '_>) {
         let reserved = batch.budget_left() / 2;
         batch.set_aside(reserved);
         let most = batch.budget_left().div_ceil(TIMER_COST).max(1);
         let mut all_due = batch.timers.due(batch.tables, batch.now, most);
-        if all_due.len() == most {
+        let is_more = all_due.len() == most;
+        let first = batch.timers.first_due(batch.now);
+        all_due.retain(|due| !first.contains(due));
+        let of_others = match all_due.is_empty() {
+            true => 0,
+            false => batch.budget_left() / 2,
+        };
+        batch.set_aside(of_others);
+        self.fire_all(batch, first);
+        batch.give_back(of_others);
+        if is_more {
             let of_others = batch.budget_left() / 2;
             batch.set_aside(of_others);
             let work = batch.timers.work_due(batch.now, most.div_ceil(2));
@@ -159,6 +176,10 @@ impl Parts {
             TimerKind::FanOut => self.messaging.go_on_fanning_out(batch, subject),
             TimerKind::QueueFull => self.lifecycle().queue_full(batch, subject),
             TimerKind::DirectoryExpiry => directory::expire(batch, subject, deadline),
+            TimerKind::EventSequences => self.events.end_numbers(batch),
+            TimerKind::TrimEvents => self.events.trim(batch),
+            TimerKind::ClientChanged => self.client_due(batch, subject, deadline),
+            TimerKind::EventLetters => self.go_on_with_letters(batch, subject),
         }
     }
 
@@ -249,7 +270,11 @@ impl Parts {
                 self.lifecycle()
                     .end_session(batch, &command.client_id, reason)
             }
-            Kind::Disconnect(command) => self.lifecycle().disconnect(batch, &command.client_id),
+            Kind::Disconnect(command) => {
+                let reason = EndReason::Administrative;
+                self.lifecycle()
+                    .disconnect(batch, &command.client_id, reason)
+            }
             Kind::Subscribe(command) => self.subscribe(batch, command),
             Kind::Unsubscribe(command) => self.unsubscribe(batch, command),
             Kind::StoreWrite(command) => {
@@ -265,6 +290,57 @@ impl Parts {
             Kind::Acknowledge(command) => self.acknowledge(batch, command),
             Kind::Relay(command) => relay(batch, command),
             Kind::WriteDirectory(command) => Reply::Directory(directory::write(batch, command)),
+            Kind::PutIdentity(command) => {
+                Reply::Hub(hub::registry::put(batch, &mut self.lifecycle(), command))
+            }
+            Kind::DeleteIdentity(command) => {
+                Reply::Hub(hub::registry::delete(batch, &mut self.lifecycle(), command))
+            }
+            Kind::UpdateTwin(command) => {
+                Reply::Hub(hub::twins::update(batch, &mut self.lifecycle(), command))
+            }
+            Kind::PatchReported(command) => {
+                hub::twins::patch_reported(batch, &mut self.lifecycle(), command)
+            }
+            Kind::SetEvents(command) => {
+                self.events.set(batch, command);
+                Reply::Done
+            }
+            Kind::PutEventSubscription(command) => Reply::Events(self.events.put(batch, command)),
+            Kind::DeleteEventSubscription(command) => {
+                Reply::Events(self.events.delete(batch, command))
+            }
+            Kind::EventProgress(command) => Reply::Events(self.events.progress(batch, command)),
+            Kind::ReplayDeadLetters(command) => Reply::Events(self.events.replay(batch, command)),
+        }
+    }
+
+    /// A timer says that the event of a client that has changed is due.
+    fn client_due(&mut self, batch: &mut Batch<'_, '_>, subject: &[u8], deadline: Millis) {
+        let Ok(client) = std::str::from_utf8(subject) else {
+            return;
+        };
+        let found = hub::registry::client(batch.tables, client);
+        let message = self.events.client_due(batch, client, deadline, found);
+        self.publish_event(batch, message);
+    }
+
+    /// A timer asks to go on with what is parked or was given up for an event subscription.
+    fn go_on_with_letters(&mut self, batch: &mut Batch<'_, '_>, subject: &[u8]) {
+        if let Ok(name) = std::str::from_utf8(subject) {
+            self.events.go_on_with_letters(batch, name);
+        }
+    }
+
+    /// Publishes what an event has become.
+    fn publish_event(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        message: Option<command::PublishedMessage>,
+    ) {
+        if message.is_some() {
+            batch.spend(EVENT_COST);
+            self.lifecycle().publish_event(batch, message);
         }
     }
 
@@ -349,6 +425,7 @@ impl Parts {
     fn finish_batch(&mut self, batch: &mut Batch<'_, '_>) {
         self.messaging.finish_queues(batch);
         self.replies.store(batch);
+        self.events.finish_batch(batch);
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a command is carried out with, whatever it does: tables, log time, who proposed it, and the places that every
 //! command writes to.
 
-use super::effect::{DropReason, Output};
+use super::effect::{DropReason, EventDrop, Output};
 use super::meta::Meta;
 use super::schema::timer::Kind;
 use super::tables::Tables;
@@ -97,6 +97,8 @@ pub(super) struct Shared {
     pub timers: Timers,
     pub outputs: Outputs,
     pub budget: Budget,
+    /// Row operations that commands of the hub may do in one batch, which nothing else spends.
+    pub hub_operations: usize,
 }
 
 /// The batch under way, and the proposal of it that is being applied.
@@ -117,6 +119,10 @@ pub(super) struct Batch<'a, 't> {
     pub incarnation: Incarnation,
     /// What is left of the batch's budget.
     budget: Budget,
+    /// The same for commands of the hub.
+    hub_operations: usize,
+    /// Bytes of dead letters that it may still look at.
+    letter_bytes: u64,
 }
 
 impl<'a, 't> Batch<'a, 't> {
@@ -138,6 +144,8 @@ impl<'a, 't> Batch<'a, 't> {
             counts_for_all: CLUSTER,
             incarnation: Incarnation::default(),
             budget: shared.budget,
+            hub_operations: shared.hub_operations,
+            letter_bytes: limits::EVENTS_TRIMMED_BYTES,
         }
     }
 
@@ -165,10 +173,44 @@ impl<'a, 't> Batch<'a, 't> {
         self.spend(beyond * cost);
     }
 
+    /// Does something of which a publication is a part, which goes into no more queues, at so many row operations each,
+    /// than every publication may in any case; and all of them are counted against the batch's budget.
+    pub fn with_few_queues(&mut self, cost: usize, act: impl FnOnce(&mut Self)) {
+        let most = self.budget.queues_at_least * cost;
+        let before = self.budget;
+        self.budget.row_operations = most;
+        self.budget.queues_at_least = 0;
+        act(self);
+        let spent = most.saturating_sub(self.budget.row_operations);
+        self.budget = before;
+        self.spend(spent);
+    }
+
     /// Counts row operations against the batch's budget.
     pub fn spend(&mut self, row_operations: usize) {
         let left = &mut self.budget.row_operations;
         *left = left.saturating_sub(row_operations);
+    }
+
+    /// Row operations that are left of what the batch may do for commands of the hub.
+    pub fn hub_budget_left(&self) -> usize {
+        self.hub_operations
+    }
+
+    /// Counts row operations of a command of the hub. What else can wait does so.
+    pub fn spend_for_hub(&mut self, row_operations: usize) {
+        self.hub_operations = self.hub_operations.saturating_sub(row_operations);
+        self.spend(row_operations);
+    }
+
+    /// Bytes of dead letters that the batch may still look at, of whatever event subscription they are.
+    pub fn letter_bytes_left(&self) -> u64 {
+        self.letter_bytes
+    }
+
+    /// So many bytes of dead letters were looked at.
+    pub fn spend_letter_bytes(&mut self, bytes: u64) {
+        self.letter_bytes = self.letter_bytes.saturating_sub(bytes);
     }
 
     /// Keeps row operations of the budget from whoever spends it now, until they are [given back](Batch::give_back).
@@ -198,12 +240,29 @@ impl<'a, 't> Batch<'a, 't> {
         self.timers.clear(self.tables, deadline, kind, subject);
     }
 
-    /// Counts dropped messages, on the proposing node; what timers drop, on one node of the cluster.
-    pub fn count_dropped(&mut self, reason: DropReason, count: u64) {
-        let on = match self.node {
+    /// The node that counts what happens: the proposing one, and one of the cluster where that is a timer's work.
+    fn counts_on(&self) -> NodeId {
+        match self.node {
             CLUSTER => self.counts_for_all,
             node => node,
-        };
-        self.outputs.dropped(on, reason, count);
+        }
+    }
+
+    /// Whether this node counts what happens.
+    pub fn counts_here(&self) -> bool {
+        self.outputs.is_local(self.counts_on())
+    }
+
+    /// Counts dropped messages.
+    pub fn count_dropped(&mut self, reason: DropReason, count: u64) {
+        self.outputs.dropped(self.counts_on(), reason, count);
+    }
+
+    /// Counts events that somebody may have wanted and nobody gets.
+    pub fn count_events_dropped(&mut self, reason: EventDrop, count: u64) {
+        if count > 0 && self.counts_here() {
+            let dropped = Output::EventsDropped { reason, count };
+            self.outputs.push(dropped);
+        }
     }
 }

@@ -120,10 +120,15 @@ fn carry_out(batch: &mut Batch<'_, '_>, change: Change) {
     let version = former_version
         .filter(|_| change.keeps_version)
         .unwrap_or(batch.index.0);
+    let expires_at_ms = match change.expires_in_ms {
+        0 => change.expires_at_ms,
+        // Who asks for it need not know what time the log has.
+        life => batch.now.plus(life).0,
+    };
     let row = state::DirectoryEntry {
         version,
         value,
-        expires_at_ms: change.expires_at_ms,
+        expires_at_ms,
     };
     batch.tables.put::<DirectoryEntry>(key, &row);
     if row.expires_at_ms != 0 {

@@ -8,11 +8,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
+use super::hub::{DesiredChanged, HubReply};
 use crate::base::directory;
 use crate::base::hlc::Hlc;
 use crate::base::ids::{ConnectionId, Incarnation, LogIndex, NodeId, SessionId};
 use crate::base::proto::state::{DirectoryEntry, HashRound};
 use crate::base::time::Millis;
+use crate::events;
 use crate::session::{QoS, Sequence};
 use crate::store::Reply as StoreReply;
 
@@ -60,6 +62,10 @@ pub enum Reply {
     NotAuthorized,
     /// What became of a change of the directory.
     Directory(DirectoryReply),
+    /// What became of a change of an event subscription.
+    Events(EventsReply),
+    /// What became of a command of the hub.
+    Hub(HubReply),
     /// The reply of the state store.
     Store(StoreReply),
     /// The command can't be decoded, or its proposal was refused because of another one that can't; nothing was done.
@@ -82,6 +88,39 @@ pub enum DirectoryReply {
     Full,
     /// Nothing was changed: a kind is not known, a name or a value is longer than it may be, or there are too many.
     Invalid,
+}
+
+/// What became of a change of an event subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventsReply {
+    /// It is in the log at this index, which is the revision of options that were put.
+    Done(LogIndex),
+    /// Nothing was changed: the event subscription has another revision; 0 when there is none.
+    Conflict {
+        /// The one it has.
+        revision: u64,
+    },
+    /// There is no such event subscription.
+    NotFound,
+    /// There are as many event subscriptions as there may be.
+    Full,
+    /// The name or the options are not what they may be, or the command holds too much.
+    Invalid,
+    /// What was asked for before is still under way.
+    Busy,
+}
+
+/// Why events were not kept or not published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventDrop {
+    /// The outbox exceeded its bounds.
+    OutboxFull,
+    /// An event subscription had more dead letters than it may have.
+    DeadLettersFull,
+    /// The topic of an event would be longer than topics may be.
+    TopicTooLong,
+    /// As many events as may do so waited for going into queues of subscribers.
+    Crowded,
 }
 
 /// An entry of the directory that was written or deleted.
@@ -116,6 +155,27 @@ pub enum EndReason {
     Administrative,
     /// The session's queue was full, and its policy is to end the session.
     QueueFull,
+    /// The client's identity was deleted or disabled, or lost the credential that the connection was opened with; or an
+    /// identity was made of the client's id.
+    IdentityRevoked,
+}
+
+impl EndReason {
+    /// Whether the client's will is not published: it is not its own to publish any more, as with whoever is banned.
+    pub fn discards_will(self) -> bool {
+        matches!(self, EndReason::IdentityRevoked)
+    }
+}
+
+impl From<EndReason> for events::DisconnectionReason {
+    fn from(reason: EndReason) -> Self {
+        match reason {
+            EndReason::TakenOver => events::DisconnectionReason::SessionTakenOver,
+            EndReason::Administrative => events::DisconnectionReason::ServerInitiatedDisconnect,
+            EndReason::QueueFull => events::DisconnectionReason::SessionOverflow,
+            EndReason::IdentityRevoked => events::DisconnectionReason::ClientAuthenticationError,
+        }
+    }
 }
 
 /// Why a queued message was not delivered.
@@ -180,6 +240,8 @@ pub struct Granted {
     pub expiry_s: Option<u32>,
     /// Identifiers of the subscriptions it matched.
     pub identifiers: SmallVec<[u32; 2]>,
+    /// It comes from a group that the session is a member of.
+    pub is_shared: bool,
     /// The message.
     pub message: Arc<ApplicationMessage>,
 }
@@ -267,6 +329,8 @@ pub enum Output {
         /// What happened to it.
         change: Change,
     },
+    /// Desired properties were written: tell the identity's connection of this node.
+    Desired(Box<DesiredChanged>),
     /// Deliver a message to this node's connections, as far as it does not go through their sessions' queues: every
     /// node does so for its own.
     Publish {
@@ -305,6 +369,22 @@ pub enum Output {
     Dropped {
         /// Why.
         reason: DropReason,
+        /// How many.
+        count: u64,
+    },
+    /// There are new events, or something about event subscriptions has changed. Every node is told, once per batch.
+    EventsChanged,
+    /// An event was recorded: to be counted.
+    EventRecorded {
+        /// What it says.
+        kind: events::Kind,
+        /// Why the connection has ended, if it says that one has.
+        reason: events::DisconnectionReason,
+    },
+    /// Events were dropped: to be counted.
+    EventsDropped {
+        /// Why.
+        reason: EventDrop,
         /// How many.
         count: u64,
     },

@@ -18,6 +18,7 @@ use crate::base::wire::{Fields, Malformed, Value};
 /// Fields of `command.Batch`.
 const STAMP: u32 = 1;
 const PROPOSALS: u32 = 2;
+const TERM: u32 = 3;
 
 /// Why commands are not let into the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -66,6 +67,8 @@ pub fn check_commands(commands: &[u8]) -> Result<(), Undecodable> {
 /// A log entry.
 pub(super) struct Entry {
     pub stamp_ms: u64,
+    /// Of the leader that built it; 0 in what was written before it was told.
+    pub term: u64,
     pub proposals: Vec<command::Proposal>,
 }
 
@@ -74,17 +77,19 @@ impl Entry {
     pub fn decode(bytes: &Bytes) -> Option<Entry> {
         let mut entry = Entry {
             stamp_ms: 0,
+            term: 0,
             proposals: Vec::new(),
         };
         let mut fields = Fields(bytes);
         while let Some((number, value)) = fields.next_field().ok()? {
             match (number, value) {
                 (STAMP, Value::Varint(stamp_ms)) => entry.stamp_ms = stamp_ms,
+                (TERM, Value::Varint(term)) => entry.term = term,
                 (PROPOSALS, Value::Delimited(proposal)) => {
                     let proposal = command::Proposal::decode(bytes.slice_ref(proposal)).ok()?;
                     entry.proposals.push(proposal);
                 }
-                (STAMP | PROPOSALS, _) => return None,
+                (STAMP | PROPOSALS | TERM, _) => return None,
                 _ => {}
             }
             if entry.proposals.len() > limits::PROPOSALS_PER_ENTRY {

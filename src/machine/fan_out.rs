@@ -18,6 +18,7 @@ use super::tables::Backing;
 use crate::base::ids::{LogIndex, SessionId};
 use crate::base::limits;
 use crate::base::proto::state;
+use crate::events::topic;
 use crate::session::{MessageId, QoS};
 use crate::topic::matches;
 
@@ -39,7 +40,7 @@ pub(super) struct Position {
 #[derive(Default)]
 struct OfTopic {
     messages: VecDeque<MessageId>,
-    bytes: u64,
+    load: Load,
 }
 
 /// All messages on their way into queues.
@@ -47,8 +48,34 @@ struct OfTopic {
 pub(super) struct FanOuts {
     /// Invariant: none is empty.
     by_topic: BTreeMap<String, OfTopic>,
+    all: Load,
+    /// Of them, events: each has a topic of its own, and together they may take as much as those of one topic.
+    events: Load,
+}
+
+/// How many messages are on their way, and their bytes.
+#[derive(Clone, Copy, Default)]
+struct Load {
     count: usize,
     bytes: u64,
+}
+
+impl Load {
+    fn add(&mut self, size: u32) {
+        self.count += 1;
+        self.bytes += u64::from(size);
+    }
+
+    fn remove(&mut self, size: u32) {
+        self.count = self.count.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(size.into());
+    }
+
+    /// Whether it is as much as one of so many shares.
+    fn is_full(self, shares: usize) -> bool {
+        self.count >= limits::FAN_OUTS / shares
+            || self.bytes >= limits::FAN_OUT_BYTES / shares as u64
+    }
 }
 
 impl FanOuts {
@@ -63,11 +90,13 @@ impl FanOuts {
 
     /// Messages are numbered in the order in which they were published.
     fn insert(&mut self, id: MessageId, row: state::FanOut) {
-        self.count += 1;
-        self.bytes += u64::from(row.size);
+        self.all.add(row.size);
+        if is_event(&row.topic) {
+            self.events.add(row.size);
+        }
         let of_topic = self.by_topic.entry(row.topic).or_default();
         of_topic.messages.push_back(id);
-        of_topic.bytes += u64::from(row.size);
+        of_topic.load.add(row.size);
     }
 
     /// Whether a message of a topic is on its way.
@@ -75,16 +104,12 @@ impl FanOuts {
         !self.by_topic.is_empty() && self.by_topic.contains_key(topic)
     }
 
-    /// Whether there are as many as there may be, of all topics or of this one.
+    /// Whether there are as many as there may be, of all topics or of this one; of the topics of events together.
     pub fn is_full(&self, topic: &str) -> bool {
-        let is_full = |count: usize, bytes: u64, shares: usize| {
-            count >= limits::FAN_OUTS / shares || bytes >= limits::FAN_OUT_BYTES / shares as u64
-        };
-        is_full(self.count, self.bytes, 1)
-            || self.by_topic.get(topic).is_some_and(|of_topic| {
-                let count = of_topic.messages.len();
-                is_full(count, of_topic.bytes, limits::FAN_OUT_SHARES)
-            })
+        let is_full = |of_topic: &OfTopic| of_topic.load.is_full(limits::FAN_OUT_SHARES);
+        self.all.is_full(1)
+            || is_event(topic) && self.events.is_full(limits::FAN_OUT_SHARES)
+            || self.by_topic.get(topic).is_some_and(is_full)
     }
 
     /// The first topic from `from` on of which messages are on their way and that a filter matches; where many do not
@@ -148,17 +173,23 @@ impl FanOuts {
     ) -> Option<MessageId> {
         batch.tables.delete::<schema::FanOut>(id);
         message::release(batch, id);
-        self.count = self.count.saturating_sub(1);
-        self.bytes = self.bytes.saturating_sub(row.size.into());
+        self.all.remove(row.size);
+        if is_event(&row.topic) {
+            self.events.remove(row.size);
+        }
         let of_topic = self.by_topic.get_mut(&row.topic)?;
         of_topic.messages.pop_front();
-        of_topic.bytes = of_topic.bytes.saturating_sub(row.size.into());
+        of_topic.load.remove(row.size);
         let next = of_topic.messages.front().copied();
         if next.is_none() {
             self.by_topic.remove(&row.topic);
         }
         next
     }
+}
+
+fn is_event(topic: &str) -> bool {
+    topic.starts_with(topic::PREFIX)
 }
 
 /// The message of a timer's subject.

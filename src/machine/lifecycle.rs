@@ -3,8 +3,11 @@
 
 use super::batch::Batch;
 use super::directory;
+use super::effect::EventDrop;
 use super::effect::{EndReason, Output, Reply};
-use super::messaging::Messaging;
+use super::events::{EVENT_COST, Events, Named};
+use super::hub::presence;
+use super::messaging::{Messaging, QUEUE_COST};
 use super::queue::{full as queue_full, received};
 use super::schema::ended_incarnation;
 use super::session::{self, Connected, Sessions, owner_of};
@@ -13,6 +16,7 @@ use super::will;
 use crate::base::ids::{Incarnation, NodeId, Owner, SessionId};
 use crate::base::proto::{command, state};
 use crate::base::time::Millis;
+use crate::events::DisconnectionReason;
 use crate::session::Sequence;
 
 /// Row operations that releasing the session of an ended connection takes.
@@ -23,6 +27,7 @@ pub(super) struct Lifecycle<'m> {
     pub sessions: &'m mut Sessions,
     pub messaging: &'m mut Messaging,
     pub store: &'m mut Store,
+    pub events: &'m mut Events,
 }
 
 impl Lifecycle<'_> {
@@ -34,6 +39,9 @@ impl Lifecycle<'_> {
         if !directory::proves(batch.tables, &principal.proofs) {
             return Reply::NotAuthorized;
         }
+        if presence::admit(batch, &client_id, &command).is_err() {
+            return Reply::NotAuthorized;
+        }
         let most = command.max_sessions_of_principal;
         if (self.sessions.exceed(command.max_sessions)
             || self.sessions.exceed_of(&principal.name, most))
@@ -41,7 +49,7 @@ impl Lifecycle<'_> {
         {
             return Reply::QuotaExceeded;
         }
-        let taken = self.take_over(batch, &client_id, &principal.name, command.clean_start);
+        let taken = self.take_over(batch, &client_id, &principal.name, &command);
         let Ok(found) = taken else {
             return Reply::NotAuthorized;
         };
@@ -55,6 +63,7 @@ impl Lifecycle<'_> {
         session::set_owner(&mut row, Some(owner), batch.index);
         session::set_options(&mut row, &command);
         self.sessions.claim(&mut row, principal.name, !present);
+        self.begin_connection(batch, &client_id, &mut row);
         match present {
             true => session::put_row(batch, &client_id, &row),
             false => self.sessions.create_row(batch, &client_id, &row),
@@ -63,6 +72,9 @@ impl Lifecycle<'_> {
         self.sessions
             .connect(owner, Connected::new(&client_id, &row));
         self.messaging.connect(batch, &client_id, &row);
+        if command.generation != 0 {
+            presence::connected(batch, &client_id, command.model_id);
+        }
         let received = match present && row.durable {
             true => received::all(batch, session),
             false => Vec::new(),
@@ -84,15 +96,18 @@ impl Lifecycle<'_> {
         batch: &mut Batch<'_, '_>,
         client_id: &str,
         principal: &str,
-        clean_start: bool,
+        command: &command::OpenSession,
     ) -> Result<Option<state::Session>, session::NotItsOwn> {
         let Some(mut row) = self.settled(batch, client_id) else {
             return Ok(None);
         };
         session::check_principal(&row, principal)?;
+        // The session of another identity is none of this one's.
+        let clean_start = command.clean_start || row.generation != command.generation;
+        // The client knows its id, and may have it again: the numbers of its connections stay.
+        row.assigned_client_id &= command.assigned_client_id;
         if let Some(former) = owner_of(&row) {
-            self.end_connection(batch, client_id, former);
-            tell(batch, former, EndReason::TakenOver);
+            self.end_owner(batch, client_id, &mut row, former, EndReason::TakenOver);
             // A session whose expiry interval is 0 ends with its connection, taken over or not.
             if row.expiry_interval_s == 0 {
                 self.delete(batch, client_id, row);
@@ -126,22 +141,31 @@ impl Lifecycle<'_> {
         if command.discard_will {
             will::discard(batch, client_id, &mut row);
         }
-        self.end_connection(batch, client_id, owner);
+        let reason = DisconnectionReason::of_number(command.reason);
+        self.end_connection(batch, client_id, &mut row, owner, reason);
         let sent_through = Some(Sequence(command.sent_through));
         self.release(batch, client_id, row, sent_through);
         Reply::Done
     }
 
-    /// An operator ends a client's connection; its session goes on as after any other loss.
-    pub fn disconnect(&mut self, batch: &mut Batch<'_, '_>, client_id: &str) -> Reply {
-        let Some(row) = self.settled(batch, client_id) else {
+    /// Ends a client's connection for a reason of the server's; its session goes on as after any other loss.
+    pub fn disconnect(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        client_id: &str,
+        reason: EndReason,
+    ) -> Reply {
+        let Some(mut row) = self.settled(batch, client_id) else {
             return Reply::NotOwner;
         };
+        if reason.discards_will() && row.has_will {
+            will::discard(batch, client_id, &mut row);
+            session::put_row(batch, client_id, &row);
+        }
         let Some(owner) = owner_of(&row) else {
             return Reply::NotOwner;
         };
-        self.end_connection(batch, client_id, owner);
-        tell(batch, owner, EndReason::Administrative);
+        self.end_owner(batch, client_id, &mut row, owner, reason);
         self.release(batch, client_id, row, None);
         Reply::Done
     }
@@ -153,12 +177,14 @@ impl Lifecycle<'_> {
         client_id: &str,
         reason: EndReason,
     ) -> Reply {
-        let Some(row) = self.settled(batch, client_id) else {
+        let Some(mut row) = self.settled(batch, client_id) else {
             return Reply::NotOwner;
         };
         if let Some(owner) = owner_of(&row) {
-            self.end_connection(batch, client_id, owner);
-            tell(batch, owner, reason);
+            self.end_owner(batch, client_id, &mut row, owner, reason);
+        }
+        if reason.discards_will() {
+            will::discard(batch, client_id, &mut row);
         }
         self.delete(batch, client_id, row);
         Reply::Done
@@ -185,17 +211,23 @@ impl Lifecycle<'_> {
         }
     }
 
+    /// Nothing is waited for, or who keeps the queues of events full would put off the wills of a dead node's clients:
+    /// an event for which there is no room is not published, as at any other time.
     fn release_portion(
         &mut self,
         batch: &mut Batch<'_, '_>,
         node: NodeId,
         incarnation: Incarnation,
     ) {
-        let most = batch.allowance(RELEASE_COST);
+        let cost = match self.events.is_recording() {
+            true => RELEASE_COST + EVENT_COST,
+            false => RELEASE_COST,
+        };
+        let most = batch.allowance(cost);
         let connections = self.sessions.of_incarnation(node, incarnation, most);
         let mut more = connections.len() == most;
         for (owner, client_id) in connections {
-            batch.spend(RELEASE_COST);
+            batch.spend(cost);
             self.release_ended(batch, &client_id, owner);
             // One may have taken more than most do.
             if batch.budget_left() == 0 {
@@ -218,11 +250,17 @@ impl Lifecycle<'_> {
         client_id: &str,
         owner: Owner,
     ) -> Option<state::Session> {
-        self.end_connection(batch, client_id, owner);
-        let row = session::row(batch.tables, client_id)?;
-        if owner_of(&row) == Some(owner) {
-            self.release(batch, client_id, row, None);
-        }
+        let row = session::row(batch.tables, client_id);
+        let Some(mut row) = row.filter(|row| owner_of(row) == Some(owner)) else {
+            self.forget_connection(batch, client_id, owner);
+            return session::row(batch.tables, client_id);
+        };
+        let reason = DisconnectionReason::ConnectionLost;
+        // However many are sent the event: the next session is not to wait for them.
+        batch.with_few_queues(QUEUE_COST, |batch| {
+            self.end_connection(batch, client_id, &mut row, owner, reason);
+        });
+        self.release(batch, client_id, row, None);
         session::row(batch.tables, client_id)
     }
 
@@ -282,10 +320,74 @@ impl Lifecycle<'_> {
         }
     }
 
-    /// What ends with a network connection, whatever becomes of its session.
-    fn end_connection(&mut self, batch: &mut Batch<'_, '_>, client_id: &str, owner: Owner) {
+    /// A connection of a session begins: it gets its number, and who asks for it hears of it. The session has got its
+    /// principal, but does not belong to the connection yet.
+    fn begin_connection(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        client_id: &str,
+        row: &mut state::Session,
+    ) {
+        let of = Named::new(row, client_id);
+        let sequence = self.events.number(batch, &of);
+        if sequence != 0 {
+            let message = self.events.connected(batch, &of, sequence);
+            self.publish_event(batch, message);
+        }
+        row.event_sequence = sequence;
+    }
+
+    /// What ends with a network connection, whatever becomes of its session. Who asks for it hears why, before anything
+    /// else that follows from it.
+    fn end_connection(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        client_id: &str,
+        row: &mut state::Session,
+        owner: Owner,
+        reason: DisconnectionReason,
+    ) {
+        let sequence = std::mem::take(&mut row.event_sequence);
+        let of = Named::new(row, client_id);
+        let message = self.events.disconnected(batch, &of, sequence, reason);
+        self.publish_event(batch, message);
+        self.forget_connection(batch, client_id, owner);
+    }
+
+    /// The same for a connection that the machine ends: its node is told.
+    fn end_owner(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        client_id: &str,
+        row: &mut state::Session,
+        owner: Owner,
+        reason: EndReason,
+    ) {
+        self.end_connection(batch, client_id, row, owner, reason.into());
+        tell(batch, owner, reason);
+    }
+
+    fn forget_connection(&mut self, batch: &mut Batch<'_, '_>, client_id: &str, owner: Owner) {
         self.sessions.disconnect(owner, client_id);
         self.store.end_connection(batch, owner);
+    }
+
+    /// Publishes what an event has become. Events never refuse what clients publish, so they may take a share only of
+    /// what waits for going into queues; beyond it they are not published, and counted.
+    pub fn publish_event(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        message: Option<command::PublishedMessage>,
+    ) {
+        let Some(message) = message else {
+            return;
+        };
+        match self.messaging.is_crowded(batch, &message) {
+            true => batch.count_events_dropped(EventDrop::Crowded, 1),
+            false => {
+                self.messaging.publish(batch, None, message);
+            }
+        }
     }
 
     /// The session has lost its connection: it ends now, or later.
@@ -301,6 +403,7 @@ impl Lifecycle<'_> {
             return;
         }
         let session = SessionId(row.session_id);
+        presence::disconnected(batch, client_id, &row);
         session::set_owner(&mut row, None, batch.index);
         if let Some(will) = will::start(batch, client_id, &mut row) {
             self.messaging.publish(batch, Some(session), will);
@@ -312,11 +415,18 @@ impl Lifecycle<'_> {
     }
 
     fn delete(&mut self, batch: &mut Batch<'_, '_>, client_id: &str, mut row: state::Session) {
+        if owner_of(&row).is_some() {
+            presence::disconnected(batch, client_id, &row);
+        }
         session::cancel_expiry(batch, client_id, &mut row);
         // A will that still waits goes out when its session ends `[MQTT-3.1.2-8]`.
         self.publish_will(batch, client_id, &mut row);
         let session = SessionId(row.session_id);
         self.messaging.end_session(batch, session, client_id);
+        if row.assigned_client_id {
+            let of = Named::new(&row, client_id);
+            self.events.assigned_session_ended(batch, &of);
+        }
         self.sessions.delete_row(batch, client_id, &row.principal);
     }
 

@@ -18,7 +18,10 @@
 //! fan_out                               messages that are still to go into queues
 //! shared, retained                      groups, retained messages and their replays: put into queues
 //! messaging                             routes between subscriptions, queues, groups and replays
+//! hub::presence                         which identities are let in
+//! events                                events of the life of clients: numbers, outbox, event subscriptions
 //! lifecycle                             how sessions begin and end
+//! hub                                   identities of devices and modules, and their twins
 //! apply                                 hands each command and timer to its owner
 //! ```
 
@@ -27,7 +30,9 @@ mod batch;
 mod directory;
 pub(crate) mod effect;
 pub(crate) mod entry;
+mod events;
 mod fan_out;
+pub(crate) mod hub;
 mod lifecycle;
 mod match_set;
 mod messaging;
@@ -35,6 +40,7 @@ mod meta;
 mod node;
 mod queue;
 pub(crate) mod read;
+pub(crate) mod read_events;
 mod replies;
 mod retained;
 mod schema;
@@ -52,6 +58,7 @@ mod will;
 use std::sync::Arc;
 
 use crate::base::ids::{Incarnation, LogIndex, NodeId};
+use crate::base::limits;
 use crate::base::time::Millis;
 use crate::store::Usage;
 pub use apply::ApplyError;
@@ -61,7 +68,7 @@ use bytes::Bytes;
 use effect::{Output, Skipped};
 use entry::Entry;
 use meta::Meta;
-pub use meta::QueueUsage;
+pub use meta::{EventUsage, QueueUsage};
 use state_hash::HashRound;
 use subscriptions::SubscriptionIndex;
 use tables::{Backing, Tables};
@@ -72,7 +79,7 @@ use timers::Timers;
 /// It rises with every release in which the same entry could lead to other rows than before, or in which a command or a
 /// field of one is new. Nodes of different versions refuse each other, because their replicas could differ; what to do
 /// then is in docs/operations.md, Stopping, restarting, upgrading. Rows of the former version must stay readable.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 7;
 
 /// The state machine of one replica.
 pub struct Machine {
@@ -89,6 +96,7 @@ impl Machine {
                 timers: Timers::new(),
                 outputs: Outputs::new(local),
                 budget: Budget::default(),
+                hub_operations: limits::HUB_OPERATIONS_AT_ONCE,
             },
             parts: Parts::new(subscriptions),
         }
@@ -121,7 +129,7 @@ impl Machine {
             self.shared.outputs.push(Output::Skipped { index, what });
             return Ok(());
         };
-        let now = self.shared.meta.advance_clock(entry.stamp_ms);
+        let now = self.shared.meta.advance_clock(entry.stamp_ms, entry.term);
         let mut batch = Batch::new(&mut self.shared, tables, index, now);
         self.parts.apply(&mut batch, entry.proposals)?;
         self.shared.meta.store(tables);
@@ -173,10 +181,30 @@ impl Machine {
         self.shared.meta.queue_usage()
     }
 
+    /// What is kept of events.
+    pub fn event_usage(&self) -> EventUsage {
+        let mut usage = self.shared.meta.outbox();
+        for row in self.parts.events.subscriptions() {
+            usage.parked += row.parked;
+            usage.dead_letters += row.dead;
+        }
+        usage
+    }
+
     /// Entries of the directory, and their bytes.
     #[cfg(test)]
     pub fn directory_usage(&self) -> (u64, u64) {
         self.shared.meta.directory_usage()
+    }
+
+    /// Devices and modules that have an identity.
+    pub fn identities(&self) -> (u64, u64) {
+        self.shared.meta.identities()
+    }
+
+    /// Bytes of all sections of twins.
+    pub fn twin_bytes(&self) -> u64 {
+        self.shared.meta.twin_bytes()
     }
 
     /// Keys of the state store that hold a value, and their bytes.

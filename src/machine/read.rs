@@ -14,7 +14,7 @@ use crate::base::time::Millis;
 use crate::session::delivery::remaining_s;
 use crate::session::{Entry, Sequence};
 use crate::store::glob::Glob;
-use crate::store::scan::{self, Page, PageBudget};
+use crate::store::scan::{self, MayList, Page, PageBudget};
 use crate::store::{self, KeyRow, Reply, StoreError};
 use crate::topic::walk;
 
@@ -53,11 +53,12 @@ pub fn get_at_log_time(backing: &dyn Backing, store_key: &[u8]) -> Reply {
     }
 }
 
-/// SCAN: one page of keys that match `pattern`, from `token` on.
+/// SCAN: one page of keys that match `pattern` and may be listed, from `token` on.
 pub fn scan(
     backing: &dyn Backing,
     pattern: &[u8],
     token: Option<&[u8]>,
+    may_list: Option<MayList<'_>>,
     budget: PageBudget,
 ) -> Reply {
     let Ok(glob) = Glob::new(pattern) else {
@@ -73,7 +74,7 @@ pub fn scan(
     if let Some(to) = &bounds.to {
         range = range.before(to);
     }
-    let mut page = Page::new(&glob, budget);
+    let mut page = Page::new(&glob, may_list, budget);
     backing.rows(&range, |store_key, row| {
         // Only its first bytes are looked at.
         let is_there = store::record::is_there(row.bytes(), clock);
@@ -84,6 +85,20 @@ pub fn scan(
         )
     });
     page.finish()
+}
+
+/// The row of a key of the state store that has an empty value.
+#[cfg(test)]
+pub(crate) fn store_row(store_key: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    use super::schema::{Row as _, Table as _};
+    let record = store::record::KeyRecord {
+        value: bytes::Bytes::new(),
+        version: crate::base::hlc::Hlc::parse("000000000000001:00000:client").expect("a version"),
+        fencing_token: None,
+        expires_at: None,
+    };
+    let row = store::record::KeyRow::Value(record).to_bytes();
+    (schema::Record::encode(store_key), row)
 }
 
 /// What one page of a listing, or of a replay, may look at. Whichever is used up first ends the page.
@@ -280,6 +295,7 @@ pub fn queued(
         dup: false,
         retain: queued.retain,
         expiry_s: expires_at.map(|at| remaining_s(at, now).unwrap_or(0)),
+        is_shared: queued.group.is_some(),
         identifiers: queued.identifiers,
         message: Arc::new(message),
     })
@@ -312,6 +328,23 @@ pub(crate) fn put_directory<'a>(
         };
         tables.put::<schema::DirectoryEntry>((kind, name), &row);
     }
+}
+
+/// For tests: a state in which a session has these subscriptions.
+#[cfg(test)]
+pub(crate) fn subscriptions_state<'a>(
+    session: SessionId,
+    subscriptions: impl IntoIterator<Item = (&'a str, state::Subscription)>,
+) -> std::collections::BTreeMap<Vec<u8>, Vec<u8>> {
+    let nothing = std::collections::BTreeMap::<Vec<u8>, Vec<u8>>::new();
+    let mut tables = super::tables::Tables::new(&nothing);
+    for (filter, row) in subscriptions {
+        tables.put::<schema::Subscription>((session, filter), &row);
+    }
+    let changes = tables.into_changes().into_iter();
+    changes
+        .filter_map(|(key, change)| Some((key, change.value()?.to_vec())))
+        .collect()
 }
 
 /// For tests: a state that has these retained messages.

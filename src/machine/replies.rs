@@ -1,5 +1,5 @@
-//! Remembered replies: a state-store write that is sent again is answered as the first time and not carried out again
-//! (docs/spec/state-store.md, Retries).
+//! Remembered replies: a state-store write (docs/spec/state-store.md, Retries) that is sent again is answered as the
+//! first time and not carried out again.
 //!
 //! The replies of one log entry are one row, or several where they are many: so looking one up costs as much however
 //! many there are beside it. In memory there is only an index from a digest of (client id, correlation data, 64-bit
@@ -17,6 +17,8 @@
 
 use std::collections::BTreeSet;
 
+use bytes::Bytes;
+
 use super::batch::Batch;
 use super::schema;
 use super::schema::timer::Kind;
@@ -24,8 +26,7 @@ use super::tables::Backing;
 use super::timers;
 use crate::base::ids::LogIndex;
 use crate::base::limits;
-use crate::base::proto::{command, state};
-use crate::store::Reply;
+use crate::base::proto::state;
 use crate::store::fingerprint::{STABLE_BYTES, digest};
 
 type Key = [u8; STABLE_BYTES];
@@ -38,6 +39,18 @@ const ROW_BYTES: usize = 16 << 10;
 
 /// Where a reply is: the log entry, the part of its replies, and the position in that part.
 type Place = (LogIndex, u32, u32);
+
+/// What tells a request from others.
+pub(super) struct Request<'a> {
+    /// Who has sent it.
+    pub client_id: &'a str,
+    /// Names it among those of its client.
+    pub correlation_data: &'a [u8],
+    /// As in `command.StoreWrite`.
+    pub legacy_fingerprint: u64,
+    /// 128 bits of a hash of the request.
+    pub fingerprint: &'a [u8],
+}
 
 /// Index of what is remembered, and what the batch under way adds.
 #[derive(Default)]
@@ -66,8 +79,8 @@ impl Replies {
     }
 
     /// The reply that was given to the same request before.
-    pub fn find(&self, batch: &Batch<'_, '_>, command: &command::StoreWrite) -> Option<Reply> {
-        let key = key_of_command(command);
+    pub fn find(&self, batch: &Batch<'_, '_>, request: &Request<'_>) -> Option<Bytes> {
+        let key = key_of_request(request);
         let all = (key, (LogIndex(0), 0, 0))..=(key, (LogIndex(u64::MAX), u32::MAX, u32::MAX));
         let newest_first = self.places.range(all).rev();
         let mut similar = newest_first.take(limits::SIMILAR_REQUESTS);
@@ -81,19 +94,19 @@ impl Replies {
                 }
             };
             let reply = row.replies.get(*position as usize)?;
-            match is_same(reply, command) {
-                true => Reply::decode(reply.reply.clone()).ok(),
-                false => None,
-            }
+            is_same(reply, request).then(|| reply.reply.clone())
         })
     }
 
-    /// Remembers a reply as long as the command says.
-    pub fn remember(&mut self, batch: &Batch<'_, '_>, command: command::StoreWrite, reply: &Reply) {
-        self.pending_s = self.pending_s.max(command.remember_s);
-        let mut bytes = Vec::with_capacity(32);
-        reply.encode(&mut bytes);
-        let key = key_of_command(&command);
+    /// Remembers a reply for so many seconds.
+    pub fn remember(
+        &mut self,
+        batch: &Batch<'_, '_>,
+        reply: state::RememberedReply,
+        remember_s: u32,
+    ) {
+        self.pending_s = self.pending_s.max(remember_s);
+        let key = key_of_reply(&reply);
         let is_full = |row: &state::Replies| row.replies.len() >= ROW_REPLIES;
         if self.pending.last().is_none_or(is_full) || self.pending_bytes >= ROW_BYTES {
             self.pending.push(state::Replies::default());
@@ -106,14 +119,8 @@ impl Replies {
         };
         let position = row.replies.len() as u32;
         self.places.insert((key, (batch.index, part, position)));
-        self.pending_bytes += bytes.len() + command.correlation_data.len();
-        row.replies.push(state::RememberedReply {
-            client_id: command.client_id,
-            correlation_data: command.correlation_data,
-            legacy_fingerprint: command.legacy_fingerprint,
-            reply: bytes.into(),
-            fingerprint: command.fingerprint,
-        });
+        self.pending_bytes += reply.reply.len() + reply.correlation_data.len();
+        row.replies.push(reply);
     }
 
     /// Writes the batch's replies, which live as long as the longest of them asks for.
@@ -167,12 +174,11 @@ fn key(client_id: &str, correlation_data: &[u8], legacy_fingerprint: u64) -> Key
     digest(&[client_id.as_bytes(), correlation_data, &fingerprint])
 }
 
-fn key_of_command(command: &command::StoreWrite) -> Key {
-    let correlation_data = &command.correlation_data;
+fn key_of_request(request: &Request<'_>) -> Key {
     key(
-        &command.client_id,
-        correlation_data,
-        command.legacy_fingerprint,
+        request.client_id,
+        request.correlation_data,
+        request.legacy_fingerprint,
     )
 }
 
@@ -181,13 +187,13 @@ fn key_of_reply(reply: &state::RememberedReply) -> Key {
     key(&reply.client_id, correlation_data, reply.legacy_fingerprint)
 }
 
-fn is_same(reply: &state::RememberedReply, command: &command::StoreWrite) -> bool {
-    let has_both = !reply.fingerprint.is_empty() && !command.fingerprint.is_empty();
+fn is_same(reply: &state::RememberedReply, request: &Request<'_>) -> bool {
+    let has_both = !reply.fingerprint.is_empty() && !request.fingerprint.is_empty();
     let is_same_request = match has_both {
-        true => reply.fingerprint == command.fingerprint,
-        false => reply.legacy_fingerprint == command.legacy_fingerprint,
+        true => reply.fingerprint == request.fingerprint,
+        false => reply.legacy_fingerprint == request.legacy_fingerprint,
     };
     is_same_request
-        && reply.client_id == command.client_id
-        && reply.correlation_data == command.correlation_data
+        && reply.client_id == request.client_id
+        && reply.correlation_data == request.correlation_data
 }

@@ -190,6 +190,14 @@ impl SubscriptionIndex {
         self.all.advance_all();
     }
 
+    /// The same, of what a session has subscribed to: what that one may get has changed. It costs others no more than
+    /// if the session subscribed to its filters anew.
+    pub fn outdate_session(&self, session: SessionId) {
+        if let Some(known) = self.inner.read().sessions.get(&session) {
+            self.all.advance(known.buckets.iter());
+        }
+    }
+
     /// Visits every subscription whose filter matches `topic`, with its group if it is shared: filter by filter, those
     /// of one filter in the order of their sessions.
     pub fn for_each_match(

@@ -2,7 +2,8 @@
 //!
 //! When a million keys expire at once, messages that are on their way into queues must not wait until the last of them
 //! has gone. So those timers that messages wait for are known in memory beside their rows, and are found whatever else
-//! has been due for longer.
+//! has been due for longer. The end of a node's connections does not wait for those either: its clients have been away
+//! for as long as its lease.
 
 use std::collections::BTreeSet;
 
@@ -25,6 +26,8 @@ pub(super) struct Timers {
     next_due: Millis,
     /// The rows whose [kind](Kind::is_work) messages wait for.
     work: BTreeSet<Due>,
+    /// Those whose kind [goes first](Kind::goes_first).
+    first: BTreeSet<Due>,
 }
 
 impl Timers {
@@ -32,6 +35,7 @@ impl Timers {
         Timers {
             next_due: Millis::NEVER,
             work: BTreeSet::new(),
+            first: BTreeSet::new(),
         }
     }
 
@@ -46,8 +50,8 @@ impl Timers {
         let last = clock.plus(1);
         backing.rows(&Timer::since(Millis(0)), |(deadline, kind, subject), _| {
             self.next_due = self.next_due.min(deadline);
-            if kind.is_work() {
-                self.work.insert(due(deadline, kind, subject));
+            if let Some(known) = self.known(kind) {
+                known.insert(due(deadline, kind, subject));
             }
             deadline <= last
         });
@@ -56,16 +60,30 @@ impl Timers {
     pub fn set(&mut self, tables: &mut Tables<'_>, deadline: Millis, kind: Kind, subject: &[u8]) {
         tables.put::<Timer>((deadline, kind, subject), &());
         self.next_due = self.next_due.min(deadline);
-        if kind.is_work() {
-            self.work.insert(due(deadline, kind, subject));
+        if let Some(known) = self.known(kind) {
+            known.insert(due(deadline, kind, subject));
         }
     }
 
     pub fn clear(&mut self, tables: &mut Tables<'_>, deadline: Millis, kind: Kind, subject: &[u8]) {
         tables.delete::<Timer>((deadline, kind, subject));
-        if kind.is_work() {
-            self.work.remove(&due(deadline, kind, subject));
+        if let Some(known) = self.known(kind) {
+            known.remove(&due(deadline, kind, subject));
         }
+    }
+
+    /// Where timers of a kind are known in memory.
+    fn known(&mut self, kind: Kind) -> Option<&mut BTreeSet<Due>> {
+        if kind.goes_first() {
+            return Some(&mut self.first);
+        }
+        kind.is_work().then_some(&mut self.work)
+    }
+
+    /// Those that are due and [go first](Kind::goes_first), the earliest first. There are few: one for each node.
+    pub fn first_due(&self, now: Millis) -> BTreeSet<Due> {
+        let due = self.first.iter().take_while(|due| due.deadline <= now);
+        due.cloned().collect()
     }
 
     /// At most `most` timers that are due and that messages wait for, the earliest first.

@@ -2,6 +2,7 @@
 
 use super::expiry::Expiry;
 use super::item::Item;
+use super::notifications::Notifications;
 use super::packets::{Body, Packets};
 use crate::codec::{QoS, Version};
 use crate::session::Sequence;
@@ -63,6 +64,8 @@ pub struct Contents {
     pub counts: [u32; 3],
     /// Everything else, in order.
     pub items: Vec<Item>,
+    /// Changes of desired properties.
+    pub desired: Notifications,
     /// Bytes of the items.
     item_bytes: usize,
 }
@@ -89,19 +92,22 @@ pub enum Refused {
 }
 
 impl Contents {
-    /// Whether there is neither a packet nor an item.
+    /// Whether there is nothing.
     pub fn is_empty(&self) -> bool {
-        self.packets.is_empty() && self.items.is_empty()
+        self.packets.is_empty() && self.items.is_empty() && self.desired.is_empty()
     }
 
     /// Bytes of everything.
     pub(super) fn len(&self) -> usize {
-        self.packets.len() + self.item_bytes
+        self.packets.len() + self.item_bytes + self.desired.bytes()
     }
 
     /// Bytes that nobody else holds.
     pub(super) fn owned_len(&self) -> usize {
-        self.packets.bytes.len() + self.tracked.len() * size_of::<Tracked>() + self.item_bytes
+        self.packets.bytes.len()
+            + self.tracked.len() * size_of::<Tracked>()
+            + self.item_bytes
+            + self.desired.bytes()
     }
 
     /// Adds an item.

@@ -17,6 +17,8 @@ pub enum Item {
     Reply(RequestId, Reply),
     /// A linearizable read was carried out.
     Read(RequestId, StoreReply),
+    /// What was acknowledged anywhere before it was asked for is in this node's state.
+    BarrierPassed(RequestId),
     /// Another node has handed a forwarded message to its connections.
     ForwardConfirmed(RequestId),
     /// The message has reached its subscribers, but one of them reads slowly: the acknowledgement waits for
@@ -40,8 +42,6 @@ pub enum Item {
     /// Another connection is about to take the session over: what the client has sent is to be proposed. The sender is
     /// dropped, or sends, when that is done.
     HandOver(oneshot::Sender<()>),
-    /// The rules have changed: the client may do something else now.
-    RulesChanged,
     /// The connection must end.
     End(End),
 }
@@ -92,8 +92,12 @@ pub enum End {
     ConnectionMemory,
     /// The memory of the node for its clients is used up, and this connection has much of it.
     NodeMemory,
-    /// What the client's identity rests on has changed.
+    /// What the client's identity rests on is gone.
     Revoked,
+    /// What the client's identity rests on is another now: it has to prove again who it is.
+    Changed,
     /// An operator has banned the client.
     Banned,
+    /// An operator has banned the client's address.
+    AddressBanned,
 }

@@ -12,9 +12,11 @@
 
 pub mod back_pressure;
 mod contents;
+mod desired;
 mod expiry;
 mod item;
 pub mod memory;
+mod notifications;
 mod packets;
 mod progress;
 mod topic_aliases;
@@ -31,7 +33,7 @@ use futures::task::AtomicWaker;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-use crate::acl::Client;
+use crate::acl::{Client, Share};
 use crate::base::ids::{ConnectionId, SessionId};
 use crate::codec::{TopicAlias, Version};
 use crate::telemetry::labels::DropReason;
@@ -44,6 +46,7 @@ pub use contents::Tracked;
 pub use contents::{Contents, Filling, NewPacket, Refused, Withheld};
 pub use expiry::Expiry;
 pub use item::{End, Item, RequestId};
+pub use notifications::{Notification, Notifications};
 pub use packets::{Body, Packets, Unsent, WeakBody};
 
 /// An acknowledgement (PUBACK or PUBREC) that waits until a subscriber has read enough.
@@ -191,9 +194,9 @@ impl Mailbox {
     }
 
     /// Whether the rules let the client get the messages of a topic, now.
-    pub fn may_receive(&self, topic: &str) -> bool {
+    pub fn may_receive(&self, topic: &str, share: Share<'_>) -> bool {
         let client = self.client.get();
-        client.is_none_or(|client| client.may_receive(topic))
+        client.is_none_or(|client| client.may_receive(topic, share))
     }
 
     /// Puts one packet with QoS 1 or 2 in: `encode` appends it to the buffer and returns where its packet id is.

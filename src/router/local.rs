@@ -213,6 +213,20 @@ impl GrantedBody {
     }
 }
 
+/// A message from the log.
+pub(super) fn logged(published: &ApplicationMessage, expiry_s: Option<u32>) -> Message<'_> {
+    Message {
+        publisher: published.publisher,
+        qos: published.qos,
+        retain: published.retain,
+        topic: &published.topic,
+        properties: &published.properties,
+        expiry: expiry_s,
+        direct: false,
+        payload: &published.payload,
+    }
+}
+
 /// Puts a message of a session's queue into the mailbox of the connection that owns the session. Returns whether the
 /// connection must be woken.
 ///
@@ -223,7 +237,7 @@ pub(super) fn put_granted(
     granted: &Granted,
     body: Option<&Body>,
 ) -> Result<bool, Refused> {
-    let message = Message::logged(&granted.message, granted.expiry_s);
+    let message = logged(&granted.message, granted.expiry_s);
     let header = granted_header(mailbox, granted);
     let packet = granted_packet(granted, body);
     let withheld = Withheld {
@@ -238,7 +252,7 @@ pub(super) fn put_granted(
 /// # Errors
 /// When the packet is larger than the client accepts.
 pub(super) fn put_withheld(mailbox: &Mailbox, granted: &Granted) -> Result<(), Refused> {
-    let message = Message::logged(&granted.message, granted.expiry_s);
+    let message = logged(&granted.message, granted.expiry_s);
     let header = granted_header(mailbox, granted);
     let packet = granted_packet(granted, None);
     mailbox.push_withheld(Some(packet), |out| encode(out, &message, None, &header))
@@ -325,6 +339,7 @@ mod tests {
                 retain: false,
                 expiry_s: None,
                 identifiers: smallvec::SmallVec::new(),
+                is_shared: false,
                 message: message.clone(),
             };
             let body = bodies.of(&granted, &mailbox);

@@ -14,6 +14,7 @@ use rustc_hash::FxHashMap;
 use super::local::LocalSubscriber;
 use super::route::{Found, Logged, Own};
 use super::shared::{Group, RoundRobins};
+use crate::acl::Share;
 use crate::base::ids::{ConnectionId, NodeId, SessionId};
 use crate::codec::QoS;
 use crate::machine::subscriptions::{Subscription, SubscriptionIndex};
@@ -143,7 +144,7 @@ impl<'a> LookUp<'a> {
             }
             Some(owner) => {
                 if let Some(mailbox) = self.connections.get(&owner.connection)
-                    && mailbox.may_receive(self.topic)
+                    && mailbox.may_receive(self.topic, share_of(filter))
                 {
                     let mut member =
                         LocalSubscriber::new(subscriber.session, mailbox, QoS::AtMostOnce);
@@ -178,7 +179,8 @@ impl<'a> LookUp<'a> {
             return;
         }
         let mailbox = self.connections.get(&owner.connection);
-        let Some(mailbox) = mailbox.filter(|mailbox| mailbox.may_receive(self.topic)) else {
+        let Some(mailbox) = mailbox.filter(|mailbox| mailbox.may_receive(self.topic, Share::None))
+        else {
             return;
         };
         let new = || LocalSubscriber {
@@ -226,6 +228,13 @@ impl<'a> LookUp<'a> {
             _ => {}
         }
     }
+}
+
+/// The share name of a group: `$share/{name}/{filter}`.
+fn share_of(filter: &str) -> Share<'_> {
+    let rest = filter.strip_prefix("$share/");
+    let name = rest.and_then(|rest| rest.split_once('/'));
+    name.map_or(Share::None, |(name, _)| Share::Of(name))
 }
 
 #[cfg(test)]

@@ -1,8 +1,11 @@
-//! A message as routing sees it, wherever it comes from: a client, the log, another node, or the node itself.
+//! A message as routing sees it, wherever it comes from: a client, the log, another node, or the node itself; and whom
+//! it is for at another node.
+//!
+//! Invariant: nothing but the lowest rooms is used here, so that the bytes between nodes can be fuzzed without the rest
+//! (`cluster-tests/fuzz`).
 
 use crate::base::ids::SessionId;
 use crate::codec::QoS;
-use crate::machine::effect::ApplicationMessage;
 
 /// A message on its way to subscribers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,18 +29,11 @@ pub struct Message<'a> {
     pub payload: &'a [u8],
 }
 
-impl<'a> Message<'a> {
-    /// A message from the log.
-    pub(super) fn logged(published: &'a ApplicationMessage, expiry_s: Option<u32>) -> Message<'a> {
-        Message {
-            publisher: published.publisher,
-            qos: published.qos,
-            retain: published.retain,
-            topic: &published.topic,
-            properties: &published.properties,
-            expiry: expiry_s,
-            direct: false,
-            payload: &published.payload,
-        }
-    }
+/// Which subscriptions of another node a message is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recipients<'a> {
+    /// Shared subscriptions, as `$share/{name}/{filter}`: one member of each gets the message.
+    pub groups: &'a [&'a str],
+    /// Subscriptions that are not shared do not get it.
+    pub only_groups: bool,
 }

@@ -22,11 +22,13 @@ use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use crate::acl::Share;
 use crate::base::ids::{ConnectionId, LogIndex, NodeId, SessionId};
 #[cfg(doc)]
 use crate::base::limits;
 use crate::codec::QoS;
 use crate::machine::effect::{ApplicationMessage, Granted, RelayedBatch};
+use crate::machine::hub::DesiredChanged;
 use crate::machine::subscriptions::SubscriptionIndex;
 use crate::mailbox::{Filling, Item, Mailbox, Refused, WakeList};
 use crate::telemetry::labels::DropReason;
@@ -36,8 +38,8 @@ use look_up::LookUp;
 use shared::RoundRobins;
 
 pub use local::Throttled;
-pub use message::Message;
-pub use peers::{Origin, PeerNodes, Recipients};
+pub use message::{Message, Recipients};
+pub use peers::{Origin, PeerNodes};
 use route::Found;
 pub use route::Route;
 
@@ -145,6 +147,15 @@ impl Router {
         }
     }
 
+    /// Has one connection tell its client of changed desired properties; nothing happens when it is gone.
+    pub fn notify_desired(&self, change: DesiredChanged, wake: &mut WakeList) {
+        if let Some(mailbox) = self.mailbox(change.connection)
+            && mailbox.push_desired(change)
+        {
+            wake.add(&mailbox);
+        }
+    }
+
     /// Posts an item to one connection whose session is open; drops it when there is none.
     pub fn post_if_open(&self, connection: ConnectionId, item: Item, wake: &mut WakeList) {
         if let Some(mailbox) = self.mailbox(connection)
@@ -162,6 +173,13 @@ impl Router {
             if mailbox.push_item(item()) {
                 wake.add(mailbox);
             }
+        }
+    }
+
+    /// Has every connection look at what it may still do, also if its client does not read.
+    pub fn offer_again_to_all(&self) {
+        for mailbox in self.connections.read().values() {
+            mailbox.offer_again();
         }
     }
 
@@ -303,7 +321,7 @@ impl Router {
         wake: &mut WakeList,
     ) -> Throttled {
         let mut throttled = Throttled::new();
-        let message = Message::logged(published, expiry_s);
+        let message = local::logged(published, expiry_s);
         let route = self.route(message.topic, message.publisher);
         route.deliver_logged(&message, index, &mut throttled, wake);
         throttled
@@ -322,7 +340,7 @@ impl Router {
         let Some(mailbox) = self.mailbox(connection) else {
             return;
         };
-        if !mailbox.may_receive(&published.topic) {
+        if !mailbox.may_receive(&published.topic, Share::Some) {
             mailbox.count(DropReason::NotAuthorized, 1);
             return;
         }
@@ -333,7 +351,7 @@ impl Router {
         };
         let message = Message {
             retain,
-            ..Message::logged(published, expiry_s)
+            ..local::logged(published, expiry_s)
         };
         if let Err(refused) = target.push_qos_0(&message, None, wake) {
             mailbox.count_refused(refused);
@@ -346,7 +364,7 @@ impl Router {
         let Some(mailbox) = self.mailbox(granted.connection) else {
             return;
         };
-        if !mailbox.may_receive(&granted.message.topic) {
+        if !may_receive_granted(&mailbox, granted) {
             if refuse_granted(&mailbox, granted) {
                 wake.add(&mailbox);
             }
@@ -371,7 +389,7 @@ impl Router {
             let _ = mailbox.push_withheld(None, |_| Ok(None));
             return;
         };
-        if !mailbox.may_receive(&granted.message.topic) {
+        if !may_receive_granted(mailbox, granted) {
             let _ = mailbox.push_withheld(None, |_| Ok(None));
             refuse_granted(mailbox, granted);
             return;
@@ -399,6 +417,14 @@ impl Router {
             work: 0,
         }
     }
+}
+
+fn may_receive_granted(mailbox: &Mailbox, granted: &Granted) -> bool {
+    let share = match granted.is_shared {
+        true => Share::Some,
+        false => Share::None,
+    };
+    mailbox.may_receive(&granted.message.topic, share)
 }
 
 /// A message of a session's queue that the rules do not let the client get: it counts as delivered. Returns whether the

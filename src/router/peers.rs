@@ -3,19 +3,10 @@
 use std::sync::Arc;
 
 use super::Router;
-use super::message::Message;
+use super::message::{Message, Recipients};
 use crate::base::ids::{LogIndex, NodeId};
 use crate::machine::effect::RelayedBatch;
 use crate::mailbox::{Mailbox, RequestId};
-
-/// Which subscriptions of another node a message is for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Recipients<'a> {
-    /// Shared subscriptions, as `$share/{name}/{filter}`: one member of each gets the message.
-    pub groups: &'a [&'a str],
-    /// Subscriptions that are not shared do not get it.
-    pub only_groups: bool,
-}
 
 /// What the way to other nodes must know of who publishes a message.
 #[derive(Clone, Copy, Debug, Default)]

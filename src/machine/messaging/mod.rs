@@ -4,6 +4,8 @@
 mod portion;
 mod publish;
 
+pub(super) use portion::QUEUE_COST;
+
 use std::sync::Arc;
 
 use super::batch::Batch;

@@ -19,7 +19,7 @@ use crate::session::delivery::Delivery;
 
 /// Row operations that putting a message into a queue takes: the rows of the session, the queue and the entry, and that
 /// of a message which makes room.
-pub(super) const QUEUE_COST: usize = 6;
+pub(in crate::machine) const QUEUE_COST: usize = 6;
 
 /// Subscriptions of one session that match a message and take as long to be merged, and their identifiers to be
 /// stored, as putting the message into a queue does.

@@ -1,6 +1,7 @@
 //! Publishing: a message goes into the queues of the sessions and groups that it matches. What is more than one log
 //! entry may do follows in later ones, in order, see [`crate::machine::fan_out`].
 //!
+//! Invariant: nothing below [`hub::PREFIX`] reaches anybody or is retained, whatever the node that proposed it knows.
 //! Invariant: connections that get the message without a queue get it at its own log entry, whatever is on its way.
 
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use crate::base::proto::{command, state};
 use crate::machine::batch::Batch;
 use crate::machine::effect::{ApplicationMessage, DropReason, Output};
 use crate::machine::fan_out::{self, Position};
+use crate::machine::hub;
 use crate::machine::match_set::MatchSet;
 use crate::machine::queue::message::Storing;
 use crate::machine::retained;
@@ -42,6 +44,9 @@ impl Messaging {
         publisher: Option<SessionId>,
         message: command::PublishedMessage,
     ) -> bool {
+        if message.topic.starts_with(hub::PREFIX) {
+            return false;
+        }
         let expires_at = message
             .expiry_interval_s
             .map(|seconds| expires_at(batch.now, seconds));

@@ -150,6 +150,7 @@ fn deliver(
         retain: queued.retain,
         expiry_s,
         identifiers: queued.identifiers.clone(),
+        is_shared: queued.group.is_some(),
         message,
     })));
 }

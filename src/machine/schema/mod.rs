@@ -28,20 +28,39 @@
 //! | `0x21` | [`Watch`] | connection, state-store key | [`ClientId`] | `store::watchers` |
 //! | `0x22` | [`Replies`] | log index, part | `state.Replies` | `replies` |
 //! | `0x30` | [`Timer`] | deadline, kind, subject | | `timers` |
+//! | `0x40` | [`Device`] | device id, part | `state.IdentityPart` | `hub` |
+//! | `0x41` | [`Module`] | device id, module id, part | `state.IdentityPart` | `hub` |
+//! | `0x50` | [`EventSequence`] | authentication name, client id | `state.EventSequence` | `events::numbers` |
+//! | `0x51` | [`Event`] | number | `state.Event` | `events::outbox` |
+//! | `0x52` | [`EventSubscription`] | name | `state.EventSubscription` | `events::subscriptions` |
+//! | `0x53` | [`ParkedEvent`] | name, due, number | `state.ParkedEvent` | `events::letters` |
+//! | `0x54` | [`DeadLetter`] | name, number | `state.DeadLetter` | `events::letters` |
+//! | `0x55` | [`PendingClient`] | client | `state.PendingClient` | `events::clients` |
+//! | `0x56` | [`EventSettings`] | | `state.EventSettings` | `events` |
+//! | `0x57` | [`EventSequenceEnd`] | due, authentication name, client id | | `events::numbers` |
 //!
 //! Invariant: ordinals are for ever; one is never given to another table.
 //! Invariant: only its owner writes a table. Reads for the outside are in [`super::read`].
 
+mod dead_letter;
 pub mod directory_entry;
 pub mod ended_incarnation;
 mod ended_session;
 mod entry;
+mod event;
+pub mod event_sequence;
+mod event_sequence_end;
+mod event_settings;
+mod event_subscription;
 mod fan_out;
 mod group;
 mod hash_round;
+pub mod identity;
 mod message;
 mod meta;
 mod node;
+mod parked_event;
+mod pending_client;
 mod queue;
 mod received;
 mod record;
@@ -58,16 +77,25 @@ mod waiting;
 pub mod watch;
 mod will;
 
+pub use dead_letter::DeadLetter;
 pub use directory_entry::DirectoryEntry;
 pub use ended_incarnation::EndedIncarnation;
 pub use ended_session::EndedSession;
 pub use entry::Entry;
+pub use event::Event;
+pub use event_sequence::EventSequence;
+pub use event_sequence_end::EventSequenceEnd;
+pub use event_settings::EventSettings;
+pub use event_subscription::EventSubscription;
 pub use fan_out::FanOut;
 pub use group::Group;
 pub use hash_round::HashRound;
+pub use identity::{Device, Module, Part};
 pub use message::Message;
 pub use meta::Meta;
 pub use node::Node;
+pub use parked_event::ParkedEvent;
+pub use pending_client::PendingClient;
 pub use queue::Queue;
 pub use received::Received;
 pub use record::Record;
@@ -118,6 +146,16 @@ mod tests {
             Watch::ORDINAL,
             Replies::ORDINAL,
             Timer::ORDINAL,
+            Device::ORDINAL,
+            Module::ORDINAL,
+            EventSequence::ORDINAL,
+            Event::ORDINAL,
+            EventSubscription::ORDINAL,
+            ParkedEvent::ORDINAL,
+            DeadLetter::ORDINAL,
+            PendingClient::ORDINAL,
+            EventSettings::ORDINAL,
+            EventSequenceEnd::ORDINAL,
         ];
         assert_eq!(BTreeSet::from(all).len(), all.len());
         assert!(!all.contains(&0), "the storage layer's own");

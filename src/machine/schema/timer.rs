@@ -44,6 +44,14 @@ pub enum Kind {
     FanOut = 15,
     /// An entry of the directory expires; the subject is its key in [`super::DirectoryEntry`].
     DirectoryExpiry = 16,
+    /// Numbers of sessions may go; there is no subject.
+    EventSequences = 50,
+    /// Events that nobody waits for may go; there is no subject.
+    TrimEvents = 51,
+    /// A client has changed, and its event is due; the subject is the client.
+    ClientChanged = 52,
+    /// Parked events or dead letters of an event subscription are to go or to be replayed; the subject is its name.
+    EventLetters = 53,
 }
 
 impl Kind {
@@ -51,13 +59,14 @@ impl Kind {
     pub fn is_work(self) -> bool {
         matches!(
             self,
-            Kind::Grant
-                | Kind::RetainedReplay
-                | Kind::ReleaseIncarnation
-                | Kind::GiveBack
-                | Kind::QueueFull
-                | Kind::FanOut
+            Kind::Grant | Kind::RetainedReplay | Kind::GiveBack | Kind::QueueFull | Kind::FanOut
         )
+    }
+
+    /// Whether it goes before everything else that is due, however long that has been due: the end of a node's
+    /// connections, which wills and events wait for.
+    pub fn goes_first(self) -> bool {
+        matches!(self, Kind::ReleaseIncarnation)
     }
 
     fn from_u8(number: u8) -> Option<Kind> {
@@ -78,6 +87,10 @@ impl Kind {
             Kind::QueueFull,
             Kind::FanOut,
             Kind::DirectoryExpiry,
+            Kind::EventSequences,
+            Kind::TrimEvents,
+            Kind::ClientChanged,
+            Kind::EventLetters,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == number)
@@ -127,6 +140,10 @@ mod tests {
             Kind::RetainedReplay,
             Kind::FanOut,
             Kind::DirectoryExpiry,
+            Kind::EventSequences,
+            Kind::TrimEvents,
+            Kind::ClientChanged,
+            Kind::EventLetters,
         ] {
             let key = Timer::encode((Millis(5), kind, b"x"));
             assert_eq!(Timer::decode(&key), Some((Millis(5), kind, &b"x"[..])));

@@ -44,8 +44,8 @@ pub(super) struct Sessions {
     ended: BTreeSet<(NodeId, Incarnation)>,
     /// Rows of sessions.
     count: u64,
-    /// Those of each principal. Names may be the clients' choice, so they are hashed with a random seed; nothing visits
-    /// them in the order of the table.
+    /// Those of each principal; clients without a name share the empty one. Names may be the clients' choice, so they
+    /// are hashed with a random seed; nothing visits them in the order of the table.
     of_principal: HashMap<Box<str>, u64>,
 }
 
@@ -87,8 +87,15 @@ impl Sessions {
     }
 
     fn add_to(&mut self, principal: &str) {
-        if !principal.is_empty() {
-            *self.of_principal.entry(principal.into()).or_default() += 1;
+        *self.of_principal.entry(principal.into()).or_default() += 1;
+    }
+
+    fn remove_from(&mut self, principal: &str) {
+        if let Some(count) = self.of_principal.get_mut(principal) {
+            *count -= 1;
+            if *count == 0 {
+                self.of_principal.remove(principal);
+            }
         }
     }
 
@@ -97,6 +104,7 @@ impl Sessions {
         if row.principal.is_empty() {
             row.principal = principal;
             if !is_new {
+                self.remove_from("");
                 self.add_to(&row.principal);
             }
         }
@@ -112,12 +120,7 @@ impl Sessions {
     /// Removes the row of a session that has one.
     pub fn delete_row(&mut self, batch: &mut Batch<'_, '_>, client_id: &str, principal: &str) {
         self.count -= 1;
-        if let Some(count) = self.of_principal.get_mut(principal) {
-            *count -= 1;
-            if *count == 0 {
-                self.of_principal.remove(principal);
-            }
-        }
+        self.remove_from(principal);
         batch.tables.delete::<schema::Session>(client_id);
     }
 
@@ -266,6 +269,9 @@ pub(super) fn set_options(row: &mut state::Session, command: &command::OpenSessi
     row.max_bytes = bounds.max_bytes;
     row.drop_policy = bounds.policy;
     row.queue_qos_0 = bounds.qos_0;
+    row.assigned_client_id = command.assigned_client_id;
+    row.generation = command.generation;
+    row.fingerprint = command.fingerprint.clone();
 }
 
 /// A session without a connection expires after its interval.

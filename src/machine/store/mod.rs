@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::batch::Batch;
 use super::effect::{Change, Output};
-use super::replies::Replies;
+use super::replies::{Replies, Request};
 use super::schema;
 use super::schema::timer::Kind;
 use super::tables::Backing;
@@ -44,14 +44,31 @@ impl Store {
         replies: &mut Replies,
         command: proto::command::StoreWrite,
     ) -> Reply {
-        if let Some(reply) = replies.find(batch, &command) {
+        let request = Request {
+            client_id: &command.client_id,
+            correlation_data: &command.correlation_data,
+            legacy_fingerprint: command.legacy_fingerprint,
+            fingerprint: &command.fingerprint,
+        };
+        if let Some(reply) = replies.find(batch, &request)
+            && let Ok(reply) = Reply::decode(reply)
+        {
             return reply;
         }
         let reply = match command::from_command(&command) {
             Ok(write) => self.write_key(batch, &write, &command::quota_of(&command)),
             Err(error) => Reply::Error(error),
         };
-        replies.remember(batch, command, &reply);
+        let mut bytes = Vec::with_capacity(32);
+        reply.encode(&mut bytes);
+        let remembered = proto::state::RememberedReply {
+            client_id: command.client_id,
+            correlation_data: command.correlation_data,
+            legacy_fingerprint: command.legacy_fingerprint,
+            reply: bytes.into(),
+            fingerprint: command.fingerprint,
+        };
+        replies.remember(batch, remembered, command.remember_s);
         reply
     }
 

@@ -95,6 +95,7 @@ fn damaged_entries_and_commands_never_panic_and_never_make_replicas_differ() {
         let batch = command::Batch {
             stamp_ms: history.now,
             proposals: vec![history.commands(is_damaged), history.commands(false)],
+            term: 1,
         };
         let mut entry = batch.encode_to_vec();
         if step % 5 == 0 {

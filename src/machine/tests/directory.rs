@@ -108,6 +108,19 @@ fn an_entry_has_the_version_of_its_last_change() {
 }
 
 #[test]
+fn a_life_counts_from_the_command_on_in_log_time() {
+    let mut replica = Replica::new();
+    replica.written(command::DirectoryChange {
+        expires_in_ms: 5_000,
+        ..put(Kind::Ban, "client:c", "")
+    });
+    replica.pass(4_000);
+    assert!(replica.entry(Kind::Ban, "client:c").is_some());
+    replica.pass(2_000);
+    assert_eq!(replica.entry(Kind::Ban, "client:c"), None);
+}
+
+#[test]
 fn what_says_the_same_in_another_way_keeps_its_version() {
     let mut replica = Replica::new();
     let first = replica.written(put(Kind::User, "a", "weak"));
@@ -449,6 +462,7 @@ proptest! {
                             value: value.map(|value| value.to_string().into()),
                             expires_at_ms: if *ttl == 0 { 0 } else { replica.now + ttl },
                             keeps_version: *keeps,
+                            expires_in_ms: 0,
                         }
                     }).collect();
                     let reply = replica.change(changes.clone());

@@ -9,7 +9,7 @@ use super::golden_commands::Random;
 use crate::base::proto::command;
 
 /// What was stored after each batch.
-const GOLDEN: &str = "28e34d44a975baae";
+const GOLDEN: &str = "fd3101a8be93d4dc";
 
 #[test]
 fn rows_on_disk_are_what_they_were() {
@@ -32,6 +32,7 @@ fn rows_on_disk_are_what_they_were() {
                 false => 0,
             },
             keeps_version: random.percent(20),
+            expires_in_ms: 0,
         });
         let changes = changes.collect();
         replica.run(vec![write(changes)]);

@@ -110,6 +110,10 @@ impl History {
             max_sessions: 0,
             principal: None,
             max_sessions_of_principal: 0,
+            assigned_client_id: false,
+            generation: 0,
+            fingerprint: Default::default(),
+            model_id: None,
         };
         (node, Kind::OpenSession(open))
     }
@@ -199,6 +203,7 @@ impl History {
                     expiry_interval_s: self.random.percent(20).then_some(3),
                     discard_will: self.random.percent(30),
                     sent_through: self.random.below(40),
+                    reason: 0,
                 };
                 (node, Kind::CloseSession(close))
             }

@@ -74,6 +74,14 @@ fn put_reply(out: &mut Vec<u8>, reply: &Reply) {
             out.push(11);
             put_bytes(out, format!("{reply:?}").as_bytes());
         }
+        Reply::Hub(reply) => {
+            out.push(13);
+            put_bytes(out, format!("{reply:?}").as_bytes());
+        }
+        Reply::Events(reply) => {
+            out.push(12);
+            put_bytes(out, format!("{reply:?}").as_bytes());
+        }
         Reply::Undecodable => out.push(8),
         Reply::HashesState(index) => {
             out.push(9);
@@ -106,6 +114,13 @@ pub(super) fn put_output(out: &mut Vec<u8>, output: &Output) {
                 put_numbers(out, &[entry.version, entry.expires_at_ms]);
                 put_bytes(out, &entry.value);
             }
+        }
+        Output::Desired(changed) => {
+            out.push(21);
+            put_numbers(out, &[changed.connection.0, changed.version]);
+            put_bytes(out, changed.body.as_bytes());
+            put_bytes(out, &changed.before.0);
+            put_bytes(out, &changed.after.0);
         }
         Output::ProposalApplied {
             incarnation,
@@ -211,6 +226,15 @@ pub(super) fn put_output(out: &mut Vec<u8>, output: &Output) {
         }
         Output::Dropped { reason, count } => {
             out.push(11);
+            put_numbers(out, &[*reason as u64, *count]);
+        }
+        Output::EventsChanged => out.push(18),
+        Output::EventRecorded { kind, reason } => {
+            out.push(19);
+            put_numbers(out, &[*kind as u64, *reason as u64]);
+        }
+        Output::EventsDropped { reason, count } => {
+            out.push(20);
             put_numbers(out, &[*reason as u64, *count]);
         }
         Output::NodeEnded { node, incarnation } => {

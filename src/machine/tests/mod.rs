@@ -2,16 +2,31 @@
 
 mod agreement;
 mod cost;
+mod cost_events;
 mod cost_queues;
 mod damaged;
 mod directory;
 mod directory_golden;
+mod events;
+mod events_clients;
+mod events_hub;
+mod events_letters;
+mod events_numbers;
+mod events_outbox;
+mod events_property;
+mod events_subscriptions;
 mod fan_out;
 mod fan_out_order;
 mod golden;
 mod golden_commands;
 mod golden_outputs;
 mod groups;
+mod hub;
+mod hub_connections;
+mod hub_cost;
+mod hub_history;
+mod hub_reported;
+mod hub_twins;
 mod limits;
 mod listing;
 mod proposals;
@@ -47,6 +62,8 @@ struct Replica {
     index: u64,
     sequence: u64,
     now: u64,
+    /// Of the leader.
+    term: u64,
     /// Row operations of the last batch.
     operations: u64,
     /// What stands for the product's budget, restarts included.
@@ -62,6 +79,7 @@ impl Replica {
             index: 0,
             sequence: 0,
             now: 1_000_000,
+            term: 1,
             operations: 0,
             budget: Budget::default(),
         };
@@ -75,6 +93,7 @@ impl Replica {
         let entry = command::Batch {
             stamp_ms: self.now,
             proposals,
+            term: self.term,
         }
         .encode_to_vec();
         let mut tables = Tables::new(&self.stored);

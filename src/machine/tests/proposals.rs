@@ -64,6 +64,7 @@ fn an_unknown_command_stops_the_replica() {
     let entry = command::Batch {
         stamp_ms: 1,
         proposals: vec![unknown],
+        term: 1,
     }
     .encode_to_vec();
     let applied = replica.machine.apply(

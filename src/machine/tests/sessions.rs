@@ -226,6 +226,29 @@ fn a_session_of_nobody_is_for_the_first_who_proves_a_name() {
 }
 
 #[test]
+fn clients_without_a_name_share_their_sessions() {
+    let mut replica = Replica::new();
+    let mut open_of = |client_id: &str, principal: &str, connection| {
+        let open = command::OpenSession {
+            max_sessions_of_principal: 2,
+            ..open(client_id, connection)
+        };
+        let reply = match principal {
+            "" => replica.reply(Kind::OpenSession(open)),
+            name => replica.reply(opened_by(name, open)),
+        };
+        replica.restart();
+        matches!(reply, Reply::Opened { .. })
+    };
+    assert!(open_of("a", "", 1) && open_of("b", "", 2));
+    assert!(!open_of("c", "", 3), "one more");
+    assert!(open_of("b", "ann", 4), "it becomes ann's");
+    assert!(open_of("c", "", 5), "and leaves its place");
+    assert!(open_of("d", "ann", 6) && !open_of("e", "ann", 7));
+    assert!(!open_of("e", "", 8));
+}
+
+#[test]
 fn a_principal_has_as_many_sessions_as_it_may() {
     let mut replica = Replica::new();
     let mut open_of = |client_id: &str, principal: &str, connection| {

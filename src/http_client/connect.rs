@@ -1,66 +1,29 @@
 //! From a URL to a connection: name, address, TCP, TLS.
 
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::client::conn::http1::{self, SendRequest};
-use hyper_rustls::ConfigBuilderExt as _;
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::CertificateError;
+use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 
 use super::Url;
 use super::error::HttpError;
 use super::guard::is_local_only;
+use super::tls::{Reloaded, TlsError, TlsFiles};
 
 /// The longest time for one address of several: the next one may answer.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Files for TLS.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TlsFiles {
-    /// The authorities that may vouch for the server, in PEM; `None`: those of the system.
-    pub authorities: Option<PathBuf>,
-    /// This node's certificate and key, in PEM.
-    pub certificate: Option<(PathBuf, PathBuf)>,
-}
-
-/// Why the files can't be used.
-#[derive(Debug, thiserror::Error)]
-pub enum TlsError {
-    /// A file of certificates or a key.
-    #[error("{}: {error}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Why it can't be used.
-        error: rustls::pki_types::pem::Error,
-    },
-    /// A file without a certificate.
-    #[error("{}: there is no certificate in PEM in it", .0.display())]
-    Empty(PathBuf),
-    /// The system has no authorities.
-    #[error("this system has no certificate authorities: {0}")]
-    System(std::io::Error),
-    /// Certificates that rustls does not take.
-    #[error("{0}")]
-    Tls(#[from] rustls::Error),
-    /// A host that is no name.
-    #[error("the host is no name that a certificate could have")]
-    Name,
-}
-
 /// What connects to the host of a URL.
 pub(super) struct Connector {
     url: Url,
-    tls: Option<(TlsConnector, ServerName<'static>)>,
+    tls: Option<(Reloaded, ServerName<'static>)>,
     refuses_local: bool,
 }
 
@@ -74,7 +37,7 @@ impl Connector {
             true => {
                 let name = ServerName::try_from(url.host().to_owned());
                 let name = name.map_err(|_| TlsError::Name)?;
-                Some((TlsConnector::from(Arc::new(client_config(files)?)), name))
+                Some((Reloaded::new(files.clone())?, name))
             }
             false => None,
         };
@@ -85,16 +48,31 @@ impl Connector {
         })
     }
 
+    /// As if the files were not looked at for long.
+    #[cfg(test)]
+    pub(super) fn look_again(&self) {
+        if let Some((files, _)) = &self.tls {
+            files.look_again();
+        }
+    }
+
     /// Connects, and drives the connection beside its user until it is dropped.
     pub(super) async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, HttpError> {
         let stream = self.tcp().await?;
         match &self.tls {
             None => shake_hands(stream).await,
-            Some((connector, name)) => {
+            Some((files, name)) => {
+                let connector = files.connector().await;
                 let stream = connector.connect(name.clone(), stream).await;
-                shake_hands(stream.map_err(HttpError::Tls)?).await
+                shake_hands(stream.map_err(not_trusted)?).await
             }
         }
+    }
+
+    pub(super) fn may_connect(&self, address: IpAddr) -> bool {
+        let is_refused = self.refuses_local && is_local_only(address)
+            || self.url.is_loopback_only() && !address.to_canonical().is_loopback();
+        !is_refused
     }
 
     async fn tcp(&self) -> Result<TcpStream, HttpError> {
@@ -103,7 +81,7 @@ impl Connector {
         let mut failed = HttpError::RefusedAddress;
         for address in addresses.map_err(HttpError::Resolve)? {
             // Judged here, on what is connected to: a name may have another address the next time.
-            if self.refuses_local && is_local_only(address.ip()) {
+            if !self.may_connect(address.ip()) {
                 continue;
             }
             match tokio::time::timeout(ADDRESS_TIMEOUT, TcpStream::connect(address)).await {
@@ -120,6 +98,22 @@ impl Connector {
     }
 }
 
+/// TLS has failed: what is told of it is the same each time. Of a certificate that is not valid now, rustls tells for
+/// how many seconds.
+fn not_trusted(error: std::io::Error) -> HttpError {
+    use CertificateError::{Expired, ExpiredContext, NotValidYet, NotValidYetContext};
+    let found = error
+        .get_ref()
+        .and_then(|error| error.downcast_ref::<rustls::Error>());
+    let plain = match found {
+        Some(rustls::Error::InvalidCertificate(ExpiredContext { .. })) => Expired,
+        Some(rustls::Error::InvalidCertificate(NotValidYetContext { .. })) => NotValidYet,
+        _ => return HttpError::Tls(error),
+    };
+    let plain = rustls::Error::InvalidCertificate(plain);
+    HttpError::Tls(std::io::Error::new(error.kind(), plain))
+}
+
 async fn shake_hands(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
 ) -> Result<SendRequest<Full<Bytes>>, HttpError> {
@@ -132,42 +126,36 @@ async fn shake_hands(
     Ok(sender)
 }
 
-fn client_config(files: &TlsFiles) -> Result<ClientConfig, TlsError> {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder =
-        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-    let builder = match &files.authorities {
-        Some(path) => {
-            let mut roots = RootCertStore::empty();
-            for certificate in certificates(path)? {
-                roots.add(certificate)?;
-            }
-            builder.with_root_certificates(roots)
-        }
-        None => builder.with_native_roots().map_err(TlsError::System)?,
-    };
-    Ok(match &files.certificate {
-        Some((chain, key)) => {
-            let file = |error| TlsError::File {
-                path: key.clone(),
-                error,
-            };
-            let der = PrivateKeyDer::from_pem_file(key).map_err(file)?;
-            builder.with_client_auth_cert(certificates(chain)?, der)?
-        }
-        None => builder.with_no_client_auth(),
-    })
-}
+#[cfg(test)]
+mod tests {
+    use rustls::pki_types::UnixTime;
 
-fn certificates(path: &PathBuf) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let file = |error| TlsError::File {
-        path: path.clone(),
-        error,
-    };
-    let found = CertificateDer::pem_file_iter(path).map_err(file)?;
-    let found: Vec<_> = found.collect::<Result<_, _>>().map_err(file)?;
-    match found.is_empty() {
-        true => Err(TlsError::Empty(path.clone())),
-        false => Ok(found),
+    use super::*;
+
+    /// Whoever writes it into a row writes it once.
+    #[test]
+    fn what_is_told_of_a_certificate_does_not_change_from_second_to_second() {
+        let told = |seconds: u64| {
+            let time = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+            let not_after = UnixTime::since_unix_epoch(Duration::from_secs(5));
+            let not_before = UnixTime::since_unix_epoch(Duration::from_secs(500_000));
+            [
+                CertificateError::ExpiredContext { time, not_after },
+                CertificateError::NotValidYetContext { time, not_before },
+                CertificateError::UnknownIssuer,
+            ]
+            .map(|error| {
+                let error = rustls::Error::InvalidCertificate(error);
+                let kind = std::io::ErrorKind::InvalidData;
+                not_trusted(std::io::Error::new(kind, error)).to_string()
+            })
+        };
+        assert_eq!(told(100), told(7_300));
+        for (text, word) in told(100)
+            .iter()
+            .zip(["xpired", "NotValidYet", "UnknownIssuer"])
+        {
+            assert!(text.contains(word), "{text}");
+        }
     }
 }

@@ -1,29 +1,36 @@
-//! HTTP requests of this node to other machines: for the keys of token issuers, and to whoever judges log-ins.
+//! HTTP requests of this node to other machines: for the keys of token issuers, to whoever judges log-ins, and to
+//! whoever gets events.
 //!
 //! Invariant: a request goes to the host of its URL and nowhere else. No proxy is taken from the environment, no
 //! redirect is followed, and addresses that only mean something to this machine's surroundings (link-local ones, where
 //! clouds keep their machines' credentials) are refused unless they are allowed.
 //! Invariant: every request has an end: a time-out over all of it, and a bound of what is read.
 //!
-//! A server may get a request twice, when a connection that was kept breaks under it.
+//! Invariant: files for TLS are read again when they have changed, as those of listeners are.
+//!
+//! Invariant: a request is made once, unless nothing of it was written, or its user has said that it may come twice: a
+//! connection that was kept may break under a request when the server has read it.
 
 mod connect;
 mod error;
 mod guard;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod url;
 
-pub use connect::{TlsError, TlsFiles};
 pub use error::HttpError;
+pub use tls::{TlsError, TlsFiles};
 pub use url::{Url, UrlError};
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use http_body_util::{BodyExt as _, Full, Limited};
+use bytes::BytesMut;
+use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Body as _, Bytes};
 use hyper::client::conn::http1::SendRequest;
-use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -33,8 +40,8 @@ use connect::Connector;
 /// Connections that are kept for later requests.
 const MOST_IDLE: usize = 16;
 
-/// How long a connection is kept: shorter than servers do, which close theirs after some ten seconds to a minute.
-const IDLE_FOR: Duration = Duration::from_secs(5);
+/// How long a connection is kept: shorter than servers do, which close theirs after five seconds to a minute.
+const IDLE_FOR: Duration = Duration::from_secs(4);
 
 /// What a client of one service is told once.
 #[derive(Clone, Debug)]
@@ -47,15 +54,31 @@ pub struct Options {
     pub timeout: Duration,
     /// Largest answer that is read, bytes.
     pub largest_answer: usize,
+    /// What becomes of a larger one.
+    pub excess: Excess,
     /// Whether link-local and reserved addresses are refused.
     pub refuses_local: bool,
+    /// Whether a request is made again at once when a connection that was kept breaks under it, so that the server may
+    /// get it twice.
+    pub repeats: bool,
 }
 
-/// An answer that was read whole.
+/// What becomes of an answer that is larger than it may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Excess {
+    /// It is an error: what it says would be lost.
+    Refused,
+    /// It is cut, and its connection is closed: its status says enough.
+    Cut,
+}
+
+/// An answer that was read whole, or as far as it may be.
 #[derive(Debug)]
 pub struct Answer {
     /// Its status.
     pub status: StatusCode,
+    /// Its headers.
+    pub headers: HeaderMap,
     /// Its body.
     pub body: Bytes,
 }
@@ -67,6 +90,8 @@ pub struct HttpClient {
     connector: Connector,
     timeout: Duration,
     largest_answer: usize,
+    excess: Excess,
+    repeats: bool,
     host: HeaderValue,
     path: String,
     idle: Mutex<Vec<(Sender, Instant)>>,
@@ -85,6 +110,8 @@ impl HttpClient {
             connector: Connector::new(url, &options.tls, options.refuses_local)?,
             timeout: options.timeout,
             largest_answer: options.largest_answer,
+            excess: options.excess,
+            repeats: options.repeats,
             host,
             idle: Mutex::default(),
         })
@@ -110,15 +137,30 @@ impl HttpClient {
         self.send(Method::POST, headers, body).await
     }
 
+    /// Asks the URL for its OPTIONS, with these headers beside the necessary ones.
+    ///
+    /// # Errors
+    /// There is no answer.
+    pub async fn options(
+        &self,
+        headers: &[(HeaderName, HeaderValue)],
+    ) -> Result<Answer, HttpError> {
+        self.send(Method::OPTIONS, headers, Bytes::new()).await
+    }
+
     async fn send(
         &self,
         method: Method,
         headers: &[(HeaderName, HeaderValue)],
         body: Bytes,
     ) -> Result<Answer, HttpError> {
-        let exchange = self.exchange(method, headers, body);
+        let is_sent = AtomicBool::new(false);
+        let exchange = self.exchange(method, headers, body, &is_sent);
         let answer = tokio::time::timeout(self.timeout, exchange).await;
-        answer.unwrap_or(Err(HttpError::TimedOut(self.timeout)))
+        answer.unwrap_or_else(|_| match is_sent.load(Relaxed) {
+            true => Err(HttpError::TimedOut(self.timeout)),
+            false => Err(HttpError::NotConnected(self.timeout)),
+        })
     }
 
     async fn exchange(
@@ -126,6 +168,7 @@ impl HttpClient {
         method: Method,
         headers: &[(HeaderName, HeaderValue)],
         body: Bytes,
+        is_sent: &AtomicBool,
     ) -> Result<Answer, HttpError> {
         let request = || -> Result<Request<Full<Bytes>>, HttpError> {
             let agent = concat!("quorumq/", env!("CARGO_PKG_VERSION"));
@@ -141,17 +184,28 @@ impl HttpClient {
             Ok(request.body(Full::new(body.clone()))?)
         };
         while let Some(mut sender) = self.idle_sender() {
-            // One that was closed meanwhile may break only now; another connection is tried then, and the server may
-            // be asked twice.
-            if sender.ready().await.is_ok()
-                && let Ok(answer) = sender.send_request(request()?).await
-            {
-                return self.read(answer, sender).await;
+            if sender.ready().await.is_err() {
+                continue;
             }
+            // One that was closed meanwhile may break only now; another connection is tried then.
+            is_sent.store(true, Relaxed);
+            match sender.try_send_request(request()?).await {
+                Ok(answer) => return self.read(answer, sender).await,
+                Err(error) if self.repeats || error.message().is_some() => {}
+                Err(error) => return Err(error.into_error().into()),
+            }
+            is_sent.store(false, Relaxed);
         }
         let mut sender = self.connector.connect().await?;
-        let answer = sender.send_request(request()?).await?;
-        self.read(answer, sender).await
+        is_sent.store(true, Relaxed);
+        match sender.try_send_request(request()?).await {
+            Ok(answer) => self.read(answer, sender).await,
+            Err(error) if error.message().is_some() => {
+                let error = std::io::Error::other(error.into_error());
+                Err(HttpError::Connect(error))
+            }
+            Err(error) => Err(error.into_error().into()),
+        }
     }
 
     async fn read(
@@ -159,21 +213,37 @@ impl HttpClient {
         answer: hyper::Response<hyper::body::Incoming>,
         sender: Sender,
     ) -> Result<Answer, HttpError> {
-        let status = answer.status();
-        if answer.body().size_hint().lower() > self.largest_answer as u64 {
+        let (head, mut rest) = answer.into_parts();
+        let (status, headers) = (head.status, head.headers);
+        let is_refused = self.excess == Excess::Refused;
+        if is_refused && rest.size_hint().lower() > self.largest_answer as u64 {
             return Err(HttpError::TooLarge(self.largest_answer));
         }
-        let body = Limited::new(answer.into_body(), self.largest_answer);
-        let body =
-            body.collect()
-                .await
-                .map_err(|error| match error.downcast::<hyper::Error>() {
-                    Ok(error) => HttpError::Http(*error),
-                    Err(_) => HttpError::TooLarge(self.largest_answer),
-                })?;
+        let mut body = BytesMut::new();
+        while let Some(frame) = rest.frame().await {
+            let Ok(data) = frame?.into_data() else {
+                continue;
+            };
+            let room = self.largest_answer - body.len();
+            body.extend_from_slice(&data[..data.len().min(room)]);
+            if data.len() > room {
+                return match is_refused {
+                    true => Err(HttpError::TooLarge(self.largest_answer)),
+                    // The connection goes with its sender: there is more to come on it.
+                    false => Ok(Answer {
+                        status,
+                        headers,
+                        body: body.freeze(),
+                    }),
+                };
+            }
+        }
         self.keep(sender);
-        let body = body.to_bytes();
-        Ok(Answer { status, body })
+        Ok(Answer {
+            status,
+            headers,
+            body: body.freeze(),
+        })
     }
 
     /// A connection that is still open, as far as this side knows.

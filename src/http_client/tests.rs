@@ -35,15 +35,21 @@ async fn server(answers: &'static [&'static str]) -> (SocketAddr, Arc<AtomicUsiz
     (address, connections)
 }
 
-fn client(address: SocketAddr) -> HttpClient {
+fn client_of(address: SocketAddr, excess: Excess) -> HttpClient {
     HttpClient::new(Options {
         url: format!("http://{address}/keys").parse().expect("a URL"),
         tls: TlsFiles::default(),
         timeout: Duration::from_millis(500),
         largest_answer: 64,
+        excess,
         refuses_local: true,
+        repeats: false,
     })
     .expect("there are no files")
+}
+
+fn client(address: SocketAddr) -> HttpClient {
+    client_of(address, Excess::Refused)
 }
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -58,6 +64,38 @@ async fn a_connection_is_used_again_and_a_closed_one_is_not() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(connections.load(Ordering::Relaxed), 3);
+}
+
+/// The server has read the second request on the kept connection, and breaks it.
+#[tokio::test]
+async fn what_was_written_is_not_sent_again_unless_it_may_come_twice() {
+    for (repeats, expected) in [(false, 1), (true, 2)] {
+        let (address, connections) = server(&[OK, "nonsense\r\n\r\n"]).await;
+        let client = HttpClient {
+            repeats,
+            ..client(address)
+        };
+        client.get(&[]).await.expect("it answers");
+        let second = client.post(&[], Bytes::from_static(b"x")).await;
+        assert_eq!(second.is_ok(), repeats, "{second:?}");
+        assert_eq!(connections.load(Ordering::Relaxed), expected);
+    }
+}
+
+#[tokio::test]
+async fn plain_http_to_this_machine_stays_there_wherever_its_name_leads() {
+    let url = Url::of_endpoint("http://localhost:1/", false).expect("a URL");
+    let connector = Connector::new(url, &TlsFiles::default(), true).expect("there are no files");
+    for (address, is_allowed) in [
+        ("127.0.0.1", true),
+        ("::1", true),
+        ("::ffff:127.0.0.1", true),
+        ("10.0.0.1", false),
+        ("203.0.113.1", false),
+    ] {
+        let address = address.parse().expect("an address");
+        assert_eq!(connector.may_connect(address), is_allowed, "{address}");
+    }
 }
 
 #[tokio::test]
@@ -84,6 +122,56 @@ async fn answers_are_bounded_in_time_and_size() {
     assert!(matches!(failed, Err(HttpError::TimedOut(_))), "{failed:?}");
     let (address, _) = server(&["nonsense\r\n\r\n"]).await;
     let failed = client(address).get(&[]).await;
+    assert!(matches!(failed, Err(HttpError::Http(_))), "{failed:?}");
+}
+
+/// Nothing was sent, so nothing can be the request's fault.
+#[tokio::test]
+async fn who_has_got_nothing_is_told_from_who_does_not_answer() {
+    // It takes the connection, and says nothing of TLS.
+    let (address, _) = server(&["", ""]).await;
+    let client = HttpClient::new(Options {
+        url: format!("https://{address}/keys").parse().expect("a URL"),
+        tls: TlsFiles::default(),
+        timeout: Duration::from_millis(200),
+        largest_answer: 64,
+        excess: Excess::Refused,
+        refuses_local: true,
+        repeats: false,
+    });
+    let failed = client.expect("there are no files").get(&[]).await;
+    assert!(
+        matches!(failed, Err(HttpError::NotConnected(_))),
+        "{failed:?}"
+    );
+    // A connection that was kept is one on which something was sent.
+    let (address, _) = server(&[OK, ""]).await;
+    let client = self::client(address);
+    client.get(&[]).await.expect("it answers");
+    let failed = client.get(&[]).await;
+    assert!(matches!(failed, Err(HttpError::TimedOut(_))), "{failed:?}");
+}
+
+#[tokio::test]
+async fn where_the_status_says_enough_an_answer_is_cut_and_its_connection_closed() {
+    let announced = Box::leak(
+        format!(
+            "HTTP/1.1 500 Oh\r\nContent-Length: 100\r\n\r\n{}",
+            "x".repeat(100)
+        )
+        .into_boxed_str(),
+    );
+    let (address, connections) = server(Box::leak(Box::new([&*announced, OK]))).await;
+    let client = client_of(address, Excess::Cut);
+    for expected in 1..=2 {
+        let answer = client.options(&[]).await.expect("it answers");
+        assert_eq!((answer.status.as_u16(), answer.body.len()), (500, 64));
+        assert_eq!(connections.load(Ordering::Relaxed), expected);
+    }
+    // One that ends before its announced end is none.
+    let cut = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nxx";
+    let (address, _) = server(Box::leak(Box::new([cut]))).await;
+    let failed = client_of(address, Excess::Cut).get(&[]).await;
     assert!(matches!(failed, Err(HttpError::Http(_))), "{failed:?}");
 }
 
@@ -127,32 +215,43 @@ async fn tls_asks_for_the_name_of_the_url() {
             }
         }
     });
-    let ask = async |host: &str| {
-        let client = HttpClient::new(Options {
-            url: format!("https://{host}:{port}/").parse().expect("a URL"),
-            tls: TlsFiles {
-                authorities: Some(path.clone()),
-                certificate: None,
-            },
-            timeout: Duration::from_secs(5),
-            largest_answer: 64,
-            refuses_local: true,
-        });
-        client.expect("the file is good").get(&[]).await
-    };
-    assert!(ask("localhost").await.is_ok());
-    let failed = ask("127.0.0.1").await;
-    assert!(matches!(failed, Err(HttpError::Tls(_))), "{failed:?}");
-    std::fs::write(&path, "").expect("a file");
-    let empty = HttpClient::new(Options {
-        url: "https://localhost/".parse().expect("a URL"),
+    let options_for = |host: &str| Options {
+        url: format!("https://{host}:{port}/").parse().expect("a URL"),
         tls: TlsFiles {
             authorities: Some(path.clone()),
             certificate: None,
         },
         timeout: Duration::from_secs(5),
         largest_answer: 64,
+        excess: Excess::Refused,
         refuses_local: true,
-    });
-    assert!(matches!(empty, Err(TlsError::Empty(_))));
+        repeats: false,
+    };
+    let options = || options_for("localhost");
+    let ask = async |host: &str| {
+        let client = HttpClient::new(options_for(host));
+        client.expect("the file is good").get(&[]).await
+    };
+    assert!(ask("localhost").await.is_ok());
+    let failed = ask("127.0.0.1").await;
+    assert!(matches!(failed, Err(HttpError::Tls(_))), "{failed:?}");
+    // Another authority vouches for the server: the file is replaced while the client is in use.
+    let other = rcgen::KeyPair::generate().expect("a key");
+    let params = rcgen::CertificateParams::new(vec!["other".to_owned()]).expect("a name");
+    let other = params.self_signed(&other).expect("it can be signed");
+    std::fs::write(&path, other.pem()).expect("a file");
+    let client = HttpClient::new(options());
+    let client = client.expect("the file is good");
+    assert!(client.get(&[]).await.is_err());
+    let new = directory.path().join("new.pem");
+    // One that can't be read changes nothing.
+    for content in [certificate.pem(), "broken".to_owned()] {
+        std::fs::write(&new, content).expect("a file");
+        std::fs::rename(&new, &path).expect("it is moved");
+        client.connector.look_again();
+        assert!(client.get(&[]).await.is_ok());
+    }
+    std::fs::write(&path, "").expect("a file");
+    let empty = HttpClient::new(options());
+    assert!(matches!(empty, Err(TlsError::File(_))));
 }

@@ -20,6 +20,9 @@ pub enum UrlError {
     /// A URL without a host.
     #[error("it has no host")]
     Host,
+    /// Plain HTTP to another machine.
+    #[error("plain HTTP to another machine is refused: use https://, or allow it with plain_http")]
+    PlainHttp,
 }
 
 /// A URL of a service.
@@ -29,9 +32,55 @@ pub struct Url {
     host: String,
     port: u16,
     path: String,
+    /// Where its name leads to another machine, nothing is sent.
+    loopback_only: bool,
 }
 
 impl Url {
+    /// A URL of who gets events: `http` goes to this machine only, unless plain HTTP is allowed.
+    ///
+    /// # Errors
+    /// It is no URL, or may not be sent to.
+    pub fn of_endpoint(text: &str, plain_http: bool) -> Result<Url, UrlError> {
+        let mut url: Url = text.parse()?;
+        url.loopback_only = !url.is_tls && !plain_http;
+        match url.loopback_only && !url.is_loopback() {
+            true => Err(UrlError::PlainHttp),
+            false => Ok(url),
+        }
+    }
+
+    /// Whether nothing may be sent to an address of another machine: a resolver decides where even `localhost` is.
+    pub fn is_loopback_only(&self) -> bool {
+        self.loopback_only
+    }
+
+    /// Whether it is another URL, or below that as a path is: with the same scheme, host and port.
+    ///
+    /// A path that a server may take for another one is below nothing but itself: with parts that lead up, with
+    /// separators that are escaped, with parameters of parts (RFC 3986 §3.3), which some servers cut off.
+    pub fn is_at_or_below(&self, above: &Url) -> bool {
+        if self.path == above.path && self.is_same_server(above) {
+            return true;
+        }
+        let own = self.path.split('?').next().unwrap_or_default();
+        let own = own.to_ascii_lowercase().replace("%2e", ".");
+        let is_ambiguous = own.split('/').any(|part| part == "..")
+            || ["%2f", "%5c", "\\", ";", "%3b"]
+                .into_iter()
+                .any(|sign| own.contains(sign));
+        let is_same_server = self.is_same_server(above) && !is_ambiguous;
+        let below = self.path.strip_prefix(above.path.as_str());
+        is_same_server
+            && below.is_some_and(|below| {
+                below.is_empty() || above.path.ends_with('/') || below.starts_with(['/', '?'])
+            })
+    }
+
+    fn is_same_server(&self, other: &Url) -> bool {
+        self.is_tls == other.is_tls && self.host == other.host && self.port == other.port
+    }
+
     /// Whether the scheme is `https`.
     pub fn is_tls(&self) -> bool {
         self.is_tls
@@ -100,6 +149,7 @@ impl FromStr for Url {
                 .port_u16()
                 .unwrap_or(if is_tls { 443 } else { 80 }),
             path: path.to_owned(),
+            loopback_only: false,
         })
     }
 }
@@ -122,6 +172,24 @@ impl fmt::Debug for Url {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn plain_http_stays_on_this_machine_unless_it_is_allowed() {
+        for (text, plain_http, is_fine) in [
+            ("https://a.example/", false, true),
+            ("http://127.0.0.1:9/", false, true),
+            ("http://localhost/", false, true),
+            ("http://a.example/", false, false),
+            ("http://a.example/", true, true),
+            ("http://10.0.0.1/", false, false),
+        ] {
+            assert_eq!(
+                Url::of_endpoint(text, plain_http).is_ok(),
+                is_fine,
+                "{text}"
+            );
+        }
+    }
 
     #[test]
     fn urls_of_services() {

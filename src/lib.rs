@@ -4,9 +4,9 @@
 //! Each module of this list is a room. Lowest first; a lower room never imports a higher one, and no files import each
 //! other in a circle (`tests/tidy`):
 //!
-//! [`base`] < [`topic`], [`codec`], [`auth`] < `session`, [`store`] < `acl` < `machine` < [`config`], `telemetry`,
-//! `http_client` < `transport`, `login` < `storage` < `peers` < `raft` < `mailbox` < `router` < `replica` < `forward` <
-//! `identity` < `connection`, `http` < `node` < [`cli`].
+//! [`base`] < [`topic`], [`codec`], [`auth`], [`query`] < `session`, [`store`], `registry`, `twin`, `events` < `acl` <
+//! `machine` < [`config`], `telemetry`, `http_client` < `transport`, `login` < `storage` < `peers` < `raft` < `mailbox`
+//! < `router` < `replica` < `forward` < `identity`, `webhook` < `connection`, `http` < `hub_http` < `node` < [`cli`].
 //!
 //! # One request, from socket to commit to answer
 //! `connection::task` reads packets, `replica::proposer` gathers commands, `replica::sequencer` stamps them on the
@@ -27,16 +27,20 @@ pub mod cli;
 pub mod codec;
 pub mod config;
 pub(crate) mod connection;
+pub(crate) mod events;
 pub(crate) mod forward;
 pub(crate) mod http;
 pub(crate) mod http_client;
+pub(crate) mod hub_http;
 pub(crate) mod identity;
 pub(crate) mod login;
 pub(crate) mod machine;
 pub(crate) mod mailbox;
 pub(crate) mod node;
 pub(crate) mod peers;
+pub mod query;
 pub(crate) mod raft;
+pub(crate) mod registry;
 pub(crate) mod replica;
 pub(crate) mod router;
 pub(crate) mod session;
@@ -45,14 +49,16 @@ pub mod store;
 pub(crate) mod telemetry;
 pub mod topic;
 pub(crate) mod transport;
+pub(crate) mod twin;
+pub(crate) mod webhook;
 
 /// What the integration tests of `raft/` and `storage/` use; no part of the crate's interface.
 #[doc(hidden)]
 pub mod testing {
     pub use crate::machine::tables::{Backing, Change, Changes, Tables};
     pub use crate::peers::{
-        Connector, NodeName, Reload, Settings as TrustSettings, Source as TrustSource, Trust,
-        incoming,
+        Connector, NodeName, Reach, Reload, Settings as TrustSettings, Source as TrustSource,
+        Trust, incoming,
     };
     pub use crate::raft::{
         Apply, ChangeError, Peer, Raft, RaftConfig, Role, StartError, Timing, WIRE_FORMAT,

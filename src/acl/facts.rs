@@ -4,7 +4,8 @@ use core::net::IpAddr;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A client as rules see it. None of it changes while the client is connected.
+/// A client as rules see it. While it is connected, only a re-authentication changes some of it: groups, attributes,
+/// and how the name was proved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// The principal's name; empty when nobody has asked for one.

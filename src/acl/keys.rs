@@ -52,12 +52,12 @@ pub(super) enum KeyMatch {
 }
 
 impl KeyMatch {
-    /// Whether it covers a key.
-    pub(super) fn covers(&self, key: &[u8]) -> bool {
+    /// Whether it covers a key; adds the characters that a glob compares to `steps`.
+    pub(super) fn covers(&self, key: &[u8], steps: &mut u64) -> bool {
         match self {
             KeyMatch::Exact(exact) => **exact == *key,
             KeyMatch::Prefix(prefix) => key.starts_with(prefix),
-            KeyMatch::Glob(glob) => glob.matches(&String::from_utf8_lossy(key), &mut 0),
+            KeyMatch::Glob(glob) => glob.matches(&String::from_utf8_lossy(key), steps),
         }
     }
 }

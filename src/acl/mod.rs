@@ -39,5 +39,5 @@ pub use document::Document;
 pub use facts::Facts;
 pub use limits::Limits;
 pub use mosquitto::import as import_mosquitto;
-pub use rights::{KeyAccess, Publication, PublishRights, Rights};
+pub use rights::{KeyAccess, Publication, PublishRights, Rights, Share};
 pub use rules::Rules;

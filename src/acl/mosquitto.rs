@@ -217,7 +217,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::acl::{Facts, Publication, Rights, Rules};
+    use crate::acl::{Facts, Publication, Rights, Rules, Share};
     use crate::codec::QoS;
 
     const FILE: &str = "\
@@ -261,7 +261,7 @@ pattern write users/%u/#
             retain: true,
         };
         let writes = |name, topic: &str| rights(name, "c").publish(topic).allow(publication);
-        let reads = |name, topic: &str| rights(name, "c").may_receive(topic);
+        let reads = |name, topic: &str| rights(name, "c").may_receive(topic, Share::None);
         assert!(rights("bob", "c").may_connect());
         assert!(writes("bob", "bob/x") && reads("bob", "bob/x") && reads("bob", "more"));
         assert!(!writes("bob", "bob/secret") && !reads("bob", "bob/secret"));

@@ -147,12 +147,22 @@ pub(super) fn may_publish(
     })
 }
 
-/// Whether it may get the messages of a topic. The answers of the state store are left out.
-pub(super) fn may_receive(document: &Document, facts: &Facts, topic: &str) -> bool {
+/// Whether it may get the messages of a topic, as a member of a group with this share name if there is one. The answers
+/// of the state store are left out.
+pub(super) fn may_receive(
+    document: &Document,
+    facts: &Facts,
+    topic: &str,
+    share: Option<&str>,
+) -> bool {
     decide(document, facts, |rule| {
         rule.broker_resources.iter().any(|resource| {
-            let is_about = resource.method == BrokerMethod::Subscribe
-                && (rule.effect == Effect::Allow || resource.share_names.is_none());
+            let is_about = match (&resource.share_names, share) {
+                (None, _) => true,
+                (Some(_), None) => false,
+                (Some(names), Some(share)) => names.iter().any(|name| glob(name, share)),
+            };
+            let is_about = is_about && resource.method == BrokerMethod::Subscribe;
             is_about && has_topic(resource, facts, rule.effect, topic)
         })
     })

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 
 use super::document::{
     BrokerMethod, BrokerResource, Document, Effect, KeyType, LimitsText, MAX_BYTES, MAX_LIMITS,
@@ -16,12 +16,26 @@ use super::principals::Principals;
 use super::rules::{ConnectRule, Rule, Rules};
 use super::template::{Template, TemplateError};
 use super::topics::{Bounds, TopicRule};
+use crate::auth::Method;
 use crate::codec::QoS;
 use crate::store::glob::Glob;
 use crate::topic::{FilterError, check_filter};
 
 /// What a resource without topics covers: everything, and the broker's own topics.
 const ALL_TOPICS: [&str; 2] = ["#", "$SYS/#"];
+
+/// Bits before an IPv4 address that is written as an IPv6 one.
+const MAPPED_BITS: u8 = 96;
+
+/// How a client's name may be proved.
+const METHODS: [&str; 6] = [
+    Method::Anonymous.as_str(),
+    Method::Password.as_str(),
+    Method::Scram.as_str(),
+    Method::Jwt.as_str(),
+    Method::Certificate.as_str(),
+    Method::Http.as_str(),
+];
 
 /// Why a text is not taken as rules.
 #[derive(Debug, thiserror::Error)]
@@ -79,6 +93,9 @@ pub enum Problem {
     /// A network is wrong.
     #[error("not an address or network, such as 10.0.0.0/8")]
     Network,
+    /// There is no such method of authentication.
+    #[error("no method of authentication; there are {}", METHODS.join(", "))]
+    Method,
     /// There is no such QoS.
     #[error("QoS is 0, 1 or 2")]
     Qos,
@@ -122,11 +139,23 @@ impl Rules {
         Rules::compile(&Document::read(text)?, version)
     }
 
+    /// The same for a document that is in force already: what earlier versions have taken is taken.
+    ///
+    /// # Errors
+    /// What is wrong first.
+    pub fn stored(text: &[u8], version: u64) -> Result<Rules, RulesError> {
+        Rules::compile_by(&Document::read(text)?, version, true)
+    }
+
     /// Compiles a document.
     ///
     /// # Errors
     /// What is wrong first.
     pub fn compile(document: &Document, version: u64) -> Result<Rules, RulesError> {
+        Rules::compile_by(document, version, false)
+    }
+
+    fn compile_by(document: &Document, version: u64, is_stored: bool) -> Result<Rules, RulesError> {
         bound("rules", document.rules.len(), MAX_RULES)?;
         bound("limits", document.limits.len(), MAX_LIMITS)?;
         let mut compiling = Compiling {
@@ -136,6 +165,7 @@ impl Rules {
                 ..Rules::open()
             },
             patterns: 0,
+            is_stored,
         };
         for (place, rule) in document.rules.iter().enumerate() {
             let at = format!("rules[{place}]");
@@ -185,6 +215,8 @@ struct Compiling {
     rules: Rules,
     /// Patterns so far.
     patterns: usize,
+    /// It was checked when it was written, perhaps by a version that was less strict.
+    is_stored: bool,
 }
 
 impl Compiling {
@@ -235,7 +267,10 @@ impl Compiling {
             })?,
             networks: self.optional(at, "networks", &text.networks, |text| network(text))?,
             listeners: self.optional(at, "listeners", &text.listeners, name)?,
-            methods: self.optional(at, "methods", &text.methods, name)?,
+            methods: match self.is_stored {
+                true => self.optional(at, "methods", &text.methods, name)?,
+                false => self.optional(at, "methods", &text.methods, |text| method(text))?,
+            },
         })
     }
 
@@ -368,7 +403,26 @@ fn glob(text: &str) -> Result<Glob, Problem> {
 
 fn network(text: &str) -> Result<IpNet, Problem> {
     let net = IpNet::from_str(text).or_else(|_| core::net::IpAddr::from_str(text).map(IpNet::from));
-    net.map_err(|_| Problem::Network)
+    Ok(canonical(net.map_err(|_| Problem::Network)?))
+}
+
+/// IPv4 addresses that are written as IPv6 ones are IPv4 addresses: as such they are compared.
+fn canonical(net: IpNet) -> IpNet {
+    let IpNet::V6(mapped) = net else {
+        return net;
+    };
+    let length = mapped.prefix_len().checked_sub(MAPPED_BITS);
+    let network = mapped.addr().to_ipv4_mapped().zip(length);
+    let network = network.and_then(|(address, length)| Ipv4Net::new(address, length).ok());
+    network.map_or(net, IpNet::V4)
+}
+
+/// A word for how a name is proved: a misspelt one would leave a denial without anybody whom it is about.
+fn method(text: &str) -> Result<String, Problem> {
+    match METHODS.contains(&text) {
+        true => Ok(text.to_owned()),
+        false => Err(Problem::Method),
+    }
 }
 
 fn topic_pattern(text: &str) -> Result<Template, Problem> {

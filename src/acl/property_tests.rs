@@ -8,7 +8,7 @@ use super::document::{
     BrokerMethod, BrokerResource, Document, Effect, KeyType, PrincipalsText, RuleText, StoreMethod,
     StoreResource,
 };
-use super::{Facts, KeyAccess, Publication, Rights, Rules, naive};
+use super::{Facts, KeyAccess, Publication, Rights, Rules, Share, naive};
 use crate::codec::QoS;
 use crate::topic::{Filter, check_filter, matches};
 
@@ -216,11 +216,13 @@ proptest! {
                     prop_assert_eq!(rights.will(topic).allow(publication), naive(true));
                 }
             }
-            prop_assert_eq!(
-                rights.may_receive(topic),
-                naive::may_receive(&document, &facts, topic),
-                "{}", topic
-            );
+            for share in [None, Some("s"), Some("ta"), Some("u")] {
+                prop_assert_eq!(
+                    rights.may_receive(topic, share.map_or(Share::None, Share::Of)),
+                    naive::may_receive(&document, &facts, topic, share),
+                    "{} {:?}", topic, share
+                );
+            }
             for access in [KeyAccess::Read, KeyAccess::Write] {
                 prop_assert_eq!(
                     rights.may_access(access, topic.as_bytes()),
@@ -244,14 +246,9 @@ proptest! {
         let asked = Filter { share, inner: &filter, has_wildcard: true };
         let granted = rights.subscribe(&asked).is_some();
         for topic in topics.iter().filter(|topic| matches(&filter, topic)) {
-            let may_receive = naive::may_receive(&document, &facts, topic);
+            let may_receive = naive::may_receive(&document, &facts, topic, share);
             match share {
-                None if may_receive => {
-                    // What only a group may get does not let others subscribe.
-                    let by_group = document.rules.iter().flat_map(|rule| &rule.broker_resources);
-                    let has_groups = by_group.into_iter().any(|one| one.share_names.is_some());
-                    prop_assert!(granted || has_groups, "{} {}", filter, topic);
-                }
+                None if may_receive => prop_assert!(granted, "{} {}", filter, topic),
                 Some(_) if granted => prop_assert!(may_receive, "{} {}", filter, topic),
                 _ => {}
             }

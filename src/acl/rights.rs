@@ -65,6 +65,17 @@ impl PublishRights {
     }
 }
 
+/// By which subscription a message comes to a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share<'a> {
+    /// One of its own.
+    None,
+    /// As a member of a group with this share name.
+    Of(&'a str),
+    /// As a member of a group that it might join; whose name is not known any more.
+    Some,
+}
+
 /// What one client may do.
 #[derive(Debug)]
 pub struct Rights {
@@ -78,6 +89,8 @@ pub struct Rights {
     /// What it makes of patterns with placeholders: places and patterns, in order.
     keys: Box<[(u32, KeyMatch)]>,
     uses_store: bool,
+    /// Some rule that lets it subscribe has a bound for the QoS.
+    bounds_subscriptions: bool,
     client_id: Arc<str>,
 }
 
@@ -119,6 +132,11 @@ impl Rights {
             wills: rules.wills.fill(facts, applies),
             subscribes: rules.subscribes.fill(facts, applies),
             keys: keys.collect(),
+            bounds_subscriptions: rules
+                .subscribes
+                .all
+                .iter()
+                .any(|rule| rule.bounds.max_qos < QoS::ExactlyOnce && applies(rule.rule)),
             uses_store: allows_keys || rules.default == Effect::Allow,
             client_id: facts.client_id.clone(),
             rules: rules.clone(),
@@ -184,8 +202,8 @@ impl Rights {
         }
     }
 
-    /// Whether it may get the messages of a topic. Which shared subscriptions it may join is judged when it subscribes.
-    pub fn may_receive(&self, topic: &str) -> bool {
+    /// Whether it may get the messages of a topic, by a subscription of this kind.
+    pub fn may_receive(&self, topic: &str, share: Share<'_>) -> bool {
         if self.are_open() {
             return true;
         }
@@ -193,7 +211,12 @@ impl Rights {
         let covering = subscribes.covering(&self.subscribes, topic, self.applies());
         let speaks = covering.into_iter().find(|at| {
             let rule = &subscribes.all[*at as usize];
-            rule.effect == Effect::Allow || rule.bounds.share_names.is_none()
+            match (rule.bounds.share_names.as_deref(), share) {
+                (None, _) => true,
+                (Some(_), Share::None) => false,
+                (Some(names), Share::Of(name)) => super::keys::any_glob_matches(names, name),
+                (Some(_), Share::Some) => rule.effect == Effect::Allow,
+            }
         });
         match speaks.map(|at| subscribes.all[at as usize].effect) {
             Some(effect) => effect == Effect::Allow,
@@ -219,6 +242,11 @@ impl Rights {
             None => self.subscribe_to_some(filter.inner),
             Some(name) => self.subscribe_to_all(filter.inner, name),
         }
+    }
+
+    /// Whether it may be granted a filter with a lower QoS than it asks for.
+    pub fn bounds_subscriptions(&self) -> bool {
+        self.bounds_subscriptions
     }
 
     fn subscribe_to_some(&self, filter: &str) -> Option<QoS> {
@@ -275,22 +303,32 @@ impl Rights {
 
     /// Whether it may do this with a key.
     pub fn may_access(&self, access: KeyAccess, key: &[u8]) -> bool {
-        if self.are_open() {
-            return true;
-        }
+        self.are_open() || self.judge(access, key, &mut 0)
+    }
+
+    /// Whether it may read a key; adds what is compared for that to `steps`.
+    pub fn may_list(&self, key: &[u8], steps: &mut u64) -> bool {
+        self.are_open() || self.judge(KeyAccess::Read, key, steps)
+    }
+
+    fn judge(&self, access: KeyAccess, key: &[u8], steps: &mut u64) -> bool {
         let is_about = |at: usize| match access {
             KeyAccess::Read => self.rules.keys[at].is_about_reads(),
             KeyAccess::Write => self.rules.keys[at].is_about_writes(),
+        };
+        let mut covers = |pattern: &KeyMatch| {
+            *steps = steps.saturating_add(1);
+            pattern.covers(key, steps)
         };
         let fixed = self.rules.keys.iter().enumerate().find(|(at, rule)| {
             let KeyPattern::Fixed(pattern) = &rule.pattern else {
                 return false;
             };
-            is_about(*at) && has_bit(&self.met, rule.rule) && pattern.covers(key)
+            is_about(*at) && has_bit(&self.met, rule.rule) && covers(pattern)
         });
         let filled = self.keys.iter();
         let mut filled = filled.filter(|(at, _)| is_about(*at as usize));
-        let filled = filled.find(|(_, pattern)| pattern.covers(key));
+        let filled = filled.find(|(_, pattern)| covers(pattern));
         let first = fixed
             .map(|(at, _)| at)
             .into_iter()

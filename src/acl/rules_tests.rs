@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Facts, KeyAccess, Publication, Rights, RuleBook, Rules};
+use super::{Facts, KeyAccess, Publication, Rights, RuleBook, Rules, Share};
 use crate::codec::QoS;
 use crate::topic::Filter;
 
@@ -111,8 +111,12 @@ fn a_filter_is_granted_if_some_of_it_may_be_received_and_a_shared_one_if_all() {
         "not all of it"
     );
     assert_eq!(granted(&rights, "$SYS/#"), None);
-    assert!(rights.may_receive("site/rome/commands") && rights.may_receive("jobs/1"));
-    assert!(!rights.may_receive("site/rome/state"));
+    assert!(
+        rights.may_receive("site/rome/commands", Share::None)
+            && rights.may_receive("jobs/1", Share::Of("work-1"))
+    );
+    assert!(!rights.may_receive("jobs/1", Share::None));
+    assert!(!rights.may_receive("site/rome/state", Share::None));
 }
 
 #[test]
@@ -122,13 +126,16 @@ fn the_answers_of_the_store_need_no_rule() {
         "clients/bob-1/services/{}/response",
         crate::store::topics::INVOKE
     );
-    assert!(rights.may_receive(&topic));
+    assert!(rights.may_receive(&topic, Share::None));
     assert_eq!(granted(&rights, &topic), Some(QoS::ExactlyOnce));
     assert_eq!(granted(&rights, &topic.replace("bob-1", "ann-1")), None);
     let mut stranger = sensor();
     stranger.groups.clear();
     let rights = Rights::new(&rules(), &stranger);
-    assert!(!rights.may_receive(&topic), "it may not use the store");
+    assert!(
+        !rights.may_receive(&topic, Share::None),
+        "it may not use the store"
+    );
 }
 
 #[test]
@@ -175,7 +182,7 @@ fn what_azure_iot_operations_takes_is_taken() {
         ..Facts::default()
     };
     let rights = Rights::new(&rules, &facts);
-    assert!(rights.may_connect() && rights.may_receive("$SYS/x"));
+    assert!(rights.may_connect() && rights.may_receive("$SYS/x", Share::None));
     assert!(
         rights
             .publish("a/u")
@@ -224,6 +231,10 @@ fn every_error_says_where_it_is() {
             "networks[0]",
         ),
         (
+            r#"{"principals": {"methods": ["jwt", "passwrd"]}, "broker_resources": [{"method": "publish"}]}"#,
+            "methods[1]: no method of authentication",
+        ),
+        (
             r#"{"state_store_resources": [{"method": "read", "keys": ["[a"]}]}"#,
             "keys[0]: not a pattern",
         ),
@@ -240,14 +251,66 @@ fn every_error_says_where_it_is() {
     assert!(Rules::parse(&vec![b' '; 600 << 10], 1).is_err());
 }
 
+/// The example of docs/rules.md.
+#[test]
+fn a_share_name_bounds_what_groups_get_and_gives_nothing_to_others() {
+    let text = r##"{"rules": [{"broker_resources": [
+        {"method": "subscribe", "topics": ["site/+/commands"]},
+        {"method": "subscribe", "topics": ["jobs/#"], "share_names": ["work-*"]}]}]}"##;
+    let rules = Arc::new(Rules::parse(text.as_bytes(), 1).expect("rules"));
+    let rights = Rights::new(&rules, &Facts::default());
+    let is_granted = |filter: &str| {
+        let filter = Filter::parse(filter).expect("a filter");
+        rights.subscribe(&filter).is_some()
+    };
+    assert!(is_granted("#") && is_granted("$share/work-1/jobs/#"));
+    assert!(!is_granted("jobs/#") && !is_granted("$share/other/jobs/#"));
+    let may = |share| rights.may_receive("jobs/1", share);
+    assert!(!may(Share::None), "the wide filter does not get the jobs");
+    assert!(may(Share::Of("work-1")) && may(Share::Some));
+    assert!(!may(Share::Of("other")));
+    assert!(rights.may_receive("site/oslo/commands", Share::None));
+}
+
+#[test]
+fn a_network_is_about_addresses_however_it_is_written() {
+    let met = |network: &str, address: &str| {
+        let text = format!(
+            r#"{{"default": "allow", "rules": [{{"effect": "deny", "principals": {{"networks": ["{network}"]}},
+            "broker_resources": [{{"method": "connect"}}]}}]}}"#
+        );
+        let rules = Arc::new(Rules::parse(text.as_bytes(), 1).expect("rules"));
+        let facts = Facts {
+            address: Some(address.parse().expect("an address")),
+            ..Facts::default()
+        };
+        !Rights::new(&rules, &facts).may_connect()
+    };
+    for network in ["10.0.0.0/8", "::ffff:10.0.0.0/104", "::ffff:10.1.2.3"] {
+        assert!(met(network, "10.1.2.3"), "{network}");
+        assert!(met(network, "::ffff:10.1.2.3"), "{network}");
+        assert!(!met(network, "11.1.2.3"), "{network}");
+    }
+    assert!(met("2001:db8::/32", "2001:db8::1") && !met("2001:db8::/32", "10.0.0.1"));
+}
+
+#[test]
+fn what_is_in_force_stays_readable() {
+    let text = br#"{"rules": [{"principals": {"methods": ["passwrd"]}, "broker_resources": [{"method": "publish"}]}]}"#;
+    assert!(Rules::parse(text, 1).is_err());
+    assert!(Rules::stored(text, 1).is_ok());
+}
+
 #[test]
 fn the_book_tells_when_rules_have_changed() {
     let book = Arc::new(RuleBook::default());
     let client = super::Client::new(sensor(), &book);
-    assert!(client.rights().are_open() && client.may_receive("anything"));
+    assert!(client.rights().are_open() && client.may_receive("anything", Share::None));
     book.set(Rules::parse(RULES.as_bytes(), 7).expect("rules"));
     assert_eq!(client.changes(), 1);
-    assert!(!client.may_receive("anything") && client.may_receive("all/x"));
+    assert!(
+        !client.may_receive("anything", Share::None) && client.may_receive("all/x", Share::None)
+    );
     book.set(Rules::open());
-    assert!(client.may_receive("anything"));
+    assert!(client.may_receive("anything", Share::None));
 }

@@ -12,11 +12,8 @@ use sha2::{Digest as _, Sha256};
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 use x509_parser::x509::AttributeTypeAndValue;
 
-use super::{Check, Client, Denial, Method, Principal, Verdict};
+use super::{Check, Client, Denial, Method, Principal, Verdict, is_plain};
 use crate::base::time::Millis;
-
-/// Longest name, group or attribute, bytes.
-const LONGEST_TEXT_BYTES: usize = 1024;
 
 /// What of a certificate is the principal's name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -159,10 +156,6 @@ impl Certificates {
     }
 }
 
-fn is_plain(text: &str) -> bool {
-    !text.is_empty() && text.len() <= LONGEST_TEXT_BYTES && !text.chars().any(char::is_control)
-}
-
 fn texts<'a>(
     values: impl Iterator<Item = &'a AttributeTypeAndValue<'a>>,
 ) -> Result<Vec<Box<str>>, CertificateError> {
@@ -298,7 +291,7 @@ mod tests {
                 "{bad:?}"
             );
         }
-        let long = "x".repeat(LONGEST_TEXT_BYTES + 1);
+        let long = "x".repeat(1025);
         let der = made(|params| params.distinguished_name.push(DnType::CommonName, long));
         assert_eq!(name(NameOf::CommonName, &der), Err(CertificateError::Name));
         let mut twice = full().to_vec();

@@ -45,6 +45,16 @@ pub trait Check: Send + Sync {
     /// Judges a client whose CONNECT names no Authentication Method.
     fn judge(&self, client: &Client<'_>) -> Verdict;
 
+    /// Whether it looks at a password that belongs to the client's user name, now.
+    fn asks_password_of(&self, client: &Client<'_>) -> bool {
+        self.method().asks_for_password() && client.user_name.is_some()
+    }
+
+    /// Whether it lets somebody in who proves nothing, now.
+    fn is_open(&self) -> bool {
+        self.method() == Method::Anonymous
+    }
+
     /// The mechanism behind an Authentication Method `[MQTT-4.12.0-1]`; names are compared byte by byte.
     fn mechanism(&self, _name: &str) -> Option<&dyn Mechanism> {
         None
@@ -121,26 +131,36 @@ impl Chain {
         self.checks.iter().map(|check| check.method())
     }
 
-    /// Whether somebody may come in who proves nothing.
+    /// Whether somebody may come in who proves nothing, now.
     pub fn is_open(&self) -> bool {
-        self.methods().any(|method| method == Method::Anonymous)
+        self.checks.iter().any(|check| check.is_open())
     }
 
     /// Begins an exchange with a client whose CONNECT names an Authentication Method; `None` when no method of this
     /// chain has it `[MQTT-4.12.0-1]`. Such a client has chosen, so nothing else that it brought is looked at: its
     /// CONNACK has to name the method.
     pub fn begin(&self, name: &str, client: &Client<'_>) -> Option<Exchange> {
-        let mut mechanisms = self.checks.iter().filter_map(|check| check.mechanism(name));
-        let mechanism = mechanisms.next()?;
-        Some(Exchange::new(mechanism.begin(client)))
+        let mut checks = self.checks.iter();
+        let (mechanism, method) =
+            checks.find_map(|check| Some((check.mechanism(name)?, check.method())))?;
+        Some(Exchange::new(mechanism.begin(client), method))
     }
 
-    /// Judges a client whose CONNECT names no Authentication Method.
+    /// Judges a client whose CONNECT names no Authentication Method. `listens` says whether a password for its user
+    /// name is looked at; methods that look at something else do not ask.
     ///
     /// # Errors
     /// It is refused.
-    pub async fn judge(&self, client: &Client<'_>) -> Result<Arc<Principal>, Denial> {
+    pub async fn judge(
+        &self,
+        client: &Client<'_>,
+        listens: &(dyn Fn() -> Result<(), Denial> + Send + Sync),
+    ) -> Result<Arc<Principal>, Denial> {
         for check in &self.checks {
+            let method = check.method();
+            if check.asks_password_of(client) {
+                listens()?;
+            }
             let mut verdict = check.judge(client);
             loop {
                 match verdict {
@@ -149,7 +169,7 @@ impl Chain {
                         return Ok(Principal::anonymous());
                     }
                     Verdict::Accepted(principal) => return Ok(Arc::new(*principal)),
-                    Verdict::Refused(denial) => return Err(denial),
+                    Verdict::Refused(denial) => return Err(denial.of(method)),
                     Verdict::Pending(later) => verdict = later.await,
                 }
             }
@@ -164,6 +184,7 @@ impl Chain {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::auth::Guess;
 
     /// Answers what it is told to, to clients with a user name.
     struct Fixed(fn() -> Verdict);
@@ -195,7 +216,7 @@ mod tests {
             user_name,
             ..Client::default()
         };
-        let judged = futures::FutureExt::now_or_never(chain.judge(&client));
+        let judged = futures::FutureExt::now_or_never(chain.judge(&client, &|| Ok(())));
         match judged.expect("nothing here waits") {
             Ok(principal) => Ok(principal.name.to_string()),
             Err(denial) => Err(denial.detail.into_owned()),
@@ -221,6 +242,82 @@ mod tests {
         assert_eq!(judge(vec![ignored(), no()], Some("u")), Err("wrong".into()));
         assert_eq!(judge(vec![no(), open()], None), Ok(String::new()));
         assert_eq!(judge(vec![no(), open()], Some("u")), Err("wrong".into()));
+    }
+
+    /// As a method that looks at tokens.
+    struct OfTokens(fn() -> Verdict);
+
+    impl Check for OfTokens {
+        fn method(&self) -> Method {
+            Method::Jwt
+        }
+
+        fn judge(&self, _client: &Client<'_>) -> Verdict {
+            (self.0)()
+        }
+    }
+
+    #[test]
+    fn a_name_counts_only_where_its_password_may_be_guessed() {
+        let later = || Verdict::Pending(Box::pin(async { refused() }));
+        let judge = |check: Arc<dyn Check>, listens: Result<(), Denial>| {
+            let chain = Chain::new(vec![check]);
+            let client = Client {
+                user_name: Some("jwt"),
+                ..Client::default()
+            };
+            let listens = move || listens.clone();
+            let judged = futures::FutureExt::now_or_never(chain.judge(&client, &listens));
+            judged
+                .expect("nothing here waits")
+                .map_err(|denial| denial.guess)
+        };
+        for refuses in [refused, later] {
+            let by_password = judge(Arc::new(Fixed(refuses)), Ok(()));
+            assert_eq!(by_password, Err(Guess::Password));
+            let by_token = judge(Arc::new(OfTokens(refuses)), Ok(()));
+            assert_eq!(by_token, Err(Guess::Credential));
+        }
+        let paused = Denial::plain(crate::codec::ReasonCode::QuotaExceeded, "too often");
+        let by_password = judge(Arc::new(Fixed(accepted)), Err(paused.clone()));
+        assert_eq!(by_password, Err(Guess::Nothing));
+        let by_token = judge(Arc::new(OfTokens(accepted)), Err(paused));
+        assert_eq!(
+            by_token.map(|principal| principal.name.clone()),
+            Ok("anna".into())
+        );
+    }
+
+    /// As a method of passwords while nobody has one.
+    struct Idle;
+
+    impl Check for Idle {
+        fn method(&self) -> Method {
+            Method::Password
+        }
+
+        fn asks_password_of(&self, _client: &Client<'_>) -> bool {
+            false
+        }
+
+        fn judge(&self, _client: &Client<'_>) -> Verdict {
+            Verdict::NotApplicable
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_paused_is_let_in_where_no_password_is_looked_at() {
+        let chain = Chain::new(vec![Arc::new(Idle), Arc::new(Anonymous)]);
+        let client = Client {
+            user_name: Some("fleet"),
+            ..Client::default()
+        };
+        let paused = || {
+            let code = crate::codec::ReasonCode::QuotaExceeded;
+            Err(Denial::plain(code, "too often"))
+        };
+        let judged = futures::FutureExt::now_or_never(chain.judge(&client, &paused));
+        assert!(judged.expect("nothing here waits").is_ok());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The bounds of an exchange, whatever its mechanism.
 
-use super::{Denial, Negotiation, Step};
+use super::{Denial, Method, Negotiation, Step};
 use crate::base::limits;
 use crate::codec::ReasonCode;
 
@@ -8,14 +8,27 @@ use crate::codec::ReasonCode;
 /// to bound.
 pub struct Exchange {
     negotiation: Box<dyn Negotiation>,
+    method: Method,
     steps: usize,
     bytes: usize,
 }
 
+/// A refusal says what the method is.
+fn of_method(step: Step, method: Method) -> Step {
+    match step {
+        Step::Refused(denial) => Step::Refused(denial.of(method)),
+        Step::Pending(later) => {
+            Step::Pending(Box::pin(async move { of_method(later.await, method) }))
+        }
+        step => step,
+    }
+}
+
 impl Exchange {
-    pub(super) fn new(negotiation: Box<dyn Negotiation>) -> Exchange {
+    pub(super) fn new(negotiation: Box<dyn Negotiation>, method: Method) -> Exchange {
         Exchange {
             negotiation,
+            method,
             steps: 0,
             bytes: 0,
         }
@@ -30,7 +43,17 @@ impl Exchange {
             let text = "the authentication takes too many packets or bytes";
             return Step::Refused(Denial::plain(ReasonCode::NotAuthorized, text));
         }
-        self.negotiation.step(data)
+        of_method(self.negotiation.step(data), self.method)
+    }
+
+    /// The name that the client claims, see [`Negotiation::claimed`].
+    pub fn claimed(&self) -> Option<&str> {
+        self.negotiation.claimed()
+    }
+
+    /// How a success is refused that may not be one, see [`Negotiation::refusal`].
+    pub fn refusal(&self, detail: &'static str) -> Denial {
+        self.negotiation.refusal(detail).of(self.method)
     }
 }
 
@@ -47,7 +70,7 @@ mod tests {
     }
 
     fn steps_of(data: &[u8]) -> usize {
-        let mut exchange = Exchange::new(Box::new(Endless));
+        let mut exchange = Exchange::new(Box::new(Endless), Method::Scram);
         (0..1000)
             .take_while(
                 |_| matches!(exchange.step(Some(data)), Step::Continue(sent) if sent == data),

@@ -17,9 +17,10 @@ pub(crate) mod strict;
 pub mod user;
 
 pub use chain::{Chain, Check, Later, Verdict};
-pub use denial::Denial;
+pub use denial::{Denial, Guess};
 pub use exchange::Exchange;
-pub use principal::{Method, Principal, Proof};
+pub(crate) use principal::is_plain;
+pub use principal::{Method, Principal, Proof, Standing};
 
 use core::net::SocketAddr;
 use std::fmt;
@@ -79,6 +80,18 @@ pub trait Negotiation: Send {
     /// Takes the client's Authentication Data; empty when the packet had none. Is not called again after
     /// [`Step::Success`] or [`Step::Refused`].
     fn step(&mut self, data: &[u8]) -> Step;
+
+    /// The name that the client claims in this exchange, as soon as it has said so: nothing has shown yet that it is
+    /// this one. `None` where the proof itself brings the name.
+    fn claimed(&self) -> Option<&str> {
+        None
+    }
+
+    /// How a client is refused whose last step would have been a success, but for somebody who may not have it: as any
+    /// other is whose proof fails.
+    fn refusal(&self, detail: &'static str) -> Denial {
+        Denial::new(detail)
+    }
 }
 
 /// What the client's data led to.

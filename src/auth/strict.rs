@@ -6,11 +6,23 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
+use crate::base::time::Millis;
+
 /// Deepest nesting: claims of real tokens have three levels.
 const DEEPEST: usize = 16;
 
 /// Most values in one document, so that reading it costs little more memory than its text.
 const MOST_VALUES: usize = 4096;
+
+/// Latest time that is taken, in seconds: the end of the year 9999. What is beyond is a mistake, or worse.
+const LATEST_S: f64 = 253_402_300_799.0;
+
+/// Reads a NumericDate (RFC 7519 §2): seconds, fractions allowed. `None` when the value is none.
+pub(crate) fn time(value: &Value) -> Option<Millis> {
+    let seconds = value.as_f64()?;
+    let is_time = (0.0..=LATEST_S).contains(&seconds);
+    is_time.then_some(Millis((seconds * 1000.0) as u64))
+}
 
 /// Reads an object. `None` when the text is anything else, or not to be trusted.
 pub(crate) fn object(text: &[u8]) -> Option<Map<String, Value>> {

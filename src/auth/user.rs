@@ -9,9 +9,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use bytes::Bytes;
 use prost::Message as _;
+use sha2::{Digest as _, Sha256};
 
 use super::password::{self, Cost, PasswordHash};
+use super::principal::{is_label, is_text};
 use super::scram::{self, Algorithm, Verifier};
 use super::{Method, Principal, Proof};
 use crate::base::directory::Kind;
@@ -91,6 +94,20 @@ pub struct User {
     pub created: Millis,
     /// When its password was set.
     pub password_set: Millis,
+    /// What was imported last.
+    pub imported: Imported,
+}
+
+/// SHA-256 of something.
+type Digest = [u8; 32];
+
+/// What was imported last: the hash and the verifiers that came of it may have been replaced by better ones since.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Imported {
+    password: Option<Digest>,
+    verifiers: Option<Digest>,
+    /// The hash and the verifiers are of files of their own, not of one password.
+    parts_apart: bool,
 }
 
 /// What new hashes are made with. Fresh salts for each user.
@@ -117,14 +134,6 @@ pub fn is_name(name: &str) -> bool {
     is_prepared && name.len() <= LONGEST_NAME
 }
 
-fn is_text(text: &str, longest: usize) -> bool {
-    text.len() <= longest && !text.chars().any(char::is_control)
-}
-
-fn is_label(label: &str) -> bool {
-    !label.is_empty() && is_text(label, LONGEST_LABEL)
-}
-
 impl User {
     /// Whether everything that an operator may choose is within its bounds.
     ///
@@ -133,8 +142,12 @@ impl User {
     pub fn check(&self) -> Result<(), UserProblem> {
         let is_few = self.groups.len() <= MOST_LABELS && self.attributes.len() <= MOST_LABELS;
         let mut attributes = self.attributes.iter();
-        let are_good = self.groups.iter().all(|group| is_label(group))
-            && attributes.all(|(name, value)| is_label(name) && is_text(value, LONGEST_TEXT));
+        let are_good = self
+            .groups
+            .iter()
+            .all(|group| is_label(group, LONGEST_LABEL))
+            && attributes
+                .all(|(name, value)| is_label(name, LONGEST_LABEL) && is_text(value, LONGEST_TEXT));
         if !(is_few && are_good) {
             return Err(UserProblem::Label);
         }
@@ -167,35 +180,77 @@ impl User {
         self.password = Some(hash.ok_or(UserProblem::Cost)?);
         self.verifiers = verifiers(password, salts, iterations);
         self.password_set = now;
+        self.imported = Imported::default();
         Ok(())
     }
 
-    /// Takes a hash or a verifier from elsewhere in place of the password.
-    pub fn import(
-        &mut self,
-        password: Option<PasswordHash>,
-        verifier: Option<Verifier>,
-        now: Millis,
-    ) {
-        self.password = password;
-        self.verifiers = verifier.into_iter().collect();
+    /// Takes a hash from elsewhere in place of the password; tells whether that is news. Verifiers of the former
+    /// password go, those of a file of their own stay.
+    pub fn import_password(&mut self, hash: PasswordHash, now: Millis) -> bool {
+        let digest = Some(Sha256::digest(hash.text()).into());
+        if self.imported.password == digest {
+            return false;
+        }
+        if !self.imported.parts_apart {
+            self.verifiers.clear();
+            self.imported.verifiers = None;
+        }
+        self.password = Some(hash);
+        self.imported.password = digest;
+        self.imported.parts_apart = true;
         self.password_set = now;
+        true
     }
 
-    /// The user with everything made anew of the password that has just been verified; `None` when it has all of that.
+    /// Takes verifiers from elsewhere in place of the password; tells whether that is news. The hash of the former
+    /// password goes, that of a file of its own stays.
+    pub fn import_verifiers(&mut self, verifiers: Vec<Verifier>, now: Millis) -> bool {
+        let mut digest = Sha256::new();
+        for verifier in &verifiers {
+            digest.update(verifier.to_row().encode_length_delimited_to_vec());
+        }
+        let digest = Some(digest.finalize().into());
+        if self.imported.verifiers == digest {
+            return false;
+        }
+        if !self.imported.parts_apart {
+            self.password = None;
+            self.imported.password = None;
+        }
+        self.verifiers = verifiers;
+        self.imported.verifiers = digest;
+        self.imported.parts_apart = true;
+        self.password_set = now;
+        true
+    }
+
+    /// The user with what is weak or missing made of the password that has just been verified; `None` when nothing is.
     /// It is the same credential in another form.
     pub fn upgraded(&self, password: &[u8], salts: &Salts, costs: Costs) -> Option<User> {
         let hash = self.password.as_ref();
-        let is_current = hash.is_some_and(|hash| hash.is_current(costs.password));
+        let is_strong = hash.is_some_and(|hash| hash.is_strong(costs.password));
         let is_whole = self.verifiers.len() == Algorithm::ALL.len();
         let text = std::str::from_utf8(password).ok();
         let can_be_whole = text.and_then(scram::prepare).is_some();
-        if is_current && (is_whole || !can_be_whole) {
+        // Those of a file of their own may be of another password.
+        let are_apart = self.imported.parts_apart && hash.is_some() && !self.verifiers.is_empty();
+        if is_strong && (is_whole || !can_be_whole || are_apart) {
             return None;
         }
         let mut upgraded = self.clone();
         let set = upgraded.set_password(password, salts, costs, self.password_set);
-        set.is_ok().then_some(upgraded)
+        set.ok()?;
+        if is_strong {
+            upgraded.password.clone_from(&self.password);
+        }
+        if are_apart {
+            upgraded.verifiers.clone_from(&self.verifiers);
+        }
+        upgraded.imported = Imported {
+            parts_apart: are_apart,
+            ..self.imported.clone()
+        };
+        Some(upgraded)
     }
 
     /// Whether this is the user's password. Takes as long as the hash says.
@@ -248,6 +303,9 @@ impl User {
             note: self.note.to_string(),
             created_ms: self.created.0,
             password_set_ms: self.password_set.0,
+            imported_password_sha256: bytes(self.imported.password),
+            imported_verifiers_sha256: bytes(self.imported.verifiers),
+            parts_apart: self.imported.parts_apart,
         };
         row.encode_to_vec()
     }
@@ -275,8 +333,17 @@ impl User {
             note: row.note.into(),
             created: Millis(row.created_ms),
             password_set: Millis(row.password_set_ms),
+            imported: Imported {
+                password: row.imported_password_sha256.as_ref().try_into().ok(),
+                verifiers: row.imported_verifiers_sha256.as_ref().try_into().ok(),
+                parts_apart: row.parts_apart,
+            },
         })
     }
+}
+
+fn bytes(digest: Option<Digest>) -> Bytes {
+    digest.map_or_else(Bytes::new, |digest| Bytes::copy_from_slice(&digest))
 }
 
 impl fmt::Debug for User {
@@ -302,112 +369,5 @@ fn verifiers(password: &[u8], salts: &Salts, iterations: u32) -> Vec<Verifier> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const COSTS: Costs = Costs {
-        password: Cost {
-            memory_kib: 8,
-            passes: 1,
-            lanes: 1,
-        },
-        scram_iterations: scram::LEAST_ITERATIONS,
-    };
-
-    const SALTS: Salts = Salts {
-        password: [1; password::SALT_BYTES],
-        scram: [[2; scram::SALT_BYTES], [3; scram::SALT_BYTES]],
-    };
-
-    fn user(password: &[u8]) -> User {
-        let mut user = User {
-            groups: vec!["sensors".into()],
-            attributes: [("site".into(), "a".into())].into(),
-            note: "for tests".into(),
-            created: Millis(1),
-            ..User::default()
-        };
-        let set = user.set_password(password, &SALTS, COSTS, Millis(2));
-        set.expect("a password");
-        user
-    }
-
-    #[test]
-    fn a_user_is_read_again() {
-        let user = user(b"pencil");
-        let again = User::decode(&user.encode()).expect("a user");
-        assert!(again == user);
-        assert!(again.verify(b"pencil") && !again.verify(b"Pencil"));
-        for algorithm in Algorithm::ALL {
-            let verifier = again.verifier(algorithm).expect("both are made");
-            assert!(verifier.verify(b"pencil") && !verifier.verify(b"x"));
-        }
-        assert!(User::decode(b"\xff").is_err());
-        let shown = format!("{again:?}");
-        assert!(!shown.contains("argon2id"), "{shown}");
-        let value = String::from_utf8_lossy(&user.encode()).into_owned();
-        assert!(!value.contains("pencil"));
-    }
-
-    #[test]
-    fn a_password_that_is_no_text_has_no_verifiers() {
-        let user = user(b"\xff\xfe");
-        assert!(user.verifiers.is_empty() && user.verify(b"\xff\xfe"));
-        assert!(user.upgraded(b"\xff\xfe", &SALTS, COSTS).is_none());
-    }
-
-    #[test]
-    fn what_was_imported_is_made_anew_when_the_password_is_known() {
-        let sha_512 = "$6$AAECAwQFBgcICQoL$rRzn37trE3g/BjzdN2mmtKsUjbdiQp6JD9blv4UHWyEGk5h7UCh8xJCi6Kfnkhoq2n9xbnqkIfqD5tBAb7eLdQ==";
-        let mut imported = user(b"x");
-        let hash = PasswordHash::parse(sha_512).expect("a hash");
-        imported.import(Some(hash), None, Millis(7));
-        assert!(imported.verify(b"pencil") && !imported.verify(b"x"));
-        assert!(imported.verifier(Algorithm::Sha256).is_none());
-        let upgraded = imported.upgraded(b"pencil", &SALTS, COSTS).expect("anew");
-        assert!(upgraded.verify(b"pencil"));
-        assert_eq!(upgraded.verifiers.len(), 2);
-        assert_eq!(upgraded.password_set, Millis(7), "it is the same password");
-        assert!(upgraded.upgraded(b"pencil", &SALTS, COSTS).is_none());
-        let verifier = upgraded.verifier(Algorithm::Sha512).cloned();
-        imported.import(None, verifier, Millis(8));
-        assert!(imported.verify(b"pencil") && !imported.verify(b"\xff"));
-        assert!(imported.upgraded(b"pencil", &SALTS, COSTS).is_some());
-        imported.import(None, None, Millis(9));
-        assert!(!imported.verify(b"") && !imported.verify(b"pencil"));
-    }
-
-    #[test]
-    fn what_a_user_may_have_is_bounded() {
-        let mut user = user(b"pencil");
-        assert_eq!(user.check(), Ok(()));
-        for password in [vec![], vec![b'x'; 1025]] {
-            let set = user.set_password(&password, &SALTS, COSTS, Millis(3));
-            assert_eq!(set, Err(UserProblem::Password));
-        }
-        let cheap = Costs {
-            scram_iterations: 1,
-            ..COSTS
-        };
-        let set = user.set_password(b"x", &SALTS, cheap, Millis(3));
-        assert_eq!(set, Err(UserProblem::Cost));
-        assert!(user.verify(b"pencil"));
-        for group in ["", "a\nb", &"x".repeat(257)] {
-            user.groups = vec![group.into()];
-            assert_eq!(user.check(), Err(UserProblem::Label));
-        }
-        user.groups = vec!["g".into(); 65];
-        assert_eq!(user.check(), Err(UserProblem::Label));
-        user.groups.clear();
-        user.note = "x".repeat(1025).into();
-        assert_eq!(user.check(), Err(UserProblem::Note));
-    }
-
-    #[test]
-    fn names_are_as_saslprep_has_them() {
-        assert!(is_name("anna") && is_name("a:b/ü") && is_name(&"x".repeat(256)));
-        for name in ["", "a\u{AD}b", "a\0", "\u{2168}", &"x".repeat(257)] {
-            assert!(!is_name(name), "{name:?}");
-        }
-    }
-}
+#[path = "user_tests.rs"]
+mod tests;

@@ -15,7 +15,7 @@ use super::exit::{Exit, Failure, Outcome};
 use super::http_client::request;
 use super::http_node::HttpNode;
 use super::output::{self, Format};
-use crate::acl::{Document, Facts, KeyAccess, Publication, Rights, Rules, import_mosquitto};
+use crate::acl::{Document, Facts, KeyAccess, Publication, Rights, Rules, Share, import_mosquitto};
 use crate::codec::QoS;
 use crate::topic::Filter;
 
@@ -271,7 +271,7 @@ fn judge(test: &Test, document: &Document, format: Format) -> Outcome {
         Action::Connect => rights.may_connect(),
         Action::Publish => rights.publish(topic).allow(publication),
         Action::Will => rights.will(topic).allow(publication),
-        Action::Receive => rights.may_receive(topic),
+        Action::Receive => rights.may_receive(topic, Share::None),
         Action::Read => rights.may_access(KeyAccess::Read, topic.as_bytes()),
         Action::Write => rights.may_access(KeyAccess::Write, topic.as_bytes()),
         Action::Subscribe => {

@@ -237,8 +237,9 @@ mod tests {
     use x509_parser::parse_x509_certificate;
 
     use super::*;
+    use crate::config::pem::certificates;
     use crate::config::{CertificatePair, ClientCertificates};
-    use crate::transport::tls::{Files, ServerTls, certificates};
+    use crate::transport::tls::{Files, ServerTls};
 
     #[test]
     fn a_ca_signs_nodes_and_clients() {
@@ -289,6 +290,7 @@ mod tests {
             client_certificates: ClientCertificates::Required,
             client_ca_file: Some(path.join("ca.pem")),
             crl_files: Vec::new(),
+            asks_everybody: false,
         };
         let tls = ServerTls::load(files, &["mqtt"]).expect("a server can use them");
         let left = tls.loaded().expiries[0].1.duration_since(SystemTime::now());

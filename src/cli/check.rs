@@ -36,11 +36,18 @@ pub fn run(check: Check, format: Format) -> Outcome {
 
 /// Looks at the certificates, too: what can't be used is a problem, what expires soon is named.
 fn judge_certificates(loaded: &Loaded, name: Option<&str>, format: Format) -> Outcome {
-    const KEY: &str = "listeners";
-    let found = certificates::inspect(&loaded.config);
-    let problem = |message: &String| Problem {
-        origin: loaded.origins[KEY].clone(),
-        key: KEY.to_owned(),
+    let mut found = certificates::inspect(&loaded.config);
+    let open = loaded.config.listeners_for_everybody().into_iter();
+    found.warnings.extend(open.map(|listener| {
+        let (name, address) = (listener.name, listener.address);
+        format!(
+            "the listener {name:?} at {address} lets everybody in whom the network brings, as long as there is no user \
+             or it says `anonymous`"
+        )
+    }));
+    let problem = |(key, message): &(&str, String)| Problem {
+        origin: loaded.origins[*key].clone(),
+        key: (*key).to_owned(),
         message: message.clone(),
         hint: None,
     };

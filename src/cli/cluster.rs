@@ -49,6 +49,9 @@ enum Command {
         /// The next leader; the most advanced voter when absent.
         to: Option<u64>,
     },
+    /// Move log time forward at once to what a majority of the nodes' wall clocks shows, after all of them were set.
+    /// Keys and sessions expire early by as much. The node that is asked must lead.
+    CatchUpLogTime,
     /// Compare the states of all nodes; exit with 1 when they are not the same.
     Verify,
 }
@@ -79,6 +82,7 @@ pub async fn run(cluster: Cluster, format: Format) -> Outcome {
             joined(asked, id, &cluster.node, limit).await?
         }
         Command::Leave { id } => post("/v1/cluster/leave", json!({ "id": id })).await?,
+        Command::CatchUpLogTime => post("/v1/cluster/log-time", json!({})).await?,
         Command::Verify => return verified(post("/v1/cluster/verify", json!({})).await?, format),
         Command::Transfer { to } => post("/v1/cluster/transfer", json!({ "to": to })).await?,
     };

@@ -1,4 +1,4 @@
-//! HTTP requests to a node's administration port: one request per connection, bounded in time and size.
+//! HTTP requests to a node's ports: one request per connection, bounded in time and size.
 //!
 //! Requests go straight to the address: no proxy is taken from the environment, and no redirect is followed.
 //!
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
-use hyper::header::{self, HeaderValue};
+use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::client::legacy::Client;
@@ -18,9 +18,10 @@ use zeroize::Zeroizing;
 
 use super::exit::{Exit, Failure};
 use super::http_node::HttpNode;
+use crate::config::Address;
 
 /// Largest answer that is read.
-const LARGEST_ANSWER_BYTES: usize = 8 << 20;
+const LARGEST_ANSWER_BYTES: usize = 16 << 20;
 
 /// Sends one request and returns the JSON of a 2xx answer.
 ///
@@ -63,7 +64,7 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
-/// Sends one request and reads the whole answer, both within `limit`.
+/// Sends one request to an administration port and reads the whole answer, both within `limit`.
 async fn exchange(
     node: &HttpNode,
     method: Method,
@@ -71,27 +72,73 @@ async fn exchange(
     body: Option<&Value>,
     limit: Duration,
 ) -> Result<(StatusCode, Bytes), Failure> {
-    let address = node.address();
-    let tls = node.tls()?;
-    let scheme = if tls.is_some() { "https" } else { "http" };
+    let token = node.token()?;
+    let target = Target {
+        address: node.address(),
+        tls: node.tls()?,
+        authorization: token.map(|token| Zeroizing::new(format!("Bearer {}", *token))),
+    };
+    let body = body.map(Value::to_string).unwrap_or_default();
+    let answer = send(target, method, path, &[], body, limit).await?;
+    Ok((answer.status, answer.body))
+}
+
+/// Whom a request is sent to, and by whom.
+pub struct Target<'a> {
+    /// Host and port.
+    pub address: &'a Address,
+    /// What to speak TLS with; `None`: plain HTTP.
+    pub tls: Option<rustls::ClientConfig>,
+    /// The field Authorization.
+    pub authorization: Option<Zeroizing<String>>,
+}
+
+/// What was answered, whatever the status.
+pub struct Answer {
+    /// The status.
+    pub status: StatusCode,
+    /// The fields of the header.
+    pub headers: HeaderMap,
+    /// The body.
+    pub body: Bytes,
+}
+
+/// Sends one request and reads the whole answer, both within `limit`.
+///
+/// # Errors
+/// Exit code 69 when nobody answers.
+pub async fn send(
+    target: Target<'_>,
+    method: Method,
+    path: &str,
+    fields: &[(&'static str, &str)],
+    body: String,
+    limit: Duration,
+) -> Result<Answer, Failure> {
+    let address = target.address;
+    let scheme = match target.tls {
+        Some(_) => "https",
+        None => "http",
+    };
     let mut request = Request::builder()
         .method(method)
         .uri(format!("{scheme}://{address}{path}"))
         .header(header::CONTENT_TYPE, "application/json")
         .header(header::CONNECTION, "close");
-    if let Some(token) = node.token()? {
-        let shown = Zeroizing::new(format!("Bearer {}", *token));
+    for (name, value) in fields {
+        request = request.header(*name, *value);
+    }
+    if let Some(shown) = target.authorization {
         let mut value = HeaderValue::from_str(&shown)
             .map_err(|_| Failure::failed("a token has letters, digits and signs only"))?;
         value.set_sensitive(true);
         request = request.header(header::AUTHORIZATION, value);
     }
-    let body = body.map(Value::to_string).unwrap_or_default();
     let request = request
         .body(Full::new(Bytes::from(body)))
         .map_err(Failure::failed)?;
     let answer = async {
-        let answer = match tls {
+        let answer = match target.tls {
             None => {
                 Client::builder(TokioExecutor::new())
                     .build_http()
@@ -114,10 +161,14 @@ async fn exchange(
             let message = format!("{address} cannot be reached: {}", root_cause(&error));
             Failure::new(Exit::Unreachable, message)
         })?;
-        let status = answer.status();
-        let body = Limited::new(answer.into_body(), LARGEST_ANSWER_BYTES);
-        let bytes = body.collect().await.map_err(Failure::failed)?.to_bytes();
-        Ok((status, bytes))
+        let (head, body) = answer.into_parts();
+        let body = Limited::new(body, LARGEST_ANSWER_BYTES);
+        let body = body.collect().await.map_err(Failure::failed)?.to_bytes();
+        Ok(Answer {
+            status: head.status,
+            headers: head.headers,
+            body,
+        })
     };
     tokio::time::timeout(limit, answer)
         .await

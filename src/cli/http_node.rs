@@ -17,7 +17,7 @@ pub struct HttpAddress {
     /// Host and port.
     pub address: Address,
     /// Whether it speaks TLS; `None`: if there is something to judge it by, or to show it.
-    tls: Option<bool>,
+    pub(super) tls: Option<bool>,
 }
 
 impl FromStr for HttpAddress {

@@ -2,7 +2,7 @@
 //!
 //! Invariant: data goes to standard output, everything else to standard error; exit codes are in [`exit`]. Commands
 //! reach the cluster as any client does, over MQTT and HTTP; only `serve` starts a node. The load generator (`bench/`)
-//! uses [`exit`] and [`output`], so that both executables speak alike.
+//! uses [`exit`], [`output`] and what signs the hub's tokens, so that both executables speak alike.
 
 mod acl;
 mod bench;
@@ -10,10 +10,13 @@ mod certificates;
 mod check;
 mod client;
 mod cluster;
+mod event_tail;
+mod events;
 pub mod exit;
 mod health;
 mod http_client;
 mod http_node;
+mod hub;
 mod kv;
 pub mod output;
 mod password;
@@ -33,6 +36,10 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use exit::{Failure, Outcome};
 use output::Format;
+
+pub use crate::registry::sas::key_from_base64;
+pub use crate::registry::sign::sign;
+pub use hub::key_of_file;
 
 /// An MQTT broker cluster whose acknowledgements are commits.
 #[derive(Parser)]
@@ -81,6 +88,14 @@ enum Command {
     User(users::UserCommand),
     /// Keep a client id, a user or a network from connecting for a time.
     Ban(users::BanCommand),
+    /// Make, look at and change the devices of the hub.
+    Device(hub::DeviceCommand),
+    /// Make, look at and change the modules of devices.
+    Module(hub::ModuleCommand),
+    /// Look at the twins of devices and modules, change and query them.
+    Twin(hub::TwinCommand),
+    /// Send the events of clients' connections to endpoints, or read them.
+    Events(events::Events),
     /// Ask a node whether it is ready for clients.
     Health(health::Health),
     /// Publish messages.
@@ -127,6 +142,10 @@ fn run(cli: Cli) -> Outcome {
         Command::Retained(arguments) => block_on(sessions::retained(arguments, cli.output)),
         Command::User(arguments) => block_on(users::user(arguments, cli.output)),
         Command::Ban(arguments) => block_on(users::ban(arguments, cli.output)),
+        Command::Device(arguments) => block_on(hub::device(arguments, cli.output)),
+        Command::Module(arguments) => block_on(hub::module(arguments, cli.output)),
+        Command::Twin(arguments) => block_on(hub::twin(arguments, cli.output)),
+        Command::Events(arguments) => block_on(events::run(arguments, cli.output)),
         Command::Health(health) => block_on(health::run(health)),
         Command::Pub(arguments) => block_on(publish::run(arguments)),
         Command::Sub(arguments) => block_on(subscribe::run(arguments, cli.output)),

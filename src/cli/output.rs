@@ -1,5 +1,6 @@
 //! Writes results to standard output, as a table for people or as JSON for programs.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use clap::ValueEnum;
@@ -56,7 +57,7 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
 /// Columns without borders, two spaces apart, and no spaces at the end of a line.
 fn render(head: &[&str], rows: &[Vec<String>]) -> String {
     let cell = |text: &str| {
-        Cell::new(text).set_alignment(match is_number(text) {
+        Cell::new(harmless(text)).set_alignment(match is_number(text) {
             true => CellAlignment::Right,
             false => CellAlignment::Left,
         })
@@ -71,6 +72,21 @@ fn render(head: &[&str], rows: &[Vec<String>]) -> String {
         column.set_padding((0, 2));
     }
     table.trim_fmt()
+}
+
+/// A text without control characters: names come from clients, and a terminal obeys what it is shown.
+fn harmless(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(char::is_control) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match c.is_control() {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+    }
+    Cow::Owned(shown)
 }
 
 fn is_number(cell: &str) -> bool {
@@ -88,6 +104,12 @@ pub fn printable(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_that_a_client_is_called_is_obeyed_by_a_terminal() {
+        let rows = vec![vec!["a\u{1b}[2J\r\n\u{9b}ä".to_owned()]];
+        assert_eq!(render(&["name"], &rows), "name\na\\u{1b}[2J\\r\\n\\u{9b}ä");
+    }
 
     #[test]
     fn columns_are_aligned_and_numbers_stand_right() {

@@ -62,7 +62,7 @@ fn parse_scope(text: &str) -> Result<Scope, String> {
 }
 
 /// A number with its unit, in seconds.
-fn parse_life(text: &str) -> Result<u64, String> {
+pub(super) fn parse_life(text: &str) -> Result<u64, String> {
     let wrong = || "expected a number and d, h, m or s, for example 90d".to_owned();
     let unit = match text.chars().last() {
         Some('d') => 24 * 3_600,

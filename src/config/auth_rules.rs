@@ -142,6 +142,17 @@ fn methods(config: &Config, found: &mut Vec<Finding>) {
         }
     }
     for listener in &config.listeners {
+        let mut first = listener.authentication.iter().rev().skip(1);
+        if first.any(|method| *method == AuthenticationMethod::Anonymous) {
+            found.push(Finding {
+                keys: vec!["listeners"],
+                message: format!(
+                    "the listener {:?} has the method anonymous before others, which are never asked then",
+                    listener.name
+                ),
+                hint: "anonymous comes last, or not at all".to_owned(),
+            });
+        }
         for method in &listener.authentication {
             let missing = match method {
                 AuthenticationMethod::Jwt if auth.jwt.is_empty() => "auth.jwt",

@@ -30,6 +30,13 @@ pub const MOST_TOPIC_LEVELS: u64 = crate::topic::MAX_FILTER_LEVELS as u64;
 /// Longest topic name or filter `[MQTT-4.7.3-3]`.
 pub const LONGEST_TOPIC_BYTES: u64 = crate::topic::MAX_TOPIC_BYTES as u64;
 
+/// The least bound of client identifiers: a module's may have 257 bytes, one that this server assigns has 37, and 23
+/// must be accepted in any case `[MQTT-3.1.3-5]`.
+pub const LEAST_CLIENT_ID_BYTES: u64 = 257;
+
+/// Longest client identifier that a CONNECT can have `[MQTT-1.5.4-1]`.
+pub const LONGEST_CLIENT_ID_BYTES: u64 = 65_535;
+
 /// Most connections of a node. Clients have many addresses, so ports are no bound; descriptors of a process are.
 pub const MOST_CONNECTIONS: u64 = 4_000_000;
 

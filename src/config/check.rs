@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::auth_rules;
+use super::event_rules;
+use super::event_subscription;
 use super::finding::Finding;
 use super::http_rules;
+use super::hub_rules;
 use super::keys::Config;
 use super::listener::DEFAULT_LISTENER;
 use super::listener_rules;
@@ -25,9 +28,12 @@ pub fn findings(config: &Config) -> Vec<Finding> {
     found.extend(listener_rules::findings(&config.listeners));
     found.extend(auth_rules::findings(config));
     found.extend(http_rules::findings(&config.http));
+    found.extend(hub_rules::findings(config));
+    found.extend(event_subscription::findings(config));
     sizes(config, &mut found);
     found.extend(password_rules::findings(config));
     cluster_trust(config, &mut found);
+    found.extend(event_rules::findings(config));
     found
 }
 
@@ -214,6 +220,13 @@ fn listeners(config: &Config, found: &mut Vec<Finding>) {
                 .admin_listen
                 .iter()
                 .map(|a| ("http.admin_listen", a)),
+        )
+        .chain(
+            config
+                .hub
+                .https_listen
+                .iter()
+                .map(|a| ("hub.https_listen", a)),
         );
     for (key, address) in all {
         let clash = taken.iter().find(|(_, other)| collide(other, address));
@@ -253,6 +266,14 @@ fn cluster_trust(config: &Config, found: &mut Vec<Finding>) {
             &[key, "cluster.certificate", "cluster.key", "cluster.ca_file"],
             format!("{key} is missing: nodes need a certificate, its key and the authorities"),
             "set cluster.certificate, cluster.key and cluster.ca_file, or none of them".into(),
+        );
+    }
+    if !has_any && !cluster.crl_files.is_empty() {
+        add(
+            found,
+            &["cluster.crl_files", "cluster.certificate"],
+            "cluster.crl_files lists certificates, and nodes have none".into(),
+            "set cluster.certificate, cluster.key and cluster.ca_file, or remove it".into(),
         );
     }
     let has_secret = cluster.secret_file.is_some();

@@ -5,16 +5,17 @@
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use serde::Serialize;
 use uuid::Uuid;
 
 use super::bounds;
+use super::definition::config;
+use super::events_keys::EventsConfig;
 use super::listener::Listener;
-use super::section::Section;
+use super::section::{Section, SectionKey};
 use super::setting::{
     Address, CertificateGroups, CertificateName, CertificatePair, ClientCertificates, ClusterName,
     HttpAuthentication, Input, LogFormat, LogLevel, Member, NamedScope, OutboxPolicy, QueuePolicy,
-    RefusedPublish, Setting, SettingError, WhenUnavailable, in_range,
+    RefusedPublish, Setting, SettingError, WhenUnavailable,
 };
 use super::token_issuer::TokenIssuer;
 
@@ -32,9 +33,15 @@ pub struct Key {
     pub range: Option<RangeInclusive<u64>>,
     /// Whether the value must not be shown.
     pub secret: bool,
-    pub(super) set: fn(&mut Config, &Input<'_>) -> Result<(), SettingError>,
-    show: fn(&Config) -> String,
+    pub(super) set: Set,
+    show: Show,
 }
+
+/// Reads a value into its place.
+type Set = Box<dyn Fn(&mut Config, &Input<'_>) -> Result<(), SettingError>>;
+
+/// Shows the value of a place.
+type Show = Box<dyn Fn(&Config) -> String>;
 
 impl Key {
     /// The effective value as it would be written in TOML; a secret is never shown.
@@ -47,76 +54,6 @@ impl Key {
     }
 }
 
-macro_rules! optional {
-    () => {
-        None
-    };
-    ($value:expr) => {
-        Some($value)
-    };
-}
-
-macro_rules! config {
-    ($(
-        $(#[doc = $section_doc:literal])+
-        $section:ident: $struct:ident {
-            $(
-                $(#[doc = $doc:literal])+
-                $key:ident: $type:ty = $default:expr, $unit:literal $(, $range:expr)?;
-            )+
-        }
-    )+) => {
-        /// Every value an operator can set, with the defaults filled in.
-        #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-        pub struct Config {
-            $($(#[doc = $section_doc])+ pub $section: $struct,)+
-            /// Where clients connect, one table for each place; empty: see [`Config::listeners`].
-            pub listeners: Vec<Listener>,
-        }
-
-        $(
-            $(#[doc = $section_doc])+
-            #[derive(Clone, Debug, PartialEq, Serialize)]
-            pub struct $struct {
-                $($(#[doc = $doc])+ pub $key: $type,)+
-            }
-
-            impl Default for $struct {
-                fn default() -> Self {
-                    $struct { $($key: $default,)+ }
-                }
-            }
-        )+
-
-        /// Every key, in the order of the reference page.
-        pub fn keys() -> Vec<Key> {
-            let mut keys = vec![$($(
-                Key {
-                    name: concat!(stringify!($section), ".", stringify!($key)),
-                    doc: concat!($($doc, "\n"),+),
-                    unit: $unit,
-                    kind: <$type as Setting>::KIND,
-                    range: optional!($($range)?),
-                    secret: false,
-                    set: |config, input| {
-                        let range: Option<RangeInclusive<u64>> = optional!($($range)?);
-                        config.$section.$key = in_range(<$type as Setting>::read(input)?, range.as_ref())?;
-                        Ok(())
-                    },
-                    show: |config| Setting::show(&config.$section.$key),
-                },
-            )+)+];
-            keys.push(listeners_key());
-            keys
-        }
-
-        /// Every section, in the order of the reference page.
-        pub fn sections() -> Vec<Section> {
-            vec![$(Section { name: stringify!($section), doc: concat!($($section_doc, "\n"),+) },)+]
-        }
-    };
-}
-
 /// The list of tables, as one key: so it is given in the environment and on the command line.
 fn listeners_key() -> Key {
     Key {
@@ -127,15 +64,40 @@ fn listeners_key() -> Key {
         kind: <Vec<Listener> as Setting>::KIND,
         range: None,
         secret: false,
-        set: |config, input| {
+        set: Box::new(|config, input| {
             config.listeners = Setting::read(input)?;
             Ok(())
-        },
-        show: |config| Setting::show(&config.listeners),
+        }),
+        show: Box::new(|config| Setting::show(&config.listeners)),
     }
 }
 
+/// The keys of a section, which has a place in the tree.
+fn of_section<S: 'static>(
+    keys: Vec<SectionKey<S>>,
+    place: fn(&Config) -> &S,
+    place_mut: fn(&mut Config) -> &mut S,
+) -> impl Iterator<Item = Key> {
+    keys.into_iter().map(move |key| Key {
+        name: key.name,
+        doc: key.doc,
+        unit: key.unit,
+        kind: key.kind,
+        range: key.range,
+        secret: false,
+        set: Box::new(move |config, input| (key.set)(place_mut(config), input)),
+        show: Box::new(move |config| (key.show)(place(config))),
+    })
+}
+
 config! {
+    elsewhere {
+        /// Events of the life of clients: who connects, who disconnects and why, which identities change. Nothing is
+        /// recorded until there is an event subscription, `events.mqtt`, or `events.keep_s` above 0. What replicas must
+        /// know alike is told by the leader as it is configured: give all nodes the same.
+        events: EventsConfig;
+    }
+
     /// Who this node is and where it keeps what it acknowledged.
     node: NodeConfig {
         /// Number of this node, unique in the cluster and never reused for another data directory.
@@ -190,10 +152,14 @@ config! {
         /// Certificates of the authorities that sign nodes' certificates, in PEM. While one authority replaces another,
         /// both are in here. Nodes of one cluster should have an authority of their own.
         ca_file: Option<PathBuf> = None, "";
+        /// Lists of revoked certificates, PEM, 1 MiB each at most, read again like the others: connections of a node
+        /// that is on one end. With any, each certificate of a node's chain, also this one's, must be covered by its
+        /// issuer's.
+        crl_files: Vec<PathBuf> = Vec::new(), "";
         /// File of a secret that all nodes have, 32 bytes or more in a line, for a cluster on one machine and for
         /// tests. Nodes prove to each other that they know it when they connect. It does not encrypt, and does not tell
         /// nodes apart: whoever has it can be any node. Further lines are accepted, too, while one secret replaces
-        /// another.
+        /// another. The connections of a line that is removed end.
         secret_file: Option<PathBuf> = None, "";
         /// Whether this node may listen for other nodes on an address that other machines reach without any proof of
         /// who they are. Whoever reaches the port can then read and change everything. Named at every start.
@@ -218,6 +184,9 @@ config! {
         session_expiry_max_s: u32 = u32::MAX, "s";
         /// Connections that this node accepts; one more is refused with reason 0x97 (quota exceeded).
         max_connections: usize = 100_000, "connections", 1..=bounds::MOST_CONNECTIONS;
+        /// Connections of one address (with IPv6 of a /64) whose clients have not proved who they are; one more is
+        /// closed. 0, and for addresses in `auth.failures_exempt` (a balancer without the PROXY protocol): no bound.
+        unfinished_per_address: usize = 4_096, "connections", 0..=bounds::MOST_CONNECTIONS;
         /// Bytes of messages that may wait in memory for one slow client. Further messages with QoS 0 are dropped and
         /// counted. For messages with QoS 1 and 2 that are not queued on disk, PUBACK and PUBREC are deferred while
         /// more than half of this waits before the message, so that publishers send no faster than the client reads.
@@ -290,6 +259,10 @@ config! {
         connection_memory_bytes: usize = 0, "bytes", 0..=bounds::MOST_MEMORY_BYTES;
         /// Largest CONNECT: it is kept in memory before its client has proved who it is.
         connect_max_bytes: u32 = 65_536, "bytes", 128..=bounds::LARGEST_PACKET_BYTES;
+        /// Longest client identifier; a CONNECT with a longer one is refused with reason 0x85 (client identifier not
+        /// valid). Rows of its session and events of its life have it several times, so this bounds what one client can
+        /// take of what all of them share.
+        max_client_id_bytes: usize = 2_048, "bytes", bounds::LEAST_CLIENT_ID_BYTES..=bounds::LONGEST_CLIENT_ID_BYTES;
         /// Connections that this node accepts per second; further ones wait in the system's queue. 0: no bound.
         connection_rate: u32 = 0, "connections/s", 0..=1_000_000;
         /// PUBLISH packets that one client may send per second, a second's worth at once. It is read more slowly, and
@@ -374,7 +347,8 @@ config! {
         /// Failed log-ins from one address (of IPv6: one /64 network) in a window, after which it is not listened to
         /// for a while. Counted by each node for itself, as are the next ones. 0: no bound.
         failures_per_address: u32 = 50, "log-ins";
-        /// The same for one user name. From where that user has logged in before, it may go on. 0: no bound.
+        /// The same for one user name whose password is asked for. From an address where that user has shown it to this
+        /// node before, it may go on. 0: no bound.
         failures_per_user: u32 = 20, "log-ins";
         /// How long a window lasts.
         failures_window_s: u32 = 60, "s", 1..=86_400;
@@ -385,13 +359,39 @@ config! {
         failure_delay_ms: u32 = 100, "ms", 0..=4_000;
         /// Addresses and networks that are not counted and not delayed, for example those of a proxy.
         failures_exempt: Vec<String> = vec!["127.0.0.0/8".to_owned(), "::1/128".to_owned()], "";
-        /// CONNECT packets of one client id in a window, after which it is refused for a while with reason 0x97, Quota
-        /// exceeded. 0: no bound.
+        /// Log-ins of one principal with one client id in a window, after which that client is refused for a while with
+        /// reason 0x97, Quota exceeded. 0: no bound.
         flapping_connects: u32 = 0, "connects";
         /// How long that window lasts.
         flapping_window_s: u32 = 60, "s", 1..=86_400;
         /// How long such a client is refused.
         flapping_pause_s: u32 = 60, "s", 1..=86_400;
+    }
+
+    /// Device and module twins, and who they belong to: the connections of devices and modules, and the HTTPS API of
+    /// back ends (docs/spec/hub-connections.md).
+    hub: HubConfig {
+        /// Names of the hub that clients are given, accepted in user names and in tokens; the first label of the first
+        /// one is the name of the hub. Empty: there is no hub. The same on every node.
+        host_names: Vec<String> = Vec::new(), "";
+        /// Where the HTTPS API is served. Empty: nowhere.
+        https_listen: Option<Address> = None, "";
+        /// Certificates of the HTTPS API with their keys, PEM. They are read again when they change.
+        https_certificates: Vec<CertificatePair> = Vec::new(), "";
+        /// File of the shared access policies, one in a line: `name:PERMISSION,…:KEY[,KEY]`. Permissions are
+        /// `RegistryRead`, `RegistryWrite`, `ServiceConnect` and `DeviceConnect`; a key is base64 of 16 to 64 bytes.
+        /// Empty lines and lines that begin with `#` are skipped. Other users of the machine must not be able to read
+        /// it. It is read when the node starts; give every node the same file.
+        policies_file: Option<PathBuf> = None, "";
+        /// PEM: the CAs whose certificates show devices and modules that are registered with the type
+        /// `certificateAuthority`. Read again when it changes, and on SIGHUP; the same on every node. Who is connected
+        /// stays until the certificate ends.
+        client_ca_file: Option<PathBuf> = None, "";
+        /// Devices of the whole cluster; one more is refused.
+        max_devices: u64 = 1_000_000, "devices", 1..=u64::MAX;
+        /// Whether devices, modules and back ends may connect without TLS: for tests, and only where no listener
+        /// without TLS is reached from other machines.
+        allow_plaintext: bool = false, "";
     }
 
     /// The replicated state store.

@@ -6,6 +6,9 @@ use super::finding::Finding;
 use super::listener::{DEFAULT_LISTENER, Listener};
 use super::setting::{AuthenticationMethod, ClientCertificates};
 
+/// The same as for `mqtt.max_packet_size_bytes`.
+const LEAST_PACKET_BYTES: u32 = 128;
+
 /// Every broken rule.
 pub(super) fn findings(listeners: &[Listener]) -> Vec<Finding> {
     let mut found = Vec::new();
@@ -36,6 +39,10 @@ pub(super) fn findings(listeners: &[Listener]) -> Vec<Finding> {
                 "another one has the same address",
                 "each has a socket of its own",
             );
+        }
+        if (1..LEAST_PACKET_BYTES).contains(&listener.max_packet_size_bytes) {
+            let hint = "128 bytes or more, or 0 for mqtt.max_packet_size_bytes";
+            add("max_packet_size_bytes leaves no room for a CONNECT", hint);
         }
         tls(listener, &mut add);
         websocket(listener, &mut add);

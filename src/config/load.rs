@@ -14,9 +14,10 @@ use toml::de::{DeTable, DeValue};
 use super::bounds::LARGEST_CONFIG_FILE_BYTES;
 use super::check;
 use super::keys::{Config, Key, keys, sections};
-use super::listener::{Listener, ListenerKey, listener_keys};
+use super::listener::Listener;
 use super::problem::{Origin, Problem, Problems};
 use super::setting::{Input, SettingError};
+use super::table::{Table, TableKey};
 
 /// Environment variables with this prefix set keys: `QUORUMQ__MQTT__LISTEN` is `mqtt.listen`.
 pub const ENVIRONMENT_PREFIX: &str = "QUORUMQ__";
@@ -240,7 +241,7 @@ impl Loader {
 
     /// The tables of `[[listeners]]`: each problem is told with its own line.
     fn listeners(&mut self, tables: &[Spanned<DeValue<'_>>], line_of: &impl Fn(usize) -> Origin) {
-        let keys = listener_keys();
+        let keys = Listener::keys();
         self.config.listeners.clear();
         for (number, table) in tables.iter().enumerate() {
             let at = line_of(table.span().start);
@@ -332,7 +333,7 @@ fn describe(kind: &str, unit: &str, range: Option<&RangeInclusive<u64>>) -> Stri
     }
 }
 
-fn nearest_listener_key(name: &str, keys: &[ListenerKey]) -> String {
+fn nearest_listener_key(name: &str, keys: &[TableKey<Listener>]) -> String {
     let names = keys.iter().map(|key| key.name);
     let nearest = names
         .clone()

@@ -4,8 +4,9 @@ use std::fmt::Write;
 use std::ops::RangeInclusive;
 
 use super::keys::{Config, Key, keys, sections};
-use super::listener::{Listener, listener_keys};
-use super::token_issuer::{TokenIssuer, token_issuer_keys};
+use super::listener::Listener;
+use super::table::Table;
+use super::token_issuer::TokenIssuer;
 
 /// The reference page: every section and key with type, unit, default, range and meaning.
 pub fn markdown() -> String {
@@ -42,45 +43,24 @@ pub fn markdown() -> String {
             );
         }
     }
-    token_issuers(&mut page);
-    listeners(&mut page);
+    tables::<TokenIssuer>(&mut page, "auth.jwt");
+    tables::<Listener>(&mut page, "listeners");
     page.truncate(page.trim_end().len());
     page.push('\n');
     page
 }
 
-/// The keys of a table of `[[listeners]]`.
-fn listeners(page: &mut String) {
-    let _ = writeln!(page, "\n## [[listeners]]\n");
+/// The keys of a table of the list `name`.
+fn tables<T: Table>(page: &mut String, name: &str) {
+    let _ = writeln!(page, "\n## [[{name}]]\n");
     let keys = keys();
-    let doc = keys.iter().find(|key| key.name == "listeners");
+    let doc = keys.iter().find(|key| key.name == name);
     page.push_str(&paragraph(doc.map_or("", |key| key.doc)));
-    let default = Listener::default();
-    for key in listener_keys() {
+    let default = T::default();
+    for key in T::keys() {
         let _ = write!(
             page,
-            "\n### `listeners.{}`\n\n{}\n* type: {}{}\n* default: `{}`\n{}",
-            key.name,
-            paragraph(key.doc),
-            key.kind,
-            unit(key.unit),
-            (key.show)(&default),
-            range(key.range.as_ref()),
-        );
-    }
-}
-
-/// The keys of a table of `[[auth.jwt]]`.
-fn token_issuers(page: &mut String) {
-    let _ = writeln!(page, "\n## [[auth.jwt]]\n");
-    let keys = keys();
-    let doc = keys.iter().find(|key| key.name == "auth.jwt");
-    page.push_str(&paragraph(doc.map_or("", |key| key.doc)));
-    let default = TokenIssuer::default();
-    for key in token_issuer_keys() {
-        let _ = write!(
-            page,
-            "\n### `auth.jwt.{}`\n\n{}\n* type: {}{}\n* default: `{}`\n{}",
+            "\n### `{name}.{}`\n\n{}\n* type: {}{}\n* default: `{}`\n{}",
             key.name,
             paragraph(key.doc),
             key.kind,
@@ -110,7 +90,7 @@ pub fn example() -> String {
     // Comments only: a table here would be a listener.
     let _ = writeln!(file, "# [[listeners]]");
     let default = Listener::default();
-    for key in listener_keys() {
+    for key in Listener::keys() {
         for line in key.doc.lines() {
             let _ = writeln!(file, "#{line}");
         }

@@ -1,36 +1,27 @@
-//! Files that hold a secret: who else can read them, and what is in them.
+//! Secrets that are one line of a file, or a line each.
 //!
 //! Invariant: what was read is wiped from memory when it is dropped.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
+use super::file::{self, FileError, Guard};
+
 /// Largest secret that is read, bytes.
 const LARGEST_SECRET_BYTES: u64 = 4_096;
+
+/// Largest file of secrets with a line for each, bytes.
+const LARGEST_LIST_BYTES: u64 = 1 << 20;
 
 /// Why a file can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretFileError {
-    /// The system does not let it be read.
-    #[error("{}: {error}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        error: io::Error,
-    },
-    /// Others can read it, so it is no secret.
-    #[error("{}: every user of this machine can read it: chmod o-rwx", .0.display())]
-    Readable(PathBuf),
-    /// Others can write it, so what it says is theirs.
-    #[error("{}: every user of this machine can write it: chmod o-w", .0.display())]
-    Writable(PathBuf),
+    /// It can't be read, or others can read it, too.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// It is something else.
-    #[error("{}: it is larger than {LARGEST_SECRET_BYTES} bytes, or no text", .0.display())]
+    #[error("{}: it is no text", .0.display())]
     NoText(PathBuf),
     /// It has nothing in its first line, or too little.
     #[error("{}: its first line has less than {least} characters", path.display())]
@@ -42,54 +33,12 @@ pub enum SecretFileError {
     },
 }
 
-/// Who beside its owner and group may do what with a file, by its mode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Others {
-    /// Nothing.
-    Nothing,
-    /// Read it.
-    Read,
-    /// Write it, and perhaps read it.
-    Write,
-}
-
-impl Others {
-    /// By the mode of the file; a symbolic link is followed.
-    ///
-    /// # Errors
-    /// It can't be looked at.
-    pub fn of(path: &Path) -> io::Result<Others> {
-        let mode = std::fs::metadata(path)?.permissions().mode();
-        Ok(match mode {
-            mode if mode & 0o002 != 0 => Others::Write,
-            mode if mode & 0o004 != 0 => Others::Read,
-            _ => Others::Nothing,
-        })
-    }
-}
-
-/// The first line of a secret file that nobody else may read or write, as OpenSSH and PostgreSQL ask of keys.
+/// The first line of a secret file.
 ///
 /// # Errors
 /// The file can't be used.
 pub fn first_line(path: &Path, least: usize) -> Result<Zeroizing<String>, SecretFileError> {
-    let io = |error| SecretFileError::Io {
-        path: path.to_owned(),
-        error,
-    };
-    match Others::of(path).map_err(io)? {
-        Others::Nothing => {}
-        Others::Read => return Err(SecretFileError::Readable(path.to_owned())),
-        Others::Write => return Err(SecretFileError::Writable(path.to_owned())),
-    }
-    let file = File::open(path).map_err(io)?;
-    // Without growing: nothing is left behind in memory that was given back.
-    let mut bytes = Zeroizing::new(Vec::with_capacity(LARGEST_SECRET_BYTES as usize + 1));
-    let mut limited = file.take(LARGEST_SECRET_BYTES + 1);
-    let read = limited.read_to_end(&mut bytes).map_err(io)?;
-    let text = std::str::from_utf8(&bytes).ok();
-    let text = text.filter(|_| read as u64 <= LARGEST_SECRET_BYTES);
-    let text = text.ok_or_else(|| SecretFileError::NoText(path.to_owned()))?;
+    let text = text(path, LARGEST_SECRET_BYTES)?;
     let line = text.lines().next().unwrap_or_default().trim();
     if line.chars().count() < least {
         return Err(SecretFileError::Short {
@@ -100,25 +49,25 @@ pub fn first_line(path: &Path, least: usize) -> Result<Zeroizing<String>, Secret
     Ok(Zeroizing::new(line.to_owned()))
 }
 
-/// Warns of a private key that every user of the machine can read.
+/// The text of a file with a secret in each line.
 ///
 /// # Errors
-/// They can write it: whoever does so speaks in its name.
-pub fn check_key(path: &Path) -> Result<(), SecretFileError> {
-    match Others::of(path) {
-        Ok(Others::Write) => Err(SecretFileError::Writable(path.to_owned())),
-        Ok(Others::Read) => {
-            tracing::warn!(file = %path.display(), "every user of this machine can read this key");
-            Ok(())
-        }
-        // Who opens it will say why it can't be read.
-        Ok(Others::Nothing) | Err(_) => Ok(()),
-    }
+/// The file can't be used.
+pub fn lines(path: &Path) -> Result<Zeroizing<String>, SecretFileError> {
+    text(path, LARGEST_LIST_BYTES)
+}
+
+fn text(path: &Path, most: u64) -> Result<Zeroizing<String>, SecretFileError> {
+    let bytes = file::read(path, most, Guard::Secret)?;
+    let text = std::str::from_utf8(&bytes);
+    let text = text.map_err(|_| SecretFileError::NoText(path.to_owned()))?;
+    Ok(Zeroizing::new(text.to_owned()))
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs::{Permissions, set_permissions, write};
+    use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
 
@@ -139,11 +88,11 @@ mod tests {
         assert_eq!(read(0o440, b"eight888").ok().as_deref(), Some("eight888"));
         assert!(matches!(
             read(0o604, b"eight888"),
-            Err(SecretFileError::Readable(_))
+            Err(SecretFileError::File(FileError::Readable(_)))
         ));
         assert!(matches!(
             read(0o602, b"eight888"),
-            Err(SecretFileError::Writable(_))
+            Err(SecretFileError::File(FileError::Writable(_)))
         ));
         assert!(matches!(
             read(0o600, b"seven77\n"),
@@ -159,19 +108,7 @@ mod tests {
         ));
         assert!(matches!(
             read(0o600, &[b'a'; 5_000]),
-            Err(SecretFileError::NoText(_))
+            Err(SecretFileError::File(FileError::TooLarge { .. }))
         ));
-    }
-
-    #[test]
-    fn a_key_may_be_readable_but_not_writable() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let path = directory.path().join("key");
-        write(&path, "key").expect("it is written");
-        for (mode, is_fine) in [(0o600, true), (0o644, true), (0o666, false)] {
-            set_permissions(&path, Permissions::from_mode(mode)).expect("its mode is set");
-            assert_eq!(check_key(&path).is_ok(), is_fine, "{mode:o}");
-        }
-        assert!(check_key(&directory.path().join("absent")).is_ok());
     }
 }

@@ -222,6 +222,65 @@ fn a_cluster_port_that_others_reach_needs_proof_or_the_operators_word() {
         let found = with_file("", &[], &flags).expect_err(more).0;
         assert_eq!((found.len(), found[0].key.as_str()), (1, key));
     }
+    let revoked = with_file("", &[], &["cluster.crl_files=a.pem"]);
+    let found = revoked.expect_err("there are no certificates").0;
+    assert_eq!(
+        (found.len(), found[0].key.as_str()),
+        (1, "cluster.crl_files")
+    );
+}
+
+#[test]
+fn a_hub_without_tls_is_for_this_machine_only() {
+    let named = "hub.host_names=hub.example.com";
+    let accepted: [&[&str]; 5] = [
+        &[named],
+        &[named, "hub.allow_plaintext=true"],
+        &[named, "mqtt.listen=0.0.0.0:1883"],
+        &[
+            named,
+            "hub.https_listen=127.0.0.1:8443",
+            "hub.allow_plaintext=true",
+        ],
+        &[
+            named,
+            "hub.https_listen=0.0.0.0:8443",
+            "hub.https_certificates=[{ certificate = \"a\", key = \"b\" }]",
+        ],
+    ];
+    for flags in accepted {
+        assert!(with_file("", &[], flags).is_ok(), "{flags:?}");
+    }
+    let refused: [(&[&str], &str); 7] = [
+        (&["hub.host_names=hub.example.com:8883"], "hub.host_names"),
+        (&["hub.host_names=h,H"], "hub.host_names"),
+        (&["hub.policies_file=p"], "hub.policies_file"),
+        (&["hub.allow_plaintext=true"], "hub.allow_plaintext"),
+        (
+            &[named, "hub.https_listen=127.0.0.1:8443"],
+            "hub.https_listen",
+        ),
+        (
+            &[
+                named,
+                "hub.allow_plaintext=true",
+                "mqtt.listen=0.0.0.0:1883",
+            ],
+            "hub.allow_plaintext",
+        ),
+        (
+            &[
+                named,
+                "hub.allow_plaintext=true",
+                "hub.https_listen=0.0.0.0:8443",
+            ],
+            "hub.https_listen",
+        ),
+    ];
+    for (flags, key) in refused {
+        let found = with_file("", &[], flags).expect_err(key).0;
+        assert_eq!(found[0].key, key, "{flags:?}");
+    }
 }
 
 #[test]
@@ -327,9 +386,11 @@ fn a_listener_asks_for_what_belongs_together() {
         "client_ca_file = \"ca.pem\"",
         "client_certificates = \"required\"",
         "authentication = [\"certificate\"]",
+        "authentication = [\"anonymous\", \"password\"]",
         "websocket_path = \"/other\"",
         "crl_files = [\"a.pem\"]",
         "address = \"127.0.0.1:8080\"",
+        "max_packet_size_bytes = 127",
     ] {
         let found = of(keys).expect_err(keys).0;
         assert!(
@@ -339,6 +400,44 @@ fn a_listener_asks_for_what_belongs_together() {
             "{found:?}"
         );
     }
+    let found = of("max_qos = 3").expect_err("there is none").0;
+    assert_eq!(found[0].key, "listeners.max_qos", "{found:?}");
+}
+
+#[test]
+fn a_listener_that_lets_other_machines_in_unasked_is_known() {
+    let found = |text: &str| {
+        let config = with_file(text, &[], &[]).expect(text).config;
+        let names = config.listeners_for_everybody().into_iter();
+        names.map(|one| one.name).collect::<Vec<_>>()
+    };
+    assert!(found("").is_empty(), "loopback");
+    assert_eq!(found("[mqtt]\nlisten = \"0.0.0.0:1883\"\n"), ["default"]);
+    let listener = |name: &str, rest: &str| format!("[[listeners]]\nname = \"{name}\"\n{rest}\n");
+    let public = "address = \"10.0.0.1:1884\"";
+    let text = [
+        listener("unix", "address = \"unix:/run/q\""),
+        listener("local", "authentication = [\"anonymous\"]"),
+        listener("open", public),
+        listener(
+            "asks",
+            &format!(
+                "{}\nauthentication = [\"password\"]",
+                public.replace('4', "5")
+            ),
+        ),
+        listener(
+            "falls-back",
+            &format!(
+                "{}\nauthentication = [\"scram\", \"anonymous\"]",
+                public.replace('4', "6")
+            ),
+        ),
+    ]
+    .concat();
+    assert_eq!(found(&text), ["open", "falls-back"]);
+    let with_users = format!("[auth]\nscram_file = \"users\"\n{text}");
+    assert_eq!(found(&with_users), ["falls-back"]);
 }
 
 proptest::proptest! {

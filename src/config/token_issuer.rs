@@ -1,122 +1,60 @@
 //! The keys of an issuer of tokens, one table of `[[auth.jwt]]` each: name, type, default, unit, range and meaning.
 
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use serde::Serialize;
-use toml::de::DeValue;
-
-use super::setting::{Input, Setting, SettingError, TokenUse, in_range, items};
+use super::setting::{Input, Setting, SettingError, TokenUse};
+use super::table::table;
 use crate::auth::jwt::Algorithm;
 
-/// One key of an issuer, as the reference page sees it.
-pub struct TokenIssuerKey {
-    /// Its name in the table.
-    pub name: &'static str,
-    /// What it means and when to change it.
-    pub doc: &'static str,
-    /// Unit of a number, empty for everything else.
-    pub unit: &'static str,
-    /// The kind of value.
-    pub kind: &'static str,
-    /// Smallest and largest number that is accepted.
-    pub range: Option<RangeInclusive<u64>>,
-    set: fn(&mut TokenIssuer, &Input<'_>) -> Result<(), SettingError>,
-    pub(super) show: fn(&TokenIssuer) -> String,
-}
-
-macro_rules! optional {
-    () => {
-        None
-    };
-    ($value:expr) => {
-        Some($value)
-    };
-}
-
-macro_rules! issuer {
-    ($(
-        $(#[doc = $doc:literal])+
-        $key:ident: $type:ty = $default:expr, $unit:literal $(, $range:expr)?;
-    )+) => {
-        /// Who makes tokens, and what must be in them.
-        #[derive(Clone, Debug, PartialEq, Serialize)]
-        pub struct TokenIssuer {
-            $($(#[doc = $doc])+ pub $key: $type,)+
-        }
-
-        impl Default for TokenIssuer {
-            fn default() -> Self {
-                TokenIssuer { $($key: $default,)+ }
-            }
-        }
-
-        /// Every key of an issuer, in the order of the reference page.
-        pub fn token_issuer_keys() -> Vec<TokenIssuerKey> {
-            vec![$(
-                TokenIssuerKey {
-                    name: stringify!($key),
-                    doc: concat!($($doc, "\n"),+),
-                    unit: $unit,
-                    kind: <$type as Setting>::KIND,
-                    range: optional!($($range)?),
-                    set: |issuer, input| {
-                        let range: Option<RangeInclusive<u64>> = optional!($($range)?);
-                        issuer.$key = in_range(<$type as Setting>::read(input)?, range.as_ref())?;
-                        Ok(())
-                    },
-                    show: |issuer| Setting::show(&issuer.$key),
-                },
-            )+]
-        }
-    };
-}
-
-issuer! {
-    /// The claim `iss` of its tokens. Empty: tokens of any issuer, or none, that no other table names.
-    issuer: String = String::new(), "";
-    /// The claim `aud` must have one of these. Empty: tokens that have the claim are refused, because they are for
-    /// somebody else.
-    audiences: Vec<String> = Vec::new(), "";
-    /// The algorithms that the issuer signs with, of `HS256`, `HS384`, `HS512`, `RS256`, `RS384`, `RS512`, `PS256`,
-    /// `PS384`, `PS512`, `ES256`, `ES384` and `EdDSA` (Ed25519). Needed.
-    algorithms: Vec<Algorithm> = Vec::new(), "";
-    /// File with the issuer's public keys in PEM (`PUBLIC KEY`). A change is noticed within ten seconds, here and in
-    /// the files below. One of `keys_file`, `jwks_file`, `jwks_url` and `secret_file` is needed.
-    keys_file: Option<PathBuf> = None, "";
-    /// File with the issuer's keys as a JSON Web Key Set.
-    jwks_file: Option<PathBuf> = None, "";
-    /// URL of the issuer's keys as a JSON Web Key Set, over HTTPS; over HTTP from this machine only.
-    jwks_url: String = String::new(), "";
-    /// File with the secret that the issuer signs with (`HS…`), at least 32 bytes. The end of its last line is no part
-    /// of it.
-    secret_file: Option<PathBuf> = None, "";
-    /// PEM file of the CAs that may vouch for the server of `jwks_url`, instead of the system's.
-    jwks_ca_file: Option<PathBuf> = None, "";
-    /// File with a bearer token for the server of `jwks_url`, as Kubernetes asks for one. It is read for each request.
-    jwks_token_file: Option<PathBuf> = None, "";
-    /// Time between two requests for the keys. A token that names an unknown key has them asked for at once, but not
-    /// more than once in five seconds.
-    jwks_refresh_s: u32 = 300, "s", 5..=604_800;
-    /// How long the keys are used when the server does not answer.
-    jwks_max_age_s: u32 = 86_400, "s", 60..=31_536_000;
-    /// How far the clocks of the issuer and of this machine may be apart.
-    leeway_s: u16 = 30, "s", 0..=600;
-    /// Whether tokens without an expiry (`exp`) are taken, too. Their connections do not end.
-    allow_endless: bool = false, "";
-    /// The claim that is the client's name: `sub`, or with slashes one inside of another,
-    /// `/kubernetes.io/serviceaccount/name`.
-    name_claim: String = "sub".into(), "";
-    /// The claim with the client's groups: a text, or a list of texts. Empty: there are none.
-    groups_claim: String = String::new(), "";
-    /// Attributes of the client and the claims that have them: `namespace=/kubernetes.io/namespace`.
-    attributes: Vec<String> = Vec::new(), "";
-    /// The user name that a client must send with a token as its password; `{name}` stands for the client's name.
-    /// Empty: any, or none.
-    user_name: String = String::new(), "";
-    /// Where the issuer's tokens may be: `password`, or the Authentication Methods `JWT` and `K8S-SAT` (with which
-    /// clients of Azure IoT Operations send the token of their service account).
-    accept: Vec<TokenUse> = vec![TokenUse::Password, TokenUse::Jwt], "";
+table! {
+    /// Who makes tokens, and what must be in them.
+    TokenIssuer, "{ issuer = \"…\", algorithms = [\"…\"], … }", {
+        /// The claim `iss` of its tokens. Empty: tokens of any issuer, or none, that no other table names.
+        issuer: String = String::new(), "";
+        /// The claim `aud` must have one of these. Empty: tokens that have the claim are refused, because they are for
+        /// somebody else.
+        audiences: Vec<String> = Vec::new(), "";
+        /// The algorithms that the issuer signs with, of `HS256`, `HS384`, `HS512`, `RS256`, `RS384`, `RS512`, `PS256`,
+        /// `PS384`, `PS512`, `ES256`, `ES384` and `EdDSA` (Ed25519). Needed.
+        algorithms: Vec<Algorithm> = Vec::new(), "";
+        /// File with the issuer's public keys in PEM (`PUBLIC KEY`). A change is noticed within ten seconds, here and
+        /// in the files below. One of `keys_file`, `jwks_file`, `jwks_url` and `secret_file` is needed.
+        keys_file: Option<PathBuf> = None, "";
+        /// File with the issuer's keys as a JSON Web Key Set.
+        jwks_file: Option<PathBuf> = None, "";
+        /// URL of the issuer's keys as a JSON Web Key Set, over HTTPS; over HTTP from this machine only.
+        jwks_url: String = String::new(), "";
+        /// File with the secret that the issuer signs with (`HS…`), at least 32 bytes. The end of its last line is no
+        /// part of it.
+        secret_file: Option<PathBuf> = None, "";
+        /// PEM file of the CAs that may vouch for the server of `jwks_url`, instead of the system's.
+        jwks_ca_file: Option<PathBuf> = None, "";
+        /// File with a bearer token for the server of `jwks_url`, as Kubernetes asks for one. It is read for each
+        /// request.
+        jwks_token_file: Option<PathBuf> = None, "";
+        /// Time between two requests for the keys. A token that names an unknown key has them asked for at once, but
+        /// not more than once in five seconds.
+        jwks_refresh_s: u32 = 300, "s", 5..=604_800;
+        /// How long the keys are used when the server does not answer.
+        jwks_max_age_s: u32 = 86_400, "s", 60..=31_536_000;
+        /// How far the clocks of the issuer and of this machine may be apart.
+        leeway_s: u16 = 30, "s", 0..=600;
+        /// Whether tokens without an expiry (`exp`) are taken, too. Their connections do not end.
+        allow_endless: bool = false, "";
+        /// The claim that is the client's name: `sub`, or with slashes one inside of another,
+        /// `/kubernetes.io/serviceaccount/name`.
+        name_claim: String = "sub".into(), "";
+        /// The claim with the client's groups: a text, or a list of texts. Empty: there are none.
+        groups_claim: String = String::new(), "";
+        /// Attributes of the client and the claims that have them: `namespace=/kubernetes.io/namespace`.
+        attributes: Vec<String> = Vec::new(), "";
+        /// The user name that a client must send with a token as its password; `{name}` stands for the client's name.
+        /// Empty: any, or none.
+        user_name: String = String::new(), "";
+        /// Where the issuer's tokens may be: `password`, or the Authentication Methods `JWT` and `K8S-SAT` (with which
+        /// clients of Azure IoT Operations send the token of their service account).
+        accept: Vec<TokenUse> = vec![TokenUse::Password, TokenUse::Jwt], "";
+    }
 }
 
 impl TokenIssuer {
@@ -136,50 +74,6 @@ impl TokenIssuer {
                 None => Err(text.as_str()),
             })
             .collect()
-    }
-
-    fn from_toml(value: &DeValue<'_>) -> Result<TokenIssuer, SettingError> {
-        let expected = "{ issuer = \"…\", algorithms = [\"…\"], … }";
-        let DeValue::Table(table) = value else {
-            return Err(SettingError::unexpected(expected, &Input::Toml(value)));
-        };
-        let keys = token_issuer_keys();
-        let mut issuer = TokenIssuer::default();
-        for (name, value) in table.iter() {
-            let name = name.get_ref().as_ref();
-            let Some(key) = keys.iter().find(|key| key.name == name) else {
-                let found = format!("the key {name:?}");
-                return Err(SettingError::Unexpected { expected, found });
-            };
-            (key.set)(&mut issuer, &Input::Toml(value.get_ref())).map_err(|error| {
-                SettingError::Inside {
-                    key: key.name,
-                    error: Box::new(error),
-                }
-            })?;
-        }
-        Ok(issuer)
-    }
-}
-
-impl Setting for Vec<TokenIssuer> {
-    const KIND: &'static str = "list of tables";
-
-    fn read(input: &Input<'_>) -> Result<Self, SettingError> {
-        items(input, TokenIssuer::from_toml)
-    }
-
-    fn show(&self) -> String {
-        let default = TokenIssuer::default();
-        let tables = self.iter().map(|issuer| {
-            let keys = token_issuer_keys().into_iter();
-            let shown = keys.filter_map(|key| {
-                let value = (key.show)(issuer);
-                (value != (key.show)(&default)).then(|| format!("{} = {value}", key.name))
-            });
-            format!("{{ {} }}", shown.collect::<Vec<_>>().join(", "))
-        });
-        format!("[{}]", tables.collect::<Vec<_>>().join(", "))
     }
 }
 

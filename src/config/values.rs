@@ -5,7 +5,7 @@ use uuid::Uuid;
 use super::keys::{ClusterConfig, Config, RuntimeConfig};
 use super::listener::Listener;
 use super::machine;
-use super::setting::Address;
+use super::setting::{Address, AuthenticationMethod};
 
 impl Config {
     /// Where clients connect: a listener for each address of `mqtt.listen`, and the configured listeners.
@@ -16,6 +16,22 @@ impl Config {
             .map(Listener::of_address)
             .chain(listeners)
             .collect()
+    }
+
+    /// The listeners that other machines reach and that let everybody in: always, or as long as there is no user.
+    pub fn listeners_for_everybody(&self) -> Vec<Listener> {
+        let has_file = self.auth.scram_file.is_some();
+        let lets_everybody_in = |listener: &Listener| match &*listener.authentication {
+            [] => !has_file,
+            methods => methods.contains(&AuthenticationMethod::Anonymous),
+        };
+        let is_reached = |listener: &Listener| {
+            let address = listener.address.tcp();
+            address.is_some_and(|address| !address.is_loopback())
+        };
+        let mut all = self.listeners();
+        all.retain(|listener| is_reached(listener) && lets_everybody_in(listener));
+        all
     }
 
     /// Whether this node is a cluster of its own.
@@ -38,6 +54,24 @@ impl Config {
             .as_ref()
             .or_else(own)
             .unwrap_or(&self.cluster.listen)
+    }
+}
+
+impl Config {
+    /// The name of the namespace in events.
+    pub fn event_namespace(&self) -> &str {
+        match self.events.namespace.as_str() {
+            "" => self.cluster.name.as_str(),
+            namespace => namespace,
+        }
+    }
+
+    /// Where events come from.
+    pub fn event_source(&self) -> String {
+        match self.events.source.as_str() {
+            "" => format!("/namespaces/{}", self.event_namespace()),
+            source => source.to_owned(),
+        }
     }
 }
 

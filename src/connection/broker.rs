@@ -9,11 +9,14 @@ use parking_lot::Mutex;
 
 use super::bounds::ClientBounds;
 use super::certified::Certified;
+use super::hub::shared::Hub;
 use super::origin::Origin;
 use super::places::PrincipalPlaces;
 use super::rate::TokenBucket;
+use super::refusal_lines::RefusalLines;
 use super::routing_lease::RoutingLease;
 use super::sys::{SysPublisher, SysTopics};
+use super::unfinished::Unfinished;
 use crate::acl::{Limits, RuleBook};
 use crate::auth::Chain;
 use crate::base::ids::{ConnectionId, NodeId};
@@ -59,6 +62,8 @@ pub(crate) struct Services {
     pub(crate) directory: Arc<Directory>,
     /// Who may connect.
     pub(crate) identity: Arc<Identity>,
+    /// The hub that devices and modules connect to, if there is one.
+    pub(crate) hub: Option<Arc<Hub>>,
 }
 
 /// What the operator configured.
@@ -139,6 +144,8 @@ pub(crate) struct NodeState {
     next_connection: AtomicU64,
     /// Paces new connections.
     pub(super) connection_rate: Mutex<TokenBucket>,
+    /// Those whose clients have not proved yet who they are.
+    pub(super) unfinished: Unfinished,
 }
 
 impl Default for NodeState {
@@ -153,6 +160,7 @@ impl Default for NodeState {
             routing_lease: RoutingLease::default(),
             next_connection: AtomicU64::new(1),
             connection_rate: Mutex::default(),
+            unfinished: Unfinished::default(),
         }
     }
 }
@@ -261,6 +269,8 @@ pub(crate) struct Broker {
     pub(crate) metrics: Arc<Metrics>,
     /// Connections whose clients have shown a certificate.
     pub(crate) certified: Arc<Certified>,
+    /// Lines of the log about clients that are refused.
+    pub(super) refusal_lines: RefusalLines,
     chains: Chains,
 }
 
@@ -281,8 +291,14 @@ impl Broker {
             places: Arc::default(),
             metrics,
             certified: Arc::default(),
+            refusal_lines: RefusalLines::default(),
             chains,
         })
+    }
+
+    /// Whether everybody is let in at a listener now.
+    pub(crate) fn lets_everybody_in(&self, listener: &str) -> bool {
+        self.chains.of(listener).is_open()
     }
 
     /// Where a connection comes from, and what is asked of it there. `method` is the Authentication Method that its

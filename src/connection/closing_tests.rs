@@ -323,6 +323,34 @@ async fn the_end_for_memory_drops_what_is_not_begun() {
     assert_eq!(rest.get(..1), Some(&b"\xe0"[..]), "and nothing between");
 }
 
+/// Who may not connect any more ends, also if its client reads nothing, and leaves no will.
+#[tokio::test]
+async fn rules_end_a_connection_whose_client_does_not_read() {
+    let mut client = Client::new().await;
+    let socket = socket2::SockRef::from(&client.socket);
+    socket.set_recv_buffer_size(256 << 10).expect("it is open");
+    let packet = NewPacket::of(QoS::AtLeastOnce);
+    let pushed = client.mailbox.push_packet(packet, |out| {
+        // A PUBLISH of 4,000,000 bytes and a bit.
+        out.extend_from_slice(b"\x32\x86\x92\xf4\x01\0\x01t\0\0\0");
+        let at = out.len() - 3;
+        out.resize(out.len() + 4_000_000, 0xFF);
+        Ok(Some(at))
+    });
+    pushed.expect("it fits");
+    client.mailbox.wake();
+    client.socket.readable().await.expect("it begins");
+    let nobody = crate::acl::Rules::parse(br#"{"rules": []}"#, 1).expect("rules");
+    client.broker.services.rules.set(nobody);
+    client.broker.services.router.offer_again_to_all();
+    let proposed = tokio::time::timeout(LONG_ENOUGH, client.proposed()).await;
+    let proposed = proposed.expect("the connection ends");
+    let [Kind::CloseSession(end)] = &proposed[..] else {
+        panic!("{proposed:?}");
+    };
+    assert!(end.discard_will);
+}
+
 #[tokio::test]
 async fn a_hand_over_of_a_connection_that_is_gone_waits_for_its_end() {
     let mut client = Client::new().await;

@@ -11,9 +11,10 @@ use super::rights::ClientRights;
 use crate::base::ids::SessionId;
 use crate::base::proto::command::command::Kind;
 use crate::codec::{Ack, PacketId, Publish, QoS, ReasonCode, encode};
-use crate::mailbox::{Mailbox, WakeList};
-use crate::replica::proposer::{Overloaded, Proposer};
+use crate::mailbox::{End, Mailbox, WakeList};
+use crate::replica::proposer::Overloaded;
 use crate::replica::reply_to::ReplyTo;
+use crate::replica::share::Share;
 use crate::telemetry::labels::{self, DisconnectReason};
 use crate::topic::is_deeper;
 
@@ -55,6 +56,9 @@ pub(super) struct Context {
     pub(super) wake: WakeList,
     /// Work done in this turn, in units of [`crate::base::limits::TURN_WORK`].
     pub(super) work: usize,
+    /// Whether this node knew of everything that was answered when this turn began: of all subscriptions, so that
+    /// messages may go past the log (P6), and of all revocations and rules. Without it nothing is judged: it waits.
+    pub(super) has_routing_lease: bool,
 }
 
 impl Context {
@@ -97,6 +101,28 @@ impl Context {
         Ok(())
     }
 
+    /// How the connection ends that the node ends for this reason. Who has to prove again who it is has its will as if
+    /// the connection had broken, if it may still have it: that is judged by what the directory says of it now.
+    pub(super) fn ended(&mut self, end: End) -> Ended {
+        let ended = Ended::from(end);
+        if end != End::Changed {
+            return ended;
+        }
+        let Some(renewed) = self
+            .broker
+            .services
+            .identity
+            .renewed(&self.options.principal)
+        else {
+            return ended.without_will();
+        };
+        self.rights.identify(&renewed);
+        match self.rights.may_have_will() {
+            true => ended,
+            false => ended.without_will(),
+        }
+    }
+
     /// Whether another request must wait: a client that sends faster than the cluster commits is read more slowly.
     pub(super) fn is_busy(&self) -> bool {
         self.requests.len() >= usize::from(self.options.bounds.receive_maximum)
@@ -127,29 +153,32 @@ impl Context {
 
     /// Proposes a command whose reply answers `request`; [`Flow::Retry`] when the node is overloaded.
     pub(super) fn propose(&mut self, kind: Kind, request: Request) -> Flow {
-        self.propose_by(kind, request, Proposer::submit)
+        self.propose_weighing(Share::Common, kind, request, 0)
     }
 
-    /// Proposes a command in one of the proposer's ways.
-    pub(super) fn propose_by(
+    /// Proposes a command of a share, which counts so many bytes more than it has
+    /// ([`Proposer::submit_weighing`](crate::replica::proposer::Proposer::submit_weighing)).
+    pub(super) fn propose_weighing(
         &mut self,
+        share: Share,
         kind: Kind,
         request: Request,
-        submit: impl FnOnce(&Proposer, Kind, ReplyTo) -> Result<(), Overloaded>,
+        weight: usize,
     ) -> Flow {
         let request_id = self.requests.insert(request);
         let reply_to = ReplyTo::Connection(self.mailbox.clone(), request_id);
-        match submit(&self.broker.services.proposer, kind, reply_to) {
+        let proposer = &self.broker.services.proposer;
+        match proposer.submit_weighing(share, kind, reply_to, weight) {
             Ok(()) => Flow::Continue,
             Err(Overloaded) => {
-                self.broker.services.proposer.await_room(&self.mailbox);
+                proposer.await_room(share, &self.mailbox);
                 self.requests.remove(request_id);
                 Flow::Retry
             }
         }
     }
 
-    /// The packet waits until this node may deliver messages past the log.
+    /// The packet waits until this node knows again of everything that was answered.
     pub(super) fn await_routing_lease(&self) -> Flow {
         self.broker.state.routing_lease().wait(&self.mailbox);
         Flow::Retry
@@ -163,6 +192,11 @@ impl Context {
         reason: ReasonCode,
         text: Option<&str>,
     ) {
+        let reason = match reason {
+            // Libraries of devices take anything but success for a failure.
+            ReasonCode::NoMatchingSubscribers if self.rights.hub().is_some() => ReasonCode::Success,
+            reason => reason,
+        };
         let ack = Ack {
             reason_string: text,
             ..Ack::with_reason(packet_id, reason)
@@ -206,13 +240,21 @@ impl Context {
 impl Context {
     /// A connection of an MQTT 5 client to a node that has nothing but itself.
     pub(super) fn for_tests(is_durable: bool) -> Context {
-        use std::collections::BTreeMap;
+        let nothing = std::collections::BTreeMap::<Vec<u8>, Vec<u8>>::new();
+        Context::with_state(is_durable, Arc::new(nothing))
+    }
 
+    /// As [`Context::for_tests`], of a node that has this state.
+    pub(super) fn with_state(
+        is_durable: bool,
+        backing: Arc<dyn crate::machine::tables::Backing>,
+    ) -> Context {
         use super::broker::{Services, Settings};
         use crate::acl::{Client, Facts};
         use crate::base::ids::{ConnectionId, NodeId};
         use crate::codec::{PeerLimits, Version};
         use crate::forward::hand_over::HandOvers;
+        use crate::replica::proposer::Proposer;
 
         let metrics = Arc::default();
         let outboxes = Arc::new(crate::forward::outbox::Outboxes::default());
@@ -226,8 +268,6 @@ impl Context {
             view.clone(),
             outboxes,
         ));
-        let backing: Arc<dyn crate::machine::tables::Backing> =
-            Arc::new(BTreeMap::<Vec<u8>, Vec<u8>>::new());
         let services = Services {
             directory,
             identity: crate::identity::Identity::for_tests(&view, router.clone(), &backing),
@@ -244,9 +284,13 @@ impl Context {
             clock: Arc::new(crate::replica::clock::Clock::new(NodeId(1))),
             view,
             rules: Arc::default(),
+            hub: None,
         };
         let rights = Box::new(ClientRights::new(Arc::new(Client::new(
-            Facts::default(),
+            Facts {
+                client_id: "client".into(),
+                ..Facts::default()
+            },
             &services.rules,
         ))));
         let version = Version::V5;
@@ -275,6 +319,7 @@ impl Context {
             output: OutputBuffers::default(),
             wake: WakeList::default(),
             work: 0,
+            has_routing_lease: true,
         }
     }
 

@@ -4,6 +4,8 @@
 //! [`Connection`] has no socket: [`super::task`] gives it what arrives and sends what it leaves in its output. What
 //! must outlive the connection is in the replicated machine; here is only what ends with it.
 
+mod ending;
+
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
@@ -15,6 +17,8 @@ use super::authentication::Authentication;
 use super::broker::Broker;
 use super::context::{Context, Flow, Memory};
 use super::end::Ended;
+use super::hub::notifying;
+use super::hub::requests::HubRequests;
 use super::options::{ConnectionOptions, Opened};
 use super::outbound::{After, Outbound};
 use super::output::OutputBuffers;
@@ -24,7 +28,7 @@ use super::store_requests::StoreRequests;
 use super::subscribing::Subscribing;
 use super::withheld;
 use crate::base::limits;
-use crate::base::proto::command::{self, command::Kind};
+use crate::base::proto::command::command::Kind;
 use crate::base::time::elapsed_now;
 use crate::codec::{
     self, Ack, DecodeError, Disconnect, Packet, PacketId, Publish, ReasonCode, encode, frame,
@@ -45,10 +49,13 @@ pub(super) struct Connection {
     acknowledgements: Acknowledgements,
     store_requests: StoreRequests,
     authentication: Authentication,
+    hub: HubRequests,
     /// Messages of the session's queue wait there until there is room.
     has_withheld: bool,
     /// Who waits for what the client has sent to be proposed. Of two at once, the first waits no longer.
     hand_over: Option<oneshot::Sender<()>>,
+    /// The log was told that the connection has ended.
+    is_closed: bool,
 }
 
 impl Connection {
@@ -63,7 +70,8 @@ impl Connection {
         mailbox.opened(opened.session);
         let receive_maximum =
             NonZeroU16::new(options.bounds.receive_maximum).unwrap_or(NonZeroU16::MAX);
-        let authentication = Authentication::new(&broker.certified, &options, &mailbox);
+        let authentication = Authentication::new(&broker, &options, &mailbox);
+        let hub = HubRequests::new(opened.rights.hub().cloned());
         // Its opening is applied here, and everything before it.
         let logged_through = broker.services.view.applied();
         Connection {
@@ -78,6 +86,7 @@ impl Connection {
                 output: OutputBuffers::new(connack),
                 wake: WakeList::default(),
                 work: 0,
+                has_routing_lease: false,
             },
             publishing: Publishing::new(receive_maximum, opened.received, logged_through),
             subscribing: Subscribing::default(),
@@ -85,14 +94,23 @@ impl Connection {
             acknowledgements: Acknowledgements::default(),
             store_requests: StoreRequests::default(),
             authentication,
+            hub,
             has_withheld: false,
             hand_over: None,
+            is_closed: false,
         }
     }
 
-    /// Ends what the rules do not let a session that goes on have any more.
-    pub(super) fn leave_groups(&mut self) {
-        self.subscribing.leave_groups(&mut self.context);
+    /// Judges the connection again, if the rules, or what its client has proved, have changed.
+    ///
+    /// # Errors
+    /// The client may not stay.
+    #[inline]
+    pub(super) fn check_rights(&mut self) -> Result<(), Ended> {
+        match self.context.rights.take_change() {
+            true => self.subscribing.handle_rules_changed(&mut self.context),
+            false => Ok(()),
+        }
     }
 
     /// The node, the client and the output.
@@ -113,8 +131,7 @@ impl Connection {
         if !state.is_serving_at(now) {
             return Err(End::Unavailable.into());
         }
-        self.publishing
-            .begin_batch(state.routing_lease().is_valid_at(now));
+        self.context.has_routing_lease = state.routing_lease().is_valid_at(now);
         Ok(())
     }
 
@@ -207,7 +224,9 @@ impl Connection {
                 &*aliased
             }
         };
-        let flow = if topic == INVOKE {
+        let flow = if let Some(flow) = self.hub.handle_publish(context, topic, publish)? {
+            flow
+        } else if topic == INVOKE {
             let is_full = self.publishing.is_full(context);
             self.store_requests
                 .handle_publish(context, publish, is_full)?
@@ -239,7 +258,8 @@ impl Connection {
             if options.session_expiry == 0 && expiry != 0 {
                 return Ended::protocol("DISCONNECT raised a session expiry interval of 0");
             }
-            options.session_expiry = expiry.min(options.bounds.session_expiry_s);
+            let is_of_hub = self.context.rights.hub().is_some();
+            options.session_expiry = options.bounds.session_expiry(expiry, is_of_hub);
         }
         Ended {
             discard_will: disconnect.reason == ReasonCode::Success,
@@ -329,15 +349,22 @@ impl Connection {
             for item in contents.take_items() {
                 self.handle_item(item)?;
             }
+            notifying::notify(&mut self.context, &mut contents.desired, self.hub.shown())?;
             self.context
                 .count_sent(std::mem::take(&mut contents.counts));
             if !contents.packets.is_empty() {
                 self.outbound.send(contents, self.context.output.packets());
             }
         }
+        self.hub.answer_due(&mut self.context)?;
         self.propose_acknowledgements();
         self.context.output.flush_acknowledgements();
         Ok(())
+    }
+
+    /// Whether answers are left for the next turn.
+    pub(super) fn has_due(&self) -> bool {
+        self.hub.has_due()
     }
 
     /// Whether retained messages are to be sent now: everything else that was taken out of the mailbox is.
@@ -371,6 +398,7 @@ impl Connection {
             Item::Reply(_, Reply::Undecodable) => return Err(Ended::undecodable()),
             Item::Reply(id, reply) => self.handle_reply(id, &reply)?,
             Item::Read(id, reply) => self.store_requests.handle_store_reply(context, id, &reply),
+            Item::BarrierPassed(id) => self.hub.handle_barrier(context, id),
             Item::ForwardConfirmed(id) => self.publishing.handle_forward_confirmed(context, id),
             Item::AckDeferred(id) => self.publishing.handle_deferred(context, id),
             Item::AckReleased(id) => self.publishing.handle_released(context, id),
@@ -383,8 +411,7 @@ impl Connection {
                 context.resend_pubrel(packet_id);
             }
             Item::HandOver(done) => self.hand_over = Some(done),
-            Item::RulesChanged => self.subscribing.handle_rules_changed(context)?,
-            Item::End(end) => return Err(end.into()),
+            Item::End(end) => return Err(context.ended(end)),
         }
         Ok(())
     }
@@ -402,6 +429,7 @@ impl Connection {
             Some(Request::Store(_)) => {
                 self.store_requests.handle_reply(context, request_id, reply);
             }
+            Some(Request::Hub(_)) => self.hub.handle_reply(context, request_id, reply)?,
             Some(Request::Acknowledge(_)) => {
                 if let Some(Request::Acknowledge(in_log)) = context.requests.remove(request_id)
                     && matches!(reply, Reply::Done)
@@ -423,8 +451,8 @@ impl Connection {
     pub(super) fn memory(&self) -> Memory {
         let (output, requests) = (&self.context.output, &self.context.requests);
         let (backlog, owned_backlog) = (self.outbound.backlog_bytes(), self.outbound.owned_bytes());
-        let parts =
-            self.publishing.memory() + self.subscribing.memory() + self.store_requests.memory();
+        let requested = self.store_requests.memory() + self.hub.memory();
+        let parts = self.publishing.memory() + self.subscribing.memory() + requested;
         let state = parts + self.context.rights.memory();
         let answers = output.waiting() + requests.bytes();
         Memory {
@@ -466,23 +494,5 @@ impl Connection {
         self.propose_acknowledgements();
         // Who waits proposes something of its own behind it, and waits for that.
         self.hand_over = None;
-    }
-
-    /// Tells the machine that the connection has ended; acknowledgements go first. The reply comes when the log knows.
-    pub(super) fn close(&mut self, ended: &Ended) -> oneshot::Receiver<Reply> {
-        self.propose_acknowledgements();
-        let context = &self.context;
-        let close = command::CloseSession {
-            client_id: context.options.client_id.to_string(),
-            connection: context.mailbox.connection.0,
-            expiry_interval_s: Some(context.options.session_expiry),
-            discard_will: ended.discard_will,
-            sent_through: self.outbound.sent_through().0,
-        };
-        let (reply_to, is_known) = oneshot::channel();
-        let proposer = &context.broker.services.proposer;
-        proposer.submit_always(Kind::CloseSession(close), ReplyTo::Task(reply_to));
-        self.hand_over = None;
-        is_known
     }
 }

@@ -1,9 +1,11 @@
 //! Why a connection ends, and what its client is told.
 
 use crate::codec::{DecodeError, ReasonCode};
+use crate::events::DisconnectionReason;
 use crate::machine::effect::EndReason;
 use crate::mailbox::End;
 use crate::telemetry::labels::DisconnectReason;
+use crate::transport::StreamEnd;
 
 /// The end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,8 +16,35 @@ pub(super) struct Ended {
     pub(super) reason: Option<ReasonCode>,
     /// Half a sentence for the log and for the client's reason string.
     pub(super) text: &'static str,
-    /// The client sent DISCONNECT 0x00: its will is dropped `[MQTT-3.14.4-3]`.
+    /// The will is dropped: the client sent DISCONNECT 0x00 `[MQTT-3.14.4-3]`, or it is not the client's to publish any
+    /// more, because it was revoked or banned, or because the rules forbid it.
     pub(super) discard_will: bool,
+    /// What its event says.
+    pub(super) event: DisconnectionReason,
+}
+
+/// What the event of a connection says that has ended for a cause, unless the end [knows better](Ended::because). Some
+/// causes end connections only before their session is open: nobody hears of those.
+const fn event_of(cause: DisconnectReason) -> DisconnectionReason {
+    use DisconnectReason as Cause;
+    use DisconnectionReason as Reason;
+    match cause {
+        Cause::Client => Reason::ClientInitiatedDisconnect,
+        Cause::Network | Cause::KeepAlive => Reason::ConnectionLost,
+        Cause::TakenOver => Reason::SessionTakenOver,
+        Cause::Malformed
+        | Cause::Protocol
+        | Cause::PacketTooLarge
+        | Cause::ReceiveMaximum
+        | Cause::ConnectTimeout
+        | Cause::Transport => Reason::ClientError,
+        Cause::NotAuthenticated => Reason::ClientAuthenticationError,
+        Cause::NotAuthorized => Reason::ClientAuthorizationError,
+        Cause::ConnectionMemory | Cause::NodeMemory | Cause::TooMany => Reason::QuotaExceeded,
+        Cause::SlowConsumer => Reason::SessionOverflow,
+        Cause::Shutdown | Cause::Administrative => Reason::ServerInitiatedDisconnect,
+        Cause::NoLeader | Cause::Refused => Reason::ServerError,
+    }
 }
 
 impl Ended {
@@ -30,6 +59,7 @@ impl Ended {
             reason: Some(reason),
             text,
             discard_will: false,
+            event: event_of(cause),
         }
     }
 
@@ -40,7 +70,35 @@ impl Ended {
             reason: None,
             text,
             discard_will: false,
+            event: event_of(cause),
         }
+    }
+
+    /// The same end; its event says something else than its cause alone would.
+    pub(super) const fn because(self, event: DisconnectionReason) -> Ended {
+        Ended { event, ..self }
+    }
+
+    /// The client's side of the stream has ended, without a DISCONNECT: the will is published, however it ended.
+    pub(super) const fn of_stream(end: StreamEnd) -> Ended {
+        match end {
+            StreamEnd::Lost => Ended::network(),
+            StreamEnd::Closed => {
+                let text = "the client closed its WebSocket without a DISCONNECT";
+                Ended::close(DisconnectReason::Client, text)
+            }
+            StreamEnd::Violated => {
+                let text = "the client broke the rules of WebSocket";
+                Ended::close(DisconnectReason::Protocol, text)
+            }
+        }
+    }
+
+    /// More is stored or would be stored than there may be, and this client can't be told otherwise.
+    pub(super) const fn quota_exceeded(text: &'static str) -> Ended {
+        let reason = ReasonCode::QuotaExceeded;
+        Ended::disconnect(DisconnectReason::Refused, reason, text)
+            .because(DisconnectionReason::QuotaExceeded)
     }
 
     /// The connection ends because too much is kept for its client, who gets none of it any more.
@@ -69,6 +127,12 @@ impl Ended {
         )
     }
 
+    /// The connection's own task has failed. Nobody is there to tell the client.
+    pub(super) const fn fault() -> Ended {
+        let text = "a fault of this node";
+        Ended::close(DisconnectReason::Refused, text).because(DisconnectionReason::ServerError)
+    }
+
     /// The leader has refused what this connection has proposed.
     pub(super) const fn undecodable() -> Ended {
         Ended::disconnect(
@@ -84,6 +148,36 @@ impl Ended {
             DisconnectReason::NotAuthorized,
             ReasonCode::NotAuthorized,
             text,
+        )
+    }
+
+    /// An operator has banned the address that the client has.
+    const fn address_banned() -> Ended {
+        let text = "an operator has banned the client's address";
+        Ended::disconnect(
+            DisconnectReason::Administrative,
+            ReasonCode::NotAuthorized,
+            text,
+        )
+        .because(DisconnectionReason::IpForbidden)
+        .without_will()
+    }
+
+    /// An end of a connection that leaves no will.
+    #[must_use]
+    pub(super) const fn without_will(self) -> Ended {
+        Ended {
+            discard_will: true,
+            ..self
+        }
+    }
+
+    /// What the client has proved who it is with is not what it was.
+    const fn changed() -> Ended {
+        Ended::disconnect(
+            DisconnectReason::NotAuthenticated,
+            ReasonCode::NotAuthorized,
+            "what the client has proved who it is with has changed or is gone",
         )
     }
 
@@ -123,6 +217,11 @@ impl From<End> for Ended {
                 ReasonCode::QuotaExceeded,
                 "the session's queue was full, and its policy is to end the session",
             ),
+            End::Machine(EndReason::IdentityRevoked) => Ended::disconnect(
+                Cause::NotAuthenticated,
+                ReasonCode::NotAuthorized,
+                "the identity of the client has changed or is gone",
+            ),
             // DISCONNECT has no 0x88 `[MQTT-3.14.2-1]`: that is for the CONNACKs that follow.
             End::Unavailable => Ended::disconnect(
                 Cause::NoLeader,
@@ -149,46 +248,20 @@ impl From<End> for Ended {
                 ReasonCode::QuotaExceeded,
                 "the server is short of memory, and this connection has much of it",
             ),
-            End::Revoked => Ended::disconnect(
-                Cause::NotAuthenticated,
-                ReasonCode::NotAuthorized,
-                "what the client has proved who it is with has changed or is gone",
-            ),
+            End::Revoked => Ended::changed().without_will(),
+            End::Changed => Ended::changed(),
             // DISCONNECT has no 0x8A `[MQTT-3.14.2-1]`.
             End::Banned => Ended::disconnect(
                 Cause::Administrative,
                 ReasonCode::AdministrativeAction,
                 "an operator has banned the client",
-            ),
+            )
+            .without_will(),
+            End::AddressBanned => Ended::address_banned(),
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::codec::{Disconnect, PeerLimits, Version, encode};
-
-    /// [MQTT-3.14.2-1]: the codec refuses a reason code that DISCONNECT does not have.
-    #[test]
-    fn every_end_has_a_disconnect() {
-        for end in [
-            End::Machine(EndReason::TakenOver),
-            End::Machine(EndReason::Administrative),
-            End::Machine(EndReason::QueueFull),
-            End::Unavailable,
-            End::ShuttingDown,
-            End::OutboxFull,
-            End::ConnectionMemory,
-            End::NodeMemory,
-            End::Revoked,
-            End::Banned,
-        ] {
-            let reason = Ended::from(end).reason.expect("the client is told");
-            let packet = Disconnect::new(reason);
-            let written =
-                encode::disconnect(&mut Vec::new(), Version::V5, &packet, PeerLimits::NONE);
-            assert!(written.is_ok(), "{end:?}: {written:?}");
-        }
-    }
-}
+#[path = "end_tests.rs"]
+mod tests;

@@ -7,15 +7,18 @@
 
 use std::sync::Arc;
 
+use zeroize::Zeroizing;
+
 use super::broker::Broker;
 use super::end::Ended;
+use super::hub;
 use super::login_report;
 use super::opening::{Login, Opening, Place, limits};
 use super::origin::Origin;
+use super::rate::lower;
 use super::refusal::{NO_QUORUM, Refusal, version_of};
 use super::socket::{read_some, write_all};
-use crate::auth::scram::claimed_user;
-use crate::auth::{Client, Denial, ENTROPY_BYTES, Exchange, Step};
+use crate::auth::{Client, Denial, ENTROPY_BYTES, Exchange, Principal, Step};
 use crate::base::time::elapsed_now;
 use crate::codec::{
     self, Auth, Connect, DecodeError, Packet, PacketType, PeerLimits, ReasonCode, decode_connect,
@@ -29,6 +32,9 @@ use crate::transport::{Accepted, Stream};
 
 /// Why a handshake for which there is no room is refused.
 const NO_MEMORY: &str = "the server is short of memory";
+
+/// Why a device is refused that other nodes let in.
+const NO_SUCH_HUB: &str = "this node serves no hub of the name in the user name";
 
 /// Bytes of an AUTH beside its authentication data, which has the bound of a CONNECT: the method and reason string.
 const AUTH_HEADER_BYTES: u32 = 4 << 10;
@@ -44,6 +50,8 @@ pub(super) async fn open(
     let network = |_| Refusal::silent(Ended::network());
     let mqtt = &broker.settings.mqtt;
     let max_packet_size = mqtt.max_packet_size_bytes.min(mqtt.connect_max_bytes);
+    let of_listener = accepted.listener.config.max_packet_size_bytes;
+    let max_packet_size = lower(max_packet_size, of_listener);
     let length = loop {
         let stream = &mut accepted.stream;
         read_some(stream, unfinished).await.map_err(network)?;
@@ -64,7 +72,7 @@ pub(super) async fn open(
             Err(error) => return Err(Refusal::too_large(unfinished, error)),
         }
     };
-    let bytes: Vec<u8> = unfinished.drain(..length).collect();
+    let bytes = take(unfinished, length);
     let found = match frame::next(&bytes, max_packet_size) {
         Ok(Some(found)) => found,
         // Not reached: the same bytes were a frame above.
@@ -72,8 +80,12 @@ pub(super) async fn open(
         Err(error) => return Err(Refusal::silent(error.into())),
     };
     let connect = decode_connect(found).map_err(|error| Refusal::malformed(found, error))?;
+    if connect.client_id.len() > mqtt.max_client_id_bytes {
+        return Err(too_long(&connect));
+    }
     let origin = broker.origin(accepted, connect.authentication_method);
     let login = log_in(broker, accepted, &origin, unfinished, charge, &connect).await?;
+    accepted.peer.forget_unverified();
     let principal = &login.principal.name;
     broker.hand_over(connect.client_id, principal).await;
     let place = Place {
@@ -81,6 +93,19 @@ pub(super) async fn open(
         listener: &accepted.listener.config,
     };
     Opening::begin(broker, &connect, login, &place)
+}
+
+/// Takes the first bytes out of what has come, so that no copy of them stays there: they may have a password.
+fn take(unfinished: &mut Vec<u8>, length: usize) -> Zeroizing<Vec<u8>> {
+    let rest = unfinished.split_off(length);
+    Zeroizing::new(std::mem::replace(unfinished, rest))
+}
+
+/// The client identifier is longer than it may be `[MQTT-3.1.3-8]`.
+fn too_long(connect: &Connect<'_>) -> Refusal {
+    let reason = ReasonCode::ClientIdentifierNotValid;
+    let text = "the client identifier is longer than mqtt.max_client_id_bytes";
+    Refusal::connack(limits(connect), Some(connect.version), reason, text)
 }
 
 /// Charges what is held of a client's handshake. Returns whether there is room for it.
@@ -101,6 +126,11 @@ async fn log_in(
     charge: &mut Charge,
     connect: &Connect<'_>,
 ) -> Result<Login, Refusal> {
+    if let Some(hub) = &broker.services.hub
+        && let Some(claim) = hub.claim(connect.username)
+    {
+        return hub::login::log_in(broker, hub, origin, connect, claim).await;
+    }
     let (limits, version) = (limits(connect), connect.version);
     let refuse = |reason, text| Err(Refusal::connack(limits, Some(version), reason, text));
     if !broker.state.accepts_clients() {
@@ -111,27 +141,37 @@ async fn log_in(
         password: connect.password,
         ..origin.client(connect.client_id)
     };
-    let claimed = connect.authentication_data.and_then(claimed_user);
     let applicant = Applicant {
         client_id: connect.client_id,
-        user: claimed.as_deref().or(connect.username),
+        user: connect.username,
         address: client.address.map(|address| address.ip()),
     };
     let identity = &broker.services.identity;
-    let judged = match identity.admit(applicant, elapsed_now()) {
-        Ok(()) => {
-            authenticate(
-                broker, accepted, origin, unfinished, charge, connect, &client,
-            )
-            .await
+    let mut attempt = Attempt {
+        broker,
+        origin,
+        connect,
+        client,
+        applicant,
+        claimed: None,
+    };
+    let mut judged = match identity.approach(applicant, elapsed_now()) {
+        Ok(()) if origin.shows_unverified_certificate() => {
+            let detail = "no authority of the listener vouches for the certificate";
+            Err(Failed::NotAuthenticated(Denial::new(detail)))
         }
+        Ok(()) => authenticate(&mut attempt, accepted, unfinished, charge).await,
         Err(denial) => Err(Failed::NotAuthenticated(denial)),
     };
+    let user = attempt.claimed.as_deref().or(connect.username);
+    let (applicant, client) = (Applicant { user, ..applicant }, with_name(client, user));
+    if let Ok(login) = &judged
+        && let Err(denial) = count(broker, applicant, &login.principal)
+    {
+        judged = Err(Failed::NotAuthenticated(denial));
+    }
     match judged {
         Ok(login) => {
-            if !login.principal.is_anonymous() {
-                identity.succeeded(applicant, elapsed_now());
-            }
             login_report::accepted(Kind::LogIn, &client, &login.principal);
             Ok(login)
         }
@@ -139,29 +179,79 @@ async fn log_in(
         Err(Failed::Refused(reason, text)) => refuse(reason, text),
         Err(Failed::NotAuthenticated(denial)) => {
             login_report::denied(Kind::LogIn, broker, &client, &denial);
-            delay(broker, applicant, &denial).await;
-            Err(Refusal::not_authenticated(limits, version, &denial))
+            if denial.is_final() && hub::login::is_for_another_node(broker, connect) {
+                tokio::time::sleep(hub::login::ANOTHER_NODES_PAUSE).await;
+                return refuse(ReasonCode::ServerUnavailable, NO_SUCH_HUB);
+            }
+            let told = delay(broker, applicant, denial).await;
+            Err(Refusal::not_authenticated(limits, version, &told))
         }
+    }
+}
+
+fn with_name<'a>(client: Client<'a>, user_name: Option<&'a str>) -> Client<'a> {
+    Client {
+        user_name,
+        ..client
+    }
+}
+
+/// Counts a log-in that has succeeded.
+fn count(broker: &Broker, applicant: Applicant<'_>, principal: &Principal) -> Result<(), Denial> {
+    let (identity, now) = (&broker.services.identity, elapsed_now());
+    identity.succeeded(applicant, principal, now)?;
+    identity.count_log_in(applicant, principal, now)
+}
+
+/// A client that tries to log in.
+struct Attempt<'a> {
+    broker: &'a Broker,
+    origin: &'a Arc<Origin>,
+    connect: &'a Connect<'a>,
+    client: Client<'a>,
+    applicant: Applicant<'a>,
+    /// The name that it claims in its exchange of AUTH packets; that of its CONNECT says nothing then.
+    claimed: Option<Box<str>>,
+}
+
+impl Attempt<'_> {
+    /// Looks at the name that the client claims, before there is a verdict.
+    ///
+    /// # Errors
+    /// Who has that name is banned, or has failed too often.
+    fn claim(&mut self, name: Option<&str>) -> Result<(), Failed> {
+        let Some(name) = name.filter(|_| self.claimed.is_none()) else {
+            return Ok(());
+        };
+        self.claimed = Some(name.into());
+        let applicant = Applicant {
+            user: Some(name),
+            ..self.applicant
+        };
+        let identity = &self.broker.services.identity;
+        let admitted = identity.admit(applicant, elapsed_now());
+        admitted.map_err(Failed::NotAuthenticated)
     }
 }
 
 /// Sees that the client proves who it is, as its listener asks for.
 async fn authenticate(
-    broker: &Broker,
+    attempt: &mut Attempt<'_>,
     accepted: &mut Accepted,
-    origin: &Arc<Origin>,
     unfinished: &mut Vec<u8>,
     charge: &mut Charge,
-    connect: &Connect<'_>,
-    client: &Client<'_>,
 ) -> Result<Login, Failed> {
+    let (origin, connect) = (attempt.origin, attempt.connect);
     let Some(method) = connect.authentication_method else {
-        let judged = origin.chain.judge(client).await;
+        let (identity, applicant) = (&attempt.broker.services.identity, attempt.applicant);
+        let listens = || identity.listen(applicant, elapsed_now());
+        let judged = origin.chain.judge(&attempt.client, &listens).await;
         let principal = judged.map_err(Failed::NotAuthenticated)?;
         return Ok(Login {
             principal,
             origin: origin.clone(),
             data: Vec::new(),
+            hub: None,
         });
     };
     let mut entropy = [0; ENTROPY_BYTES];
@@ -169,7 +259,10 @@ async fn authenticate(
         let text = "this node has no random numbers";
         return Err(Failed::Refused(ReasonCode::UnspecifiedError, text));
     }
-    let client = Client { entropy, ..*client };
+    let client = Client {
+        entropy,
+        ..attempt.client
+    };
     let Some(exchange) = origin.chain.begin(method, &client) else {
         // [MQTT-4.12.0-1]
         let text = "this authentication method is not known here";
@@ -177,26 +270,29 @@ async fn authenticate(
         return Err(Failed::NotAuthenticated(Denial::plain(reason, text)));
     };
     let mut dialogue = Dialogue {
-        broker,
         stream: &mut accepted.stream,
-        origin,
         connect_bytes: charge.bytes().saturating_sub(unfinished.len()),
         unfinished,
         charge,
         limits: limits(connect),
-        max_packet_size: broker.settings.mqtt.connect_max_bytes + AUTH_HEADER_BYTES,
+        max_packet_size: attempt.broker.settings.mqtt.connect_max_bytes + AUTH_HEADER_BYTES,
         method,
+        attempt,
     };
     let data = connect.authentication_data.map(<[u8]>::to_vec);
     dialogue.run(exchange, data).await
 }
 
 /// Counts a log-in that has failed, and has its answer wait, the longer the more there were: whoever guesses gets slow.
-async fn delay(broker: &Broker, applicant: Applicant<'_>, denial: &Denial) {
-    // Others say that it may come again.
-    if denial.reason == ReasonCode::NotAuthorized {
-        let identity = &broker.services.identity;
-        tokio::time::sleep(identity.failed(applicant, elapsed_now())).await;
+/// Returns what the client is told.
+async fn delay(broker: &Broker, applicant: Applicant<'_>, denial: Denial) -> Denial {
+    let identity = &broker.services.identity;
+    match identity.failed(applicant, denial.guess, elapsed_now()) {
+        Ok(wait) => {
+            tokio::time::sleep(wait).await;
+            denial
+        }
+        Err(too_often) => too_often,
     }
 }
 
@@ -211,10 +307,9 @@ enum Failed {
 }
 
 /// AUTH packets both ways, before the CONNACK.
-struct Dialogue<'a> {
-    broker: &'a Broker,
+struct Dialogue<'a, 'c> {
+    attempt: &'a mut Attempt<'c>,
     stream: &'a mut Stream,
-    origin: &'a Arc<Origin>,
     /// What the CONNECT takes meanwhile, about.
     connect_bytes: usize,
     unfinished: &'a mut Vec<u8>,
@@ -224,7 +319,7 @@ struct Dialogue<'a> {
     method: &'a str,
 }
 
-impl Dialogue<'_> {
+impl Dialogue<'_, '_> {
     async fn run(
         &mut self,
         mut exchange: Exchange,
@@ -232,6 +327,7 @@ impl Dialogue<'_> {
     ) -> Result<Login, Failed> {
         let mut step = exchange.step(data.as_deref());
         loop {
+            self.attempt.claim(exchange.claimed())?;
             step = match step {
                 Step::Pending(later) => later.await,
                 Step::Continue(challenge) => {
@@ -242,8 +338,9 @@ impl Dialogue<'_> {
                 Step::Success { principal, data } => {
                     return Ok(Login {
                         principal: Arc::new(*principal),
-                        origin: self.origin.clone(),
+                        origin: self.attempt.origin.clone(),
                         data,
+                        hub: None,
                     });
                 }
                 Step::Refused(denial) => return Err(Failed::NotAuthenticated(denial)),
@@ -274,13 +371,13 @@ impl Dialogue<'_> {
                 let length = found.length;
                 let packet = codec::decode(codec::Version::V5, found).map_err(refused)?;
                 let data = self.handle(&packet)?;
-                self.unfinished.drain(..length);
+                drop(take(self.unfinished, length));
                 return Ok(data);
             }
             let read = read_some(self.stream, self.unfinished).await;
             read.map_err(|_| Failed::Closed(Ended::network()))?;
             let held = self.connect_bytes + self.unfinished.len();
-            if !has_room(self.broker, self.charge, held) {
+            if !has_room(self.attempt.broker, self.charge, held) {
                 return Err(Failed::Refused(ReasonCode::QuotaExceeded, NO_MEMORY));
             }
         }
@@ -307,55 +404,5 @@ impl Dialogue<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::Ipv4Addr;
-
-    use tokio::io::AsyncWriteExt as _;
-    use tokio::net::{TcpListener, TcpStream};
-
-    use super::*;
-    use crate::connection::context::Context;
-    use crate::transport::Incoming;
-
-    /// A whole CONNECT, with as many bytes of a user name.
-    fn connect(user_name: u16) -> Vec<u8> {
-        let mut body = b"\0\x04MQTT\x05\x82\0\0\0\0\x01c".to_vec();
-        body.extend_from_slice(&user_name.to_be_bytes());
-        body.resize(body.len() + usize::from(user_name), b'u');
-        let length = body.len();
-        let mut packet = vec![0x10, (length % 128) as u8 | 0x80, (length / 128) as u8];
-        packet.append(&mut body);
-        packet
-    }
-
-    /// Why the handshake of a client that sends this is refused.
-    async fn refusal(broker: &Broker, sent: &[u8]) -> DisconnectReason {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-            .await
-            .expect("a free port");
-        let address = listener.local_addr().expect("it is bound");
-        let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
-        let mut client = client.expect("it connects");
-        let (stream, _) = accepted.expect("it connects");
-        client.write_all(sent).await.expect("it is open");
-        let mut charge = Charge::new(&broker.settings.handshake_memory, 0);
-        let established = Incoming::of_tcp(stream).establish(|_| true).await;
-        let mut accepted = established.expect("there is no handshake");
-        let opened = open(broker, &mut accepted, &mut Vec::new(), &mut charge).await;
-        opened.err().expect("this node has no quorum").ended.cause
-    }
-
-    #[tokio::test]
-    async fn handshakes_have_a_share_of_their_own() {
-        let broker = Context::for_tests(false).broker;
-        let settings = &broker.settings;
-        let (small, large) = (connect(200), connect(9_000));
-        assert_eq!(refusal(&broker, &large).await, DisconnectReason::Refused);
-        let attack = Charge::new(&settings.handshake_memory, usize::MAX / 2);
-        assert_eq!(refusal(&broker, &large).await, DisconnectReason::NodeMemory);
-        assert_eq!(refusal(&broker, &small).await, DisconnectReason::Refused);
-        assert_eq!(settings.outbox.memory.excess(), 0, "no connection ends");
-        drop(attack);
-        assert_eq!(refusal(&broker, &large).await, DisconnectReason::Refused);
-    }
-}
+#[path = "handshake_tests.rs"]
+mod tests;

@@ -14,6 +14,7 @@ use super::coordinator::Connection;
 use super::end::Ended;
 use crate::base::limits;
 use crate::codec::{PacketType, frame};
+use crate::transport::StreamEnd;
 
 /// Capacity for unfinished packets that an idle connection may keep, bytes.
 const KEPT_BYTES: usize = 1024;
@@ -129,7 +130,7 @@ pub(super) struct Input {
     /// PUBLISH packets among them.
     publishes: u64,
     /// The client will send nothing more.
-    is_closed: bool,
+    closed: Option<StreamEnd>,
 }
 
 impl Input {
@@ -176,18 +177,18 @@ impl Input {
     pub(super) fn takes_more(&self) -> bool {
         let has_room =
             |held: &Held| held.disconnect.is_empty() && held.bytes() < limits::HELD_INPUT_BYTES;
-        !self.has_more && !self.is_closed && self.held.as_deref().is_none_or(has_room)
+        !self.has_more && self.closed.is_none() && self.held.as_deref().is_none_or(has_room)
     }
 
     /// The client has closed its side. What it sent before is handled first.
     ///
     /// # Errors
     /// When nothing is left.
-    pub(super) fn close(&mut self) -> Result<(), Ended> {
-        self.is_closed = true;
+    pub(super) fn close(&mut self, end: StreamEnd) -> Result<(), Ended> {
+        self.closed = Some(end);
         match self.is_waiting() {
             true => Ok(()),
-            false => Err(Ended::network()),
+            false => Err(Ended::of_stream(end)),
         }
     }
 
@@ -223,8 +224,11 @@ impl Input {
         let offered = self.offer_in_turn(connection);
         connection.end_turn();
         let turn = offered?;
-        if turn == Turn::Done && self.is_closed && !self.is_waiting() {
-            return Err(Ended::network());
+        if turn == Turn::Done
+            && !self.is_waiting()
+            && let Some(end) = self.closed
+        {
+            return Err(Ended::of_stream(end));
         }
         Ok(turn)
     }

@@ -1,4 +1,4 @@
-//! A connection whose client's PUBLISH packets have to wait, because the node has no routing lease.
+//! A connection whose client's packets have to wait, because the node has no routing lease.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +15,9 @@ use crate::telemetry::labels::DisconnectReason;
 const PINGREQ: &[u8] = b"\xc0\0";
 const PINGRESP: &[u8] = b"\xd0\0";
 const DISCONNECT: &[u8] = b"\xe0\0";
+
+/// Packet id 5, filter `a`.
+const SUBSCRIBE: &[u8] = b"\x82\x07\0\x05\0\0\x01a\x01";
 
 /// QoS 1, topic `t`.
 fn publish(packet_id: u8) -> Vec<u8> {
@@ -105,14 +108,35 @@ fn a_publisher_that_is_held_back_is_heard() {
 #[test]
 fn a_subscribe_is_not_held_and_a_publish_waits_for_it() {
     let mut client = Client::new();
-    // Packet id 5, filter `a`.
-    let subscribe = b"\x82\x07\0\x05\0\0\x01a\x01";
-    client.send(&[&publish(1)[..], subscribe].concat());
-    assert_eq!(client.connection.context().requests.len(), 1);
+    client.renew_lease();
+    client.send(&[SUBSCRIBE, &publish(1)[..], SUBSCRIBE].concat());
+    let proposed = client.connection.context().requests.len();
+    assert_eq!(proposed, 2, "it overtakes the PUBLISH");
     client.renew_lease();
     assert_eq!(client.offer_again(), Ok(Turn::Done));
-    assert!(client.answers().is_empty(), "the SUBSCRIBE is not applied");
+    assert!(client.answers().is_empty(), "they are not applied");
     assert!(client.input.is_waiting());
+}
+
+/// A node that is behind judges nobody: a client that is revoked, as the others know, gets nothing into the log.
+#[test]
+fn nothing_is_proposed_without_a_lease() {
+    let mut client = Client::new();
+    let retained = b"\x33\x06\0\x01t\0\x01\0";
+    client.send(&[SUBSCRIBE, &retained[..]].concat());
+    assert_eq!(client.offer_again(), Ok(Turn::Done));
+    assert_eq!(client.connection.context().requests.len(), 0);
+    let nobody = r#"{"rules": []}"#;
+    let rules = crate::acl::Rules::parse(nobody.as_bytes(), 1).expect("rules");
+    client.broker.services.rules.set(rules);
+    client.renew_lease();
+    assert_eq!(client.offer_again(), Ok(Turn::Done));
+    assert_eq!(client.connection.context().requests.len(), 0, "refused");
+    let answers = client.answers();
+    assert!(
+        answers.starts_with(b"\x90\x04\0\x05\0\x87\x40"),
+        "{answers:x?}"
+    );
 }
 
 #[test]
@@ -132,7 +156,10 @@ fn a_disconnect_waits_for_what_the_client_has_published() {
 fn what_was_published_before_the_end_of_the_stream_is_handled() {
     let mut client = Client::new();
     client.send(&publish(1));
-    client.input.close().expect("something is left");
+    client
+        .input
+        .close(StreamEnd::Lost)
+        .expect("something is left");
     assert!(!client.input.takes_more());
     client.renew_lease();
     let ended = client.offer_again().expect_err("nothing is left");

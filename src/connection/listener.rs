@@ -99,14 +99,28 @@ fn accept(broker: &Arc<Broker>, incoming: Incoming, places: &Arc<Places>) {
     }
     metrics.connections.increment();
     places.open.fetch_add(1, Ordering::Relaxed);
-    let charge = Charge::new(memory, CONNECTION_BYTES);
-    let (broker, places) = (broker.clone(), places.clone());
+    let taken = Taken {
+        broker: broker.clone(),
+        places: places.clone(),
+        _charge: Charge::new(memory, CONNECTION_BYTES),
+    };
     tokio::spawn(async move {
-        serve(&broker, incoming).await;
-        broker.metrics.connections.decrement();
-        places.open.fetch_sub(1, Ordering::Relaxed);
-        drop(charge);
+        serve(&taken.broker, incoming).await;
     });
+}
+
+/// The place of a connection, which is free again however its task ends.
+struct Taken {
+    broker: Arc<Broker>,
+    places: Arc<Places>,
+    _charge: Charge,
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.broker.metrics.connections.decrement();
+        self.places.open.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Tells a client that there is no room for it.

@@ -8,6 +8,7 @@
 //! * [`subscribing`] handles SUBSCRIBE and UNSUBSCRIBE, and reads retained messages for new subscriptions;
 //! * [`outbound`] sends messages to the client, and [`acknowledgements`] gathers what the log must know of them;
 //! * [`store_requests`] handles requests to the state store, their answers, and notifications;
+//! * [`hub`] handles the requests of devices and modules, and confines everybody to their topics;
 //! * [`authentication`] handles re-authentication, and ends the connection when the proof of its identity
 //!   expires, or its certificate is [`certified`] no more.
 //!
@@ -22,9 +23,11 @@ pub(crate) mod broker;
 pub(crate) mod certified;
 mod context;
 mod coordinator;
+mod denials;
 mod drain_timeout;
 mod end;
 mod handshake;
+pub(crate) mod hub;
 mod input;
 mod linger;
 pub(crate) mod listener;
@@ -42,6 +45,7 @@ pub(crate) mod places;
 mod publishing;
 mod rate;
 mod refusal;
+mod refusal_lines;
 mod requests;
 mod rights;
 mod route_cache;
@@ -52,4 +56,5 @@ mod store_requests;
 mod subscribing;
 pub(crate) mod sys;
 mod task;
+mod unfinished;
 mod withheld;

@@ -11,21 +11,27 @@ use bytes::Bytes;
 use super::bounds::ClientBounds;
 use super::broker::Broker;
 use super::coordinator::Connection;
+use super::end::Ended;
+use super::hub::identity::HubIdentity;
 use super::options::{ConnectionOptions, Opened};
 use super::origin::Origin;
 use super::refusal::{DISK_LOW, NO_QUORUM, Refusal};
 use super::rights::ClientRights;
-use crate::acl::{Client, Limits};
+use crate::acl::Client;
 use crate::auth::Principal;
+use crate::base::ids::{ASSIGNED_PREFIX, ConnectionId};
 use crate::base::proto::command::{self, command::Kind};
 use crate::codec::{
-    ConnAck, ConnAckProperties, Connect, MAX_PACKET_SIZE, PeerLimits, QoS, ReasonCode, Will, encode,
+    ConnAck, ConnAckProperties, Connect, MAX_PACKET_SIZE, PeerLimits, PublishPropertiesBuf, QoS,
+    ReasonCode, Will, encode,
 };
 use crate::config::{Listener, MqttConfig, QueuePolicy};
+use crate::events::DisconnectionReason;
 use crate::machine::effect::Reply;
 use crate::machine::read;
 use crate::mailbox::{End, Item, Mailbox, RequestId};
 use crate::replica::reply_to::ReplyTo;
+use crate::replica::share::Share;
 use crate::topic::is_deeper;
 
 /// The receive maximum of a client that names none (MQTT 5.0 §3.1.2.11.3); also what MQTT 3 clients get.
@@ -41,6 +47,8 @@ pub(super) struct Login {
     pub(super) origin: Arc<Origin>,
     /// The mechanism's last data, for the CONNACK.
     pub(super) data: Vec<u8>,
+    /// The device or the module that the client is, if it is one.
+    pub(super) hub: Option<Arc<HubIdentity>>,
 }
 
 /// Where a client has come from.
@@ -96,18 +104,32 @@ fn bounds(config: &MqttConfig, max_bytes: u64) -> command::QueueBounds {
     }
 }
 
-fn will(will: &Will<'_>) -> command::Will {
+/// The will of a client. That of a device or a module says so of itself.
+fn will(will: &Will<'_>, is_of_hub: bool) -> command::Will {
+    let mut properties = will.properties.forwardable().into_owned();
+    if is_of_hub {
+        properties.extend_from_slice(&will_mark());
+    }
     command::Will {
         message: Some(command::PublishedMessage {
             topic: will.topic.to_owned(),
             qos: will.qos as u32,
             retain: will.retain,
             payload: Bytes::copy_from_slice(will.payload),
-            properties: Bytes::copy_from_slice(&will.properties.forwardable()),
+            properties: properties.into(),
             expiry_interval_s: will.properties.message_expiry(),
         }),
         delay_s: will.delay,
     }
+}
+
+/// What the will of a device or a module is marked with.
+fn will_mark() -> Vec<u8> {
+    let mut properties = PublishPropertiesBuf::new();
+    properties
+        .push_user("iothub-MessageType", "Will")
+        .expect("it is shorter than any property may be");
+    properties.raw().to_vec()
 }
 
 /// Whether a will adds to what is stored when it is published: as a PUBLISH that goes through the log does.
@@ -117,6 +139,38 @@ fn is_stored(broker: &Broker, will: &Will<'_>) -> bool {
     }
     let route = broker.services.router.route(will.topic, None);
     route.is_logged(will.qos)
+}
+
+/// Has a session closed that was opened, or is about to be, for a client that never got its CONNACK.
+fn close(broker: &Broker, client_id: &str, connection: ConnectionId, event: DisconnectionReason) {
+    broker.unregister(connection);
+    let close = command::CloseSession {
+        client_id: client_id.to_owned(),
+        connection: connection.0,
+        expiry_interval_s: None,
+        discard_will: true,
+        sent_through: 0,
+        reason: event as u32,
+    };
+    let proposer = &broker.services.proposer;
+    proposer.submit_always(Kind::CloseSession(close), ReplyTo::Nobody);
+}
+
+/// Keeps a session whose opening was proposed from belonging to nobody for as long as the node lives, if a fault ends
+/// its task before there is a [`Connection`].
+struct Guard {
+    broker: Arc<Broker>,
+    connection: ConnectionId,
+    client_id: Arc<str>,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let event = DisconnectionReason::ServerError;
+            close(&self.broker, &self.client_id, self.connection, event);
+        }
+    }
 }
 
 impl Opening {
@@ -130,13 +184,14 @@ impl Opening {
         let mut opening = Opening::new(broker, connect, login, place);
         opening.check(broker, connect)?;
         let config = &broker.settings.mqtt;
+        let hub = opening.rights.hub().map(|hub| &**hub);
         let command = command::OpenSession {
             client_id: opening.options.client_id.to_string(),
             connection: opening.mailbox.connection.0,
             clean_start: connect.clean_start,
             expiry_interval_s: opening.options.session_expiry,
             protocol_level: connect.version.level().into(),
-            will: connect.will.as_ref().map(will),
+            will: connect.will.as_ref().map(|it| will(it, hub.is_some())),
             receive_maximum: opening
                 .receive_maximum
                 .min(opening.options.bounds.in_flight)
@@ -145,15 +200,21 @@ impl Opening {
             max_sessions_of_principal: opening.options.bounds.sessions,
             max_sessions: config.max_sessions,
             principal: opening.principal(),
+            assigned_client_id: opening.has_assigned_client_id,
+            generation: hub.map_or(0, |hub| hub.generation),
+            fingerprint: hub
+                .map_or_else(Bytes::new, |hub| Bytes::copy_from_slice(&hub.fingerprint)),
+            model_id: hub.and_then(|hub| hub.model_id.clone()),
         };
         let services = &broker.services;
         // Registered first, so that a take-over, a revocation or a ban that follows at once finds the connection.
         services.router.register(opening.mailbox.clone());
         opening.register(broker, place)?;
         let reply_to = ReplyTo::Connection(opening.mailbox.clone(), OPENING);
-        let proposed = services
-            .proposer
-            .submit(Kind::OpenSession(command), reply_to);
+        let proposed =
+            services
+                .proposer
+                .submit(Share::Common, Kind::OpenSession(command), reply_to);
         if proposed.is_err() {
             broker.unregister(opening.mailbox.connection);
             let text = "too much is waiting to be committed";
@@ -189,6 +250,11 @@ impl Opening {
             .is_some_and(|will| will.topic.starts_with('$'))
         {
             let text = "topics that begin with $ are the broker's own";
+            return refuse(ReasonCode::NotAuthorized, text);
+        }
+        let will = connect.will.as_ref();
+        if will.is_some_and(|will| self.is_reserved(broker, will.topic)) {
+            let text = "the will's topic is for devices and modules of the hub alone";
             return refuse(ReasonCode::NotAuthorized, text);
         }
         let config = &broker.settings.mqtt;
@@ -233,7 +299,7 @@ impl Opening {
         };
         let has_assigned_client_id = connect.client_id.is_empty();
         let client_id: Arc<str> = if has_assigned_client_id {
-            format!("auto-{}", uuid::Uuid::new_v4().simple()).into()
+            format!("{ASSIGNED_PREFIX}{}", uuid::Uuid::new_v4().simple()).into()
         } else {
             connect.client_id.into()
         };
@@ -250,15 +316,22 @@ impl Opening {
             broker.settings.outbox.clone(),
         );
         let facts = Opening::facts(&login.principal, &client_id, place);
-        let client = Arc::new(Client::new(facts, &broker.services.rules));
-        let limits_of_client = client.limits();
-        let bounds = match limits_of_client == Limits::default() {
-            true => broker.bounds.clone(),
-            false => Arc::new(ClientBounds::new(config, &limits_of_client)),
+        // Devices and modules have no rules: they are confined to their own topics.
+        let rules = match &broker.services.hub {
+            Some(hub) if login.hub.is_some() => &hub.rules,
+            _ => &broker.services.rules,
         };
+        let client = Arc::new(Client::new(facts, rules));
+        let bounds = ClientBounds::new(config, &client.limits()).at(place.listener);
+        // Most clients have the same, and share them.
+        let bounds = match bounds == *broker.bounds {
+            true => broker.bounds.clone(),
+            false => Arc::new(bounds),
+        };
+        let is_of_hub = login.hub.is_some();
         mailbox.belongs_to(client.clone());
         Opening {
-            rights: Box::new(ClientRights::new(client)),
+            rights: Box::new(ClientRights::of(client, login.hub)),
             authentication_data: login.data,
             response_information,
             mailbox,
@@ -272,36 +345,33 @@ impl Opening {
                 version,
                 client_id,
                 limits,
-                session_expiry: requested_expiry.min(bounds.session_expiry_s),
+                session_expiry: bounds.session_expiry(requested_expiry, is_of_hub),
+                keep_alive: bounds.keep_alive(connect.keep_alive),
                 bounds,
                 principal: login.principal,
                 origin: login.origin,
-                keep_alive: match config.max_keep_alive_s {
-                    0 => connect.keep_alive,
-                    max if connect.keep_alive == 0 || connect.keep_alive > max => max,
-                    _ => connect.keep_alive,
-                },
             },
         }
     }
 
     /// Waits until the session is open and makes the connection, whose first packet is the CONNACK.
-    pub(super) async fn finish(self, broker: &Arc<Broker>) -> Result<Connection, Refusal> {
+    pub(super) async fn finish(mut self, broker: &Arc<Broker>) -> Result<Connection, Refusal> {
+        let _guard = self.guard(broker);
         // Packets may come before the reply, and whatever else came is for the connection.
         let first = std::future::poll_fn(|context| self.mailbox.poll_first_reply(context)).await;
-        match first {
-            Item::End(End::Revoked) => {
-                let text = "what the client has proved who it is with has changed or is gone";
-                return Err(self.abandon(broker, ReasonCode::NotAuthorized, text));
-            }
-            Item::End(End::Banned) => {
-                let text = "this client is banned";
-                return Err(self.abandon(broker, ReasonCode::Banned, text));
-            }
-            _ => {}
+        if let Item::End(end) = first {
+            let (reason, text) = match end {
+                End::Revoked | End::Changed => {
+                    let text = "what the client has proved who it is with has changed or is gone";
+                    (ReasonCode::NotAuthorized, text)
+                }
+                End::Banned | End::AddressBanned => (ReasonCode::Banned, "this client is banned"),
+                _ => (ReasonCode::ServerUnavailable, NO_QUORUM),
+            };
+            return Err(self.abandon(broker, reason, text, Ended::from(end).event));
         }
         let Item::Reply(OPENING, reply) = first else {
-            return Err(self.abandon(broker, ReasonCode::ServerUnavailable, NO_QUORUM));
+            return Err(self.give_up(broker));
         };
         if let Reply::QuotaExceeded = reply {
             broker.unregister(self.mailbox.connection);
@@ -310,7 +380,7 @@ impl Opening {
         }
         if let Reply::NotAuthorized = reply {
             broker.unregister(self.mailbox.connection);
-            return Err(self.refuse_owner(broker));
+            return Err(self.refuse_owner(broker).await);
         }
         let Reply::Opened {
             session,
@@ -319,8 +389,12 @@ impl Opening {
             received,
         } = reply
         else {
-            return Err(self.abandon(broker, ReasonCode::ServerUnavailable, NO_QUORUM));
+            return Err(self.give_up(broker));
         };
+        if let Err(text) = self.judge_again() {
+            let event = DisconnectionReason::ClientAuthorizationError;
+            return Err(self.abandon(broker, ReasonCode::NotAuthorized, text, event));
+        }
         let connack = self.connack(broker, present)?;
         let opened = Opened {
             session,
@@ -330,11 +404,14 @@ impl Opening {
             rights: self.rights,
         };
         let broker = broker.clone();
-        let mut connection = Connection::new(broker, self.mailbox, self.options, opened, connack);
-        if present {
-            connection.leave_groups();
-        }
-        Ok(connection)
+        // Its first turn judges the session, which may have been made under other rules.
+        Ok(Connection::new(
+            broker,
+            self.mailbox,
+            self.options,
+            opened,
+            connack,
+        ))
     }
 
     fn refuse(&self, reason: ReasonCode, text: &'static str) -> Refusal {
@@ -346,20 +423,36 @@ impl Opening {
         )
     }
 
-    /// Refuses the client although its session is open, or is about to be opened: closes it.
-    fn abandon(&self, broker: &Broker, reason: ReasonCode, text: &'static str) -> Refusal {
-        let services = &broker.services;
-        broker.unregister(self.mailbox.connection);
-        let close = command::CloseSession {
-            client_id: self.options.client_id.to_string(),
-            connection: self.mailbox.connection.0,
-            expiry_interval_s: None,
-            discard_will: true,
-            sent_through: 0,
-        };
-        services
-            .proposer
-            .submit_always(Kind::CloseSession(close), ReplyTo::Nobody);
+    /// What tells the log if a fault ends this before there is a connection, which does so itself.
+    fn guard(&self, broker: &Arc<Broker>) -> Guard {
+        Guard {
+            broker: broker.clone(),
+            connection: self.mailbox.connection,
+            client_id: self.options.client_id.clone(),
+        }
+    }
+
+    /// Refuses the client because nobody knows what has become of its CONNECT.
+    fn give_up(&self, broker: &Broker) -> Refusal {
+        let event = DisconnectionReason::ServerError;
+        self.abandon(broker, ReasonCode::ServerUnavailable, NO_QUORUM, event)
+    }
+
+    /// Refuses the client although its session is open, or is about to be opened: closes it. `event` is what others
+    /// hear if it was opened.
+    fn abandon(
+        &self,
+        broker: &Broker,
+        reason: ReasonCode,
+        text: &'static str,
+        event: DisconnectionReason,
+    ) -> Refusal {
+        close(
+            broker,
+            &self.options.client_id,
+            self.mailbox.connection,
+            event,
+        );
         self.refuse(reason, text)
     }
 
@@ -398,7 +491,8 @@ impl Opening {
             // The client's maximum packet size is too small for what it must be told.
             Err(_) => {
                 let text = "the CONNACK is larger than the client accepts";
-                Err(self.abandon(broker, ReasonCode::PacketTooLarge, text))
+                let event = DisconnectionReason::ServerError;
+                Err(self.abandon(broker, ReasonCode::PacketTooLarge, text, event))
             }
         }
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::auth::{Chain, Client};
 use crate::base::time::wall_now;
+use crate::config::ClientCertificates;
 use crate::transport::{Listener, Peer};
 
 /// The listener and the far end of a connection.
@@ -21,6 +22,14 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
+    /// Whether the client has shown a certificate that the listener's authorities do not vouch for. Without a hub it
+    /// would not have come as far.
+    pub(super) fn shows_unverified_certificate(&self) -> bool {
+        let asks = self.listener.config.client_certificates != ClientCertificates::Off;
+        let tls = self.peer.tls.as_ref();
+        asks && tls.is_some_and(|tls| !tls.unverified.is_empty())
+    }
+
     /// A client from here, of which only its client identifier is known, now.
     pub(super) fn client<'a>(&'a self, client_id: &'a str) -> Client<'a> {
         let tls = self.peer.tls.as_ref();

@@ -1,8 +1,8 @@
 //! The connections of each principal on this node, where the rules bound them.
 //!
-//! Invariant: only principals with a bound are counted, and one without connections is forgotten as soon as its rate
-//! would not hold anything back any more. So the table is as large as there are such principals with connections, and
-//! those of the last second.
+//! Invariant: only principals with a bound are counted, and one without connections is forgotten: at once, unless its
+//! rate may still hold something back. Those are looked for when the table has doubled since the last time, so a
+//! connect costs a few looks, however many principals there are.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,6 +18,8 @@ use crate::acl::Limits;
 struct Principal {
     connections: u32,
     rate: TokenBucket,
+    /// The rate has been bounded: what it knows outlasts the connections.
+    has_rate: bool,
     /// New connections are refused before.
     paused_until: Option<Instant>,
 }
@@ -28,11 +30,32 @@ impl Principal {
     }
 }
 
+/// Entries of the table before it is looked through for the first time.
+const LEAST_ENTRIES: usize = 1024;
+
+#[derive(Debug, Default)]
+struct Table {
+    /// Names may be the clients' choice, so they are hashed with a random seed.
+    by_name: HashMap<Arc<str>, Principal>,
+    /// So many may be there before those that nothing is known of go: twice as many as stayed the last time.
+    most: usize,
+}
+
+impl Table {
+    /// Makes room for one more name.
+    fn tidy(&mut self, now: Instant) {
+        if self.by_name.len() >= self.most.max(LEAST_ENTRIES) {
+            self.by_name
+                .retain(|_, principal| principal.connections > 0 || principal.is_paused(now));
+            self.most = 2 * self.by_name.len();
+        }
+    }
+}
+
 /// The connections of each principal on this node.
 #[derive(Debug, Default)]
 pub(crate) struct PrincipalPlaces {
-    /// Names may be the clients' choice, so they are hashed with a random seed.
-    by_name: Mutex<HashMap<Arc<str>, Principal>>,
+    table: Mutex<Table>,
 }
 
 /// Why a principal gets no further connection.
@@ -65,11 +88,11 @@ impl PrincipalPlaces {
         if limits.connections.is_none() && limits.connects_per_s.is_none() {
             return Ok(None);
         }
-        let mut by_name = self.by_name.lock();
-        if !by_name.contains_key(name) {
-            by_name.retain(|_, principal| principal.connections > 0 || principal.is_paused(now));
+        let mut table = self.table.lock();
+        if !table.by_name.contains_key(name) {
+            table.tidy(now);
         }
-        let principal = by_name.entry(name.clone()).or_default();
+        let principal = table.by_name.entry(name.clone()).or_default();
         if principal.is_paused(now) {
             return Err(NoPlace::TooFast);
         }
@@ -81,6 +104,7 @@ impl PrincipalPlaces {
         }
         let rate = limits.connects_per_s.unwrap_or(0).into();
         let pause = principal.rate.take(1, rate, now);
+        principal.has_rate |= rate > 0;
         principal.paused_until = (pause > Duration::ZERO).then(|| now + pause);
         principal.connections += 1;
         Ok(Some(PrincipalPlace {
@@ -92,8 +116,13 @@ impl PrincipalPlaces {
 
 impl Drop for PrincipalPlace {
     fn drop(&mut self) {
-        if let Some(principal) = self.places.by_name.lock().get_mut(&self.name) {
-            principal.connections -= 1;
+        let mut table = self.places.table.lock();
+        let Some(principal) = table.by_name.get_mut(&self.name) else {
+            return;
+        };
+        principal.connections -= 1;
+        if principal.connections == 0 && !principal.has_rate {
+            table.by_name.remove(&self.name);
         }
     }
 }
@@ -124,7 +153,7 @@ mod tests {
         let _other = take(&bob).expect("of its own");
         drop(first);
         assert!(take(&ann).is_ok());
-        assert_eq!(places.by_name.lock().len(), 2);
+        assert_eq!(places.table.lock().by_name.len(), 2);
     }
 
     #[test]
@@ -154,10 +183,39 @@ mod tests {
                 .take(&"bob".into(), &limits, later + Duration::from_secs(9))
                 .is_ok()
         );
-        assert_eq!(
-            places.by_name.lock().len(),
-            1,
-            "those without connections are forgotten"
-        );
+        for number in 0..3 * LEAST_ENTRIES {
+            let late = later + Duration::from_secs(9 + number as u64);
+            let name: Arc<str> = number.to_string().into();
+            assert!(places.take(&name, &limits, late).is_ok());
+            let kept = places.table.lock().by_name.len();
+            assert!(kept <= LEAST_ENTRIES, "those without connections go");
+        }
+    }
+
+    /// Many devices with names of their own that connect again at once.
+    #[test]
+    fn a_connect_costs_as_much_however_many_are_connected() {
+        let limits = Limits {
+            connections: Some(2),
+            connects_per_s: Some(10),
+            ..Limits::default()
+        };
+        let cost = |count: usize| {
+            let names: Vec<Arc<str>> = (0..count).map(|name| name.to_string().into()).collect();
+            let runs = (0..3).map(|_| {
+                let places = Arc::new(PrincipalPlaces::default());
+                let started = Instant::now();
+                let taken: Vec<_> = names
+                    .iter()
+                    .map(|name| places.take(name, &limits, started).expect("free"))
+                    .collect();
+                drop(taken);
+                started.elapsed()
+            });
+            runs.min().unwrap_or_default()
+        };
+        let (few, many) = (cost(1_000), cost(32_000));
+        let bound = 32 * 8 * few.max(Duration::from_micros(500));
+        assert!(many < bound, "{few:?}, {many:?}");
     }
 }

@@ -1,6 +1,7 @@
 //! What a connection has asked the node for and not got yet, by request id.
 
 use super::acknowledgements::AcknowledgementsInLog;
+use super::hub::request::HubRequest;
 use super::publishing::request::{DirectPublish, LoggedPublish};
 use super::store_requests::request::StoreRequest;
 use super::subscribing::request::{SubscribeRequest, UnsubscribeRequest};
@@ -22,6 +23,17 @@ pub(super) enum Request {
     Acknowledge(AcknowledgementsInLog),
     /// A request to the state store.
     Store(Box<StoreRequest>),
+    /// A request of a device or a module to the hub.
+    Hub(HubRequest),
+}
+
+/// Whether a request is a message that is not acknowledged before it is answered.
+fn is_message(request: &Request) -> bool {
+    match request {
+        Request::Store(_) => true,
+        Request::Hub(request) => request.counts,
+        _ => false,
+    }
 }
 
 impl Request {
@@ -31,7 +43,10 @@ impl Request {
             Request::Subscribe(subscribe) => subscribe.bytes(),
             Request::Unsubscribe(unsubscribe) => unsubscribe.bytes(),
             Request::Store(store) => store.bytes(),
-            Request::LoggedPublish(_) | Request::DirectPublish(_) | Request::Acknowledge(_) => 0,
+            Request::LoggedPublish(_)
+            | Request::DirectPublish(_)
+            | Request::Acknowledge(_)
+            | Request::Hub(_) => 0,
         }
     }
 }
@@ -43,7 +58,7 @@ pub(super) struct Requests {
     slots: Vec<Option<(usize, Request)>>,
     free: Vec<RequestId>,
     count: u32,
-    /// Those of them that are requests to the state store.
+    /// Those of them that are messages with QoS 1 to the state store or to the hub.
     stores: u32,
     bytes: usize,
 }
@@ -56,7 +71,7 @@ impl Requests {
     pub(super) fn insert(&mut self, request: Request) -> RequestId {
         let bytes = request.bytes();
         self.count += 1;
-        self.stores += u32::from(matches!(request, Request::Store(_)));
+        self.stores += u32::from(is_message(&request));
         self.bytes += bytes;
         let request = (bytes, request);
         match self.free.pop() {
@@ -89,7 +104,7 @@ impl Requests {
         let (bytes, request) = self.slots.get_mut(request_id as usize)?.take()?;
         self.count -= 1;
         self.bytes -= bytes;
-        self.stores -= u32::from(matches!(request, Request::Store(_)));
+        self.stores -= u32::from(is_message(&request));
         if self.count == 0 && self.slots.len() > Self::KEPT_SLOTS {
             *self = Requests::default();
         } else {
@@ -108,7 +123,8 @@ impl Requests {
         self.count as usize
     }
 
-    /// Requests to the state store under way. They are messages with QoS 1, so they count against the receive maximum.
+    /// Requests to the state store and to the hub under way. They are messages with QoS 1, so they count against the
+    /// receive maximum.
     pub(super) fn stores(&self) -> usize {
         self.stores as usize
     }

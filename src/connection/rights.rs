@@ -1,16 +1,20 @@
 //! What the client of a connection may do, and what it did before.
 //!
-//! Invariant: a judgement is made by the rules as they are when it is made. Each one loads the number of their changes;
-//! what was judged at another number is forgotten.
-//! Invariant: what is remembered takes at most [`KEPT_BYTES`]: topics beyond that are judged anew each time.
+//! Invariant: a judgement is made by the rules as they are when it is made, and by the client's last proof. Each one
+//! loads the number of changes of the rules; what was judged at another number is forgotten. Invariant: a connection is
+//! judged as a whole ([`ClientRights::take_change`]) after each change, whether its client reads or not. Invariant:
+//! what is remembered takes at most [`KEPT_BYTES`]: topics beyond that are judged anew each time.
 
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use super::denials::Denials;
+use super::hub::identity::HubIdentity;
 use super::places::PrincipalPlace;
-use crate::acl::{Client, KeyAccess, Publication, PublishRights, Rights};
-use crate::codec::{Publish, QoS};
+use crate::acl::{Client, Facts, KeyAccess, Publication, PublishRights, Rights};
+use crate::auth::Principal;
+use crate::codec::{Publish, QoS, Will};
 use crate::telemetry::labels::{Action, DropReason};
 use crate::telemetry::metrics::Metrics;
 use crate::topic::Filter;
@@ -33,6 +37,13 @@ struct Known {
     bytes: usize,
 }
 
+/// What the rules have to say of a will.
+#[derive(Debug)]
+struct KeptWill {
+    topic: Box<str>,
+    publication: Publication,
+}
+
 /// What the client of a connection may do.
 #[derive(Debug)]
 pub(super) struct ClientRights {
@@ -40,24 +51,41 @@ pub(super) struct ClientRights {
     /// The number of changes of the rules at which everything here was found out.
     changes: u64,
     rights: Arc<Rights>,
+    /// The number at which the connection as a whole was judged; none at first, and after a re-authentication that has
+    /// changed something.
+    judged: Option<u64>,
+    will: Option<Box<KeptWill>>,
     /// Boxed, because most clients have none where there are no rules.
     known: Option<Box<Known>>,
     /// The client's place among the connections of its principal, if those are bounded. It is free again when the
     /// connection is gone.
     place: Option<PrincipalPlace>,
+    /// The device or the module that the client is, if it is one: it is confined to its own topics.
+    hub: Option<Arc<HubIdentity>>,
+    denials: Denials,
     /// Messages that the client was sent since the beginning.
     pub(super) sent: u64,
 }
 
 impl ClientRights {
     /// Those of a client, now.
+    #[cfg(test)]
     pub(super) fn new(client: Arc<Client>) -> ClientRights {
+        ClientRights::of(client, None)
+    }
+
+    /// Those of a client, now, which may be a device or a module.
+    pub(super) fn of(client: Arc<Client>, hub: Option<Arc<HubIdentity>>) -> ClientRights {
         ClientRights {
+            hub,
             changes: client.changes(),
             rights: client.rights(),
             client,
+            judged: None,
+            will: None,
             known: None,
             place: None,
+            denials: Denials::default(),
             sent: 0,
         }
     }
@@ -75,6 +103,62 @@ impl ClientRights {
             self.renew(changes);
         }
         &self.rights
+    }
+
+    /// The number of changes of the rules at which the client is judged now.
+    pub(super) fn changes(&mut self) -> u64 {
+        self.now();
+        self.changes
+    }
+
+    /// Whether the connection is to be judged as a whole, once per change: of the rules, or of what its client has
+    /// proved.
+    #[inline]
+    pub(super) fn take_change(&mut self) -> bool {
+        let changes = Some(self.client.changes());
+        let has_changed = self.judged != changes;
+        self.judged = changes;
+        has_changed
+    }
+
+    /// The client has proved anew who it is. Returns whether it may be judged otherwise than before.
+    pub(super) fn identify(&mut self, principal: &Principal) -> bool {
+        let facts = Facts {
+            name: principal.name.clone(),
+            method: principal.method.as_str(),
+            groups: principal.groups.clone(),
+            attributes: principal.attributes.clone(),
+            ..(*self.client.facts()).clone()
+        };
+        if !self.client.identify(facts) {
+            return false;
+        }
+        self.renew(self.client.changes());
+        self.judged = None;
+        true
+    }
+
+    /// The client has a will.
+    pub(super) fn keep_will(&mut self, will: &Will<'_>) {
+        self.will = Some(Box::new(KeptWill {
+            topic: will.topic.into(),
+            publication: Publication {
+                qos: will.qos,
+                retain: will.retain,
+            },
+        }));
+    }
+
+    /// Whether the client may have its will, if it has one.
+    pub(super) fn may_have_will(&mut self) -> bool {
+        let rights = self.now().clone();
+        let may = |will: &KeptWill| rights.will(&will.topic).allow(will.publication);
+        self.will.as_deref().is_none_or(may)
+    }
+
+    /// The device or the module that the client is, if it is one.
+    pub(super) fn hub(&self) -> Option<&Arc<HubIdentity>> {
+        self.hub.as_ref()
     }
 
     /// Who is judged.
@@ -129,9 +213,14 @@ impl ClientRights {
     pub(super) fn subscribe(&mut self, filter: &Filter<'_>, metrics: &Metrics) -> Option<QoS> {
         let granted = self.now().subscribe(filter);
         if granted.is_none() {
-            metrics.not_authorized.of(Action::Subscribe).increment();
+            self.refuse_subscribe(filter, metrics);
         }
         granted
+    }
+
+    /// Counts a filter that the client may not subscribe to.
+    pub(super) fn refuse_subscribe(&mut self, filter: &Filter<'_>, metrics: &Metrics) {
+        self.deny(Action::Subscribe, Some(filter.inner), metrics);
     }
 
     /// Whether the client may do this with a key. What it may not is counted.
@@ -142,9 +231,24 @@ impl ClientRights {
                 KeyAccess::Read => Action::Read,
                 KeyAccess::Write => Action::Write,
             };
-            metrics.not_authorized.of(action).increment();
+            self.deny(action, None, metrics);
         }
         may
+    }
+
+    /// Counts that the client did what it may not; `topic` is what it was about, if that was a topic or a filter.
+    #[cold]
+    pub(super) fn deny(&mut self, action: Action, topic: Option<&str>, metrics: &Metrics) {
+        metrics.not_authorized.of(action).increment();
+        self.denials.note(&self.client.facts(), action, topic);
+    }
+
+    /// Counts a message to a topic that its client may not publish to.
+    #[cold]
+    pub(super) fn refuse_publish(&mut self, topic: &str, metrics: &Metrics) {
+        self.deny(Action::Publish, Some(topic), metrics);
+        let dropped = &metrics.messages_dropped;
+        dropped.of(DropReason::NotAuthorized).increment();
     }
 
     /// Bytes that are kept, about.
@@ -153,20 +257,10 @@ impl ClientRights {
     }
 }
 
-/// A message that its client may not publish.
-#[cold]
-pub(super) fn count_refused_publish(metrics: &Metrics) {
-    metrics.not_authorized.of(Action::Publish).increment();
-    metrics
-        .messages_dropped
-        .of(DropReason::NotAuthorized)
-        .increment();
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::acl::{Facts, RuleBook, Rules};
+    use crate::acl::{RuleBook, Rules};
     use crate::codec::PublishProperties;
 
     fn publish(topic: &str) -> Publish<'_> {

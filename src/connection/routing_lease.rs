@@ -1,4 +1,5 @@
-//! How long this node may match messages against its own replica of the subscriptions.
+//! How long this node may go by its own replica: match messages against its subscriptions, and judge clients by its
+//! rules and its users.
 
 use std::sync::Arc;
 
@@ -8,15 +9,16 @@ use crate::base::time::{Elapsed, elapsed_now};
 use crate::mailbox::Mailbox;
 use crate::mailbox::wait_list::WaitList;
 
-/// The right of this node to deliver messages past the log: for [`limits::ROUTING_LEASE`] after it last began to
-/// confirm its contact with a quorum.
+/// The right of this node to deliver messages past the log, and to propose what its clients send: for
+/// [`limits::ROUTING_LEASE`] after it last began to confirm its contact with a quorum.
 ///
 /// Invariant: whoever subscribes waits at least that long for a silent node, so no message that such a node accepts
-/// later misses the subscriber (P6).
+/// later misses the subscriber (P6). Whoever revokes a user or changes the rules waits as long, so such a node takes
+/// nothing for the log either that it would have to refuse if it knew.
 #[derive(Debug, Default)]
 pub(crate) struct RoutingLease {
     lease: Lease,
-    /// Connections whose client's PUBLISH waits for the lease.
+    /// Connections whose client's PUBLISH or SUBSCRIBE waits for the lease.
     waiting: WaitList,
 }
 
@@ -27,7 +29,7 @@ impl RoutingLease {
         self.waiting.wake();
     }
 
-    /// Has a connection offer its client's PUBLISH again when the lease is renewed.
+    /// Has a connection offer its client's packets again when the lease is renewed.
     pub(crate) fn wait(&self, mailbox: &Arc<Mailbox>) {
         self.waiting.add(mailbox);
         if self.is_valid_at(elapsed_now()) {

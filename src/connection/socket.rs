@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 use std::io;
 
-use crate::base::limits;
+use zeroize::Zeroize as _;
+
+use crate::base::{limits, wiped};
 use crate::transport::Stream;
 
 thread_local! {
@@ -19,7 +21,7 @@ pub(super) fn is_transient(error: &io::Error) -> bool {
     )
 }
 
-/// Waits for bytes and appends them to `into`.
+/// Waits for bytes and appends them to `into`, with no copy left behind.
 ///
 /// # Errors
 /// When the stream is closed.
@@ -28,13 +30,17 @@ pub(super) async fn read_some(stream: &mut Stream, into: &mut Vec<u8>) -> io::Re
         stream.readable().await?;
         let read = READ_BUFFER.with_borrow_mut(|buffer| {
             let read = stream.try_read(buffer)?;
-            into.extend_from_slice(&buffer[..read]);
+            // What comes before the session may have a password.
+            wiped::append(into, &buffer[..read]);
+            buffer[..read].zeroize();
             Ok(read)
         });
         match read {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(_) => return Ok(()),
-            Err(error) if is_transient(&error) => {}
+            // Where there was something, and nothing of it for MQTT, the socket is still ready: nobody else of the
+            // thread, nor a time-out, would have its turn.
+            Err(error) if is_transient(&error) => tokio::task::yield_now().await,
             Err(error) => return Err(error),
         }
     }

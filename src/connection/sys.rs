@@ -20,9 +20,6 @@ use crate::telemetry::labels::{DropReason, Qos};
 use crate::telemetry::metrics::Metrics;
 use crate::topic::matches;
 
-/// Clients can't publish to topics that begin with this.
-pub(super) const PREFIX: &str = "$SYS/";
-
 /// Before the first values, so that the node has found its cluster.
 const FIRST_AFTER: Duration = Duration::from_secs(1);
 

@@ -21,7 +21,7 @@ use super::end::Ended;
 use super::input::{Input, Turn};
 use super::linger::{end_stream, linger, write_output};
 use super::liveness::Liveness;
-use super::rate::{ClientRates, lower};
+use super::rate::ClientRates;
 use super::socket::{READ_BUFFER, is_transient};
 use crate::base::limits;
 use crate::base::pulse::{Phase, busy};
@@ -64,7 +64,8 @@ pub(super) struct Task {
     /// What the connection keeps, in the memory of the node.
     charge: Charge,
     /// Until when a hand-over that is under way may take.
-    hand_over_until: Option<Instant>,
+    /// Boxed, because it is seldom there.
+    hand_over_until: Option<Box<Instant>>,
     drain_timeout: DrainTimeout,
     /// Other connections had their turn before the next retained messages of this one.
     has_yielded: bool,
@@ -79,18 +80,10 @@ impl Task {
         accepted: Accepted,
         unfinished: Vec<u8>,
     ) -> Box<Task> {
-        let Accepted {
-            stream,
-            peer,
-            listener,
-        } = accepted;
+        let Accepted { stream, peer, .. } = accepted;
         let context = connection.context();
         let settings = &context.broker.settings;
-        let (own, bounds) = (&listener.config, &context.options.bounds);
-        let received = (
-            lower(bounds.rate_in.0, own.client_message_rate),
-            lower(bounds.rate_in.1, own.client_byte_rate),
-        );
+        let bounds = &context.options.bounds;
         Box::new(Task {
             stream,
             peer: Box::new(peer),
@@ -100,7 +93,7 @@ impl Task {
             drain_timeout: DrainTimeout::default(),
             has_yielded: false,
             liveness: Liveness::new(context.options.keep_alive, Instant::now()),
-            rates: ClientRates::new(received, bounds.rate_out),
+            rates: ClientRates::new(bounds.rate_in, bounds.rate_out),
             connection,
         })
     }
@@ -160,6 +153,7 @@ impl Task {
             turn = turn.or(self.hand_over()?);
             let answers = self.account()?;
             self.connection.check_authentication(Instant::now())?;
+            self.connection.check_rights()?;
             if turn == Turn::Over {
                 tokio::task::yield_now().await;
                 continue;
@@ -286,10 +280,10 @@ impl Task {
             let read = ready!(self.stream.poll_read(context, &mut buffer));
             let bytes = buffer.filled();
             if read.is_err() {
-                return Poll::Ready(Err(Ended::network()));
+                return Poll::Ready(Err(Ended::of_stream(self.stream.end())));
             }
             if bytes.is_empty() {
-                return Poll::Ready(self.input.close());
+                return Poll::Ready(self.input.close(self.stream.end()));
             }
             Poll::Ready(self.handle(bytes))
         })
@@ -351,11 +345,13 @@ impl Task {
             return Ok(Turn::Done);
         }
         let now = Instant::now();
-        let until = match self.hand_over_until {
-            Some(until) => until,
+        let until = match &self.hand_over_until {
+            Some(until) => **until,
             None => {
                 self.read_for_hand_over()?;
-                *self.hand_over_until.insert(now + limits::HAND_OVER_TIMEOUT)
+                let until = now + limits::HAND_OVER_TIMEOUT;
+                self.hand_over_until = Some(Box::new(until));
+                until
             }
         };
         let offered = busy(Phase::Packets, || {
@@ -379,10 +375,10 @@ impl Task {
                 // The kernel is asked: the runtime may not have noticed yet that there is something.
                 let read = match self.stream.read_now(buffer) {
                     // What came before the end is handled first.
-                    Ok(0) => return self.input.close().map(|()| 0),
+                    Ok(0) => return self.input.close(self.stream.end()).map(|()| 0),
                     Ok(read) => read,
                     Err(error) if is_transient(&error) => return Ok(0),
-                    Err(_) => return Err(Ended::network()),
+                    Err(_) => return Err(Ended::of_stream(self.stream.end())),
                 };
                 self.handle(&buffer[..read]).map(|()| read)
             })?;
@@ -413,9 +409,13 @@ impl Task {
         if !is_held_back {
             CONTENTS.with_borrow_mut(|contents| self.connection.replay(contents));
         }
-        let mut bytes = 0;
+        let (mut bytes, mut has_drained) = (0, false);
         loop {
             if self.connection.context().output.unsent() == 0 {
+                if has_drained && self.connection.has_due() {
+                    return Ok(Turn::Over);
+                }
+                has_drained = true;
                 if !is_held_back || self.connection.context().mailbox.is_ending() {
                     self.drain()?;
                 } else {

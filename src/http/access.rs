@@ -12,7 +12,8 @@ use axum::middleware;
 use axum::routing::{MethodFilter, MethodRouter, on};
 
 use super::endpoints::Endpoints;
-use super::gate::{self, Gate, Post};
+use super::gate::Gate;
+use super::post::{self, Changes, Currency, Post, When};
 use crate::config::Scope;
 
 /// Who may ask a route.
@@ -39,17 +40,26 @@ pub struct Declared {
 pub(super) struct Routes {
     router: Router<Endpoints>,
     gate: Arc<Gate>,
+    currency: Arc<dyn Currency>,
+    changes: Changes,
     declared: Vec<Declared>,
 }
 
 impl Routes {
-    /// None yet; the gate judges who asks.
-    pub(super) fn new(gate: Arc<Gate>) -> Routes {
+    /// None yet; the gate judges who asks, by what the node knows when it is current.
+    pub(super) fn new(gate: Arc<Gate>, currency: Arc<dyn Currency>) -> Routes {
         Routes {
             router: Router::new(),
             gate,
+            currency,
+            changes: Changes::default(),
             declared: Vec::new(),
         }
+    }
+
+    /// Room for changes, which is all there when none is carried out.
+    pub(super) fn changes(&self) -> Changes {
+        self.changes.clone()
     }
 
     /// A route that everybody may ask.
@@ -74,13 +84,44 @@ impl Routes {
         H: Handler<T, Endpoints>,
         T: 'static,
     {
+        let route = on(filter(&method), handler);
+        self.guarded(When::Current, scope, method, path, route)
+    }
+
+    /// As [`Routes::scoped`], and answered without a quorum, too: a token that was removed meanwhile is still taken.
+    pub(super) fn scoped_always<H, T>(
+        self,
+        scope: Scope,
+        method: Method,
+        path: &'static str,
+        handler: H,
+    ) -> Routes
+    where
+        H: Handler<T, Endpoints>,
+        T: 'static,
+    {
+        let route = on(filter(&method), handler);
+        self.guarded(When::Always, scope, method, path, route)
+    }
+
+    fn guarded(
+        self,
+        when: When,
+        scope: Scope,
+        method: Method,
+        path: &'static str,
+        route: MethodRouter<Endpoints, Infallible>,
+    ) -> Routes {
         let post = Post {
             gate: self.gate.clone(),
+            currency: self.currency.clone(),
+            changes: self.changes.clone(),
             scope,
             path,
+            when,
         };
-        let check = middleware::from_fn_with_state(post, gate::check);
-        let route = on(filter(&method), handler).route_layer(check);
+        let check = middleware::from_fn_with_state(post, post::check);
+        let route = route.route_layer(check);
         self.add(method, path, Access::Scope(scope), route)
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
-use axum::http::StatusCode;
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use futures::future::BoxFuture;
@@ -119,6 +119,9 @@ pub enum AdminError {
     /// There is no leader to carry it out; try again. 503.
     #[error("there is no leader: {0}")]
     NoLeader(String),
+    /// Too much of its kind waits already, and nothing was done; try again. 429.
+    #[error("{0}")]
+    Overloaded(String),
     /// The present state does not allow it. 409.
     #[error("{0}")]
     Conflict(String),
@@ -140,6 +143,7 @@ impl AdminError {
     fn status(&self) -> StatusCode {
         match self {
             AdminError::NoLeader(_) => StatusCode::SERVICE_UNAVAILABLE,
+            AdminError::Overloaded(_) => StatusCode::TOO_MANY_REQUESTS,
             AdminError::Conflict(_) => StatusCode::CONFLICT,
             AdminError::Absent(_) => StatusCode::NOT_FOUND,
             AdminError::Invalid(_) => StatusCode::BAD_REQUEST,
@@ -151,6 +155,7 @@ impl AdminError {
     fn code(&self) -> &'static str {
         match self {
             AdminError::NoLeader(_) => "no_leader",
+            AdminError::Overloaded(_) => "overloaded",
             AdminError::Conflict(_) => "conflict",
             AdminError::Absent(_) => "absent",
             AdminError::Invalid(_) => "invalid",
@@ -162,7 +167,12 @@ impl AdminError {
 
 impl IntoResponse for AdminError {
     fn into_response(self) -> Response {
-        error_body(self.status(), self.code(), &self.to_string())
+        let mut response = error_body(self.status(), self.code(), &self.to_string());
+        if matches!(self, AdminError::Overloaded(_)) {
+            let headers = response.headers_mut();
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
     }
 }
 
@@ -188,6 +198,10 @@ pub trait Admin: Send + Sync + 'static {
 
     /// Hands leadership over and returns the new leader.
     fn transfer(&self, request: TransferRequest) -> AdminFuture<'_, u64>;
+
+    /// Moves log time of this node, which leads, forward to what the nodes' wall clocks show, and returns by how many
+    /// milliseconds.
+    fn catch_up_log_time(&self) -> AdminFuture<'_, u64>;
 
     /// Has all nodes hash their states as they are after the same log entry, and compares what they find.
     fn verify(&self) -> AdminFuture<'_, VerifyAnswer>;
@@ -255,8 +269,34 @@ pub(super) async fn transfer(
     Ok(Json(serde_json::json!({ "leader": leader? })))
 }
 
+/// `POST /v1/cluster/log-time`: moves log time forward to what the nodes' wall clocks show.
+pub(super) async fn catch_up_log_time(
+    State(admin): State<Arc<dyn Admin>>,
+    Extension(identity): Extension<Identity>,
+) -> Result<Json<serde_json::Value>, AdminError> {
+    let moved = bounded(admin.catch_up_log_time()).await;
+    identity.note(Kind::Membership, &moved, &[("action", "catch-up-log-time")]);
+    Ok(Json(serde_json::json!({ "moved_forward_ms": moved? })))
+}
+
 pub(super) async fn verify(
     State(admin): State<Arc<dyn Admin>>,
 ) -> Result<Json<VerifyAnswer>, AdminError> {
     bounded(admin.verify()).await.map(Json)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_comes_while_too_much_waits_is_told_to_come_again() {
+        let text = "too many commands are waiting".to_owned();
+        let response = AdminError::Overloaded(text).into_response();
+        assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(response.headers()[header::RETRY_AFTER], "1");
+        let response = AdminError::NoLeader(String::new()).into_response();
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert!(!response.headers().contains_key(header::RETRY_AFTER));
+    }
 }

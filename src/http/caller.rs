@@ -13,18 +13,18 @@ pub type TlsSource = Arc<dyn Fn() -> Arc<ServerConfig> + Send + Sync>;
 
 /// The other end of a connection.
 #[derive(Clone, Default)]
-pub(super) struct Caller {
+pub struct Caller {
     /// Its address.
-    pub(super) address: Option<SocketAddr>,
+    pub address: Option<SocketAddr>,
     /// What its certificate says, which TLS has verified.
-    pub(super) certificate: Option<Certificate>,
+    pub certificate: Option<Certificate>,
 }
 
 /// A verified client certificate.
 #[derive(Clone)]
-pub(super) struct Certificate {
+pub struct Certificate {
     /// The subject's only common name.
-    pub(super) name: Arc<str>,
+    pub name: Arc<str>,
     expires_at: Millis,
     /// By what it was judged.
     judged_by: Arc<ServerConfig>,

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use axum::extract::FromRef;
 
 use super::admin::Admin;
+use super::event_subscriptions::EventSubscriptions;
+use super::events::Events;
 use super::health::Readiness;
+use super::post::Currency;
 use super::rules::RulesAdmin;
 use super::sessions::Sessions;
 use super::token_routes::Tokens;
@@ -25,8 +28,14 @@ pub struct Endpoints {
     pub users: Arc<dyn Users>,
     /// What principals may do.
     pub rules: Arc<dyn RulesAdmin>,
+    /// Events.
+    pub events: Arc<dyn Events>,
+    /// Who is to get them.
+    pub event_subscriptions: Arc<dyn EventSubscriptions>,
     /// Tokens for this port.
     pub tokens: Arc<dyn Tokens>,
+    /// Whether the node knows who may ask.
+    pub currency: Arc<dyn Currency>,
     /// All metrics of the node.
     pub metrics: Arc<Metrics>,
 }
@@ -47,6 +56,8 @@ parts! {
     sessions: Arc<dyn Sessions>,
     users: Arc<dyn Users>,
     rules: Arc<dyn RulesAdmin>,
+    events: Arc<dyn Events>,
+    event_subscriptions: Arc<dyn EventSubscriptions>,
     tokens: Arc<dyn Tokens>,
     metrics: Arc<Metrics>,
 }

@@ -5,9 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
-use axum::middleware::Next;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use subtle::ConstantTimeEq;
 
@@ -15,10 +13,9 @@ use super::admin::error_body;
 use super::caller::Caller;
 use super::identity::Identity;
 use super::tokens::{Digest, TokenTable, digest};
-use crate::base::time::{Millis, wall_now};
+use crate::base::time::Millis;
 use crate::config::secret_file::{SecretFileError, first_line};
 use crate::config::{HttpAuthentication, HttpConfig, Scope};
-use crate::telemetry::audit::{self, Event, Kind, Outcome};
 
 /// Least length of the token of `http.token_file`, characters.
 const LEAST_TOKEN_LENGTH: usize = 32;
@@ -93,6 +90,24 @@ impl Gate {
         }
     }
 
+    /// Whether the judgement of a request follows from the tokens of the cluster, so that a node which does not know of
+    /// the last ones would judge wrongly.
+    pub(super) fn rests_on_tokens(&self, headers: &HeaderMap, caller: &Caller) -> bool {
+        let mut shown = headers.get_all(header::AUTHORIZATION).iter();
+        if let Some(value) = shown.next() {
+            return bearer(value).is_some_and(|token| !self.is_file_token(&digest(token)));
+        }
+        let certificate = caller.certificate.as_ref();
+        let has_scope =
+            certificate.is_some_and(|certificate| self.scopes.contains_key(&*certificate.name));
+        !has_scope && self.demand == Demand::WithTokens
+    }
+
+    fn is_file_token(&self, shown: &Digest) -> bool {
+        let known = self.file_token.as_ref();
+        known.is_some_and(|known| bool::from(known.ct_eq(shown)))
+    }
+
     fn identify(
         &self,
         headers: &HeaderMap,
@@ -130,11 +145,7 @@ impl Gate {
 
     fn holder(&self, token: &str, caller: &Caller, now: Millis) -> Result<Identity, Refusal> {
         let shown = digest(token);
-        let is_file_token = self
-            .file_token
-            .as_ref()
-            .is_some_and(|known| bool::from(known.ct_eq(&shown)));
-        let found = match is_file_token {
+        let found = match self.is_file_token(&shown) {
             true => Some((FILE_TOKEN_NAME.to_owned(), Scope::Admin)),
             false => self.tokens.holder(token, &shown, now),
         };
@@ -148,7 +159,7 @@ impl Gate {
     }
 
     /// Who asks, if it may ask a route of this scope.
-    fn judge(
+    pub(super) fn judge(
         &self,
         scope: Scope,
         headers: &HeaderMap,
@@ -178,7 +189,7 @@ fn bearer(value: &HeaderValue) -> Option<&str> {
 
 /// Why somebody is not answered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-enum Refusal {
+pub(super) enum Refusal {
     #[error("this asks for a token (Authorization: Bearer …) or a client certificate with a scope")]
     Nothing,
     #[error("Authorization must be one Bearer token")]
@@ -211,63 +222,6 @@ impl IntoResponse for Refusal {
         }
         response
     }
-}
-
-/// What stands before a route.
-#[derive(Clone)]
-pub(super) struct Post {
-    pub(super) gate: Arc<Gate>,
-    pub(super) scope: Scope,
-    pub(super) path: &'static str,
-}
-
-/// Lets a request pass with the [`Identity`] of who asks, or refuses it. Changes and refusals go to the audit log.
-pub(super) async fn check(State(post): State<Post>, mut request: Request, next: Next) -> Response {
-    let caller: Caller = request.extensions().get().cloned().unwrap_or_default();
-    let method = request.method().clone();
-    let target = request.uri().path_and_query().map(ToString::to_string);
-    let route = format!("{method} {}", post.path);
-    let details = [
-        ("route", route.as_str()),
-        ("target", target.as_deref().unwrap_or_default()),
-    ];
-    let judged = post
-        .gate
-        .judge(post.scope, request.headers(), &caller, wall_now());
-    let identity = match judged {
-        Ok(identity) => identity,
-        Err((refusal, identity)) => {
-            let reason = refusal.to_string();
-            audit::record(&Event {
-                principal: identity.as_ref().map(|identity| &*identity.name),
-                method: identity.as_ref().map(|identity| identity.method),
-                address: caller.address,
-                reason: Some(&reason),
-                details: &details,
-                ..Event::new(Kind::HttpRefusal, Outcome::Refused)
-            });
-            tracing::debug!(%route, reason, address = ?caller.address, "an HTTP request is refused");
-            return refusal.into_response();
-        }
-    };
-    request.extensions_mut().insert(identity.clone());
-    let response = next.run(request).await;
-    if method != Method::GET && method != Method::HEAD {
-        let status = response.status();
-        let outcome = match status.is_success() {
-            true => Outcome::Accepted,
-            false => Outcome::Failed,
-        };
-        let [route, target] = details;
-        audit::record(&Event {
-            principal: Some(&identity.name),
-            method: Some(identity.method),
-            address: caller.address,
-            details: &[route, target, ("status", status.as_str())],
-            ..Event::new(Kind::HttpRequest, outcome)
-        });
-    }
-    response
 }
 
 #[cfg(test)]

@@ -3,19 +3,19 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::body::to_bytes;
 use axum::extract::{Query, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::admin::{AdminError, AdminFuture, bounded, error_body};
-
-/// Bytes of rules that are read; a longer document would not be taken.
-const LARGEST_RULES_BYTES: usize = 1 << 20;
+use super::identity::Identity;
+use super::post::LARGEST_BODY_BYTES;
+use crate::telemetry::audit::Kind;
 
 /// The rules as they are stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,16 +85,29 @@ pub(super) async fn show(State(rules): State<Arc<dyn RulesAdmin>>) -> Result<Res
     Ok(tagged(StatusCode::OK, version, body))
 }
 
+/// Puts new rules into the audit log, or why there are none.
+fn note(identity: &Identity, written: &Result<Written, AdminError>) {
+    let (result, version) = match written {
+        Ok(Written::Version(version)) => (Ok(()), version),
+        Ok(Written::Conflict(version)) => (Err("another version was expected"), version),
+        Err(_) => return identity.note(Kind::Rules, written, &[]),
+    };
+    identity.note(Kind::Rules, &result, &[("version", &version.to_string())]);
+}
+
 /// `PUT`: replaces the document.
 pub(super) async fn replace(
     State(rules): State<Arc<dyn RulesAdmin>>,
+    Extension(identity): Extension<Identity>,
     Query(replaced): Query<Replaced>,
     request: Request,
 ) -> Result<Response, AdminError> {
     let expected = expected(request.headers())?.or(replaced.expected_version);
-    let text = to_bytes(request.into_body(), LARGEST_RULES_BYTES).await;
+    let text = to_bytes(request.into_body(), LARGEST_BODY_BYTES).await;
     let text = text.map_err(|error| AdminError::Invalid(error.to_string()))?;
-    match bounded(rules.set_rules(text, expected)).await? {
+    let written = bounded(rules.set_rules(text, expected)).await;
+    note(&identity, &written);
+    match written? {
         Written::Version(version) => {
             let body = Json(json!({ "version": version }));
             Ok(tagged(StatusCode::OK, version, body))

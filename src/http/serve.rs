@@ -5,19 +5,21 @@ use std::sync::Arc;
 
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{Method, StatusCode, header};
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use axum::{Router, middleware};
 use tokio::net::TcpListener;
 
 #[cfg(test)]
 use super::access::Declared;
 use super::access::Routes;
+use super::admin::AdminError;
 use super::caller::TlsSource;
 use super::endpoints::Endpoints;
 use super::gate::Gate;
 use super::guard::{self, Hosts};
+use super::post::Currency;
 use super::server::{self, Bounds};
-use super::{admin, health, rules, sessions, token_routes, users};
+use super::{admin, event_subscriptions, events, health, rules, sessions, token_routes, users};
 use crate::config::Scope::{Admin, Operate, Read};
 use crate::config::bounds::LARGEST_ADMIN_BODY_BYTES;
 use crate::telemetry::metrics::{CONTENT_TYPE, Metrics};
@@ -56,7 +58,7 @@ fn probes(routes: Routes) -> Routes {
 
 fn state(routes: Routes) -> Routes {
     routes
-        .scoped(Read, Method::GET, "/v1/cluster/status", admin::status)
+        .scoped_always(Read, Method::GET, "/v1/cluster/status", admin::status)
         .scoped(Admin, Method::POST, "/v1/cluster/join", admin::join)
         .scoped(Admin, Method::POST, "/v1/cluster/leave", admin::leave)
         .scoped(
@@ -64,6 +66,12 @@ fn state(routes: Routes) -> Routes {
             Method::POST,
             "/v1/cluster/transfer",
             admin::transfer,
+        )
+        .scoped(
+            Admin,
+            Method::POST,
+            "/v1/cluster/log-time",
+            admin::catch_up_log_time,
         )
         .scoped(Operate, Method::POST, "/v1/cluster/verify", admin::verify)
         .scoped(Read, Method::GET, "/v1/sessions", sessions::list)
@@ -93,19 +101,43 @@ fn state(routes: Routes) -> Routes {
         .scoped(Admin, Method::DELETE, "/v1/token", token_routes::remove)
 }
 
-fn routes(part: Part, gate: Arc<Gate>) -> Routes {
-    let routes = Routes::new(gate);
+/// Events, and who gets them.
+fn of_events(routes: Routes) -> Routes {
+    const ALL: &str = "/v1/events/subscriptions";
+    const ONE: &str = "/v1/events/subscriptions/{name}";
+    const PAUSE: &str = "/v1/events/subscriptions/{name}/pause";
+    const RESUME: &str = "/v1/events/subscriptions/{name}/resume";
+    const TEST: &str = "/v1/events/subscriptions/{name}/test";
+    const DEAD: &str = "/v1/events/subscriptions/{name}/dead-letters";
+    const REPLAY: &str = "/v1/events/subscriptions/{name}/dead-letters/replay";
+    const PURGE: &str = "/v1/events/subscriptions/{name}/dead-letters/purge";
+    routes
+        .scoped(Read, Method::GET, "/v1/events", events::pull)
+        .scoped(Read, Method::GET, ALL, event_subscriptions::list)
+        .scoped(Read, Method::GET, ONE, event_subscriptions::show)
+        .scoped(Admin, Method::PUT, ONE, event_subscriptions::put)
+        .scoped(Admin, Method::DELETE, ONE, event_subscriptions::delete)
+        .scoped(Operate, Method::POST, PAUSE, event_subscriptions::pause)
+        .scoped(Operate, Method::POST, RESUME, event_subscriptions::resume)
+        .scoped(Operate, Method::POST, TEST, event_subscriptions::test)
+        .scoped(Read, Method::GET, DEAD, event_subscriptions::dead_letters)
+        .scoped(Operate, Method::POST, REPLAY, event_subscriptions::replay)
+        .scoped(Operate, Method::POST, PURGE, event_subscriptions::purge)
+}
+
+fn routes(part: Part, gate: Arc<Gate>, currency: Arc<dyn Currency>) -> Routes {
+    let routes = Routes::new(gate, currency);
     match part {
         Part::Probes => probes(routes),
-        Part::State => state(routes),
-        Part::Everything => state(probes(routes)),
+        Part::State => of_events(state(routes)),
+        Part::Everything => of_events(state(probes(routes))),
     }
 }
 
 /// Every route of a part, as it was declared.
 #[cfg(test)]
-pub(super) fn declared(part: Part, gate: Arc<Gate>) -> Vec<Declared> {
-    routes(part, gate).declared().to_vec()
+pub(super) fn declared(part: Part, gate: Arc<Gate>, currency: Arc<dyn Currency>) -> Vec<Declared> {
+    routes(part, gate, currency).declared().to_vec()
 }
 
 /// The answer where there is no route: which there are.
@@ -116,8 +148,13 @@ fn unknown(routes: &Routes) -> String {
 }
 
 /// The routes of a port.
+#[cfg(test)]
 pub(super) fn router(endpoints: Endpoints, hosts: Hosts, gate: Arc<Gate>, part: Part) -> Router {
-    let routes = routes(part, gate);
+    let routes = routes(part, gate, endpoints.currency.clone());
+    assembled(routes, endpoints, hosts)
+}
+
+fn assembled(routes: Routes, endpoints: Endpoints, hosts: Hosts) -> Router {
     let unknown = unknown(&routes);
     routes
         .into_router()
@@ -130,7 +167,8 @@ pub(super) fn router(endpoints: Endpoints, hosts: Hosts, gate: Arc<Gate>, part: 
         .with_state(endpoints)
 }
 
-/// Serves until `shutdown` completes and the requests under way are answered. `hosts` are the names under which
+/// Serves until `shutdown` completes, the requests under way are answered, and changes are carried out whose clients
+/// have hung up. `hosts` are the names under which
 /// administration may be asked for; `gate` judges who asks.
 pub async fn serve(
     port: Port,
@@ -139,6 +177,22 @@ pub async fn serve(
     gate: Arc<Gate>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) {
-    let routes = router(endpoints, hosts, gate, port.part);
-    server::run(port.listener, port.tls, routes, Bounds::default(), shutdown).await;
+    let routes = routes(port.part, gate, endpoints.currency.clone());
+    let changes = routes.changes();
+    let routes = assembled(routes, endpoints, hosts);
+    server::run(
+        port.listener,
+        port.tls,
+        routes,
+        Bounds::default(),
+        late,
+        shutdown,
+    )
+    .await;
+    changes.carried_out().await;
+}
+
+/// The answer to a request that is not answered in time.
+pub(super) fn late() -> Response {
+    AdminError::TimedOut.into_response()
 }

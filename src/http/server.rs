@@ -10,7 +10,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::Request;
 use axum::middleware::{self, Next};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -21,7 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use super::admin::AdminError;
+use super::bounded_writes::BoundedWrites;
 use super::caller::{Caller, Certificate, TlsSource};
 use super::places::{Place, Places};
 use crate::config::bounds::ADMIN_REQUEST_TIMEOUT_S;
@@ -32,6 +32,9 @@ const MOST_CONNECTIONS: usize = 512;
 /// Largest header of a request, bytes.
 const LARGEST_HEADER_BYTES: usize = 64 << 10;
 
+/// How long a client may take to read an answer: its bytes are in memory until it has.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// How long sent bytes may stay unacknowledged by a client's machine.
 const UNACKNOWLEDGED_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -40,13 +43,15 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How many clients the server has, and how long it waits for them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
+pub struct Bounds {
     /// Connections at once; a further one takes the place of another, see [`Places`].
-    pub(super) connections: usize,
+    pub connections: usize,
     /// From a connection's beginning, or its last answer, to the end of the next request's header.
-    pub(super) header: Duration,
+    pub header: Duration,
     /// From the end of the header to the answer; the request's body must come within it.
-    pub(super) request: Duration,
+    pub request: Duration,
+    /// How long the client may take to read the answer, once it does not read as fast as the node writes.
+    pub answer: Duration,
 }
 
 impl Default for Bounds {
@@ -56,19 +61,22 @@ impl Default for Bounds {
             header: Duration::from_secs(10),
             // Administration answers within its own bound once the body is there.
             request: Duration::from_secs(ADMIN_REQUEST_TIMEOUT_S + 5),
+            answer: ANSWER_TIMEOUT,
         }
     }
 }
 
-/// Serves `routes` until `shutdown` completes and the requests under way are answered.
-pub(super) async fn run(
+/// Serves `routes` until `shutdown` completes and the requests under way are answered. `late` is the answer to a
+/// request that is not answered in time.
+pub async fn run(
     listener: TcpListener,
     tls: Option<TlsSource>,
     routes: Router,
     bounds: Bounds,
+    late: fn() -> Response,
     shutdown: impl Future<Output = ()> + Send,
 ) {
-    let bound = move |request, next| bound_in_time(bounds.request, request, next);
+    let bound = move |request, next| bound_in_time(bounds.request, late, request, next);
     let routes = routes.layer(middleware::from_fn(bound));
     let mut builder = http1::Builder::new();
     builder
@@ -89,6 +97,7 @@ pub(super) async fn run(
             place: Arc::new(places.take()),
             watcher: graceful.watcher(),
             handshake: bounds.header,
+            answer: bounds.answer,
         };
         let tls = tls.clone();
         tokio::spawn(async move {
@@ -111,6 +120,8 @@ struct Conversation {
     watcher: Watcher,
     /// How long the TLS handshake may take.
     handshake: Duration,
+    /// How long the client may take to read an answer.
+    answer: Duration,
 }
 
 impl Conversation {
@@ -144,18 +155,22 @@ impl Conversation {
             request.extensions_mut().insert(caller.clone());
             note_request(place.clone(), service.call(request))
         });
-        let connection = self.builder.serve_connection(TokioIo::new(stream), service);
+        let stream = TokioIo::new(BoundedWrites::new(stream, self.answer));
+        let connection = self.builder.serve_connection(stream, service);
         // A broken connection concerns nobody but its client.
         let _ = self.watcher.watch(connection).await;
     }
 }
 
 /// Answers within `limit`, the reading of the request's body included.
-async fn bound_in_time(limit: Duration, request: Request, next: Next) -> Response {
-    match tokio::time::timeout(limit, next.run(request)).await {
-        Ok(response) => response,
-        Err(_) => AdminError::TimedOut.into_response(),
-    }
+async fn bound_in_time(
+    limit: Duration,
+    late: fn() -> Response,
+    request: Request,
+    next: Next,
+) -> Response {
+    let answer = tokio::time::timeout(limit, next.run(request)).await;
+    answer.unwrap_or_else(|_| late())
 }
 
 /// Awaits the answer to a request, which is under way meanwhile.
@@ -193,4 +208,77 @@ fn is_of_one_connection(error: &io::Error) -> bool {
         error.kind(),
         ConnectionAborted | ConnectionRefused | ConnectionReset
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::StatusCode;
+    use axum::response::IntoResponse as _;
+    use axum::routing::get;
+    use bytes::Bytes;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    /// More than sockets hold.
+    const LARGE: usize = 64 << 20;
+
+    /// The bytes of an answer, which say when nobody has them any more.
+    struct Watched(Vec<u8>, Arc<Notify>);
+
+    impl AsRef<[u8]> for Watched {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+
+    impl Drop for Watched {
+        fn drop(&mut self) {
+            self.1.notify_one();
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_not_read_is_let_go() {
+        let gone = Arc::new(Notify::new());
+        let watch = gone.clone();
+        let answer = move || {
+            let watched = Watched(vec![b'1'; LARGE], watch.clone());
+            async move { Bytes::from_owner(watched) }
+        };
+        let routes = Router::new().route("/", get(answer));
+        let bounds = Bounds {
+            answer: Duration::from_millis(300),
+            ..Bounds::default()
+        };
+        let late = || StatusCode::GATEWAY_TIMEOUT.into_response();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("it is bound");
+        let never = std::future::pending();
+        tokio::spawn(run(listener, None, routes, bounds, late, never));
+        for reads in [false, true] {
+            let mut client = TcpStream::connect(address).await.expect("it listens");
+            let request = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+            client.write_all(request).await.expect("it reads");
+            let let_go = tokio::time::timeout(Duration::from_secs(30), gone.notified());
+            if reads {
+                let mut bytes = [0; 100];
+                tokio::select! {
+                    let_go = let_go => let_go.expect("the time for an answer bounds it"),
+                    () = async {
+                        loop {
+                            if client.read_exact(&mut bytes).await.is_err() {
+                                // The connection has ended; so has the answer, or it will not.
+                                std::future::pending::<()>().await;
+                            }
+                            tokio::time::sleep(Duration::from_millis(10)).await;
+                        }
+                    } => {}
+                }
+            } else {
+                let_go.await.expect("the time for an answer bounds it");
+            }
+        }
+    }
 }

@@ -62,12 +62,22 @@ impl Admin for Node {
         async { Err(AdminError::NoLeader("an election is under way".into())) }.boxed()
     }
 
+    fn catch_up_log_time(&self) -> AdminFuture<'_, u64> {
+        async { Err(AdminError::Conflict("node 2 leads, ask it".into())) }.boxed()
+    }
+
     fn verify(&self) -> AdminFuture<'_, VerifyAnswer> {
         let answer = VerifyAnswer {
             index: 4_711,
             ..VerifyAnswer::default()
         };
         async { Ok(answer) }.boxed()
+    }
+}
+
+impl Currency for Node {
+    fn be_current(&self) -> AdminFuture<'_, ()> {
+        async { Ok(()) }.boxed()
     }
 }
 
@@ -146,7 +156,7 @@ impl Tokens for Node {
 }
 
 /// A gate as it is without a configuration.
-fn open_gate() -> Arc<Gate> {
+pub(super) fn open_gate() -> Arc<Gate> {
     let gate = Gate::new(&HttpConfig::default(), Arc::default());
     Arc::new(gate.expect("no file is read"))
 }
@@ -173,11 +183,21 @@ async fn server_with(
         sessions: node.clone(),
         users: node.clone(),
         rules: node.clone(),
-        tokens: node,
+        events: node.clone(),
+        event_subscriptions: node.clone(),
+        tokens: node.clone(),
+        currency: node,
         metrics: Arc::new(Metrics::default()),
     };
     let routes = router(endpoints, Hosts::default(), gate, part);
-    tokio::spawn(run(listener, None, routes, bounds, std::future::pending()));
+    tokio::spawn(run(
+        listener,
+        None,
+        routes,
+        bounds,
+        super::serve::late,
+        std::future::pending(),
+    ));
     address
 }
 
@@ -186,7 +206,7 @@ async fn exchange_within(bounds: Bounds, node: Node, request: &str) -> String {
     exchange_at(server(bounds, node).await, request).await
 }
 
-async fn exchange_at(address: std::net::SocketAddr, request: &str) -> String {
+pub(super) async fn exchange_at(address: std::net::SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address)
         .await
         .expect("the server listens");
@@ -291,6 +311,7 @@ async fn administration_answers_with_a_code_and_a_reason() {
             "1 is the last voter",
         ),
         ("/v1/cluster/transfer", "{}", 503, "no_leader"),
+        ("/v1/cluster/log-time", "{}", 409, "node 2 leads"),
         ("/v1/cluster/verify", "{}", 200, "4711"),
         ("/v1/cluster/leave", "{\"idd\":1}", 400, "unknown field"),
         ("/v1/cluster/leave", "not json", 400, "invalid"),
@@ -407,7 +428,7 @@ async fn every_route_asks_for_its_scope_and_for_no_more() {
         gate.tokens().set(scope.as_str(), Some(&record.encode()));
         tokens.push((scope, format!("authorization: Bearer {}\r\n", *text)));
     }
-    let routes = declared(Part::Everything, gate.clone());
+    let routes = declared(Part::Everything, gate.clone(), Arc::new(healthy(true)));
     let address = server_with(Bounds::default(), healthy(true), gate, Part::Everything).await;
     let mut scopes = std::collections::BTreeSet::new();
     for route in &routes {
@@ -446,46 +467,5 @@ async fn administration_can_have_a_port_of_its_own() {
         (Part::State, "/v1/sessions", 200),
     ] {
         assert_eq!(asked(part, path).await, expected, "{part:?} {path}");
-    }
-}
-
-#[tokio::test]
-async fn tokens_are_made_and_removed() {
-    for (method, path, request, expected, part) in [
-        (
-            "POST",
-            "/v1/tokens",
-            "{\"name\":\"ops\",\"scope\":\"admin\"}",
-            200,
-            "ops admin",
-        ),
-        (
-            "POST",
-            "/v1/tokens",
-            "{\"name\":\"a b\",\"scope\":\"admin\"}",
-            400,
-            "letters",
-        ),
-        (
-            "POST",
-            "/v1/tokens",
-            "{\"name\":\"a\",\"scope\":\"root\"}",
-            400,
-            "operate",
-        ),
-        (
-            "POST",
-            "/v1/tokens",
-            "{\"name\":\"a\",\"scope\":\"read\",\"expires_in_s\":0}",
-            400,
-            "hundred",
-        ),
-        ("GET", "/v1/tokens", "", 200, "entries"),
-        ("DELETE", "/v1/token?name=ops", "", 200, "{}"),
-        ("DELETE", "/v1/token?name=other", "", 404, "no token"),
-    ] {
-        let (code, body) = ask(true, method, path, request).await;
-        assert_eq!(code, expected, "{method} {path} {request} {body}");
-        assert!(body.contains(part), "{body}");
     }
 }

@@ -162,31 +162,6 @@ impl TokenTable {
         self.0.read().is_empty()
     }
 
-    /// How many there are, expired ones included.
-    pub fn count(&self) -> usize {
-        self.0.read().len()
-    }
-
-    /// Whether there is one of this name.
-    pub fn has(&self, name: &str) -> bool {
-        self.0.read().contains_key(name)
-    }
-
-    /// Whether a token other than `but` administers.
-    pub fn has_admin(&self, but: &str, now: Millis) -> bool {
-        let tokens = self.0.read();
-        let administers =
-            |record: &TokenRecord| record.scope == Scope::Admin && !record.has_expired(now);
-        tokens
-            .iter()
-            .any(|(name, record)| name != but && record.as_ref().is_some_and(administers))
-    }
-
-    /// Whether there is a token other than `but`.
-    pub fn has_other(&self, but: &str) -> bool {
-        self.0.read().keys().any(|name| name != but)
-    }
-
     /// Every token, in the order of their names.
     pub fn list(&self, now: Millis) -> Vec<TokenStatus> {
         let tokens = self.0.read();
@@ -307,14 +282,11 @@ mod tests {
     }
 
     #[test]
-    fn whether_somebody_administers_counts_living_tokens() {
+    fn expired_tokens_are_listed() {
         let table = TokenTable::default();
         made(&table, "old", Scope::Admin, Some(1));
         made(&table, "read", Scope::Read, None);
-        assert!(!table.has_admin("", NOW));
         made(&table, "ops", Scope::Admin, None);
-        assert!(table.has_admin("", NOW) && !table.has_admin("ops", NOW));
-        assert!(table.has_other("ops"));
         let listed = table.list(NOW);
         let names: Vec<_> = listed
             .iter()

@@ -1,4 +1,4 @@
-//! The routes of users, bans and rules.
+//! The routes of users, bans, rules and tokens.
 
 use futures::FutureExt;
 
@@ -42,7 +42,7 @@ impl Users for Node {
         async move { Ok(name == "a b") }.boxed()
     }
 
-    fn import(&self, request: ImportRequest) -> AdminFuture<'_, ImportAnswer> {
+    fn import(&self, request: ImportRequest, _: Identity) -> AdminFuture<'_, ImportAnswer> {
         let added = request.text.expose().lines().count() as u64;
         let answer = ImportAnswer {
             added,
@@ -163,4 +163,45 @@ async fn rules_are_replaced_if_nobody_else_has() {
     }
     let answer = exchange(healthy(true), &put("", "[]")).await;
     assert_eq!(&answer[9..12], "400");
+}
+
+#[tokio::test]
+async fn tokens_are_made_and_removed() {
+    for (method, path, request, expected, part) in [
+        (
+            "POST",
+            "/v1/tokens",
+            "{\"name\":\"ops\",\"scope\":\"admin\"}",
+            200,
+            "ops admin",
+        ),
+        (
+            "POST",
+            "/v1/tokens",
+            "{\"name\":\"a b\",\"scope\":\"admin\"}",
+            400,
+            "letters",
+        ),
+        (
+            "POST",
+            "/v1/tokens",
+            "{\"name\":\"a\",\"scope\":\"root\"}",
+            400,
+            "operate",
+        ),
+        (
+            "POST",
+            "/v1/tokens",
+            "{\"name\":\"a\",\"scope\":\"read\",\"expires_in_s\":0}",
+            400,
+            "hundred",
+        ),
+        ("GET", "/v1/tokens", "", 200, "entries"),
+        ("DELETE", "/v1/token?name=ops", "", 200, "{}"),
+        ("DELETE", "/v1/token?name=other", "", 404, "no token"),
+    ] {
+        let (code, body) = ask(true, method, path, request).await;
+        assert_eq!(code, expected, "{method} {path} {request} {body}");
+        assert!(body.contains(part), "{body}");
+    }
 }

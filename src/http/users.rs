@@ -1,19 +1,23 @@
 //! `/v1/users`, `/v1/user`, `/v1/users/import` and `/v1/bans`: who may log in, and who may not connect.
 //!
-//! Invariant: a password is in no answer and in no log line, and its memory is wiped when the request is done.
+//! Invariant: a password is in no answer and in no log line. What it is read into is wiped when the request is done,
+//! and so is the body of the request; the buffers that have received it, and the parser's own, which unescapes, are
+//! not.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Query, State};
+use axum::{Extension, Json};
 use serde::{Deserialize, Deserializer, Serialize};
 use zeroize::Zeroizing;
 
 use super::admin::{AdminError, AdminFuture, body, bounded};
+use super::identity::Identity;
 use super::sessions::{Listed, Page};
+use crate::telemetry::audit::Kind;
 
 /// A password or something that stands for one.
 #[derive(Clone)]
@@ -120,6 +124,15 @@ pub struct UserChange {
     pub version: Option<u64>,
 }
 
+impl UserChange {
+    /// Whether it does nothing but disable the user.
+    pub fn only_disables(&self) -> bool {
+        let has_labels = self.groups.is_some() || self.attributes.is_some();
+        let has_more = has_labels || self.note.is_some() || self.password.is_some();
+        self.disabled == Some(true) && !has_more
+    }
+}
+
 /// What a file of users is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -198,8 +211,9 @@ pub trait Users: Send + Sync + 'static {
     /// Deletes a user; tells whether it was there.
     fn delete(&self, name: String) -> AdminFuture<'_, bool>;
 
-    /// Adds users of a file.
-    fn import(&self, request: ImportRequest) -> AdminFuture<'_, ImportAnswer>;
+    /// Adds users of a file, as somebody has asked for. Each is put into the audit log when it is written: an import
+    /// may end halfway.
+    fn import(&self, request: ImportRequest, by: Identity) -> AdminFuture<'_, ImportAnswer>;
 
     /// Bans in the order of whom they concern.
     fn bans(&self, page: Page) -> AdminFuture<'_, Listed<BanStatus>>;
@@ -241,31 +255,71 @@ pub(super) async fn show(
 
 pub(super) async fn add(
     State(users): State<Arc<dyn Users>>,
+    Extension(identity): Extension<Identity>,
     request: Result<Json<NewUser>, JsonRejection>,
 ) -> Answer<UserStatus> {
-    bounded(users.add(body(request)?)).await.map(Json)
+    let user = body(request)?;
+    let name = user.name.clone();
+    let added = bounded(users.add(user)).await;
+    identity.note(Kind::User, &added, &[("action", "add"), ("name", &name)]);
+    added.map(Json)
+}
+
+/// What a change of a user is about.
+fn changed(change: &UserChange) -> String {
+    let parts = [
+        ("password", change.password.is_some()),
+        ("disabled", change.disabled == Some(true)),
+        ("enabled", change.disabled == Some(false)),
+        ("groups", change.groups.is_some()),
+        ("attributes", change.attributes.is_some()),
+        ("note", change.note.is_some()),
+    ];
+    let parts = parts.iter().filter(|(_, is_changed)| *is_changed);
+    parts.map(|(part, _)| *part).collect::<Vec<_>>().join(",")
 }
 
 pub(super) async fn change(
     State(users): State<Arc<dyn Users>>,
+    Extension(identity): Extension<Identity>,
     Query(user): Query<UserName>,
     request: Result<Json<UserChange>, JsonRejection>,
 ) -> Answer<UserStatus> {
-    there(bounded(users.change(user.name, body(request)?)).await?)
+    let change = body(request)?;
+    let parts = changed(&change);
+    let details = [
+        ("action", "change"),
+        ("name", &*user.name),
+        ("changed", &*parts),
+    ];
+    let found = bounded(users.change(user.name.clone(), change)).await;
+    let changed = found.and_then(there);
+    identity.note(Kind::User, &changed, &details);
+    changed
 }
 
 pub(super) async fn delete(
     State(users): State<Arc<dyn Users>>,
+    Extension(identity): Extension<Identity>,
     Query(user): Query<UserName>,
 ) -> Answer<serde_json::Value> {
-    done(bounded(users.delete(user.name)).await?, "user")
+    let was_there = bounded(users.delete(user.name.clone())).await;
+    let deleted = was_there.and_then(|was_there| done(was_there, "user"));
+    let details = [("action", "delete"), ("name", &*user.name)];
+    identity.note(Kind::User, &deleted, &details);
+    deleted
 }
 
 pub(super) async fn import(
     State(users): State<Arc<dyn Users>>,
+    Extension(identity): Extension<Identity>,
     request: Result<Json<ImportRequest>, JsonRejection>,
 ) -> Answer<ImportAnswer> {
-    bounded(users.import(body(request)?)).await.map(Json)
+    let imported = bounded(users.import(body(request)?, identity.clone())).await;
+    if imported.is_err() {
+        identity.note(Kind::User, &imported, &[("action", "import")]);
+    }
+    imported.map(Json)
 }
 
 pub(super) async fn bans(
@@ -277,14 +331,30 @@ pub(super) async fn bans(
 
 pub(super) async fn ban(
     State(users): State<Arc<dyn Users>>,
+    Extension(identity): Extension<Identity>,
     request: Result<Json<NewBan>, JsonRejection>,
 ) -> Answer<BanStatus> {
-    bounded(users.ban(body(request)?)).await.map(Json)
+    let ban = body(request)?;
+    let seconds = ban.seconds.map(|seconds| seconds.to_string());
+    let target = ban.target.clone();
+    let details = [
+        ("action", "add"),
+        ("name", &*target),
+        ("seconds", seconds.as_deref().unwrap_or("unlimited")),
+    ];
+    let banned = bounded(users.ban(ban)).await;
+    identity.note(Kind::Ban, &banned, &details);
+    banned.map(Json)
 }
 
 pub(super) async fn unban(
     State(users): State<Arc<dyn Users>>,
+    Extension(identity): Extension<Identity>,
     Query(ban): Query<BanTarget>,
 ) -> Answer<serde_json::Value> {
-    done(bounded(users.unban(ban.target)).await?, "ban")
+    let was_there = bounded(users.unban(ban.target.clone())).await;
+    let lifted = was_there.and_then(|was_there| done(was_there, "ban"));
+    let details = [("action", "delete"), ("name", &*ban.target)];
+    identity.note(Kind::Ban, &lifted, &details);
+    lifted
 }

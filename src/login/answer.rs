@@ -6,17 +6,11 @@ use base64::Engine as _;
 use serde_json::{Map, Value};
 
 use crate::auth::certificate::{Certificates, NameOf};
-use crate::auth::{Client, Method, Principal, strict};
+use crate::auth::{Client, Method, Principal, is_plain, strict};
 use crate::base::time::Millis;
-
-/// Longest name, group or attribute, bytes.
-const LONGEST_TEXT_BYTES: usize = 1024;
 
 /// Most groups, and most attributes.
 const MOST_ENTRIES: usize = 256;
-
-/// Latest time that an answer may name, in seconds: the end of the year 9999.
-const LATEST_S: f64 = 253_402_300_799.0;
 
 /// What the service says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,12 +90,7 @@ pub(super) fn judgement(
     let name = name.filter(|name| is_plain(name)).ok_or(NoAnswer("name"))?;
     let expires_at = match answer.get("expires_at") {
         None | Some(Value::Null) => None,
-        Some(value) => match value.as_f64() {
-            Some(seconds) if (0.0..=LATEST_S).contains(&seconds) => {
-                Some(Millis((seconds * 1000.0) as u64))
-            }
-            _ => return Err(NoAnswer("expires_at")),
-        },
+        Some(value) => Some(strict::time(value).ok_or(NoAnswer("expires_at"))?),
     };
     if expires_at.is_some_and(|end| end <= now) {
         return Ok(Judgement::Deny);
@@ -112,10 +101,6 @@ pub(super) fn judgement(
         expires_at,
         ..Principal::new(name, Method::Http)
     }))
-}
-
-fn is_plain(text: &str) -> bool {
-    !text.is_empty() && text.len() <= LONGEST_TEXT_BYTES && !text.chars().any(char::is_control)
 }
 
 fn plain(value: &Value) -> Option<Box<str>> {

@@ -2,7 +2,6 @@
 //!
 //! Invariant: without an answer nobody is let in; `auth.http_unavailable` only says whether another method may decide.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,15 +12,19 @@ use tokio::sync::Semaphore;
 
 use super::answer::{Judgement, NoAnswer, certificate_name, judgement, question};
 use super::cache::{About, Cache};
-use super::files::{FileError, bearer};
+use super::files::{FileError, TokenFile};
 use crate::auth::certificate::NameOf;
 use crate::auth::{Check, Client, Denial, Method, Verdict};
-use crate::base::time::{Millis, elapsed_now, wall_now};
+use crate::base::time::{Elapsed, Millis, elapsed_now, wall_now};
+use crate::config::file::Guard;
 use crate::config::{AuthConfig, WhenUnavailable};
-use crate::http_client::{HttpClient, HttpError, Options, TlsError, TlsFiles, UrlError};
+use crate::http_client::{Excess, HttpClient, HttpError, Options, TlsError, TlsFiles, UrlError};
 
 /// Largest answer that is read.
 const LARGEST_ANSWER_BYTES: usize = 64 << 10;
+
+/// The least time between two lines of the log that say whether the service answers.
+const SAID_EVERY: Duration = Duration::from_secs(60);
 
 /// Clients that may wait for each request that may be under way.
 const WAITING_PER_REQUEST: usize = 16;
@@ -45,7 +48,7 @@ pub(crate) enum CallbackError {
 
 /// Why there is no judgement.
 #[derive(Debug, thiserror::Error)]
-enum Unanswered {
+pub(super) enum Unanswered {
     #[error(transparent)]
     Token(#[from] FileError),
     #[error(transparent)]
@@ -64,12 +67,14 @@ pub(crate) struct Callback {
 
 struct Inner {
     client: HttpClient,
-    token_file: Option<PathBuf>,
+    token: Option<TokenFile>,
     names: NameOf,
     held: Duration,
     held_denied: Duration,
     unavailable: WhenUnavailable,
     cache: Mutex<Cache>,
+    /// What the log has said of the service.
+    said: Mutex<Said>,
     /// Requests under way.
     requests: Semaphore,
     /// These, and clients that wait for one.
@@ -93,25 +98,51 @@ impl Callback {
             },
             timeout: Duration::from_millis(config.http_timeout_ms.into()),
             largest_answer: LARGEST_ANSWER_BYTES,
+            excess: Excess::Refused,
             refuses_local: true,
+            repeats: true,
         })?;
-        if let Some(path) = &config.http_token_file {
-            bearer(path)?;
-        }
+        let token = config.http_token_file.clone();
+        let token = token.map(|path| TokenFile::new(path, Guard::Secret));
         let requests = usize::try_from(config.http_concurrency).unwrap_or(usize::MAX);
         Ok(Callback {
             inner: Arc::new(Inner {
                 client,
-                token_file: config.http_token_file.clone(),
+                token: token.transpose()?,
                 names,
                 held: Duration::from_secs(config.http_cache_s.into()),
                 held_denied: Duration::from_secs(config.http_cache_denied_s.into()),
                 unavailable: config.http_unavailable,
                 cache: Mutex::new(Cache::new(secret, config.http_cache_entries)),
+                said: Mutex::default(),
                 requests: Semaphore::new(requests),
                 places: Arc::new(Semaphore::new(requests.saturating_mul(WAITING_PER_REQUEST))),
             }),
         })
+    }
+}
+
+/// What the log says of the service; that it answers, before it has said anything.
+#[derive(Default)]
+struct Said {
+    is_silent: bool,
+    /// When it was said.
+    at: Option<Elapsed>,
+}
+
+impl Said {
+    /// Whether the log has to say this now: it is new, and what it said before is not too fresh. A service that refuses
+    /// some questions and answers others is not two lines for each of them.
+    fn tells(&mut self, is_silent: bool, now: Elapsed) -> bool {
+        let is_fresh = self.at.is_some_and(|at| now < at.plus(SAID_EVERY));
+        if is_silent == self.is_silent || is_fresh {
+            return false;
+        }
+        *self = Said {
+            is_silent,
+            at: Some(now),
+        };
+        true
     }
 }
 
@@ -155,8 +186,8 @@ impl Inner {
             header::CONTENT_TYPE,
             header::HeaderValue::from_static("application/json"),
         )];
-        if let Some(path) = &self.token_file {
-            headers.push((header::AUTHORIZATION, bearer(path)?));
+        if let Some(token) = &self.token {
+            headers.push((header::AUTHORIZATION, token.header().await?));
         }
         let body = Bytes::copy_from_slice(&question.body);
         let answer = self.client.post(&headers, body).await?;
@@ -169,6 +200,23 @@ impl Inner {
         }
     }
 
+    /// Says when the service falls silent, and when it answers again. Returns whether something is said.
+    fn say(&self, error: Option<&Unanswered>, now: Elapsed) -> bool {
+        if !self.said.lock().tells(error.is_some(), now) {
+            return false;
+        }
+        let another_decides = self.unavailable == WhenUnavailable::Ignore;
+        match error {
+            Some(error) => tracing::warn!(
+                %error,
+                another_decides,
+                "the service that judges clients does not answer"
+            ),
+            None => tracing::info!("the service that judges clients answers again"),
+        }
+        true
+    }
+
     async fn judge(&self, question: Question) -> Verdict {
         // Never closed.
         let Ok(_request) = self.requests.acquire().await else {
@@ -178,7 +226,9 @@ impl Inner {
         if let Some(verdict) = self.remembered(&question.about) {
             return verdict;
         }
-        match self.ask(&question).await {
+        let answer = self.ask(&question).await;
+        self.say(answer.as_ref().err(), elapsed_now());
+        match answer {
             Ok(judgement) => {
                 let held = match &judgement {
                     Judgement::Allow(_) => self.held,
@@ -192,14 +242,19 @@ impl Inner {
             Err(error) => {
                 let detail = format!("the service that judges clients has not answered: {error}");
                 match self.unavailable {
-                    WhenUnavailable::Refuse => Verdict::Refused(Denial::new(detail)),
-                    WhenUnavailable::Ignore => {
-                        tracing::warn!(detail, "another method decides");
-                        Verdict::NotApplicable
-                    }
+                    WhenUnavailable::Refuse => Verdict::Refused(Denial::unavailable(detail)),
+                    WhenUnavailable::Ignore => Verdict::NotApplicable,
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+impl Callback {
+    /// As after a question: whether there is something new to say.
+    pub(super) fn says(&self, error: Option<&Unanswered>, now: Elapsed) -> bool {
+        self.inner.say(error, now)
     }
 }
 

@@ -9,8 +9,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
 use super::Callback;
+use super::callback::Unanswered;
 use crate::auth::certificate::NameOf;
 use crate::auth::{Check as _, Client, Verdict};
+use crate::base::time::elapsed_now;
 use crate::config::{AuthConfig, WhenUnavailable};
 
 /// What a service has seen.
@@ -148,16 +150,40 @@ async fn without_an_answer_nobody_is_let_in() {
     let nobody = "http://127.0.0.1:1/".to_owned();
     for url in [late, error, moved, nonsense, nobody] {
         let refuses = callback(&config(&url));
-        assert!(
-            judge(&refuses, "right").await.starts_with("NotAuthorized"),
-            "{url}"
-        );
+        // Nobody has guessed: it is not counted, and the client may come again.
+        let judged = judge(&refuses, "right").await;
+        assert!(judged.starts_with("ServerBusy"), "{url} {judged}");
         let ignores = callback(&AuthConfig {
             http_unavailable: WhenUnavailable::Ignore,
             ..config(&url)
         });
         assert_eq!(judge(&ignores, "right").await, "ignored", "{url}");
     }
+}
+
+#[tokio::test]
+async fn an_outage_is_told_once_however_many_clients_come() {
+    let config = AuthConfig {
+        http_unavailable: WhenUnavailable::Ignore,
+        ..config("http://127.0.0.1:1/")
+    };
+    let callback = callback(&config);
+    let silent = Unanswered::Status(hyper::StatusCode::BAD_GATEWAY);
+    let start = elapsed_now();
+    let told = |error: Option<&Unanswered>, after_s: u64| {
+        callback.says(error, start.plus(Duration::from_secs(after_s)))
+    };
+    assert!(!told(None, 0), "nobody has asked yet");
+    let lines = (0..10_000).filter(|_| told(Some(&silent), 0)).count();
+    assert_eq!(lines, 1);
+    assert!(told(None, 100), "it answers again");
+    assert!(!told(None, 200) && told(Some(&silent), 300));
+    // It answers one question and not the next, for ten minutes.
+    let lines = (0..60_000).filter(|at| told((at % 2 == 0).then_some(&silent), 400 + at / 100));
+    let lines = lines.count();
+    assert!(lines <= 11, "{lines}");
+    told(None, 2_000);
+    assert!(!told(None, 3_000), "what holds at the end was said");
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! The keys of an issuer, kept current: read from a file again and again, or fetched from a URL.
 //!
-//! Invariant: keys that were good are kept while their source fails, but not longer than they may be. Whoever sends
+//! Invariant: keys that were good are kept while their source fails, but not longer than they may be; a set without a
+//! usable key is no failure: an issuer withdraws its last key so. Whoever sends
 //! tokens with made-up key ids has the source asked once in [`ASKED_AGAIN_AFTER`], and not more.
 
 use std::path::PathBuf;
@@ -14,10 +15,11 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use super::Background;
-use super::files::{FileError, bearer, read_file};
+use super::files::{FileError, TokenFile, read_file};
 use crate::auth::Later;
 use crate::auth::jwt::{KeyError, KeySet, KeySource};
 use crate::base::time::{Elapsed, elapsed_now};
+use crate::config::file::Guard;
 use crate::http_client::{HttpClient, HttpError};
 
 /// The least time between two requests that unknown keys give rise to.
@@ -41,8 +43,8 @@ pub(super) enum Place {
     Url {
         /// Who is asked.
         client: Box<HttpClient>,
-        /// The file with the token that shows who asks.
-        token_file: Option<PathBuf>,
+        /// The token that shows who asks.
+        token: Option<TokenFile>,
     },
 }
 
@@ -66,38 +68,56 @@ pub(crate) enum FetchError {
     /// What it answers.
     #[error("it answered {0}")]
     Status(StatusCode),
+    /// The thread that was to read the file has ended.
+    #[error("the file was not read")]
+    Unread,
     /// What is in the answer.
     #[error("the answer: {0}")]
     Answer(KeyError),
 }
 
-impl Place {
-    async fn fetch(&self) -> Result<KeySet, FetchError> {
-        let Place::Url { client, token_file } = self else {
-            return self.read();
-        };
-        let mut headers = Vec::new();
-        if let Some(path) = token_file {
-            headers.push((header::AUTHORIZATION, bearer(path)?));
-        }
-        let answer = client.get(&headers).await?;
-        match answer.status {
-            StatusCode::OK => KeySet::of_jwks(&answer.body, false).map_err(FetchError::Answer),
-            status => Err(FetchError::Status(status)),
-        }
+impl FetchError {
+    /// The source says that no key is good any more.
+    fn withdraws_all(&self) -> bool {
+        matches!(
+            self,
+            FetchError::Answer(KeyError::NoUsableKey)
+                | FetchError::Keys {
+                    error: KeyError::NoUsableKey,
+                    ..
+                }
+        )
     }
+}
 
+impl Place {
+    /// Reads the file.
     fn read(&self) -> Result<KeySet, FetchError> {
-        let (path, parse): (_, fn(&[u8]) -> _) = match self {
-            Place::Pem(path) => (path, KeySet::of_pem),
-            Place::Jwks(path) => (path, |text| KeySet::of_jwks(text, true)),
-            Place::Secret(path) => (path, |text| KeySet::of_secret(without_line_end(text))),
+        let (path, guard, parse): (_, _, fn(&[u8]) -> _) = match self {
+            Place::Pem(path) => (path, Guard::Trusted, KeySet::of_pem),
+            Place::Jwks(path) => (path, Guard::Trusted, |text| KeySet::of_jwks(text, true)),
+            Place::Secret(path) => (path, Guard::Secret, |text| {
+                KeySet::of_secret(without_line_end(text))
+            }),
             Place::Url { .. } => return Ok(KeySet::default()),
         };
-        parse(&read_file(path)?).map_err(|error| FetchError::Keys {
+        parse(&read_file(path, guard)?).map_err(|error| FetchError::Keys {
             path: path.clone(),
             error,
         })
+    }
+}
+
+/// Asks the server of the keys.
+async fn ask(client: &HttpClient, token: Option<&TokenFile>) -> Result<KeySet, FetchError> {
+    let mut headers = Vec::new();
+    if let Some(token) = token {
+        headers.push((header::AUTHORIZATION, token.header().await?));
+    }
+    let answer = client.get(&headers).await?;
+    match answer.status {
+        StatusCode::OK => KeySet::of_jwks(&answer.body, false).map_err(FetchError::Answer),
+        status => Err(FetchError::Status(status)),
     }
 }
 
@@ -134,17 +154,29 @@ struct Inner {
     /// When somebody last asked for newer keys.
     asked: Mutex<Option<Elapsed>>,
     is_fetching: AtomicBool,
+    /// The last attempt to get them has failed.
+    is_failing: AtomicBool,
+    /// Told when a key is not there any more: whoever has logged in with it is to be judged again.
+    withdrawn: Arc<Notify>,
 }
 
 impl Keys {
-    /// Keys of a file, which is read now, and then as often.
+    /// Keys of a file, which is read now, and then as often. A set without a key lets nobody in: its last one may have
+    /// been withdrawn, and that stops no node from starting.
     pub(super) fn of_file(
         place: Place,
         issuer: String,
         interval: Duration,
+        withdrawn: Arc<Notify>,
     ) -> Result<Keys, FetchError> {
-        let found = place.read()?;
-        let keys = Keys::new(place, issuer, interval, None);
+        let found = match place.read() {
+            Err(error) if error.withdraws_all() => {
+                tracing::warn!(issuer, %error, "a token issuer has no keys, so nobody gets in by it");
+                KeySet::default()
+            }
+            found => found?,
+        };
+        let keys = Keys::new(place, issuer, interval, None, withdrawn);
         keys.inner.hold(found);
         Ok(keys)
     }
@@ -155,11 +187,18 @@ impl Keys {
         issuer: String,
         interval: Duration,
         max_age: Duration,
+        withdrawn: Arc<Notify>,
     ) -> Keys {
-        Keys::new(place, issuer, interval, Some(max_age))
+        Keys::new(place, issuer, interval, Some(max_age), withdrawn)
     }
 
-    fn new(place: Place, issuer: String, interval: Duration, max_age: Option<Duration>) -> Keys {
+    fn new(
+        place: Place,
+        issuer: String,
+        interval: Duration,
+        max_age: Option<Duration>,
+        withdrawn: Arc<Notify>,
+    ) -> Keys {
         Keys {
             inner: Arc::new(Inner {
                 place,
@@ -171,6 +210,8 @@ impl Keys {
                 tried: watch::Sender::new(0),
                 asked: Mutex::default(),
                 is_fetching: AtomicBool::new(false),
+                is_failing: AtomicBool::new(false),
+                withdrawn,
             }),
         }
     }
@@ -183,19 +224,36 @@ impl Keys {
 }
 
 impl Inner {
-    fn hold(&self, keys: KeySet) {
+    fn hold(&self, mut keys: KeySet) {
+        let former = self.held.load_full();
+        let is_any_gone = former.is_some_and(|former| keys.succeed(&former.keys));
         self.held.store(Some(Arc::new(Held {
             keys: Arc::new(keys),
             at: elapsed_now(),
         })));
+        if is_any_gone {
+            let issuer = &self.issuer;
+            tracing::info!(issuer, "a key of a token issuer is withdrawn");
+            self.withdrawn.notify_one();
+        }
     }
 
-    async fn keep_current(&self) {
+    async fn fetch(self: &Arc<Inner>) -> Result<KeySet, FetchError> {
+        if let Place::Url { client, token } = &self.place {
+            return ask(client, token.as_ref()).await;
+        }
+        let inner = self.clone();
+        // The file may be on a file system that makes its readers wait.
+        let read = tokio::task::spawn_blocking(move || inner.place.read());
+        read.await.unwrap_or(Err(FetchError::Unread))
+    }
+
+    async fn keep_current(self: &Arc<Inner>) {
         let mut retry = FIRST_RETRY;
-        let mut is_failing = false;
         loop {
             self.is_fetching.store(true, Ordering::Release);
-            let fetched = self.place.fetch().await;
+            let fetched = self.fetch().await;
+            let is_failing = self.is_failing.swap(fetched.is_err(), Ordering::AcqRel);
             let issuer = &self.issuer;
             let pause = match fetched {
                 Ok(keys) => {
@@ -203,14 +261,16 @@ impl Inner {
                         tracing::info!(issuer, "the keys of a token issuer are there again");
                     }
                     self.hold(keys);
-                    (is_failing, retry) = (false, FIRST_RETRY);
+                    retry = FIRST_RETRY;
                     self.interval
                 }
                 Err(error) => {
                     if !is_failing {
                         tracing::warn!(issuer, %error, "no newer keys of a token issuer");
                     }
-                    is_failing = true;
+                    if error.withdraws_all() {
+                        self.hold(KeySet::default());
+                    }
                     let pause = retry.min(self.interval);
                     retry = pause.saturating_mul(2);
                     pause
@@ -257,5 +317,13 @@ impl KeySource for Keys {
         Some(Box::pin(async move {
             let _ = tried.changed().await;
         }))
+    }
+
+    fn is_failing(&self) -> bool {
+        self.inner.is_failing.load(Ordering::Acquire)
+    }
+
+    fn is_renewed(&self) -> bool {
+        true
     }
 }

@@ -8,9 +8,13 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
+use tokio::sync::Notify;
+
+use super::files::TokenFile;
 use super::keys::{Keys, Place};
 use crate::auth::jwt::KeySource as _;
-use crate::http_client::{HttpClient, Options, TlsFiles};
+use crate::config::file::Guard;
+use crate::http_client::{Excess, HttpClient, Options, TlsFiles};
 use std::time::Duration;
 
 const SET: &str = r#"{"keys":[{"kty":"EC","crv":"P-256","kid":"KID","x":"f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU","y":"x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0"}]}"#;
@@ -63,13 +67,30 @@ fn keys(port: u16, max_age: Duration, token_file: Option<std::path::PathBuf>) ->
         tls: TlsFiles::default(),
         timeout: Duration::from_secs(2),
         largest_answer: 4096,
+        excess: Excess::Refused,
         refuses_local: true,
+        repeats: true,
     });
     let place = Place::Url {
         client: Box::new(client.expect("there are no files")),
-        token_file,
+        token: token_file.map(|path| TokenFile::new(path, Guard::Key).expect("a token")),
     };
-    Keys::of_url(place, "test".into(), Duration::from_secs(3600), max_age)
+    Keys::of_url(
+        place,
+        "test".into(),
+        Duration::from_secs(3600),
+        max_age,
+        Arc::default(),
+    )
+}
+
+/// Returns when it is so.
+async fn until(is_so: impl Fn() -> bool) {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(tokio::time::Instant::now() < deadline, "it is not so");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 fn ids(keys: &Keys) -> String {
@@ -110,8 +131,8 @@ async fn keys_outlive_their_server_for_a_while() {
     keys.refresh().expect("it may be asked").await;
     server.fails();
     assert!(ids(&keys).contains("only"));
-    tokio::time::sleep(age * 2).await;
-    assert_eq!(ids(&keys), "none", "they are too old");
+    // They are too old in the end.
+    until(|| ids(&keys) == "none").await;
 }
 
 #[tokio::test]
@@ -141,22 +162,66 @@ async fn a_file_is_read_again_and_a_broken_one_changes_nothing() {
     let write = |text: &str| std::fs::write(file.path(), text).expect("it is writable");
     write(&SET.replace("KID", "first"));
     let interval = Duration::from_millis(20);
+    let withdrawn = Arc::new(Notify::new());
     let of_file = |place: fn(std::path::PathBuf) -> Place| {
-        Keys::of_file(place(file.path().to_owned()), "test".into(), interval)
+        let (place, withdrawn) = (place(file.path().to_owned()), withdrawn.clone());
+        Keys::of_file(place, "test".into(), interval, withdrawn)
     };
     let keys = of_file(Place::Jwks).expect("it is good");
     tokio::spawn(keys.keep_current());
     write(&SET.replace("KID", "second"));
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
-    while !ids(&keys).contains("second") {
-        assert!(tokio::time::Instant::now() < deadline, "{}", ids(&keys));
-        tokio::time::sleep(interval).await;
-    }
+    until(|| ids(&keys).contains("second")).await;
     write("{");
-    tokio::time::sleep(interval * 10).await;
+    until(|| keys.is_failing()).await;
     assert!(ids(&keys).contains("second"));
     assert!(of_file(Place::Jwks).is_err(), "not at the start");
     write("a secret of more than 32 bytes, really\r\n");
     let secret = of_file(Place::Secret).expect("it is long enough");
     assert!(ids(&secret).contains("Secret(38)"));
+}
+
+#[tokio::test]
+async fn a_key_that_is_not_published_any_more_is_withdrawn() {
+    let other = SET
+        .replace(
+            "f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU",
+            "WKn-ZIGevcwGIyyrzFoZNBdaq9_TsqzGl96oc0CWuis",
+        )
+        .replace(
+            "x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0",
+            "y77t-RvAHRKTsSGdIYUfweuOvwrvDD-Q3Hv5J0fSKbE",
+        );
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let write = |text: &str| std::fs::write(file.path(), text).expect("it is writable");
+    write(&SET.replace("KID", "first"));
+    let withdrawn = Arc::new(Notify::new());
+    let interval = Duration::from_millis(20);
+    let place = Place::Jwks(file.path().to_owned());
+    let keys = Keys::of_file(place, "test".into(), interval, withdrawn.clone());
+    let keys = keys.expect("it is good");
+    tokio::spawn(keys.keep_current());
+    // The same key under another name is the same key.
+    write(&SET.replace("KID", "renamed"));
+    until(|| ids(&keys).contains("renamed")).await;
+    let gone = futures::FutureExt::now_or_never(withdrawn.notified());
+    assert!(gone.is_none(), "it is still there");
+    write(&other.replace("KID", "second"));
+    let gone = tokio::time::timeout(Duration::from_secs(10), withdrawn.notified());
+    gone.await
+        .expect("whoever has logged in with it is judged again");
+    // An issuer withdraws its last key by a set without any, or with one that is of no use here.
+    for last in ["{\"keys\":[]}", "{\"keys\":[{\"kty\":\"none\"}]}"] {
+        write(last);
+        let gone = tokio::time::timeout(Duration::from_secs(10), withdrawn.notified());
+        gone.await.expect("the last key is withdrawn, too");
+        until(|| ids(&keys) == "[]").await;
+        let place = Place::Jwks(file.path().to_owned());
+        let at_start = Keys::of_file(place, "test".into(), interval, Arc::default());
+        assert_eq!(ids(&at_start.expect("a node starts with it")), "[]");
+        write(&other.replace("KID", "second"));
+        until(|| ids(&keys).contains("second")).await;
+    }
+    write("");
+    until(|| keys.is_failing()).await;
+    assert!(ids(&keys).contains("second"), "an empty file is none yet");
 }

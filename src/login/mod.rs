@@ -9,6 +9,7 @@ mod callback;
 #[cfg(test)]
 mod callback_tests;
 mod files;
+pub(crate) mod hub;
 mod keys;
 #[cfg(test)]
 mod keys_tests;

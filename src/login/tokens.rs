@@ -1,12 +1,17 @@
 //! Issuers of tokens, as the configuration names them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Notify;
+
 use super::Background;
+use super::files::{FileError, TokenFile};
 use super::keys::{FILE_INTERVAL, FetchError, Keys, Place};
 use crate::auth::jwt::{Issuer, JWT, K8S_SAT, Rules};
+use crate::config::file::Guard;
 use crate::config::{TokenIssuer, TokenUse};
-use crate::http_client::{HttpClient, Options, TlsError, TlsFiles, UrlError};
+use crate::http_client::{Excess, HttpClient, Options, TlsError, TlsFiles, UrlError};
 
 /// The longest time for a set of keys to come.
 const KEYS_TIMEOUT: Duration = Duration::from_secs(5);
@@ -20,6 +25,9 @@ pub(crate) enum IssuerError {
     /// Its keys can't be read.
     #[error(transparent)]
     Keys(#[from] FetchError),
+    /// The file of the token with which they are asked for.
+    #[error(transparent)]
+    Token(#[from] FileError),
     /// The URL of its keys.
     #[error("jwks_url: {0}")]
     Url(#[from] UrlError),
@@ -31,16 +39,19 @@ pub(crate) enum IssuerError {
     Attribute(String),
 }
 
-/// An issuer, and what keeps its keys current.
+/// An issuer, and what keeps its keys current. `withdrawn` is told when one of them is not there any more.
 ///
 /// # Errors
 /// Its keys can't be read. Those of a URL are not asked for yet.
-pub(crate) fn issuer(config: &TokenIssuer) -> Result<(Issuer, Background), IssuerError> {
+pub(crate) fn issuer(
+    config: &TokenIssuer,
+    withdrawn: &Arc<Notify>,
+) -> Result<(Issuer, Background), IssuerError> {
     let name = match &*config.issuer {
         "" => "any".to_owned(),
         issuer => issuer.to_owned(),
     };
-    let file = |place| Keys::of_file(place, name.clone(), FILE_INTERVAL);
+    let file = |place| Keys::of_file(place, name.clone(), FILE_INTERVAL, withdrawn.clone());
     let keys = match (&config.keys_file, &config.jwks_file, &config.secret_file) {
         (Some(path), ..) => file(Place::Pem(path.clone()))?,
         (_, Some(path), _) => file(Place::Jwks(path.clone()))?,
@@ -54,15 +65,20 @@ pub(crate) fn issuer(config: &TokenIssuer) -> Result<(Issuer, Background), Issue
                 },
                 timeout: KEYS_TIMEOUT,
                 largest_answer: LARGEST_SET_BYTES,
+                excess: Excess::Refused,
                 refuses_local: true,
+                repeats: true,
             })?;
+            // The token of a service account is a file that everybody in its container may read.
+            let token = config.jwks_token_file.clone();
+            let token = token.map(|path| TokenFile::new(path, Guard::Key));
             let place = Place::Url {
                 client: Box::new(client),
-                token_file: config.jwks_token_file.clone(),
+                token: token.transpose()?,
             };
             let interval = Duration::from_secs(config.jwks_refresh_s.into());
             let max_age = Duration::from_secs(config.jwks_max_age_s.into());
-            Keys::of_url(place, name, interval, max_age)
+            Keys::of_url(place, name, interval, max_age, withdrawn.clone())
         }
     };
     let background = keys.keep_current();

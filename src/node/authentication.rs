@@ -2,10 +2,11 @@
 //! names.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use tokio::sync::Notify;
+use zeroize::Zeroizing;
 
 use super::identity::Identities;
 use crate::auth::certificate::{Certificates, GroupsOf, NameOf};
@@ -14,6 +15,7 @@ use crate::auth::jwt::Tokens;
 use crate::auth::scram::Credentials;
 use crate::auth::{Chain, Check};
 use crate::config::bounds::LARGEST_USERS_FILE_BYTES;
+use crate::config::file::{self, FileError, Guard};
 use crate::config::{AuthConfig, AuthenticationMethod, CertificateGroups, CertificateName, Config};
 use crate::connection::broker::Chains;
 use crate::login::{self, Background, Callback};
@@ -44,19 +46,30 @@ impl std::fmt::Display for UsersProblem {
     }
 }
 
-/// What the listeners ask of their clients, and what has to go on for it as long as the node runs.
+/// What the listeners ask of their clients, and what has to go on for it.
+pub(super) struct Made {
+    /// What is asked.
+    pub(super) chains: Chains,
+    /// What runs as long as the node does.
+    pub(super) background: Vec<Background>,
+    /// Told when something is withdrawn that identities rest on.
+    pub(super) withdrawn: Arc<Notify>,
+}
+
+/// What the listeners ask of their clients.
 ///
 /// # Errors
 /// With everything that is wrong with the files.
 pub(super) fn chains(
     config: &Config,
     identities: Option<&Identities>,
-) -> Result<(Chains, Vec<Background>), Vec<UsersProblem>> {
+) -> Result<Made, Vec<UsersProblem>> {
     let mut methods = Methods {
         config: &config.auth,
         identities,
         made: BTreeMap::new(),
         background: Vec::new(),
+        withdrawn: Arc::default(),
     };
     let mut problems = Vec::new();
     let other = Arc::new(methods.default_chain().unwrap_or_else(|found| {
@@ -82,7 +95,11 @@ pub(super) fn chains(
     });
     let chains = Chains::new(named.collect(), other.clone());
     match problems.is_empty() {
-        true => Ok((chains, methods.background)),
+        true => Ok(Made {
+            chains,
+            background: methods.background,
+            withdrawn: methods.withdrawn,
+        }),
         false => Err(problems),
     }
 }
@@ -94,6 +111,7 @@ struct Methods<'a> {
     identities: Option<&'a Identities>,
     made: BTreeMap<AuthenticationMethod, Arc<dyn Check>>,
     background: Vec<Background>,
+    withdrawn: Arc<Notify>,
 }
 
 impl Methods<'_> {
@@ -144,7 +162,7 @@ impl Methods<'_> {
     fn tokens(&mut self) -> Result<Tokens, Vec<UsersProblem>> {
         let (mut issuers, mut problems) = (Vec::new(), Vec::new());
         for config in &self.config.jwt {
-            match login::issuer(config) {
+            match login::issuer(config, &self.withdrawn) {
                 Ok((issuer, background)) => {
                     issuers.push(issuer);
                     self.background.push(background);
@@ -202,7 +220,7 @@ fn users(path: &Path) -> Result<Credentials, Vec<UsersProblem>> {
         line,
         message,
     };
-    let text = read(path).map_err(|error| vec![problem(None, error.to_string())])?;
+    let text = read(path).map_err(|error| vec![problem(None, error)])?;
     Credentials::parse(&text).map_err(|lines| {
         let lines = lines.into_iter();
         lines
@@ -211,40 +229,21 @@ fn users(path: &Path) -> Result<Credentials, Vec<UsersProblem>> {
     })
 }
 
-/// Why a file of users can't be used at all.
-#[derive(Debug, thiserror::Error)]
-enum ReadError {
-    #[error("can't be read: {0}")]
-    Io(#[from] std::io::Error),
-    #[error("is larger than {LARGEST_USERS_FILE_BYTES} bytes")]
-    TooLarge,
-    #[error("is not UTF-8 text")]
-    NotUtf8,
+/// The text of a file of users: whoever reads it can try passwords against it, and whoever writes it lets users in.
+fn read(path: &Path) -> Result<Zeroizing<String>, String> {
+    let bytes = file::read(path, LARGEST_USERS_FILE_BYTES, Guard::Key);
+    // Its name is told with the problem.
+    let bytes = bytes.map_err(|error| match error {
+        FileError::Io { error, .. } => format!("can't be read: {error}"),
+        error => error.to_string(),
+    })?;
+    let text = std::str::from_utf8(&bytes).map_err(|_| "is not UTF-8 text".to_owned())?;
+    Ok(Zeroizing::new(text.to_owned()))
 }
 
-fn read(path: &Path) -> Result<String, ReadError> {
-    let mut bytes = Vec::new();
-    let file = File::open(path)?;
-    file.take(LARGEST_USERS_FILE_BYTES + 1)
-        .read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > LARGEST_USERS_FILE_BYTES {
-        return Err(ReadError::TooLarge);
-    }
-    String::from_utf8(bytes).map_err(|_| ReadError::NotUtf8)
-}
-
-/// Logs who may connect, and warns of a file that every user of the machine can read.
+/// Logs who may connect.
 pub fn announce(config: &AuthConfig) {
-    use std::os::unix::fs::PermissionsExt;
-    let Some(path) = &config.scram_file else {
-        return;
-    };
-    tracing::info!(file = %path.display(), "clients must log in with SCRAM-SHA-256");
-    let mode = std::fs::metadata(path).map(|data| data.permissions().mode());
-    if mode.is_ok_and(|mode| mode & 0o004 != 0) {
-        tracing::warn!(
-            file = %path.display(),
-            "every user of this machine can read the file of users and try passwords against it"
-        );
+    if let Some(path) = &config.scram_file {
+        tracing::info!(file = %path.display(), "clients must log in with SCRAM-SHA-256");
     }
 }

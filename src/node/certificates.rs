@@ -2,44 +2,60 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::error::RunError;
 use super::http_ports;
+use super::hub;
+use super::hub_port;
 use crate::config::Config;
 use crate::http::Gate;
+use crate::peers::{Settings, Source, Trust};
 use crate::transport;
 use crate::transport::tls::{EXPIRES_SOON, ServerTls};
 
 /// What a look at the certificates has found.
 #[derive(Debug, Default)]
 pub struct Inspection {
-    /// Files that can't be used: the node does not start with them.
-    pub problems: Vec<String>,
+    /// Files that can't be used, by the key that they belong to: the node does not start with them.
+    pub problems: Vec<(&'static str, String)>,
     /// Certificates that expire soon, or have expired.
     pub warnings: Vec<String>,
 }
 
-/// Reads the certificates of all listeners and of the HTTP port, and the token of that.
+/// Reads the certificates of all listeners, of the HTTP port, and of this node for the others; the secret of the
+/// cluster, the token of the HTTP port, and the files of the hub.
 pub fn inspect(config: &Config) -> Inspection {
     let mut found = Inspection::default();
     for listener in config.listeners() {
-        match transport::tls_of(&listener) {
+        match transport::tls_of(&listener, !config.hub.host_names.is_empty()) {
             Ok(tls) => found.look_at(tls.as_deref()),
             Err(error) => {
                 let name = &listener.name;
                 found
                     .problems
-                    .push(format!("the listener {name:?}: {error}"));
+                    .push(("listeners", format!("the listener {name:?}: {error}")));
             }
         }
     }
     match http_ports::load_tls(&config.http) {
         Ok(tls) => found.look_at(tls.as_deref()),
-        Err(error) => found.problems.push(error.to_string()),
+        Err(error) => found
+            .problems
+            .push(("http.certificates", error.to_string())),
     }
+    found.look_at_nodes(config);
+    match hub_port::load_tls(config) {
+        Ok(tls) => found.look_at(tls.as_deref()),
+        Err(error) => found.problems.push(("hub.https_listen", error.to_string())),
+    }
+    let hub = hub::load(config).err().into_iter().flatten();
+    found
+        .problems
+        .extend(hub.map(|problem| (problem.key, problem.to_string())));
     if let Err(error) = Gate::new(&config.http, Arc::default()) {
-        found.problems.push(RunError::from(error).to_string());
+        let text = RunError::from(error).to_string();
+        found.problems.push(("http.token_file", text));
     }
     found.warnings.sort();
     found.warnings.dedup();
@@ -47,6 +63,27 @@ pub fn inspect(config: &Config) -> Inspection {
 }
 
 impl Inspection {
+    /// Judges what this node shows to the others, as they would.
+    fn look_at_nodes(&mut self, config: &Config) {
+        let settings = Settings::of(config);
+        let (key, path) = match &settings.source {
+            Source::Open => return,
+            Source::Secret(path) => ("cluster.secret_file", path.clone()),
+            Source::Certificates { certificate, .. } => {
+                ("cluster.certificate", certificate.clone())
+            }
+        };
+        match Trust::new(settings) {
+            Ok(trust) => {
+                let now = SystemTime::now();
+                let left = trust.valid_for_s().map(Duration::from_secs);
+                let soon = left.and_then(|left| warning(&path, now + left, now));
+                self.warnings.extend(soon);
+            }
+            Err(error) => self.problems.push((key, error.to_string())),
+        }
+    }
+
     /// Notes what expires soon.
     fn look_at(&mut self, tls: Option<&ServerTls>) {
         let now = SystemTime::now();
@@ -72,9 +109,38 @@ fn warning(path: &Path, at: SystemTime, now: SystemTime) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
+    use crate::peers::authority::{Authority, Files, Subject};
+
+    #[test]
+    fn the_certificate_that_other_nodes_see_is_looked_at() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let authority = Authority::new("nodes");
+        let files = Files::in_directory(directory.path());
+        let mut config = Config::default();
+        config.cluster.name = "test".parse().expect("a word");
+        config.node.id = 1;
+        config.cluster.certificate = Some(files.certificate.clone());
+        config.cluster.key = Some(files.key.clone());
+        config.cluster.ca_file = Some(files.authorities.clone());
+        files.put_authorities(&[&authority]);
+        let found = |subject: &Subject| {
+            files.put_certificate(&authority, subject);
+            let found = inspect(&config);
+            (found.problems, found.warnings)
+        };
+        let mut subject = Subject::node("test", 1);
+        assert_eq!(found(&subject), (Vec::new(), Vec::new()));
+        subject.valid_for = Some(Duration::from_secs(29 * 24 * 3_600 + 60));
+        let (problems, warnings) = found(&subject);
+        assert_eq!((problems.len(), warnings.len()), (0, 1), "{problems:?}");
+        assert!(warnings[0].ends_with("node.pem: the certificate expires in 29 days"));
+        subject.expired = true;
+        subject.valid_for = None;
+        let (problems, _) = found(&subject);
+        assert_eq!(problems.len(), 1);
+        assert_eq!(problems[0].0, "cluster.certificate");
+    }
 
     #[test]
     fn a_month_before_its_end_a_certificate_is_named() {

@@ -8,6 +8,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::contact::Contact;
+use super::hub::HubSettings;
 use super::incarnation::IncarnationTask;
 use super::leases::NodeLeases;
 use crate::base::ids::NodeId;
@@ -25,6 +26,7 @@ use crate::replica::applier::IncarnationEvent;
 use crate::replica::clock::Clock;
 use crate::replica::forwarder::ProposalForwarder;
 use crate::replica::sequencer::{Due, Sequencer};
+use crate::webhook::{Declared, Files, Supervisor};
 
 /// Between two attempts to join.
 const JOIN_RETRY: Duration = Duration::from_millis(500);
@@ -46,20 +48,20 @@ pub(super) struct ClusterTasks {
     pub(super) due: Arc<Due>,
     pub(super) clock: Arc<Clock>,
     pub(super) incarnation_events: mpsc::UnboundedReceiver<IncarnationEvent>,
-    pub(super) give_up: Duration,
-    pub(super) node_lease: Duration,
+    pub(super) config: Arc<Config>,
     pub(super) trust: Trust,
 }
 
 impl ClusterTasks {
     /// Starts them. Replication runs on `replication`; what touches clients runs on the runtime of the caller.
     pub(super) fn start(self, listener: TcpListener, replication: &Handle) {
-        let raft = self.raft;
+        let raft = self.raft.clone();
         let local = self.broker.settings.node;
         let metrics = self.broker.metrics.clone();
         let clock = self.clock.clone();
-        let (sequencer, sequence) = Sequencer::new(raft.clone(), self.due, clock, metrics);
+        let (sequencer, sequence) = Sequencer::new(raft.clone(), self.due.clone(), clock, metrics);
         replication.spawn(sequence);
+        let webhooks = self.webhooks(sequencer.clone());
         let forwarder = ProposalForwarder {
             local,
             proposer: self.broker.services.proposer.clone(),
@@ -77,26 +79,30 @@ impl ClusterTasks {
             metrics: self.broker.metrics.clone(),
         };
         tokio::spawn(Arc::new(streams).run());
+        let hub = self.broker.services.hub.as_ref();
+        let hub_digest = hub.map_or(0, |hub| hub.credentials.digest());
         let last_seen = Arc::new(LastSeen::default());
         let leases = NodeLeases {
             broker: self.broker.clone(),
             raft: raft.clone(),
             last_seen: last_seen.clone(),
             sequencer: sequencer.clone(),
-            lease: self.node_lease,
+            lease: Duration::from_millis(self.config.cluster.node_lease_ms),
         };
         tokio::spawn(leases.run());
+        tokio::spawn(webhooks.run());
         let contact = Contact {
             local,
             raft: raft.clone(),
             proposer: self.broker.services.proposer.clone(),
             clock: self.clock.clone(),
+            hub: HubSettings::new(hub_digest, self.broker.metrics.clone()),
         };
         let incarnation = IncarnationTask::new(
             self.broker.clone(),
             contact,
             self.incarnation_events,
-            self.give_up,
+            Duration::from_millis(self.config.cluster.give_up_ms),
         );
         tokio::spawn(incarnation.run());
         let service = ClusterService {
@@ -107,6 +113,7 @@ impl ClusterTasks {
             router: self.broker.services.router.clone(),
             last_seen,
             clock: self.clock.clone(),
+            hub_digest,
             hand_overs: self.broker.services.hand_overs.clone(),
             inboxes,
             clients: Handle::current(),
@@ -114,6 +121,21 @@ impl ClusterTasks {
         // What reads files and certificates anew takes no time from replication.
         tokio::spawn(self.trust.clone().keep_current());
         replication.spawn(serve(listener, self.trust, raft, service));
+    }
+}
+
+impl ClusterTasks {
+    /// What sends events to endpoints.
+    fn webhooks(&self, sequencer: Sequencer) -> Supervisor {
+        Supervisor {
+            raft: self.raft.clone(),
+            sequencer,
+            clock: self.clock.clone(),
+            changes: self.broker.services.view.event_changes(),
+            files: Files::new(&self.config),
+            metrics: self.broker.metrics.clone(),
+            declared: Declared::new(&self.config),
+        }
     }
 }
 

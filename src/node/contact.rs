@@ -1,11 +1,12 @@
 //! Contact with the leader: the question whether this node may go on serving.
 //!
-//! Invariant: a question counts only when three things hold. The leader has noted it as a sign of life; a majority has
-//! confirmed after that that it leads; and this node has applied everything that was committed by then, so it would
-//! know if its incarnation had been ended.
+//! Invariant: a question counts only when four things hold. The leader has noted it as a sign of life; a majority has
+//! confirmed after that that it leads; this node has applied everything that was committed by then, so it would know if
+//! its incarnation had been ended; and this node knows log time: who serves judges by it what has expired.
 
 use std::sync::Arc;
 
+use super::hub::HubSettings;
 use crate::base::ids::{LogIndex, NodeId};
 use crate::base::proto::cluster::ContactRequest;
 use crate::base::time::{Millis, wall_now};
@@ -25,6 +26,9 @@ pub(super) enum ContactError {
     /// The leader does not take this node for a member.
     #[error("{0}")]
     Refused(String),
+    /// Neither the leader nor this node knows log time yet.
+    #[error("log time is not known yet")]
+    NoLogTime,
     /// There was no answer in time.
     #[error("no answer in time")]
     TimedOut,
@@ -64,6 +68,8 @@ pub(super) struct Contact {
     pub(super) proposer: Arc<Proposer>,
     /// Wall clocks are compared, and log time is told, with each question.
     pub(super) clock: Arc<Clock>,
+    /// Hubs are compared with each question.
+    pub(super) hub: Arc<HubSettings>,
 }
 
 impl Contact {
@@ -74,7 +80,8 @@ impl Contact {
         let (index, _) = tokio::try_join!(self.ask_leader(), barrier)?;
         let mut applied = self.raft.applied();
         let reached = applied.wait_for(|applied| *applied >= index).await;
-        reached.map(|_| ()).map_err(|_| ContactError::Stopped)
+        reached.map(drop).map_err(|_| ContactError::Stopped)?;
+        knows_log_time(&self.clock)
     }
 
     async fn ask_leader(&self) -> Result<LogIndex, ContactError> {
@@ -84,6 +91,7 @@ impl Contact {
             let leadership = *self.raft.leadership().borrow();
             if leadership.is_leader {
                 self.clock.tick(leadership.term);
+                self.hub.agrees();
             }
             // A leader declares itself down never; another one does, from its election on.
             return Ok(self.raft.confirm_leadership().await?);
@@ -103,11 +111,34 @@ impl Contact {
                 let answer = answer?.into_inner();
                 let log_time = answer.log_ms.map(Millis);
                 self.clock.follow(answer.term, log_time, answer.wall_ahead_ms);
+                self.hub.compare(answer.hub_digest);
                 Ok(LogIndex(answer.index))
             }
             _ = leadership.wait_for(|now| now.leader != Some(leader)) => {
                 Err(ContactError::Unconfirmed("the leader has changed".to_owned()))
             }
         }
+    }
+}
+
+/// What was applied is no log time: the last entry may be a day old.
+fn knows_log_time(clock: &Clock) -> Result<(), ContactError> {
+    clock.live().map(drop).ok_or(ContactError::NoLogTime)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_was_told_no_log_time_does_not_serve() {
+        let clock = Clock::new(NodeId(2));
+        let counts = || knows_log_time(&clock).is_ok();
+        clock.observe(Millis(wall_now().0 - 86_400_000));
+        // A leader that does not know it yet answers, too.
+        clock.follow(1, None, None);
+        assert!(!counts(), "an expired token would pass");
+        clock.follow(1, Some(wall_now()), None);
+        assert!(counts());
     }
 }

@@ -20,6 +20,7 @@ use crate::base::proto::command::{self, command::Kind};
 use crate::config::DiskConfig;
 use crate::connection::broker::Broker;
 use crate::raft::{Raft, Role};
+use crate::replica::share::Share;
 use crate::storage::Space;
 
 /// How often the disk is looked at, at least.
@@ -208,7 +209,11 @@ impl DiskGuard {
         let proposer = Arc::clone(&services.proposer);
         Some(async move {
             // It is told again in a later round.
-            let _ = tokio::time::timeout(REPORT_TIMEOUT, proposer.propose(command)).await;
+            let _ = tokio::time::timeout(
+                REPORT_TIMEOUT,
+                proposer.propose(Share::Administration, command),
+            )
+            .await;
         })
     }
 

@@ -29,6 +29,9 @@ pub enum RunError {
     /// The HTTP port can't speak TLS.
     #[error("http.certificates: {0}")]
     HttpTls(String),
+    /// The hub's HTTPS API can't speak TLS.
+    #[error("hub.https_certificates: {0}")]
+    HubTls(String),
     /// This node can't prove to the others who it is.
     #[error("{0}")]
     Trust(#[from] TrustError),

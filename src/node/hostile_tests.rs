@@ -24,8 +24,9 @@ use crate::base::time::wall_now;
 use crate::config::{Config, Flag, Sources, load};
 use crate::machine::effect::Reply;
 use crate::peers::authority::{Authority, Files};
-use crate::peers::{Connector, NodeName, Settings, Source, Trust};
+use crate::peers::{Connector, NodeName, Reach, Settings, Source, Trust};
 use crate::raft::WIRE_FORMAT;
+use crate::replica::share::Share;
 
 /// No machine is so busy that a refusal takes longer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -133,7 +134,9 @@ impl Attacked {
                 certificate: files.certificate,
                 key: files.key,
                 authorities: files.authorities,
+                lists: Vec::new(),
             },
+            reach: Reach::default(),
         });
         let connector = Connector::new(trust.expect("good files"), Some(NodeId(1)));
         let address = format!("http://{}", self.config.cluster.listen);
@@ -156,9 +159,9 @@ impl Attacked {
     /// A command of this node goes through the log.
     async fn serves(&self) {
         let proposer = &self.node.broker.services.proposer;
-        let proposed = proposer.propose(Kind::Nothing(command::Nothing {}));
+        let proposed = proposer.propose(Share::Common, Kind::Nothing(command::Nothing {}));
         let reply = tokio::time::timeout(Duration::from_secs(30), proposed).await;
-        assert!(matches!(reply, Ok(Some(Reply::Done))), "{reply:?}");
+        assert!(matches!(reply, Ok(Ok(Reply::Done))), "{reply:?}");
         assert!(self.node.broker.state.is_serving());
     }
 
@@ -201,6 +204,22 @@ async fn deliver(mut peer: Peer, request: DeliverRequest) -> Code {
         Err(status) => status.code(),
         Ok(_) => Code::Ok,
     }
+}
+
+/// It has the certificate of one that was a member, say. What is kept free for nodes is not for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_no_member_is_a_stranger_whatever_it_has_proved() {
+    let attacked = Attacked::start().await;
+    let knows = || {
+        let trust = attacked.node.raft.trust();
+        trust.knows(std::net::Ipv4Addr::LOCALHOST.into())
+    };
+    let proposal = || proposal(7, 1, 1, &[]);
+    let refused = propose(attacked.peer(7, 7), proposal(), PATIENCE).await;
+    assert_eq!((refused, knows()), (Some(Code::PermissionDenied), false));
+    let refused = propose(attacked.peer(1, 1), proposal(), PATIENCE).await;
+    assert_eq!((refused, knows()), (Some(Code::PermissionDenied), true));
+    attacked.node.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

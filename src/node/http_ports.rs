@@ -6,6 +6,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::error::RunError;
+use super::hub_port::HubPort;
 use super::listen::bind;
 use crate::config::{Config, HttpAuthentication, HttpConfig};
 use crate::http::{self, Endpoints, Gate, Hosts, Part, Port, TlsSource, TokenTable};
@@ -18,6 +19,8 @@ pub(super) struct HttpPorts {
     /// Of the port with administration.
     tls: Option<Arc<ServerTls>>,
     pub(super) gate: Arc<Gate>,
+    /// That of back ends.
+    pub(super) hub: Option<HubPort>,
 }
 
 impl HttpPorts {
@@ -41,15 +44,15 @@ impl HttpPorts {
             sockets,
             tls: load_tls(http)?,
             gate: Arc::new(gate),
+            hub: HubPort::open(config).await?,
         })
     }
 
     /// Serves them until the sender is dropped or says so.
     pub(super) fn serve(self, config: &Config, endpoints: &Endpoints) -> watch::Sender<bool> {
         if let Some(tls) = &self.tls {
-            let files = vec![tls.clone()];
             tokio::spawn(transport::tls::watch(
-                files,
+                tls.clone(),
                 endpoints.metrics.clone(),
                 || (),
             ));
@@ -94,6 +97,7 @@ pub(super) fn load_tls(http: &HttpConfig) -> Result<Option<Arc<ServerTls>>, RunE
         client_certificates: http.client_certificates,
         client_ca_file: http.client_ca_file.clone(),
         crl_files: http.crl_files.clone(),
+        asks_everybody: false,
     };
     let loaded = ServerTls::load(files, &["http/1.1"]);
     loaded

@@ -13,7 +13,7 @@ use crate::connection::broker::Broker;
 use crate::forward::directory::Directory;
 use crate::identity::password::{OpenUntilUsers, PasswordCheck};
 use crate::identity::pool::Pool;
-use crate::identity::scram::ScramCheck;
+use crate::identity::scram::{IsCurrent, ScramCheck};
 use crate::identity::users::DirectoryUsers;
 use crate::identity::{FailureLimits, Identity, IdentitySettings};
 use crate::machine::tables::Backing;
@@ -99,25 +99,31 @@ impl Identities {
         let _ = self.broker.set(Arc::downgrade(broker));
     }
 
+    /// Whether this node knows everything that was answered before.
+    fn is_current(&self) -> IsCurrent {
+        let broker = self.broker.clone();
+        Arc::new(move || {
+            let broker = broker.get().and_then(Weak::upgrade);
+            broker.is_none_or(|broker| broker.state.routing_lease().is_valid_at(elapsed_now()))
+        })
+    }
+
     /// User name and password of CONNECT.
     pub(super) fn password(&self) -> Arc<dyn Check> {
-        let broker = self.broker.clone();
         Arc::new(PasswordCheck {
             users: self.identity.users.clone(),
             pool: self.pool.clone(),
             directory: self.directory.clone(),
             costs: self.costs,
             replaces_hashes: self.replaces_hashes,
-            is_current: Arc::new(move || {
-                let broker = broker.get().and_then(Weak::upgrade);
-                broker.is_none_or(|broker| broker.state.routing_lease().is_valid_at(elapsed_now()))
-            }),
+            is_current: self.is_current(),
         })
     }
 
     /// SCRAM, with the users of a file if there is one.
     pub(super) fn scram(&self, file: Option<Arc<Credentials>>) -> Arc<dyn Check> {
-        Arc::new(ScramCheck::new(self.identity.users.clone(), file))
+        let users = self.identity.users.clone();
+        Arc::new(ScramCheck::new(users, file, self.is_current()))
     }
 
     /// What a listener asks of its clients that says nothing of it: with a file, everybody has to log in; without, as

@@ -9,7 +9,7 @@ use crate::forward::outbox::Outboxes;
 use crate::raft::Raft;
 use crate::raft::metrics::Histogram;
 use crate::telemetry::cells::Latency;
-use crate::telemetry::labels::Queue;
+use crate::telemetry::labels::{IdentityKind, Queue};
 use crate::telemetry::metrics::Metrics;
 
 /// How often values are copied.
@@ -164,6 +164,12 @@ fn node(broker: &Broker, outboxes: &Outboxes, metrics: &Metrics) {
     metrics.client_memory_bytes.set(memory as u64);
     metrics.sessions.set(sessions as u64);
     metrics.subscriptions.set(subscriptions as u64);
+    let events = broker.services.view.event_usage();
+    metrics.events_outbox.set(events.events);
+    metrics.events_outbox_bytes.set(events.bytes);
+    metrics.events_parked.set(events.parked);
+    metrics.event_dead_letters.set(events.dead_letters);
+    metrics.event_sequences.set(events.sequences);
     let queues = broker.services.view.queue_usage();
     metrics.queued_messages.set(queues.messages);
     metrics.queued_bytes.set(queues.bytes);
@@ -172,6 +178,10 @@ fn node(broker: &Broker, outboxes: &Outboxes, metrics: &Metrics) {
     metrics.store_keys.set(usage.keys);
     metrics.store_bytes.set(usage.bytes);
     metrics.store_watches.set(broker.services.view.watches());
+    let (devices, modules) = broker.services.view.identities();
+    metrics.identities.of(IdentityKind::Device).set(devices);
+    metrics.identities.of(IdentityKind::Module).set(modules);
+    metrics.twin_bytes.set(broker.services.view.twin_bytes());
     let proposer = broker.services.proposer.depth();
     metrics
         .queue_depth

@@ -7,16 +7,25 @@ mod cluster;
 mod contact;
 mod disk;
 mod error;
+mod event_pace;
+mod event_pull;
+mod event_settings;
+mod events;
 #[cfg(test)]
 mod hostile_tests;
 mod http_ports;
+mod hub;
+mod hub_port;
+#[cfg(test)]
+mod hub_tests;
 mod identity;
 mod incarnation;
-mod join_address;
 mod leases;
 mod listen;
 mod metrics;
+mod one_run;
 mod process;
+mod replica;
 #[cfg(test)]
 mod right_tests;
 mod rules;
@@ -25,6 +34,7 @@ mod shutdown;
 mod state_hash;
 mod status;
 mod tokens;
+mod user_import;
 mod users;
 mod watchdog;
 
@@ -33,37 +43,32 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 
 use crate::base::ids::NodeId;
 use crate::config::{Config, Transport};
 use crate::connection::broker::{Broker, Services, Settings};
 use crate::connection::{listener, memory_guard, sys};
-use crate::forward::directory::Directory;
 use crate::forward::hand_over::HandOvers;
 use crate::forward::outbox::Outboxes;
 use crate::http;
 use crate::login::Background;
-use crate::machine::Machine;
-use crate::machine::subscriptions::SubscriptionIndex;
 use crate::peers::{self, Trust};
-use crate::raft::{self, Raft};
-use crate::replica::applier::{Applier, IncarnationEvent, View};
-use crate::replica::clock::Clock;
-use crate::replica::proposer::Proposer;
+use crate::raft::Raft;
 use crate::replica::reader::Reader;
-use crate::replica::sequencer::Due;
-use crate::router::Router;
-use crate::storage::{self, DataDir};
+use crate::storage;
 use crate::telemetry::audit;
 use crate::telemetry::metrics::Metrics;
 use crate::transport::{self, Listening};
+use crate::webhook::keep_gauges;
 use cluster::ClusterTasks;
 use disk::{DiskGuard, Level};
+use event_settings::EventSettings;
 use http_ports::HttpPorts;
 use identity::Identities;
 use listen::bind;
 use process::{keep_files_private, on, on_hang_up, raise_descriptor_limit, signalled, threads};
+use replica::Replica;
 use rules::RulesObserver;
 use shutdown::Node;
 use state_hash::StateComparison;
@@ -134,87 +139,10 @@ impl Listeners {
     }
 }
 
-/// The replica with what drives it.
-struct Replica {
-    raft: Raft,
-    proposer: Arc<Proposer>,
-    router: Arc<Router>,
-    outboxes: Arc<Outboxes>,
-    view: Arc<View>,
-    due: Arc<Due>,
-    clock: Arc<Clock>,
-    incarnation_events: mpsc::UnboundedReceiver<IncarnationEvent>,
-}
-
-impl Replica {
-    async fn start(
-        config: &Config,
-        trust: Trust,
-        metrics: Arc<Metrics>,
-        replication: &Handle,
-    ) -> Result<Replica, RunError> {
-        let local = NodeId(config.node.id);
-        let cluster = config.cluster.identity().to_string();
-        let data = DataDir::open(&config.node.data_dir, local, &cluster)?;
-        let subscriptions = Arc::new(SubscriptionIndex::default());
-        let machine = Machine::new(local, subscriptions.clone());
-        let proposer = Arc::new(Proposer::default());
-        let outboxes = Arc::new(Outboxes::default());
-        let router = Router::new(local, subscriptions, outboxes.clone());
-        let due = Arc::new(Due::default());
-        let clock = Arc::new(Clock::new(local));
-        let (applier, view, incarnation_events) = Applier::new(
-            local,
-            machine,
-            proposer.clone(),
-            router.clone(),
-            due.clone(),
-            clock.clone(),
-            metrics,
-        );
-        let mut settings = raft::RaftConfig::new(local, cluster, config.advertised().to_string());
-        settings.trust = trust;
-        settings.timing = raft::Timing {
-            heartbeat_ms: config.cluster.heartbeat_ms,
-            election_min_ms: config.cluster.election_min_ms,
-            election_max_ms: config.cluster.election_max_ms,
-        };
-        settings.retention.snapshot_bytes = config.raft.snapshot_log_bytes;
-        settings.retention.keep_ms = config.raft.keep_log_s * 1000;
-        let raft = on(replication, async {
-            Ok(Raft::start(settings, data, Box::new(applier)).await?)
-        })
-        .await?;
-        Ok(Replica {
-            raft,
-            proposer,
-            router,
-            outboxes,
-            view,
-            due,
-            clock,
-            incarnation_events,
-        })
-    }
-}
-
-impl Replica {
-    /// What follows from the directory for who may connect.
-    fn identities(&self, config: &Config) -> Identities {
-        let directory = Directory::new(
-            NodeId(config.node.id),
-            self.proposer.clone(),
-            self.view.clone(),
-            self.outboxes.clone(),
-        );
-        let (view, router) = (&self.view, self.router.clone());
-        Identities::start(config, directory, view, router, &self.raft.backing())
-    }
-}
-
 async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     let config = Arc::new(config);
     authentication::check(&config).map_err(RunError::Users)?;
+    hub::load(&config).map_err(RunError::Users)?;
     authentication::announce(&config.auth);
     let trust = Trust::new(peers::Settings::of(&config))?;
     check_disk(&config)?;
@@ -248,8 +176,7 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
         due: replica.due,
         clock: replica.clock,
         incarnation_events: replica.incarnation_events,
-        give_up: Duration::from_millis(config.cluster.give_up_ms),
-        node_lease: Duration::from_millis(config.cluster.node_lease_ms),
+        config: config.clone(),
         trust,
     };
     background
@@ -266,10 +193,11 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
         identities,
         stuck,
         gate: listeners.http.gate.clone(),
+        comparison: compare_states(&config, &broker, &raft),
     });
     let stop_http = serve_http(listeners.http, &config, status, &broker);
     serve_clients(listeners.mqtt, &broker);
-    announce(&config);
+    announce(&config, &broker);
     let (full, disk_full) = oneshot::channel();
     let guard = DiskGuard {
         config: config.disk.clone(),
@@ -301,7 +229,12 @@ fn spawn_watchers(config: &Config, broker: &Arc<Broker>, raft: &Raft, outboxes: 
     tokio::spawn(clocks::run(broker.clone(), raft.clone()));
     tokio::spawn(metrics::run(broker.clone(), outboxes, raft.clone()));
     tokio::spawn(memory_guard::run(broker.clone()));
-    compare_states(config, broker, raft);
+    let (backing, clock) = (
+        broker.services.backing.clone(),
+        broker.services.clock.clone(),
+    );
+    tokio::spawn(keep_gauges(backing, clock, broker.metrics.clone()));
+    replicate_event_settings(config, broker, raft);
     let status = raft.clone();
     tokio::spawn(broker.sys_publisher().run(move || cluster_view(&status)));
 }
@@ -343,8 +276,9 @@ fn new_broker(
     metrics: Arc<Metrics>,
 ) -> Result<(Arc<Broker>, Vec<Background>), RunError> {
     let chains = authentication::chains(config, Some(identities));
-    let (chains, background) = chains.map_err(RunError::Users)?;
+    let mut made = chains.map_err(RunError::Users)?;
     let services = Services {
+        hub: hub::load(config).map_err(RunError::Users)?,
         directory: identities.directory.clone(),
         identity: identities.identity.clone(),
         proposer: replica.proposer.clone(),
@@ -362,13 +296,20 @@ fn new_broker(
         rules: Arc::default(),
     };
     let settings = Settings::new(config, &metrics);
-    let broker = Broker::new(settings, services, chains, metrics);
+    let broker = Broker::new(settings, services, made.chains, metrics);
     identities.attach(&broker);
-    Ok((broker, background))
+    let certified = broker.certified.clone();
+    made.background.push(Box::pin(async move {
+        loop {
+            made.withdrawn.notified().await;
+            certified.judge_again();
+        }
+    }));
+    Ok((broker, made.background))
 }
 
 fn serve_http(
-    ports: HttpPorts,
+    mut ports: HttpPorts,
     config: &Config,
     status: Arc<NodeStatus>,
     broker: &Broker,
@@ -377,16 +318,24 @@ fn serve_http(
     let tokens = TokenObserver(ports.gate.tokens().clone());
     let observers = services.view.directory();
     observers.add(Arc::new(tokens), &*services.backing);
+    let hub = ports.hub.take();
     let endpoints = http::Endpoints {
         readiness: status.clone(),
         admin: status.clone(),
         sessions: status.clone(),
         users: status.clone(),
         rules: status.clone(),
-        tokens: status,
+        events: status.clone(),
+        event_subscriptions: status.clone(),
+        tokens: status.clone(),
+        currency: status.clone(),
         metrics: broker.metrics.clone(),
     };
-    ports.serve(config, &endpoints)
+    let stop = ports.serve(config, &endpoints);
+    if let Some(hub) = hub {
+        hub.serve(&status, &broker.metrics, stop.subscribe());
+    }
+    stop
 }
 
 fn cluster_view(raft: &Raft) -> sys::ClusterView {
@@ -399,32 +348,44 @@ fn cluster_view(raft: &Raft) -> sys::ClusterView {
     }
 }
 
-/// Compares the nodes' states from time to time.
-fn compare_states(config: &Config, broker: &Arc<Broker>, raft: &Raft) {
-    let comparison = StateComparison {
+/// Compares the nodes' states from time to time, and when an operator asks for it.
+fn compare_states(config: &Config, broker: &Arc<Broker>, raft: &Raft) -> Arc<StateComparison> {
+    let comparison = StateComparison::new(broker.clone(), raft.clone());
+    let interval = Duration::from_secs(config.raft.state_hash_interval_s);
+    tokio::spawn(comparison.clone().run(interval));
+    comparison
+}
+
+/// Has what this node is configured to record events with replicated while it leads.
+fn replicate_event_settings(config: &Config, broker: &Arc<Broker>, raft: &Raft) {
+    let settings = EventSettings {
         broker: broker.clone(),
         raft: raft.clone(),
+        command: event_settings::command(config),
     };
-    let interval = Duration::from_secs(config.raft.state_hash_interval_s);
-    tokio::spawn(comparison.run(interval));
+    tokio::spawn(settings.run());
 }
 
 /// Accepts clients, and keeps the certificates of TLS current.
 fn serve_clients(listeners: Vec<Listening>, broker: &Arc<Broker>) {
-    let tls = listeners
-        .iter()
-        .filter_map(|one| one.listener().tls.clone());
-    let certified = broker.certified.clone();
-    let changed = move || certified.judge_again();
-    let metrics = broker.metrics.clone();
-    tokio::spawn(transport::tls::watch(tls.collect(), metrics, changed));
+    if let Some(hub) = &broker.services.hub {
+        let (credentials, metrics) = (hub.credentials.clone(), broker.metrics.clone());
+        tokio::spawn(hub::keep_current(credentials, metrics));
+    }
     for listening in listeners {
+        if let Some(tls) = &listening.listener().tls {
+            let certified = broker.certified.clone();
+            let changed = move || certified.judge_again();
+            let watched = transport::tls::watch(tls.clone(), broker.metrics.clone(), changed);
+            tokio::spawn(watched);
+        }
         tokio::spawn(listener::run(listening, broker.clone()));
     }
 }
 
 /// One line that says what listens where, and one more when nodes do not prove who they are although others reach them.
-fn announce(config: &Config) {
+fn announce(config: &Arc<Config>, broker: &Arc<Broker>) {
+    tokio::spawn(listen::announce(config.clone(), broker.clone()));
     if config.cluster.insecure && !config.cluster.listen.is_loopback() {
         tracing::warn!(
             listen = %config.cluster.listen,
@@ -445,6 +406,7 @@ fn announce(config: &Config) {
         .as_ref()
         .map_or_else(|| "off".to_owned(), ToString::to_string);
     http_ports::announce(config);
+    hub::announce(config);
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         mqtt = mqtt.collect::<Vec<_>>().join(","),

@@ -15,7 +15,6 @@ use crate::forward::directory::{Change, DirectoryError, Expected, Version};
 use crate::http::{AdminError, AdminFuture, RulesAdmin, StoredRules, Written};
 use crate::machine::read;
 use crate::machine::tables::Backing;
-use crate::mailbox::Item;
 use crate::replica::directory::DirectoryObserver;
 use crate::router::Router;
 
@@ -32,7 +31,7 @@ impl RulesObserver {
     fn set(&self, entry: Option<&DirectoryEntry>) {
         let rules = match entry {
             None => Rules::open(),
-            Some(entry) => Rules::parse(&entry.value, entry.version).unwrap_or_else(|error| {
+            Some(entry) => Rules::stored(&entry.value, entry.version).unwrap_or_else(|error| {
                 // Nothing is written that this version can't read.
                 tracing::error!(%error, "the rules can't be read, so nobody may do anything");
                 Rules::closed(entry.version)
@@ -41,7 +40,7 @@ impl RulesObserver {
         tracing::info!(version = rules.version(), "the rules have changed");
         self.book.set(rules);
         self.router.subscriptions().outdate();
-        self.router.post_to_all(|| Item::RulesChanged);
+        self.router.offer_again_to_all();
     }
 }
 
@@ -88,9 +87,7 @@ impl RulesAdmin for NodeStatus {
                 Err(DirectoryError::Conflict { version, .. }) => {
                     Ok(Written::Conflict(version.map_or(0, |version| version.0)))
                 }
-                Err(error @ DirectoryError::NoQuorum) => {
-                    Err(AdminError::NoLeader(error.to_string()))
-                }
+                Err(DirectoryError::NotCommitted(error)) => Err(error.into()),
                 Err(error) => Err(AdminError::Invalid(error.to_string())),
             }
         })

@@ -10,6 +10,8 @@ use crate::http::{
 use crate::machine::effect::Reply;
 use crate::machine::read::{self, ListBudget};
 use crate::machine::tables::Backing;
+use crate::replica::proposer::ProposeError;
+use crate::replica::share::Share;
 use crate::topic::Filter;
 
 impl NodeStatus {
@@ -34,12 +36,17 @@ impl NodeStatus {
     }
 
     async fn propose(&self, kind: command::command::Kind) -> Result<bool, AdminError> {
-        match self.broker.services.proposer.propose(kind).await {
-            Some(Reply::Done) => Ok(true),
-            Some(_) => Ok(false),
-            None => Err(AdminError::NoLeader(
-                "this node has no contact with the cluster's majority".to_owned(),
-            )),
+        let proposer = &self.broker.services.proposer;
+        let reply = proposer.propose(Share::Administration, kind).await?;
+        Ok(matches!(reply, Reply::Done))
+    }
+}
+
+impl From<ProposeError> for AdminError {
+    fn from(error: ProposeError) -> AdminError {
+        match error {
+            ProposeError::Overloaded(_) => AdminError::Overloaded(error.to_string()),
+            ProposeError::Lost => AdminError::NoLeader(error.to_string()),
         }
     }
 }

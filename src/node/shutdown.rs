@@ -12,6 +12,7 @@ use crate::base::proto::command;
 use crate::connection::broker::Broker;
 use crate::mailbox::{End, Item};
 use crate::raft::Raft;
+use crate::replica::share::Share;
 use crate::storage::Space;
 
 /// How often it is checked whether everything is drained.
@@ -126,7 +127,7 @@ impl Node {
             node: self.broker.settings.node.0,
             incarnation: proposer.incarnation().0,
         });
-        if proposer.propose(down).await.is_none() {
+        if proposer.propose(Share::Administration, down).await.is_err() {
             tracing::info!(
                 "the other nodes were not told that this node stops: its lease has to run out"
             );

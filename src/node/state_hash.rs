@@ -1,18 +1,26 @@
 //! The comparison of the replicas' states: when the leader has them hashed, and how an operator has.
 //!
 //! What is found is judged by apply on every node ([`crate::replica::applier`]); here it is only asked for.
+//!
+//! Invariant: whoever may ask for comparisons keeps none from coming to its end by asking again: it joins the one that
+//! is under way. A newer round would have every node begin anew.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use crate::base::ids::{LogIndex, NodeId};
+use futures::FutureExt as _;
+use parking_lot::Mutex;
+
+use super::one_run::{OneRun, Run};
+use crate::base::ids::{Incarnation, LogIndex, NodeId};
 use crate::base::proto::command::{self, command::Kind};
 use crate::connection::broker::Broker;
 use crate::http::{AdminError, Differs, VerifyAnswer};
 use crate::machine::effect::Reply;
 use crate::machine::state_hash::{HashRound, verdict};
 use crate::raft::Raft;
+use crate::replica::share::Share;
 use crate::replica::state_hasher::HASH_TIMEOUT;
 
 /// How often it is looked whether the states are to be compared.
@@ -32,8 +40,29 @@ const AFTER_SNAPSHOT: u32 = 10;
 
 /// Has the states compared.
 pub(super) struct StateComparison {
-    pub(super) broker: Arc<Broker>,
-    pub(super) raft: Raft,
+    broker: Arc<Broker>,
+    raft: Raft,
+    asked: OneRun<Result<VerifyAnswer, AdminError>>,
+    /// The last round that somebody was waiting for.
+    seen: Mutex<Option<Seen>>,
+}
+
+/// A round, and who was live when it was seen first.
+#[derive(Clone, Debug)]
+struct Seen {
+    index: u64,
+    live: Vec<(NodeId, Incarnation)>,
+}
+
+impl Seen {
+    /// Whether `missing` may still answer: a node that has started anew since does not.
+    fn goes_on(&self, missing: &[u64], live: &[(NodeId, Incarnation)]) -> bool {
+        let was_live = |node: &u64| {
+            let mut present = live.iter().filter(|(id, _)| id.0 == *node);
+            present.any(|present| self.live.contains(present))
+        };
+        !missing.is_empty() && missing.iter().all(was_live)
+    }
 }
 
 /// What is known when it is decided whether the states are to be compared.
@@ -59,8 +88,17 @@ fn is_due(interval: Duration, now: Situation) -> bool {
 }
 
 impl StateComparison {
+    pub(super) fn new(broker: Arc<Broker>, raft: Raft) -> Arc<StateComparison> {
+        Arc::new(StateComparison {
+            broker,
+            raft,
+            asked: OneRun::default(),
+            seen: Mutex::default(),
+        })
+    }
+
     /// Runs until the node stops; proposes while it leads.
-    pub(super) async fn run(self, interval: Duration) {
+    pub(super) async fn run(self: Arc<Self>, interval: Duration) {
         if interval.is_zero() {
             return;
         }
@@ -99,13 +137,14 @@ impl StateComparison {
     }
 
     /// Begins a round; the log entry that names it.
-    async fn begin(&self, voters: Vec<NodeId>) -> Option<LogIndex> {
+    async fn begin(&self, voters: Vec<NodeId>) -> Result<LogIndex, AdminError> {
         let command = Kind::HashState(command::HashState {
             voters: voters.into_iter().map(|voter| voter.0).collect(),
         });
-        match self.broker.services.proposer.propose(command).await {
-            Some(Reply::HashesState(index)) => Some(index),
-            _ => None,
+        let proposer = &self.broker.services.proposer;
+        match proposer.propose(Share::Administration, command).await? {
+            Reply::HashesState(index) => Ok(index),
+            reply => Err(AdminError::Internal(format!("{reply:?}"))),
         }
     }
 
@@ -120,27 +159,55 @@ impl StateComparison {
         .collect()
     }
 
-    /// Compares the states now.
+    /// Compares the states now; who asks while they are compared gets that answer.
     ///
     /// # Errors
     /// When no round could be begun.
-    pub(super) async fn verify(&self) -> Result<VerifyAnswer, AdminError> {
-        let Some(index) = self.begin(self.raft.voters()).await else {
-            return Err(AdminError::NoLeader(
-                "the states were not compared".to_owned(),
-            ));
+    pub(super) fn verify(self: &Arc<Self>) -> Run<Result<VerifyAnswer, AdminError>> {
+        let comparison = self.clone();
+        let begin = || async move { comparison.compare().await }.boxed();
+        self.asked.join(begin)
+    }
+
+    /// The round that somebody has waited for in vain: the states are so large that it takes longer.
+    fn unfinished(&self) -> Option<LogIndex> {
+        let seen = self.seen.lock().clone()?;
+        let services = &self.broker.services;
+        let (_, round) = services.view.hash_round()?;
+        let passed = services.clock.now().0.saturating_sub(round.started_ms);
+        let goes_on = round.index == seen.index
+            && Duration::from_millis(passed) < HASH_TIMEOUT
+            && seen.goes_on(&self.missing(&round), &services.view.live_nodes());
+        goes_on.then_some(LogIndex(round.index))
+    }
+
+    async fn compare(&self) -> Result<VerifyAnswer, AdminError> {
+        let index = match self.unfinished() {
+            Some(index) => index,
+            None => self.begin(self.raft.voters()).await?,
         };
         let deadline = tokio::time::Instant::now() + VERIFY_TIMEOUT;
         loop {
             let last = self.broker.services.view.hash_round();
             // A newer round covers what this one would have.
             if let Some((_, round)) = last.filter(|(_, round)| round.index >= index.0) {
+                self.see(&round);
                 let missing = self.missing(&round);
                 if missing.is_empty() || tokio::time::Instant::now() >= deadline {
                     return Ok(answer(&round, missing));
                 }
             }
             tokio::time::sleep(ANSWER_CHECK_INTERVAL).await;
+        }
+    }
+
+    fn see(&self, round: &HashRound) {
+        let mut seen = self.seen.lock();
+        if seen.as_ref().is_none_or(|seen| seen.index != round.index) {
+            *seen = Some(Seen {
+                index: round.index,
+                live: self.broker.services.view.live_nodes(),
+            });
         }
     }
 }
@@ -206,5 +273,21 @@ mod tests {
             ..due
         };
         assert!(is_due(interval, given_up));
+    }
+
+    #[test]
+    fn a_round_is_joined_while_all_that_are_missing_may_answer() {
+        let node = |id, incarnation| (NodeId(id), Incarnation(incarnation));
+        let seen = Seen {
+            index: 7,
+            live: vec![node(1, 1), node(2, 1), node(3, 4)],
+        };
+        let same = seen.live.clone();
+        assert!(seen.goes_on(&[2], &same) && seen.goes_on(&[2, 3], &same));
+        assert!(!seen.goes_on(&[], &same), "it has ended");
+        let restarted = [node(1, 1), node(2, 2), node(3, 4)];
+        assert!(!seen.goes_on(&[2, 3], &restarted));
+        assert!(seen.goes_on(&[3], &restarted), "2 has answered before");
+        assert!(!seen.goes_on(&[4], &[node(4, 1)]), "it came later");
     }
 }

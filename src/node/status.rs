@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use super::identity::Identities;
-use super::join_address;
 use super::state_hash::StateComparison;
 use super::watchdog::StuckThreads;
 use crate::base::ids::NodeId;
-use crate::config::{Address, Config};
+use crate::base::proto::command::{self, command::Kind};
+use crate::base::time::{Millis, wall_now};
+use crate::config::Config;
 use crate::connection::broker::Broker;
 use crate::http::{
     Admin, AdminError, AdminFuture, Check, ClusterStatus, Gate, JoinRequest, LeaveRequest,
@@ -15,7 +16,9 @@ use crate::http::{
 };
 use crate::machine;
 use crate::machine::state_hash::{Verdict, verdict};
+use crate::peers::Reach;
 use crate::raft::{ChangeError, Peer, Raft, Role, Status};
+use crate::replica::share::Share;
 
 /// Entries a replica may be behind and still count as caught up.
 const CAUGHT_UP: u64 = 1_000;
@@ -34,9 +37,17 @@ pub struct NodeStatus {
     pub(super) stuck: StuckThreads,
     /// Who may ask.
     pub(super) gate: Arc<Gate>,
+    /// Compares the nodes' states.
+    pub(super) comparison: Arc<StateComparison>,
 }
 
 impl NodeStatus {
+    /// The time: that of the log, which a majority of the nodes' clocks agrees on, or what this node's clock shows.
+    pub(super) fn now(&self) -> Millis {
+        let log_time = self.broker.services.clock.live();
+        log_time.unwrap_or_else(wall_now)
+    }
+
     fn clock_ahead_ms(&self, node: NodeId, leader: Option<u64>) -> Option<i64> {
         let services = &self.broker.services;
         let local = self.broker.settings.node;
@@ -140,9 +151,8 @@ impl Admin for NodeStatus {
 
     fn join(&self, request: JoinRequest) -> AdminFuture<'_, ()> {
         Box::pin(async move {
-            let members = self.config.cluster.members.iter();
-            let members: Vec<Address> = members.map(|member| member.address.clone()).collect();
-            join_address::check(&request.address, self.config.advertised(), &members)
+            Reach::of(&self.config)
+                .check(&request.address)
                 .await
                 .map_err(|error| AdminError::Invalid(error.to_string()))?;
             let peer = Peer {
@@ -167,11 +177,33 @@ impl Admin for NodeStatus {
         Box::pin(async move { Ok(self.raft.transfer_leader(request.to.map(NodeId)).await?.0) })
     }
 
+    fn catch_up_log_time(&self) -> AdminFuture<'_, u64> {
+        let status = self.raft.status();
+        let clock = &self.broker.services.clock;
+        let moved = clock.catch_up(status.term).map_err(|error| {
+            let leads = status.leader.filter(|leader| *leader != status.node);
+            let hint = leads.map(|leader| format!(": node {leader} leads, ask it"));
+            AdminError::Conflict(format!("{error}{}", hint.unwrap_or_default()))
+        });
+        Box::pin(async move {
+            let moved = u64::try_from(moved?.as_millis()).unwrap_or(u64::MAX);
+            // An entry that this leader stamps takes it to all replicas.
+            let nothing = Kind::Nothing(command::Nothing {});
+            let proposer = &self.broker.services.proposer;
+            proposer.propose(Share::Administration, nothing).await?;
+            if self.raft.status().term != status.term {
+                let text = "the leader has changed meanwhile: ask again";
+                return Err(AdminError::NoLeader(text.to_owned()));
+            }
+            tracing::warn!(
+                moved_ms = moved,
+                "log time moved forward to the nodes' wall clocks, as it was asked for"
+            );
+            Ok(moved)
+        })
+    }
+
     fn verify(&self) -> AdminFuture<'_, VerifyAnswer> {
-        let comparison = StateComparison {
-            broker: self.broker.clone(),
-            raft: self.raft.clone(),
-        };
-        Box::pin(async move { comparison.verify().await })
+        Box::pin(self.comparison.verify())
     }
 }

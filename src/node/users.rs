@@ -5,28 +5,27 @@
 
 use super::identity::Identities;
 use super::status::NodeStatus;
-use crate::auth::password::file::parse_file;
-use crate::auth::scram::{Credentials, LineProblem, Verifier};
 use crate::auth::user::{User, UserProblem, is_name};
 use crate::base::directory::Kind;
 use crate::base::proto::state::DirectoryEntry;
-use crate::base::time::{Millis, wall_now};
+use crate::base::time::Millis;
 use crate::forward::directory::{Action, Change, DirectoryError, Expected, Version};
 use crate::http::{
-    AdminError, AdminFuture, BanStatus, ImportAnswer, ImportRequest, Listed, NewBan, NewUser, Page,
-    Secret, UserChange, UserFormat, UserStatus, Users,
+    AdminError, AdminFuture, BanStatus, Identity, ImportAnswer, ImportRequest, Listed, NewBan,
+    NewUser, Page, Secret, UserChange, UserStatus, Users,
 };
 use crate::identity::ban::{Ban, LONGEST_REASON, Target};
 use crate::identity::password::salts;
 use crate::identity::users::{DECOY_SECRET, DECOY_SECRET_BYTES};
 use crate::machine::read::{self, ListBudget};
-use crate::telemetry::audit::{self, Event, Kind as EventKind, Outcome};
 
-/// Lines of a file that are wrong and are named; of others, only their number is told.
-const NAMED_LINES: usize = 10;
-
-/// Users that one write of an import changes.
-const USERS_AT_ONCE: usize = 200;
+/// What a change of a user leaves it with.
+#[derive(Clone, Copy)]
+enum Gives {
+    More,
+    /// It takes rights away: that is done in a full directory, too.
+    Less,
+}
 
 impl From<DirectoryError> for AdminError {
     fn from(error: DirectoryError) -> AdminError {
@@ -39,7 +38,7 @@ impl From<DirectoryError> for AdminError {
             }
             DirectoryError::Full => AdminError::Conflict(error.to_string()),
             DirectoryError::TooLarge => AdminError::Invalid(error.to_string()),
-            DirectoryError::NoQuorum => AdminError::NoLeader(error.to_string()),
+            DirectoryError::NotCommitted(error) => error.into(),
         }
     }
 }
@@ -48,14 +47,6 @@ impl From<UserProblem> for AdminError {
     fn from(problem: UserProblem) -> AdminError {
         AdminError::Invalid(problem.to_string())
     }
-}
-
-/// Tells the audit log what was changed; who asked for it is in the event of the request.
-fn record(kind: EventKind, change: &str, name: &str) {
-    audit::record(&Event {
-        details: &[("change", change), ("name", name)],
-        ..Event::new(kind, Outcome::Accepted)
-    });
 }
 
 fn internal(error: impl std::fmt::Display) -> AdminError {
@@ -111,11 +102,16 @@ fn ban_status(name: &str, entry: &DirectoryEntry) -> BanStatus {
 
 impl Identities {
     /// The user with this password.
-    async fn with_password(&self, mut user: User, password: Secret) -> Result<User, AdminError> {
+    async fn with_password(
+        &self,
+        mut user: User,
+        password: Secret,
+        now: Millis,
+    ) -> Result<User, AdminError> {
         let (salts, costs) = (salts().map_err(internal)?, self.costs);
         let hashed = self.pool.run(move || {
             let password = password.expose().as_bytes();
-            let set = user.set_password(password, &salts, costs, wall_now());
+            let set = user.set_password(password, &salts, costs, now);
             set.map(|()| user)
         });
         let hashed = hashed.map_err(|busy| AdminError::Conflict(busy.to_string()))?;
@@ -162,11 +158,20 @@ impl NodeStatus {
         name: String,
         user: &User,
         expected: Expected,
+        gives: Gives,
     ) -> Result<UserStatus, AdminError> {
-        let change = Change::put(Kind::User, name.clone(), expected, user.encode());
-        let version = self.broker.services.directory.write(vec![change]).await?;
+        let change = vec![Change::put(
+            Kind::User,
+            name.clone(),
+            expected,
+            user.encode(),
+        )];
+        let directory = &self.broker.services.directory;
+        let version = match gives {
+            Gives::More => directory.write(change).await?,
+            Gives::Less => directory.revoke(change).await?,
+        };
         tracing::info!(user = name, disabled = user.disabled, "a user is written");
-        record(EventKind::User, "written", &name);
         Ok(UserStatus {
             name,
             version: version.0,
@@ -183,19 +188,23 @@ impl NodeStatus {
             groups: new.groups.into_iter().map(Into::into).collect(),
             attributes: boxed(new.attributes),
             note: new.note.into(),
-            created: wall_now(),
+            created: self.now(),
             ..User::default()
         };
         user.check()?;
         if self.entry(Kind::User, new.name.clone()).await?.is_some() {
             return Err(AdminError::Conflict("there is such a user".to_owned()));
         }
-        let user = self.identities.with_password(user, new.password).await?;
+        let user = self
+            .identities
+            .with_password(user, new.password, self.now())
+            .await?;
         self.ensure_secret().await?;
-        self.put_user(new.name, &user, Expected::Absent).await
+        let expected = Expected::Absent;
+        self.put_user(new.name, &user, expected, Gives::More).await
     }
 
-    async fn ensure_secret(&self) -> Result<(), AdminError> {
+    pub(super) async fn ensure_secret(&self) -> Result<(), AdminError> {
         let name = DECOY_SECRET.to_owned();
         match self.entry(Kind::Secret, name).await? {
             Some(_) => Ok(()),
@@ -219,6 +228,10 @@ impl NodeStatus {
             return Err(AdminError::Conflict(text));
         }
         let mut user = User::decode(&entry.value).map_err(internal)?;
+        let gives = match change.only_disables() {
+            true => Gives::Less,
+            false => Gives::More,
+        };
         if let Some(disabled) = change.disabled {
             user.disabled = disabled;
         }
@@ -233,10 +246,12 @@ impl NodeStatus {
         }
         user.check()?;
         if let Some(password) = change.password {
-            user = self.identities.with_password(user, password).await?;
+            let now = self.now();
+            user = self.identities.with_password(user, password, now).await?;
         }
         let expected = Expected::Version(Version(entry.version));
-        self.put_user(name, &user, expected).await.map(Some)
+        let put = self.put_user(name, &user, expected, gives);
+        put.await.map(Some)
     }
 
     /// Deletes an entry; tells whether it was there.
@@ -252,80 +267,7 @@ impl NodeStatus {
             name,
             "an entry of the directory is deleted"
         );
-        let event = match kind {
-            Kind::Ban => EventKind::Ban,
-            _ => EventKind::User,
-        };
-        record(event, "deleted", &name);
         Ok(true)
-    }
-
-    async fn import_users(&self, request: ImportRequest) -> Result<ImportAnswer, AdminError> {
-        let now = wall_now();
-        let users = parsed(&request, now)?;
-        self.ensure_secret().await?;
-        let mut answer = ImportAnswer::default();
-        for some in users.chunks(USERS_AT_ONCE) {
-            let done = self.import_some(some, request.replace).await?;
-            answer.added += done.added;
-            answer.replaced += done.replaced;
-            answer.kept += done.kept;
-        }
-        tracing::info!(
-            added = answer.added,
-            replaced = answer.replaced,
-            kept = answer.kept,
-            "users are imported"
-        );
-        Ok(answer)
-    }
-
-    /// Imports some users: all of them, or none.
-    async fn import_some(
-        &self,
-        users: &[(Box<str>, User)],
-        replace: bool,
-    ) -> Result<ImportAnswer, AdminError> {
-        let names: Vec<Box<str>> = users.iter().map(|(name, _)| name.clone()).collect();
-        let entries = self
-            .read(move |backing| -> Vec<Option<DirectoryEntry>> {
-                let names = names.iter();
-                names
-                    .map(|name| read::directory_entry(backing, Kind::User, name))
-                    .collect()
-            })
-            .await?;
-        let mut answer = ImportAnswer::default();
-        let mut changes = Vec::new();
-        for ((name, imported), entry) in users.iter().zip(entries) {
-            let (user, expected) = match entry {
-                None => {
-                    answer.added += 1;
-                    (imported.clone(), Expected::Absent)
-                }
-                Some(_) if !replace => {
-                    answer.kept += 1;
-                    continue;
-                }
-                Some(entry) => {
-                    answer.replaced += 1;
-                    let mut user = User::decode(&entry.value).unwrap_or_default();
-                    user.password = imported.password.clone();
-                    user.verifiers = imported.verifiers.clone();
-                    user.password_set = imported.password_set;
-                    (user, Expected::Version(Version(entry.version)))
-                }
-            };
-            changes.push(Change::put(Kind::User, &**name, expected, user.encode()));
-        }
-        if !changes.is_empty() {
-            let written: Vec<String> = changes.iter().map(|change| change.name.clone()).collect();
-            self.broker.services.directory.write(changes).await?;
-            written
-                .iter()
-                .for_each(|name| record(EventKind::User, "imported", name));
-        }
-        Ok(answer)
     }
 
     async fn put_ban(&self, new: NewBan) -> Result<BanStatus, AdminError> {
@@ -339,14 +281,14 @@ impl NodeStatus {
             let text = format!("a reason has at most {LONGEST_REASON} bytes of plain text");
             return Err(AdminError::Invalid(text));
         }
-        let now = wall_now();
         let ban = Ban {
             reason: new.reason.into(),
-            created: now,
+            created: self.now(),
         };
-        let expires_at_ms = match new.seconds {
+        // Its end is counted in log time, whatever this node's clock shows.
+        let expires_in_ms = match new.seconds {
             Some(0) => return Err(AdminError::Invalid("a ban lasts a second at least".into())),
-            Some(seconds) => Some(now.plus(seconds.saturating_mul(1000)).0),
+            Some(seconds) => Some(seconds.saturating_mul(1000)),
             None => None,
         };
         let name = target.to_string();
@@ -356,17 +298,22 @@ impl NodeStatus {
             expected: Expected::Anything,
             action: Action::Put {
                 value: ban.encode().into(),
-                expires_at_ms,
+                expires_in_ms,
                 keeps_version: false,
             },
         };
-        self.broker.services.directory.write(vec![change]).await?;
+        self.broker.services.directory.revoke(vec![change]).await?;
         tracing::info!(banned = name, reason = &*ban.reason, "a ban is written");
-        record(EventKind::Ban, "written", &name);
+        // Another operator may have removed it, or it may be over already.
+        let entry = self.entry(Kind::Ban, name.clone()).await.ok().flatten();
+        let expires_at_ms = match entry {
+            Some(entry) => Some(entry.expires_at_ms).filter(|end| *end != 0),
+            None => expires_in_ms.map(|life| ban.created.plus(life).0),
+        };
         Ok(BanStatus {
             target: name,
             reason: ban.reason.to_string(),
-            created_ms: now.0,
+            created_ms: ban.created.0,
             expires_at_ms,
         })
     }
@@ -379,61 +326,6 @@ fn boxed(
     texts
         .map(|(name, value)| (name.into(), value.into()))
         .collect()
-}
-
-/// The users of a file.
-fn parsed(request: &ImportRequest, now: Millis) -> Result<Vec<(Box<str>, User)>, AdminError> {
-    let text = request.text.expose();
-    let user = || User {
-        created: now,
-        ..User::default()
-    };
-    let mut users: Vec<(Box<str>, User)> = Vec::new();
-    match request.format {
-        UserFormat::Mosquitto => {
-            for (name, hash) in parse_file(text).map_err(|lines| wrong_lines(&lines))? {
-                let mut user = user();
-                user.import(Some(hash), None, now);
-                users.push((name.into(), user));
-            }
-        }
-        UserFormat::Scram => {
-            let credentials = Credentials::parse(text).map_err(|lines| wrong_lines(&lines))?;
-            let mut found: std::collections::BTreeMap<Box<str>, Vec<Verifier>> = Default::default();
-            for (name, verifier) in credentials.into_users() {
-                found.entry(name).or_default().push(verifier);
-            }
-            for (name, verifiers) in found {
-                let mut user = user();
-                user.import(None, None, now);
-                user.verifiers = verifiers;
-                users.push((name, user));
-            }
-        }
-    }
-    match users.iter().find(|(name, _)| !is_name(name)) {
-        Some((name, _)) => Err(AdminError::Invalid(format!(
-            "{name:?}: {}",
-            UserProblem::Name
-        ))),
-        None => Ok(users),
-    }
-}
-
-fn wrong_lines(lines: &[LineProblem]) -> AdminError {
-    let mut text: Vec<String> = lines
-        .iter()
-        .take(NAMED_LINES)
-        .map(|wrong| format!("line {}: {}", wrong.line, wrong.message))
-        .collect();
-    if let Some(more) = lines
-        .len()
-        .checked_sub(NAMED_LINES)
-        .filter(|more| *more > 0)
-    {
-        text.push(format!("and {more} more"));
-    }
-    AdminError::Invalid(text.join("; "))
 }
 
 impl Users for NodeStatus {
@@ -460,8 +352,8 @@ impl Users for NodeStatus {
         Box::pin(self.delete_entry(Kind::User, name))
     }
 
-    fn import(&self, request: ImportRequest) -> AdminFuture<'_, ImportAnswer> {
-        Box::pin(self.import_users(request))
+    fn import(&self, request: ImportRequest, by: Identity) -> AdminFuture<'_, ImportAnswer> {
+        Box::pin(self.import_users(request, by))
     }
 
     fn bans(&self, page: Page) -> AdminFuture<'_, Listed<BanStatus>> {

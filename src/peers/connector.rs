@@ -34,9 +34,13 @@ impl Connector {
     /// Opens a connection to `host` and has both sides prove who they are.
     ///
     /// # Errors
-    /// When nobody answers, or another than who is wanted.
+    /// When nobody answers, or another than who is wanted, or when no node can be there.
     pub async fn connect(&self, host: &str, port: u16) -> io::Result<PeerStream> {
-        let connecting = TcpStream::connect((host, port));
+        let connecting = async {
+            let resolved = self.trust.reach().resolve(host, port).await;
+            let found = resolved.map_err(io::Error::other)?;
+            TcpStream::connect(&*found).await
+        };
         let stream = tokio::time::timeout(CONNECT_TIMEOUT, connecting).await??;
         stream.set_nodelay(true)?;
         let proved = self.trust.connect(stream, self.wanted).await;

@@ -1,7 +1,9 @@
 //! Connections of other nodes: accepted, proved, and handed to the server.
 //!
 //! Invariant: who has proved nothing costs little. Handshakes under way are bounded, in all and per address, and so are
-//! those that begin in a second; what is beyond is closed at once and counted.
+//! those that begin in a second; what is beyond is closed at once and counted. Invariant: nobody keeps nodes apart. No
+//! address takes what is there for all, and a part of it is only for addresses at which nodes have proved themselves,
+//! to this node or from it.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,14 +19,36 @@ use tokio_stream::wrappers::ReceiverStream;
 use super::counters::Counters;
 use super::stream::PeerStream;
 use super::trust::Trust;
+use crate::base::network::client_of;
+use crate::telemetry::audit::{self, Event, Kind, Outcome};
+
+/// What may be taken of something.
+struct Share {
+    /// By all.
+    all: usize,
+    /// By addresses that no node is known at, together.
+    strangers: usize,
+    /// By one of them.
+    stranger: usize,
+    /// By one address that a node is known at: several nodes may be behind it.
+    known: usize,
+}
 
 /// Handshakes under way.
-const MOST_HANDSHAKES: usize = 512;
-/// Handshakes of one address under way: several nodes may be behind it.
-const MOST_OF_ONE_ADDRESS: usize = 64;
+const UNDER_WAY: Share = Share {
+    all: 512,
+    strangers: 384,
+    stranger: 32,
+    known: 64,
+};
 /// Handshakes that begin in one second. They are done by the threads that replicate; this many take some percent of
 /// one.
-const MOST_PER_SECOND: u32 = 256;
+const PER_SECOND: Share = Share {
+    all: 256,
+    strangers: 192,
+    stranger: 32,
+    known: 128,
+};
 /// After the system refused to accept: it has no descriptors left, for instance.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Proven connections that wait for the server.
@@ -32,44 +56,82 @@ const QUEUE: usize = 16;
 /// Between two log lines about peers that prove nothing.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Handshakes under way.
+/// What was taken of a [`Share`].
+#[derive(Default)]
+struct Taken {
+    all: usize,
+    by_strangers: usize,
+    of_address: HashMap<IpAddr, usize>,
+}
+
+impl Taken {
+    fn has_room(&self, share: &Share, address: IpAddr, is_known: bool) -> bool {
+        let own = self.of_address.get(&address).copied().unwrap_or(0);
+        let fits = |own_share| self.all < share.all && own < own_share;
+        match is_known {
+            true => fits(share.known),
+            false => fits(share.stranger) && self.by_strangers < share.strangers,
+        }
+    }
+
+    fn take(&mut self, address: IpAddr, is_known: bool) {
+        self.all += 1;
+        self.by_strangers += usize::from(!is_known);
+        *self.of_address.entry(address).or_default() += 1;
+    }
+
+    fn give_back(&mut self, address: IpAddr, was_known: bool) {
+        self.all = self.all.saturating_sub(1);
+        self.by_strangers = self.by_strangers.saturating_sub(usize::from(!was_known));
+        let left = self.of_address.get(&address).copied().unwrap_or(0);
+        match left {
+            0 | 1 => self.of_address.remove(&address),
+            _ => self.of_address.insert(address, left - 1),
+        };
+    }
+}
+
+/// Handshakes under way, and those of the second that is counted.
 #[derive(Default)]
 struct Handshakes {
-    of_address: HashMap<IpAddr, usize>,
-    all: usize,
-    /// The second that is counted, and how many began in it.
-    second: Option<(Instant, u32)>,
+    under_way: Taken,
+    begun: Taken,
+    second: Option<Instant>,
 }
 
 /// The place of one of them.
 struct Slot {
     address: IpAddr,
+    is_known: bool,
     handshakes: Arc<Mutex<Handshakes>>,
 }
 
 impl Slot {
-    fn take(handshakes: &Arc<Mutex<Handshakes>>, address: IpAddr, now: Instant) -> Option<Slot> {
+    /// `is_known`: a node has proved itself at this address.
+    fn take(
+        handshakes: &Arc<Mutex<Handshakes>>,
+        address: IpAddr,
+        is_known: bool,
+        now: Instant,
+    ) -> Option<Slot> {
+        let address = client_of(address);
         let mut state = handshakes.lock();
-        let begun = match state.second {
-            Some((since, begun)) if now.duration_since(since) < Duration::from_secs(1) => begun,
-            _ => {
-                state.second = Some((now, 0));
-                0
-            }
-        };
-        let of_address = state.of_address.get(&address).copied().unwrap_or(0);
-        if state.all >= MOST_HANDSHAKES
-            || of_address >= MOST_OF_ONE_ADDRESS
-            || begun >= MOST_PER_SECOND
+        let is_this_second = |since| now.duration_since(since) < Duration::from_secs(1);
+        if !state.second.is_some_and(is_this_second) {
+            state.second = Some(now);
+            state.begun = Taken::default();
+        }
+        if !state.under_way.has_room(&UNDER_WAY, address, is_known)
+            || !state.begun.has_room(&PER_SECOND, address, is_known)
         {
             return None;
         }
-        state.second = state.second.map(|(since, begun)| (since, begun + 1));
-        state.all += 1;
-        state.of_address.insert(address, of_address + 1);
+        state.under_way.take(address, is_known);
+        state.begun.take(address, is_known);
         drop(state);
         Some(Slot {
             address,
+            is_known,
             handshakes: handshakes.clone(),
         })
     }
@@ -78,12 +140,7 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         let mut state = self.handshakes.lock();
-        state.all = state.all.saturating_sub(1);
-        let left = state.of_address.get(&self.address).copied().unwrap_or(0);
-        match left {
-            0 | 1 => state.of_address.remove(&self.address),
-            _ => state.of_address.insert(self.address, left - 1),
-        };
+        state.under_way.give_back(self.address, self.is_known);
     }
 }
 
@@ -119,7 +176,9 @@ impl Acceptor {
             };
             match accepted {
                 Ok((stream, address)) => {
-                    let slot = Slot::take(&self.handshakes, address.ip(), Instant::now());
+                    let (ip, now) = (address.ip(), Instant::now());
+                    let is_known = self.trust.registry().knows(ip);
+                    let slot = Slot::take(&self.handshakes, ip, is_known, now);
                     let Some(slot) = slot else {
                         Counters::count(&self.trust.counters().turned_away);
                         continue;
@@ -144,6 +203,7 @@ impl Acceptor {
             }
             Err(error) => {
                 Counters::count(&self.trust.counters().handshakes_failed);
+                note(slot.address, &error);
                 self.say(slot.address, &error);
             }
         }
@@ -165,39 +225,87 @@ impl Acceptor {
     }
 }
 
+/// Puts it into the audit log that somebody has proved nothing.
+fn note(address: IpAddr, error: &dyn std::error::Error) {
+    audit::record(&Event {
+        reason: Some(&error.to_string()),
+        details: &[("address", &address.to_string())],
+        ..Event::new(Kind::Peer, Outcome::Refused)
+    });
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn handshakes_are_bounded_per_address_and_per_second_and_in_all() {
-        let handshakes = Arc::new(Mutex::new(Handshakes::default()));
-        let start = Instant::now();
-        let take = |address: u8, after_ms| {
-            let address = IpAddr::from([10, 0, 0, address]);
-            Slot::take(
-                &handshakes,
-                address,
-                start + Duration::from_millis(after_ms),
-            )
-        };
-        let of_one: Vec<_> = (0..MOST_OF_ONE_ADDRESS).map(|_| take(1, 0)).collect();
-        assert!(of_one.iter().all(Option::is_some));
-        assert!(take(1, 0).is_none(), "one address has its bound");
-        let kept = take(2, 0);
-        assert!(kept.is_some(), "another one is not in its way");
-        drop(of_one);
-        let again: Vec<_> = (0..MOST_PER_SECOND).map(|_| take(3, 10)).collect();
-        let let_in = again.iter().flatten().count();
-        assert_eq!(let_in, MOST_OF_ONE_ADDRESS);
-        drop(again);
-        let mut begun = MOST_OF_ONE_ADDRESS * 2 + 1;
-        while take(4, 20).is_some() {
-            begun += 1;
+    struct Flood {
+        handshakes: Arc<Mutex<Handshakes>>,
+        start: Instant,
+    }
+
+    impl Flood {
+        fn new() -> Flood {
+            Flood {
+                handshakes: Arc::default(),
+                start: Instant::now(),
+            }
         }
-        assert_eq!(begun, MOST_PER_SECOND as usize);
-        assert!(take(4, 1_100).is_some(), "the next second has its own");
-        drop(kept);
-        assert!(handshakes.lock().of_address.is_empty());
+
+        fn take(&self, address: &str, is_known: bool, after_ms: u64) -> Option<Slot> {
+            let now = self.start + Duration::from_millis(after_ms);
+            let address = address.parse().expect("an address");
+            Slot::take(&self.handshakes, address, is_known, now)
+        }
+    }
+
+    #[test]
+    fn one_address_leaves_room_for_all_others() {
+        let flood = Flood::new();
+        // As many as it likes, at once and one after the other: each is refused, or fails at once.
+        let held: Vec<_> = (0..1_000)
+            .map(|_| flood.take("10.0.0.1", false, 0))
+            .collect();
+        assert_eq!(held.iter().flatten().count(), UNDER_WAY.stranger);
+        for round in 0..1_000 {
+            drop(flood.take("10.0.0.2", false, round / 2));
+        }
+        assert!(flood.take("10.0.0.1", false, 1).is_none());
+        assert!(flood.take("10.0.0.2", false, 999).is_none());
+        assert!(flood.take("10.0.0.3", false, 999).is_some(), "another one");
+        drop(held);
+        assert!(
+            flood.take("10.0.0.1", false, 1_001).is_some(),
+            "a second later"
+        );
+        assert_eq!(flood.handshakes.lock().under_way.all, 0);
+        assert!(flood.handshakes.lock().under_way.of_address.is_empty());
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_address() {
+        let flood = Flood::new();
+        let held: Vec<_> = (0..1_000)
+            .map(|host| flood.take(&format!("2001:db8::{host:x}"), false, 0))
+            .collect();
+        assert_eq!(held.iter().flatten().count(), UNDER_WAY.stranger);
+        assert!(flood.take("2001:db8:0:1::1", false, 0).is_some());
+    }
+
+    #[test]
+    fn many_addresses_leave_room_for_those_of_nodes() {
+        let flood = Flood::new();
+        let mut held = Vec::new();
+        for second in 0..4 {
+            for address in 0..200 {
+                let address = format!("10.1.{second}.{address}");
+                held.extend((0..9).filter_map(|_| flood.take(&address, false, second * 1_000)));
+            }
+            assert!(flood.take("10.2.0.1", false, second * 1_000).is_none());
+        }
+        assert_eq!(held.len(), UNDER_WAY.strangers);
+        let of_nodes: Vec<_> = (0..40)
+            .map(|_| flood.take("10.0.0.2", true, 3_000))
+            .collect();
+        assert!(of_nodes.iter().all(Option::is_some));
     }
 }

@@ -3,8 +3,10 @@
 //! - [`name`]: the name of a node in its certificate, `quorumq://CLUSTER/nodes/ID`.
 //! - [`tls`]: proof by certificates (mutual TLS 1.3).
 //! - [`secret`]: proof by a secret that all nodes have, without encryption.
-//! - [`trust`]: which of them this node uses, read again when its files change.
+//! - [`trust`]: which of them this node uses, read again when its files change; [`settings`]: what the configuration
+//!   says of it.
 //! - [`incoming`], [`connector`]: both ends of a connection; [`stream`]: what the layers above read and write.
+//! - [`reach`]: which addresses are connected to.
 //! - [`registry`]: what is open, its bounds, and its end when trust is withdrawn.
 //!
 //! Invariant: where something is to be proved, no byte of a peer reaches HTTP/2 before it has proved which node it is,
@@ -18,8 +20,10 @@ mod counters;
 mod files;
 pub mod incoming;
 pub mod name;
+mod reach;
 mod registry;
 mod secret;
+mod settings;
 mod stream;
 mod tls;
 mod trust;
@@ -27,8 +31,10 @@ mod trust;
 pub use connector::Connector;
 pub use incoming::incoming;
 pub use name::NodeName;
+pub use reach::Reach;
+pub use settings::{Settings, Source};
 pub use stream::PeerInfo;
-pub use trust::{Reload, Settings, Source, Trust, TrustError};
+pub use trust::{Reload, Trust, TrustError};
 
 #[cfg(test)]
 #[path = "../../tests/authority/mod.rs"]

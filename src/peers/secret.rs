@@ -16,7 +16,7 @@
 //! signed names the side that signs.
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use sha2::Sha256;
+use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use zeroize::Zeroizing;
@@ -83,6 +83,11 @@ pub(super) struct Secret {
     own: NodeId,
 }
 
+/// Tells secrets apart. Whoever has it can't use it: a secret is long enough not to be guessed.
+fn digest(secret: &[u8]) -> [u8; 32] {
+    Sha256::digest(secret).into()
+}
+
 /// What both sides said.
 struct Transcript {
     client: [u8; HELLO_BYTES],
@@ -139,6 +144,11 @@ impl Secret {
         }
     }
 
+    /// Whether the secret of which `known` is the digest is in the file.
+    pub fn has(&self, known: &[u8; 32]) -> bool {
+        self.secrets.iter().any(|secret| digest(secret) == *known)
+    }
+
     fn proof(&self, secret: &[u8], side: &[u8], said: &Transcript, node: NodeId) -> [u8; 32] {
         let mac = Hmac::<Sha256>::new_from_slice(secret);
         let mut mac = mac.expect("HMAC takes a key of every length");
@@ -151,12 +161,13 @@ impl Secret {
         mac.finalize().into_bytes().into()
     }
 
-    /// Proves this node to whom it has connected to, and has that node prove itself. Returns which node it is.
+    /// Proves this node to whom it has connected to, and has that node prove itself. Returns which node it is, and the
+    /// digest of the secret.
     pub async fn connect<S>(
         &self,
         stream: &mut S,
         wanted: Option<NodeId>,
-    ) -> Result<NodeId, HandshakeError>
+    ) -> Result<(NodeId, [u8; 32]), HandshakeError>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -185,12 +196,13 @@ impl Secret {
         }
         match wanted {
             Some(wanted) if wanted != found => Err(HandshakeError::Found { found, wanted }),
-            _ => Ok(found),
+            _ => Ok((found, digest(shown))),
         }
     }
 
-    /// Has who connected prove itself, then proves this node. Returns which node it is.
-    pub async fn accept<S>(&self, stream: &mut S) -> Result<NodeId, HandshakeError>
+    /// Has who connected prove itself, then proves this node. Returns which node it is, and the digest of the secret
+    /// that it has used.
+    pub async fn accept<S>(&self, stream: &mut S) -> Result<(NodeId, [u8; 32]), HandshakeError>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -218,7 +230,7 @@ impl Secret {
         let proof = self.proof(secret, b"server", &said, self.own);
         let own = self.own.0.to_be_bytes();
         stream.write_all(&[&own[..], &proof].concat()).await?;
-        Ok(node)
+        Ok((node, digest(secret)))
     }
 }
 
@@ -244,12 +256,12 @@ mod tests {
         let connect = async {
             let met = client.connect(&mut one, wanted.map(NodeId)).await;
             drop(one);
-            met
+            met.map(|(node, _)| node)
         };
         let accept = async {
             let met = server.accept(&mut other).await;
             drop(other);
-            met
+            met.map(|(node, _)| node)
         };
         tokio::join!(connect, accept)
     }

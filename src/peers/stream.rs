@@ -1,6 +1,7 @@
 //! A connection between nodes, plain or encrypted, whose other end has proved which node it is if it had to.
 
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -17,6 +18,16 @@ pub(super) enum Io {
     Plain(TcpStream),
     // A TLS connection is a kilobyte; the plain one has not to be as large.
     Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Io {
+    /// Who is at the other end.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        match self {
+            Io::Plain(stream) => stream.peer_addr(),
+            Io::Tls(stream) => stream.get_ref().0.peer_addr(),
+        }
+    }
 }
 
 /// A connection between nodes.

@@ -13,10 +13,17 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_stream::StreamExt as _;
 
 use super::authority::{Authority, Files, Subject, put};
+use super::settings::{Settings, Source};
 use super::stream::PeerStream;
-use super::trust::{Reload, Settings, Source, Trust, TrustError};
-use super::{Connector, NodeName, incoming};
+use super::trust::{Reload, Trust, TrustError};
+use super::{Connector, NodeName, Reach, incoming};
 use crate::base::ids::NodeId;
+use crate::config::Config;
+
+#[path = "ending_tests.rs"]
+mod ending;
+#[path = "flood_tests.rs"]
+mod flood;
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
@@ -28,6 +35,7 @@ fn settings(id: u64, source: Source) -> Settings {
         },
         cluster: "7d3a5a0e-55a3-4d3f-9d6b-4a4f2a0f3c11".to_owned(),
         source,
+        reach: Reach::default(),
     }
 }
 
@@ -38,6 +46,11 @@ fn by_files(id: u64, files: &Files) -> Result<Trust, TrustError> {
             certificate: files.certificate.clone(),
             key: files.key.clone(),
             authorities: files.authorities.clone(),
+            // None is there, unless a test makes one.
+            lists: Some(files.list.clone())
+                .filter(|list| list.exists())
+                .into_iter()
+                .collect(),
         },
     ))
 }
@@ -91,9 +104,17 @@ async fn works(one: &mut PeerStream, incoming: &mut Incoming) -> Option<PeerStre
         // What is not encrypted sees an alert here.
         if byte == *b"!" { Ok(()) } else { Err(()) }
     };
+    tokio::pin!(arrived, answered);
     tokio::select! {
-        Err(()) = answered => None,
-        other = arrived => other,
+        answer = &mut answered => match answer {
+            Ok(()) => arrived.await,
+            Err(()) => None,
+        },
+        other = &mut arrived => {
+            // Nothing is left unread.
+            answered.await.ok()?;
+            other
+        }
     }
 }
 
@@ -165,6 +186,7 @@ async fn a_certificate_of_another_cluster_is_none_of_this_one() {
             certificate: files.certificate,
             key: files.key,
             authorities: files.authorities,
+            lists: Vec::new(),
         },
     );
     settings.own.cluster = "other".parse().expect("a word");
@@ -295,6 +317,54 @@ async fn an_authority_is_replaced_while_connections_go_on_and_then_the_old_one_e
     second.write_all(b"?").await.expect("it is open");
     second.flush().await.expect("it is open");
     assert_eq!(second_at_two.read_u8().await.expect("it is open"), b'?');
+}
+
+#[tokio::test]
+async fn where_a_node_has_proved_itself_is_known_at_both_ends() {
+    let authority = Authority::new("a");
+    let (one, two) = (proved(&authority, 1), proved(&authority, 2));
+    let (address, mut at_two) = listen(&two.trust).await;
+    let knows = |trust: &Trust| trust.registry().knows(address.ip());
+    drop(TcpStream::connect(address).await.expect("it listens"));
+    assert!(!knows(&one.trust) && !knows(&two.trust));
+    let mut stream = connect(&one.trust, Some(2), address).await.expect("proved");
+    assert!(works(&mut stream, &mut at_two).await.is_some());
+    assert!(knows(&one.trust) && knows(&two.trust));
+}
+
+/// A name is judged when it is connected to: it may have been another address when it was checked.
+#[tokio::test]
+async fn nobody_is_looked_for_where_no_node_can_be() {
+    let authority = Authority::new("a");
+    let (one, two) = (proved(&authority, 1), proved(&authority, 2));
+    let (address, mut at_two) = listen(&two.trust).await;
+    let reach_of = |advertised: &str| {
+        let mut config = Config::default();
+        config.cluster.advertise = Some(advertised.parse().expect("an address"));
+        Reach::of(&config)
+    };
+    let mut settings = settings(
+        1,
+        Source::Certificates {
+            certificate: one.files.certificate.clone(),
+            key: one.files.key.clone(),
+            authorities: one.files.authorities.clone(),
+            lists: Vec::new(),
+        },
+    );
+    settings.reach = reach_of("192.0.2.1:7883");
+    let elsewhere = Connector::new(Trust::new(settings).expect("good files"), Some(NodeId(2)));
+    for host in ["localhost", "127.0.0.1"] {
+        let refused = elsewhere.connect(host, address.port()).await;
+        let refused = refused.map(|_| ()).expect_err("no node is there");
+        assert!(
+            refused.to_string().contains("this machine alone"),
+            "{refused}"
+        );
+    }
+    let arrived = tokio::time::timeout(Duration::from_millis(100), at_two.next());
+    assert!(arrived.await.is_err());
+    assert_eq!(two.trust.counters().handshakes_failed.load(Relaxed), 0);
 }
 
 #[tokio::test]

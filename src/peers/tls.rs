@@ -6,6 +6,7 @@
 //! Invariant: no session is resumed. A resumed session would not look at the certificate again, and would outlive the
 //! trust in whoever signed it.
 //! Invariant: a stranger is not told which authorities are trusted.
+//! Invariant: what is on a list of revoked certificates is trusted in neither direction.
 
 use std::sync::Arc;
 
@@ -14,9 +15,13 @@ use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor};
 use rustls::crypto::{
     CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls13_signature,
 };
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{
+    CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName, UnixTime,
+};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
+use rustls::server::{
+    NoServerSessionStorage, ParsedCertificate, VerifierBuilderError, WebPkiClientVerifier,
+};
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, OtherError,
     RootCertStore, ServerConfig, SignatureScheme, version,
@@ -44,7 +49,7 @@ pub enum TlsError {
         found: Box<NodeName>,
     },
     /// The others would refuse it.
-    #[error("cluster.certificate is not accepted by cluster.ca_file: {0}")]
+    #[error("cluster.certificate is not accepted by cluster.ca_file and cluster.crl_files: {0}")]
     Untrusted(Error),
     /// Key and certificate do not fit, or something is wrong with them.
     #[error("cluster.certificate and cluster.key: {0}")]
@@ -52,6 +57,9 @@ pub enum TlsError {
     /// An authority can't be used.
     #[error("cluster.ca_file: {0}")]
     Authority(String),
+    /// A list of revoked certificates can't be used.
+    #[error("cluster.crl_files: {0}")]
+    Lists(String),
 }
 
 /// Certificates of a peer that are not acceptable.
@@ -77,7 +85,7 @@ impl From<Refused> for Error {
 struct Authorities {
     cluster: ClusterName,
     roots: Arc<RootCertStore>,
-    /// Judges chains of those who connect.
+    /// Judges chains of nodes as those of clients, which all of them are, and looks at the lists.
     clients: Arc<dyn ClientCertVerifier>,
     algorithms: WebPkiSupportedAlgorithms,
 }
@@ -86,6 +94,7 @@ impl Authorities {
     fn new(
         cluster: ClusterName,
         certificates: Vec<CertificateDer<'static>>,
+        lists: Vec<CertificateRevocationListDer<'static>>,
         provider: &Arc<CryptoProvider>,
     ) -> Result<Authorities, TlsError> {
         let mut roots = RootCertStore::empty();
@@ -96,8 +105,12 @@ impl Authorities {
         let roots = Arc::new(roots);
         let clients = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone())
             .clear_root_hint_subjects()
+            .with_crls(lists)
             .build()
-            .map_err(|error| TlsError::Authority(error.to_string()))?;
+            .map_err(|error| match error {
+                VerifierBuilderError::InvalidCrl(_) => TlsError::Lists(error.to_string()),
+                _ => TlsError::Authority(error.to_string()),
+            })?;
         Ok(Authorities {
             cluster,
             roots,
@@ -122,13 +135,13 @@ impl Authorities {
         Ok(self.node(first)?)
     }
 
-    /// Judges a chain of somebody who was connected to.
+    /// Judges a chain of somebody who was connected to. The library's function for that knows no lists.
     fn server(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Result<NodeId, Error> {
         let (first, others) = chain.split_first().ok_or(Error::NoCertificatesPresented)?;
         let parsed = ParsedCertificate::try_from(first)?;
         let algorithms = self.algorithms.all;
         verify_server_cert_signed_by_trust_anchor(&parsed, &self.roots, others, now, algorithms)?;
-        Ok(self.node(first)?)
+        self.client(chain, now)
     }
 
     fn chain<'c>(
@@ -262,9 +275,10 @@ impl Material {
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
         authorities: Vec<CertificateDer<'static>>,
+        lists: Vec<CertificateRevocationListDer<'static>>,
     ) -> Result<Material, TlsError> {
         let provider = Arc::new(aws_lc_rs::default_provider());
-        let authorities = Authorities::new(own.cluster.clone(), authorities, &provider)?;
+        let authorities = Authorities::new(own.cluster.clone(), authorities, lists, &provider)?;
         let authorities = Arc::new(authorities);
         let first = chain.first().ok_or(NameError::Missing)?;
         let found = NodeName::of_certificate(first)?;
@@ -276,8 +290,7 @@ impl Material {
         }
         let now = UnixTime::now();
         authorities
-            .client(&chain, now)
-            .and_then(|_| authorities.server(&chain, now))
+            .server(&chain, now)
             .map_err(TlsError::Untrusted)?;
         let expires_at_s = expiry(first)?;
         let mut server = ServerConfig::builder_with_provider(provider.clone())
@@ -340,6 +353,12 @@ impl Material {
     pub fn expires_at_s(&self) -> i64 {
         self.expires_at_s
     }
+}
+
+/// When the next certificate of a chain ends, in seconds since the Unix epoch, of those that have not by `now_s`.
+pub(super) fn next_end_s(chain: &[CertificateDer<'_>], now_s: i64) -> Option<i64> {
+    let ends = chain.iter().filter_map(|one| expiry(one).ok());
+    ends.filter(|end_s| *end_s >= now_s).min()
 }
 
 fn expiry(certificate: &CertificateDer<'_>) -> Result<i64, NameError> {

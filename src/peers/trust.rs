@@ -1,9 +1,9 @@
 //! How this node and its peers prove who they are, and the files that it rests on, read again when they change.
 //!
 //! Invariant: what can't be used replaces nothing. A node goes on with what it had, and says so.
-//! Invariant: after a change of the authorities no connection is left whose certificate they would refuse.
+//! Invariant: after a change of the files no connection is left that what is in them would refuse; nor one whose
+//! certificate has expired, for longer than [`RELOAD_INTERVAL`].
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,9 +18,10 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use super::counters::Counters;
 use super::files::{self, FileError};
-use super::name::NodeName;
-use super::registry::{Direction, Registry};
+use super::reach::Reach;
+use super::registry::{Credential, Direction, Registry, now_s};
 use super::secret::{HandshakeError, Secret, SecretError};
+use super::settings::{Settings, Source};
 use super::stream::{Io, PeerStream};
 use super::tls::{Material, TlsError};
 use crate::base::ids::NodeId;
@@ -35,60 +36,6 @@ const DAY: Duration = Duration::from_secs(24 * 3_600);
 const SOON: Duration = Duration::from_secs(30 * 24 * 3_600);
 /// TLS wants a name to connect to; nobody looks at it.
 const ANY_NAME: &str = "node.quorumq.invalid";
-
-/// What is proved, and with what.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// Nothing: everybody who reaches the port is believed.
-    Open,
-    /// `cluster.certificate`, `cluster.key` and `cluster.ca_file`.
-    Certificates {
-        /// The node's chain, its own certificate first.
-        certificate: PathBuf,
-        /// Its key.
-        key: PathBuf,
-        /// Who signs nodes' certificates.
-        authorities: PathBuf,
-    },
-    /// `cluster.secret_file`.
-    Secret(PathBuf),
-}
-
-/// What [`Trust`] is made of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// Who this node is.
-    pub own: NodeName,
-    /// The cluster's UUID.
-    pub cluster: String,
-    /// What is proved.
-    pub source: Source,
-}
-
-impl Settings {
-    /// What the configuration says. It has been checked: all three of the certificate's files are there, or none.
-    pub fn of(config: &Config) -> Settings {
-        let cluster = &config.cluster;
-        let files = (&cluster.certificate, &cluster.key, &cluster.ca_file);
-        let source = match (files, &cluster.secret_file) {
-            ((Some(certificate), Some(key), Some(authorities)), _) => Source::Certificates {
-                certificate: certificate.clone(),
-                key: key.clone(),
-                authorities: authorities.clone(),
-            },
-            (_, Some(file)) => Source::Secret(file.clone()),
-            _ => Source::Open,
-        };
-        Settings {
-            own: NodeName {
-                cluster: cluster.name.clone(),
-                node: NodeId(config.node.id),
-            },
-            cluster: cluster.identity().to_string(),
-            source,
-        }
-    }
-}
 
 /// Why a node can't prove who it is.
 #[derive(Debug, thiserror::Error)]
@@ -117,7 +64,7 @@ pub(super) enum Unproven {
     TimedOut,
     #[error("there are too many connections")]
     TooMany,
-    #[error("its certificate is not trusted any more")]
+    #[error("its proof is not trusted any more")]
     Withdrawn,
 }
 
@@ -135,6 +82,20 @@ enum Proof {
     Open,
     Certificates(Box<Material>),
     Secret(Secret),
+}
+
+impl Proof {
+    /// Whether a connection that was made with this goes on.
+    fn trusts(&self, known: &Credential, direction: Direction) -> bool {
+        match (self, known) {
+            (Proof::Open, _) => true,
+            (Proof::Certificates(material), Credential::Chain(chain)) => {
+                material.trusts(chain, direction == Direction::Incoming)
+            }
+            (Proof::Secret(secret), Credential::Secret(digest)) => secret.has(digest),
+            _ => false,
+        }
+    }
 }
 
 /// What was read, to tell whether it has changed.
@@ -192,6 +153,7 @@ fn read(settings: &Settings) -> (Fingerprint, Result<Proof, TrustError>) {
                 certificate,
                 key,
                 authorities,
+                lists,
             } => {
                 let chain = files::read(certificate)?;
                 let key_bytes = files::read_secret(key)?;
@@ -199,11 +161,18 @@ fn read(settings: &Settings) -> (Fingerprint, Result<Proof, TrustError>) {
                 for bytes in [&chain, &key_bytes, &signers] {
                     note(bytes);
                 }
+                let mut revoked = Vec::new();
+                for list in lists {
+                    let bytes = files::read(list)?;
+                    note(&bytes);
+                    revoked.extend(files::lists(list, &bytes)?);
+                }
                 let material = Material::new(
                     &settings.own,
                     files::certificates(certificate, &chain)?,
                     files::key(key, &key_bytes)?,
                     files::certificates(authorities, &signers)?,
+                    revoked,
                 )?;
                 Ok(Proof::Certificates(Box::new(material)))
             }
@@ -280,6 +249,22 @@ impl Trust {
         }
     }
 
+    /// Says who is a member of the cluster, as far as this node knows at the moment of each call. Others are strangers,
+    /// whatever they have proved.
+    pub fn set_members(&self, is_member: impl Fn(NodeId) -> bool + Send + Sync + 'static) {
+        self.inner.registry.set_members(Arc::new(is_member));
+    }
+
+    /// Whether this is the address of a member.
+    #[cfg(test)]
+    pub(crate) fn knows(&self, address: std::net::IpAddr) -> bool {
+        self.inner.registry.knows(address)
+    }
+
+    pub(super) fn reach(&self) -> &Reach {
+        &self.inner.settings.reach
+    }
+
     pub(super) fn registry(&self) -> &Arc<Registry> {
         &self.inner.registry
     }
@@ -316,12 +301,8 @@ impl Trust {
         *inner.failed.lock() = Failed::default();
         drop(used);
         Counters::count(&inner.registry.counters.reloads);
-        let ended = match &*proof {
-            Proof::Certificates(material) => inner
-                .registry
-                .keep(|chain, direction| material.trusts(chain, direction == Direction::Incoming)),
-            Proof::Open | Proof::Secret(_) => 0,
-        };
+        let trusts = |known: &Credential, direction| proof.trusts(known, direction);
+        let ended = inner.registry.keep(trusts);
         tracing::info!(
             ended,
             "the files of this node's identity have changed: they are used from now on"
@@ -329,11 +310,41 @@ impl Trust {
         Reload::Used
     }
 
-    /// Keeps reading the files again, also on SIGHUP. Runs until the node stops.
-    pub async fn keep_current(self) {
-        if !self.is_proved() {
-            return;
+    /// Ends connections that rest on a certificate that has expired. Returns how many.
+    fn end_expired(&self, now_s: i64) -> usize {
+        let proof = self.inner.proof.load_full();
+        let trusts = |known: &Credential, direction| proof.trusts(known, direction);
+        let ended = self.inner.registry.keep_unexpired(now_s, trusts);
+        if ended > 0 {
+            tracing::warn!(ended, "the certificates of connected nodes have expired");
         }
+        ended
+    }
+
+    /// Keeps what is trusted current. Runs until the node stops.
+    pub async fn keep_current(self) {
+        if self.is_proved() {
+            // Apart: a file system that does not answer keeps no connection that rests on what has expired.
+            tokio::join!(self.keep_unexpired(), self.keep_read());
+        }
+    }
+
+    /// Ends connections when what they rest on expires.
+    async fn keep_unexpired(&self) {
+        loop {
+            tokio::time::sleep(RELOAD_INTERVAL).await;
+            let trust = self.clone();
+            let ended = tokio::task::spawn_blocking(move || trust.end_expired(now_s()));
+            match ended.await {
+                Err(stopped) if stopped.is_cancelled() => return,
+                Err(panicked) => tracing::error!(%panicked, "judging the connections of nodes"),
+                Ok(_) => {}
+            }
+        }
+    }
+
+    /// Keeps reading the files again, also on SIGHUP.
+    async fn keep_read(&self) {
         let mut hang_up = signal(SignalKind::hangup()).ok();
         let mut said = None;
         loop {
@@ -357,21 +368,26 @@ impl Trust {
                     false => first,
                 }
             });
-            if reloaded.await.is_err() {
-                return;
+            match reloaded.await {
+                Err(stopped) if stopped.is_cancelled() => return,
+                // A defect, which must not end the watch over what is trusted.
+                Err(panicked) => {
+                    tracing::error!(%panicked, "reading the files of this node's identity")
+                }
+                Ok(_) => {}
             }
         }
     }
 
     /// Has who connected prove itself.
     pub(super) async fn accept(&self, stream: TcpStream) -> Result<PeerStream, Unproven> {
-        let (io, node, chain) = timed(async {
+        let (io, node, credential) = timed(async {
             match &*self.inner.proof.load_full() {
-                Proof::Open => Ok((Io::Plain(stream), None, Vec::new())),
+                Proof::Open => Ok((Io::Plain(stream), None, Credential::None)),
                 Proof::Secret(secret) => {
                     let mut stream = stream;
-                    let node = secret.accept(&mut stream).await?;
-                    Ok((Io::Plain(stream), Some(node), Vec::new()))
+                    let (node, digest) = secret.accept(&mut stream).await?;
+                    Ok((Io::Plain(stream), Some(node), Credential::Secret(digest)))
                 }
                 Proof::Certificates(material) => {
                     let acceptor = TlsAcceptor::from(material.server());
@@ -381,7 +397,8 @@ impl Trust {
             }
         })
         .await?;
-        self.register(Direction::Incoming, io, node, chain).await
+        self.register(Direction::Incoming, io, node, credential)
+            .await
     }
 
     /// Proves this node to whom it has connected to: `wanted`, or any node of the cluster.
@@ -390,13 +407,13 @@ impl Trust {
         stream: TcpStream,
         wanted: Option<NodeId>,
     ) -> Result<PeerStream, Unproven> {
-        let (io, node, chain) = timed(async {
+        let (io, node, credential) = timed(async {
             match &*self.inner.proof.load_full() {
-                Proof::Open => Ok((Io::Plain(stream), None, Vec::new())),
+                Proof::Open => Ok((Io::Plain(stream), None, Credential::None)),
                 Proof::Secret(secret) => {
                     let mut stream = stream;
-                    let node = secret.connect(&mut stream, wanted).await?;
-                    Ok((Io::Plain(stream), Some(node), Vec::new()))
+                    let (node, digest) = secret.connect(&mut stream, wanted).await?;
+                    Ok((Io::Plain(stream), Some(node), Credential::Secret(digest)))
                 }
                 Proof::Certificates(material) => {
                     let connector = TlsConnector::from(material.client(wanted)?);
@@ -407,7 +424,8 @@ impl Trust {
             }
         })
         .await?;
-        self.register(Direction::Outgoing, io, node, chain).await
+        self.register(Direction::Outgoing, io, node, credential)
+            .await
     }
 
     async fn register(
@@ -415,36 +433,40 @@ impl Trust {
         direction: Direction,
         mut io: Io,
         node: Option<NodeId>,
-        chain: Chain,
+        credential: Credential,
     ) -> Result<PeerStream, Unproven> {
-        let Some(registration) = self.registry().add(direction, node, chain.clone()) else {
+        let Some(registration) = self.registry().add(direction, node, credential.clone()) else {
             if let Io::Tls(stream) = &mut io {
                 let _ = timed(async { Ok(stream.shutdown().await?) }).await;
             }
             return Err(Unproven::TooMany);
         };
-        // The authorities may have changed during the handshake, before the connection could be found here.
-        if let Proof::Certificates(material) = &**self.inner.proof.load()
-            && !material.trusts(&chain, direction == Direction::Incoming)
-        {
+        // The files may have changed during the handshake, before the connection could be found here.
+        if !self.inner.proof.load().trusts(&credential, direction) {
             return Err(Unproven::Withdrawn);
+        }
+        if let (Some(node), Ok(address)) = (node, io.peer_addr()) {
+            let registry = self.registry();
+            registry.proved(node, direction, address.ip(), credential);
         }
         Ok(PeerStream::new(io, node, registration))
     }
 }
 
-type Chain = Vec<rustls::pki_types::CertificateDer<'static>>;
-
 /// The node that a finished handshake has proved.
 fn proven(
     material: &Material,
     stream: TlsStream<TcpStream>,
-) -> Result<(Io, Option<NodeId>, Chain), Unproven> {
+) -> Result<(Io, Option<NodeId>, Credential), Unproven> {
     let (_, connection) = stream.get_ref();
     let chain = connection.peer_certificates().unwrap_or_default();
-    let chain: Chain = chain.iter().map(|one| one.clone().into_owned()).collect();
+    let chain: Vec<_> = chain.iter().map(|one| one.clone().into_owned()).collect();
     match material.node(&chain) {
-        Some(node) => Ok((Io::Tls(Box::new(stream)), Some(node), chain)),
+        Some(node) => Ok((
+            Io::Tls(Box::new(stream)),
+            Some(node),
+            Credential::Chain(chain),
+        )),
         None => Err(rustls::Error::NoCertificatesPresented.into()),
     }
 }

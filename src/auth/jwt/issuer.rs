@@ -7,17 +7,14 @@ use serde_json::{Map, Value};
 use super::algorithm::Algorithm;
 use super::key::KeySet;
 use super::token::{Token, TokenError};
-use crate::auth::{Client, Method, Principal};
+use crate::auth::{Client, Method, Principal, is_plain, strict};
 use crate::base::time::Millis;
-
-/// Longest name, group or attribute, bytes.
-const LONGEST_TEXT_BYTES: usize = 1024;
 
 /// Most groups of a principal.
 const MOST_GROUPS: usize = 256;
 
-/// Latest time that a token may name, in seconds: the end of the year 9999. What is beyond is a mistake, or worse.
-const LATEST_S: f64 = 253_402_300_799.0;
+/// How far clocks may be apart that are to be the same: a token that begins so soon is asked for again, not refused.
+const CLOCKS_APART_MS: u64 = 10 * 60 * 1000;
 
 /// Stands for the principal's name in [`Rules::user_name`].
 const NAME: &str = "{name}";
@@ -93,7 +90,7 @@ impl Rules {
         if !self.algorithms.contains(&token.algorithm) {
             return Err(TokenError::ForbiddenAlgorithm);
         }
-        keys.verify(token)?;
+        let signer = keys.verify(token)?;
         let claims = &token.claims;
         if !self.is_of(claims) {
             return Err(TokenError::UnknownIssuer);
@@ -112,6 +109,7 @@ impl Rules {
             groups: self.groups(claims)?,
             attributes: self.attributes(claims)?,
             expires_at,
+            key: Some(signer),
             ..Principal::new(name, Method::Jwt)
         })
     }
@@ -147,8 +145,12 @@ impl Rules {
     ) -> Result<Option<Millis>, TokenError> {
         let latest_start = now.plus(self.leeway_ms);
         for name in ["nbf", "iat"] {
-            if time(claims, name)?.is_some_and(|start| start > latest_start) {
-                return Err(TokenError::NotYet);
+            match time(claims, name)? {
+                Some(start) if start > latest_start.plus(CLOCKS_APART_MS) => {
+                    return Err(TokenError::NotYet);
+                }
+                Some(start) if start > latest_start => return Err(TokenError::NotQuiteYet),
+                _ => {}
             }
         }
         match time(claims, "exp")? {
@@ -193,20 +195,10 @@ impl Rules {
     }
 }
 
-/// Whether a text may be a name, a group or an attribute. Control characters would break log lines and topics.
-fn is_plain(text: &str) -> bool {
-    !text.is_empty() && text.len() <= LONGEST_TEXT_BYTES && !text.chars().any(char::is_control)
-}
-
 /// A claim that is a NumericDate (RFC 7519 §2): seconds, fractions allowed.
 fn time(claims: &Map<String, Value>, name: &str) -> Result<Option<Millis>, TokenError> {
     let Some(value) = claims.get(name) else {
         return Ok(None);
     };
-    match value.as_f64() {
-        Some(seconds) if (0.0..=LATEST_S).contains(&seconds) => {
-            Ok(Some(Millis((seconds * 1000.0) as u64)))
-        }
-        _ => Err(TokenError::Time),
-    }
+    strict::time(value).map(Some).ok_or(TokenError::Time)
 }

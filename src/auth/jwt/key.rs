@@ -4,6 +4,7 @@ use std::fmt;
 
 use jsonwebtoken::DecodingKey;
 use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
 use x509_parser::oid_registry::{
     OID_EC_P256, OID_KEY_TYPE_EC_PUBLIC_KEY, OID_NIST_EC_P384, OID_SIG_ED25519,
 };
@@ -12,7 +13,7 @@ use x509_parser::public_key::PublicKey;
 
 use super::algorithm::{Algorithm, KeyKind};
 use super::token::{Token, TokenError};
-use crate::auth::strict;
+use crate::auth::{Standing, strict};
 
 /// Most keys of an issuer: a set has two or three, and twice as many while it is rotated.
 pub const MOST_KEYS: usize = 64;
@@ -57,6 +58,23 @@ struct Key {
     /// The only algorithm that its set allows for it.
     algorithm: Option<Algorithm>,
     key: DecodingKey,
+    /// SHA-256 of what it is made of: the same key in a newer set has the same.
+    print: [u8; 32],
+    /// What those who have logged in with it look at.
+    standing: Standing,
+}
+
+impl Key {
+    fn new(kind: KeyKind, material: &[u8], key: DecodingKey) -> Key {
+        Key {
+            id: None,
+            kind,
+            algorithm: None,
+            key,
+            print: Sha256::digest(material).into(),
+            standing: Standing::default(),
+        }
+    }
 }
 
 /// The keys of an issuer.
@@ -83,12 +101,7 @@ impl KeySet {
             return Err(KeyError::ShortSecret);
         }
         Ok(KeySet {
-            keys: vec![Key {
-                id: None,
-                kind: KeyKind::Secret(secret.len()),
-                algorithm: None,
-                key: DecodingKey::from_secret(secret),
-            }],
+            keys: vec![of_shared(secret)],
         })
     }
 
@@ -147,12 +160,28 @@ impl KeySet {
         self
     }
 
-    /// Checks the token's signature.
+    /// Takes the place of `former`: a key of both is the same one, and one that is not here any more is withdrawn.
+    /// Returns whether there is such a one.
+    pub fn succeed(&mut self, former: &KeySet) -> bool {
+        for key in &mut self.keys {
+            let mut same = former.keys.iter();
+            if let Some(same) = same.find(|other| other.print == key.print) {
+                key.standing = same.standing.clone();
+            }
+        }
+        let is_here = |gone: &&Key| self.keys.iter().any(|key| key.print == gone.print);
+        let mut gone = former.keys.iter().filter(|key| !is_here(key)).peekable();
+        let is_any_gone = gone.peek().is_some();
+        gone.for_each(|key| key.standing.withdraw());
+        is_any_gone
+    }
+
+    /// Checks the token's signature; returns the standing of the key that has made it.
     ///
     /// # Errors
     /// [`TokenError::UnknownKey`] if no key here is the token's; [`TokenError::Signature`] if one is and did not make
     /// the signature.
-    pub(super) fn verify(&self, token: &Token<'_>) -> Result<(), TokenError> {
+    pub(super) fn verify(&self, token: &Token<'_>) -> Result<Standing, TokenError> {
         let fits = |key: &&Key| {
             let is_allowed = key.algorithm.is_none_or(|only| only == token.algorithm);
             is_allowed && token.algorithm.takes(key.kind)
@@ -179,11 +208,15 @@ impl KeySet {
             let algorithm = token.algorithm.library();
             jsonwebtoken::crypto::verify(signature, signed, &key.key, algorithm).unwrap_or(false)
         };
-        match tried.iter().any(is_right) {
-            true => Ok(()),
-            false => Err(TokenError::Signature),
-        }
+        let signer = tried.into_iter().find(is_right);
+        let signer = signer.ok_or(TokenError::Signature)?;
+        Ok(signer.standing.clone())
     }
+}
+
+fn of_shared(secret: &[u8]) -> Key {
+    let kind = KeyKind::Secret(secret.len());
+    Key::new(kind, secret, DecodingKey::from_secret(secret))
 }
 
 fn of_spki(der: &[u8]) -> Result<Key, KeyError> {
@@ -208,12 +241,7 @@ fn of_spki(der: &[u8]) -> Result<Key, KeyError> {
         None
     };
     let (kind, key) = key.ok_or(KeyError::Unsupported)?;
-    Ok(Key {
-        id: None,
-        kind,
-        algorithm: None,
-        key,
-    })
+    Ok(Key::new(kind, bytes, key))
 }
 
 fn of_rsa(modulus: &[u8], exponent: &[u8]) -> Option<Key> {
@@ -223,11 +251,9 @@ fn of_rsa(modulus: &[u8], exponent: &[u8]) -> Option<Key> {
     };
     let (modulus, exponent) = (without_zeros(modulus), without_zeros(exponent));
     let is_fit = RSA_BYTES.contains(&modulus.len()) && (1..=8).contains(&exponent.len());
-    is_fit.then(|| Key {
-        id: None,
-        kind: KeyKind::Rsa,
-        algorithm: None,
-        key: DecodingKey::from_rsa_raw_components(&modulus, &exponent),
+    is_fit.then(|| {
+        let key = DecodingKey::from_rsa_raw_components(&modulus, &exponent);
+        Key::new(KeyKind::Rsa, &[&modulus[..], &exponent].concat(), key)
     })
 }
 
@@ -250,27 +276,21 @@ fn of_jwk(jwk: &Map<String, Value>) -> Option<Key> {
         Some(name) => Some(name.as_str()?.parse().ok()?),
         None => None,
     };
-    let point = |size: usize| {
+    let point = |kind, size: usize| {
         let (x, y) = (bytes("x")?, bytes("y")?);
         let is_point = x.len() == size && y.len() == size;
-        is_point.then(|| DecodingKey::from_ec_der(&[&[4], &x[..], &y[..]].concat()))
+        let point = is_point.then(|| [&[4], &x[..], &y[..]].concat())?;
+        Some(Key::new(kind, &point, DecodingKey::from_ec_der(&point)))
     };
-    let (kind, key) = match (text("kty")?, text("crv")) {
-        ("RSA", _) => {
-            let key = of_rsa(&bytes("n")?, &bytes("e")?)?;
-            (key.kind, key.key)
-        }
-        ("EC", Some("P-256")) => (KeyKind::P256, point(32)?),
-        ("EC", Some("P-384")) => (KeyKind::P384, point(48)?),
+    let key = match (text("kty")?, text("crv")) {
+        ("RSA", _) => of_rsa(&bytes("n")?, &bytes("e")?)?,
+        ("EC", Some("P-256")) => point(KeyKind::P256, 32)?,
+        ("EC", Some("P-384")) => point(KeyKind::P384, 48)?,
         ("OKP", Some("Ed25519")) => {
             let x = bytes("x").filter(|x| x.len() == 32)?;
-            (KeyKind::Ed25519, DecodingKey::from_ed_der(&x))
+            Key::new(KeyKind::Ed25519, &x, DecodingKey::from_ed_der(&x))
         }
-        ("oct", _) => {
-            let secret = bytes("k").filter(|secret| secret.len() >= 32)?;
-            let key = DecodingKey::from_secret(&secret);
-            (KeyKind::Secret(secret.len()), key)
-        }
+        ("oct", _) => of_shared(&bytes("k").filter(|secret| secret.len() >= 32)?),
         _ => return None,
     };
     let id = match jwk.get("kid") {
@@ -279,8 +299,7 @@ fn of_jwk(jwk: &Map<String, Value>) -> Option<Key> {
     };
     Some(Key {
         id,
-        kind,
         algorithm,
-        key,
+        ..key
     })
 }

@@ -12,6 +12,8 @@ use super::*;
 struct Fetched {
     keys: Arc<parking_lot::Mutex<Option<Arc<KeySet>>>>,
     coming: KeySet,
+    is_failing: bool,
+    is_renewed: bool,
 }
 
 impl KeySource for Fetched {
@@ -25,6 +27,14 @@ impl KeySource for Fetched {
         }
         let (keys, coming) = (self.keys.clone(), Arc::new(self.coming.clone()));
         Some(Box::pin(async move { *keys.lock() = Some(coming) }))
+    }
+
+    fn is_failing(&self) -> bool {
+        self.is_failing
+    }
+
+    fn is_renewed(&self) -> bool {
+        self.is_renewed
     }
 }
 
@@ -87,6 +97,8 @@ fn keys_that_are_not_there_are_looked_for_once() {
     let source = Fetched {
         keys: Arc::default(),
         coming: keys,
+        is_failing: false,
+        is_renewed: false,
     };
     let tokens = Tokens::new(vec![secret_issuer(Box::new(source))]);
     let (good, bad) = (token(&good()), token(&with("exp", json!(1))));
@@ -101,6 +113,105 @@ fn keys_that_are_not_there_are_looked_for_once() {
     assert!(matches!(judge(&good), Verdict::Accepted(_)));
     let unknown = signed(r#"{"alg":"ES256"}"#, "{}");
     assert!(matches!(judge(&unknown), Verdict::Refused(_)));
+}
+
+/// What a client with this token is told.
+fn told(issuer: Issuer, token: &str) -> crate::codec::ReasonCode {
+    let client = Client {
+        password: Some(token.as_bytes()),
+        ..client()
+    };
+    match verdict(&Tokens::new(vec![issuer]), &client) {
+        Verdict::Refused(denial) => denial.reason,
+        _ => panic!("it is refused"),
+    }
+}
+
+/// The set that an issuer publishes may lag behind its tokens; there is nothing to guess with a key that is not there.
+#[test]
+fn a_token_of_an_unknown_key_is_no_guess() {
+    let source = Fetched {
+        keys: Arc::default(),
+        coming: KeySet::of_jwks(br#"{"keys":[]}"#, true).unwrap_or_default(),
+        is_failing: false,
+        is_renewed: true,
+    };
+    let tokens = Tokens::new(vec![secret_issuer(Box::new(source))]);
+    let guess = |token: &str| {
+        let client = Client {
+            password: Some(token.as_bytes()),
+            ..client()
+        };
+        match verdict(&tokens, &client) {
+            Verdict::Refused(denial) => (denial.guess, denial.detail),
+            verdict => panic!("{verdict:?}"),
+        }
+    };
+    let named = signed(r#"{"alg":"HS256","kid":"new"}"#, &good().to_string());
+    for _ in 0..3 {
+        let (guess, detail) = guess(&named);
+        assert_eq!(guess, Guess::Nothing, "{detail}");
+    }
+    let keys = KeySet::of_secret(SECRET).expect("it is long enough");
+    let tokens = Tokens::new(vec![secret_issuer(Box::new(Arc::new(keys)))]);
+    // The issuer has made it, so nobody has guessed anything.
+    for (claim, value) in [
+        ("exp", json!(1)),
+        ("aud", json!("another")),
+        ("sub", json!(7)),
+    ] {
+        let token = token(&with(claim, value));
+        let client = Client {
+            password: Some(token.as_bytes()),
+            ..client()
+        };
+        match verdict(&tokens, &client) {
+            Verdict::Refused(denial) => assert_eq!(denial.guess, Guess::Nothing, "{claim}"),
+            verdict => panic!("{verdict:?}"),
+        }
+    }
+    let forged = format!("{}x", token(&good()));
+    let client = Client {
+        password: Some(forged.as_bytes()),
+        ..client()
+    };
+    match verdict(&tokens, &client) {
+        Verdict::Refused(denial) => assert_eq!(denial.guess, Guess::Credential),
+        verdict => panic!("{verdict:?}"),
+    }
+}
+
+/// Whoever is told that the server is busy may come again, and is not counted as somebody who guesses.
+#[test]
+fn what_a_token_can_do_nothing_for_is_no_guess() {
+    use crate::codec::ReasonCode::{NotAuthorized, ServerBusy};
+    let keys = || KeySet::of_secret(SECRET).expect("it is long enough");
+    let source = |keys: Option<KeySet>, is_failing, is_renewed| {
+        let there = keys.map(Arc::new);
+        secret_issuer(Box::new(Fetched {
+            keys: Arc::new(parking_lot::Mutex::new(there)),
+            coming: KeySet::default(),
+            is_failing,
+            is_renewed,
+        }))
+    };
+    let fetched = |keys, is_failing| source(keys, is_failing, false);
+    let named = signed(r#"{"alg":"HS256","kid":"new"}"#, &good().to_string());
+    let other = || {
+        let other = KeySet::of_jwks(br#"{"keys":[{"kty":"oct","kid":"other","k":"MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY"}]}"#, true);
+        other.expect("a set")
+    };
+    assert_eq!(told(fetched(Some(other()), false), &named), NotAuthorized);
+    assert_eq!(told(fetched(Some(other()), true), &named), ServerBusy);
+    // Somebody has had newer keys looked for just now, so nobody knows whether there is one of this name.
+    assert_eq!(told(source(Some(other()), false, true), &named), ServerBusy);
+    let now_s = super::tests::NOW_S;
+    for (start, expected) in [(now_s + 120, ServerBusy), (now_s + 86_400, NotAuthorized)] {
+        let early = token(&with("nbf", json!(start)));
+        assert_eq!(told(fetched(Some(keys()), false), &early), expected);
+    }
+    let forged = format!("{}x", token(&good()));
+    assert_eq!(told(fetched(Some(keys()), true), &forged), NotAuthorized);
 }
 
 #[test]

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use token::{Token, looks_like_token};
 
 use super::{
-    Check, Client, Denial, Later, Mechanism, Method, Negotiation, Principal, Step, Verdict,
+    Check, Client, Denial, Guess, Later, Mechanism, Method, Negotiation, Principal, Step, Verdict,
 };
 
 /// The Authentication Method of tokens.
@@ -45,6 +45,13 @@ pub trait KeySource: Send + Sync {
     /// Looks for newer keys, because a token names one that is unknown; `None` when that was done just now, or there is
     /// nothing to look for.
     fn refresh(&self) -> Option<Later<()>>;
+
+    /// Whether the last attempt to get newer keys has failed, so that an unknown one may be newer.
+    fn is_failing(&self) -> bool;
+
+    /// Whether newer keys are looked for from time to time: as long as [`KeySource::refresh`] does not do it now, an
+    /// unknown one may be newer.
+    fn is_renewed(&self) -> bool;
 }
 
 /// Keys that never change.
@@ -55,6 +62,14 @@ impl KeySource for Arc<KeySet> {
 
     fn refresh(&self) -> Option<Later<()>> {
         None
+    }
+
+    fn is_failing(&self) -> bool {
+        false
+    }
+
+    fn is_renewed(&self) -> bool {
+        false
     }
 }
 
@@ -73,7 +88,10 @@ pub struct Issuer {
 impl Issuer {
     fn judge(&self, token: &Token<'_>, client: &Client<'_>) -> Result<Principal, TokenError> {
         let keys = self.keys.keys().ok_or(TokenError::NoKeys)?;
-        self.rules.judge(token, &keys, client)
+        match self.rules.judge(token, &keys, client) {
+            Err(TokenError::UnknownKey) if self.keys.is_failing() => Err(TokenError::OldKeys),
+            judged => judged,
+        }
     }
 }
 
@@ -168,9 +186,13 @@ fn judge<'a>(
         return Judged::Now(Err(TokenError::UnknownIssuer));
     };
     match issuer.judge(&token, client) {
-        Err(error @ (TokenError::UnknownKey | TokenError::NoKeys)) => {
+        Err(error @ (TokenError::UnknownKey | TokenError::OldKeys | TokenError::NoKeys)) => {
             let Some(refresh) = issuer.keys.refresh() else {
-                return Judged::Now(Err(error));
+                let may_be_newer = error == TokenError::UnknownKey && issuer.keys.is_renewed();
+                return Judged::Now(Err(match may_be_newer {
+                    true => TokenError::OldKeys,
+                    false => error,
+                }));
             };
             let (issuer, owned) = (issuer.clone(), Owned::new(bytes, client));
             Judged::Later(Box::pin(async move {
@@ -183,7 +205,16 @@ fn judge<'a>(
 }
 
 fn denial(error: TokenError) -> Denial {
-    Denial::new(error.to_string())
+    match error.is_passing() {
+        true => Denial::unavailable(error.to_string()),
+        // The clients of a site whose issuer was away come with tokens that have expired, all from one address; and the
+        // set that an issuer publishes may lag behind its tokens.
+        false if error.is_no_guess() => Denial {
+            guess: Guess::Nothing,
+            ..Denial::new(error.to_string())
+        },
+        false => Denial::new(error.to_string()),
+    }
 }
 
 impl Check for Tokens {

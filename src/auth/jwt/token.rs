@@ -43,6 +43,9 @@ pub enum TokenError {
     /// The issuer's keys are not there.
     #[error("the issuer's keys are not there, or too old")]
     NoKeys,
+    /// Header `kid`, and newer keys can't be got.
+    #[error("the issuer's keys may be newer than those that are there, and can't be got now")]
+    OldKeys,
     /// The signature does not fit.
     #[error("the token's signature is wrong")]
     Signature,
@@ -58,6 +61,9 @@ pub enum TokenError {
     /// Claim `nbf` or `iat` in the future.
     #[error("the token is not valid yet")]
     NotYet,
+    /// Claim `nbf` or `iat` in the near future: the clocks of the issuer and of this machine differ.
+    #[error("the token is not valid yet, but soon: are the clocks right?")]
+    NotQuiteYet,
     /// Claim `exp`, `nbf` or `iat` that is no time.
     #[error("a time of the token is not a number of seconds")]
     Time,
@@ -70,6 +76,32 @@ pub enum TokenError {
     /// The user name beside the token.
     #[error("the user name is not the one that belongs to the token")]
     UserName,
+}
+
+impl TokenError {
+    /// Whether it says nothing about the token, which may be taken a little later.
+    pub fn is_passing(self) -> bool {
+        matches!(
+            self,
+            TokenError::NoKeys | TokenError::OldKeys | TokenError::NotQuiteYet
+        )
+    }
+
+    /// Whether nothing was guessed: a key of the issuer has made the token, or no key was asked.
+    pub(super) fn is_no_guess(self) -> bool {
+        matches!(
+            self,
+            TokenError::UnknownKey
+                | TokenError::Audience
+                | TokenError::Expired
+                | TokenError::NeverExpires
+                | TokenError::NotYet
+                | TokenError::Time
+                | TokenError::Name
+                | TokenError::Claims
+                | TokenError::UserName
+        )
+    }
 }
 
 /// A token whose signature was not checked yet.

@@ -68,15 +68,19 @@ impl Cost {
 
     /// The parameters, if they are ones of Argon2 and within the bounds.
     fn params(self, length: usize) -> Option<Params> {
-        let work = u64::from(self.memory_kib) * u64::from(self.passes);
         let is_bounded = self.memory_kib <= Cost::MOST_MEMORY_KIB
             && self.passes <= Cost::MOST_PASSES
             && self.lanes <= Cost::MOST_LANES
-            && work <= Cost::MOST_WORK_KIB;
+            && self.work() <= Cost::MOST_WORK_KIB;
         match is_bounded {
             true => Params::new(self.memory_kib, self.passes, self.lanes, Some(length)).ok(),
             false => None,
         }
+    }
+
+    /// What guessing has to spend for each guess: memory times passes, KiB.
+    fn work(self) -> u64 {
+        u64::from(self.memory_kib) * u64::from(self.passes)
     }
 
     /// Whether a hash may cost this much.
@@ -152,9 +156,10 @@ impl PasswordHash {
         }
     }
 
-    /// Whether a new hash would look like this one. Others are replaced when their password is known.
-    pub fn is_current(&self, cost: Cost) -> bool {
-        matches!(&self.0, Form::Argon2id(hash) if hash.cost == cost)
+    /// Whether it is as strong as a new hash would be. Weaker ones are replaced when their password is known, and never
+    /// stronger ones: nodes that are configured differently would go on replacing each other's.
+    pub fn is_strong(&self, cost: Cost) -> bool {
+        matches!(&self.0, Form::Argon2id(hash) if hash.cost.work() >= cost.work())
     }
 
     /// Whether verifying takes as long as an Argon2id hash does.

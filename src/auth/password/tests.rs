@@ -37,7 +37,7 @@ fn known_hashes_are_of_their_passwords_and_no_others() {
         for wrong in ["", "Password", "pencil "] {
             assert!(!hash.verify(wrong.as_bytes()), "{text} {wrong:?}");
         }
-        assert!(!hash.is_current(CHEAP));
+        assert!(!hash.is_strong(Cost::default()));
     }
 }
 
@@ -45,7 +45,7 @@ fn known_hashes_are_of_their_passwords_and_no_others() {
 fn a_new_hash_is_read_again() {
     let hash = PasswordHash::new(b"\xff\0secret", b"0123456789abcdef", CHEAP).expect("it is cheap");
     let again = parse(&hash.text());
-    assert!(again == hash && again.is_current(CHEAP) && !again.is_current(Cost::default()));
+    assert!(again == hash && again.is_strong(CHEAP) && !again.is_strong(Cost::default()));
     assert!(again.verify(b"\xff\0secret") && !again.verify(b"\xff\0secret "));
     let other = PasswordHash::new(b"\xff\0secret", b"0123456789abcdeF", CHEAP);
     assert!(other.is_some_and(|other| other != hash), "the salt matters");

@@ -96,12 +96,6 @@ impl<'a> ClientFirst<'a> {
     }
 }
 
-/// The user that a client's first message names; nothing has shown yet that it is this one.
-pub fn claimed_user(data: &[u8]) -> Option<String> {
-    let first = ClientFirst::parse(std::str::from_utf8(data).ok()?)?;
-    Some(first.user)
-}
-
 impl<'a> ClientFinal<'a> {
     pub(super) fn parse(algorithm: Algorithm, text: &'a str) -> Option<Self> {
         let (without_proof, proof) = text.rsplit_once(",p=")?;

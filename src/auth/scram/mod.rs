@@ -14,7 +14,6 @@ mod verifier;
 
 pub use client::{Client, ServerError};
 pub use credentials::{Credentials, LineProblem};
-pub use message::claimed_user;
 pub use server::{Found, Server, Users};
 pub use verifier::Verifier;
 

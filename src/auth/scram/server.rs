@@ -51,6 +51,7 @@ impl Mechanism for Server {
             users: self.users.clone(),
             nonce: base64(&client.entropy[..NONCE_BYTES]),
             state: State::Begun,
+            claimed: None,
         })
     }
 }
@@ -62,6 +63,8 @@ pub(super) struct Login {
     /// The server's part.
     nonce: String,
     state: State,
+    /// Whose log-in the client says that it is.
+    claimed: Option<Box<str>>,
 }
 
 enum State {
@@ -107,6 +110,10 @@ impl Negotiation for Login {
             State::Ended => refused("the authentication is over"),
         }
     }
+
+    fn claimed(&self) -> Option<&str> {
+        self.claimed.as_deref()
+    }
 }
 
 impl Login {
@@ -122,16 +129,18 @@ impl Login {
             users: Arc::new(users),
             nonce: nonce.to_owned(),
             state: State::Begun,
+            claimed: None,
         }
     }
 
-    fn challenge(&self, data: &[u8]) -> Option<Challenge> {
+    fn challenge(&mut self, data: &[u8]) -> Option<Challenge> {
         let first = ClientFirst::parse(std::str::from_utf8(data).ok()?)?;
         // A name that can't be prepared is one that nobody has; nothing tells it from any other unknown one.
         let user = match prepare(&first.user) {
             Some(prepared) => prepared.into_owned(),
             None => first.user.clone(),
         };
+        self.claimed = Some(user.as_str().into());
         let is_own = first.authorization.is_empty() || first.authorization == first.user;
         let Found {
             verifier,

@@ -1,20 +1,18 @@
 //! The bytes between this client and a server: TCP, TLS, WebSocket.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use hyper_rustls::ConfigBuilderExt as _;
-use rustls::crypto::aws_lc_rs;
+use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::error::ClientError;
 use super::server::Server;
-use crate::transport::tls;
+use crate::http_client::TlsFiles;
 use crate::transport::websocket::{self, Frames, Role};
 
 /// Most bytes that one read takes.
@@ -35,36 +33,14 @@ impl TlsOptions {
     /// # Errors
     /// A file can't be used, or the machine has no CAs.
     pub fn config(&self) -> Result<ClientConfig, ClientError> {
-        let refused = |error: &dyn std::fmt::Display| ClientError::Tls(error.to_string());
-        let provider = Arc::new(aws_lc_rs::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| refused(&error))?;
-        let builder = match &self.ca_file {
-            Some(path) => builder.with_root_certificates(roots(path)?),
-            None => builder
-                .with_native_roots()
-                .map_err(|error| refused(&error))?,
+        let files = TlsFiles {
+            authorities: self.ca_file.clone(),
+            certificate: self.certificate.clone(),
         };
-        match &self.certificate {
-            None => Ok(builder.with_no_client_auth()),
-            Some((certificate, key)) => {
-                let chain = tls::certificates(certificate).map_err(|error| refused(&error))?;
-                let key = tls::private_key(key).map_err(|error| refused(&error))?;
-                let config = builder.with_client_auth_cert(chain, key);
-                config.map_err(|error| refused(&error))
-            }
-        }
+        files
+            .read()
+            .map_err(|error| ClientError::Tls(error.to_string()))
     }
-}
-
-fn roots(path: &Path) -> Result<RootCertStore, ClientError> {
-    let refused = |error: &dyn std::fmt::Display| ClientError::Tls(error.to_string());
-    let mut roots = RootCertStore::empty();
-    for certificate in tls::certificates(path).map_err(|error| refused(&error))? {
-        roots.add(certificate).map_err(|error| refused(&error))?;
-    }
-    Ok(roots)
 }
 
 trait Bytes: AsyncRead + AsyncWrite + Send + Unpin {}

@@ -6,6 +6,7 @@
 mod address;
 mod choice;
 mod cluster_name;
+mod events;
 mod listen_address;
 mod member;
 mod named_scope;
@@ -20,6 +21,7 @@ pub use choice::{
     TokenUse, Transport, WhenUnavailable,
 };
 pub use cluster_name::ClusterName;
+pub use events::{EventHandshake, EventMode, EventSchema};
 pub use listen_address::{FileMode, ListenAddress};
 pub use member::Member;
 pub use named_scope::NamedScope;

@@ -5,14 +5,18 @@ use std::time::Instant;
 
 use super::{Opening, Place};
 use crate::acl::{Facts, Publication};
-use crate::auth::Principal;
+use crate::auth::{Denial, Principal};
 use crate::base::proto::command;
+use crate::base::time::elapsed_now;
 use crate::codec::{Connect, ReasonCode, Will};
 use crate::connection::broker::Broker;
 use crate::connection::end::Ended;
+use crate::connection::hub::confinement;
 use crate::connection::places::NoPlace;
 use crate::connection::refusal::Refusal;
-use crate::telemetry::labels::{Action, DisconnectReason};
+use crate::machine::hub;
+use crate::registry::IdentityId;
+use crate::telemetry::labels::{Action, DisconnectReason, HubRefusal};
 
 impl Opening {
     /// What the rules judge a client by.
@@ -48,6 +52,9 @@ impl Opening {
             }
             _ => {}
         }
+        if let Some(will) = will {
+            self.rights.keep_will(will);
+        }
         let has_will = will.is_none_or(|will| rights.will(will.topic).allow(publication(will)));
         let (action, text) = match (rights.may_connect(), has_will) {
             (true, true) => return Ok(()),
@@ -57,11 +64,34 @@ impl Opening {
                 "the rules do not let the client have this will",
             ),
         };
-        broker.metrics.not_authorized.of(action).increment();
+        let topic = will
+            .filter(|_| action == Action::Will)
+            .map(|will| will.topic);
+        self.rights.deny(action, topic, &broker.metrics);
         Err(Refusal {
             ended: Ended::close(DisconnectReason::NotAuthorized, text),
             ..self.refuse(ReasonCode::NotAuthorized, text)
         })
+    }
+
+    /// Judges the client once more when its session is open. Rules and users may have changed since it was judged, and
+    /// this node has applied everything that is in the log before the session: who would be refused by that does not
+    /// come in, however far behind this node was when it judged.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub(super) fn judge_again(&mut self) -> Result<(), &'static str> {
+        let options = &self.options;
+        if options.principal.is_anonymous() && !options.origin.chain.is_open() {
+            return Err("this server asks for authentication");
+        }
+        if !self.rights.now().may_connect() {
+            return Err("the rules do not let the client connect");
+        }
+        match self.rights.may_have_will() {
+            true => Ok(()),
+            false => Err("the rules do not let the client have this will"),
+        }
     }
 
     /// Takes a place among the connections of the client's principal.
@@ -95,6 +125,17 @@ impl Opening {
         })
     }
 
+    /// Whether a topic is of devices and modules alone, and the client is none.
+    pub(super) fn is_reserved(&self, broker: &Broker, topic: &str) -> bool {
+        confinement::is_identities(broker, &self.rights, topic)
+    }
+
+    /// Whether the client identifier is that of a device or a module.
+    fn is_of_identity(&self, broker: &Broker) -> bool {
+        let id = IdentityId::of_client_id(&self.options.client_id).ok();
+        id.is_some_and(|id| hub::read::identity(&*broker.services.backing, &id).is_some())
+    }
+
     /// Who the client has shown to be, for apply.
     pub(super) fn principal(&self) -> Option<command::Principal> {
         let principal = &self.options.principal;
@@ -111,7 +152,29 @@ impl Opening {
 
     /// The session is another principal's, or what the client's identity rests on has changed. Which of them is not
     /// told.
-    pub(super) fn refuse_owner(&self, broker: &Broker) -> Refusal {
+    pub(super) async fn refuse_owner(&self, broker: &Broker) -> Refusal {
+        if let (Some(hub), Some(_)) = (&broker.services.hub, self.rights.hub()) {
+            broker
+                .metrics
+                .hub_refused
+                .of(HubRefusal::Changed)
+                .increment();
+            let delay = hub.refused(&self.options.client_id, elapsed_now());
+            tokio::time::sleep(delay).await;
+            let denial = Denial::new("the identity has changed meanwhile");
+            return Refusal::not_authenticated(self.options.limits, self.options.version, &denial);
+        }
+        let is_of_identity = self.is_of_identity(broker);
+        if broker.services.hub.is_none() && is_of_identity {
+            // It is a device, for all that this node knows. It would never come again after 5, and other nodes let it
+            // in.
+            let text = "the client id is a device's or module's, and this node has no hub";
+            return self.refuse(ReasonCode::ServerUnavailable, text);
+        }
+        if is_of_identity {
+            let refused = &broker.metrics.hub_refused;
+            refused.of(HubRefusal::Reserved).increment();
+        }
         broker
             .metrics
             .not_authorized

@@ -20,9 +20,10 @@ use crate::connection::end::Ended;
 use crate::connection::requests::Request;
 use crate::mailbox::back_pressure::BackPressureState;
 use crate::mailbox::{DeferredAck, Mailbox, RequestId};
+use crate::replica::share::Share;
 use crate::router::{Delivered, Message, OnTheWay, Origin, PeerNodes, Route};
 use crate::session::inbound::{Inbound, Reception, Release};
-use crate::telemetry::labels::{DisconnectReason, DropReason};
+use crate::telemetry::labels::DropReason;
 
 /// What the log has no room for.
 const QUOTA_EXCEEDED: &str = "there are as many retained or queued messages as there may be";
@@ -214,9 +215,7 @@ impl Exchanges {
         };
         let bytes = request.bytes;
         let (command, request) = (Kind::Publish(command), Request::LoggedPublish(request));
-        let flow = context.propose_by(command, request, |proposer, command, reply_to| {
-            proposer.submit_weighing(command, reply_to, weight)
-        });
+        let flow = context.propose_weighing(Share::Common, command, request, weight);
         if flow == Flow::Continue {
             self.logged[publish.qos as usize] += 1;
             self.unacknowledged_bytes += publish.packet_id.map_or(0, |_| bytes);
@@ -277,8 +276,7 @@ impl Exchanges {
         };
         let text = (reason == ReasonCode::QuotaExceeded).then_some(QUOTA_EXCEEDED);
         if text.is_some() && !context.options.version.is_v5() {
-            let cause = DisconnectReason::Refused;
-            return Err(Ended::disconnect(cause, reason, QUOTA_EXCEEDED));
+            return Err(Ended::quota_exceeded(QUOTA_EXCEEDED));
         }
         self.acknowledge(context, packet_id, qos, reason, text);
         Ok(())

@@ -12,10 +12,9 @@ use std::sync::Arc;
 
 use super::context::{Context, Flow};
 use super::end::Ended;
+use super::hub::confinement::reserved;
 use super::refusal::DISK_LOW;
-use super::rights::count_refused_publish;
 use super::route_cache::{CurrentRoute, RouteCache};
-use super::sys;
 use crate::base::ids::LogIndex;
 use crate::codec::{PacketId, Publish, QoS, ReasonCode};
 use crate::config::RefusedPublish;
@@ -23,7 +22,7 @@ use crate::machine::effect::Reply;
 use crate::mailbox::RequestId;
 use crate::mailbox::back_pressure::BackPressureState;
 use crate::router::Route;
-use crate::telemetry::labels::{DisconnectReason, DropReason};
+use crate::telemetry::labels::DropReason;
 use aliases::TopicAliases;
 use exchanges::Exchanges;
 
@@ -32,8 +31,6 @@ pub(super) struct Publishing {
     aliases: TopicAliases,
     routes: RouteCache,
     exchanges: Exchanges,
-    /// Whether this node knows of all subscriptions, so that messages may go past the log (P6). Without it they wait.
-    has_routing_lease: bool,
 }
 
 impl Publishing {
@@ -48,13 +45,7 @@ impl Publishing {
             aliases: TopicAliases::default(),
             routes: RouteCache::default(),
             exchanges: Exchanges::new(receive_maximum, received, logged_through),
-            has_routing_lease: false,
         }
-    }
-
-    /// A batch of packets begins. The routing lease is looked at once for all of them.
-    pub(super) fn begin_batch(&mut self, has_routing_lease: bool) {
-        self.has_routing_lease = has_routing_lease;
     }
 
     /// The topic behind an alias.
@@ -83,6 +74,9 @@ impl Publishing {
         publish: &Publish<'_>,
         client_is_behind: bool,
     ) -> Result<Flow, Ended> {
+        if !context.has_routing_lease {
+            return Ok(context.await_routing_lease());
+        }
         match publish.packet_id {
             None => Ok(self.handle_qos_0(context, topic, publish)),
             Some(packet_id) => {
@@ -92,11 +86,13 @@ impl Publishing {
     }
 
     fn handle_qos_0(&mut self, context: &mut Context, topic: &str, publish: &Publish<'_>) -> Flow {
-        if topic.starts_with(sys::PREFIX) {
+        if reserved(context, topic).is_some() {
             return Flow::Continue;
         }
         if !context.rights.may_publish(topic, publish) {
-            count_refused_publish(&context.broker.metrics);
+            context
+                .rights
+                .refuse_publish(topic, &context.broker.metrics);
             return Flow::Continue;
         }
         if !context.accepts_topic(topic) {
@@ -120,9 +116,6 @@ impl Publishing {
             let weight = logged_weight(routes, context, topic, publish.qos);
             return exchanges.propose(context, topic, publish, weight);
         };
-        if !self.has_routing_lease {
-            return context.await_routing_lease();
-        }
         exchanges.deliver_qos_0(context, &route, topic, publish);
         Flow::Continue
     }
@@ -153,12 +146,15 @@ impl Publishing {
             let text = "too many QoS 2 messages of the session wait for their PUBREL";
             return refuse_stored(context, publish.qos, packet_id, text);
         }
-        if topic.starts_with(sys::PREFIX) {
-            let text = Some("$SYS is the broker's own");
-            context.acknowledge(packet_id, publish.qos, ReasonCode::NotAuthorized, text);
+        if let Some(text) = reserved(context, topic) {
+            let reason = ReasonCode::NotAuthorized;
+            context.acknowledge(packet_id, publish.qos, reason, Some(text));
             return Ok(Flow::Continue);
         }
         if !context.rights.may_publish(topic, publish) {
+            context
+                .rights
+                .refuse_publish(topic, &context.broker.metrics);
             return refuse_not_authorized(context, publish.qos, packet_id);
         }
         if !context.accepts_topic(topic) {
@@ -186,9 +182,6 @@ impl Publishing {
                 exchanges, context, topic, publish, packet_id, weight,
             ));
         };
-        if !self.has_routing_lease {
-            return Ok(context.await_routing_lease());
-        }
         // A client that is behind must be read all the same: two clients may wait for each other's acknowledgements.
         if !client_is_behind && is_held_back(exchanges, context, &route, route.has_remote()) {
             return Ok(Flow::Retry);
@@ -299,7 +292,7 @@ fn refuse_stored(
 ) -> Result<Flow, Ended> {
     let reason = ReasonCode::QuotaExceeded;
     if !context.options.version.is_v5() {
-        return Err(Ended::disconnect(DisconnectReason::Refused, reason, text));
+        return Err(Ended::quota_exceeded(text));
     }
     context.acknowledge(packet_id, qos, reason, Some(text));
     Ok(Flow::Continue)
@@ -312,7 +305,6 @@ fn refuse_not_authorized(
     qos: QoS,
     packet_id: PacketId,
 ) -> Result<Flow, Ended> {
-    count_refused_publish(&context.broker.metrics);
     let policy = context.broker.settings.mqtt.refused_publish;
     if !context.options.version.is_v5() && policy == RefusedPublish::Disconnect {
         return Err(Ended::not_authorized(

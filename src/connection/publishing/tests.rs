@@ -30,11 +30,9 @@ struct Client {
 
 impl Client {
     fn new(is_durable: bool) -> Client {
-        let mut publishing = Publishing::new(NonZeroU16::MAX, vec![], LogIndex::default());
-        publishing.begin_batch(true);
         Client {
             context: Context::for_tests(is_durable),
-            publishing,
+            publishing: Publishing::new(NonZeroU16::MAX, vec![], LogIndex::default()),
         }
     }
 
@@ -70,11 +68,11 @@ fn without_subscribers_nothing_is_waited_for() {
 #[test]
 fn without_a_routing_lease_messages_wait() {
     let mut client = Client::new(false);
-    client.publishing.begin_batch(false);
+    client.context.has_routing_lease = false;
     assert_eq!(client.publish(QoS::AtMostOnce, false), Flow::Retry);
     assert_eq!(client.publish(QoS::AtLeastOnce, false), Flow::Retry);
-    assert_eq!(client.publish(QoS::AtLeastOnce, true), Flow::Continue);
-    assert_eq!(client.context.requests.len(), 1, "the log needs no lease");
+    assert_eq!(client.publish(QoS::AtLeastOnce, true), Flow::Retry);
+    assert_eq!(client.context.requests.len(), 0, "it may be revoked");
 }
 
 #[test]
@@ -147,18 +145,41 @@ fn mqtt_3_3_4_7_qos_0_does_not_count_against_the_receive_maximum() {
 
 #[test]
 fn topics_of_the_broker_are_refused() {
-    let mut client = Client::new(false);
-    let publish = publish(QoS::AtLeastOnce, false);
-    let flow = client.publishing.handle_publish(
-        &mut client.context,
-        "$SYS/broker/uptime",
-        &publish,
-        false,
-    );
-    assert_eq!(flow, Ok(Flow::Continue));
-    // Packet id, reason code, and the properties with a reason string.
-    let length = 2 + 1 + 1 + 3 + "$SYS is the broker's own".len() as u8;
-    assert_eq!(client.sent()[..5], [0x40, length, 0, 7, 0x87]);
+    for topic in ["$SYS/broker/uptime", "$events/v1/clients/a/deleted"] {
+        let mut client = Client::new(false);
+        let acknowledged = publish(QoS::AtLeastOnce, false);
+        let publishing = &mut client.publishing;
+        let flow = publishing.handle_publish(&mut client.context, topic, &acknowledged, false);
+        assert_eq!(flow, Ok(Flow::Continue));
+        // Packet id, reason code, and the properties with a reason string.
+        let length = 2 + 1 + 1 + 3 + "the topic is the broker's own".len() as u8;
+        assert_eq!(client.sent()[..5], [0x40, length, 0, 7, 0x87], "{topic}");
+        let unacknowledged = publish(QoS::AtMostOnce, true);
+        let publishing = &mut client.publishing;
+        let flow = publishing.handle_publish(&mut client.context, topic, &unacknowledged, false);
+        assert_eq!(flow, Ok(Flow::Continue));
+        assert!(client.context.requests.len() == 0, "nothing is proposed");
+    }
+}
+
+#[test]
+fn topics_of_the_hub_are_refused_while_there_is_one() {
+    for has_hub in [true, false] {
+        let mut client = Client::new(false);
+        let broker = Arc::get_mut(&mut client.context.broker).expect("no other connection");
+        broker.services.hub = has_hub.then(crate::connection::hub::shared::Hub::for_tests);
+        for topic in ["$iothub/twin/GET/", "devices/d/messages/events/"] {
+            let publish = publish(QoS::AtLeastOnce, false);
+            let flow =
+                client
+                    .publishing
+                    .handle_publish(&mut client.context, topic, &publish, false);
+            assert_eq!(flow, Ok(Flow::Continue));
+            let is_of_hub = has_hub || topic.starts_with("$iothub/");
+            let code = if is_of_hub { 0x87 } else { 0x10 };
+            assert_eq!(client.sent()[4], code, "{topic}");
+        }
+    }
 }
 
 /// Disks are nearly full: what would be stored is refused, the rest goes on.

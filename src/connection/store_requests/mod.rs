@@ -5,7 +5,9 @@
 //!
 //! [`INVOKE`]: crate::store::topics::INVOKE
 
+mod judgement;
 pub(super) mod request;
+mod scan;
 
 use bytes::Bytes;
 
@@ -21,16 +23,18 @@ use crate::codec::{PacketId, Property, Publish, PublishPropertiesBuf, QoS, Reaso
 use crate::machine::effect::{Change, Reply as MachineReply};
 use crate::machine::store::{RequestIdentity, to_command};
 use crate::mailbox::{End, Item, Refused, RequestId};
-use crate::replica::proposer::Proposer;
 use crate::replica::reader::Query;
+use crate::replica::share::Share;
 use crate::router::{Message, Origin};
 use crate::store::fingerprint::Fingerprint;
 use crate::store::request::Write;
 use crate::store::{
     self, Properties, Quota, Reply, StoreError, WriteAction, notify, reply, topics,
 };
-use crate::telemetry::labels::{Action, DisconnectReason, DropReason, Outcome, Verb};
-use request::StoreRequest;
+use crate::telemetry::labels::{DisconnectReason, DropReason, Outcome, Verb};
+use judgement::{not_authorized, refuses_answer, verb_of};
+use request::{Scan, StoreRequest};
+use scan::Scans;
 
 /// How long a reply is remembered when the request has no message expiry (`docs/spec/state-store.md`).
 const REMEMBER_S: u32 = 60;
@@ -47,6 +51,7 @@ const REMEMBERED_AT_LOW_DISK: usize = 512;
 pub(super) struct StoreRequests {
     /// Routes of response topics. Boxed, because most clients do not use the store.
     routes: Option<Box<RouteCache>>,
+    scans: Scans,
 }
 
 impl StoreRequests {
@@ -60,6 +65,9 @@ impl StoreRequests {
         publish: &Publish<'_>,
         is_full: bool,
     ) -> Result<Flow, Ended> {
+        if !context.has_routing_lease {
+            return Ok(context.await_routing_lease());
+        }
         let Some(packet_id) = publish.packet_id else {
             count_unanswerable(context);
             return Ok(Flow::Continue);
@@ -87,15 +95,10 @@ impl StoreRequests {
         if is_full {
             return Err(Ended::receive_maximum());
         }
-        // The answer is the client's own doing: it does not write where the client may not read.
-        if !context.rights.now().may_receive(response_topic) {
-            context
-                .broker
-                .metrics
-                .not_authorized
-                .of(Action::Subscribe)
-                .increment();
-            let text = Some("the rules do not let the client get the answer there");
+        if let Some(action) = refuses_answer(context, response_topic) {
+            let metrics = &context.broker.metrics;
+            context.rights.deny(action, Some(response_topic), metrics);
+            let text = Some("the rules do not let the client have the answer there");
             let reason = ReasonCode::NotAuthorized;
             context.acknowledge(packet_id, publish.qos, reason, text);
             return Ok(Flow::Continue);
@@ -108,6 +111,7 @@ impl StoreRequests {
             response_topic: response_topic.into(),
             correlation_data: Bytes::copy_from_slice(correlation_data),
             verb: Verb::Unknown,
+            scan: None,
         };
         Ok(self.start(context, publish, request))
     }
@@ -197,8 +201,9 @@ impl StoreRequests {
                 request.verb = Verb::Scan;
                 let pattern = Bytes::copy_from_slice(pattern);
                 let token = token.map(Bytes::copy_from_slice);
-                let page = context.broker.settings.scan_page;
-                read(context, Query::Scan(pattern, token, page), request)
+                request.scan = Some(Box::new(Scan::new(pattern, token)));
+                self.scans.begin(context, request);
+                Flow::Continue
             }
         }
     }
@@ -221,7 +226,7 @@ impl StoreRequests {
 
     /// Bytes that are kept for routes of response topics.
     pub(super) fn memory(&self) -> usize {
-        self.routes.as_ref().map_or(0, |routes| routes.memory())
+        self.routes.as_ref().map_or(0, |routes| routes.memory()) + self.scans.memory()
     }
 
     /// The machine or the reader has the reply.
@@ -234,15 +239,19 @@ impl StoreRequests {
         let Some(Request::Store(request)) = context.requests.remove(request_id) else {
             return;
         };
+        let is_scan = request.scan.is_some();
         match reply {
-            Reply::Page { keys, token } if !context.rights.now().are_open() => {
-                let rights = context.rights.now();
-                let may_read = |key: &&Bytes| rights.may_access(KeyAccess::Read, key);
-                let keys = keys.iter().filter(may_read).cloned().collect();
-                let token = token.clone();
-                self.answer(context, &request, &Reply::Page { keys, token });
+            Reply::Page { keys, token } => {
+                let page = scan::page(context, *request, keys, token.as_ref());
+                let Some((request, page)) = page else {
+                    return;
+                };
+                self.answer(context, &request, &page);
             }
             reply => self.answer(context, &request, reply),
+        }
+        if is_scan {
+            self.scans.end(context);
         }
     }
 
@@ -349,37 +358,10 @@ impl StoreRequests {
     }
 }
 
-/// The verb of a request that the client may not make. Everybody may stop watching a key.
-fn not_authorized(context: &mut Context, request: &store::Request<'_>) -> Option<Verb> {
-    let metrics = &context.broker.metrics;
-    let (verb, access, key) = match request {
-        store::Request::Write(write) => (verb_of(&write.action), KeyAccess::Write, write.key),
-        store::Request::Get { key } => (Verb::Get, KeyAccess::Read, *key),
-        store::Request::KeyNotify { stop: true, .. } => return None,
-        store::Request::KeyNotify { key, .. } => (Verb::Keynotify, KeyAccess::Read, *key),
-        store::Request::Scan { .. } => {
-            let may = context.rights.now().may_read_some();
-            if !may {
-                metrics.not_authorized.of(Action::Read).increment();
-            }
-            return (!may).then_some(Verb::Scan);
-        }
-    };
-    (!context.rights.may_access(access, key, metrics)).then_some(verb)
-}
-
 /// A request that nobody could get an answer to is dropped.
 fn count_unanswerable(context: &Context) {
     let dropped = &context.broker.metrics.messages_dropped;
     dropped.of(DropReason::Unanswerable).increment();
-}
-
-fn verb_of(action: &WriteAction<'_>) -> Verb {
-    match action {
-        WriteAction::Set { .. } => Verb::Set,
-        WriteAction::Del => Verb::Del,
-        WriteAction::VDel { .. } => Verb::Vdel,
-    }
 }
 
 fn propose_write(
@@ -390,10 +372,13 @@ fn propose_write(
     request: StoreRequest,
 ) -> Flow {
     // A request that has to wait is offered again and again: it is not copied and hashed each time.
-    let is_urgent = properties.high_priority;
     let proposer = &context.broker.services.proposer;
-    if !proposer.has_room(is_urgent) {
-        proposer.await_room(&context.mailbox);
+    // What is urgent has room of its own where others have to wait.
+    let share = match properties.high_priority && !proposer.has_room(Share::Common) {
+        true => Share::Urgent,
+        false => Share::Common,
+    };
+    if !proposer.has_room_for(share, &context.mailbox) {
         return Flow::Retry;
     }
     let expiry = publish.properties.message_expiry();
@@ -419,12 +404,8 @@ fn propose_write(
         false => context.broker.settings.store_quota,
     };
     let command = to_command(write, &context.options.client_id, &identity, quota);
-    let submit = match is_urgent {
-        true => Proposer::submit_urgent,
-        false => Proposer::submit,
-    };
     let request = Request::Store(Box::new(request));
-    context.propose_by(Kind::StoreWrite(command), request, submit)
+    context.propose_weighing(share, Kind::StoreWrite(command), request, 0)
 }
 
 fn read(context: &mut Context, query: Query, request: StoreRequest) -> Flow {

@@ -1,7 +1,9 @@
 //! Requests from their arrival to their proposal or refusal.
 
 use super::*;
+use crate::base::limits;
 use crate::codec::{Packet, Version, decode, frame};
+use crate::replica::reply_to::ReplyTo;
 
 /// A PUBLISH with packet id 7 to a topic that does not matter here.
 fn publish(dup: bool, correlation_data: &[u8], words: &[&str]) -> Vec<u8> {
@@ -63,4 +65,59 @@ fn p12_what_would_be_stored_is_refused_while_disks_are_low() {
     assert!(!proposed(false, &short, &["KEYNOTIFY", "k"]));
     assert!(proposed(false, &long, &["KEYNOTIFY", "k", "STOP"]));
     assert!(proposed(false, &long, &["GET", "k"]));
+}
+
+/// What becomes of a SET, with the user property `$high_priority` or without.
+fn set(context: &mut Context, is_urgent: bool) -> Flow {
+    let mut properties = PublishPropertiesBuf::new();
+    for property in [
+        Property::ResponseTopic("r"),
+        Property::CorrelationData(b"1"),
+    ] {
+        properties.push(property).expect("it fits");
+    }
+    let urgent = is_urgent.then_some(("$high_priority", ""));
+    let names = [("__ts", "1696374425000:0:CLIENT")].into_iter();
+    for (name, value) in names.chain(urgent) {
+        properties.push_user(name, value).expect("it fits");
+    }
+    let publish = Publish {
+        dup: false,
+        qos: QoS::AtLeastOnce,
+        retain: false,
+        topic: topics::INVOKE,
+        packet_id: PacketId::new(7),
+        properties: properties.as_properties().expect("well-formed"),
+        payload: b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n",
+    };
+    let flow = StoreRequests::default().handle_publish(context, &publish, false);
+    flow.expect("the connection goes on")
+}
+
+/// They are taken among the others as long as there is room, and beyond that they have some of their own: no client
+/// keeps the others out by calling what it writes urgent.
+#[test]
+fn writes_with_high_priority_have_bounded_room_of_their_own() {
+    let mut context = Context::for_tests(false);
+    let proposer = context.broker.services.proposer.clone();
+    let fill = |share| {
+        let kind = Kind::Nothing(crate::base::proto::command::Nothing {});
+        let weight = limits::PROPOSAL_QUEUE_BYTES;
+        let filled = proposer.submit_weighing(share, kind, ReplyTo::Nobody, weight);
+        filled.expect("room");
+    };
+    assert_eq!(set(&mut context, true), Flow::Continue);
+    fill(Share::Urgent);
+    assert_eq!(set(&mut context, true), Flow::Continue, "among the others");
+    assert_eq!(set(&mut context, false), Flow::Continue);
+    fill(Share::Common);
+    assert_eq!(set(&mut context, true), Flow::Retry);
+    assert_eq!(set(&mut context, false), Flow::Retry);
+    proposer.begin(crate::base::ids::Incarnation(1));
+    fill(Share::Common);
+    assert_eq!(set(&mut context, false), Flow::Retry);
+    assert_eq!(set(&mut context, true), Flow::Continue, "in its own room");
+    for share in [Share::Devices, Share::Identities, Share::Administration] {
+        assert!(proposer.has_room(share), "{share:?}");
+    }
 }

@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 
 use super::context::{Context, Flow};
 use super::end::Ended;
+use super::hub::confinement;
 use super::requests::Request;
 use crate::base::ids::{LogIndex, NodeId};
 use crate::base::limits;
@@ -51,9 +52,13 @@ impl Subscribing {
         context: &mut Context,
         subscribe: &Subscribe<'_>,
     ) -> Result<Flow, Ended> {
+        if !context.has_routing_lease {
+            return Ok(context.await_routing_lease());
+        }
         if context.is_busy() || self.in_parts {
             return Ok(Flow::Retry);
         }
+        let judged_at = context.rights.changes();
         let identifier = subscribe.subscription_id.map_or(0, |id| id.get());
         let mut reasons = Vec::new();
         let mut subscriptions = Vec::new();
@@ -64,29 +69,25 @@ impl Subscribing {
                 reasons.push(ReasonCode::TopicFilterInvalid);
                 continue;
             };
-            let Some(most) = context.rights.subscribe(&filter, &context.broker.metrics) else {
+            let Some(granted) = confinement::subscribe(context, request.filter, &filter) else {
                 reasons.push(ReasonCode::NotAuthorized);
                 continue;
             };
-            let qos = request.options.qos.min(most);
-            reasons.push(match qos {
-                QoS::AtMostOnce => ReasonCode::Success,
-                QoS::AtLeastOnce => ReasonCode::GrantedQos1,
-                QoS::ExactlyOnce => ReasonCode::GrantedQos2,
-            });
+            let options = granted.limit(request.options);
+            reasons.push(code_of(options.qos));
             wanted.push(Subscription {
                 filter: request.filter.into(),
-                qos,
-                no_local: request.options.no_local,
-                retain_handling: request.options.retain_handling as u8,
+                qos: options.qos,
+                no_local: options.no_local,
+                retain_handling: options.retain_handling as u8,
                 identifier,
             });
             subscriptions.push(command::Subscription {
                 filter: request.filter.to_owned(),
-                qos: qos as u32,
-                no_local: request.options.no_local,
-                retain_as_published: request.options.retain_as_published,
-                retain_handling: request.options.retain_handling as u32,
+                qos: options.qos as u32,
+                no_local: options.no_local,
+                retain_as_published: options.retain_as_published,
+                retain_handling: options.retain_handling as u32,
                 identifier,
             });
         }
@@ -109,7 +110,7 @@ impl Subscribing {
         subscriptions.truncate(limits::FILTERS_AT_ONCE);
         let in_parts = !unapplied.is_empty();
         let command = subscribe_command(context, subscriptions);
-        let request = SubscribeRequest::new(packet_id, reasons, wanted, unapplied);
+        let request = SubscribeRequest::new(packet_id, reasons, wanted, unapplied, judged_at);
         let flow = context.propose(command, Request::Subscribe(request));
         self.unapplied += u32::from(flow == Flow::Continue);
         self.in_parts = in_parts && flow == Flow::Continue;
@@ -213,6 +214,10 @@ impl Subscribing {
                 return;
             }
             self.in_parts &= !was_in_parts;
+            if request.judged_at != context.rights.changes() {
+                // What it has made was not there when the rules changed.
+                self.keep_to_rules(context);
+            }
         }
         self.unapplied -= 1;
         let (settings, services) = (&context.broker.settings, &context.broker.services);
@@ -283,39 +288,75 @@ impl Subscribing {
         self.replays.bytes()
     }
 
-    /// The rules have changed.
+    /// The rules have changed, or what the client has proved.
     ///
     /// # Errors
-    /// They do not let the client connect any more.
+    /// The client may not connect any more, or not with its will. Then that is dropped.
     pub(super) fn handle_rules_changed(&mut self, context: &mut Context) -> Result<(), Ended> {
-        if !context.rights.now().may_connect() {
-            let refused = &context.broker.metrics.not_authorized;
-            refused.of(Action::Connect).increment();
-            let text = "the rules do not let the client connect any more";
-            return Err(Ended::not_authorized(text));
-        }
-        self.leave_groups(context);
-        Ok(())
+        let refused = match (
+            context.rights.now().may_connect(),
+            context.rights.may_have_will(),
+        ) {
+            (true, true) => {
+                self.keep_to_rules(context);
+                return Ok(());
+            }
+            (false, _) => (
+                Action::Connect,
+                "the rules do not let the client connect any more",
+            ),
+            (true, false) => (
+                Action::Will,
+                "the rules do not let the client have its will any more",
+            ),
+        };
+        let (action, text) = refused;
+        let metrics = &context.broker.metrics;
+        context.rights.deny(action, None, metrics);
+        Err(Ended::not_authorized(text).without_will())
     }
 
     /// Ends the shared subscriptions whose messages the client may not all get: what its group gave to it would be
-    /// lost. The others stay as they are, and what it may not get is not delivered.
-    pub(super) fn leave_groups(&self, context: &mut Context) {
+    /// lost. Those whose QoS is higher than it may be are made anew with the lower one. The others stay as they are,
+    /// and what the client may not get is not delivered.
+    fn keep_to_rules(&mut self, context: &mut Context) {
         let rights = context.rights.now().clone();
         if rights.are_open() {
             return;
         }
+        let bounds_qos = rights.bounds_subscriptions();
         let mut left: Vec<Box<str>> = Vec::new();
+        let mut lowered: Vec<command::Subscription> = Vec::new();
         let backing = &*context.broker.services.backing;
-        read::subscriptions(backing, context.session.0, |filter, _| {
-            let is_lost = Filter::parse(filter)
-                .is_ok_and(|parsed| parsed.share.is_some() && rights.subscribe(&parsed).is_none());
-            if is_lost {
-                left.push(filter.into());
+        read::subscriptions(backing, context.session.0, |filter, row| {
+            let Ok(parsed) = Filter::parse(filter) else {
+                return;
+            };
+            if parsed.share.is_none() && !(bounds_qos && row.qos > 0) {
+                return;
+            }
+            match rights.subscribe(&parsed) {
+                None if parsed.share.is_some() => left.push(filter.into()),
+                Some(most) if (most as u32) < row.qos => {
+                    self.replays.lower(filter, most);
+                    lowered.push(command::Subscription {
+                        filter: filter.to_owned(),
+                        qos: most as u32,
+                        no_local: row.no_local,
+                        retain_as_published: row.retain_as_published,
+                        // No retained messages: the subscription is not the client's doing.
+                        retain_handling: 2,
+                        identifier: row.identifier,
+                    });
+                }
+                _ => {}
             }
         });
-        for filters in left.chunks(limits::ITEMS_AT_LEAST) {
-            let command = unsubscribe_command(context, filters);
+        let left = left.chunks(limits::ITEMS_AT_LEAST);
+        let left = left.map(|filters| unsubscribe_command(context, filters));
+        let lowered = lowered.chunks(limits::ITEMS_AT_LEAST);
+        let lowered = lowered.map(|some| subscribe_command(context, some.to_vec()));
+        for command in left.chain(lowered) {
             let proposer = &context.broker.services.proposer;
             proposer.submit_always(command, ReplyTo::Nobody);
         }
@@ -329,6 +370,15 @@ impl Subscribing {
             && self
                 .replays
                 .is_due(is_behind.then(|| context.mailbox.drained()))
+    }
+}
+
+/// What says in a SUBACK that a filter is granted with this QoS.
+fn code_of(granted: QoS) -> ReasonCode {
+    match granted {
+        QoS::AtMostOnce => ReasonCode::Success,
+        QoS::AtLeastOnce => ReasonCode::GrantedQos1,
+        QoS::ExactlyOnce => ReasonCode::GrantedQos2,
     }
 }
 

@@ -19,6 +19,8 @@ pub(in crate::connection) struct SubscribeRequest {
     pub(super) subscriptions: VecDeque<Subscription>,
     /// Those that are not applied yet, where it may take several commands.
     pub(super) unapplied: VecDeque<command::Subscription>,
+    /// The number of changes of the rules at which its filters were judged.
+    pub(super) judged_at: u64,
 }
 
 /// An UNSUBSCRIBE on its way through the log.
@@ -54,6 +56,7 @@ impl SubscribeRequest {
         reasons: Vec<ReasonCode>,
         subscriptions: Vec<Subscription>,
         unapplied: VecDeque<command::Subscription>,
+        judged_at: u64,
     ) -> SubscribeRequest {
         SubscribeRequest {
             packet_id,
@@ -61,6 +64,7 @@ impl SubscribeRequest {
             next_reason: 0,
             subscriptions: subscriptions.into(),
             unapplied,
+            judged_at,
         }
     }
 
@@ -137,7 +141,7 @@ mod tests {
                 identifier: 0,
             });
         }
-        SubscribeRequest::new(PacketId::MIN, reasons, subscriptions, VecDeque::new())
+        SubscribeRequest::new(PacketId::MIN, reasons, subscriptions, VecDeque::new(), 0)
     }
 
     #[test]

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::acl::Rights;
+use crate::acl::{Rights, Share};
 use crate::base::ids::{LogIndex, SessionId};
 use crate::base::proto::state;
 use crate::base::time::Millis;
@@ -129,6 +129,14 @@ impl RetainedReplays {
             replays.remove(filter);
         }
         self.tidy();
+    }
+
+    /// A subscription has this QoS at most from now on.
+    pub(super) fn lower(&mut self, filter: &str, qos: QoS) {
+        let replays = self.replays.as_deref_mut();
+        if let Some(replay) = replays.and_then(|replays| replays.by_filter.get_mut(filter)) {
+            replay.subscription.qos = qos.min(replay.subscription.qos);
+        }
     }
 
     /// A SUBSCRIBE is acknowledged: its replays begin.
@@ -250,7 +258,7 @@ impl Replay {
     fn read_page(&mut self, to: Reading<'_>, filling: &mut Filling<'_>) -> bool {
         if self.from.is_empty() {
             for (topic, value) in to.broker.sys.matching(&self.subscription.filter) {
-                if !to.rights.may_receive(topic) {
+                if !to.rights.may_receive(topic, Share::None) {
                     continue;
                 }
                 let message = sys::message(topic, &value);
@@ -267,7 +275,7 @@ impl Replay {
                 next = Some(topic.as_bytes().to_vec());
                 return false;
             }
-            if self.is_owed(&row, to) && to.rights.may_receive(topic) {
+            if self.is_owed(&row, to) && to.rights.may_receive(topic, Share::None) {
                 messages += 1;
                 self.put(topic, &row, to, filling);
             }

@@ -1,0 +1,50 @@
+//! The end of a connection, as the log is told.
+//!
+//! Invariant: a connection whose session was opened tells the log that it has ended and why, whatever ends it, a fault
+//! of its own task included.
+
+use tokio::sync::oneshot;
+
+use super::Connection;
+use crate::base::proto::command::{self, command::Kind};
+use crate::connection::end::Ended;
+use crate::machine::effect::Reply;
+use crate::replica::reply_to::ReplyTo;
+
+impl Drop for Connection {
+    /// A fault in the connection's own task has ended it. The log has to know, or the session would belong to nobody
+    /// for as long as the node lives.
+    fn drop(&mut self) {
+        if !self.is_closed && std::thread::panicking() {
+            let broker = self.context.broker.clone();
+            self.propose_end(&Ended::fault(), ReplyTo::Nobody);
+            broker.unregister(self.context.mailbox.connection);
+        }
+    }
+}
+
+impl Connection {
+    /// Tells the machine that the connection has ended; acknowledgements go first. The reply comes when the log knows.
+    pub(in crate::connection) fn close(&mut self, ended: &Ended) -> oneshot::Receiver<Reply> {
+        self.propose_acknowledgements();
+        let (reply_to, is_known) = oneshot::channel();
+        self.propose_end(ended, ReplyTo::Task(reply_to));
+        self.hand_over = None;
+        is_known
+    }
+
+    fn propose_end(&mut self, ended: &Ended, reply_to: ReplyTo) {
+        self.is_closed = true;
+        let context = &self.context;
+        let close = command::CloseSession {
+            client_id: context.options.client_id.to_string(),
+            connection: context.mailbox.connection.0,
+            expiry_interval_s: Some(context.options.session_expiry),
+            discard_will: ended.discard_will,
+            sent_through: self.outbound.sent_through().0,
+            reason: ended.event as u32,
+        };
+        let proposer = &context.broker.services.proposer;
+        proposer.submit_always(Kind::CloseSession(close), reply_to);
+    }
+}

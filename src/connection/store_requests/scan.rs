@@ -1,0 +1,135 @@
+//! SCAN: one of a connection at a time, and the answer to a client that may not read every key.
+//!
+//! Invariant: an answer, its token included, follows from the pattern, the request's token and the keys that the client
+//! may read, and from nothing else: not from how many other keys lie between, nor from what it takes to look at them.
+//! So pages are read until the answer is full of keys that may be read and there is one more, or until the last row.
+//! Whatever token a client makes up leads to keys that it may read. How long the answer takes does depend on the other
+//! keys; readers give each connection a turn after the other.
+//!
+//! Invariant: an answer costs the rows that it lists, one more, and those that it may not list: what is read for it is
+//! what it lacks ([`PageBudget::missing`]). Keys are judged by the thread that reads them ([`ScanQuery::rights`]); here
+//! they are judged again only if the rules have changed since, no more of them than one answer and one key.
+//!
+//! Invariant: one SCAN of a connection is read at a time; its others wait in their order. So what a client has others
+//! read for it does not grow with its receive maximum.
+//!
+//! [`PageBudget::missing`]: crate::store::scan::PageBudget::missing
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::request::StoreRequest;
+use crate::acl::KeyAccess;
+use crate::connection::context::Context;
+use crate::connection::requests::Request;
+use crate::mailbox::RequestId;
+use crate::replica::reader::{Query, ScanQuery};
+use crate::store::scan::token_after;
+use crate::store::{Reply, StoreError};
+
+/// The SCANs of a connection.
+#[derive(Default)]
+pub(super) struct Scans {
+    /// Those that wait for the one that is read, while there is one. Boxed, because most clients have none.
+    waiting: Option<Box<Waiting>>,
+}
+
+#[derive(Default)]
+struct Waiting(VecDeque<RequestId>);
+
+impl Scans {
+    /// Has a request read when its turn comes.
+    pub(super) fn begin(&mut self, context: &mut Context, request: StoreRequest) {
+        let request_id = context.requests.insert(Request::Store(Box::new(request)));
+        match &mut self.waiting {
+            Some(waiting) => waiting.0.push_back(request_id),
+            None => {
+                self.waiting = Some(Box::default());
+                read(context, request_id);
+            }
+        }
+    }
+
+    /// The request that was read is answered: the next one is read.
+    pub(super) fn end(&mut self, context: &mut Context) {
+        let next = self.waiting.as_mut().and_then(|it| it.0.pop_front());
+        match next {
+            Some(request_id) => read(context, request_id),
+            None => self.waiting = None,
+        }
+    }
+
+    /// Memory that they take.
+    pub(super) fn memory(&self) -> usize {
+        let waiting = self.waiting.as_ref();
+        waiting.map_or(0, |it| it.0.capacity() * size_of::<RequestId>())
+    }
+}
+
+/// Has the next page of a request read.
+fn read(context: &mut Context, request_id: RequestId) {
+    let rights = context.rights.now().clone();
+    let page = context.broker.settings.scan_page;
+    let Some(Request::Store(request)) = context.requests.get_mut(request_id) else {
+        return;
+    };
+    let Some(scan) = request.scan.as_mut() else {
+        return;
+    };
+    let query = ScanQuery {
+        pattern: scan.pattern.clone(),
+        token: scan.token.clone(),
+        rights: rights.clone(),
+        // A page that is the answer as it is needs no key more.
+        budget: match rights.are_open() && scan.found.is_empty() {
+            true => page,
+            false => page.missing(scan.found.len()),
+        },
+    };
+    scan.rights = Some(rights);
+    let reader = &context.broker.services.reader;
+    reader.submit(Query::Scan(query), &context.mailbox, request_id);
+}
+
+/// What a page adds to the answer; `None` when the next one is read for the request, which is answered later then.
+pub(super) fn page(
+    context: &mut Context,
+    mut request: StoreRequest,
+    keys: &[Bytes],
+    token: Option<&Bytes>,
+) -> Option<(StoreRequest, Reply)> {
+    let now = context.rights.now().clone();
+    let Some(scan) = request.scan.as_mut() else {
+        // Not reached: every SCAN has what it needs to go on.
+        return Some((request, Reply::Error(StoreError::Syntax)));
+    };
+    let (found, judged) = (&mut scan.found, scan.rights.take());
+    let was_open = judged.as_ref().is_some_and(|rights| rights.are_open());
+    found.extend_from_slice(keys);
+    if was_open && now.are_open() && found.len() == keys.len() {
+        let (keys, token) = (std::mem::take(found), token.cloned());
+        return Some((request, Reply::Page { keys, token }));
+    }
+    if judged.is_none_or(|judged| !Arc::ptr_eq(&judged, &now)) {
+        // The rules may be others since the page was read.
+        context.work += found.len();
+        found.retain(|key| now.may_access(KeyAccess::Read, key));
+    }
+    let listed = context.broker.settings.scan_page.page_of(found);
+    let is_full = listed < found.len();
+    if let Some(token) = token.filter(|_| !is_full) {
+        scan.token = Some(token.clone());
+        let request_id = context.requests.insert(Request::Store(Box::new(request)));
+        read(context, request_id);
+        return None;
+    }
+    let mut keys = std::mem::take(found);
+    keys.truncate(listed);
+    let token = keys
+        .last()
+        .filter(|_| is_full)
+        .map(|last| token_after(last));
+    Some((request, Reply::Page { keys, token }))
+}

@@ -322,7 +322,11 @@ fn module_below(mut place: PathBuf, path: &[&str]) -> Option<(PathBuf, usize)> {
 /// Whether one of these sources defines a name: an item, or a variant.
 fn defines(place: &Path, name: &str) -> bool {
     if root().join(place).is_dir() {
-        return list(place).iter().any(|inner| defines(inner, name));
+        let beside = place.with_extension("rs");
+        let is_there = root().join(&beside).is_file();
+        let inner = list(place);
+        return inner.iter().any(|inner| defines(inner, name))
+            || is_there && defines(&beside, name);
     }
     read(place).lines().any(|line| {
         let line = line.trim_start();

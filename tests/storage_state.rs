@@ -2,11 +2,14 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use bytes::Bytes;
 use quorumq::base::ids::NodeId;
 use quorumq::testing::{Backing, Change, Changes};
-use quorumq::testing::{DataDir, FORMAT, Incoming, OpenError, SnapshotFile, Snapshots, StateDb};
+use quorumq::testing::{
+    DataDir, FORMAT, Incoming, OpenError, SnapshotFile, Snapshots, StateDb, wait_closed,
+};
 
 fn changes(rows: &[(&str, Option<&str>)]) -> Changes {
     rows.iter()
@@ -50,6 +53,12 @@ fn old_and_new(data: &Path) -> std::path::PathBuf {
     replacement
 }
 
+/// Waits for the thread that closes a replaced database: at the end of the process it may not be in RocksDB.
+fn close(state: StateDb, data: &Path) {
+    drop(state);
+    assert!(wait_closed(data, Duration::from_secs(60)));
+}
+
 fn assert_old(state: &StateDb) {
     assert_eq!(rows(state), [pair("a", "old"), pair("c", "old")]);
     assert_eq!(state.reserved(b"applied").unwrap(), "1");
@@ -70,7 +79,7 @@ fn a_replacement_shows_nothing_of_the_old_state_now_and_after_a_restart() {
     assert_new(&state);
     state.write(changes(&[("d", Some("later"))]), &[]);
     state.flush();
-    drop(state);
+    close(state, dir.path());
     let state = StateDb::open(dir.path()).unwrap();
     assert_eq!(rows(&state).last(), Some(&pair("d", "later")));
     assert_eq!(fs::read_dir(dir.path().join("state")).unwrap().count(), 1);
@@ -139,6 +148,7 @@ fn a_reader_keeps_what_it_reads_while_the_state_is_replaced() {
     });
     assert_eq!(found, [b"a", b"c"], "one state, not a mixture");
     assert_new(&state);
+    close(state, dir.path());
 }
 
 fn file(name: &str, bytes: u64) -> SnapshotFile {

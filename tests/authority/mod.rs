@@ -5,10 +5,12 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
-    KeyPair, KeyUsagePurpose, SanType, date_time_ymd,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
+    RevokedCertParams, SanType, SerialNumber, date_time_ymd,
 };
 
 /// Signs certificates.
@@ -22,6 +24,10 @@ pub struct Subject {
     pub uris: Vec<String>,
     pub expired: bool,
     pub usages: Vec<ExtendedKeyUsagePurpose>,
+    /// By which it can be revoked; any one otherwise.
+    pub serial: Option<u64>,
+    /// When it ends, counted from now; in a thousand years otherwise.
+    pub valid_for: Option<Duration>,
 }
 
 impl Subject {
@@ -33,6 +39,8 @@ impl Subject {
                 ExtendedKeyUsagePurpose::ServerAuth,
                 ExtendedKeyUsagePurpose::ClientAuth,
             ],
+            serial: None,
+            valid_for: None,
         }
     }
 }
@@ -43,6 +51,7 @@ pub struct Files {
     pub certificate: PathBuf,
     pub key: PathBuf,
     pub authorities: PathBuf,
+    pub list: PathBuf,
 }
 
 impl Files {
@@ -52,6 +61,7 @@ impl Files {
             certificate: directory.join("node.pem"),
             key: directory.join("node.key"),
             authorities: directory.join("ca.pem"),
+            list: directory.join("revoked.pem"),
         }
     }
 
@@ -102,10 +112,35 @@ impl Authority {
         if subject.expired {
             params.not_after = date_time_ymd(2020, 1, 1);
         }
+        params.serial_number = subject.serial.map(SerialNumber::from);
+        if let Some(valid_for) = subject.valid_for {
+            params.not_after = (SystemTime::now() + valid_for).into();
+        }
         let key = KeyPair::generate().expect("a key can be made");
         let certificate = params.signed_by(&key, &self.issuer);
         let certificate = certificate.expect("the authority signs").pem();
         (certificate, key.serialize_pem())
+    }
+
+    /// Writes the list of what this authority has revoked.
+    pub fn put_list(&self, path: &Path, revoked: &[u64]) {
+        let revoked = revoked.iter().map(|serial| RevokedCertParams {
+            serial_number: SerialNumber::from(*serial),
+            revocation_time: date_time_ymd(2024, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        });
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(2024, 1, 1),
+            next_update: date_time_ymd(2100, 1, 1),
+            crl_number: 1u64.into(),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        let issuer: &Issuer<'_, KeyPair> = &self.issuer;
+        let list = list.signed_by(issuer).expect("the authority signs");
+        put(path, &list.pem().expect("a list has a PEM form"));
     }
 
     /// Makes the files of node `id` in `directory`.

@@ -1,5 +1,7 @@
 //! The command line of `quorumq bench`.
 
+use std::path::PathBuf;
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use quorumq::cli::output::Format;
 use quorumq::codec::Version;
@@ -58,6 +60,14 @@ pub struct Bench {
     /// Connections being opened at the same time. Some brokers refuse subscriptions when it is many.
     #[arg(global = true, long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
     pub opening: u32,
+
+    /// Speak TLS with servers whose certificates name their IP address and come from the CA of this PEM file.
+    #[arg(global = true, long, value_name = "FILE")]
+    pub ca_file: Option<PathBuf>,
+
+    /// Make each TLS connection by a full handshake instead of resuming a session.
+    #[arg(global = true, long, requires = "ca_file")]
+    pub no_resumption: bool,
 
     /// What to measure.
     #[command(subcommand)]
@@ -195,6 +205,161 @@ pub struct BacklogArgs {
     pub protocol: Protocol,
 }
 
+/// What is asked of the hub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TwinWork {
+    /// Devices report a property, over MQTT.
+    Patch,
+    /// Devices read their twins, over MQTT.
+    Get,
+    /// The back end reads twins, over HTTP.
+    HttpGet,
+    /// The back end changes a desired property; latencies are those of the device's notification.
+    Desired,
+    /// The back end makes devices.
+    Create,
+}
+
+/// Flags of `twin`.
+#[derive(Args, Clone)]
+pub struct TwinArgs {
+    /// What is asked; several make a run each, for each number of clients.
+    #[arg(value_enum, required = true, value_delimiter = ',')]
+    pub work: Vec<TwinWork>,
+
+    /// Numbers of devices, each with one request under way.
+    #[arg(short = 'C', long, value_delimiter = ',', default_value = "64", value_parser = clap::value_parser!(u32).range(1..))]
+    pub clients: Vec<u32>,
+
+    /// Bytes of a property's value.
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(16..=4096))]
+    pub value_bytes: u32,
+
+    /// The hub.
+    #[command(flatten)]
+    pub hub: HubArgs,
+}
+
+/// Flags of whoever is a back end of a hub.
+#[derive(Args, Clone)]
+pub struct HubArgs {
+    /// Where nodes have the API of the back ends, without TLS (hub.allow_plaintext).
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        value_delimiter = ',',
+        env = "QUORUMQ_HUB",
+        default_value = "127.0.0.1:8443"
+    )]
+    pub hub: Vec<Address>,
+
+    /// Name of the hub, one of hub.host_names.
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "QUORUMQ_HUB_NAME",
+        default_value = "localhost"
+    )]
+    pub host_name: String,
+
+    /// Shared access policy of the back end.
+    #[arg(
+        long,
+        value_name = "POLICY",
+        env = "QUORUMQ_HUB_POLICY",
+        default_value = "iothubowner"
+    )]
+    pub policy: String,
+
+    /// File whose first line is the policy's key.
+    #[arg(long, value_name = "FILE", env = "QUORUMQ_HUB_KEY_FILE")]
+    pub policy_key_file: PathBuf,
+}
+
+/// Flags of `fleet`.
+#[derive(Args, Clone)]
+pub struct FleetArgs {
+    /// Devices, each with tags and a desired property. They stay behind.
+    #[arg(short = 'N', long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub devices: u64,
+
+    /// Requests under way while they are made.
+    #[arg(short = 'C', long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
+    pub clients: u32,
+
+    /// Devices that connect in the end, and observe their desired properties.
+    #[arg(long, default_value_t = 1000)]
+    pub observers: u32,
+
+    /// Bytes of the desired property of each.
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub value_bytes: u32,
+
+    /// The hub.
+    #[command(flatten)]
+    pub hub: HubArgs,
+}
+
+/// Flags of `events`.
+#[derive(Args, Clone)]
+pub struct EventArgs {
+    /// HTTP port of a node that takes event subscriptions without a token.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8080")]
+    pub http: Address,
+
+    /// Connections that are being made at the same time.
+    #[arg(short = 'C', long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    pub clients: u32,
+
+    /// Most events of a request.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=5000))]
+    pub batch: u32,
+
+    /// Events in a second while their lag is measured; each connection makes two.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(2..))]
+    pub rate: u32,
+}
+
+/// Flags of `events-outage`.
+#[derive(Args, Clone)]
+pub struct OutageArgs {
+    /// HTTP port of a node that takes event subscriptions without a token.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8080")]
+    pub http: Address,
+
+    /// Events that are recorded while the endpoint is away; the default is a day at ten in a second.
+    #[arg(short = 'N', long, default_value_t = 864_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub events: u64,
+
+    /// Connections that are being made at the same time.
+    #[arg(short = 'C', long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    pub clients: u32,
+}
+
+/// Flags of `events-death`.
+#[derive(Args, Clone)]
+pub struct DeathArgs {
+    /// HTTP port of a node that stays, and takes event subscriptions without a token.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8080")]
+    pub http: Address,
+
+    /// The MQTT port of the node that is killed.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub victim: Address,
+
+    /// Its process.
+    #[arg(long, value_name = "PID")]
+    pub kill: u32,
+
+    /// Clients of that node.
+    #[arg(short = 'N', long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub clients: u32,
+
+    /// Clients of the other nodes, each of which publishes ten times in a second.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    pub others: u32,
+}
+
 /// What to measure.
 #[derive(Subcommand)]
 pub enum Mode {
@@ -218,6 +383,16 @@ pub enum Mode {
         #[arg(long)]
         durable: bool,
     },
+    /// Devices of the hub that read and write their twins, and their back end. The run registers its devices.
+    Twin(TwinArgs),
+    /// Make many devices with twins, query them, and connect some.
+    Fleet(FleetArgs),
+    /// Connect and disconnect without and with events recorded, then have the events delivered to a local webhook.
+    Events(EventArgs),
+    /// Have as many events recorded as come in a day while their endpoint is away, then drain them.
+    EventsOutage(OutageArgs),
+    /// Kill a node that has many clients, and wait until their endpoint was told of all of them.
+    EventsDeath(DeathArgs),
     /// Fill the queues of durable sessions whose clients are away, then drain them.
     Backlog(BacklogArgs),
     /// Open idle connections and report what each costs the servers named by --pid.

@@ -11,7 +11,7 @@ use quorumq::codec::{Ack, PeerLimits, PublishHeader, QoS, Version, encode, encod
 use crate::arguments::BacklogArgs;
 use crate::engine::{Engine, Workload};
 use crate::error::BenchError;
-use crate::link::Identity;
+use crate::link::{Identity, Speech};
 
 /// Publishers that fill the queues.
 const PUBLISHERS: usize = 8;
@@ -51,6 +51,7 @@ impl Backlog {
         let version = arguments.protocol.version();
         for index in 0..sessions {
             engine.add(Identity {
+                speech: Speech::Mqtt,
                 client_id: format!("bench-{run}-s{index}"),
                 version,
                 durable: true,
@@ -72,6 +73,7 @@ impl Backlog {
         }
         for index in 0..PUBLISHERS {
             engine.add(Identity {
+                speech: Speech::Mqtt,
                 client_id: format!("bench-{run}-p{index}"),
                 version,
                 durable: false,

@@ -10,15 +10,27 @@ use quorumq::codec::{Disconnect, PeerLimits, QoS, ReasonCode, Version};
 use crate::engine::{Engine, Idle, Workload};
 use crate::error::BenchError;
 use crate::latency::Latencies;
-use crate::link::Identity;
+use crate::link::{Identity, Speech};
 use crate::process::resident_bytes;
+
+/// What the clients of a storm do.
+#[derive(Clone, Copy)]
+pub struct Plan {
+    /// Connections that are being made at the same time.
+    pub slots: usize,
+    /// Protocol version.
+    pub version: Version,
+    /// Whether each has a durable session with one QoS 1 subscription.
+    pub durable: bool,
+    /// Most connections in a second; `None`: as many as there can be.
+    pub most_per_second: Option<f64>,
+}
 
 /// Connects, disconnects, connects again: a fixed number at a time.
 pub struct Storm {
     opened_at: Vec<Instant>,
     done: Vec<usize>,
-    version: Version,
-    durable: bool,
+    plan: Plan,
     /// TCP connect to CONNACK.
     pub latency: Latencies,
 }
@@ -28,7 +40,7 @@ impl Workload for Storm {
         self.latency
             .record(now.saturating_duration_since(self.opened_at[link]));
         let packet = Disconnect::new(ReasonCode::Success);
-        client::disconnect(output, self.version, &packet, PeerLimits::NONE)?;
+        client::disconnect(output, self.plan.version, &packet, PeerLimits::NONE)?;
         self.done.push(link);
         Ok(())
     }
@@ -59,21 +71,18 @@ impl Workload for Storm {
 /// Exit code 69 when a connection is refused.
 pub fn storm(
     servers: &[SocketAddr],
-    slots: usize,
-    version: Version,
-    durable: bool,
+    plan: Plan,
     run: &str,
     (warmup, duration): (Duration, Duration),
 ) -> Result<(Storm, Duration), Failure> {
-    let mut engine = Engine::new(slots)?;
+    let mut engine = Engine::new(plan.slots)?;
     let mut storm = Storm {
-        opened_at: vec![Instant::now(); slots],
+        opened_at: vec![Instant::now(); plan.slots],
         done: Vec::new(),
-        version,
-        durable,
+        plan,
         latency: Latencies::default(),
     };
-    for _ in 0..slots {
+    for _ in 0..plan.slots {
         let link = engine.add(storm.identity(run, 0));
         storm.done.push(link);
     }
@@ -86,6 +95,12 @@ pub fn storm(
     };
     let begin = Instant::now();
     let mut measured_from = None;
+    // A bounded rate is kept evenly.
+    let turn_ms = if plan.most_per_second.is_some() {
+        1
+    } else {
+        10
+    };
     loop {
         let now = Instant::now();
         if measured_from.is_none() && now - begin >= warmup {
@@ -97,7 +112,11 @@ pub fn storm(
         {
             return Ok((storm, now - from));
         }
-        for link in std::mem::take(&mut storm.done) {
+        let until_now = |rate| ((now - begin).as_secs_f64() * rate) as usize;
+        let allowed = plan.most_per_second.map_or(usize::MAX, until_now);
+        while made < allowed
+            && let Some(link) = storm.done.pop()
+        {
             engine.close(link);
             made += 1;
             engine.rename(link, storm.identity(run, made));
@@ -107,7 +126,7 @@ pub fn storm(
                 .map_err(lost)?;
         }
         engine
-            .turn(&mut storm, Duration::from_millis(10))
+            .turn(&mut storm, Duration::from_millis(turn_ms))
             .map_err(lost)?;
     }
 }
@@ -116,10 +135,11 @@ impl Storm {
     fn identity(&self, run: &str, number: usize) -> Identity {
         let filter = || (format!("bench/{run}/{number}"), QoS::AtLeastOnce);
         Identity {
+            speech: Speech::Mqtt,
             client_id: format!("bench-{run}-{number}"),
-            version: self.version,
-            durable: self.durable,
-            filters: self.durable.then(filter).into_iter().collect(),
+            version: self.plan.version,
+            durable: self.plan.durable,
+            filters: self.plan.durable.then(filter).into_iter().collect(),
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use mio::{Events, Interest, Poll, Token};
@@ -31,6 +32,18 @@ pub trait Workload {
         output: &mut Vec<u8>,
         now: Instant,
     ) -> Result<(), BenchError>;
+
+    /// Bytes arrived on a connection that speaks HTTP. Returns how many of them it is done with.
+    fn bytes(
+        &mut self,
+        link: usize,
+        bytes: &[u8],
+        output: &mut Vec<u8>,
+        now: Instant,
+    ) -> Result<usize, BenchError> {
+        let _ = (link, output, now);
+        Ok(bytes.len())
+    }
 
     /// A connection was lost or could not be made. An error ends the run; it is the default.
     fn lost(&mut self, link: usize, error: BenchError) -> Result<(), BenchError> {
@@ -170,14 +183,27 @@ impl Engine {
         servers: &[SocketAddr],
         workload: &mut W,
     ) -> Result<(), Failure> {
+        self.open_range(from..self.links.len(), servers, workload)
+    }
+
+    /// As [`Engine::open_all`], of these connections.
+    ///
+    /// # Errors
+    /// As [`Engine::open_all`].
+    pub fn open_range<W: Workload>(
+        &mut self,
+        range: Range<usize>,
+        servers: &[SocketAddr],
+        workload: &mut W,
+    ) -> Result<(), Failure> {
         let unreachable = |error: BenchError| Failure::new(Exit::Unreachable, error);
-        let count = self.links.len() - from;
+        let count = range.len();
         let limit = OPENING_LIMIT + OPENING_LIMIT_EACH * u32::try_from(count).unwrap_or(u32::MAX);
         let deadline = Instant::now() + limit;
         let target = self.ready + count;
-        let mut next = from;
+        let mut next = range.start;
         while self.ready < target {
-            while next < self.links.len() && self.opening < self.max_opening {
+            while next < range.end && self.opening < self.max_opening {
                 self.open(next, servers[next % servers.len()])
                     .map_err(unreachable)?;
                 next += 1;
@@ -238,8 +264,20 @@ impl Engine {
         let link = &mut self.links[index];
         if link.phase == Phase::Connecting {
             link.connected()?;
+            if link.phase == Phase::Ready {
+                self.ready += 1;
+                self.opening -= 1;
+                workload.ready(index, link.output(), Instant::now())?;
+            }
         }
-        if readable {
+        if readable && link.is_http() {
+            let outcome = link.read_bytes(&mut self.scratch, |_, _, output, bytes, now| {
+                workload.bytes(index, bytes, output, now)
+            });
+            if let ReadOutcome::Closed(why) = outcome? {
+                return Err(BenchError::Protocol(why));
+            }
+        } else if readable {
             let (mut became_ready, opened) = (false, link.phase);
             let outcome = link.read(&mut self.scratch, |identity, phase, output, packet, now| {
                 if *phase == Phase::Ready {

@@ -12,7 +12,7 @@ use crate::arguments::Topology;
 use crate::engine::{Engine, Workload};
 use crate::error::BenchError;
 use crate::latency::Latencies;
-use crate::link::Identity;
+use crate::link::{Identity, Speech};
 use crate::wildcards;
 
 /// Bytes of one publisher that may wait for its socket.
@@ -96,6 +96,7 @@ impl Flow {
             };
             let with_qos = |filter| (filter, plan.qos);
             engine.add(Identity {
+                speech: Speech::Mqtt,
                 client_id: format!("bench-{run}-s{index}"),
                 version: plan.version,
                 durable: plan.durable,
@@ -137,6 +138,7 @@ impl Flow {
                     .collect(),
             };
             let link = engine.add(Identity {
+                speech: Speech::Mqtt,
                 client_id: format!("bench-{run}-p{index}"),
                 version: self.plan.version,
                 durable: false,

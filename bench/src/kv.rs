@@ -18,7 +18,7 @@ use quorumq::store::topics::INVOKE;
 use crate::engine::{Engine, Workload};
 use crate::error::BenchError;
 use crate::latency::Latencies;
-use crate::link::Identity;
+use crate::link::{Identity, Speech};
 
 /// Pause before a lost client tries the next server.
 const RECONNECT: Duration = Duration::from_millis(20);
@@ -103,6 +103,7 @@ impl KvLoad {
             let id = format!("bench-{run}-{index}");
             let response_topic = format!("clients/{id}/services/{INVOKE}/response");
             let link = engine.add(Identity {
+                speech: Speech::Mqtt,
                 client_id: id.clone(),
                 version: Version::V5,
                 durable: false,

@@ -1,6 +1,6 @@
 //! One non-blocking connection of the load generator: socket, buffers and handshake.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU16;
 use std::time::Instant;
@@ -11,13 +11,27 @@ use quorumq::codec::{
     Connect, FilterRequest, Filters, MAX_PACKET_SIZE, QoS, ReasonCode, Subscribe,
     SubscriptionOptions, UserProperties, Version, frame,
 };
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, Type};
 
 use crate::error::BenchError;
+use crate::socket::Socket;
+
+/// What a connection speaks, and how its client logs in.
+#[derive(Clone)]
+pub enum Speech {
+    /// MQTT, without a login.
+    Mqtt,
+    /// MQTT, with a user name and a password.
+    Login(String, String),
+    /// No MQTT: it is ready when TCP is, and its bytes go to the workload.
+    Http,
+}
 
 /// The client that a connection is, and what it subscribes to before it is ready.
 #[derive(Clone)]
 pub struct Identity {
+    /// What it speaks.
+    pub speech: Speech,
     /// Client identifier.
     pub client_id: String,
     /// Protocol version.
@@ -49,7 +63,7 @@ pub struct Link {
     pub phase: Phase,
     /// Whether it is already on the list of links to flush.
     pub dirty: bool,
-    stream: Option<TcpStream>,
+    socket: Option<Socket>,
     /// The beginning of a packet whose rest has not arrived.
     partial: Vec<u8>,
     output: Vec<u8>,
@@ -70,7 +84,7 @@ impl Link {
             identity,
             phase: Phase::Closed,
             dirty: false,
-            stream: None,
+            socket: None,
             partial: Vec::new(),
             output: Vec::new(),
             sent: 0,
@@ -80,7 +94,7 @@ impl Link {
     /// Starts to connect. `source` spreads many connections to loopback over source addresses, because each has only
     /// some 28,000 ports.
     pub fn open(&mut self, server: SocketAddr, source: usize) -> io::Result<&mut TcpStream> {
-        let socket = Socket::new(
+        let socket = socket2::Socket::new(
             Domain::for_address(server),
             Type::STREAM,
             Some(Protocol::TCP),
@@ -100,11 +114,13 @@ impl Link {
         self.output.clear();
         self.sent = 0;
         self.phase = Phase::Connecting;
-        Ok(self.stream.insert(TcpStream::from_std(socket.into())))
+        let stream = TcpStream::from_std(socket.into());
+        let socket = self.socket.insert(Socket::new(stream, server)?);
+        Ok(socket.stream())
     }
 
     pub fn close(&mut self) {
-        self.stream = None;
+        self.socket = None;
         self.phase = Phase::Closed;
     }
 
@@ -118,11 +134,17 @@ impl Link {
         &mut self.output
     }
 
+    /// Whether it speaks HTTP.
+    pub fn is_http(&self) -> bool {
+        matches!(self.identity.speech, Speech::Http)
+    }
+
     /// Sends CONNECT when TCP is established; called when the connecting socket is writable.
     pub fn connected(&mut self) -> Result<(), BenchError> {
-        let Some(stream) = &self.stream else {
+        let Some(socket) = &mut self.socket else {
             return Ok(());
         };
+        let stream = socket.stream();
         if let Some(error) = stream.take_error()? {
             return Err(error.into());
         }
@@ -131,6 +153,14 @@ impl Link {
             Err(error) if error.kind() == io::ErrorKind::NotConnected => return Ok(()),
             Err(error) => return Err(error.into()),
         }
+        let login = match &self.identity.speech {
+            Speech::Http => {
+                self.phase = Phase::Ready;
+                return Ok(());
+            }
+            Speech::Login(name, password) => Some((name, password)),
+            Speech::Mqtt => None,
+        };
         let durable = self.identity.durable;
         let v5 = self.identity.version.is_v5();
         let connect = Connect {
@@ -139,6 +169,8 @@ impl Link {
             keep_alive: 3600,
             session_expiry: (durable && v5).then_some(3600),
             receive_maximum: v5.then_some(NonZeroU16::MAX),
+            username: login.map(|(name, _)| name.as_str()),
+            password: login.map(|(_, password)| password.as_bytes()),
             ..Connect::new(self.identity.version, &self.identity.client_id)
         };
         client::connect(&mut self.output, &connect)?;
@@ -185,11 +217,11 @@ impl Link {
     /// Sends as much as the socket takes.
     pub fn flush(&mut self) -> io::Result<()> {
         self.dirty = false;
-        let Some(stream) = &mut self.stream else {
+        let Some(socket) = &mut self.socket else {
             return Ok(());
         };
         while self.sent < self.output.len() {
-            match stream.write(&self.output[self.sent..]) {
+            match socket.write(&self.output[self.sent..]) {
                 Ok(count) => self.sent += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -198,7 +230,7 @@ impl Link {
         }
         self.output.clear();
         self.sent = 0;
-        Ok(())
+        socket.flush_tls()
     }
 
     /// Reads all that is there and hands every packet to `each`.
@@ -213,11 +245,36 @@ impl Link {
             Instant,
         ) -> Result<(), BenchError>,
     ) -> Result<ReadOutcome, BenchError> {
+        self.read_bytes(scratch, |identity, phase, output, bytes, now| {
+            let mut at = 0;
+            while let Some(frame) = frame::next(&bytes[at..], MAX_PACKET_SIZE)? {
+                at += frame.length;
+                let packet = client::decode(identity.version, frame)?;
+                each(identity, phase, output, packet, now)?;
+            }
+            Ok(at)
+        })
+    }
+
+    /// Reads all that is there and hands it to `each`, which says how many of the bytes it is done with; the others
+    /// come again with the next ones.
+    pub fn read_bytes(
+        &mut self,
+        scratch: &mut [u8],
+        mut each: impl FnMut(
+            &Identity,
+            &mut Phase,
+            &mut Vec<u8>,
+            &[u8],
+            Instant,
+        ) -> Result<usize, BenchError>,
+    ) -> Result<ReadOutcome, BenchError> {
         loop {
-            let Some(stream) = &mut self.stream else {
+            let Some(socket) = &mut self.socket else {
                 return Ok(ReadOutcome::Drained);
             };
-            let count = match stream.read(scratch) {
+            let is_plain = socket.is_plain();
+            let count = match socket.read(scratch) {
                 Ok(0) => return Ok(ReadOutcome::Closed("closed by the server".into())),
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -237,25 +294,15 @@ impl Link {
             } else {
                 &scratch[..count]
             };
-            let mut at = 0;
-            while let Some(frame) = frame::next(&bytes[at..], MAX_PACKET_SIZE)? {
-                at += frame.length;
-                let packet = client::decode(self.identity.version, frame)?;
-                each(
-                    &self.identity,
-                    &mut self.phase,
-                    &mut self.output,
-                    packet,
-                    now,
-                )?;
-            }
+            let (identity, phase, output) = (&self.identity, &mut self.phase, &mut self.output);
+            let at = each(identity, phase, output, bytes, now)?;
             if joined {
                 partial.drain(..at);
             } else {
                 partial.extend_from_slice(&scratch[at..count]);
             }
             self.partial = partial;
-            if count < scratch.len() {
+            if is_plain && count < scratch.len() {
                 // A short read has emptied the socket; more bytes come with another event.
                 return Ok(ReadOutcome::Drained);
             }

@@ -1,20 +1,29 @@
 //! `quorumq-bench`, which `quorumq bench` runs: a closed-loop load generator. It shares the machine with what it
 //! measures and therefore spends as little as it can: one thread, an event loop, no task per request.
 //!
-//! It speaks plain MQTT and therefore drives other brokers as well (`mqtt`, `connect`, `idle`).
+//! It speaks plain MQTT and therefore drives other brokers as well (`mqtt`, `connect`, `idle`). What it asks over HTTP
+//! (`twin`, `fleet`, `events`) it asks without TLS.
 
 mod arguments;
 mod backlog;
+mod bystanders;
 mod connect;
 mod engine;
 mod error;
+mod event_runs;
+mod events;
+mod fleet;
 mod flow;
+mod http;
 mod kv;
 mod latency;
 mod link;
 mod process;
 mod report;
+mod run;
 mod runs;
+mod socket;
+mod twin;
 mod wildcards;
 
 use std::process::ExitCode;

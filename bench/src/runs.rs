@@ -1,35 +1,31 @@
 //! What each mode does: it opens the connections, warms up, measures, and makes a report.
 
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use quorumq::cli::exit::{Exit, Failure};
+use clap::ValueEnum as _;
+use quorumq::cli;
+use quorumq::cli::exit::Failure;
 use quorumq::codec::QoS;
-use quorumq::config::Address;
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::arguments::{BacklogArgs, Bench, KvArgs, Mode, MqttArgs, Protocol, Topology};
+use crate::arguments::{
+    BacklogArgs, Bench, KvArgs, Mode, MqttArgs, Protocol, Topology, TwinArgs, TwinWork,
+};
 use crate::backlog::Backlog;
 use crate::connect;
 use crate::engine::Engine;
+use crate::event_runs;
+use crate::fleet;
 use crate::flow::{self, Flow, SMALLEST_PAYLOAD};
 use crate::kv::{self, Kind, KvLoad};
 use crate::latency::Latencies;
-use crate::link::Identity;
+use crate::link::{Identity, Speech};
 use crate::process;
 use crate::report::{Report, round};
-
-/// What all modes have in common.
-struct Run {
-    servers: Vec<SocketAddr>,
-    id: String,
-    warmup: Duration,
-    duration: Duration,
-    pids: Vec<u32>,
-    /// Connections being opened at the same time.
-    opening: usize,
-}
+use crate::run::{Run, cpu_per_operation, load_cpu, of_servers, own_cpu, resolve};
+use crate::socket;
+use crate::twin::{self, TwinLoad};
 
 /// Runs the mode, once for each number of clients or quality of service that it is given.
 ///
@@ -40,6 +36,9 @@ pub fn run(bench: Bench) -> Result<Vec<Report>, Failure> {
         Duration::try_from_secs_f64(value)
             .map_err(|_| Failure::failed(format!("{value} is no number of seconds")))
     };
+    if let Some(file) = &bench.ca_file {
+        socket::use_tls(file, !bench.no_resumption).map_err(Failure::failed)?;
+    }
     let run = Run {
         servers: resolve(&bench.servers)?,
         id: Uuid::new_v4().simple().to_string()[..8].to_owned(),
@@ -58,6 +57,14 @@ pub fn run(bench: Bench) -> Result<Vec<Report>, Failure> {
             protocol,
             durable,
         } => connect_run(&run, clients as usize, protocol, durable).map(|report| vec![report]),
+        Mode::Twin(arguments) => twin_runs(&run, &arguments),
+        Mode::Fleet(arguments) => {
+            let plan = fleet::Plan::new(&arguments, &run.id, run.duration, run.opening, run.pids)?;
+            fleet::run(&plan, &resolve(&arguments.hub.hub)?, &run.servers)
+        }
+        Mode::Events(arguments) => event_runs::deliveries(&run, &arguments),
+        Mode::EventsOutage(arguments) => event_runs::outage(&run, &arguments),
+        Mode::EventsDeath(arguments) => event_runs::death(&run, &arguments),
         Mode::Backlog(arguments) => backlog_run(&run, &arguments).map(|report| vec![report]),
         Mode::Idle {
             connections,
@@ -86,19 +93,6 @@ pub fn run(bench: Bench) -> Result<Vec<Report>, Failure> {
     }
 }
 
-fn resolve(servers: &[Address]) -> Result<Vec<SocketAddr>, Failure> {
-    let one = |address: &Address| {
-        let found = (address.host(), address.port()).to_socket_addrs();
-        found.ok().and_then(|mut all| all.next()).ok_or_else(|| {
-            Failure::new(
-                Exit::Unreachable,
-                format!("{address}: there is no such host"),
-            )
-        })
-    };
-    servers.iter().map(one).collect()
-}
-
 fn kv_runs(run: &Run, kind: Kind, arguments: &KvArgs) -> Result<Vec<Report>, Failure> {
     let mode = match kind {
         Kind::Set => "kv-set",
@@ -118,21 +112,6 @@ fn kv_runs(run: &Run, kind: Kind, arguments: &KvArgs) -> Result<Vec<Report>, Fai
         .iter()
         .map(|clients| kv_run(run, plan(*clients), mode))
         .collect()
-}
-
-/// CPU time of the servers per operation, in microseconds.
-fn cpu_per_operation(
-    run: &Run,
-    before: Duration,
-    operations: u64,
-) -> Option<(&'static str, serde_json::Value)> {
-    let spent = process::cpu_times(&run.pids).saturating_sub(before);
-    let per = spent.as_secs_f64() * 1e6 / operations.max(1) as f64;
-    (!run.pids.is_empty()).then(|| ("server_cpu_us", json!(round(per, 2))))
-}
-
-fn own_cpu() -> Duration {
-    process::cpu_time(std::process::id()).unwrap_or_default()
 }
 
 fn kv_run(run: &Run, plan: kv::Plan, mode: &str) -> Result<Report, Failure> {
@@ -156,13 +135,7 @@ fn kv_run(run: &Run, plan: kv::Plan, mode: &str) -> Result<Report, Failure> {
         eprintln!("first error: {error}");
     }
     let operations = load.latency.total();
-    let mut extra = vec![(
-        "load_cpu",
-        json!(round(
-            (own_cpu() - own).as_secs_f64() / elapsed.as_secs_f64(),
-            2
-        )),
-    )];
+    let mut extra = vec![load_cpu(own, elapsed)];
     extra.extend(cpu_per_operation(run, cpu, operations));
     if survives {
         load.finish(Instant::now());
@@ -236,13 +209,7 @@ fn mqtt_run(run: &Run, arguments: &MqttArgs, qos: u8) -> Result<Report, Failure>
     let mut extra = vec![
         ("published_per_second", json!(round(published, 0))),
         ("missing", json!(flow.missing)),
-        (
-            "load_cpu",
-            json!(round(
-                (own_cpu() - own).as_secs_f64() / elapsed.as_secs_f64(),
-                2
-            )),
-        ),
+        load_cpu(own, elapsed),
     ];
     extra.extend(cpu_per_operation(run, cpu, flow.delivered));
     Ok(Report {
@@ -254,12 +221,6 @@ fn mqtt_run(run: &Run, arguments: &MqttArgs, qos: u8) -> Result<Report, Failure>
         errors: 0,
         extra,
     })
-}
-
-/// Sum over the servers of what the system says about each, when they are known.
-fn of_servers(run: &Run, each: impl Fn(u32) -> Option<u64>) -> Option<u64> {
-    let sum = run.pids.iter().map(|pid| each(*pid)).sum::<Option<u64>>();
-    sum.filter(|_| !run.pids.is_empty())
 }
 
 fn backlog_run(run: &Run, arguments: &BacklogArgs) -> Result<Report, Failure> {
@@ -301,8 +262,13 @@ fn connect_run(
     eprintln!("connect: {clients} at a time");
     let times = (run.warmup, run.duration);
     let cpu = process::cpu_times(&run.pids);
-    let version = protocol.version();
-    let (storm, elapsed) = connect::storm(&run.servers, clients, version, durable, &run.id, times)?;
+    let plan = connect::Plan {
+        slots: clients,
+        version: protocol.version(),
+        durable,
+        most_per_second: None,
+    };
+    let (storm, elapsed) = connect::storm(&run.servers, plan, &run.id, times)?;
     let operations = storm.latency.total();
     Ok(Report {
         mode: "connect".into(),
@@ -317,6 +283,63 @@ fn connect_run(
     })
 }
 
+fn twin_runs(run: &Run, arguments: &TwinArgs) -> Result<Vec<Report>, Failure> {
+    let runs = arguments.work.iter().flat_map(|work| {
+        let clients = arguments.clients.iter();
+        clients.map(move |clients| (*work, *clients as usize))
+    });
+    runs.map(|(work, clients)| twin_run(run, arguments, work, clients))
+        .collect()
+}
+
+fn twin_run(
+    run: &Run,
+    arguments: &TwinArgs,
+    work: TwinWork,
+    clients: usize,
+) -> Result<Report, Failure> {
+    let name = work.to_possible_value();
+    let mode = format!("twin-{}", name.as_ref().map_or("", |name| name.get_name()));
+    eprintln!("{mode}: {clients} clients");
+    let plan = twin::Plan {
+        work,
+        clients,
+        value_bytes: arguments.value_bytes as usize,
+        host: arguments.hub.host_name.clone(),
+        policy: arguments.hub.policy.clone(),
+        key: cli::key_of_file(&arguments.hub.policy_key_file)?.to_vec(),
+    };
+    let hubs = resolve(&arguments.hub.hub)?;
+    let id = format!("{}-{mode}-{clients}", run.id);
+    let mut engine = Engine::new(run.opening)?;
+    let mut load = TwinLoad::new(&mut engine, plan, &hubs, &id)?;
+    load.open(&mut engine, &hubs, &run.servers)?;
+    twin::drive(&mut engine, &mut load, Instant::now() + run.warmup)?;
+    load.reset();
+    let (begin, cpu, own) = (Instant::now(), process::cpu_times(&run.pids), own_cpu());
+    twin::drive(&mut engine, &mut load, begin + run.duration)?;
+    let elapsed = begin.elapsed();
+    if let Some(error) = &load.first_error {
+        eprintln!("first error: {error}");
+    }
+    let operations = load.latency.total();
+    let mut extra = vec![load_cpu(own, elapsed)];
+    extra.extend(cpu_per_operation(run, cpu, operations));
+    if load.answers.total() > 0 {
+        let answered = round(load.answers.quantile_us(0.5), 1);
+        extra.push(("answer_p50_us", json!(answered)));
+    }
+    Ok(Report {
+        mode,
+        clients,
+        elapsed,
+        operations,
+        latency: load.latency,
+        errors: load.errors,
+        extra,
+    })
+}
+
 fn idle_run(
     run: &Run,
     connections: usize,
@@ -326,6 +349,7 @@ fn idle_run(
 ) -> Result<Report, Failure> {
     eprintln!("idle: {connections} connections");
     let identity = |index| Identity {
+        speech: Speech::Mqtt,
         client_id: format!("bench-{}-{index}", run.id),
         version: protocol.version(),
         durable: false,

@@ -15,6 +15,7 @@
 //!   from node to node.
 //! * [`flow`] has publishers with large windows and slow subscribers.
 //! * [`hostile`] has clients that behave beside one that does not.
+//! * [`receiver`] is an endpoint for events that answers as a test tells it.
 //! * [`script`] runs programs that use other people's clients.
 //! * [`security`] is the table of who gets in where.
 
@@ -29,6 +30,7 @@ pub mod history;
 pub mod hostile;
 pub mod http;
 pub mod random;
+pub mod receiver;
 pub mod record;
 pub mod rules;
 pub mod script;

@@ -1,10 +1,13 @@
 //! Wall clocks that disagree: P8, K3, K4, K6. Needs libfaketime; without it the tests are skipped, which fails them.
 
 use cluster_tests::cluster::{Cluster, Plan};
+use cluster_tests::connection::Connection;
+use cluster_tests::http;
 use cluster_tests::skip::skip;
 use cluster_tests::store::{Hlc, Request, StoreClient, blob};
 use cluster_tests::trial::{self, RECOVERY};
 use cluster_tests::wait;
+use cluster_tests::wire::{Connect, Packet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -258,6 +261,40 @@ fn a_cluster_that_was_stopped_for_hours_goes_on_with_real_time() {
     }
 }
 
+/// Clocks that were all set forward under a running cluster move nothing by themselves; an operator's word does.
+#[test]
+fn log_time_is_moved_to_clocks_that_were_all_set_forward() {
+    let Some(plan) = skewed([0, 0, 0]) else {
+        return;
+    };
+    let mut cluster = Cluster::start_with(plan);
+    for node in 0..3 {
+        cluster.nodes[node].kill();
+        start_with_offset(&mut cluster, node, 7_200);
+        cluster.wait_ready();
+    }
+    let mut client = StoreClient::new("forward", &cluster.addresses(), 0);
+    let timestamp = Hlc::ahead("client", 7_200_000);
+    let set = Request::set("forward", "v").at(&timestamp.to_string());
+    let reply = client.call_until_answered(&set, RECOVERY);
+    let text = String::from_utf8_lossy(&reply.payload).into_owned();
+    assert!(text.starts_with("-ERR"), "log time has jumped: {text}");
+    let follower = cluster.a_follower();
+    let ask = |node: usize| {
+        let http = cluster.nodes[node].addresses.http;
+        http::ask(http, "POST", "/v1/cluster/log-time", &[], "{}").expect("the node answers")
+    };
+    let refused = ask(follower);
+    assert_eq!(refused.status, 409, "{}", refused.body);
+    assert!(refused.body.contains("ask it"), "{}", refused.body);
+    // It does not lead before it knows the others' clocks.
+    wait::until("log time to be moved", RECOVERY, || {
+        let moved = ask(cluster.wait_leader());
+        (moved.status == 200).then_some(())
+    });
+    set_at(&mut client, "forward", 7_200);
+}
+
 /// K6: a lease is not cut short by a node that comes back with a clock far ahead, and then leads; nor by a leader that
 /// was stopped for a while.
 #[test]
@@ -297,4 +334,39 @@ fn a_lease_outlives_a_node_with_a_wrong_clock_and_a_leader_that_was_stopped() {
         }
         set_at(&mut client, "lease/right", 0);
     }
+}
+
+/// P8: a ban lasts as long as it says, whatever the clock shows of the node that was asked for it.
+#[test]
+fn a_ban_by_a_node_with_a_wrong_clock_lasts_as_long_as_it_says() {
+    let Some(plan) = skewed([0, 0, -300]) else {
+        return;
+    };
+    let cluster = Cluster::start_with(plan);
+    let code = |node: usize| {
+        let connect = Connect::v5("banned");
+        let mut connection = Connection::open(cluster.mqtt(node), connect.level).ok()?;
+        connection.send(&connect.bytes());
+        match connection.receive(RECOVERY) {
+            Ok(Packet::Connack(connack)) => Some(connack.code),
+            _ => None,
+        }
+    };
+    let body = "{\"target\":\"client:banned\",\"seconds\":4}";
+    let asked = cluster.nodes[2].addresses.http;
+    let banned = http::ask(asked, "POST", "/v1/bans", &[], body).expect("the node answers");
+    assert_eq!(banned.status, 200, "{}", banned.body);
+    let since = Instant::now();
+    // Log time goes on with each batch.
+    while since.elapsed() < Duration::from_secs(2) {
+        for node in 0..3 {
+            assert_eq!(code(node), Some(0x8A), "after {:?}", since.elapsed());
+        }
+        let session = Connection::v5(cluster.mqtt(0), "another");
+        drop(session);
+    }
+    wait::until("the end of the ban", Duration::from_secs(20), || {
+        (code(2) == Some(0)).then_some(())
+    });
+    assert!(since.elapsed() > Duration::from_secs(3));
 }

@@ -168,7 +168,8 @@ fn what_cannot_be_done_is_refused_with_a_reason() {
     assert!(!output.status.success(), "{output:?}");
 }
 
-/// A node that was removed and is started again does not come back by itself, and disturbs nobody.
+/// A node that was removed and is started again does not come back by itself, also not with an empty directory, and
+/// disturbs nobody. An operator can have it back.
 #[test]
 fn a_removed_node_does_not_come_back() {
     let mut cluster = Cluster::start();
@@ -190,4 +191,16 @@ fn a_removed_node_does_not_come_back() {
     assert_eq!(voters(&cluster, 0), Some(vec![1, 2, 3]));
     let (now, _) = cluster.nodes[0].leader_seen().expect("a leader");
     assert_eq!(now, term, "no election");
+    assert!(cluster.nodes[new].terminate().success());
+    cluster.nodes[new].wipe();
+    cluster.start_node(new);
+    wait::until("the reason in its log", RECOVERY, || {
+        let log = cluster.nodes[new].log_text();
+        log.contains("does not come back by itself").then_some(())
+    });
+    assert_eq!(voters(&cluster, 0), Some(vec![1, 2, 3]));
+    let address = cluster.nodes[new].addresses.cluster.to_string();
+    done(&cluster, 1, &["join", "4", &address]);
+    wait_voters(&cluster, 0, &[1, 2, 3, 4]);
+    cluster.wait_ready();
 }

@@ -5,6 +5,7 @@ use cluster_tests::cluster::{Cluster, Plan};
 use cluster_tests::connection::Connection;
 use cluster_tests::corpus;
 use cluster_tests::wire::Connect;
+use std::net::{SocketAddr, TcpListener};
 
 #[test]
 fn conversations() {
@@ -38,10 +39,45 @@ fn conversations_with_a_node_that_asks_for_a_log_in() {
     hold(plan, &[corpus::LOG_IN.into()], 0x87);
 }
 
-/// `code` is what a plain CONNECT is answered with afterwards.
+#[test]
+fn conversations_with_nodes_that_publish_events() {
+    let plan = Plan {
+        mqtt: corpus::SHORT_QUEUES.into(),
+        extra: "[events]\nmqtt = true".into(),
+        ..Plan::default()
+    };
+    hold(plan, &[corpus::EVENTS.into()], 0);
+}
+
+/// The first node has the API of back ends; any would do.
+#[test]
+fn conversations_with_a_hub() {
+    let mut policies = tempfile::NamedTempFile::new().expect("a temporary file can be made");
+    let written = std::io::Write::write_all(&mut policies, corpus::HUB_POLICIES.as_bytes());
+    written.expect("it can be written");
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let hub = taken.local_addr().expect("it is bound");
+    drop(taken);
+    let plan = Plan {
+        extra: format!(
+            "[hub]\nhost_names = [\"{}\"]\npolicies_file = {:?}\nallow_plaintext = true\n",
+            corpus::HUB_HOST,
+            policies.path()
+        ),
+        environment: vec![(0, "QUORUMQ__HUB__HTTPS_LISTEN".to_owned(), hub.to_string())],
+        ..Plan::default()
+    };
+    hold_with_hub(plan, &[corpus::HUB.into()], 0, Some(hub));
+}
+
 fn hold(plan: Plan, picked: &[String], code: u8) {
+    hold_with_hub(plan, picked, code, None);
+}
+
+/// `code` is what a plain CONNECT is answered with afterwards.
+fn hold_with_hub(plan: Plan, picked: &[String], code: u8, hub: Option<SocketAddr>) {
     let mut cluster = Cluster::start_with(plan);
-    let report = corpus::hold_all("quorumq", picked, &cluster.addresses());
+    let report = corpus::hold_with_hub("quorumq", picked, &cluster.addresses(), hub);
     // P12: whatever was sent, every node lives and serves.
     for index in 0..cluster.nodes.len() {
         assert!(

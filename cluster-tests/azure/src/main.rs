@@ -1,10 +1,15 @@
-//! Azure IoT Operations' own client of the state store, unchanged from crates.io, against three nodes of the release
-//! binary: every command, conditions, expiry, fencing tokens, notifications, and a killed leader in the middle.
+//! Azure IoT Operations' own client, unchanged from crates.io, against three nodes of the release binary.
 //!
-//! The client knows one address. Where Azure has a Kubernetes service in front of the broker, here is [`relay`], which
-//! passes a connection on to the first node that answers.
+//! The test `azure_iot_operations` of `cluster-tests` runs this with the name of a part:
+//! * `state-store`: every command, conditions, expiry, fencing tokens, notifications, and a killed leader in the middle;
+//! * `service-account`: the client logs in with the token of its service account, which is replaced in its file.
 
-use azure_iot_operations_mqtt::aio::connection_settings::MqttConnectionSettingsBuilder;
+mod relay;
+mod service_account;
+
+use azure_iot_operations_mqtt::aio::connection_settings::{
+    MqttConnectionSettings, MqttConnectionSettingsBuilder,
+};
 use azure_iot_operations_mqtt::session::{Session, SessionOptionsBuilder};
 use azure_iot_operations_protocol::application::ApplicationContextBuilder;
 use azure_iot_operations_protocol::common::hybrid_logical_clock::HybridLogicalClock;
@@ -12,10 +17,9 @@ use azure_iot_operations_services::state_store::{
     Client, ClientOptionsBuilder, Error, ErrorKind, KeyObservation, Operation, ServiceError,
     SetCondition, SetOptions,
 };
-use cluster_tests::cluster::Cluster;
-use std::net::SocketAddr;
+use cluster_tests::cluster::{Cluster, Plan};
+use relay::Relay;
 use std::time::{Duration, Instant};
-use tokio::net::{TcpListener, TcpStream};
 
 /// The client's limit for one request, and ours for a notification.
 const WITHIN: Duration = Duration::from_secs(10);
@@ -25,15 +29,30 @@ const SETS: u64 = 600;
 
 #[tokio::main]
 async fn main() {
-    let mut cluster = tokio::task::spawn_blocking(Cluster::start)
+    match std::env::args().nth(1).as_deref() {
+        Some("state-store") => state_store().await,
+        Some("service-account") => {
+            service_account::logs_in_with_the_token_that_is_in_the_file().await
+        }
+        part => panic!("there is no part {part:?}"),
+    }
+}
+
+/// Nodes are started by a thread that may wait.
+async fn start(plan: Plan) -> Cluster {
+    tokio::task::spawn_blocking(|| Cluster::start_with(plan))
         .await
-        .expect("a cluster starts");
+        .expect("a cluster starts")
+}
+
+async fn state_store() {
+    let mut cluster = start(Plan::default()).await;
     let leader = cluster.wait_leader();
     let mut nodes = cluster.addresses();
     // The writer is at the leader, and the observer at the node it will not move to.
     nodes.rotate_left(leader);
-    let writer = connect("writer", relay(nodes.clone()).await);
-    let observer = connect("observer", relay(vec![nodes[2]]).await);
+    let writer = connect("writer", Relay::start(nodes.clone()).await.port());
+    let observer = connect("observer", Relay::start(vec![nodes[2]]).await.port());
     conditions_and_deletes(&writer).await;
     keys_expire(&writer).await;
     tokens_fence(&writer).await;
@@ -41,29 +60,6 @@ async fn main() {
     println!("commands, conditions, expiry, fencing, notifications: ok");
     a_killed_leader_loses_nothing(&writer, &observer, &mut cluster, leader).await;
     writer.shutdown().await.expect("the client ends in order");
-}
-
-/// Passes each connection on to the first of `nodes` that answers.
-async fn relay(nodes: Vec<SocketAddr>) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0")
-        .await
-        .expect("a port is free");
-    let port = listener.local_addr().expect("it is bound").port();
-    tokio::spawn(async move {
-        while let Ok((mut near, _)) = listener.accept().await {
-            let nodes = nodes.clone();
-            tokio::spawn(async move {
-                for node in nodes {
-                    if let Ok(mut far) = TcpStream::connect(node).await {
-                        // How it ends is the client's business.
-                        let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
-                        return;
-                    }
-                }
-            });
-        }
-    });
-    port
 }
 
 /// A client as an application makes it: clean start false and a session of an hour, which are its defaults.
@@ -75,6 +71,10 @@ fn connect(id: &str, port: u16) -> Client {
         .use_tls(false)
         .build()
         .expect("settings without a contradiction");
+    client_of(settings)
+}
+
+fn client_of(settings: MqttConnectionSettings) -> Client {
     let options = SessionOptionsBuilder::default()
         .connection_settings(settings)
         .build()

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from disk import disk_figures
 from failover import failover_figures
+from hub import events_figures, fleet_figures, hub_figures
 from nats import Nats
 from plain import plain_figures
 from processes import say
@@ -29,6 +30,7 @@ from wildcards import wildcard_figures
 FIGURES = {
     "store": store_figures, "failover": failover_figures, "mqtt": plain_figures, "wildcards": wildcard_figures,
     "sessions": session_figures, "disk": disk_figures, "sustained": sustained_figures,
+    "hub": hub_figures, "fleet": fleet_figures, "events": events_figures,
 }
 PEERS = {"etcd": Etcd, "mosquitto": Mosquitto, "rumqttd": Rumqttd, "rabbitmq": RabbitMq, "nats": Nats}
 
@@ -46,6 +48,9 @@ def parse():
     parser.add_argument("--backlog", type=int, default=1_000_000, help="messages of the backlog")
     parser.add_argument("--peer-backlog", type=int, default=50_000, help="messages of the peers' backlog")
     parser.add_argument("--idle", type=int, default=5000, help="idle connections")
+    parser.add_argument("--fleet", type=int, default=100_000, help="devices whose twins are queried")
+    parser.add_argument("--outage", type=int, default=864_000, help="events of an outage of their endpoint")
+    parser.add_argument("--death", type=int, default=18_000, help="clients of a node that dies")
     parser.add_argument("--out", type=Path, help="also write the table as JSON")
     parser.add_argument("--work", default=None, help="directory for data; default: the system's temporary one")
     return parser.parse_args()

@@ -24,7 +24,7 @@ const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 /** Waits for a condition with a deadline. */
 async function until(what, condition, within = 15000) {
   const deadline = Date.now() + within;
-  while (!condition()) {
+  while (!(await condition())) {
     if (Date.now() > deadline) throw new Error(`waited ${within} ms in vain for ${what}`);
     await sleep(5);
   }

@@ -11,7 +11,10 @@ pub fn token(bytes: &[u8]) {
         ..auth::Client::default()
     };
     let verdict = auth::Check::judge(&issuer, &client);
-    assert!(!matches!(verdict, auth::Verdict::Accepted(_)), "{verdict:?}");
+    assert!(
+        !matches!(verdict, auth::Verdict::Accepted(_)),
+        "{verdict:?}"
+    );
     let _ = auth::jwt::KeySet::of_jwks(bytes, true);
     let _ = auth::jwt::KeySet::of_pem(bytes);
 }

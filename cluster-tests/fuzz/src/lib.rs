@@ -7,14 +7,24 @@ pub mod base;
 #[path = "../../../src/codec/mod.rs"]
 pub mod codec;
 
+#[allow(dead_code)]
 #[path = "../../../src/transport/websocket/frames.rs"]
 pub mod frames;
 
 #[path = "../../../src/transport/proxy.rs"]
 pub mod proxy;
 
+#[path = "../../../src/query/mod.rs"]
+pub mod query;
+
+pub mod cluster_port;
 mod identity;
+pub mod router;
+pub mod tls;
+pub mod transport;
 pub use identity::{certificate, signed_token, token};
+mod twin_query;
+pub use twin_query::twin_query;
 
 use codec::{
     Connect, DecodeError, EncodeError, Frame, MAX_PACKET_SIZE, Packet, PeerLimits, Publish,

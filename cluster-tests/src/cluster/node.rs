@@ -117,7 +117,9 @@ impl Node {
             listen,
             plan.mqtt,
             self.addresses.http,
-            plan.extra.replace("{mqtt}", &mqtt)
+            plan.extra
+                .replace("{mqtt}", &mqtt)
+                .replace("{mqtt_port}", &self.addresses.mqtt.port().to_string())
         )
     }
 

@@ -26,7 +26,7 @@ pub fn binary() -> PathBuf {
 pub struct Plan {
     pub size: usize,
     /// TOML put at the end of every node's file. `{mqtt}` in it stands for the address that [`Node::mqtt`] tells, for
-    /// `[[listeners]]`, which replace the one listener of a node.
+    /// `[[listeners]]`, which replace the one listener of a node, `{mqtt_port}` for its port.
     ///
     /// [`Node::mqtt`]: super::Node::mqtt
     pub extra: String,

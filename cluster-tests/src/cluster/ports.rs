@@ -7,11 +7,11 @@ use std::time::Duration;
 use crate::wait;
 
 /// Clusters that run side by side.
-const SLOTS: u16 = 2;
+const SLOTS: u16 = 3;
 
 /// Ports of a slot, below the range that outgoing connections take theirs from.
 const FIRST_PORT: u16 = 20_000;
-const SLOT_PORTS: u16 = 5_000;
+const SLOT_PORTS: u16 = 4_000;
 
 /// Suites that state bounds of time and memory: nothing else runs beside them.
 const ALONE: [&str; 6] = [
@@ -65,7 +65,8 @@ impl Slot {
     pub fn free_ports(&self, count: usize, taken: &[SocketAddr]) -> Vec<SocketAddr> {
         let begin = FIRST_PORT + self.number * SLOT_PORTS;
         let end = begin + SLOT_PORTS;
-        let first = begin + u16::try_from(std::process::id() % 5_000).expect("below 5,000");
+        let first = begin
+            + u16::try_from(std::process::id() % u32::from(SLOT_PORTS)).expect("a u16's rest");
         let mut found = Vec::new();
         for port in (first..end).chain(begin..first) {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));

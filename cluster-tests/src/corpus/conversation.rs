@@ -43,16 +43,18 @@ impl From<Fault> for Actual {
     }
 }
 
-/// Holds a conversation with these nodes and returns its text. With `rewrite`, an expectation that is not met is
-/// replaced by what came, and the conversation goes on.
+/// Holds a conversation with these nodes, and their hub, and returns its text. With `rewrite`, an expectation that is
+/// not met is replaced by what came, and the conversation goes on.
 pub fn hold(
     text: &str,
     word: &str,
     nodes: &[SocketAddr],
+    hub: Option<SocketAddr>,
     rewrite: bool,
 ) -> Result<String, Mismatch> {
     let mut conversation = Conversation {
         nodes,
+        hub,
         word,
         node: 0,
         level: wire::V5,
@@ -97,6 +99,8 @@ pub fn hold(
 
 struct Conversation<'a> {
     nodes: &'a [SocketAddr],
+    /// Where back ends ask.
+    hub: Option<SocketAddr>,
     word: &'a str,
     node: usize,
     level: u8,
@@ -128,6 +132,7 @@ impl Conversation<'_> {
                     }
                 }
             }
+            Step::Ask(ask) => ask.carry_out(self.hub.ok_or("there is no hub")?)?,
             Step::Expect(_) => unreachable!("expectations are taken in runs"),
         }
         Ok(())
@@ -318,6 +323,7 @@ impl Wanted {
             (Self::Exactly(patterns), _) => {
                 pattern::matches(patterns, &wire::packet(header, body), names)
             }
+            (Self::Event(event), Ok(Packet::Publish(came))) => event.is(&came),
             (Self::Disconnect { codes, without }, Ok(Packet::Disconnect(came))) => {
                 codes.contains(&came.code) && lacks(&came.properties, without)
             }

@@ -10,7 +10,21 @@ pub const USERS: &str = "user:SCRAM-SHA-256$4096:W22ZaJ0SNY7soEsUEjb6gQ==\
     $WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=\n";
 
 /// The folders of conversations that need a node of their own.
-pub const APART: [&str; 2] = [LIMITS, LOG_IN];
+pub const APART: [&str; 4] = [LIMITS, LOG_IN, EVENTS, HUB];
+
+/// The folder of conversations with nodes that publish events of the life of clients.
+pub const EVENTS: &str = "events/";
+
+/// The `[mqtt]` section of those nodes.
+pub const SHORT_QUEUES: &str = "\
+queue_max_messages = 2
+queue_full = \"end_session\"
+receive_maximum = 2
+max_packet_size_bytes = 1024
+";
+
+/// The folder of conversations with a hub.
+pub const HUB: &str = "hub/";
 
 /// The folder of conversations with a node whose limits are low.
 pub const LIMITS: &str = "limits/";

@@ -10,6 +10,9 @@
 //! pause 1200                   let that many milliseconds pass
 //! alone                        nothing else is said to the broker meanwhile: for filters like `#`
 //! unlike quorumq why           that broker is known to answer otherwise
+//! hub PUT /devices/@ if-match=* {"deviceId":"@"} -> 409 DeviceAlreadyExists {"Message":"…"}
+//!                              a back end asks the hub, and is answered with this status; fields of its header, a body,
+//!                              the name of an error, and members that the answer has among others, may be left out
 //!
 //! > connect v5 clean @         packets that only set the scene have names; see below
 //! < connack new                an accepting CONNACK of any version with session present 0; present: with 1
@@ -21,6 +24,8 @@
 //! < PUBACK 0001 87 97          ... with one of these codes
 //! < PUBACK 0001 87 WITHOUT 1F 26   ... and none of these properties; E0 may say so too
 //! < E0 81 82                   a DISCONNECT (MQTT 5) with one of these reasons
+//! < EVENT @a connected 1       a PUBLISH with the event that session @a got its first connection
+//! < EVENT @a disconnected 1 ConnectionLost   ... that it has ended, and why; no byte is left open but of id and time
 //! < END 81 82                  closed, at most one refusing CONNACK or DISCONNECT with one of these codes before
 //! < REFUSED 84 01              the same, and the CONNACK may be of any version
 //! < CLOSE                      closed without another packet
@@ -43,6 +48,7 @@
 //! connect v5 clean @b                    clean start 1, client id @b, no keep-alive, nothing else
 //! connect v5 @b SessionExpiry=120        clean start 0, and a property; "" is the empty client id
 //! connect v311 clean @ keep-alive=2
+//! connect v311 @ hub                     a device, or with @/m a module, with the token of a policy
 //! connack any                            a CONNACK, whatever it says
 //! connack v311 new                       exactly these bytes: accepted, session present 0, no properties
 //! connack v311 present                   ... 1
@@ -61,9 +67,9 @@
 //!
 //! # Bytes
 //!
-//! Bytes are hexadecimal; `"text"` is its bytes, `s"text"` has two bytes of length in front, `[ … ]` has its remaining
-//! length in front, `( … )` its length as properties do, and `00*70000` repeats a byte. `@` in quotes is a word of
-//! eight letters that no other conversation has: client ids and topics begin with it.
+//! Bytes are hexadecimal; `"text"` is its bytes, as is `'text'`, `s"text"` has two bytes of length in front, `[ … ]`
+//! has its remaining length in front, `( … )` its length as properties do, and `00*70000` repeats a byte. `@` in quotes
+//! is a word of eight letters that no other conversation has: client ids and topics begin with it.
 //!
 //! In what comes, `$name` is a packet id, `$name*24` so many bytes and `s$name` a string that the broker chooses: the
 //! first use of a name takes what came, later ones stand for it. `00|10` is one of these bytes, `00000008-0000000A` a
@@ -73,7 +79,9 @@
 //! `QUORUMQ_REWRITE=1` writes what came into the files in place of what did not come.
 
 mod conversation;
+mod event;
 mod file;
+mod hub;
 mod pattern;
 mod run;
 mod setup;
@@ -81,8 +89,11 @@ mod show;
 mod step;
 
 pub use conversation::Mismatch;
-pub use file::{APART, File, LIMITS, LOG_IN, LOW_LIMITS, USERS, directory, files};
-pub use run::{Report, Verdict, hold_all};
+pub use file::{
+    APART, EVENTS, File, HUB, LIMITS, LOG_IN, LOW_LIMITS, SHORT_QUEUES, USERS, directory, files,
+};
+pub use hub::{HUB_HOST, HUB_POLICIES};
+pub use run::{Report, Verdict, hold_all, hold_with_hub};
 
 #[cfg(test)]
 mod tests {
@@ -99,7 +110,7 @@ mod tests {
             let mut expects = false;
             for (number, line) in file.text.lines().enumerate() {
                 match step::parse(line, "12345678") {
-                    Ok(step) => expects |= matches!(step, Some(Step::Expect(_))),
+                    Ok(step) => expects |= matches!(step, Some(Step::Expect(_) | Step::Ask(_))),
                     Err(why) => wrong.push(format!("{}:{}: {why}", file.name, number + 1)),
                 }
             }

@@ -68,19 +68,19 @@ pub fn parse(line: &str, word: &str) -> Result<Vec<Pattern>, String> {
                 });
                 rest = &rest[1..];
             }
-            '"' => {
-                let (text, after) = quoted(rest, word)?;
+            quote @ ('"' | '\'') => {
+                let (text, after) = quoted(rest, quote, word)?;
                 patterns.push(Pattern::Bytes(text));
                 rest = after;
             }
             's' if rest[1..].starts_with('"') => {
-                let (text, after) = quoted(&rest[1..], word)?;
+                let (text, after) = quoted(&rest[1..], '"', word)?;
                 patterns.push(Pattern::Bytes(wire::field(&text)));
                 rest = after;
             }
             _ => {
                 let end = rest
-                    .find([' ', ',', ']', ')', '[', '(', '"'])
+                    .find([' ', ',', ']', ')', '[', '(', '"', '\''])
                     .unwrap_or(rest.len());
                 patterns.push(bare(&rest[..end])?);
                 rest = &rest[end..];
@@ -94,8 +94,8 @@ pub fn parse(line: &str, word: &str) -> Result<Vec<Pattern>, String> {
     }
 }
 
-fn quoted<'a>(rest: &'a str, word: &str) -> Result<(Vec<u8>, &'a str), String> {
-    let (text, after) = rest[1..].split_once('"').ok_or("no closing quote")?;
+fn quoted<'a>(rest: &'a str, quote: char, word: &str) -> Result<(Vec<u8>, &'a str), String> {
+    let (text, after) = rest[1..].split_once(quote).ok_or("no closing quote")?;
     Ok((text.replace('@', word).into_bytes(), after))
 }
 
@@ -280,6 +280,10 @@ mod tests {
             Ok(&b"\x10\x14\x00\x04MQTT\x05\x02\x00\x00\x05\x11\x00\x00\x00\x01\x00\x02wa"[..])
         );
         assert_eq!(said("30 00*3").as_deref(), Ok(&[0x30, 0, 0, 0][..]));
+        assert_eq!(
+            said(r#"'{"@":' 78*2 '}'"#).as_deref(),
+            Ok(&b"{\"w\":xx}"[..])
+        );
         assert_eq!(
             said(r#"( 01 00 , 23 0001 )"#).as_deref(),
             Ok(&[5, 1, 0, 0x23, 0, 1][..])

@@ -29,6 +29,16 @@ pub struct Report {
 /// Holds the conversations whose name begins with one of `picked` with the nodes of a broker; without any, all but
 /// those that need a node of their own. `QUORUMQ_REWRITE=1` rewrites those that go otherwise, `unlike` ones excepted.
 pub fn hold_all(broker: &str, picked: &[String], nodes: &[SocketAddr]) -> Report {
+    hold_with_hub(broker, picked, nodes, None)
+}
+
+/// The same, with a hub for those that ask one.
+pub fn hold_with_hub(
+    broker: &str,
+    picked: &[String],
+    nodes: &[SocketAddr],
+    hub: Option<SocketAddr>,
+) -> Report {
     let began = Instant::now();
     let mut all = files(picked);
     let is_apart = |file: &File| APART.iter().any(|folder| file.name.starts_with(folder));
@@ -46,7 +56,7 @@ pub fn hold_all(broker: &str, picked: &[String], nodes: &[SocketAddr]) -> Report
                 let Some((index, file)) = taken else { break };
                 let mut turned = nodes.to_vec();
                 turned.rotate_left(index % nodes.len());
-                let verdict = hold(file, broker, &turned);
+                let verdict = hold(file, broker, &turned, hub);
                 verdicts
                     .lock()
                     .expect("no thread panics with it")
@@ -68,12 +78,12 @@ pub fn hold_all(broker: &str, picked: &[String], nodes: &[SocketAddr]) -> Report
     }
 }
 
-fn hold(file: File, broker: &str, nodes: &[SocketAddr]) -> Verdict {
+fn hold(file: File, broker: &str, nodes: &[SocketAddr], hub: Option<SocketAddr>) -> Verdict {
     let began = Instant::now();
     let asked = std::env::var("QUORUMQ_REWRITE").is_ok_and(|value| value == "1");
     // What is known to be wrong is not made the expectation.
     let rewrite = asked && file.unlike(broker).is_none();
-    let held = conversation::hold(&file.text, &unique_word(), nodes, rewrite);
+    let held = conversation::hold(&file.text, &unique_word(), nodes, hub, rewrite);
     let broken = match held {
         Ok(text) => {
             if rewrite && text != file.text {

@@ -2,6 +2,7 @@
 //!
 //! Invariant: a line stands for one sequence of bytes. What a rule is about is written as bytes, and not here.
 
+use super::hub::{HUB_HOST, HUB_TOKEN};
 use crate::wire::{self, Connect, Properties, Value, id};
 
 /// The bytes of a named packet; `None` where the line begins with no name of one. `word` stands for `@`.
@@ -90,7 +91,11 @@ fn connect(level: u8, words: &[&str]) -> Result<Vec<u8>, String> {
         ..Connect::at(client_id, level)
     };
     for option in options {
-        if let Some(seconds) = option.strip_prefix("keep-alive=") {
+        if *option == "hub" {
+            let user = format!("{HUB_HOST}/{client_id}/?api-version=2021-04-12");
+            connect.user_name = Some(user);
+            connect.password = Some(HUB_TOKEN.into());
+        } else if let Some(seconds) = option.strip_prefix("keep-alive=") {
             connect.keep_alive_s = number(seconds)?;
         } else if level == wire::V5 {
             connect.properties.0.push(property(option)?);

@@ -112,6 +112,7 @@ fn payload(bytes: &[u8], word: &str) -> String {
     match std::str::from_utf8(bytes) {
         _ if bytes.is_empty() => String::new(),
         Ok(text) if quotable(bytes) => format!("\"{}\"", text.replace(word, "@")),
+        Ok(text) if is_json(bytes) => format!("'{}'", text.replace(word, "@")),
         _ if bytes.len() > 8 && bytes.iter().all(|byte| *byte == bytes[0]) => {
             format!("{:02X}*{}", bytes[0], bytes.len())
         }
@@ -123,6 +124,13 @@ fn quotable(bytes: &[u8]) -> bool {
     bytes
         .iter()
         .all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'@'))
+}
+
+/// Whether it can stand between single quotes.
+fn is_json(bytes: &[u8]) -> bool {
+    bytes
+        .iter()
+        .all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'\'' | b'@'))
 }
 
 fn hex(bytes: &[u8]) -> String {

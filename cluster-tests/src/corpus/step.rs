@@ -1,5 +1,7 @@
 //! The lines of a conversation.
 
+use super::event::Event;
+use super::hub::{self, Ask};
 use super::pattern::{self, Pattern};
 use super::setup;
 use crate::wire;
@@ -18,6 +20,8 @@ pub enum Step {
     Close(String),
     Send(String, Vec<Pattern>),
     Expect(Expectation),
+    /// A back end asks the hub.
+    Ask(Ask),
 }
 
 /// What must come.
@@ -60,6 +64,8 @@ pub enum Wanted {
         without: Vec<u8>,
     },
     Exactly(Vec<Pattern>),
+    /// A PUBLISH with an event of the life of a client.
+    Event(Event),
 }
 
 /// Reads a line; `None` for comments, empty lines and what only the runner looks at.
@@ -70,6 +76,9 @@ pub fn parse(line: &str, word: &str) -> Result<Option<Step>, String> {
     };
     if line.is_empty() || line.starts_with('#') || line == "alone" || line.starts_with("unlike ") {
         return Ok(None);
+    }
+    if let Some(asked) = line.strip_prefix("hub ") {
+        return Ok(Some(Step::Ask(hub::parse(asked, word)?)));
     }
     if let Some(level) = line.strip_prefix("level ") {
         let level = number(level)?;
@@ -158,6 +167,7 @@ fn expectation(wanted: &str, word: &str) -> Result<Wanted, String> {
                 without,
             }
         }
+        ["EVENT", rest @ ..] => Wanted::Event(Event::parse(rest, word)?),
         ["connack", "any"] => Wanted::First(vec![0x20]),
         [first, "*"] => Wanted::First(codes(&first.split('|').collect::<Vec<_>>())?),
         [

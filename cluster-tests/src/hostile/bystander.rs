@@ -31,8 +31,8 @@ pub(super) enum Deed {
     Set,
     /// Publishes or receives.
     Exchange,
-    /// Sleeps, or syncs a file of its own: how long the machine itself stands still. Not judged, but told: a failure
-    /// on a machine that stood still says nothing.
+    /// Sleeps, or syncs a file of its own: how long the machine itself stands still. Not judged: what others may take
+    /// is beyond it.
     Nothing,
 }
 

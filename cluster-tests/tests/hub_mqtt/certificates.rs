@@ -1,0 +1,168 @@
+//! Devices that show a certificate, over TLS, with a client that others wrote.
+
+use crate::back_end::{HOST, Hub};
+use cluster_tests::cluster::Plan;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd,
+};
+use serde_json::json;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+fn params(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::new(["localhost".to_owned()]).expect("a name");
+    params.distinguished_name.remove(DnType::CommonName);
+    params.distinguished_name.push(DnType::CommonName, name);
+    params
+}
+
+/// Files of a certificate and its key.
+struct Identity {
+    certificate: PathBuf,
+    key: PathBuf,
+}
+
+impl Identity {
+    fn write(directory: &Path, name: &str, certificate: &str, key: &KeyPair) -> Identity {
+        let identity = Identity {
+            certificate: directory.join(format!("{name}.pem")),
+            key: directory.join(format!("{name}.key")),
+        };
+        std::fs::write(&identity.certificate, certificate).expect("a file can be written");
+        std::fs::write(&identity.key, key.serialize_pem()).expect("a file can be written");
+        identity
+    }
+
+    fn self_signed(directory: &Path, name: &str, change: fn(&mut CertificateParams)) -> Identity {
+        let key = KeyPair::generate().expect("random numbers");
+        let mut params = params(name);
+        change(&mut params);
+        let certificate = params.self_signed(&key).expect("signed");
+        Identity::write(directory, name, &certificate.pem(), &key)
+    }
+
+    /// As openssl tells it.
+    fn thumbprint(&self, digest: &str) -> String {
+        let mut command = Command::new("openssl");
+        command.args(["x509", "-noout", "-fingerprint", digest, "-in"]);
+        let said = command
+            .arg(&self.certificate)
+            .output()
+            .expect("openssl can be started");
+        let said = String::from_utf8(said.stdout).expect("text");
+        let digits = said.trim().rsplit('=').next().expect("digits");
+        digits.replace(':', "")
+    }
+}
+
+#[test]
+fn devices_show_certificates() {
+    let files = TempDir::new().expect("a temporary directory can be made");
+    let files = files.path();
+    let server = Identity::self_signed(files, "localhost", |_| ());
+    let mut of_ca = CertificateParams::default();
+    of_ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().expect("random numbers");
+    let ca = CertifiedIssuer::self_signed(of_ca, key).expect("a CA");
+    let ca_file = files.join("ca.pem");
+    std::fs::write(&ca_file, ca.pem()).expect("a file can be written");
+    let free = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let port = free.local_addr().expect("it is bound").port();
+    drop(free);
+    let extra = format!(
+        "client_ca_file = {ca_file:?}\n\
+         [[listeners]]\nname = \"plain\"\naddress = \"{{mqtt}}\"\n\
+         [[listeners]]\nname = \"devices\"\naddress = \"127.0.0.1:{port}\"\ntransport = \"tls\"\n\
+         certificates = [{{ certificate = {:?}, key = {:?} }}]\n",
+        server.certificate, server.key
+    );
+    let hub = Hub::start_with(Plan {
+        size: 1,
+        extra,
+        ..Plan::default()
+    });
+    let issued = |name: &str| {
+        let key = KeyPair::generate().expect("random numbers");
+        let certificate = params(name).signed_by(&key, &ca).expect("signed");
+        Identity::write(files, name, &certificate.pem(), &key)
+    };
+    let own = Identity::self_signed(files, "whatever", |_| ());
+    let over = Identity::self_signed(files, "over", |params| {
+        params.not_after = date_time_ymd(2020, 1, 1);
+        params.not_before = date_time_ymd(2019, 1, 1);
+    });
+    for (device, thumbprint) in [
+        ("by-sha1", own.thumbprint("-sha1")),
+        ("by-sha256", own.thumbprint("-sha256").to_lowercase()),
+        ("by-other", over.thumbprint("-sha256")),
+    ] {
+        let thumbprints = json!({"primaryThumbprint": thumbprint, "secondaryThumbprint": null});
+        hub.create_with(
+            device,
+            &json!({"type": "selfSigned", "x509Thumbprint": thumbprints}),
+        );
+    }
+    hub.create_with("by-ca", &json!({"type": "certificateAuthority"}));
+    let (by_ca, another) = (issued("by-ca"), issued("another"));
+    let forged = Identity::self_signed(files, "by-ca-forged", |params| {
+        params.distinguished_name.remove(DnType::CommonName);
+        params.distinguished_name.push(DnType::CommonName, "by-ca");
+    });
+    let speaks = |device: &str, shown: Option<&Identity>, version: &str| {
+        let mut command = Command::new("mosquitto_pub");
+        command.args(["-h", "localhost", "-p", &port.to_string(), "--cafile"]);
+        command.arg(&server.certificate);
+        command.args(["-V", version, "-q", "1", "-m", "hello", "-i", device]);
+        command.args(["-u", &format!("{HOST}/{device}/?api-version=2021-04-12")]);
+        command.args(["-t", &format!("devices/{device}/messages/events/")]);
+        if let Some(shown) = shown {
+            command
+                .arg("--cert")
+                .arg(&shown.certificate)
+                .arg("--key")
+                .arg(&shown.key);
+        }
+        let said = command.output().expect("mosquitto_pub can be started");
+        said.status.success()
+    };
+    for version in ["311", "5"] {
+        assert!(speaks("by-sha1", Some(&own), version));
+        assert!(speaks("by-sha256", Some(&own), version));
+        assert!(speaks("by-ca", Some(&by_ca), version));
+        for (device, shown) in [
+            ("by-sha1", Some(&by_ca)),
+            ("by-sha1", None),
+            ("by-other", Some(&own)),
+            ("by-other", Some(&over)),
+            ("by-ca", Some(&another)),
+            ("by-ca", Some(&forged)),
+            ("by-ca", Some(&own)),
+            ("unknown", Some(&own)),
+        ] {
+            assert!(!speaks(device, shown, version), "{device}");
+        }
+    }
+    // The certificate is of no use to ordinary clients, and does not stand in their way either.
+    let mut ordinary = Command::new("mosquitto_pub");
+    ordinary.args([
+        "-h",
+        "localhost",
+        "-p",
+        &port.to_string(),
+        "-t",
+        "a",
+        "-m",
+        "b",
+        "--cafile",
+    ]);
+    ordinary.arg(&server.certificate);
+    ordinary
+        .arg("--cert")
+        .arg(&own.certificate)
+        .arg("--key")
+        .arg(&own.key);
+    let said = ordinary.output().expect("mosquitto_pub can be started");
+    assert!(said.status.success());
+}

@@ -1,0 +1,256 @@
+//! Every transport of a listener with every way to say who a client is: the cells of the table in docs/security.md.
+
+use cluster_tests::check::kv::assert_none;
+use cluster_tests::cluster::{Cluster, Plan, binary};
+use cluster_tests::wire::{Connect, V5};
+use jsonwebtoken::{EncodingKey, Header};
+use serde_json::json;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tempfile::TempDir;
+
+const SECRET: &str = "a secret of the test, which both sides know, of many bytes";
+const PASSWORD: &str = "the password of anna";
+
+/// How a client says who it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Nothing,
+    Password(&'static str),
+    Scram(&'static str),
+    /// A token that this secret has signed.
+    Token(&'static str),
+    /// A certificate of the authority in this directory.
+    Certificate(&'static str),
+}
+
+/// The transports that the command line speaks.
+const TRANSPORTS: [(&str, &str); 4] = [
+    ("tcp", "mqtt"),
+    ("tls", "mqtts"),
+    ("ws", "ws"),
+    ("wss", "wss"),
+];
+
+/// The listeners: one of each transport that asks, and one that lets everybody in.
+struct Place {
+    directory: TempDir,
+    /// By transport.
+    asking: [u16; 4],
+    open: [u16; 4],
+}
+
+impl Place {
+    fn new() -> Place {
+        let held = [(); 8].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+        let port = |at: usize| {
+            let address: std::io::Result<std::net::SocketAddr> = held[at].local_addr();
+            address.expect("it is bound").port()
+        };
+        let place = Place {
+            directory: TempDir::new().expect("a temporary directory can be made"),
+            asking: [0, 1, 2, 3].map(port),
+            open: [4, 5, 6, 7].map(port),
+        };
+        for authority in ["own", "foreign"] {
+            place.make(authority, &["ca"]);
+            place.make(authority, &["client", "device-1"]);
+        }
+        place.make("own", &["node", "--id", "1", "--host", "localhost"]);
+        let secret = place.path("own", "secret");
+        std::fs::write(&secret, SECRET).expect("a file can be written");
+        let mode = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(&secret, mode).expect("it is ours");
+        place
+    }
+
+    fn path(&self, authority: &str, name: &str) -> PathBuf {
+        self.directory.path().join(authority).join(name)
+    }
+
+    #[track_caller]
+    fn make(&self, authority: &str, arguments: &[&str]) {
+        let directory = self.directory.path().join(authority);
+        std::fs::create_dir_all(&directory).expect("a directory can be made");
+        let mut command = Command::new(binary());
+        command.arg("certificates").args(arguments);
+        let output = command.arg("--directory").arg(directory).output();
+        let output = output.expect("the binary can be run");
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    fn socket(&self, kind: &str) -> PathBuf {
+        self.directory.path().join(format!("{kind}.socket"))
+    }
+
+    fn toml(&self) -> String {
+        let mut text = format!(
+            "[auth]\npassword_memory_kib = 64\npassword_passes = 1\nscram_iterations = 4096\n\
+             [[auth.jwt]]\nissuer = \"plain\"\nalgorithms = [\"HS256\"]\nsecret_file = {:?}\n\
+             [[listeners]]\nname = \"first\"\naddress = \"{{mqtt}}\"\n",
+            self.path("own", "secret")
+        );
+        let mut add = |kind: &str, transport: &str, address: String, methods: &str| {
+            text += &format!(
+                "[[listeners]]\nname = \"{kind}-{transport}\"\naddress = \"{address}\"\n\
+                 authentication = [{methods}]\n"
+            );
+            if transport != "unix" {
+                text += &format!("transport = \"{transport}\"\n");
+            }
+            if matches!(transport, "tls" | "wss") {
+                text += &format!(
+                    "certificates = [{{ certificate = {:?}, key = {:?} }}]\n\
+                     client_certificates = \"optional\"\nclient_ca_file = {:?}\n",
+                    self.path("own", "node-1.pem"),
+                    self.path("own", "node-1.key"),
+                    self.path("own", "ca.pem")
+                );
+            }
+        };
+        let methods = "\"jwt\", \"password\", \"scram\"";
+        for (at, (transport, _)) in TRANSPORTS.into_iter().enumerate() {
+            let first = match transport {
+                "tls" | "wss" => "\"certificate\", ",
+                _ => "",
+            };
+            let address = |port: u16| format!("127.0.0.1:{port}");
+            let asking = address(self.asking[at]);
+            add("asking", transport, asking, &format!("{first}{methods}"));
+            add("open", transport, address(self.open[at]), "\"anonymous\"");
+        }
+        for (kind, methods) in [("asking", methods), ("open", "\"anonymous\"")] {
+            let address = format!("unix:{}", self.socket(kind).display());
+            add(kind, "unix", address, methods);
+        }
+        text
+    }
+
+    /// Whether the command line is let in.
+    fn is_let_in(&self, scheme: &str, port: u16, way: Way) -> bool {
+        let mut command = Command::new(binary());
+        command
+            .args(["kv", "set", "entry", "1", "--timeout", "10", "--server"])
+            .arg(format!("{scheme}://localhost:{port}"))
+            .arg("--ca-file")
+            .arg(self.path("own", "ca.pem"))
+            .stdin(Stdio::null());
+        let mut shows = |password: &str| {
+            command.args(["--username", "anna", "--password", password]);
+        };
+        match way {
+            Way::Nothing => {}
+            Way::Password(password) => shows(password),
+            Way::Scram(password) => {
+                shows(password);
+                command.arg("--scram");
+            }
+            Way::Token(secret) => shows(&token(secret)),
+            Way::Certificate(authority) => {
+                let certificate = self.path(authority, "client-device-1.pem");
+                command.arg("--certificate").arg(certificate);
+                let key = self.path(authority, "client-device-1.key");
+                command.arg("--key").arg(key);
+            }
+        }
+        let output = command.output().expect("the binary can be run");
+        output.status.success()
+    }
+}
+
+/// A token of anna.
+fn token(secret: &str) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let end_s = now.expect("it is after 1970").as_secs() + 600;
+    let claims = json!({"iss": "plain", "sub": "anna", "exp": end_s});
+    let key = EncodingKey::from_secret(secret.as_bytes());
+    jsonwebtoken::encode(&Header::default(), &claims, &key).expect("it can be signed")
+}
+
+/// The code of the CONNACK at a Unix socket.
+fn code_at(socket: &Path, password: Option<&str>) -> u8 {
+    let connect = Connect {
+        user_name: password.map(|_| "anna".to_owned()),
+        password: password.map(|password| password.as_bytes().to_vec()),
+        ..Connect::at("unix", V5)
+    };
+    let mut stream = UnixStream::connect(socket).expect("it listens");
+    stream.write_all(&connect.bytes()).expect("it is open");
+    // The length of a CONNACK takes one byte, behind which are the flags and the code.
+    let mut answer = [0; 4];
+    stream.read_exact(&mut answer).expect("a CONNACK");
+    assert_eq!(answer[0], 0x20, "{answer:?}");
+    answer[3]
+}
+
+/// Whether it is let in, for each way at a listener that asks.
+const CELLS: [(Way, bool); 9] = [
+    (Way::Nothing, false),
+    (Way::Password(PASSWORD), true),
+    (Way::Password("another one"), false),
+    (Way::Scram(PASSWORD), true),
+    (Way::Scram("another one"), false),
+    (Way::Token(SECRET), true),
+    (
+        Way::Token("a secret of somebody else, also of many bytes"),
+        false,
+    ),
+    (Way::Certificate("own"), true),
+    (Way::Certificate("foreign"), false),
+];
+
+#[test]
+fn every_transport_asks_for_every_method() {
+    let place = Place::new();
+    let cluster = Cluster::start_with(Plan {
+        size: 1,
+        extra: place.toml(),
+        ..Plan::default()
+    });
+    let mut command = Command::new(binary());
+    command
+        .args(["user", "add", "anna", "--http"])
+        .arg(cluster.nodes[0].http().to_string())
+        .stdin(Stdio::piped());
+    let mut process = command.spawn().expect("the binary can be run");
+    let mut stdin = process.stdin.take().expect("it is piped");
+    stdin.write_all(PASSWORD.as_bytes()).expect("it is read");
+    drop(stdin);
+    assert!(process.wait().expect("it was started").success());
+    let mut broken = Vec::new();
+    for (at, (transport, scheme)) in TRANSPORTS.into_iter().enumerate() {
+        let has_tls = matches!(transport, "tls" | "wss");
+        for (way, expected) in CELLS {
+            let is_possible = has_tls || !matches!(way, Way::Certificate(_));
+            if is_possible && place.is_let_in(scheme, place.asking[at], way) != expected {
+                broken.push(format!("{transport}, {way:?}: not {expected}"));
+            }
+        }
+        if !place.is_let_in(scheme, place.open[at], Way::Nothing) {
+            broken.push(format!(
+                "{transport}: nobody is let in where everybody should"
+            ));
+        }
+    }
+    for (way, expected) in CELLS {
+        let password = match way {
+            Way::Nothing => None,
+            Way::Password(password) => Some(password.to_owned()),
+            Way::Token(secret) => Some(token(secret)),
+            Way::Scram(_) | Way::Certificate(_) => continue,
+        };
+        let code = code_at(&place.socket("asking"), password.as_deref());
+        if (code == 0) != expected || !matches!(code, 0 | 0x87) {
+            broken.push(format!("unix, {way:?}: {code:#04x}"));
+        }
+    }
+    if code_at(&place.socket("open"), None) != 0 {
+        broken.push("unix: nobody is let in where everybody should".to_owned());
+    }
+    assert_none(&broken);
+}

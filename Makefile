@@ -9,7 +9,7 @@ export CACHE CARGO_TARGET_DIR
 WITH := scripts/with-env
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test unit cluster lint fmt deny advisories sbom fresh bench chaos azure fuzz image conformance security clean
+.PHONY: help build run test unit cluster lint fmt deny advisories sbom fresh bench chaos azure fuzz image browser compose conformance security clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -33,7 +33,8 @@ lint: ## formatting and lints
 	@$(WITH) test scripts/test lint
 
 fmt: ## format the sources
-	cargo fmt --all
+	for workspace in . cluster-tests/azure cluster-tests/fuzz; do \
+	  cargo fmt --all --manifest-path $$workspace/Cargo.toml || exit; done
 
 deny: ## licences, sources and forbidden packages among the dependencies
 	@$(WITH) deny cargo deny --locked check bans licenses sources
@@ -58,8 +59,8 @@ bench: ## figures, beside etcd, Mosquitto, rumqttd, RabbitMQ and NATS, as far as
 chaos: ## faults from a seed, for minutes: SEED=7 SECONDS_OF_FAULTS=300; STALLS=1: disks that stall
 	@$(WITH) test scripts/chaos
 
-azure: ## Azure IoT Operations' own state store client against three nodes
-	@$(WITH) test scripts/azure
+azure: ## Azure IoT Operations' own client against three nodes; part of the cluster tests
+	@$(WITH) test scripts/test cluster azure_iot_operations
 
 fuzz: ## fuzz the decoders: FUZZ_SECONDS=60
 	@$(WITH) test scripts/fuzz
@@ -77,6 +78,12 @@ image: build ## a Docker image of the release binaries, for docker compose: IMAG
 	@rm -rf "$(CACHE)/image" && mkdir -p "$(CACHE)/image"
 	@cp "$(CARGO_TARGET_DIR)/release/quorumq" "$(CARGO_TARGET_DIR)/release/quorumq-bench" "$(CACHE)/image/"
 	docker build -t $(IMAGE) --build-arg BASE=$(BASE) -f deploy/docker/Dockerfile "$(CACHE)/image"
+
+browser: ## MQTT.js in headless Chromium, which is installed if it is missing, over WebSocket without and with TLS
+	@$(WITH) browser scripts/browser
+
+compose: ## docker-compose.yml with the image that is there: TLS, confinement, a node killed; needs a Docker engine
+	@scripts/compose
 
 clean: ## remove what building, testing and running left, but not the RocksDB and the tools that were built once
 	rm -rf "$(CARGO_TARGET_DIR)" "$(CACHE)/image" "$(CACHE)/tmp" "$(CACHE)/fresh"

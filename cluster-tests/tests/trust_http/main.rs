@@ -1,9 +1,12 @@
 //! Who may ask over HTTP, on every node of a cluster: tokens and their scopes, what web pages ask for, what the audit
 //! log says of it, and who can read the files.
 
+mod files;
+
 use cluster_tests::cluster::{Cluster, Plan, binary};
 use cluster_tests::http::{self, Answer};
 use cluster_tests::{rules, wait};
+use files::{files_are_their_owners, mode, the_audit_log_says_what_happened};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -313,61 +316,6 @@ fn tokens_survive_the_death_of_the_leader(cluster: &mut Cluster) {
     assert_eq!(statuses(cluster, "GET", "/v1/sessions", &kept), [200; 3]);
     assert_eq!(statuses(cluster, "GET", "/v1/sessions", &gone), [401; 3]);
     assert_eq!(statuses(cluster, "GET", "/v1/sessions", ""), [401; 3]);
-}
-
-fn the_audit_log_says_what_happened(path: &Path) {
-    let mut seen = BTreeSet::new();
-    let text = wait::until("the audit log's lines", WITHIN, || {
-        let text = std::fs::read_to_string(path).ok()?;
-        let is_whole = text.ends_with('\n') && text.contains("\"gone\"");
-        is_whole.then_some(text)
-    });
-    for line in text.lines() {
-        let event: serde_json::Value = serde_json::from_str(line).expect("each line is JSON");
-        let field = |name: &str| event[name].as_str().unwrap_or_default().to_owned();
-        assert!(
-            event["node"].as_u64().is_some() && !field("time").is_empty(),
-            "{line}"
-        );
-        if field("event") != "opened" && field("event") != "token" && field("event") != "log_in" {
-            assert!(field("address").starts_with("127.0.0.1:"), "{line}");
-        }
-        seen.insert((field("event"), field("result"), field("principal")));
-    }
-    for (event, result, principal) in [
-        ("opened", "accepted", ""),
-        ("token", "accepted", "anonymous"),
-        ("token", "accepted", "ops"),
-        ("token", "failed", "ops"),
-        ("http_request", "accepted", "ops"),
-        ("http_request", "failed", "work"),
-        ("http_refusal", "refused", ""),
-        ("http_refusal", "refused", "look"),
-    ] {
-        let expected = (event.to_owned(), result.to_owned(), principal.to_owned());
-        assert!(seen.contains(&expected), "{expected:?} is not in {seen:?}");
-    }
-    for token in MADE.lock().expect("no rule panics with it").iter() {
-        let secret = token.rsplit('.').next().expect("three parts");
-        assert!(!text.contains(secret), "a token is in the audit log");
-    }
-}
-
-fn mode(path: &Path) -> u32 {
-    let data = std::fs::metadata(path).expect("it is there");
-    data.permissions().mode() & 0o777
-}
-
-fn files_are_their_owners(cluster: &Cluster, audit: &Path) {
-    assert_eq!(mode(audit), 0o600);
-    for node in &cluster.nodes {
-        let log = node.log_text();
-        for token in MADE.lock().expect("no rule panics with it").iter() {
-            assert!(!log.contains(token.as_str()), "a token is in the log");
-        }
-        let metrics = node.get("/metrics").expect("they are free").body;
-        assert!(!metrics.contains("quorumq.ops."));
-    }
 }
 
 /// A node alone whose first administrator has the token of a file.

@@ -1,6 +1,14 @@
 //! Users of the cluster: made on one node, they log in on all; what is revoked ends at once on every node, and stays
 //! revoked, also when the leader dies right after the answer.
 
+mod bans;
+mod imports;
+mod words;
+
+use bans::{
+    a_ban_keeps_out_and_ends, a_client_that_flaps_has_to_wait,
+    a_name_that_fails_too_often_has_to_wait,
+};
 use cluster_tests::check::kv::assert_none;
 use cluster_tests::cluster::{Cluster, Plan, binary};
 use cluster_tests::connection::{Connection, Fault, TIMEOUT};
@@ -8,12 +16,16 @@ use cluster_tests::wire::{
     self, Connack, Connect, Disconnect, Packet, Properties, V5, V311, Value, id,
 };
 use cluster_tests::{rules, script, wait};
+use imports::{
+    a_file_of_verifiers_is_imported, a_password_file_of_mosquitto_is_imported_and_replaced,
+};
 use quorumq::auth::scram::{Algorithm, Client};
 use serde_json::Value as Json;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
+use words::{no_secret_is_shown, what_is_wrong_is_said};
 
 const CONTINUE: u8 = 0x18;
 
@@ -366,204 +378,6 @@ fn groups_and_attributes_are_kept(cluster: &Cluster) {
     let shown = done(cluster, 0, &["user", "show", "labelled"], "");
     assert_eq!(shown["groups"], serde_json::json!(["c"]));
     assert_eq!(shown["note"], "n");
-}
-
-/// Made with OpenSSL as `mosquitto_passwd` does it: of "pencil".
-const MOSQUITTO: &str = "# made by mosquitto_passwd\n\
-    pbkdf2:$7$101$AAECAwQFBgcICQoL$itntC8QS4iuE06UG7o0PxU0qM5UBFdNFBtAux6ya3Syz6oR19T2jx8EIwdBkk+3zME8xITagvpZst1brmEBXRQ==\n\
-    sha512:$6$AAECAwQFBgcICQoL$rRzn37trE3g/BjzdN2mmtKsUjbdiQp6JD9blv4UHWyEGk5h7UCh8xJCi6Kfnkhoq2n9xbnqkIfqD5tBAb7eLdQ==\n";
-
-fn file(text: &str) -> tempfile::NamedTempFile {
-    let mut file = tempfile::NamedTempFile::new().expect("a temporary file can be made");
-    file.write_all(text.as_bytes()).expect("it can be written");
-    file
-}
-
-fn import(cluster: &Cluster, format: &str, file: &tempfile::NamedTempFile) -> Json {
-    let path = file.path().to_str().expect("temporary paths are text");
-    done(
-        cluster,
-        1,
-        &["user", "import", "--format", format, path],
-        "",
-    )
-}
-
-fn a_password_file_of_mosquitto_is_imported_and_replaced(cluster: &Cluster) {
-    let file = file(MOSQUITTO);
-    let answer = import(cluster, "mosquitto", &file);
-    assert_eq!(answer["added"], 2, "{answer}");
-    let answer = import(cluster, "mosquitto", &file);
-    assert_eq!((&answer["added"], &answer["kept"]), (&0.into(), &2.into()));
-    for name in ["pbkdf2", "sha512"] {
-        let node = cluster.mqtt(2);
-        assert_eq!(code_at(node, V311, name, "wrong"), 5);
-        assert_eq!(
-            scram(node, Algorithm::Sha256, name, "pencil").code,
-            0x87,
-            "not yet"
-        );
-        let mut first = logged_in(node, &format!("first-{name}"), name, "pencil");
-        wait::until("the hash to be replaced", TIMEOUT, || {
-            let shown = done(cluster, 0, &["user", "show", name], "");
-            (shown["password"] == "argon2id").then_some(())
-        });
-        first.expect_nothing();
-        // The same file says nothing new: the hash stays a strong one, and whoever is logged in goes on.
-        let path = file.path().to_str().expect("temporary paths are text");
-        let again = ["user", "import", "--format", "mosquitto", "--replace", path];
-        let again = done(cluster, 1, &again, "");
-        assert_eq!((&again["replaced"], &again["kept"]), (&0.into(), &2.into()));
-        let shown = done(cluster, 0, &["user", "show", name], "");
-        assert_eq!(shown["password"], "argon2id");
-        first.expect_nothing();
-        assert_eq!(code_at(cluster.mqtt(0), V5, name, "pencil"), 0);
-        assert_eq!(code_at(cluster.mqtt(0), V5, name, "wrong"), 0x87);
-        wait::until("verifiers everywhere", TIMEOUT, || {
-            let logs_in = |node| scram(node, Algorithm::Sha512, name, "pencil").code == 0;
-            cluster.addresses().into_iter().all(logs_in).then_some(())
-        });
-    }
-}
-
-fn a_file_of_verifiers_is_imported(cluster: &Cluster) {
-    let made = |name: &str| {
-        let mut process = Command::new(binary())
-            .args(["password", name, "--iterations", "5000"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the binary can be run");
-        let mut stdin = process.stdin.take().expect("it is piped");
-        stdin.write_all(b"pencil\n").expect("it reads");
-        drop(stdin);
-        let output = process.wait_with_output().expect("it was started");
-        String::from_utf8(output.stdout).expect("a line is text")
-    };
-    let file = file(&(made("verified") + &made("verified-too")));
-    assert_eq!(import(cluster, "scram", &file)["added"], 2);
-    for name in ["verified", "verified-too"] {
-        for node in cluster.addresses() {
-            assert_eq!(scram(node, Algorithm::Sha256, name, "pencil").code, 0);
-            assert_eq!(code_at(node, V311, name, "wrong"), 5);
-        }
-        assert_eq!(code_at(cluster.mqtt(1), V311, name, "pencil"), 0);
-    }
-}
-
-fn what_is_wrong_is_said(cluster: &Cluster) {
-    for (arguments, input, said) in [
-        (vec!["user", "add", "anna"], "p\n", "there is such a user"),
-        (vec!["user", "add", "x\u{7}"], "p\n", "SASLprep"),
-        (vec!["user", "add", "empty"], "\n", "1 to 1024 bytes"),
-        (vec!["user", "show", "nobody"], "", "no such user"),
-        (vec!["user", "disable", "nobody"], "", "no such user"),
-        (vec!["ban", "add", "nobody"], "", "client:ID"),
-        (vec!["ban", "remove", "user:nobody"], "", "no such ban"),
-    ] {
-        let output = run(cluster, 0, &arguments, input);
-        assert_eq!(output.status.code(), Some(1), "{arguments:?} {output:?}");
-        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(stderr.contains(said), "{arguments:?}: {stderr}");
-    }
-    let bad = file("anna:plain text\n");
-    let path = bad.path().to_str().expect("temporary paths are text");
-    let output = run(cluster, 0, &["user", "import", path], "");
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        stderr.contains("line 1: the password is not hashed"),
-        "{stderr}"
-    );
-    assert!(!stderr.contains("plain text"), "{stderr}");
-}
-
-fn a_ban_keeps_out_and_ends(cluster: &Cluster) {
-    add(cluster, 0, "loud", "p");
-    for target in ["user:loud", "client:banned", "address:127.0.0.0/8"] {
-        // A client id has one connection: it is on another node than the operator.
-        let is_banned = |at: usize| target != "client:banned" || at == 2;
-        let live = cluster.addresses().into_iter().enumerate();
-        let live: Vec<(usize, Connection)> = live
-            .map(|(at, node)| {
-                let client_id = match (target, at) {
-                    ("client:banned", 2) => "banned".to_owned(),
-                    _ => format!("banned-{at}"),
-                };
-                (at, logged_in(node, &client_id, "loud", "p"))
-            })
-            .collect();
-        let arguments = ["ban", "add", target, "--seconds", "600", "--reason", "loud"];
-        done(cluster, 0, &arguments, "");
-        let answered = Instant::now();
-        for (at, mut connection) in live {
-            match is_banned(at) {
-                true if target.starts_with("address:") => {
-                    ends(&mut connection, 0x87, answered);
-                }
-                true => ends(&mut connection, 0x98, answered),
-                false => connection.expect_nothing(),
-            }
-        }
-        for node in cluster.addresses() {
-            let request = with_password(Connect::v5("banned"), "loud", "p");
-            assert_eq!(connect(node, &request).1, 0x8A, "{target}");
-        }
-        let listed = run(cluster, 1, &["ban", "list"], "");
-        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-        assert!(
-            listed.contains(target) && listed.contains("loud"),
-            "{listed}"
-        );
-        done(cluster, 2, &["ban", "remove", target], "");
-        for node in cluster.addresses() {
-            let request = with_password(Connect::v5("banned"), "loud", "p");
-            assert_eq!(connect(node, &request).1, 0, "{target}");
-        }
-    }
-    done(
-        cluster,
-        0,
-        &["ban", "add", "user:loud", "--seconds", "1"],
-        "",
-    );
-    wait::until("the end of the ban", TIMEOUT, || {
-        (code_at(cluster.mqtt(1), V5, "loud", "p") == 0).then_some(())
-    });
-}
-
-fn a_name_that_fails_too_often_has_to_wait(cluster: &Cluster) {
-    add(cluster, 0, "guessed", "p");
-    let node = cluster.mqtt(0);
-    for _ in 0..6 {
-        assert_eq!(code_at(node, V5, "guessed", "guess"), 0x87);
-    }
-    assert_eq!(code_at(node, V5, "guessed", "p"), 0x97);
-    assert_eq!(code_at(node, V5, "anna", "pencil"), 0, "others may go on");
-    assert_eq!(
-        code_at(cluster.mqtt(1), V5, "guessed", "p"),
-        0,
-        "each node counts"
-    );
-}
-
-fn a_client_that_flaps_has_to_wait(cluster: &Cluster) {
-    let request = with_password(Connect::v5("flapping"), "anna", "pencil");
-    for round in 0..20 {
-        assert_eq!(connect(cluster.mqtt(2), &request).1, 0, "{round}");
-    }
-    assert_eq!(connect(cluster.mqtt(2), &request).1, 0x97);
-    assert_eq!(connect(cluster.mqtt(1), &request).1, 0, "each node counts");
-}
-
-fn no_secret_is_shown(cluster: &Cluster) {
-    let shown = done(cluster, 0, &["user", "show", "anna"], "").to_string();
-    for node in &cluster.nodes {
-        let log = node.log_text();
-        for secret in ["pencil", "$argon2id", "$7$101"] {
-            assert!(!log.contains(secret), "node {} logs {secret}", node.id);
-            assert!(!shown.contains(secret), "{shown}");
-        }
-    }
 }
 
 /// A revocation that is answered holds, whatever dies then.

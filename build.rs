@@ -1,7 +1,7 @@
 //! Compiles `proto/*.proto` with protox, so that no protoc is needed.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The package whose messages get a schema.
 const COMMANDS: &str = "quorumq.command.v1";
@@ -17,8 +17,12 @@ const UINT32: i32 = 13;
 const REPEATED: i32 = 3;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    println!("cargo:rerun-if-changed=proto");
-    let mut files: Vec<PathBuf> = std::fs::read_dir("proto")?
+    // The fuzz targets are a workspace of their own, two directories below.
+    let own = ["proto", "../../proto"].map(Path::new);
+    let proto = own.into_iter().find(|directory| directory.is_dir());
+    let proto = proto.ok_or("there is no directory proto")?;
+    println!("cargo:rerun-if-changed={}", proto.display());
+    let mut files: Vec<PathBuf> = std::fs::read_dir(proto)?
         .map(|entry| entry.map(|entry| entry.path()))
         .collect::<Result<_, _>>()?;
     files.retain(|path| {
@@ -26,7 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             .is_some_and(|extension| extension == "proto")
     });
     files.sort();
-    let descriptors = protox::compile(&files, ["proto"])?;
+    let descriptors = protox::compile(&files, [proto])?;
     let mut schemas = String::new();
     for file in &descriptors.file {
         if file.package() == COMMANDS {

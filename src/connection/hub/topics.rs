@@ -135,20 +135,22 @@ impl OwnTopics {
     }
 }
 
-/// Whether some identity, or one that there may be, publishes its messages to this topic.
+/// Whether some identity, or one that there may be, publishes its messages to this topic, or whoever subscribes to all of
+/// them gets what is published here: `devices/+/messages/events/#` has its parent level in it, too (`[MQTT-4.7.1-2]`,
+/// section 4.7.1.2).
 pub(super) fn is_any_telemetry(topic: &str) -> bool {
     let Some(rest) = topic.strip_prefix("devices/") else {
         return false;
     };
     let mut levels = rest.splitn(5, '/').skip(1);
     match levels.next() {
-        Some("messages") => levels.next() == Some("events") && levels.next().is_some(),
+        Some("messages") => levels.next() == Some("events"),
         Some("modules") => {
             let mut levels = levels.skip(1);
             levels.next() == Some("messages")
                 && levels
                     .next()
-                    .is_some_and(|rest| rest.starts_with("events/"))
+                    .is_some_and(|rest| rest == "events" || rest.starts_with("events/"))
         }
         _ => false,
     }
@@ -275,6 +277,8 @@ mod tests {
             "devices/any/messages/events/",
             "devices/any/messages/events/a/b",
             "devices//messages/events/",
+            "devices/any/messages/events",
+            "devices/d/modules/m/messages/events",
             "devices/d/modules/m/messages/events/",
             "devices/d/modules/m/messages/events/k=v",
         ] {
@@ -283,8 +287,10 @@ mod tests {
         for topic in [
             "$iothub/messages/events/",
             "devices/d/messages/devicebound/x",
-            "devices/d/messages/events",
-            "devices/d/modules/m/messages/events",
+            "devices/d/messages/eventsx",
+            "devices/d/messages",
+            "devices/d/modules/m/messages/eventsx/",
+            "devices/d/modules/m/messages",
             "devices/d/modules/m/inputs/x",
             "devices/d",
             "devices/",

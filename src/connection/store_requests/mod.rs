@@ -13,6 +13,7 @@ use bytes::Bytes;
 
 use super::context::{Context, Flow};
 use super::end::Ended;
+use super::hub::confinement::reserved;
 use super::requests::Request;
 use super::route_cache::RouteCache;
 use crate::acl::KeyAccess;
@@ -89,11 +90,18 @@ impl StoreRequests {
             context.acknowledge(packet_id, publish.qos, reason, text);
             return Ok(Flow::Continue);
         };
-        if topics::check_response_topic(response_topic).is_err() {
+        let is_accepted = context.accepts_topic(response_topic);
+        if topics::check_response_topic(response_topic).is_err() || !is_accepted {
             return Err(self.refuse_response_topic(context, packet_id));
         }
         if is_full {
             return Err(Ended::receive_maximum());
+        }
+        if let Some(text) = reserved(context, response_topic) {
+            // An answer there would be taken for a message of a device.
+            let reason = ReasonCode::NotAuthorized;
+            context.acknowledge(packet_id, publish.qos, reason, Some(text));
+            return Ok(Flow::Continue);
         }
         if let Some(action) = refuses_answer(context, response_topic) {
             let metrics = &context.broker.metrics;

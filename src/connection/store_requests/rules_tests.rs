@@ -1,10 +1,12 @@
 //! Requests to the state store by clients whom the rules do not let do everything.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 use crate::acl::Rules;
+use crate::connection::hub::shared::Hub;
 use crate::machine::read::store_row;
 use crate::machine::tables::Backing;
 use crate::telemetry::labels::Action;
@@ -108,22 +110,50 @@ fn an_answer_goes_only_where_the_client_may_read_and_write() {
     assert_eq!(context.requests.len(), 1, "its own needs no rule");
 }
 
+/// Whatever the rules say: back ends take what is published there for a device's.
 #[test]
-fn what_the_broker_says_of_itself_is_not_an_answer() {
+fn an_answer_is_no_message_of_a_device() {
     let mut context = Context::for_tests(false);
-    let (properties, payload) = request("$SYS/broker/clients/connected", &["GET", "a1"]);
-    let publish = Publish {
-        dup: false,
-        qos: QoS::AtLeastOnce,
-        retain: false,
-        topic: topics::INVOKE,
-        packet_id: Some(ID),
-        properties: properties.as_properties().expect("well-formed"),
-        payload: &payload,
-    };
-    let flow = StoreRequests::default().handle_publish(&mut context, &publish, false);
-    let reason = flow.expect_err("the connection ends").reason;
-    assert_eq!(reason, Some(ReasonCode::TopicNameInvalid));
+    let topics = [
+        "devices/d/messages/events/alarm=true",
+        "devices/d/messages/events",
+        "devices/d/modules/m/messages/events/",
+    ];
+    for topic in topics {
+        assert!(ask(&mut context, topic, &["GET", "a1"]).is_empty());
+    }
+    assert_eq!(context.requests.len(), 3, "there is no hub");
+    let mut context = Context::for_tests(false);
+    let broker = Arc::get_mut(&mut context.broker).expect("no other connection");
+    broker.services.hub = Some(Hub::for_tests());
+    for topic in topics {
+        let sent = ask(&mut context, topic, &["GET", "a1"]);
+        assert_eq!((sent[0], &sent[2..5]), (0x40, &[0, 7, 0x87][..]), "{topic}");
+    }
+    assert_eq!(context.requests.len(), 0);
+}
+
+#[test]
+fn where_nothing_is_published_nothing_is_answered() {
+    let mut context = Context::for_tests(false);
+    let levels = context.broker.settings.mqtt.max_topic_levels;
+    let deep = vec!["a"; levels + 1].join("/");
+    let long = "a".repeat(context.broker.settings.mqtt.max_topic_bytes + 1);
+    for topic in ["$SYS/broker/clients/connected", &deep, &long] {
+        let (properties, payload) = request(topic, &["GET", "a1"]);
+        let publish = Publish {
+            dup: false,
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            topic: topics::INVOKE,
+            packet_id: Some(ID),
+            properties: properties.as_properties().expect("well-formed"),
+            payload: &payload,
+        };
+        let flow = StoreRequests::default().handle_publish(&mut context, &publish, false);
+        let reason = flow.expect_err("the connection ends").reason;
+        assert_eq!(reason, Some(ReasonCode::TopicNameInvalid));
+    }
 }
 
 #[test]

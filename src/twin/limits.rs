@@ -34,6 +34,10 @@ pub const SECTION_TEXT_BYTES: u64 = 192 << 10;
 /// Bytes of what an event says of a twin. One that would have more says that it is cut short, and no sections.
 pub const EVENT_BYTES: usize = 256 << 10;
 
+/// The same of what a device says of itself, while the outbox is more than half full. Otherwise reports, which are
+/// smaller than what is told of them, could make everybody's events go.
+pub const CROWDED_EVENT_BYTES: usize = 1 << 10;
+
 /// Bytes of the body of a request.
 pub const BODY_BYTES: usize = 256 << 10;
 

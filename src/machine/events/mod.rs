@@ -181,6 +181,12 @@ impl Events {
         is_open || self.live().any(|(_, row)| asks(row))
     }
 
+    /// Whether events have more than half of the bytes that the outbox may have.
+    pub fn is_crowded(&self, batch: &Batch<'_, '_>) -> bool {
+        let most = self.settings.outbox_max_bytes;
+        most != 0 && batch.meta.outbox().bytes > most / 2
+    }
+
     /// Appends an event; the message to be published, if events are published.
     #[must_use]
     fn record(

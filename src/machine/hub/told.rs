@@ -2,7 +2,7 @@
 //!
 //! Invariant: nothing is rendered while nobody asks.
 //! Invariant: an event has at most [`limits::EVENT_BYTES`] of data, those of one command `COMMAND_BYTES` together.
-//! What would have more says that it is cut short.
+//! What would have more says that it is cut short. Of what devices report it has much less while the outbox is crowded.
 
 use super::{Writer, rows, spend_bytes};
 use crate::events::HubOperation;
@@ -54,11 +54,15 @@ pub(super) fn changed(
     id: &IdentityId,
     change: &TwinChange,
 ) {
-    let data = change.render(limits::EVENT_BYTES);
     let writer = match change.reported {
         Some(_) => Writer::Device,
         None => Writer::BackEnd,
     };
+    let most = match writer {
+        Writer::Device if lifecycle.events.is_crowded(batch) => limits::CROWDED_EVENT_BYTES,
+        Writer::Device | Writer::BackEnd => limits::EVENT_BYTES,
+    };
+    let data = change.render(most);
     record(
         batch,
         lifecycle,

@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::Replica;
 use super::cost::{MANY, TOGETHER};
+use super::events::{opened_session, outbox, set_events};
 use super::hub::{create, delete, put, report, update, with_keys};
 use super::hub_connections::{hub_open, observe};
 use super::queues::{message, rows, subscribe};
@@ -272,16 +273,6 @@ fn events_of_a_large_device_and_its_modules() {
         };
         replica.run(vec![update(id, IfMatch::Any, true, &body)]);
     }
-    let data = |replica: &Replica| -> Vec<serde_json::Value> {
-        let events = super::events::outbox(replica).into_iter();
-        let data = events.filter(|(_, event)| !event.data.is_empty());
-        data.map(|(_, event)| {
-            assert!(event.data.len() <= crate::twin::limits::EVENT_BYTES);
-            serde_json::from_slice(&event.data).expect("JSON")
-        })
-        .collect()
-    };
-    let is_cut = |event: &serde_json::Value| event["truncated"] == json!(true);
     let before = data(&replica);
     assert_eq!(before.iter().filter(|event| is_cut(event)).count(), 26);
     assert_eq!(replica.hub(delete("d", IfMatch::Any)), HubReply::Deleted);
@@ -295,4 +286,52 @@ fn events_of_a_large_device_and_its_modules() {
         assert_eq!(event.get("properties").is_some(), !is_cut(event));
         assert_eq!(event["version"], 3, "which write it was is always said");
     }
+}
+
+/// What the events of the hub say, in their order.
+fn data(replica: &Replica) -> Vec<serde_json::Value> {
+    let events = outbox(replica).into_iter();
+    let data = events.filter(|(_, event)| !event.data.is_empty());
+    data.map(|(_, event)| {
+        assert!(event.data.len() <= crate::twin::limits::EVENT_BYTES);
+        serde_json::from_slice(&event.data).expect("JSON")
+    })
+    .collect()
+}
+
+fn is_cut(event: &serde_json::Value) -> bool {
+    event["truncated"] == json!(true)
+}
+
+/// Members without a size make an event that is many times as large as the report. Nobody else's events go for that.
+#[test]
+fn reports_of_one_device_leave_the_events_of_others_in_the_outbox() {
+    let mut replica = Replica::new();
+    replica.run(vec![
+        set_events(|settings| {
+            settings.outbox_max_bytes = 1 << 20;
+            settings.keep_s = 1_000_000;
+        }),
+        create("d"),
+    ]);
+    replica.present(hub_open("d", 1, 1, 1));
+    let others = (0..100).map(|other| opened_session(&format!("o{other}"), 10 + other));
+    replica.run(others.collect());
+    let before = outbox(&replica).len();
+    assert!(before > 100, "{before}");
+    let members = (0..3_000).map(|key| (format!("{key:03x}"), json!("")));
+    let large = serde_json::Value::Object(members.collect());
+    for _ in 0..40 {
+        replica.run(vec![Kind::PatchReported(report("d", 1, &large))]);
+        replica.settle();
+    }
+    let told = data(&replica);
+    let whole = told.iter().filter(|event| !is_cut(event)).count();
+    assert!((2..10).contains(&whole), "{whole} events are whole");
+    assert!(told.len() >= 40);
+    assert_eq!(outbox(&replica).len(), before + 40, "none has gone");
+    // What back ends write is told whole.
+    let tags = json!({"tags": {"a": "b".repeat(3_000)}});
+    replica.run(vec![update("d", IfMatch::Any, false, &tags)]);
+    assert!(!is_cut(data(&replica).last().expect("an event")));
 }

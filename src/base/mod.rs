@@ -9,6 +9,7 @@ pub mod ids;
 pub mod json;
 pub mod lease;
 pub mod limits;
+pub mod local_only;
 pub mod network;
 pub mod proto;
 pub mod pulse;

@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, Query, State};
-use axum::http::header;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::admin::{AdminError, AdminFuture, body, bounded};
+use super::events::held;
 use super::identity::Identity;
 use crate::telemetry::audit::Kind;
 
@@ -359,7 +359,7 @@ pub(super) async fn dead_letters(
         .collect();
     let (letters, next) = (letters.join(","), json!(found.next));
     let body = format!("{{\"entries\":[{letters}],\"next\":{next}}}");
-    Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
+    held(body)
 }
 
 async fn settle(

@@ -2,7 +2,7 @@
 //!
 //! Invariant: nothing is kept for a reader. It keeps its token, and says it when it reads on.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use axum::extract::{Query, State};
 use axum::http::header;
@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::admin::{AdminError, AdminFuture};
+use super::answer_memory::AnswerMemory;
 
 /// Most events of one answer.
 const MOST_EVENTS: usize = 1_000;
@@ -75,6 +76,20 @@ pub(super) async fn pull(
     let pulled = events.pull(pull).await?;
     let (next, lost) = (json!(pulled.next), json!(pulled.is_lost));
     let events = pulled.events.join(",");
+    drop(pulled.events);
     let body = format!("{{\"events\":[{events}],\"next\":{next},\"lost\":{lost}}}");
-    Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
+    held(body)
+}
+
+/// What is answered to readers of events and dead letters has this memory until it is read, bytes.
+const MOST_ANSWER_BYTES: usize = 64 << 20;
+
+static ANSWERS: LazyLock<AnswerMemory> = LazyLock::new(|| AnswerMemory::of(MOST_ANSWER_BYTES));
+
+/// A JSON text as an answer.
+pub(super) fn held(json: String) -> Result<Response, AdminError> {
+    let held = ANSWERS.try_hold(json);
+    let held = held.map_err(|full| AdminError::Overloaded(full.to_string()))?;
+    let json = [(header::CONTENT_TYPE, "application/json")];
+    Ok((json, held.into_bytes()).into_response())
 }

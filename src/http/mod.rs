@@ -6,6 +6,7 @@
 
 mod access;
 mod admin;
+mod answer_memory;
 mod bounded_writes;
 mod caller;
 mod endpoints;
@@ -29,6 +30,7 @@ pub use admin::{
     Admin, AdminError, AdminFuture, ClusterStatus, Differs, JoinRequest, LeaveRequest,
     MemberStatus, TransferRequest, VerifyAnswer,
 };
+pub(crate) use answer_memory::{AnswerMemory, Full, Held};
 pub use caller::{Caller, TlsSource};
 pub use endpoints::Endpoints;
 pub use event_subscriptions::{

@@ -14,8 +14,8 @@ use tokio::net::TcpStream;
 
 use super::Url;
 use super::error::HttpError;
-use super::guard::is_local_only;
 use super::tls::{Reloaded, TlsError, TlsFiles};
+use crate::base::local_only::is_local_only;
 
 /// The longest time for one address of several: the next one may answer.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(3);

@@ -13,7 +13,6 @@
 
 mod connect;
 mod error;
-mod guard;
 #[cfg(test)]
 mod tests;
 mod tls;

@@ -6,11 +6,11 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 
-use super::answer_memory::Held;
 use super::error::{Code, Refusal};
 use crate::base::json::ObjectWriter;
 use crate::base::time::wall_now;
 use crate::base::utc::Utc;
+use crate::http::Held;
 
 /// The name of an error, by which programs go.
 const ERROR_CODE: HeaderName = HeaderName::from_static("iothub-errorcode");

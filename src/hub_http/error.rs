@@ -2,6 +2,8 @@
 
 use axum::http::StatusCode;
 
+use crate::http::Full;
+
 /// The name of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Code {
@@ -85,6 +87,12 @@ pub(super) struct Refusal {
     pub(super) code: Code,
     /// A sentence for people.
     pub(super) text: String,
+}
+
+impl From<Full> for Refusal {
+    fn from(full: Full) -> Refusal {
+        Refusal::new(Code::Throttled, full)
+    }
 }
 
 impl Refusal {

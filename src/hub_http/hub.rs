@@ -7,7 +7,6 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, StatusCode};
 
 use super::answer::{Answer, Answered};
-use super::answer_memory::AnswerMemory;
 use super::changes::{Change, Changes, caller};
 use super::error::{Code, Refusal};
 use super::gate;
@@ -16,10 +15,14 @@ use super::route::{self, OfIdentity, OfTwin, Route, id};
 use super::turns::Turns;
 use super::{body, version};
 use crate::connection::broker::Broker;
+use crate::http::AnswerMemory;
 use crate::login::hub::HubCredentials;
 use crate::raft::Raft;
 use crate::telemetry::audit::{self, Event, Kind, Outcome};
 use crate::telemetry::labels::{self, HubOperation};
+
+/// What is answered to all back ends has this memory until it is read, bytes.
+const MOST_ANSWER_BYTES: usize = 128 << 20;
 
 /// Large twins that are rendered at once.
 const MOST_RENDERS: usize = 2;
@@ -56,7 +59,7 @@ impl Hub {
             max_devices,
             queries: QueryThreads::default(),
             renders: Turns::new(MOST_RENDERS, MOST_RENDERS_WAITING),
-            memory: AnswerMemory::default(),
+            memory: AnswerMemory::of(MOST_ANSWER_BYTES),
             changes: Changes::default(),
         }
     }

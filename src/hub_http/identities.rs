@@ -89,7 +89,7 @@ impl Hub {
         if most <= FEW_LISTED {
             let few = move |backing: &dyn Backing| read::devices(backing, most, || true);
             let devices = self.read_some(few).await?.unwrap_or_default();
-            return self.memory.try_hold(list(devices)).map(Answer::json);
+            return Ok(Answer::json(self.memory.try_hold(list(devices))?));
         }
         let memory = self.memory.clone();
         let listed = self.read_much(Work::List, move |view, wanted| {
@@ -97,7 +97,7 @@ impl Hub {
             let devices = read::devices(view, most, goes_on)?;
             Some(memory.try_hold(list(devices)))
         });
-        listed.await?.map(Answer::json)
+        Ok(Answer::json(listed.await??))
     }
 
     /// `GET /devices/{id}/modules`
@@ -106,7 +106,7 @@ impl Hub {
         let device = id.clone();
         let modules = self.read_some(move |backing| read::modules(backing, &device));
         let modules = modules.await?.ok_or_else(|| absent(&id, false))?;
-        self.memory.try_hold(list(modules)).map(Answer::json)
+        Ok(Answer::json(self.memory.try_hold(list(modules))?))
     }
 
     /// `GET` of an identity.

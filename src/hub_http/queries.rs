@@ -5,12 +5,12 @@ use std::sync::Arc;
 use axum::http::{HeaderMap, HeaderName};
 
 use super::answer::{Answer, Answered};
-use super::answer_memory::{AnswerMemory, Held};
 use super::error::{Code, Refusal};
 use super::hub::{Hub, header};
 use super::query_threads::{Pace, Wanted, Work};
 use super::twin_row::{LookedUp, is_looked_up, look_up, visit, visit_looked_up};
 use crate::base::json::{self, Json};
+use crate::http::{AnswerMemory, Held};
 use crate::machine::hub::read;
 use crate::machine::tables::Backing;
 use crate::query::{Aggregation, Budget, Cursor, Key, Page, Query, QueryError, Row, RowPage};

@@ -3,14 +3,15 @@
 use axum::http::HeaderMap;
 
 use super::answer::{Answer, Answered};
-use super::answer_memory::Held;
 use super::error::{Code, Refusal};
 use super::hub::Hub;
 use super::identities::{absent, if_match, unexpected};
 use super::route::{Named, id};
 use crate::base::proto::command::{self, command::Kind};
+use crate::http::Held;
 use crate::machine::effect::Reply;
 use crate::machine::hub::{HubReply, read};
+use crate::registry::IdentityId;
 use crate::twin::encoding::encode_patch;
 use crate::twin::request::{Refused, twin_update};
 use crate::twin::{Twin, etag};
@@ -54,19 +55,8 @@ impl Hub {
         replace: bool,
     ) -> Answered {
         let id = id(named)?;
-        let update = twin_update(body, replace).map_err(|error| match error {
-            Refused::NotJson(error) => Refusal::new(Code::FormatError, error),
-            Refused::Invalid(error) => Refusal::invalid(error),
-        })?;
-        let (device, module) = id.parts();
-        let command = command::UpdateTwin {
-            device: device.to_owned(),
-            module: module.to_owned(),
-            if_match: Some(if_match(headers, etag::parse)?.into_command()),
-            replace,
-            tags: update.tags.as_ref().map(encode_patch),
-            desired: update.desired.as_ref().map(encode_patch),
-        };
+        // The parsed body, which takes many times its bytes, is gone before the answer is waited for.
+        let command = update_command(&id, headers, body, replace)?;
         match self.change(&id, Kind::UpdateTwin(command)).await? {
             HubReply::Twin(twin) => self.answer_twin(*twin, After::Write).await,
             reply => Err(unexpected(&Reply::Hub(reply))),
@@ -105,7 +95,7 @@ impl Hub {
         after: After,
     ) -> Result<Held, Refusal> {
         match after {
-            After::Read => self.memory.try_hold(rendered(twin)?),
+            After::Read => Ok(self.memory.try_hold(rendered(twin)?)?),
             After::Write => {
                 let most = HEAD_BYTES + bytes * JSON_PER_BYTE;
                 let reserved = self.memory.reserve(most).await?;
@@ -116,10 +106,31 @@ impl Hub {
 
     async fn held(&self, json: String, after: After) -> Result<Held, Refusal> {
         match after {
-            After::Read => self.memory.try_hold(json),
-            After::Write => self.memory.hold(json).await,
+            After::Read => Ok(self.memory.try_hold(json)?),
+            After::Write => Ok(self.memory.hold(json).await?),
         }
     }
+}
+
+fn update_command(
+    id: &IdentityId,
+    headers: &HeaderMap,
+    body: &[u8],
+    replace: bool,
+) -> Result<command::UpdateTwin, Refusal> {
+    let update = twin_update(body, replace).map_err(|error| match error {
+        Refused::NotJson(error) => Refusal::new(Code::FormatError, error),
+        Refused::Invalid(error) => Refusal::invalid(error),
+    })?;
+    let (device, module) = id.parts();
+    Ok(command::UpdateTwin {
+        device: device.to_owned(),
+        module: module.to_owned(),
+        if_match: Some(if_match(headers, etag::parse)?.into_command()),
+        replace,
+        tags: update.tags.as_ref().map(encode_patch),
+        desired: update.desired.as_ref().map(encode_patch),
+    })
 }
 
 fn rendered(twin: &Twin) -> Result<String, Refusal> {

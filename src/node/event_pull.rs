@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use super::sessions::LOOKS;
 use super::status::NodeStatus;
 use crate::events::filter::Filter;
 use crate::events::kind::is_type;
@@ -132,7 +133,11 @@ impl NodeStatus {
             let (backing, filter) = (self.broker.services.backing.clone(), filter.clone());
             let size = pull.size();
             let looked = move || look(&*backing, &filter, after, size);
-            let found = tokio::task::spawn_blocking(looked).await;
+            let found = {
+                // Nobody closes it.
+                let _turn = LOOKS.acquire().await;
+                tokio::task::spawn_blocking(looked).await
+            };
             let found = found.map_err(|error| AdminError::Internal(error.to_string()))?;
             if found.is_ahead {
                 let text = "after is a token of another cluster, or of what was lost with a backup";

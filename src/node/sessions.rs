@@ -1,5 +1,7 @@
 //! The administration of sessions and retained messages.
 
+use tokio::sync::Semaphore;
+
 use super::status::NodeStatus;
 use crate::base::proto::{command, state};
 use crate::codec::Version;
@@ -13,6 +15,9 @@ use crate::machine::tables::Backing;
 use crate::replica::proposer::ProposeError;
 use crate::replica::share::Share;
 use crate::topic::Filter;
+
+/// How many read for administrators, and for who pulls events, at once: the threads that block are also those of others.
+pub(super) static LOOKS: Semaphore = Semaphore::const_new(8);
 
 impl NodeStatus {
     /// Waits until this replica has everything that was acknowledged before.
@@ -30,6 +35,8 @@ impl NodeStatus {
     ) -> Result<T, AdminError> {
         self.catch_up().await?;
         let backing = self.broker.services.backing.clone();
+        // Nobody closes it.
+        let _turn = LOOKS.acquire().await;
         let read = tokio::task::spawn_blocking(move || read(&*backing));
         let ended = |error: tokio::task::JoinError| AdminError::Internal(error.to_string());
         read.await.map_err(ended)

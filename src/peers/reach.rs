@@ -7,16 +7,10 @@
 //!
 //! Invariant: judged is the address that is connected to, and not another resolution of the same name.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
+use crate::base::local_only::is_local_only;
 use crate::config::{Address, Config};
-
-/// Addresses of metadata services that are not link-local: AWS (IPv6), Alibaba Cloud, Oracle Cloud.
-const METADATA: [IpAddr; 3] = [
-    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
-    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
-    IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
-];
 
 /// Why an address is no place for a member.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -85,12 +79,13 @@ impl Reach {
 
     fn judge(&self, ip: IpAddr) -> Result<(), ReachError> {
         let ip = ip.to_canonical();
-        if METADATA.contains(&ip) || (is_link_local(ip) && !self.allows_link_local) {
-            return Err(ReachError::LinkLocal(ip));
-        }
         let is_broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
         if ip.is_unspecified() || ip.is_multicast() || is_broadcast {
             return Err(ReachError::NotOne(ip));
+        }
+        let is_allowed = self.allows_link_local && is_link_local(ip);
+        if is_local_only(ip) && !is_allowed {
+            return Err(ReachError::LinkLocal(ip));
         }
         if ip.is_loopback() && !self.allows_loopback {
             return Err(ReachError::Loopback(ip));
@@ -161,6 +156,10 @@ mod tests {
             ("169.254.7.7", "169.254.7.8:1", true),
             ("fd00:ec2::254", "127.0.0.1:1", false),
             ("100.100.100.200", "127.0.0.1:1", false),
+            ("168.63.129.16", "127.0.0.1:1", false),
+            ("64:ff9b::a9fe:a9fe", "127.0.0.1:1", false),
+            ("2002:a9fe:a9fe::1", "127.0.0.1:1", false),
+            ("0.1.2.3", "127.0.0.1:1", false),
             ("0.0.0.0", "127.0.0.1:1", false),
             ("::", "127.0.0.1:1", false),
             ("224.0.0.1", "127.0.0.1:1", false),

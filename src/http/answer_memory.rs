@@ -1,18 +1,13 @@
 //! The memory of answers that are made and not yet read by their clients, of all connections together.
 //!
-//! Invariant: the answers of more than [`SMALL_BYTES`] that are held have at most [`MOST_BYTES`] together. Each has its
-//! place until the last reference to its bytes is gone, in whichever buffer that is. `hub_http::serve` bounds how long
-//! a client may take to read one.
+//! Invariant: the answers of more than [`SMALL_BYTES`] that are held have no more bytes together than the memory was made
+//! for. Each has its place until the last reference to its bytes is gone, in whichever buffer that is. The server loop
+//! bounds how long a client may take to read one.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-use super::error::{Code, Refusal};
-
-/// Bytes of all answers.
-const MOST_BYTES: usize = 128 << 20;
 
 /// Answers that have no more bytes need no place: each connection has one.
 const SMALL_BYTES: usize = 16 << 10;
@@ -22,26 +17,20 @@ const UNIT: usize = 1 << 10;
 
 /// A JSON text that has its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Held(Bytes);
+pub(crate) struct Held(Bytes);
 
 impl Held {
     /// The bytes, which keep the place.
-    pub(super) fn into_bytes(self) -> Bytes {
+    pub(crate) fn into_bytes(self) -> Bytes {
         self.0
     }
 }
 
 /// The memory.
 #[derive(Clone)]
-pub(super) struct AnswerMemory {
+pub(crate) struct AnswerMemory {
     places: Arc<Semaphore>,
     most: u32,
-}
-
-impl Default for AnswerMemory {
-    fn default() -> Self {
-        AnswerMemory::of(MOST_BYTES)
-    }
 }
 
 struct Placed {
@@ -56,11 +45,11 @@ impl AsRef<[u8]> for Placed {
 }
 
 /// A place that was waited for before there was a text.
-pub(super) struct Reserved(Option<OwnedSemaphorePermit>);
+pub(crate) struct Reserved(Option<OwnedSemaphorePermit>);
 
 impl Reserved {
     /// Holds the text, and gives back what it does not need.
-    pub(super) fn hold(self, json: String) -> Held {
+    pub(crate) fn hold(self, json: String) -> Held {
         let Some(mut place) = self.0.filter(|_| json.len() > SMALL_BYTES) else {
             return Held(json.into());
         };
@@ -71,10 +60,10 @@ impl Reserved {
     }
 }
 
-fn full() -> Refusal {
-    let text = "the answers that wait to be read have all memory there is for them";
-    Refusal::new(Code::Throttled, text)
-}
+/// There is no place now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the answers that wait to be read have all memory there is for them")]
+pub(crate) struct Full;
 
 fn placed(json: String, place: OwnedSemaphorePermit) -> Held {
     Held(Bytes::from_owner(Placed {
@@ -84,7 +73,8 @@ fn placed(json: String, place: OwnedSemaphorePermit) -> Held {
 }
 
 impl AnswerMemory {
-    fn of(bytes: usize) -> AnswerMemory {
+    /// For so many bytes of answers.
+    pub(crate) fn of(bytes: usize) -> AnswerMemory {
         let units = bytes / UNIT;
         AnswerMemory {
             places: Arc::new(Semaphore::new(units)),
@@ -103,16 +93,16 @@ impl AnswerMemory {
     ///
     /// # Errors
     /// There is no place for it now.
-    pub(super) fn try_hold(&self, json: String) -> Result<Held, Refusal> {
+    pub(crate) fn try_hold(&self, json: String) -> Result<Held, Full> {
         let Some(units) = self.units(&json) else {
             return Ok(Held(json.into()));
         };
         let place = self.places.clone().try_acquire_many_owned(units);
-        Ok(placed(json, place.map_err(|_| full())?))
+        Ok(placed(json, place.map_err(|_| Full)?))
     }
 
     /// Waits for the place of a text that is about to be made, of at most so many bytes.
-    pub(super) async fn reserve(&self, bytes: usize) -> Result<Reserved, Refusal> {
+    pub(crate) async fn reserve(&self, bytes: usize) -> Result<Reserved, Full> {
         let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
         let units = units.min(self.most);
         if bytes <= SMALL_BYTES {
@@ -120,17 +110,17 @@ impl AnswerMemory {
         }
         // Nobody closes it.
         let place = self.places.clone().acquire_many_owned(units).await;
-        Ok(Reserved(Some(place.map_err(|_| full())?)))
+        Ok(Reserved(Some(place.map_err(|_| Full)?)))
     }
 
     /// Holds a text, and waits for a place if there is none: for the answer to what was carried out.
-    pub(super) async fn hold(&self, json: String) -> Result<Held, Refusal> {
+    pub(crate) async fn hold(&self, json: String) -> Result<Held, Full> {
         let Some(units) = self.units(&json) else {
             return Ok(Held(json.into()));
         };
         // Nobody closes it.
         let place = self.places.clone().acquire_many_owned(units).await;
-        Ok(placed(json, place.map_err(|_| full())?))
+        Ok(placed(json, place.map_err(|_| Full)?))
     }
 }
 
@@ -150,8 +140,7 @@ mod tests {
         let mut held: Vec<Bytes> = (0..4)
             .map(|_| memory.try_hold(large()).expect("room").into_bytes())
             .collect();
-        let refused = memory.try_hold(large()).expect_err("no room");
-        assert_eq!(refused.code, Code::Throttled);
+        assert_eq!(memory.try_hold(large()), Err(Full));
         let small = memory.try_hold("1".repeat(SMALL_BYTES));
         assert!(small.is_ok(), "small answers are not kept waiting");
         // What was cut off for a buffer holds the whole.

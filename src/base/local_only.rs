@@ -1,4 +1,5 @@
-//! Addresses that a request from the configuration is not sent to.
+//! Addresses that mean something to the surroundings of one machine alone: nobody is sent there by a name that another
+//! owns, or an operator has mistyped.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

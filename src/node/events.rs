@@ -36,6 +36,10 @@ static TRIALS: Semaphore = Semaphore::const_new(4);
 /// How often it tries each with an event.
 static PACE: Pace = Pace::new();
 
+/// How often it asks each for its consent: an answer is an entry of the log.
+static CONSENT_PACE: Pace = Pace::new();
+const CONSENTS_PER_MINUTE: u32 = 60;
+
 /// Bytes of a page of dead letters, as JSON; the last letter may exceed them. Clients choose how large letters are.
 const LARGEST_PAGE_BYTES: usize = 2 << 20;
 
@@ -324,12 +328,15 @@ impl NodeStatus {
             true => TrialKind::Event,
             false => TrialKind::Validation,
         };
-        if kind == TrialKind::Event {
-            let per_minute = rate(&row, &options, now);
-            PACE.take(&name, per_minute, elapsed_now())?;
+        match kind {
+            TrialKind::Event => PACE.take(&name, rate(&row, &options, now), elapsed_now())?,
+            TrialKind::Validation => {
+                CONSENT_PACE.take(&name, CONSENTS_PER_MINUTE, elapsed_now())?;
+            }
         }
         let files = Files::new(&self.config);
-        let tried = try_out(&name, &options, &settings, &files, kind).await;
+        let wall = self.broker.services.clock.wall();
+        let tried = try_out(&name, &options, &settings, &files, kind, wall).await;
         // Consent is withdrawn by an answer, not for want of one.
         if kind == TrialKind::Validation && (tried.is_accepted || tried.is_refused) {
             let consent = match tried.is_accepted {

@@ -366,10 +366,21 @@ impl Clock {
         self.log_time.lock().ahead_ms(node, elapsed_now())
     }
 
+    /// The wall time that a majority of the voters' clocks agrees on; what this node's own says where nobody has told
+    /// how far it is ahead.
+    pub fn wall(&self) -> Millis {
+        wall_of(wall_now(), self.own_ahead_ms())
+    }
+
     /// How far this node's own wall clock is ahead, as the leader sees it.
     pub fn own_ahead_ms(&self) -> Option<i64> {
         self.log_time.lock().own_ahead_ms
     }
+}
+
+fn wall_of(own: Millis, ahead_ms: Option<i64>) -> Millis {
+    let ahead_ms = ahead_ms.unwrap_or_default();
+    Millis(own.0.saturating_add_signed(ahead_ms.saturating_neg()))
 }
 
 #[cfg(test)]

@@ -457,3 +457,17 @@ fn a_single_node_goes_on_by_its_own_clock() {
     let ahead = cluster.ahead();
     assert!((-7 * S..-4 * S).contains(&ahead), "{} ms", ahead / MS);
 }
+
+#[test]
+fn a_wrong_clock_tells_the_time_of_the_majority() {
+    let own = Millis(1_000_000);
+    for (ahead_ms, expected) in [
+        (None, 1_000_000),
+        (Some(0), 1_000_000),
+        (Some(400_000), 600_000),
+        (Some(-400_000), 1_400_000),
+        (Some(i64::MAX), 0),
+    ] {
+        assert_eq!(wall_of(own, ahead_ms), Millis(expected), "{ahead_ms:?}");
+    }
+}

@@ -237,7 +237,7 @@ impl Deliverer {
             Ok(endpoint) => endpoint,
             Err(error) => return Reply::unable(&error),
         };
-        let reply = endpoint.send(request, id).await;
+        let reply = endpoint.send(request, id, self.leader.wall_time()).await;
         // A connection, or a file, may be at fault: both are made anew the next time.
         if matches!(reply.end, End::Status(..)) {
             going.endpoint = Some(endpoint);

@@ -11,7 +11,7 @@ use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use super::files::{Files, ForeignFile};
 use super::secrets::{Proof, SecretsError};
 use crate::base::proto::state::EventSubscriptionOptions;
-use crate::base::time::wall_now;
+use crate::base::time::Millis;
 use crate::events::answer::End;
 use crate::events::modes::Request;
 use crate::events::retry_after::retry_after_ms;
@@ -77,10 +77,10 @@ impl Reply {
         Reply::none(End::Unable, &error.to_string())
     }
 
-    fn of_answer(answer: Answer) -> Reply {
+    fn of_answer(answer: Answer, now: Millis) -> Reply {
         let retry = answer.headers.get(header::RETRY_AFTER);
         let retry = retry.and_then(|value| value.to_str().ok());
-        let after = retry.and_then(|text| retry_after_ms(text, wall_now()));
+        let after = retry.and_then(|text| retry_after_ms(text, now));
         Reply {
             end: End::Status(answer.status.as_u16(), after),
             text: format!("the endpoint answers {}", answer.status),
@@ -177,8 +177,8 @@ impl Endpoint {
     }
 
     /// Makes a request, and waits for its end. `id` is its id for those who keep what they have seen.
-    pub(crate) async fn send(&self, request: Request, id: &str) -> Reply {
-        let headers = match self.headers(&request, id) {
+    pub(crate) async fn send(&self, request: Request, id: &str, now: Millis) -> Reply {
+        let headers = match self.headers(&request, id, now) {
             Ok(headers) => headers,
             Err(error) => return Reply::unable(&error),
         };
@@ -187,7 +187,7 @@ impl Endpoint {
             false => self.client.post(&headers, request.body.into()).await,
         };
         match answer {
-            Ok(answer) => Reply::of_answer(answer),
+            Ok(answer) => Reply::of_answer(answer, now),
             Err(error) => Reply::of_error(&error),
         }
     }
@@ -196,6 +196,7 @@ impl Endpoint {
         &self,
         request: &Request,
         id: &str,
+        now: Millis,
     ) -> Result<Vec<(HeaderName, HeaderValue)>, EndpointError> {
         let mut headers = self.further.clone();
         let mut add = |name: &'static str, value: &str| {
@@ -208,7 +209,7 @@ impl Endpoint {
             add(name, value)?;
         }
         if !self.proof.keys.is_empty() && !request.is_options {
-            let now_s = wall_now().0 / 1_000;
+            let now_s = now.0 / 1_000;
             let signed = signatures(&self.proof.keys, id, now_s, &request.body);
             add("webhook-id", id)?;
             add("webhook-timestamp", &now_s.to_string())?;

@@ -31,6 +31,9 @@ pub(crate) trait Leader: Send + Sync + 'static {
     /// Log time as it goes on.
     fn log_time(&self) -> Millis;
 
+    /// Wall time as a majority of the nodes has it: endpoints judge signatures by theirs.
+    fn wall_time(&self) -> Millis;
+
     /// Tells that rows of events have changed.
     fn changes(&self) -> watch::Receiver<u64>;
 }
@@ -101,6 +104,10 @@ impl Leader for Term {
 
     fn log_time(&self) -> Millis {
         self.clock.now()
+    }
+
+    fn wall_time(&self) -> Millis {
+        self.clock.wall()
     }
 
     fn changes(&self) -> watch::Receiver<u64> {

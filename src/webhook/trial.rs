@@ -7,7 +7,7 @@ use super::endpoint::{Endpoint, EndpointError, Reply};
 use super::files::Files;
 use super::question::Question;
 use crate::base::proto::state::{EventSettings, EventSubscriptionOptions};
-use crate::base::time::wall_now;
+use crate::base::time::Millis;
 use crate::events::answer::Consequence;
 use crate::events::modes::{Form, trial};
 
@@ -37,13 +37,14 @@ pub(crate) struct Tried {
     pub(crate) answer: String,
 }
 
-/// Tries the endpoint of an event subscription.
+/// Tries the endpoint of an event subscription; `now`: wall time.
 pub(crate) async fn try_out(
     name: &str,
     options: &EventSubscriptionOptions,
     settings: &EventSettings,
     files: &Files,
     kind: Kind,
+    now: Millis,
 ) -> Tried {
     let asked = EventSubscriptionOptions {
         timeout_s: options.timeout_s.min(LONGEST_TRIAL_S),
@@ -58,15 +59,15 @@ pub(crate) async fn try_out(
     match kind {
         Kind::Validation => {
             let question = Question::new(name, options);
-            let request = question.request(settings, wall_now());
-            let reply = endpoint.send(request, &question.id()).await;
+            let request = question.request(settings, now);
+            let reply = endpoint.send(request, &question.id(), now).await;
             let given = question.judge(&reply);
             tried(given.is_some(), given.flatten(), reply)
         }
         Kind::Event => {
             let id = Uuid::new_v4();
-            let request = trial(&Form::of(name, options), settings, id, wall_now());
-            let reply = endpoint.send(request, &format!("{id}-1")).await;
+            let request = trial(&Form::of(name, options), settings, id, now);
+            let reply = endpoint.send(request, &format!("{id}-1"), now).await;
             let is_taken = reply.end.consequence() == Consequence::Delivered;
             tried(is_taken, None, reply)
         }

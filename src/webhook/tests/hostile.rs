@@ -14,6 +14,7 @@ use crate::base::limits;
 use crate::base::proto::command::DeleteEventSubscription;
 use crate::base::proto::command::command::Kind;
 use crate::base::proto::state::{EventSettings, EventSubscriptionOptions};
+use crate::base::time::wall_now;
 use crate::config::Config;
 use crate::events::options::{Handshake, State};
 
@@ -182,7 +183,8 @@ async fn consent_is_withdrawn_by_an_answer_alone() {
 async fn validate(options: &EventSubscriptionOptions) -> Tried {
     let settings = EventSettings::default();
     let validation = trial::Kind::Validation;
-    try_out("ops", options, &settings, &Files::default(), validation).await
+    let files = Files::default();
+    try_out("ops", options, &settings, &files, validation, wall_now()).await
 }
 
 #[tokio::test]

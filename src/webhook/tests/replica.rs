@@ -20,6 +20,9 @@ use crate::events::options::State;
 use crate::machine::tables::{Backing, Tables};
 use crate::machine::{Machine, read_events};
 
+/// How far a majority's clocks are behind that of this machine.
+pub(super) const WALL_BEHIND_MS: u64 = 3_600_000;
+
 /// The stored rows.
 #[derive(Clone, Default)]
 struct Stored(Arc<RwLock<BTreeMap<Vec<u8>, Vec<u8>>>>);
@@ -314,6 +317,11 @@ impl Leader for Replica {
             0 => wall_now(),
             stopped => Millis(stopped),
         }
+    }
+
+    /// Neither log time nor the clock of this machine.
+    fn wall_time(&self) -> Millis {
+        Millis(wall_now().0 - WALL_BEHIND_MS)
     }
 
     fn changes(&self) -> watch::Receiver<u64> {

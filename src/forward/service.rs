@@ -147,12 +147,14 @@ impl ClusterService {
         }
         let index = self.raft.confirm_leadership().await;
         let index = index.map_err(|error| Status::unavailable(error.to_string()))?;
+        // The term first: log time that is read after it is no former term's.
+        let term = self.leadership.borrow().term;
         Ok(ContactResponse {
             index: index.0,
             log_ms: self.clock.live().map(|log_time| log_time.0),
             hub_digest: Some(self.hub_digest),
             wall_ahead_ms: self.clock.ahead_ms(node),
-            term: self.leadership.borrow().term,
+            term,
         })
     }
 }

@@ -8,6 +8,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::contact::Contact;
+use super::event_settings::{self, EventSettings};
 use super::hub::HubSettings;
 use super::incarnation::IncarnationTask;
 use super::leases::NodeLeases;
@@ -91,6 +92,13 @@ impl ClusterTasks {
         };
         tokio::spawn(leases.run());
         tokio::spawn(webhooks.run());
+        let event_settings = EventSettings {
+            broker: self.broker.clone(),
+            raft: raft.clone(),
+            sequencer: sequencer.clone(),
+            command: event_settings::command(&self.config),
+        };
+        tokio::spawn(event_settings.run());
         let contact = Contact {
             local,
             raft: raft.clone(),

@@ -4,24 +4,28 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use prost::Message as _;
+
 use crate::base::proto::command::{self, command::Kind};
 use crate::config::Config;
 use crate::connection::broker::Broker;
 use crate::events::settings::of_command;
 use crate::machine::read_events;
 use crate::raft::Raft;
-use crate::replica::share::Share;
+use crate::replica::sequencer::Sequencer;
 
 /// How often the leader looks whether the cluster has its settings, beside the beginning of its leadership.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long the proposal may take before it is made again; it may take effect later.
+/// How long the proposal may take before it is made again; it may take effect later, in the same term.
 const PROPOSAL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Has the settings of events replicated while this node leads.
 pub(super) struct EventSettings {
     pub(super) broker: Arc<Broker>,
     pub(super) raft: Raft,
+    /// What a former leader is configured with must not come after what the present one is.
+    pub(super) sequencer: Sequencer,
     pub(super) command: command::SetEvents,
 }
 
@@ -53,18 +57,34 @@ fn hub_name(config: &Config) -> &str {
 }
 
 impl EventSettings {
+    /// Proposes the settings, and waits until they are applied.
+    async fn propose(&self, term: u64) {
+        let command = command::Command {
+            kind: Some(Kind::SetEvents(self.command.clone())),
+        };
+        let command = command.encode_length_delimited_to_vec();
+        let appended = self.sequencer.submit_own(term, command.into()).await;
+        if appended.await.is_ok() {
+            let last = self.raft.last_index();
+            // It fails when the node stops.
+            let _ = self
+                .raft
+                .applied()
+                .wait_for(|applied| *applied >= last)
+                .await;
+        }
+    }
+
     /// Runs until the node stops.
     pub(super) async fn run(self) {
         let mut leadership = self.raft.leadership();
         let own = of_command(self.command.clone());
         loop {
-            let leads = leadership.borrow_and_update().is_leader;
-            let services = &self.broker.services;
-            if leads && read_events::settings(&*services.backing).as_ref() != Some(&own) {
-                let command = Kind::SetEvents(self.command.clone());
-                let proposed = services.proposer.propose(Share::Administration, command);
+            let now = *leadership.borrow_and_update();
+            let backing = &*self.broker.services.backing;
+            if now.is_leader && read_events::settings(backing).as_ref() != Some(&own) {
                 // Where it does not succeed, it is proposed again.
-                let _ = tokio::time::timeout(PROPOSAL_TIMEOUT, proposed).await;
+                let _ = tokio::time::timeout(PROPOSAL_TIMEOUT, self.propose(now.term)).await;
             }
             let changed = tokio::time::timeout(CHECK_INTERVAL, leadership.changed()).await;
             if let Ok(Err(_)) = changed {

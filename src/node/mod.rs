@@ -63,7 +63,6 @@ use crate::transport::{self, Listening};
 use crate::webhook::keep_gauges;
 use cluster::ClusterTasks;
 use disk::{DiskGuard, Level};
-use event_settings::EventSettings;
 use http_ports::HttpPorts;
 use identity::Identities;
 use listen::bind;
@@ -184,7 +183,7 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
         .for_each(|work| drop(tokio::spawn(work)));
     tasks.start(listeners.cluster, replication);
     cluster::bootstrap(raft.clone(), &config);
-    spawn_watchers(&config, &broker, &raft, replica.outboxes);
+    spawn_watchers(&broker, &raft, replica.outboxes);
     let stuck = watch_threads(&config, &broker, replication)?;
     let status = Arc::new(NodeStatus {
         config: config.clone(),
@@ -225,7 +224,7 @@ fn watch_threads(
 }
 
 /// Starts what looks after the node as long as it runs.
-fn spawn_watchers(config: &Config, broker: &Arc<Broker>, raft: &Raft, outboxes: Arc<Outboxes>) {
+fn spawn_watchers(broker: &Arc<Broker>, raft: &Raft, outboxes: Arc<Outboxes>) {
     tokio::spawn(clocks::run(broker.clone(), raft.clone()));
     tokio::spawn(metrics::run(broker.clone(), outboxes, raft.clone()));
     tokio::spawn(memory_guard::run(broker.clone()));
@@ -234,7 +233,6 @@ fn spawn_watchers(config: &Config, broker: &Arc<Broker>, raft: &Raft, outboxes: 
         broker.services.clock.clone(),
     );
     tokio::spawn(keep_gauges(backing, clock, broker.metrics.clone()));
-    replicate_event_settings(config, broker, raft);
     let status = raft.clone();
     tokio::spawn(broker.sys_publisher().run(move || cluster_view(&status)));
 }
@@ -354,16 +352,6 @@ fn compare_states(config: &Config, broker: &Arc<Broker>, raft: &Raft) -> Arc<Sta
     let interval = Duration::from_secs(config.raft.state_hash_interval_s);
     tokio::spawn(comparison.clone().run(interval));
     comparison
-}
-
-/// Has what this node is configured to record events with replicated while it leads.
-fn replicate_event_settings(config: &Config, broker: &Arc<Broker>, raft: &Raft) {
-    let settings = EventSettings {
-        broker: broker.clone(),
-        raft: raft.clone(),
-        command: event_settings::command(config),
-    };
-    tokio::spawn(settings.run());
 }
 
 /// Accepts clients, and keeps the certificates of TLS current.

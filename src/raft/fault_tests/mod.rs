@@ -72,8 +72,12 @@ async fn run(seed: u64, root: &Path) -> Vec<Image> {
             }
         }
     }
-    drop(listener);
+    // The listening ends when nobody writes any more. A sync that it does not hear of would be cut from the image of a
+    // thread that is still at a step that it was told of.
     driver.replica.close().await;
+    let is_closed = wait_closed(&data, Duration::from_secs(60));
+    assert!(is_closed, "somebody still holds a store");
+    drop(listener);
     std::mem::take(&mut shared.lock().images)
 }
 

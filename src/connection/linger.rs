@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::output::OutputBuffers;
 use super::socket::{READ_BUFFER, flush, is_transient, write_all};
+use crate::base::limits;
 use crate::transport::Stream;
 
 /// How long the last packets, with DISCONNECT or CONNACK, may take to leave.
@@ -32,7 +33,7 @@ pub(super) async fn write_last(stream: &mut Stream, bytes: &[u8]) {
 pub(super) async fn write_output(stream: &mut Stream, output: &mut OutputBuffers) {
     let write = async {
         while output.unsent() > 0 && stream.writable().await.is_ok() {
-            match output.write_to(stream) {
+            match output.write_to(stream, limits::TURN_WRITTEN_BYTES) {
                 Ok(_) => {}
                 Err(error) if is_transient(&error) => {}
                 Err(_) => return,

@@ -65,13 +65,13 @@ impl OutputBuffers {
         self.unsent.owned_len() + self.acknowledgements.len()
     }
 
-    /// Writes as much as the stream takes. Returns how many bytes that is.
-    pub(super) fn write_to(&mut self, stream: &mut Stream) -> io::Result<usize> {
+    /// Writes as much as the stream takes, up to `most` bytes. Returns how many bytes that is.
+    pub(super) fn write_to(&mut self, stream: &mut Stream, most: usize) -> io::Result<usize> {
         let written = match self.unsent.contiguous() {
-            Some(bytes) => stream.try_write(bytes)?,
+            Some(bytes) => stream.try_write(&bytes[..most.min(bytes.len())])?,
             None => {
                 let mut slices = [IoSlice::new(&[]); SLICES];
-                let count = self.unsent.slices(&mut slices);
+                let count = self.unsent.slices(&mut slices, most);
                 stream.try_write_vectored(&slices[..count])?
             }
         };

@@ -436,7 +436,8 @@ impl Task {
                 return Ok(Turn::Over);
             }
             let context = self.connection.context_mut();
-            match context.output.write_to(&mut self.stream) {
+            let most = limits::TURN_WRITTEN_BYTES - bytes;
+            match context.output.write_to(&mut self.stream, most) {
                 Ok(written) => {
                     bytes += written;
                     context.broker.metrics.bytes_sent.add(written as u64);

@@ -178,8 +178,9 @@ impl Unsent {
             .then(|| &self.packets.bytes[self.written..])
     }
 
-    /// Fills `slices` with what is to be written next, and returns how many it has filled.
-    pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+    /// Fills `slices` with what is to be written next, up to `most` bytes, and returns how many it has filled.
+    pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>], most: usize) -> usize {
+        let mut left = most;
         let mut next = slices.iter_mut();
         let mut count = 0;
         let mut from = self.written;
@@ -188,9 +189,11 @@ impl Unsent {
         let bodies = self.packets.bodies.iter().map(|(at, body)| (*at, &**body));
         for (at, body) in bodies.chain([end]) {
             for part in [&self.packets.bytes[from..at], &body[skip..]] {
+                let part = &part[..left.min(part.len())];
                 if part.is_empty() {
                     continue;
                 }
+                left -= part.len();
                 let Some(slice) = next.next() else {
                     return count;
                 };
@@ -207,7 +210,7 @@ impl Unsent {
     #[cfg(test)]
     pub fn to_vec(&self) -> Vec<u8> {
         let mut slices = vec![IoSlice::new(&[]); 2 * self.packets.bodies.len() + 1];
-        let count = self.slices(&mut slices);
+        let count = self.slices(&mut slices, usize::MAX);
         slices[..count]
             .iter()
             .flat_map(|slice| slice.iter().copied())
@@ -275,7 +278,7 @@ mod tests {
 
     fn all(unsent: &Unsent, most: usize) -> Vec<u8> {
         let mut slices = [IoSlice::new(&[]); 16];
-        let count = unsent.slices(&mut slices[..most]);
+        let count = unsent.slices(&mut slices[..most], usize::MAX);
         slices[..count]
             .iter()
             .flat_map(|slice| slice.to_vec())
@@ -292,6 +295,22 @@ mod tests {
             }
         }
         packets
+    }
+
+    #[test]
+    fn no_more_is_filled_in_than_is_asked_for() {
+        let mut unsent = Unsent::default();
+        unsent.packets = packets(&[("ab", "CDEF"), ("g", ""), ("h", "IJ")]);
+        let whole = unsent.to_vec();
+        for most in 0..=whole.len() + 1 {
+            let mut slices = [IoSlice::new(&[]); 16];
+            let count = unsent.slices(&mut slices, most);
+            let filled: Vec<u8> = slices[..count]
+                .iter()
+                .flat_map(|slice| slice.to_vec())
+                .collect();
+            assert_eq!(filled, whole[..most.min(whole.len())]);
+        }
     }
 
     #[test]

@@ -456,7 +456,8 @@ fn log_ins_do_not_hold_up_others() {
             .map(|number| {
                 scope.spawn(move || {
                     let name = format!("flood-{number}");
-                    let codes = (0..4).map(|_| code_at(node, V5, &name, "x"));
+                    let request = with_password(Connect::v5(&name), &name, "x");
+                    let codes = (0..4).map(|_| connect(node, &request).1);
                     codes.filter(|code| *code == 0x89).count()
                 })
             })

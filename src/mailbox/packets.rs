@@ -299,8 +299,10 @@ mod tests {
 
     #[test]
     fn no_more_is_filled_in_than_is_asked_for() {
-        let mut unsent = Unsent::default();
-        unsent.packets = packets(&[("ab", "CDEF"), ("g", ""), ("h", "IJ")]);
+        let unsent = Unsent {
+            packets: packets(&[("ab", "CDEF"), ("g", ""), ("h", "IJ")]),
+            ..Unsent::default()
+        };
         let whole = unsent.to_vec();
         for most in 0..=whole.len() + 1 {
             let mut slices = [IoSlice::new(&[]); 16];

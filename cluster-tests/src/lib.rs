@@ -20,11 +20,13 @@
 //! * [`security`] is the table of who gets in where.
 
 pub mod check;
+pub mod clocks;
 pub mod cluster;
 pub mod conformance;
 pub mod connection;
 pub mod corpus;
 pub mod delivery;
+pub mod faults;
 pub mod flow;
 pub mod history;
 pub mod hostile;

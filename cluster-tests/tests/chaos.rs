@@ -2,17 +2,11 @@
 //! faults end, and all nodes must serve and agree again (C1).
 
 use cluster_tests::cluster::{Cluster, DEADLINE, Plan};
+use cluster_tests::faults::{self, setting};
 use cluster_tests::random::Random;
 use cluster_tests::trial::{self, RECOVERY};
 use cluster_tests::workload::Load;
 use std::time::{Duration, Instant};
-
-fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name)
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(default)
-}
 
 #[test]
 #[ignore = "long; `make chaos` runs it"]
@@ -45,56 +39,9 @@ fn chaos() {
     }
 }
 
-/// One fault, and the time after which it is over.
+/// One fault, and perhaps the time until the cluster has got over it.
 fn one(cluster: &mut Cluster, load: &Load, random: &mut Random) {
-    let victim = random.below(cluster.nodes.len() as u64) as usize;
-    let while_down = Duration::from_millis(random.below(4000));
-    let fault = random.below(8);
-    eprintln!(
-        "chaos: fault {fault} on node {} for {while_down:?}",
-        victim + 1
-    );
-    match fault {
-        0 | 1 => {
-            cluster.nodes[victim].kill();
-            std::thread::sleep(while_down);
-            cluster.start_node(victim);
-        }
-        2 => {
-            cluster.nodes[victim].pause();
-            std::thread::sleep(while_down);
-            cluster.nodes[victim].resume();
-        }
-        3 => {
-            cluster.nodes[victim].pause();
-            std::thread::sleep(while_down);
-            cluster.nodes[victim].kill();
-            cluster.start_node(victim);
-        }
-        5 | 6 => {
-            let other = (victim + 1) % cluster.nodes.len();
-            match random.below(3) {
-                0 => cluster.network().isolate(victim),
-                1 => cluster.network().separate(victim, other),
-                _ => cluster.network().cut(victim, other),
-            }
-            std::thread::sleep(while_down);
-            cluster.network().heal();
-        }
-        4 => {
-            cluster.nodes[victim].terminate();
-            std::thread::sleep(while_down);
-            cluster.start_node(victim);
-        }
-        _ => {
-            for node in &mut cluster.nodes {
-                node.kill();
-            }
-            for index in 0..cluster.nodes.len() {
-                cluster.start_node(index);
-            }
-        }
-    }
+    faults::one(cluster, random);
     if random.chance(50) {
         cluster.wait_ready();
     }

@@ -1,43 +1,14 @@
 //! Wall clocks that disagree: P8, K3, K4, K6. Needs libfaketime; without it the tests are skipped, which fails them.
 
-use cluster_tests::cluster::{Cluster, Plan};
+use cluster_tests::clocks::{skewed, start_with_offset};
+use cluster_tests::cluster::Cluster;
 use cluster_tests::connection::Connection;
 use cluster_tests::http;
-use cluster_tests::skip::skip;
 use cluster_tests::store::{Hlc, Request, StoreClient, blob};
 use cluster_tests::trial::{self, RECOVERY};
 use cluster_tests::wait;
 use cluster_tests::wire::{Connect, Packet};
-use std::path::Path;
 use std::time::{Duration, Instant};
-
-/// A cluster whose nodes' clocks are that many seconds off; `None` where clocks cannot be changed and that is allowed.
-fn skewed(offsets_s: [i32; 3]) -> Option<Plan> {
-    let library = [
-        "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1",
-        "/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1",
-        "/usr/lib64/faketime/libfaketime.so.1",
-    ]
-    .into_iter()
-    .find(|path| Path::new(path).exists());
-    let Some(library) = library else {
-        skip("libfaketime is not installed (Debian package faketime)");
-        return None;
-    };
-    let mut plan = Plan::default();
-    for (node, offset) in offsets_s.into_iter().enumerate() {
-        for (name, value) in [
-            ("LD_PRELOAD", library.to_owned()),
-            ("FAKETIME", format!("{offset:+}s")),
-            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
-            ("DONT_FAKE_MONOTONIC", "1".to_owned()),
-            ("FAKETIME_DONT_RESET", "1".to_owned()),
-        ] {
-            plan.environment.push((node, name.to_owned(), value));
-        }
-    }
-    Some(plan)
-}
 
 /// Makes every node leader once, by killing whoever leads; calls `at_each` with the leader.
 fn through_all_leaders(cluster: &mut Cluster, mut at_each: impl FnMut(&mut Cluster, usize)) {
@@ -176,14 +147,6 @@ fn a_cluster_with_one_skewed_node_serves() {
             .all(|node| StoreClient::connected_or_none("agree", cluster.mqtt(node)).is_some())
             .then_some(())
     });
-}
-
-/// Starts a stopped node again with a clock that is that many seconds off.
-fn start_with_offset(cluster: &mut Cluster, node: usize, offset_s: i32) {
-    let environment = &mut cluster.nodes[node].environment;
-    environment.retain(|(name, _)| name != "FAKETIME");
-    environment.push(("FAKETIME".to_owned(), format!("{offset_s:+}s")));
-    cluster.start_node(node);
 }
 
 /// A SET of a client whose clock is that many seconds ahead; it succeeds, and its version is near that clock.

@@ -21,10 +21,16 @@ pub const KEYS: [&[u8]; 2] = [
     b"the secondary key of an identity",
 ];
 
+/// Who asks the nodes over HTTPS.
+#[derive(Clone)]
+pub struct BackEnd {
+    https: Vec<SocketAddr>,
+}
+
 /// A cluster with a hub.
 pub struct Hub {
     pub cluster: Cluster,
-    https: Vec<SocketAddr>,
+    pub back_end: BackEnd,
     _directory: TempDir,
 }
 
@@ -84,6 +90,31 @@ pub fn policy_token() -> String {
     token("", POLICY_KEY, Some("all"), 3_600)
 }
 
+impl BackEnd {
+    /// Asks a node; `None` when it does not answer in time.
+    pub fn try_ask(
+        &self,
+        node: usize,
+        method: &str,
+        path: &str,
+        etag: &str,
+        body: &Json,
+    ) -> Option<(u16, Json)> {
+        let (token, target) = (policy_token(), format!("{path}?api-version=2021-04-12"));
+        let mut fields = vec![("authorization", &*token)];
+        if !etag.is_empty() {
+            fields.push(("if-match", etag));
+        }
+        let body = match body {
+            Json::Null => String::new(),
+            body => body.to_string(),
+        };
+        let answer = http::ask(self.https[node], method, &target, &fields, &body)?;
+        let parsed = serde_json::from_str(&answer.body).unwrap_or(Json::Null);
+        Some((answer.status, parsed))
+    }
+}
+
 impl Hub {
     pub fn start() -> Hub {
         Hub::start_with(Plan::default())
@@ -118,12 +149,12 @@ impl Hub {
                 "[hub]\nhost_names = [\"{HOST}\"]\npolicies_file = {policies:?}\nallow_plaintext = true\n{}",
                 plan.extra
             ),
-            environment: environment.collect(),
+            environment: environment.chain(plan.environment).collect(),
             ..plan
         });
         Hub {
             cluster,
-            https,
+            back_end: BackEnd { https },
             _directory: directory,
         }
     }
@@ -138,19 +169,8 @@ impl Hub {
         etag: &str,
         body: &Json,
     ) -> (u16, Json) {
-        let (token, target) = (policy_token(), format!("{path}?api-version=2021-04-12"));
-        let mut fields = vec![("authorization", &*token)];
-        if !etag.is_empty() {
-            fields.push(("if-match", etag));
-        }
-        let body = match body {
-            Json::Null => String::new(),
-            body => body.to_string(),
-        };
-        let answer = http::ask(self.https[node], method, &target, &fields, &body);
-        let answer = answer.unwrap_or_else(|| panic!("{method} {path}: no answer"));
-        let parsed = serde_json::from_str(&answer.body).unwrap_or(Json::Null);
-        (answer.status, parsed)
+        let answer = self.back_end.try_ask(node, method, path, etag, body);
+        answer.unwrap_or_else(|| panic!("{method} {path}: no answer"))
     }
 
     /// Asks some node; panics unless the answer is 200 or 204.

@@ -4,6 +4,7 @@
 mod back_end;
 mod certificates;
 mod device;
+mod faults;
 
 use back_end::{HOST, Hub, KEYS, path_of, policy_token, token};
 use cluster_tests::connection::{Connection, TIMEOUT};

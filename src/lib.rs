@@ -52,6 +52,10 @@ pub(crate) mod transport;
 pub(crate) mod twin;
 pub(crate) mod webhook;
 
+// What the integration tests share is shared with the tests in here, too.
+#[cfg(test)]
+extern crate self as quorumq;
+
 /// What the integration tests of `raft/` and `storage/` use; no part of the crate's interface.
 #[doc(hidden)]
 pub mod testing {

@@ -211,8 +211,8 @@ pub const HELD_INPUT_BYTES: usize = 256 << 10;
 /// counts more). Some milliseconds; after it other connections have their turn.
 pub const TURN_WORK: usize = 4_096;
 
-/// Bytes that a connection writes in one turn. Where a large message goes to thousands of connections of a thread, others
-/// wait for a turn of each.
+/// Bytes that a connection writes in one turn. Where a large message goes to thousands of connections of a thread,
+/// others wait for a turn of each.
 pub const TURN_WRITTEN_BYTES: usize = 128 << 10;
 
 /// Remembered replies that a request is compared with. More than one of a client have the same correlation data and

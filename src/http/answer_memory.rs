@@ -1,8 +1,8 @@
 //! The memory of answers that are made and not yet read by their clients, of all connections together.
 //!
-//! Invariant: the answers of more than [`SMALL_BYTES`] that are held have no more bytes together than the memory was made
-//! for. Each has its place until the last reference to its bytes is gone, in whichever buffer that is. The server loop
-//! bounds how long a client may take to read one.
+//! Invariant: the answers of more than [`SMALL_BYTES`] that are held have no more bytes together than the memory was
+//! made for. Each has its place until the last reference to its bytes is gone, in whichever buffer that is. The server
+//! loop bounds how long a client may take to read one.
 
 use std::sync::Arc;
 

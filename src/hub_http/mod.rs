@@ -8,7 +8,8 @@
 //! Invariant: a write is answered from this node's own apply, a read after one ReadIndex: whoever has seen an answer
 //! finds what it says on every node.
 //! Invariant: reads of many rows, and what takes long to render, run on threads of their own, a bounded number at once
-//! ([`query_threads`]); what is answered has its place in a bounded memory until it is read ([`crate::http::AnswerMemory`]).
+//! ([`query_threads`]); what is answered has its place in a bounded memory until it is read
+//! ([`crate::http::AnswerMemory`]).
 
 mod answer;
 mod body;

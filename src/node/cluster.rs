@@ -63,6 +63,7 @@ impl ClusterTasks {
         let (sequencer, sequence) = Sequencer::new(raft.clone(), self.due.clone(), clock, metrics);
         replication.spawn(sequence);
         let webhooks = self.webhooks(sequencer.clone());
+        tokio::spawn(self.event_settings(sequencer.clone()).run());
         let forwarder = ProposalForwarder {
             local,
             proposer: self.broker.services.proposer.clone(),
@@ -92,13 +93,6 @@ impl ClusterTasks {
         };
         tokio::spawn(leases.run());
         tokio::spawn(webhooks.run());
-        let event_settings = EventSettings {
-            broker: self.broker.clone(),
-            raft: raft.clone(),
-            sequencer: sequencer.clone(),
-            command: event_settings::command(&self.config),
-        };
-        tokio::spawn(event_settings.run());
         let contact = Contact {
             local,
             raft: raft.clone(),
@@ -133,6 +127,16 @@ impl ClusterTasks {
 }
 
 impl ClusterTasks {
+    /// What has this node's settings of events replicated while it leads.
+    fn event_settings(&self, sequencer: Sequencer) -> EventSettings {
+        EventSettings {
+            broker: self.broker.clone(),
+            raft: self.raft.clone(),
+            sequencer,
+            command: event_settings::command(&self.config),
+        }
+    }
+
     /// What sends events to endpoints.
     fn webhooks(&self, sequencer: Sequencer) -> Supervisor {
         Supervisor {

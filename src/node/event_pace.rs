@@ -9,13 +9,20 @@ use parking_lot::Mutex;
 use crate::base::time::Elapsed;
 use crate::http::AdminError;
 
+/// How often this node tries each endpoint with an event.
+pub(super) static EVENTS: Pace = Pace::new();
+
+/// How often it asks each for its consent: an answer is an entry of the log.
+pub(super) static CONSENTS: Pace = Pace::new();
+pub(super) const CONSENTS_PER_MINUTE: u32 = 60;
+
 /// When each event subscription may be tried again, by its name.
 ///
 /// Invariant: it has those alone whose time has not come, so no more than operators try within the longest pause.
 pub(super) struct Pace(Mutex<BTreeMap<String, Elapsed>>);
 
 impl Pace {
-    pub(super) const fn new() -> Pace {
+    const fn new() -> Pace {
         Pace(Mutex::new(BTreeMap::new()))
     }
 

@@ -3,7 +3,7 @@
 use prost::Message as _;
 use tokio::sync::Semaphore;
 
-use super::event_pace::Pace;
+use super::event_pace::{CONSENTS, CONSENTS_PER_MINUTE, EVENTS};
 use super::status::NodeStatus;
 use crate::base::proto::command::command::Kind;
 use crate::base::proto::command::{
@@ -32,13 +32,6 @@ use crate::webhook::{Files, TrialKind, try_out};
 /// Endpoints that a node tries at once. Each trial has a turn of those of all administrative changes, and takes as long
 /// as the endpoint likes.
 static TRIALS: Semaphore = Semaphore::const_new(4);
-
-/// How often it tries each with an event.
-static PACE: Pace = Pace::new();
-
-/// How often it asks each for its consent: an answer is an entry of the log.
-static CONSENT_PACE: Pace = Pace::new();
-const CONSENTS_PER_MINUTE: u32 = 60;
 
 /// Bytes of a page of dead letters, as JSON; the last letter may exceed them. Clients choose how large letters are.
 const LARGEST_PAGE_BYTES: usize = 2 << 20;
@@ -329,10 +322,8 @@ impl NodeStatus {
             false => TrialKind::Validation,
         };
         match kind {
-            TrialKind::Event => PACE.take(&name, rate(&row, &options, now), elapsed_now())?,
-            TrialKind::Validation => {
-                CONSENT_PACE.take(&name, CONSENTS_PER_MINUTE, elapsed_now())?;
-            }
+            TrialKind::Event => EVENTS.take(&name, rate(&row, &options, now), elapsed_now())?,
+            TrialKind::Validation => CONSENTS.take(&name, CONSENTS_PER_MINUTE, elapsed_now())?,
         }
         let files = Files::new(&self.config);
         let wall = self.broker.services.clock.wall();

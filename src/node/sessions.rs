@@ -16,7 +16,8 @@ use crate::replica::proposer::ProposeError;
 use crate::replica::share::Share;
 use crate::topic::Filter;
 
-/// How many read for administrators, and for who pulls events, at once: the threads that block are also those of others.
+/// How many read for administrators, and for who pulls events, at once: the threads that block are also those of
+/// others.
 pub(super) static LOOKS: Semaphore = Semaphore::const_new(8);
 
 impl NodeStatus {

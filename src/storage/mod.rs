@@ -8,6 +8,9 @@
 
 mod data_dir;
 mod database;
+#[cfg(test)]
+#[path = "../../tests/directory/mod.rs"]
+mod directory;
 mod diverged;
 mod fatal;
 mod faults;
@@ -20,6 +23,8 @@ mod state;
 
 pub use data_dir::{DataDir, FORMAT, OpenError};
 pub use database::wait_closed;
+#[cfg(test)]
+pub use directory::Directory;
 pub use diverged::EXIT_DIVERGED;
 pub use fatal::{EXIT_IO, fatal};
 #[cfg(test)]

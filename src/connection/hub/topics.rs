@@ -135,9 +135,9 @@ impl OwnTopics {
     }
 }
 
-/// Whether some identity, or one that there may be, publishes its messages to this topic, or whoever subscribes to all of
-/// them gets what is published here: `devices/+/messages/events/#` has its parent level in it, too (`[MQTT-4.7.1-2]`,
-/// section 4.7.1.2).
+/// Whether some identity, or one that there may be, publishes its messages to this topic, or whoever subscribes to all
+/// of them gets what is published here: `devices/+/messages/events/#` has its parent level in it, too
+/// (`[MQTT-4.7.1-2]`, section 4.7.1.2).
 pub(super) fn is_any_telemetry(topic: &str) -> bool {
     let Some(rest) = topic.strip_prefix("devices/") else {
         return false;

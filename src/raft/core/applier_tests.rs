@@ -12,7 +12,7 @@ use super::*;
 use crate::base::ids::GROUP_ZERO;
 use crate::raft::metrics::LogMetrics;
 use crate::raft::types::NOTHING;
-use crate::storage::{LogDb, StateView};
+use crate::storage::{Directory, LogDb, StateView};
 
 /// Writes a row per entry, and asks for a view after every third.
 struct EveryThird {
@@ -67,7 +67,7 @@ fn target(data: &Path) -> (Target, LogDb) {
 
 #[tokio::test]
 async fn a_view_has_the_rows_of_its_entry_and_none_of_the_next() {
-    let dir = tempfile::tempdir().expect("a temporary directory");
+    let dir = Directory::new();
     let (target, _log) = target(dir.path());
     let state = Arc::clone(&target.state);
     let (found, finds) = mpsc::channel();
@@ -110,7 +110,7 @@ async fn a_view_has_the_rows_of_its_entry_and_none_of_the_next() {
 /// Its files differ from those of the snapshot before: who has received some of those must not mix them.
 #[tokio::test]
 async fn a_snapshot_after_a_take_over_is_another_one() {
-    let dir = tempfile::tempdir().expect("a temporary directory");
+    let dir = Directory::new();
     let (target, _log) = target(dir.path());
     let (state, snapshots) = (Arc::clone(&target.state), Arc::clone(&target.snapshots));
     let apply = EveryThird {

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
     use crate::base::ids::GROUP_ZERO;
     use crate::storage::metrics::LogMetrics;
-    use crate::storage::{LogDb, Record};
+    use crate::storage::{Directory, LogDb, Record};
 
     fn record(index: u64) -> Record {
         let payload = super::super::type_config::Payload::Blank;
@@ -149,7 +149,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn nothing_of_an_older_version_is_left_for_others_to_apply() {
-        let root = tempfile::tempdir().expect("a temporary directory");
+        let root = Directory::new();
         let data = root.path().to_owned();
         let counters = Arc::new(LogMetrics::default());
         let log_db = LogDb::open(&data.join("log"), counters, None).expect("an empty directory");

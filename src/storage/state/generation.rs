@@ -139,11 +139,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::storage::{listen, wait_closed};
+    use crate::storage::{Directory, listen, wait_closed};
 
     #[test]
     fn the_last_reader_of_a_replaced_database_does_not_remove_it_itself() {
-        let dir = tempfile::tempdir().expect("a temporary directory");
+        let dir = Directory::new();
         let (told, removals) = mpsc::channel();
         let _listener = listen(dir.path(), move |step, _| {
             if step == Step::DatabaseRemoving {
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn the_number_of_a_refused_database_is_free_at_once() {
-        let dir = tempfile::tempdir().expect("a temporary directory");
+        let dir = Directory::new();
         for _ in 0..3 {
             let generation = Generation::open(dir.path(), 2).expect("an empty directory");
             generation.remove();

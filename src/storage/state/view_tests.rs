@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use crate::base::pulse::{self, Phase, busy};
 use crate::machine::tables::{Backing, Change, Changes};
-use crate::storage::{StateDb, StateView};
+use crate::storage::{Directory, StateDb, StateView};
 
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -92,7 +92,7 @@ proptest! {
     /// Whatever is written later, and wherever the rows were when the view was taken.
     #[test]
     fn a_view_shows_the_state_of_its_moment(steps in steps()) {
-        let dir = tempfile::tempdir().expect("a temporary directory");
+        let dir = Directory::new();
         let state = StateDb::open(dir.path()).expect("an empty directory");
         let mut model = Rows::new();
         let mut views = Vec::new();
@@ -114,7 +114,7 @@ proptest! {
 #[test]
 fn a_view_is_not_needed_when_its_database_is_replaced_or_closed() {
     for replaces in [true, false] {
-        let dir = tempfile::tempdir().expect("a temporary directory");
+        let dir = Directory::new();
         let state = StateDb::open(dir.path()).expect("an empty directory");
         write(&state, &mut Rows::new(), &[(1, Some(1))]);
         let copy = dir.path().join("copy");
@@ -140,7 +140,7 @@ fn a_view_is_not_needed_when_its_database_is_replaced_or_closed() {
 /// So that a disk that pauses is not taken for work without end.
 #[test]
 fn who_waits_for_rows_of_rocksdb_is_seen_to_wait() {
-    let dir = tempfile::tempdir().expect("a temporary directory");
+    let dir = Directory::new();
     let state = StateDb::open(dir.path()).expect("an empty directory");
     write(&state, &mut Rows::new(), &[(1, Some(1))]);
     state.flush();
@@ -182,7 +182,7 @@ fn who_waits_for_rows_of_rocksdb_is_seen_to_wait() {
 /// Rows that are written together are seen together, by whoever looks and whenever.
 #[test]
 fn who_does_not_write_sees_one_moment_too() {
-    let dir = tempfile::tempdir().expect("a temporary directory");
+    let dir = Directory::new();
     let state = StateDb::open(dir.path()).expect("an empty directory");
     let state = &state;
     let (end, ended) = mpsc::channel::<()>();

@@ -53,6 +53,12 @@ pub fn code(node: SocketAddr, connect: &Connect) -> u8 {
 #[track_caller]
 pub fn ask(connection: &mut Connection, request: Message) -> Publish {
     let packet_id = connection.packet_id();
+    ask_as(connection, request, packet_id)
+}
+
+/// The same with a packet identifier: what is sent again has its own ([MQTT-4.4.0-1]).
+#[track_caller]
+pub fn ask_as(connection: &mut Connection, request: Message, packet_id: u16) -> Publish {
     let request = request.qos(1, packet_id);
     connection.send(&request.bytes(connection.level()));
     let answer = match connection.expect() {

@@ -11,7 +11,7 @@ use cluster_tests::connection::{Connection, TIMEOUT};
 use cluster_tests::wait;
 use cluster_tests::wire::{Connect, Message, Packet, V5, V311, Will};
 use device::{
-    ANSWERS, DESIRED, ask, code, connect, get, notification, open, own_token, patch, report,
+    ANSWERS, DESIRED, ask, ask_as, code, connect, get, notification, open, own_token, patch, report,
 };
 use serde_json::json;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -337,7 +337,7 @@ fn a_library_that_never_subscribes_again_keeps_working() {
             code => panic!("it would lead the client to give up: {code}"),
         }
     });
-    let answer = ask(&mut device, again);
+    let answer = ask_as(&mut device, again, 900);
     assert!(
         answer.topic.ends_with("$rid=2&$version=3"),
         "{}",

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::sessions::LOOKS;
+use super::sessions::{LOOKS, in_turn};
 use super::status::NodeStatus;
 use crate::events::filter::Filter;
 use crate::events::kind::is_type;
@@ -133,12 +133,7 @@ impl NodeStatus {
             let (backing, filter) = (self.broker.services.backing.clone(), filter.clone());
             let size = pull.size();
             let looked = move || look(&*backing, &filter, after, size);
-            let found = {
-                // Nobody closes it.
-                let _turn = LOOKS.acquire().await;
-                tokio::task::spawn_blocking(looked).await
-            };
-            let found = found.map_err(|error| AdminError::Internal(error.to_string()))?;
+            let found = in_turn(&LOOKS, looked).await?;
             if found.is_ahead {
                 let text = "after is a token of another cluster, or of what was lost with a backup";
                 return Err(AdminError::Invalid(text.to_owned()));

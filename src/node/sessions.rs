@@ -20,6 +20,23 @@ use crate::topic::Filter;
 /// others.
 pub(super) static LOOKS: Semaphore = Semaphore::const_new(8);
 
+/// Does work that may block, on a thread of its own, when it has its turn.
+pub(super) async fn in_turn<T: Send + 'static>(
+    turns: &'static Semaphore,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, AdminError> {
+    // Nobody closes them.
+    let turn = turns.acquire().await;
+    // The turn goes along: whoever gives up does not make room for another thread.
+    let work = move || {
+        let found = work();
+        drop(turn);
+        found
+    };
+    let found = tokio::task::spawn_blocking(work).await;
+    found.map_err(|error| AdminError::Internal(error.to_string()))
+}
+
 impl NodeStatus {
     /// Waits until this replica has everything that was acknowledged before.
     pub(super) async fn catch_up(&self) -> Result<(), AdminError> {
@@ -36,11 +53,7 @@ impl NodeStatus {
     ) -> Result<T, AdminError> {
         self.catch_up().await?;
         let backing = self.broker.services.backing.clone();
-        // Nobody closes it.
-        let _turn = LOOKS.acquire().await;
-        let read = tokio::task::spawn_blocking(move || read(&*backing));
-        let ended = |error: tokio::task::JoinError| AdminError::Internal(error.to_string());
-        read.await.map_err(ended)
+        in_turn(&LOOKS, move || read(&*backing)).await
     }
 
     async fn propose(&self, kind: command::command::Kind) -> Result<bool, AdminError> {
@@ -190,4 +203,40 @@ fn list_retained(backing: &dyn Backing, page: &Page) -> Listed<RetainedStatus> {
     });
     let next = next.or(used_up);
     Listed { entries, next }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    static TURNS: Semaphore = Semaphore::const_new(2);
+
+    #[tokio::test]
+    async fn who_gives_up_makes_no_room_for_another_thread() {
+        let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
+        let (held, go_on) = mpsc::channel::<()>();
+        let go_on = std::sync::Arc::new(std::sync::Mutex::new(go_on));
+        let look = || {
+            let (begun, go_on) = (begun.clone(), go_on.clone());
+            tokio::spawn(in_turn(&TURNS, move || {
+                begun.send(()).expect("the test waits");
+                // It ends when nobody holds it any more.
+                let _ = go_on.lock().map(|held| held.recv());
+            }))
+        };
+        let given_up = [look(), look()];
+        for _ in &given_up {
+            begins.recv().await.expect("it begins");
+        }
+        for one in given_up {
+            one.abort();
+            assert!(one.await.is_err_and(|error| error.is_cancelled()));
+        }
+        assert_eq!(TURNS.available_permits(), 0, "both threads are at work");
+        let next = look();
+        drop(held);
+        next.await.expect("it has its turn").expect("it is done");
+    }
 }

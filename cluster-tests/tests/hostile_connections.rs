@@ -239,6 +239,6 @@ fn a_byte_per_second_keeps_no_connection_alive() {
             other => panic!("level {level}, after {after:.1?}: {other:?}"),
         }
         // One and a half times the keep-alive, and some seconds for slow machines.
-        assert!(after < Duration::from_secs(6), "{after:?}");
+        assert!(after < wait::allowed(Duration::from_secs(6)), "{after:?}");
     }
 }

@@ -3,6 +3,7 @@
 use cluster_tests::cluster::Cluster;
 use cluster_tests::connection::{Connection, Fault, TIMEOUT};
 use cluster_tests::rules;
+use cluster_tests::wait::allowed;
 use cluster_tests::wire::{self, Connect, Message, Packet, Properties, V5, V31, V311, Value, id};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -150,7 +151,7 @@ fn keep_alive_ends_a_silent_connection(cluster: &Cluster) {
         "closed early, after {after:?} [MQTT-3.1.2-22]"
     );
     assert!(
-        after < Duration::from_millis(4000),
+        after < allowed(Duration::from_secs(4)),
         "closed late, after {after:?}"
     );
 }
@@ -163,7 +164,7 @@ fn keep_alive_is_fed_by_inbound_packets_only(cluster: &Cluster) {
     let began = Instant::now();
     starved.subscribe(&[("feeding", 0)]);
     let mut ended = None;
-    while began.elapsed() < Duration::from_millis(5000) && ended.is_none() {
+    while began.elapsed() < allowed(Duration::from_secs(5)) && ended.is_none() {
         fed.send(&wire::PINGREQ);
         assert_eq!(fed.expect(), Packet::Pingresp);
         // What the server sends does not count.
@@ -311,7 +312,7 @@ fn pings_are_answered_while_others_load(cluster: &Cluster) {
         let sent = Instant::now();
         pinger.expect_nothing();
         assert!(
-            sent.elapsed() < Duration::from_secs(2),
+            sent.elapsed() < allowed(Duration::from_secs(2)),
             "PINGRESP after {:?}",
             sent.elapsed()
         );

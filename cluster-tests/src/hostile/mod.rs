@@ -2,7 +2,9 @@
 //!
 //! The promise (P12): whatever one client does, the others on every node go on, and every node's memory stays bounded.
 //! [`beside`] runs an attack while behaving clients of every node ping, write to the state store and exchange messages,
-//! and judges them afterwards by the bounds below, beyond what the machine itself took meanwhile.
+//! and judges them afterwards by the bounds below, beyond what the machine itself took meanwhile. `make chaos` holds them
+//! to these bounds; the ordinary run, on whatever machine, to more ([`allowed`]), which tells a standstill from a
+//! machine that has other work.
 //!
 //! Invariant: an attack is bounded in count and in time, and stays on loopback.
 
@@ -15,6 +17,7 @@ pub use crowd::Crowd;
 pub use flood::{Fate, Flood, flood, reason_of_end};
 
 use crate::cluster::Cluster;
+use crate::wait::allowed;
 use bystander::{Bystanders, Deed, Seen};
 use memory::MemoryWatch;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -146,15 +149,15 @@ fn violations(seen: &Seen, own: &Own) -> Vec<String> {
     }
     let longest = seen.longest();
     match seen.deed {
-        Deed::Ping if longest > PINGRESP_WITHIN + own.longest => {
+        Deed::Ping if longest > allowed(PINGRESP_WITHIN) + own.longest => {
             wrong.push(format!("{who}: a PINGRESP after {longest:.3?}"));
         }
         Deed::Set => {
             let p99 = seen.percentile(99);
-            if p99 > SET_P99 + own.p99 {
+            if p99 > allowed(SET_P99) + own.p99 {
                 wrong.push(format!("{who}: 99 of 100 SETs within {p99:.3?} only"));
             }
-            if longest > SET_LONGEST + own.longest {
+            if longest > allowed(SET_LONGEST) + own.longest {
                 wrong.push(format!("{who}: a SET took {longest:.3?}"));
             }
         }

@@ -4,7 +4,8 @@ use cluster_tests::attacks;
 use cluster_tests::cluster::{Cluster, Plan};
 use cluster_tests::connection::{Connection, Fault};
 use cluster_tests::flow::{self, Load, with_small_buffer};
-use cluster_tests::hostile::{Crowd, Terms, beside, beside_on, one_worker};
+use cluster_tests::hostile::{Crowd, PINGRESP_WITHIN, Terms, beside, beside_on, one_worker};
+use cluster_tests::wait::allowed;
 use cluster_tests::wire::{self, Connect, Message, Packet, V5, V311, Value, Will, id};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -19,6 +20,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 attacks![
     a_large_message_to_two_thousand_subscribers,
     tiny_messages_to_two_thousand_subscribers,
+    subscribers_that_take_everything_are_read,
     subscribers_that_never_acknowledge,
 ];
 
@@ -60,6 +62,56 @@ fn a_large_message_to_two_thousand_subscribers(cluster: &mut Cluster) {
         assert!(reader.bytes() >= all, "not all subscribers got it");
     });
     assert_eq!(reader.stop(), 0, "subscribers were ended");
+}
+
+/// A subscriber of the same messages, which takes them as fast as it can, and pings: the longest time until it has its
+/// PINGRESP. What is ahead of that is little, as long as its PINGREQs are read.
+fn pinged(address: SocketAddr, stop: &AtomicBool) -> Duration {
+    let mut member = Connection::v5(address, "member-that-pings");
+    member.subscribe(&[("fan/out", 0)]);
+    let mut longest = Duration::ZERO;
+    while !stop.load(Ordering::Relaxed) {
+        let asked = Instant::now();
+        member.send(&wire::PINGREQ);
+        loop {
+            match member.receive(LIMIT) {
+                Ok(Packet::Pingresp) => break,
+                Ok(Packet::Publish(_)) => {}
+                other => panic!(
+                    "instead of PINGRESP, after {:?}: {other:?}",
+                    asked.elapsed()
+                ),
+            }
+        }
+        longest = longest.max(asked.elapsed());
+    }
+    longest
+}
+
+/// Whoever is sent much is read all the same.
+fn subscribers_that_take_everything_are_read(cluster: &mut Cluster) {
+    let members = subscribers(cluster.mqtt(0));
+    let reader = members.read_on();
+    let stop = AtomicBool::new(false);
+    let (address, publisher) = (cluster.mqtt(0), cluster.mqtt(1));
+    let longest = std::thread::scope(|scope| {
+        let pinged = scope.spawn(|| pinged(address, &stop));
+        let mut publisher = Connection::v5(publisher, "hostile");
+        let message = Message::new("fan/out", vec![7; 100_000]).bytes(V5);
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(5) {
+            publisher.send(&message);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        stop.store(true, Ordering::Relaxed);
+        pinged.join().expect("it is answered")
+    });
+    eprintln!(
+        "longest PINGRESP {longest:?}; {} MiB read",
+        reader.bytes() >> 20
+    );
+    assert_eq!(reader.stop(), 0, "subscribers were ended");
+    assert!(longest < allowed(2 * PINGRESP_WITHIN), "{longest:?}");
 }
 
 /// One read of a publisher's socket holds thousands of messages, each for 2,000 subscribers.

@@ -211,9 +211,16 @@ pub const HELD_INPUT_BYTES: usize = 256 << 10;
 /// counts more). Some milliseconds; after it other connections have their turn.
 pub const TURN_WORK: usize = 4_096;
 
-/// Bytes that a connection writes in one turn. Where a large message goes to thousands of connections of a thread,
-/// others wait for a turn of each.
-pub const TURN_WRITTEN_BYTES: usize = 128 << 10;
+/// Bytes that a connection writes in one turn. Where a message goes to thousands of connections of a thread, others
+/// wait for a turn of each.
+pub const TURN_WRITTEN_BYTES: usize = 16 << 10;
+
+/// Bytes that a connection with more than that writes in one turn, when it has waited for its place among the few that
+/// do so at once: whatever goes to thousands, others wait for those few.
+pub const BULK_WRITTEN_BYTES: usize = 128 << 10;
+
+/// Connections that do so at once, for each thread.
+pub const BULK_TURNS_PER_THREAD: usize = 2;
 
 /// Remembered replies that a request is compared with. More than one of a client have the same correlation data and
 /// 64-bit fingerprint only if somebody constructed them; such a client loses the older ones.

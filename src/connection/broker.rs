@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 
 use super::bounds::ClientBounds;
 use super::certified::Certified;
@@ -21,6 +22,7 @@ use crate::acl::{Limits, RuleBook};
 use crate::auth::Chain;
 use crate::base::ids::{ConnectionId, NodeId};
 use crate::base::lease::Lease;
+use crate::base::limits;
 use crate::base::time::{Elapsed, elapsed_now};
 use crate::config::{Config, MqttConfig};
 use crate::forward::directory::Directory;
@@ -82,6 +84,8 @@ pub(crate) struct Settings {
     pub(crate) outbox: Arc<OutboxLimits>,
     /// The memory of clients whose sessions are not open.
     pub(crate) handshake_memory: Arc<NodeMemory>,
+    /// Places of connections that write much at once.
+    pub(super) bulk_turns: Semaphore,
 }
 
 /// The least that `mqtt.connection_memory_bytes` may be, bytes: room for requests and acknowledgements of a client
@@ -124,6 +128,7 @@ impl Settings {
             max_watches: config.store.max_watches_per_client,
             outbox: Arc::new(outbox),
             handshake_memory,
+            bulk_turns: Semaphore::new(limits::BULK_TURNS_PER_THREAD * config.runtime.threads()),
         }
     }
 }

@@ -142,28 +142,33 @@ impl Task {
 
     async fn serve(&mut self) -> Result<Infallible, Ended> {
         loop {
-            let mut turn = self.exchange()?;
+            let mut turn = self.exchange(limits::TURN_WRITTEN_BYTES)?;
             if self.input.is_waiting() && turn == Turn::Done {
                 turn = busy(Phase::Packets, || {
                     self.input.offer_again(&mut self.connection)
                 })?;
                 self.note_arrival(Instant::now());
-                turn = turn.or(self.exchange()?);
+                turn = turn.or(self.exchange(limits::TURN_WRITTEN_BYTES)?);
             }
             turn = turn.or(self.hand_over()?);
             let answers = self.account()?;
             self.connection.check_authentication(Instant::now())?;
             self.connection.check_rights()?;
-            if turn == Turn::Over {
-                tokio::task::yield_now().await;
-                continue;
-            }
             let paused_until = self.paused_until();
             let takes_more = self.input.takes_more() && paused_until.is_none();
             let settings = &self.connection.context().broker.settings;
             // A client that does not take its answers is not read either.
             let is_read = takes_more && answers < settings.mqtt.outbox_max_bytes;
             self.liveness.set_read(is_read);
+            if turn == Turn::Over {
+                if self.connection.context().output.unsent() > 0 {
+                    // Most connections never do, and keep no room for it.
+                    Box::pin(self.write_bulk()).await?;
+                }
+                self.read_meanwhile(is_read).await?;
+                tokio::task::yield_now().await;
+                continue;
+            }
             let again = self
                 .input
                 .is_waiting()
@@ -397,8 +402,31 @@ impl Task {
         context.mailbox.progress(unsent, &mut context.wake);
     }
 
-    /// Takes what is in the mailbox and sends what the socket takes.
-    fn exchange(&mut self) -> Result<Turn, Ended> {
+    /// Reads what has come, without waiting: who is sent much and takes it is read all the same, and must be heard of.
+    async fn read_meanwhile(&mut self, is_read: bool) -> Result<(), Ended> {
+        let is_due = poll_fn(|context| {
+            if is_read && let Poll::Ready(handled) = self.poll_read(context) {
+                handled?;
+            }
+            Poll::Ready(Ok::<_, Ended>(self.liveness.poll(context).is_ready()))
+        });
+        if is_due.await? {
+            let bytes = self.incomplete_bytes();
+            self.liveness.check(bytes, Instant::now())?;
+        }
+        Ok(())
+    }
+
+    /// Sends much, when it is this connection's turn among those that do.
+    async fn write_bulk(&mut self) -> Result<(), Ended> {
+        let broker = self.connection.context().broker.clone();
+        // Nobody closes it, and whoever has a place does not wait.
+        let _place = broker.settings.bulk_turns.acquire().await;
+        self.exchange(limits::BULK_WRITTEN_BYTES).map(|_| ())
+    }
+
+    /// Takes what is in the mailbox and sends what the socket takes, up to `most` bytes.
+    fn exchange(&mut self, most: usize) -> Result<Turn, Ended> {
         if self.stream.is_unsent() {
             match self.stream.flush() {
                 Err(error) if !is_transient(&error) => return Err(Ended::network()),
@@ -432,12 +460,11 @@ impl Task {
                     return Ok(Turn::Done);
                 }
             }
-            if bytes >= limits::TURN_WRITTEN_BYTES {
+            if bytes >= most {
                 return Ok(Turn::Over);
             }
             let context = self.connection.context_mut();
-            let most = limits::TURN_WRITTEN_BYTES - bytes;
-            match context.output.write_to(&mut self.stream, most) {
+            match context.output.write_to(&mut self.stream, most - bytes) {
                 Ok(written) => {
                     bytes += written;
                     context.broker.metrics.bytes_sent.add(written as u64);

@@ -127,7 +127,8 @@ impl ClusterService {
         let incarnation = itself(node, request.node, request.incarnation)?;
         // The membership that counts is the leader's: another node may not know yet of a new member, which gives up
         // when it is refused.
-        if !self.leadership.borrow().is_leader {
+        let led = *self.leadership.borrow();
+        if !led.is_leader {
             return Err(Status::failed_precondition("this node does not lead"));
         }
         self.member(node)?;
@@ -147,14 +148,17 @@ impl ClusterService {
         }
         let index = self.raft.confirm_leadership().await;
         let index = index.map_err(|error| Status::unavailable(error.to_string()))?;
-        // The term first: log time that is read after it is no former term's.
-        let term = self.leadership.borrow().term;
+        let log_time = self.clock.live();
+        // What this node knows of log time is that of the term which it has led all the while, or nobody's.
+        if *self.leadership.borrow() != led {
+            return Err(Status::unavailable("another term has begun"));
+        }
         Ok(ContactResponse {
             index: index.0,
-            log_ms: self.clock.live().map(|log_time| log_time.0),
+            log_ms: log_time.map(|log_time| log_time.0),
             hub_digest: Some(self.hub_digest),
             wall_ahead_ms: self.clock.ahead_ms(node),
-            term,
+            term: led.term,
         })
     }
 }

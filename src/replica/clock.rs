@@ -93,6 +93,8 @@ pub(super) struct LogTime {
     clocks: WallClocks,
     /// How far this node's wall clock is ahead, as the leader says.
     own_ahead_ms: Option<i64>,
+    /// The time that a majority's wall clocks agreed on when it was known last, minus elapsed time.
+    agreed: Option<i64>,
     /// The last stamp.
     stamped_us: i64,
 }
@@ -285,6 +287,31 @@ impl LogTime {
     pub(super) fn set_voters(&mut self, voters: Vec<NodeId>) {
         self.clocks.set_voters(voters);
     }
+
+    /// The leader told how far this node's wall clock is ahead, which shows `wall`.
+    pub(super) fn told_ahead(&mut self, ahead_ms: Option<i64>, wall: Millis, at: Elapsed) {
+        self.own_ahead_ms = ahead_ms;
+        if let Some(ahead_ms) = ahead_ms {
+            let offset = us(wall).saturating_sub(micros(at));
+            self.agreed = Some(offset.saturating_sub(ahead_ms.saturating_mul(1000)));
+        }
+    }
+
+    /// The leader, which is `node`, looks at the clocks itself.
+    pub(super) fn compare(&mut self, node: NodeId, at: Elapsed) {
+        self.own_ahead_ms = self.ahead_ms(node, at);
+        self.agreed = self.clocks.agreed(at).or(self.agreed);
+    }
+
+    /// The wall time that a majority's clocks agree on, or agreed on when they did last: none of them, set wrong
+    /// meanwhile, changes it. Without it log time, which follows it slowly, and `wall`, which this node's clock shows,
+    /// where that is not known either.
+    pub(super) fn wall(&self, wall: Millis, at: Elapsed) -> Millis {
+        match self.agreed {
+            Some(offset) => millis(offset.saturating_add(micros(at))),
+            None => self.live(at).unwrap_or(wall),
+        }
+    }
 }
 
 /// This replica's idea of log time, with the clocks of this machine.
@@ -316,10 +343,11 @@ impl Clock {
     /// The leader of `term` told log time, and how far this node's wall clock is ahead.
     pub fn follow(&self, term: u64, log_time: Option<Millis>, ahead_ms: Option<i64>) {
         let mut state = self.log_time.lock();
+        let at = elapsed_now();
         if let Some(log_time) = log_time {
-            state.follow(term, log_time, elapsed_now());
+            state.follow(term, log_time, at);
         }
-        state.own_ahead_ms = ahead_ms;
+        state.told_ahead(ahead_ms, wall_now(), at);
     }
 
     /// Another node told this leader its wall clock, and log time, if it knows it.
@@ -349,7 +377,7 @@ impl Clock {
         let mut state = self.log_time.lock();
         let at = elapsed_now();
         let _ = state.stamp(self.local, term, wall_now(), at);
-        state.own_ahead_ms = state.ahead_ms(self.local, at);
+        state.compare(self.local, at);
     }
 
     /// Moves log time of this node, the leader of `term`, forward at once to what a majority's wall clocks agree on.
@@ -366,21 +394,15 @@ impl Clock {
         self.log_time.lock().ahead_ms(node, elapsed_now())
     }
 
-    /// The wall time that a majority of the voters' clocks agrees on; what this node's own says where nobody has told
-    /// how far it is ahead.
+    /// The wall time that a majority of the voters' clocks agrees on, as far as this process knows it.
     pub fn wall(&self) -> Millis {
-        wall_of(wall_now(), self.own_ahead_ms())
+        self.log_time.lock().wall(wall_now(), elapsed_now())
     }
 
     /// How far this node's own wall clock is ahead, as the leader sees it.
     pub fn own_ahead_ms(&self) -> Option<i64> {
         self.log_time.lock().own_ahead_ms
     }
-}
-
-fn wall_of(own: Millis, ahead_ms: Option<i64>) -> Millis {
-    let ahead_ms = ahead_ms.unwrap_or_default();
-    Millis(own.0.saturating_add_signed(ahead_ms.saturating_neg()))
 }
 
 #[cfg(test)]

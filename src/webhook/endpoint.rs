@@ -11,7 +11,7 @@ use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use super::files::{Files, ForeignFile};
 use super::secrets::{Proof, SecretsError};
 use crate::base::proto::state::EventSubscriptionOptions;
-use crate::base::time::Millis;
+use crate::base::time::{Millis, elapsed_now};
 use crate::events::answer::End;
 use crate::events::modes::Request;
 use crate::events::retry_after::retry_after_ms;
@@ -182,12 +182,17 @@ impl Endpoint {
             Ok(headers) => headers,
             Err(error) => return Reply::unable(&error),
         };
+        let sent_at = elapsed_now();
         let answer = match request.is_options {
             true => self.client.options(&headers).await,
             false => self.client.post(&headers, request.body.into()).await,
         };
         match answer {
-            Ok(answer) => Reply::of_answer(answer, now),
+            Ok(answer) => {
+                let took = elapsed_now().since(sent_at).as_millis();
+                let answered = now.plus(u64::try_from(took).unwrap_or(u64::MAX));
+                Reply::of_answer(answer, answered)
+            }
             Err(error) => Reply::of_error(&error),
         }
     }

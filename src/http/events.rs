@@ -81,7 +81,7 @@ pub(super) async fn pull(
     held(body)
 }
 
-/// What is answered to readers of events and dead letters has this memory until it is read, bytes.
+/// What is answered to readers of events, dead letters and lists has this memory until it is read, bytes.
 const MOST_ANSWER_BYTES: usize = 64 << 20;
 
 static ANSWERS: LazyLock<AnswerMemory> = LazyLock::new(|| AnswerMemory::of(MOST_ANSWER_BYTES));

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Query, State};
+use axum::response::Response;
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use super::admin::{AdminError, AdminFuture, bounded};
+use super::events::held;
 
 /// Most entries of one page.
 const LARGEST_PAGE: usize = 1_000;
@@ -166,6 +168,13 @@ fn there<T>(found: Option<T>, what: &str) -> Answer<T> {
         .ok_or_else(|| AdminError::Absent(format!("there is no {what}")))
 }
 
+/// A page of names, which clients have chosen: it has its place until it is read.
+fn listed<T: Serialize>(page: Listed<T>) -> Result<Response, AdminError> {
+    let json = serde_json::to_string(&page);
+    drop(page);
+    held(json.map_err(|error| AdminError::Internal(error.to_string()))?)
+}
+
 async fn done(
     work: BoxFuture<'_, Result<bool, AdminError>>,
     what: &str,
@@ -179,8 +188,8 @@ async fn done(
 pub(super) async fn list(
     State(sessions): State<Arc<dyn Sessions>>,
     Query(page): Query<Page>,
-) -> Answer<Listed<SessionStatus>> {
-    bounded(sessions.list(page)).await.map(Json)
+) -> Result<Response, AdminError> {
+    listed(bounded(sessions.list(page)).await?)
 }
 
 pub(super) async fn show(
@@ -210,8 +219,8 @@ pub(super) async fn kick(
 pub(super) async fn retained(
     State(sessions): State<Arc<dyn Sessions>>,
     Query(page): Query<Page>,
-) -> Answer<Listed<RetainedStatus>> {
-    bounded(sessions.retained(page)).await.map(Json)
+) -> Result<Response, AdminError> {
+    listed(bounded(sessions.retained(page)).await?)
 }
 
 pub(super) async fn retained_message(

@@ -146,7 +146,7 @@ pub fn retained_page(
         |from, show| {
             let range = Range::<schema::Retained>::all().starting_at(from);
             backing.rows(&range, |topic, row| {
-                is_used_up = !budget.take(row.bytes().len());
+                is_used_up = !budget.take(topic.len() + row.bytes().len());
                 if is_used_up {
                     return false;
                 }
@@ -195,7 +195,7 @@ pub fn sessions(
     let mut last = String::new();
     let mut more = false;
     backing.rows(&range, |client_id, row| {
-        more = found.len() == most || !budget.take(row.bytes().len());
+        more = found.len() == most || !budget.take(client_id.len() + row.bytes().len());
         if more {
             return false;
         }

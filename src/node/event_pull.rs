@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::sessions::{LOOKS, in_turn};
+use super::sessions::in_turn;
 use super::status::NodeStatus;
 use crate::events::filter::Filter;
 use crate::events::kind::is_type;
@@ -32,6 +32,9 @@ const ANSWER_BYTES: usize = 4 << 20;
 
 /// Between two looks of a reader that waits, while events are recorded that it does not want.
 const LOOK_PAUSE: Duration = Duration::from_millis(10);
+
+/// How many look at once, beside those who administrate the node: the threads that block are also those of others.
+static LOOKS: Semaphore = Semaphore::const_new(4);
 
 /// Readers that may wait at this node at once. Each holds a connection of the port, of which probes need some.
 static WAITING: Semaphore = Semaphore::const_new(128);

@@ -16,9 +16,11 @@ use crate::replica::proposer::ProposeError;
 use crate::replica::share::Share;
 use crate::topic::Filter;
 
-/// How many read for administrators, and for who pulls events, at once: the threads that block are also those of
-/// others.
-pub(super) static LOOKS: Semaphore = Semaphore::const_new(8);
+/// How many read for administrators at once: the threads that block are also those of others.
+static LOOKS: Semaphore = Semaphore::const_new(8);
+
+/// Names on one page of a list, bytes, beside their number; the last one may exceed it.
+const PAGE_BYTES: usize = 1 << 20;
 
 /// Does work that may block, on a thread of its own, when it has its turn.
 pub(super) async fn in_turn<T: Send + 'static>(
@@ -192,12 +194,14 @@ fn list_retained(backing: &dyn Backing, page: &Page) -> Listed<RetainedStatus> {
     }
     let mut entries: Vec<RetainedStatus> = Vec::new();
     let mut next = None;
+    let mut left = PAGE_BYTES;
     let budget = ListBudget::default();
     let used_up = read::retained_page(backing, filter_of(page), &from, budget, |topic, row| {
-        if entries.len() == page.size() {
+        if entries.len() == page.size() || left == 0 {
             next = entries.last().map(|last| last.topic.clone());
             return false;
         }
+        left = left.saturating_sub(topic.len());
         entries.push(retained_status(topic, &row, false));
         true
     });

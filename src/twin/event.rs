@@ -23,13 +23,16 @@ pub struct TwinChange {
 
 impl TwinChange {
     /// The body of the event: what the request has changed, deleted members as `null`, and when. One that would have
-    /// more than `most` bytes says only which write it was.
-    pub fn render(&self, most: usize) -> String {
+    /// more than `most` bytes says only which write it was. With it, how many bytes were rendered: as many at least.
+    pub fn render(&self, most: usize) -> (String, usize) {
         let whole = self.render_whole();
-        match whole.len() > most {
-            false => whole,
-            true => format!("{{\"version\":{},\"truncated\":true}}", self.version),
+        let rendered = whole.len();
+        if rendered <= most {
+            return (whole, rendered);
         }
+        let short = format!("{{\"version\":{},\"truncated\":true}}", self.version);
+        let rendered = rendered.max(short.len());
+        (short, rendered)
     }
 
     fn render_whole(&self) -> String {
@@ -184,7 +187,7 @@ mod tests {
             reported: None,
         };
         assert_eq!(
-            change.render(usize::MAX),
+            change.render(usize::MAX).0,
             concat!(
                 r#"{"version":7,"tags":{"site":null},"properties":{"desired":{"deep":{"x":5},"gone":null,"#,
                 r#""$metadata":{"$lastUpdated":"1970-01-01T00:00:02.000Z","$lastUpdatedVersion":3,"#,

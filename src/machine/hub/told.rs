@@ -62,7 +62,9 @@ pub(super) fn changed(
         Writer::Device if lifecycle.events.is_crowded(batch) => limits::CROWDED_EVENT_BYTES,
         Writer::Device | Writer::BackEnd => limits::EVENT_BYTES,
     };
-    let data = change.render(most);
+    let (data, rendered) = change.render(most);
+    // What was rendered in vain has been work, too.
+    spend_bytes(batch, writer, 0, rendered - data.len());
     record(
         batch,
         lifecycle,

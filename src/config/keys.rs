@@ -243,11 +243,9 @@ config! {
         /// Whether messages with QoS 0 are queued for durable sessions whose client is not connected; for a shared
         /// subscription, when none of its subscribers is connected.
         queue_qos_0: bool = false, "";
-        /// Retained messages of the whole cluster; one more topic is refused with reason 0x97 (quota exceeded). Wills
-        /// do not count.
+        /// Retained messages of the whole cluster; one more is refused (0x97), and a will that is one more not retained.
         retained_max: u64 = 1_000_000, "messages", 1..=u64::MAX;
-        /// Time between two updates of the topics below `$SYS/`; a value that has not changed is not sent again. 0
-        /// turns them off.
+        /// Time between two updates of the topics below `$SYS/`; what has not changed is not sent again. 0: never.
         sys_interval_s: u16 = 10, "s", 0..=65_535;
         /// The Response Information that a client gets when it asks for it (MQTT 5): the prefix of its response topics.
         /// `{client_id}` stands for its client identifier. Empty: none is sent.
@@ -389,6 +387,8 @@ config! {
         client_ca_file: Option<PathBuf> = None, "";
         /// Devices of the whole cluster; one more is refused.
         max_devices: u64 = 1_000_000, "devices", 1..=u64::MAX;
+        /// Retained messages of one device or module; one more is not retained. They go with their identity.
+        max_retained: u32 = 16, "messages", 0..=u64::from(u32::MAX);
         /// Whether devices, modules and back ends may connect without TLS: for tests, and only where no listener
         /// without TLS is reached from other machines.
         allow_plaintext: bool = false, "";

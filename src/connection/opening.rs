@@ -1,7 +1,9 @@
 //! CONNECT: what is agreed on with the client, and the opening of its session in the machine.
 
-use std::net::IpAddr;
 mod judging;
+mod wills;
+
+use std::net::IpAddr;
 
 use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
@@ -22,8 +24,7 @@ use crate::auth::Principal;
 use crate::base::ids::{ASSIGNED_PREFIX, ConnectionId};
 use crate::base::proto::command::{self, command::Kind};
 use crate::codec::{
-    ConnAck, ConnAckProperties, Connect, MAX_PACKET_SIZE, PeerLimits, PublishPropertiesBuf, QoS,
-    ReasonCode, Will, encode,
+    ConnAck, ConnAckProperties, Connect, MAX_PACKET_SIZE, PeerLimits, QoS, ReasonCode, encode,
 };
 use crate::config::{Listener, MqttConfig, QueuePolicy};
 use crate::events::DisconnectionReason;
@@ -104,43 +105,6 @@ fn bounds(config: &MqttConfig, max_bytes: u64) -> command::QueueBounds {
     }
 }
 
-/// The will of a client. That of a device or a module says so of itself.
-fn will(will: &Will<'_>, is_of_hub: bool) -> command::Will {
-    let mut properties = will.properties.forwardable().into_owned();
-    if is_of_hub {
-        properties.extend_from_slice(&will_mark());
-    }
-    command::Will {
-        message: Some(command::PublishedMessage {
-            topic: will.topic.to_owned(),
-            qos: will.qos as u32,
-            retain: will.retain,
-            payload: Bytes::copy_from_slice(will.payload),
-            properties: properties.into(),
-            expiry_interval_s: will.properties.message_expiry(),
-        }),
-        delay_s: will.delay,
-    }
-}
-
-/// What the will of a device or a module is marked with.
-fn will_mark() -> Vec<u8> {
-    let mut properties = PublishPropertiesBuf::new();
-    properties
-        .push_user("iothub-MessageType", "Will")
-        .expect("it is shorter than any property may be");
-    properties.raw().to_vec()
-}
-
-/// Whether a will adds to what is stored when it is published: as a PUBLISH that goes through the log does.
-fn is_stored(broker: &Broker, will: &Will<'_>) -> bool {
-    if will.retain {
-        return !will.payload.is_empty();
-    }
-    let route = broker.services.router.route(will.topic, None);
-    route.is_logged(will.qos)
-}
-
 /// Has a session closed that was opened, or is about to be, for a client that never got its CONNACK.
 fn close(broker: &Broker, client_id: &str, connection: ConnectionId, event: DisconnectionReason) {
     broker.unregister(connection);
@@ -191,7 +155,10 @@ impl Opening {
             clean_start: connect.clean_start,
             expiry_interval_s: opening.options.session_expiry,
             protocol_level: connect.version.level().into(),
-            will: connect.will.as_ref().map(|it| will(it, hub.is_some())),
+            will: connect
+                .will
+                .as_ref()
+                .map(|it| wills::will(it, hub, config.retained_max)),
             receive_maximum: opening
                 .receive_maximum
                 .min(opening.options.bounds.in_flight)
@@ -267,7 +234,7 @@ impl Opening {
         }
         let will_is_stored = || {
             let will = connect.will.as_ref();
-            will.is_some_and(|will| is_stored(broker, will))
+            will.is_some_and(|will| wills::is_stored(broker, will))
         };
         if broker.state.refuses_writes() && (self.adds_session(broker) || will_is_stored()) {
             broker.metrics.writes_refused.increment();

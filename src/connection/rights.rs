@@ -156,6 +156,11 @@ impl ClientRights {
         self.will.as_deref().is_none_or(may)
     }
 
+    /// How many retained messages the client may have, if it is a device or a module.
+    pub(super) fn max_retained(&self) -> Option<u32> {
+        Some(self.hub()?.max_retained)
+    }
+
     /// The device or the module that the client is, if it is one.
     pub(super) fn hub(&self) -> Option<&Arc<HubIdentity>> {
         self.hub.as_ref()

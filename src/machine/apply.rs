@@ -166,6 +166,7 @@ impl Parts {
             TimerKind::WillDelay => self.lifecycle().will_due(batch, subject, deadline),
             TimerKind::SessionExpiry => self.lifecycle().expire(batch, subject, deadline),
             TimerKind::RetainedExpiry => retained::expire(batch, subject, deadline),
+            TimerKind::PurgeRetained => retained::purge::go_on(batch, subject),
             TimerKind::PurgeSession => self.messaging.go_on_ending(batch, subject),
             TimerKind::PurgeGroup => shared::go_on_purging(batch, subject),
             TimerKind::Grant => self.messaging.go_on_granting(subject),
@@ -368,7 +369,7 @@ impl Parts {
     }
 
     fn publish(&mut self, batch: &mut Batch<'_, '_>, command: command::Publish) -> Reply {
-        let Some(message) = command.message else {
+        let Some(mut message) = command.message else {
             return Reply::Done;
         };
         let mut publisher = None;
@@ -389,6 +390,11 @@ impl Parts {
                 }
                 receives = Some((session, packet_id));
             }
+        }
+        if retained::exceeds_share(batch, &message, command.max_retained_of_identity) {
+            // It could not be told: most of them speak MQTT 3, and would send the same message again for ever.
+            message.retain = false;
+            batch.count_dropped(DropReason::QueueFull, 1);
         }
         if retained::exceeds(batch, &message, command.max_retained) {
             // [MQTT-4.3.3-9]: the packet id of what is refused is free again.

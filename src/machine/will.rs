@@ -4,6 +4,8 @@
 //! client's node has died. Nothing here publishes: what is to be published is handed back to [`super::lifecycle`].
 
 use super::batch::Batch;
+use super::effect::DropReason;
+use super::retained;
 use super::schema;
 use super::schema::timer::Kind;
 use crate::base::proto::{command, state};
@@ -20,6 +22,8 @@ pub(super) fn keep(
     let Some(command::Will {
         message: Some(message),
         delay_s,
+        max_retained,
+        max_retained_of_identity,
     }) = will
     else {
         return;
@@ -32,6 +36,8 @@ pub(super) fn keep(
         properties: message.properties,
         expiry_interval_s: message.expiry_interval_s,
         delay_s,
+        max_retained,
+        max_retained_of_identity,
     };
     batch.tables.put::<schema::Will>(client_id, &will);
     row.has_will = true;
@@ -82,7 +88,8 @@ pub(super) fn taken_over(
     }
 }
 
-/// Forgets the will, if there is one, and gives it to be published `[MQTT-3.1.2-10]`.
+/// Forgets the will, if there is one, and gives it to be published `[MQTT-3.1.2-10]`. One that would be one retained
+/// message too many is not to be retained: its client can't be told.
 #[must_use]
 pub(super) fn take(
     batch: &mut Batch<'_, '_>,
@@ -91,14 +98,22 @@ pub(super) fn take(
 ) -> Option<command::PublishedMessage> {
     let will = find(batch, client_id, row);
     discard(batch, client_id, row);
-    will.map(|will| command::PublishedMessage {
+    let will = will?;
+    let mut message = command::PublishedMessage {
         topic: will.topic,
         qos: will.qos,
         retain: will.retain,
         payload: will.payload,
         properties: will.properties,
         expiry_interval_s: will.expiry_interval_s,
-    })
+    };
+    if retained::exceeds(batch, &message, will.max_retained)
+        || retained::exceeds_share(batch, &message, will.max_retained_of_identity)
+    {
+        message.retain = false;
+        batch.count_dropped(DropReason::QueueFull, 1);
+    }
+    Some(message)
 }
 
 fn find(batch: &Batch<'_, '_>, client_id: &str, row: &state::Session) -> Option<state::Will> {

@@ -14,6 +14,7 @@ pub mod fingerprint;
 pub mod hosts;
 mod id;
 mod if_match;
+pub mod messages;
 pub mod percent;
 pub mod policies;
 pub mod sas;

@@ -38,6 +38,10 @@ fn twins_over_mqtt() {
             messages_and_wills_are_ordinary_messages,
         ),
         (
+            "a_device_retains_no_more_than_its_share",
+            a_device_retains_no_more_than_its_share,
+        ),
+        (
             "a_removed_credential_ends_its_connection",
             a_removed_credential_ends_its_connection,
         ),
@@ -211,6 +215,76 @@ fn messages_and_wills_are_ordinary_messages(hub: &Hub) {
 
 /// The connection is closed by the cluster, and its client is told so in MQTT 5.
 #[track_caller]
+/// `hub.max_retained` is 16, on whichever nodes and by whatever it retains.
+fn a_device_retains_no_more_than_its_share(hub: &Hub) {
+    for identity in ["keeps", "keeps/mod"] {
+        hub.create(identity);
+    }
+    let topic = |number: usize| format!("devices/keeps/messages/events/n={number}");
+    let retained = |topic: &str, payload: &str| Message {
+        retain: true,
+        ..Message::new(topic, payload).qos(1, 0)
+    };
+    let mut nodes = [0, 1, 2].map(|node| {
+        let mut device = open(hub.cluster.mqtt(node), V5, "keeps").0;
+        for number in node * 5..node * 5 + 5 {
+            assert_eq!(device.publish(retained(&topic(number), "kept")), 0);
+        }
+        device
+    });
+    let [.., device] = &mut nodes;
+    assert_eq!(device.publish(retained(&topic(15), "kept")), 0);
+    // A client of 3.1.1 could not be told otherwise, and would send it for ever.
+    assert_eq!(device.publish(retained(&topic(16), "passes")), 0);
+    assert_eq!(device.publish(retained(&topic(3), "anew")), 0, "its place");
+    // What it leaves as its will is one more, too, and is heard by those who are there.
+    let will = Will {
+        topic: topic(17),
+        payload: b"gone".to_vec(),
+        qos: 1,
+        retain: true,
+        ..Will::default()
+    };
+    let mut back_end = Connection::v5(hub.cluster.mqtt(0), "keeper");
+    back_end.subscribe(&[("devices/keeps/messages/events/+", 1)]);
+    let heard: Vec<_> = (0..16).map(|_| back_end.publish_received()).collect();
+    assert!(heard.iter().all(|publish| publish.retain));
+    let leaves = Connect {
+        will: Some(will),
+        ..connect(V5, "keeps", &own_token("keeps"))
+    };
+    let (leaving, _) = Connection::connect(hub.cluster.mqtt(1), &leaves);
+    leaving.hang_up();
+    assert_eq!(back_end.publish_received().topic, topic(17));
+    back_end.disconnect();
+    let mut module = open(hub.cluster.mqtt(2), V5, "keeps/mod").0;
+    let own = "devices/keeps/modules/mod/messages/events/";
+    assert_eq!(module.publish(retained(own, "kept")), 0, "it has its own");
+    let mut late = Connection::v5(hub.cluster.mqtt(0), "keeper-late");
+    late.subscribe(&[("devices/keeps/messages/events/+", 1)]);
+    let kept: Vec<_> = (0..16).map(|_| late.publish_received().topic).collect();
+    assert!(
+        !kept.contains(&topic(16)) && !kept.contains(&topic(17)),
+        "{kept:?}"
+    );
+    late.expect_nothing();
+    late.disconnect();
+    // It goes with the device, and nothing of it is a new one's.
+    hub.delete("keeps");
+    let kept = || {
+        let path = "/v1/retained?filter=devices/keeps/%23";
+        let listed = hub.cluster.nodes[1].get(path).expect("it answers").body;
+        listed.contains("devices/keeps").then_some(listed)
+    };
+    wait::until_ok("the retained messages to go", TIMEOUT, || {
+        kept().map_or(Ok(()), Err)
+    });
+    hub.create("keeps");
+    let mut anew = open(hub.cluster.mqtt(2), V5, "keeps").0;
+    assert_eq!(anew.publish(retained(&topic(0), "new")), 0);
+    assert!(kept().is_some_and(|listed| listed.contains("n=0")));
+}
+
 fn expect_revoked(mut connection: Connection) {
     match connection.receive(TIMEOUT) {
         Ok(Packet::Disconnect(disconnect)) => assert_eq!(disconnect.code, 0x87),

@@ -8,6 +8,7 @@ use crate::connection::broker::Broker;
 use crate::connection::context::Context;
 use crate::connection::rights::ClientRights;
 use crate::machine::hub::{PREFIX, has_devices};
+use crate::registry::messages;
 use crate::topic::{Filter, is_own};
 
 use super::topics;
@@ -83,7 +84,7 @@ pub(in crate::connection) fn is_identities(
     topic: &str,
 ) -> bool {
     let services = &broker.services;
-    topics::is_any_telemetry(topic)
+    messages::publisher(topic).is_some()
         && rights.hub().is_none()
         && (services.hub.is_some() || has_devices(&*services.backing))
 }
@@ -106,7 +107,7 @@ mod tests {
         broker.services.hub = has_hub.then(Hub::for_tests);
         let identity = identity.map(|id| {
             let id = IdentityId::of_client_id(id).expect("an id");
-            Arc::new(HubIdentity::new(id, 1, &[], String::new()))
+            Arc::new(HubIdentity::new(id, 1, &[], String::new(), 0))
         });
         let of = context.rights.client().clone();
         *context.rights = ClientRights::of(of, identity);

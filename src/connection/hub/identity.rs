@@ -14,6 +14,8 @@ pub(in crate::connection) struct HubIdentity {
     pub(in crate::connection) fingerprint: Vec<u8>,
     /// The model that its client announces, if it does.
     pub(in crate::connection) model_id: Option<String>,
+    /// How many retained messages it may have (`hub.max_retained`).
+    pub(in crate::connection) max_retained: u32,
     /// Its topics.
     pub(super) topics: OwnTopics,
 }
@@ -25,12 +27,14 @@ impl HubIdentity {
         generation: u64,
         fingerprint: &[u8],
         model_id: String,
+        max_retained: u32,
     ) -> HubIdentity {
         HubIdentity {
             topics: OwnTopics::new(&id),
             id,
             generation,
             fingerprint: fingerprint.to_vec(),
+            max_retained,
             model_id: Some(model_id).filter(|model_id| !model_id.is_empty()),
         }
     }

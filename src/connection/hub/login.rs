@@ -101,8 +101,10 @@ async fn refuse(
     let denial = denial(reason, is_proved);
     login_report::denied(Kind::LogIn, broker, client, &denial);
     let now = elapsed_now();
-    let wait = hub.refused(connect.client_id, now);
     let identity = &broker.services.identity;
+    let address = origin.peer.address.map(|address| address.ip());
+    let proved_at = identity.counted(address).filter(|_| is_proved);
+    let wait = hub.refused(connect.client_id, proved_at, now);
     match identity.failed(applicant(origin, connect), denial.guess, now) {
         Ok(failed) => {
             tokio::time::sleep(wait.max(failed)).await;
@@ -226,7 +228,13 @@ async fn judge(
         return Err(HubRefusal::UnknownIdentity.into());
     };
     let generation = known.identity.generation;
-    let identity = HubIdentity::new(id, generation, &admitted.fingerprint, name.model_id);
+    let identity = HubIdentity::new(
+        id,
+        generation,
+        &admitted.fingerprint,
+        name.model_id,
+        hub.max_retained,
+    );
     let will = connect.will.as_ref();
     match will.is_none_or(|will| identity.topics.is_telemetry(will.topic)) {
         true => Ok((identity, admitted)),

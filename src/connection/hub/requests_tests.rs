@@ -17,7 +17,7 @@ const PATCH: &str = "$iothub/twin/PATCH/properties/reported/?$rid=2";
 impl Device {
     fn new(version: Version) -> Device {
         let id = IdentityId::device("devA").expect("an id");
-        let identity = Arc::new(HubIdentity::new(id, 7, &[1; 16], String::new()));
+        let identity = Arc::new(HubIdentity::new(id, 7, &[1; 16], String::new(), 0));
         let mut context = Context::for_tests(true);
         context.options.version = version;
         let client = context.rights.client().clone();

@@ -1,6 +1,7 @@
 //! What the connections of devices and modules share on a node.
 
 use std::hash::{BuildHasher as _, RandomState};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,14 @@ const REFUSALS: Bound = Bound {
     pause: Duration::from_secs(10),
 };
 
+/// Refusals of one address whose clients have proved to be somebody, which counts as no failure: beyond them each
+/// further one waits, whatever its client id is. Who is let in does not.
+const PROVED_REFUSALS: Bound = Bound {
+    most: 50,
+    window: Duration::from_secs(10),
+    pause: Duration::from_secs(10),
+};
+
 /// How long such an answer waits.
 const REFUSAL_DELAY: Duration = Duration::from_secs(1);
 
@@ -30,11 +39,14 @@ pub(crate) struct Hub {
     pub(crate) credentials: Arc<HubCredentials>,
     /// Whether its clients may do without TLS.
     pub(super) allow_plaintext: bool,
+    /// How many retained messages one of its clients may have.
+    pub(super) max_retained: u32,
     /// Nobody writes rules here: devices and modules are confined to their topics, and may do everything there.
     pub(in crate::connection) rules: Arc<RuleBook>,
     /// By a hash of the client id: whoever is refused has proved nothing, and may send an id of any length.
     refusals: Mutex<Counters<u64>>,
     hasher: RandomState,
+    proved_refusals: Mutex<Counters<IpAddr>>,
 }
 
 impl Hub {
@@ -44,9 +56,11 @@ impl Hub {
             Arc::new(Hub {
                 credentials,
                 allow_plaintext: config.allow_plaintext,
+                max_retained: config.max_retained,
                 rules: Arc::default(),
                 refusals: Mutex::new(Counters::new(REFUSALS)),
                 hasher: RandomState::new(),
+                proved_refusals: Mutex::new(Counters::new(PROVED_REFUSALS)),
             })
         };
         (!config.host_names.is_empty()).then(hub)
@@ -60,10 +74,18 @@ impl Hub {
         user_name::read(user_name?, &self.credentials.hosts)
     }
 
-    /// Counts a client that is refused. Returns how long its answer is to wait.
-    pub(in crate::connection) fn refused(&self, client_id: &str, now: Elapsed) -> Duration {
+    /// Counts a client that is refused; with its address, if it has proved to be somebody and its address is counted.
+    /// Returns how long its answer is to wait.
+    pub(in crate::connection) fn refused(
+        &self,
+        client_id: &str,
+        proved_at: Option<IpAddr>,
+        now: Elapsed,
+    ) -> Duration {
         let name = self.hasher.hash_one(client_id);
-        match self.refusals.lock().count(&name, now) {
+        let by_name = self.refusals.lock().count(&name, now);
+        let count_address = |address| self.proved_refusals.lock().count(&address, now);
+        match by_name.or(proved_at.and_then(count_address)) {
             None => Duration::ZERO,
             Some(_) => REFUSAL_DELAY,
         }
@@ -98,26 +120,45 @@ mod tests {
         let hub = Hub::for_tests();
         let at = |ms| Elapsed::default().plus(Duration::from_millis(ms));
         let delays: Vec<u64> = (0..10u64)
-            .map(|number| hub.refused("a", at(number * 150)).as_secs())
+            .map(|number| hub.refused("a", None, at(number * 150)).as_secs())
             .collect();
         assert_eq!(delays, [0, 0, 0, 0, 0, 1, 1, 1, 1, 1]);
         assert_eq!(
-            hub.refused("b", at(1_500)),
+            hub.refused("b", None, at(1_500)),
             Duration::ZERO,
             "another client"
         );
-        assert_eq!(hub.refused("a", at(30_000)), Duration::ZERO, "it is over");
+        assert_eq!(
+            hub.refused("a", None, at(30_000)),
+            Duration::ZERO,
+            "it is over"
+        );
         let long = "c".repeat(60_000);
         for (end, refusals, delay) in [("x", 6, 1), ("y", 1, 0)] {
             let id = format!("{long}{end}");
             let delays: Vec<_> = (0..refusals)
-                .map(|_| hub.refused(&id, at(40_000)).as_secs())
+                .map(|_| hub.refused(&id, None, at(40_000)).as_secs())
                 .collect();
             assert_eq!(delays.last(), Some(&delay), "long names are told apart");
         }
         for second in 0..20 {
             let seldom = at(100_000 + second * 2_500);
-            assert_eq!(hub.refused("c", seldom), Duration::ZERO);
+            assert_eq!(hub.refused("c", None, seldom), Duration::ZERO);
         }
+    }
+
+    #[test]
+    fn a_genuine_token_does_not_ask_for_ever_under_ever_other_names() {
+        let hub = Hub::for_tests();
+        let [here, there]: [IpAddr; 2] =
+            ["192.0.2.1", "192.0.2.2"].map(|it| it.parse().expect("it"));
+        let at = Elapsed::default();
+        let refused = |number: u32, address| hub.refused(&format!("d{number}"), address, at);
+        for number in 0..50 {
+            assert_eq!(refused(number, Some(here)), Duration::ZERO, "{number}");
+        }
+        assert_eq!(refused(50, Some(here)), REFUSAL_DELAY);
+        assert_eq!(refused(51, Some(there)), Duration::ZERO, "another address");
+        assert_eq!(refused(52, None), Duration::ZERO, "one that isn't counted");
     }
 }

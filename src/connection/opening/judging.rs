@@ -159,7 +159,7 @@ impl Opening {
                 .hub_refused
                 .of(HubRefusal::Changed)
                 .increment();
-            let delay = hub.refused(&self.options.client_id, elapsed_now());
+            let delay = hub.refused(&self.options.client_id, None, elapsed_now());
             tokio::time::sleep(delay).await;
             let denial = Denial::new("the identity has changed meanwhile");
             return Refusal::not_authenticated(self.options.limits, self.options.version, &denial);

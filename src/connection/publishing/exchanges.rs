@@ -205,6 +205,7 @@ impl Exchanges {
                 false => 0,
             },
             max_queued_bytes: context.broker.settings.mqtt.queued_max_bytes,
+            max_retained_of_identity: context.rights.max_retained(),
         };
         let request = LoggedPublish {
             packet_id: publish.packet_id,

@@ -12,10 +12,11 @@ use crate::machine::effect::EndReason;
 use crate::machine::events::Events;
 use crate::machine::events::clients::Client;
 use crate::machine::lifecycle::Lifecycle;
+use crate::machine::retained::purge;
 use crate::machine::session::{self, owner_of};
 use crate::machine::tables::Tables;
 use crate::registry::document::IdentityDocument;
-use crate::registry::{IdentityId, IfMatch, fingerprint};
+use crate::registry::{IdentityId, IfMatch, fingerprint, messages};
 
 /// Row operations that deleting a module with its session takes, or ending its connection, with the events of both.
 const MODULE_COST: usize = 52;
@@ -258,6 +259,7 @@ fn remove(
     let head = rows::head(batch.tables, id);
     batch.meta.count_twin_bytes(head.bytes, 0);
     rows::delete(batch.tables, id);
+    purge::begin(batch, &messages::of(id));
     lifecycle.events.client_changed(batch, &id.to_string());
 }
 

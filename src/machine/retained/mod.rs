@@ -1,8 +1,11 @@
 //! Retained messages: the last one of every topic `[MQTT-3.3.1-5]`, until it expires or an empty one deletes it. There
 //! is nothing of them in memory.
+//!
+//! Invariant: the rows are counted, in all and for each device and module that has published some of them.
 
 mod page;
 pub(super) mod publication;
+pub(super) mod purge;
 pub(super) mod replay;
 mod replay_end;
 
@@ -12,34 +15,76 @@ use super::schema;
 use super::schema::timer::Kind;
 use crate::base::proto::{command, state};
 use crate::base::time::Millis;
+use crate::registry::messages::publisher;
 
-/// Whether a message would be one retained message more than there may be.
+/// Whether a message would be one retained message more than the `most` that there may be in all; 0 is no bound.
 pub(super) fn exceeds(
     batch: &Batch<'_, '_>,
     message: &command::PublishedMessage,
-    max_retained: u64,
+    most: u64,
 ) -> bool {
+    most != 0 && batch.meta.queue_usage().retained >= most && is_new(batch, message)
+}
+
+/// Whether it would be one more than the device or the module that publishes it may have.
+pub(super) fn exceeds_share(
+    batch: &Batch<'_, '_>,
+    message: &command::PublishedMessage,
+    most: Option<u32>,
+) -> bool {
+    let Some((most, publisher)) = most.zip(publisher(&message.topic)) else {
+        return false;
+    };
+    count(batch, publisher) >= most && is_new(batch, message)
+}
+
+fn is_new(batch: &Batch<'_, '_>, message: &command::PublishedMessage) -> bool {
+    let topic = message.topic.as_bytes();
     message.retain
         && !message.payload.is_empty()
-        && max_retained != 0
-        && batch.meta.queue_usage().retained >= max_retained
-        && !batch
-            .tables
-            .contains::<schema::Retained>(message.topic.as_bytes())
+        && !batch.tables.contains::<schema::Retained>(topic)
+}
+
+/// Of one device or module.
+fn count(batch: &Batch<'_, '_>, publisher: &str) -> u32 {
+    let count = batch.tables.get::<schema::RetainedCount>(publisher);
+    count.map_or(0, |count| count.0)
+}
+
+/// There is one more, or one less.
+fn change_count(batch: &mut Batch<'_, '_>, topic: &str, change: i32) {
+    match change {
+        1 => batch.meta.count_retained(),
+        _ => batch.meta.uncount_retained(),
+    }
+    let Some(publisher) = publisher(topic) else {
+        return;
+    };
+    match count(batch, publisher).saturating_add_signed(change) {
+        0 => batch.tables.delete::<schema::RetainedCount>(publisher),
+        count => {
+            let count = schema::Count(count);
+            batch.tables.put::<schema::RetainedCount>(publisher, &count);
+        }
+    }
 }
 
 /// Stores a message as the retained one of its topic, or deletes that when its payload is empty `[MQTT-3.3.1-6]`
 /// `[MQTT-3.3.1-7]`.
 pub(super) fn retain(batch: &mut Batch<'_, '_>, message: &ApplicationMessage) {
     let topic = message.topic.as_bytes();
-    if let Some(former) = batch.tables.get::<schema::Retained>(topic) {
-        if let Some(deadline) = deadline(former.expires_at_ms) {
-            batch.clear_timer(deadline, Kind::RetainedExpiry, topic);
-        }
-        batch.meta.uncount_retained();
+    let former = batch.tables.get::<schema::Retained>(topic);
+    if let Some(deadline) = former
+        .as_ref()
+        .and_then(|former| deadline(former.expires_at_ms))
+    {
+        batch.clear_timer(deadline, Kind::RetainedExpiry, topic);
     }
     if message.payload.is_empty() {
         batch.tables.delete::<schema::Retained>(topic);
+        if former.is_some() {
+            change_count(batch, &message.topic, -1);
+        }
         return;
     }
     let row = state::Retained {
@@ -51,7 +96,9 @@ pub(super) fn retain(batch: &mut Batch<'_, '_>, message: &ApplicationMessage) {
         publisher: message.publisher.map_or(0, |session| session.0),
     };
     batch.tables.put::<schema::Retained>(topic, &row);
-    batch.meta.count_retained();
+    if former.is_none() {
+        change_count(batch, &message.topic, 1);
+    }
     if let Some(deadline) = deadline(row.expires_at_ms) {
         batch.set_timer(deadline, Kind::RetainedExpiry, topic);
     }
@@ -64,7 +111,8 @@ pub(super) fn expire(batch: &mut Batch<'_, '_>, topic: &[u8], due: Millis) {
     };
     if deadline(row.expires_at_ms) == Some(due) {
         batch.tables.delete::<schema::Retained>(topic);
-        batch.meta.uncount_retained();
+        // A topic is UTF-8: what isn't is no publisher's.
+        change_count(batch, std::str::from_utf8(topic).unwrap_or_default(), -1);
     }
 }
 

@@ -24,6 +24,7 @@
 //! | `0x1c` | [`ReplayedTopic`] | session id, number, topic | | `retained::replay` |
 //! | `0x1d` | [`EndedSession`] | session id | `state.EndedSession` | `messaging` |
 //! | `0x1e` | [`FanOut`] | message id | `state.FanOut` | `fan_out` |
+//! | `0x1f` | [`RetainedCount`] | publisher | [`Count`] | `retained` |
 //! | `0x20` | [`Record`] | state-store key | `store::record` | `store` |
 //! | `0x21` | [`Watch`] | connection, state-store key | [`ClientId`] | `store::watchers` |
 //! | `0x22` | [`Replies`] | log index, part | `state.Replies` | `replies` |
@@ -68,6 +69,7 @@ mod references;
 mod replayed_topic;
 mod replies;
 mod retained;
+mod retained_count;
 pub mod retained_replay;
 mod session;
 mod subscription;
@@ -103,6 +105,7 @@ pub use references::{Count, References};
 pub use replayed_topic::ReplayedTopic;
 pub use replies::Replies;
 pub use retained::Retained;
+pub use retained_count::RetainedCount;
 pub use retained_replay::RetainedReplay;
 pub use session::Session;
 pub use subscription::Subscription;
@@ -142,6 +145,7 @@ mod tests {
             ReplayedTopic::ORDINAL,
             EndedSession::ORDINAL,
             FanOut::ORDINAL,
+            RetainedCount::ORDINAL,
             Record::ORDINAL,
             Watch::ORDINAL,
             Replies::ORDINAL,

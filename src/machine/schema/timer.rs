@@ -44,6 +44,8 @@ pub enum Kind {
     FanOut = 15,
     /// An entry of the directory expires; the subject is its key in [`super::DirectoryEntry`].
     DirectoryExpiry = 16,
+    /// More of what an ended identity has retained is to go; the subject says which, see `retained::purge`.
+    PurgeRetained = 17,
     /// Numbers of sessions may go; there is no subject.
     EventSequences = 50,
     /// Events that nobody waits for may go; there is no subject.
@@ -87,6 +89,7 @@ impl Kind {
             Kind::QueueFull,
             Kind::FanOut,
             Kind::DirectoryExpiry,
+            Kind::PurgeRetained,
             Kind::EventSequences,
             Kind::TrimEvents,
             Kind::ClientChanged,

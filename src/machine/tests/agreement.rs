@@ -192,7 +192,7 @@ impl Run {
                     ..message(TOPICS[*topic], *qos, "payload")
                 }),
                 max_retained: 5,
-                max_queued_bytes: 0,
+                ..Default::default()
             }),
             Step::Acknowledge {
                 client,

@@ -91,6 +91,7 @@ impl History {
         let will = self.random.percent(40).then(|| command::Will {
             message: Some(self.message()),
             delay_s: self.random.of(&[0, 2, 8]),
+            ..Default::default()
         });
         let bounds = command::QueueBounds {
             max_messages: self.random.of(&[3, 8, 50]),
@@ -224,7 +225,7 @@ impl History {
                     packet_id: self.random.below(4) as u32,
                     message: Some(self.message()),
                     max_retained: self.random.of(&[0, 6]),
-                    max_queued_bytes: 0,
+                    ..Default::default()
                 };
                 (node, Kind::Publish(publish))
             }

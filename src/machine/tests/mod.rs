@@ -31,6 +31,7 @@ mod limits;
 mod listing;
 mod proposals;
 mod queues;
+mod retained_limits;
 mod retained_replay;
 mod sessions;
 mod state_hash;
@@ -241,6 +242,7 @@ fn with_will(mut open: command::OpenSession, delay_s: u32) -> command::OpenSessi
     open.will = Some(command::Will {
         message: Some(message),
         delay_s,
+        ..Default::default()
     });
     open
 }

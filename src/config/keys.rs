@@ -243,7 +243,7 @@ config! {
         /// Whether messages with QoS 0 are queued for durable sessions whose client is not connected; for a shared
         /// subscription, when none of its subscribers is connected.
         queue_qos_0: bool = false, "";
-        /// Retained messages of the whole cluster; one more is refused (0x97), and a will that is one more not retained.
+        /// Retained messages of the whole cluster; one more is refused (0x97), and one more will is not retained.
         retained_max: u64 = 1_000_000, "messages", 1..=u64::MAX;
         /// Time between two updates of the topics below `$SYS/`; what has not changed is not sent again. 0: never.
         sys_interval_s: u16 = 10, "s", 0..=65_535;

@@ -101,6 +101,14 @@ pub(crate) fn store_row(store_key: &[u8]) -> (Vec<u8>, Vec<u8>) {
     (schema::Record::encode(store_key), row)
 }
 
+/// The row of a retained message without payload.
+#[cfg(test)]
+pub(crate) fn retained_row(topic: &str) -> (Vec<u8>, Vec<u8>) {
+    use super::schema::{Row as _, Table as _};
+    let row = state::Retained::default().to_bytes();
+    (schema::Retained::encode(topic.as_bytes()), row)
+}
+
 /// What one page of a listing, or of a replay, may look at. Whichever is used up first ends the page.
 #[derive(Clone, Copy, Debug)]
 pub struct ListBudget {

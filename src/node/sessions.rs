@@ -211,9 +211,33 @@ fn list_retained(backing: &dyn Backing, page: &Page) -> Listed<RetainedStatus> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::sync::mpsc;
 
     use super::*;
+
+    /// A topic may have 65,535 bytes, which may be six times as many in JSON.
+    #[test]
+    fn a_page_of_long_topics_ends_early_and_the_next_one_goes_on() {
+        let long = |number: usize| format!("{number:02}{}", "\u{1}".repeat(60_000));
+        let rows = (0..40).map(|number| read::retained_row(&long(number)));
+        let rows: BTreeMap<_, _> = rows.collect();
+        let (mut page, mut found) = (Page::default(), Vec::new());
+        loop {
+            let Listed { entries, next } = list_retained(&rows, &page);
+            assert!(
+                (1..=18).contains(&entries.len()),
+                "{} entries",
+                entries.len()
+            );
+            found.extend(entries.into_iter().map(|entry| entry.topic));
+            match next {
+                Some(next) => page.after = next,
+                None => break,
+            }
+        }
+        assert_eq!(found, (0..40).map(long).collect::<Vec<_>>());
+    }
 
     static TURNS: Semaphore = Semaphore::const_new(2);
 

@@ -315,6 +315,10 @@ pub struct EventArgs {
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=5000))]
     pub batch: u32,
 
+    /// Connections in a second where they come at a steady rate, without and with events recorded.
+    #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub connects: u32,
+
     /// Events in a second while their lag is measured; each connection makes two.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(2..))]
     pub rate: u32,

@@ -24,7 +24,7 @@ const BATCH: u32 = 100;
 /// it takes to notice that another one has died.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Connects without events, with events that wait, then their delivery in batches and one by one, then their lag at a
+/// Connects without events, with events that wait, both as fast as can be and at a steady rate; then their delivery in batches and one by one, then their lag at a
 /// steady rate.
 ///
 /// # Errors
@@ -57,12 +57,17 @@ pub fn deliveries(run: &Run, arguments: &EventArgs) -> Result<Vec<Report>, Failu
                 .collect(),
         })
     };
-    let mut reports = vec![storm("events-off", None)?];
+    let steady = Some(2 * arguments.connects);
+    let mut reports = vec![
+        storm("events-off", None)?,
+        storm("events-off-steady", steady)?,
+    ];
     {
         let single = Subscription::add(node, "single", &endpoint, None)?;
         let batch = Subscription::add(node, "batch", &endpoint, Some(arguments.batch))?;
         single.pause()?;
         batch.pause()?;
+        reports.push(storm("events-recorded-steady", steady)?);
         reports.push(storm("events-recorded", None)?);
         let waiting = batch.waiting()?;
         for (mode, subscription) in [("events-batch", batch), ("events-single", single)] {

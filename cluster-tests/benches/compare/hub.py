@@ -106,6 +106,10 @@ def event_figures(ours, seconds, table):
     table.add("connects/s, events recorded", recorded["per_second"], "without", without["per_second"], "/s", 0.9)
     table.add("  CPU of all nodes for one", recorded.get("server_cpu_us"), "without",
               without.get("server_cpu_us"), "µs", None, True)
+    steady, beside = found["events-recorded-steady"], found["events-off-steady"]
+    table.add("  at a steady rate, events recorded", steady["per_second"], "without", beside["per_second"], "/s", 0.9)
+    table.add("  time until the CONNACK, p99", steady["latency_us"]["p99"], "without", beside["latency_us"]["p99"],
+              "µs", None, True)
     for mode, name in (("batch", "in batches"), ("single", "singly")):
         table.absolute(f"events/s to a webhook, {name}", found[f"events-{mode}"]["per_second"], "/s")
     lag = found["events-lag"]

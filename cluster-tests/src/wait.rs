@@ -15,10 +15,15 @@ const ORDINARY: u32 = 4;
 /// What a promised bound of time is in this run: `QUORUMQ_STRICT=1` (`make chaos`), on a machine that has nothing else
 /// to do, takes it as it stands; any other run allows four times as much.
 pub fn allowed(bound: Duration) -> Duration {
-    match std::env::var_os("QUORUMQ_STRICT") {
-        Some(strict) if strict == "1" => bound,
-        _ => ORDINARY * bound,
+    match is_strict() {
+        true => bound,
+        false => ORDINARY * bound,
     }
+}
+
+/// Whether this run holds the nodes to what is promised as it stands.
+pub fn is_strict() -> bool {
+    std::env::var_os("QUORUMQ_STRICT").is_some_and(|strict| strict == "1")
 }
 
 /// Asks `condition` until it answers, for `within` at most. The panic names `what` was waited for.

@@ -93,7 +93,7 @@ fn subscribers_that_take_everything_are_read(cluster: &mut Cluster) {
     let members = subscribers(cluster.mqtt(0));
     let reader = members.read_on();
     let stop = AtomicBool::new(false);
-    let (address, publisher) = (cluster.mqtt(0), cluster.mqtt(1));
+    let (address, publisher) = (cluster.mqtt(0), cluster.mqtt(cluster.nodes.len() - 1));
     let longest = std::thread::scope(|scope| {
         let pinged = scope.spawn(|| pinged(address, &stop));
         let mut publisher = Connection::v5(publisher, "hostile");

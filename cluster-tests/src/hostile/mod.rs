@@ -17,7 +17,7 @@ pub use crowd::Crowd;
 pub use flood::{Fate, Flood, flood, reason_of_end};
 
 use crate::cluster::Cluster;
-use crate::wait::allowed;
+use crate::wait::{allowed, is_strict};
 use bystander::{Bystanders, Deed, Seen};
 use memory::MemoryWatch;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -33,8 +33,9 @@ pub const SET_P99: Duration = Duration::from_millis(250);
 /// The longest time that a SET of a behaving client may take.
 pub const SET_LONGEST: Duration = Duration::from_secs(1);
 
-/// What an attack may cost a node in resident memory, unless a test says otherwise.
-pub const MEMORY_GROWTH: u64 = 128 << 20;
+/// What an attack may cost a node in resident memory, unless a test says otherwise: what is written waits in memory
+/// until it is flushed, whoever writes it.
+pub const MEMORY_GROWTH: u64 = 160 << 20;
 
 /// Attacks are measured for this long after their end, because what they left behind is work, too.
 pub const AFTERWARDS: Duration = Duration::from_secs(2);
@@ -90,8 +91,13 @@ pub fn beside_on<T>(
         .flat_map(|seen| violations(seen, &own))
         .collect();
     for (node, growth) in nodes.iter().zip(&growth) {
-        if *growth > terms.memory_growth {
-            let (grown, bound) = (growth >> 20, terms.memory_growth >> 20);
+        // When it goes back to the system is the allocator's choice.
+        let bound = match is_strict() {
+            true => terms.memory_growth,
+            false => terms.memory_growth / 2 * 3,
+        };
+        if *growth > bound {
+            let (grown, bound) = (growth >> 20, bound >> 20);
             wrong.push(format!(
                 "node {node}: {grown} MiB more memory, {bound} MiB allowed"
             ));

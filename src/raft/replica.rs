@@ -165,7 +165,11 @@ impl Raft {
                         waits = true;
                     }
                     Ok(Appended::No) => {}
-                    Err(_) => return Err(NotLeader { leader: None }),
+                    Err(_) => {
+                        // Raft has ended, and this process is about to: who comes again at once would be told at once.
+                        tokio::time::sleep(PROPOSE_RETRY).await;
+                        return Err(NotLeader { leader: None });
+                    }
                 }
             }
             tokio::select! {

@@ -125,6 +125,8 @@ fn what_an_identity_has_retained_goes_with_it_and_not_what_a_new_one_of_its_name
         replica.restart();
         replica.pass(1);
         assert_counted(&replica);
+        let operations = replica.operations;
+        assert!(operations < 4 * 60, "{operations} row operations");
         batches += 1;
     }
     assert!(batches > 3, "some at a time: {batches}");

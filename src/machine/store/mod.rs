@@ -44,12 +44,8 @@ impl Store {
         replies: &mut Replies,
         command: proto::command::StoreWrite,
     ) -> Reply {
-        let request = Request {
-            client_id: &command.client_id,
-            correlation_data: &command.correlation_data,
-            legacy_fingerprint: command.legacy_fingerprint,
-            fingerprint: &command.fingerprint,
-        };
+        let request = Request::of(&command);
+        let key = request.key();
         if let Some(reply) = replies.find(batch, &request)
             && let Ok(reply) = Reply::decode(reply)
         {
@@ -68,7 +64,7 @@ impl Store {
             reply: bytes.into(),
             fingerprint: command.fingerprint,
         };
-        replies.remember(batch, remembered, command.remember_s);
+        replies.remember(batch, key, remembered, command.remember_s);
         reply
     }
 

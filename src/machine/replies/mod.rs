@@ -2,8 +2,9 @@
 //! first time and not carried out again.
 //!
 //! The replies of one log entry are one row, or several where they are many: so looking one up costs as much however
-//! many there are beside it. In memory there is only an index from a digest of (client id, correlation data, 64-bit
-//! fingerprint) to the rows that hold such a reply, and where in them; the rows decide.
+//! many there are beside it. In memory there is only an [index](index) from a digest of (client id, correlation data,
+//! 64-bit fingerprint) to the rows that hold such a reply, and where in them; the rows decide. To forget a log entry's
+//! replies reads no row: a busy node forgets thousands of replies each second, whose rows have long left every cache.
 //!
 //! Invariant: the index follows from the rows alone. A replica that has just restarted answers as one that kept
 //! running.
@@ -15,10 +16,11 @@
 //! Versions that know only the 64 bits take two requests with the same 64 bits and the same correlation data for one. A
 //! client that constructs such requests while versions are mixed can make their replicas differ.
 
-use std::collections::BTreeSet;
+mod index;
 
 use bytes::Bytes;
 
+use self::index::{Index, Key, Place};
 use super::batch::Batch;
 use super::schema;
 use super::schema::timer::Kind;
@@ -26,10 +28,8 @@ use super::tables::Backing;
 use super::timers;
 use crate::base::ids::LogIndex;
 use crate::base::limits;
-use crate::base::proto::state;
-use crate::store::fingerprint::{STABLE_BYTES, digest};
-
-type Key = [u8; STABLE_BYTES];
+use crate::base::proto::{command, state};
+use crate::store::fingerprint::digest;
 
 /// Replies in one row. Each look-up reads and decodes a row.
 const ROW_REPLIES: usize = 32;
@@ -37,26 +37,40 @@ const ROW_REPLIES: usize = 32;
 /// Bytes of replies and correlation data in one row; the last reply may exceed them.
 const ROW_BYTES: usize = 16 << 10;
 
-/// Where a reply is: the log entry, the part of its replies, and the position in that part.
-type Place = (LogIndex, u32, u32);
-
 /// What tells a request from others.
 pub(super) struct Request<'a> {
-    /// Who has sent it.
-    pub client_id: &'a str,
-    /// Names it among those of its client.
-    pub correlation_data: &'a [u8],
-    /// As in `command.StoreWrite`.
-    pub legacy_fingerprint: u64,
-    /// 128 bits of a hash of the request.
-    pub fingerprint: &'a [u8],
+    client_id: &'a str,
+    correlation_data: &'a [u8],
+    legacy_fingerprint: u64,
+    fingerprint: &'a [u8],
+    key: Key,
+}
+
+impl<'a> Request<'a> {
+    /// Of a command.
+    pub fn of(command: &'a command::StoreWrite) -> Self {
+        let (client_id, correlation_data) = (&command.client_id, &command.correlation_data);
+        let legacy_fingerprint = command.legacy_fingerprint;
+        Request {
+            client_id,
+            correlation_data,
+            legacy_fingerprint,
+            fingerprint: &command.fingerprint,
+            key: key(client_id, correlation_data, legacy_fingerprint),
+        }
+    }
+
+    /// What its reply is found by.
+    pub fn key(&self) -> Key {
+        self.key
+    }
 }
 
 /// Index of what is remembered, and what the batch under way adds.
 #[derive(Default)]
 pub(super) struct Replies {
-    /// Where the replies are. Several of one key are replies to different requests with the same 64 bits.
-    places: BTreeSet<(Key, Place)>,
+    /// Where the replies are.
+    index: Index,
     /// What the batch under way adds, part by part.
     pending: Vec<state::Replies>,
     /// Bytes in the last part of `pending`.
@@ -71,8 +85,8 @@ impl Replies {
         *self = Replies::default();
         backing.rows::<schema::Replies>(&schema::Range::all(), |(index, part), row| {
             for (position, reply) in (0..).zip(&row.decode().replies) {
-                let place = (index, part, position);
-                self.places.insert((key_of_reply(reply), place));
+                let place = Place::new(index, part, position);
+                self.index.insert(key_of_reply(reply), place);
             }
             true
         });
@@ -80,33 +94,31 @@ impl Replies {
 
     /// The reply that was given to the same request before.
     pub fn find(&self, batch: &Batch<'_, '_>, request: &Request<'_>) -> Option<Bytes> {
-        let key = key_of_request(request);
-        let all = (key, (LogIndex(0), 0, 0))..=(key, (LogIndex(u64::MAX), u32::MAX, u32::MAX));
-        let newest_first = self.places.range(all).rev();
-        let mut similar = newest_first.take(limits::SIMILAR_REQUESTS);
-        similar.find_map(|(_, (index, part, position))| {
+        let mut similar = self.index.find(&request.key).take(limits::SIMILAR_REQUESTS);
+        similar.find_map(|place| {
             let stored;
-            let row = match *index == batch.index {
-                true => self.pending.get(*part as usize)?,
+            let row = match place.index == batch.index {
+                true => self.pending.get(place.part as usize)?,
                 false => {
-                    stored = batch.tables.get::<schema::Replies>((*index, *part))?;
+                    let row = (place.index, place.part);
+                    stored = batch.tables.get::<schema::Replies>(row)?;
                     &stored
                 }
             };
-            let reply = row.replies.get(*position as usize)?;
+            let reply = row.replies.get(place.position as usize)?;
             is_same(reply, request).then(|| reply.reply.clone())
         })
     }
 
-    /// Remembers a reply for so many seconds.
+    /// Remembers the reply to the [request](Request::key) for so many seconds.
     pub fn remember(
         &mut self,
         batch: &Batch<'_, '_>,
+        key: Key,
         reply: state::RememberedReply,
         remember_s: u32,
     ) {
         self.pending_s = self.pending_s.max(remember_s);
-        let key = key_of_reply(&reply);
         let is_full = |row: &state::Replies| row.replies.len() >= ROW_REPLIES;
         if self.pending.last().is_none_or(is_full) || self.pending_bytes >= ROW_BYTES {
             self.pending.push(state::Replies::default());
@@ -118,7 +130,8 @@ impl Replies {
             return;
         };
         let position = row.replies.len() as u32;
-        self.places.insert((key, (batch.index, part, position)));
+        self.index
+            .insert(key, Place::new(batch.index, part, position));
         self.pending_bytes += reply.reply.len() + reply.correlation_data.len();
         row.replies.push(reply);
     }
@@ -146,40 +159,22 @@ impl Replies {
             return;
         };
         let index = LogIndex(u64::from_be_bytes(index));
-        let (mut parts, mut forgotten) = (Vec::new(), 0);
-        let range = schema::Replies::of_entry(index);
-        batch.tables.scan(&range, |(_, part), row| {
-            for (position, reply) in (0..).zip(&row.decode().replies) {
-                let place = (index, part, position);
-                self.places.remove(&(key_of_reply(reply), place));
-                forgotten += 1;
-            }
-            parts.push(part);
-            true
-        });
-        batch.spend(forgotten);
-        for part in parts {
+        let forgotten = self.index.remove_entry(index);
+        batch.spend(forgotten.replies);
+        for part in 0..forgotten.parts {
             batch.tables.delete::<schema::Replies>((index, part));
         }
     }
 
     #[cfg(test)]
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.index.len()
     }
 }
 
 fn key(client_id: &str, correlation_data: &[u8], legacy_fingerprint: u64) -> Key {
     let fingerprint = legacy_fingerprint.to_be_bytes();
     digest(&[client_id.as_bytes(), correlation_data, &fingerprint])
-}
-
-fn key_of_request(request: &Request<'_>) -> Key {
-    key(
-        request.client_id,
-        request.correlation_data,
-        request.legacy_fingerprint,
-    )
 }
 
 fn key_of_reply(reply: &state::RememberedReply) -> Key {

@@ -151,6 +151,11 @@ impl Machine {
         self.shared.timers.next_due()
     }
 
+    /// Whether something is due that messages, wills or events wait for.
+    pub fn has_work_due(&self) -> bool {
+        self.shared.timers.has_work_due(self.clock())
+    }
+
     /// The newest incarnation of `node` that was registered.
     pub fn incarnation(&self, node: NodeId) -> Incarnation {
         self.parts.nodes.incarnation(node)

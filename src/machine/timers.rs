@@ -97,6 +97,15 @@ impl Timers {
         self.next_due = self.next_due.min(due.deadline);
     }
 
+    /// Whether timers are due that messages wait for, or that go first.
+    pub fn has_work_due(&self, now: Millis) -> bool {
+        let earliest = [self.work.first(), self.first.first()];
+        earliest
+            .into_iter()
+            .flatten()
+            .any(|due| due.deadline <= now)
+    }
+
     /// At most `most` timers that are due, the earliest first. The rows stay until they are cleared; what is not fired
     /// is [put off](Timers::put_off).
     pub fn due(&mut self, tables: &Tables<'_>, now: Millis, most: usize) -> Vec<Due> {

@@ -196,7 +196,8 @@ impl Applier {
     }
 
     fn update_view(&self) {
-        self.due.set(self.machine.next_due());
+        let is_pressing = self.machine.has_work_due();
+        self.due.set(self.machine.next_due(), is_pressing);
         self.clock.observe(self.machine.clock());
         *self.view.usage.lock() = self.machine.usage();
         *self.view.queues.lock() = self.machine.queue_usage();

@@ -2,18 +2,21 @@
 //! appends it to the log.
 //!
 //! Everything that waits when the previous batch has been appended becomes one log entry. When a timer is due and
-//! nothing is proposed, an empty batch moves log time on.
+//! nothing is proposed, an empty batch moves log time on. When more is due than one batch does, further empty batches
+//! follow, and between them is time: the leader does not see how far the others' apply is behind its own, and what their
+//! clients wait for stands behind those batches.
 //!
 //! Invariant: the proposals of a node are appended in the order in which they were submitted. A follower drops them;
 //! their nodes send them again to the leader.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message as _;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::time::Instant;
 
 use crate::base::ids::{CLUSTER, Incarnation, LogIndex, NodeId};
 use crate::base::limits;
@@ -27,6 +30,10 @@ use crate::telemetry::metrics::Metrics;
 
 /// How long an empty batch is given to be applied before another one is proposed.
 const TICK_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// How much time there is from one empty batch to the next, in times of what this one took: a replica whose apply is a
+/// third as fast as the leader's keeps up. What messages wait for is not held back by it.
+const TICK_SPACING: u32 = 3;
 
 /// How long an entry waits for those before it to be committed.
 const COMMIT_TIMEOUT: Duration = Duration::from_millis(50);
@@ -42,6 +49,8 @@ const STAMP_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 pub struct Due {
     /// Log time, `u64::MAX` when there is no timer.
     deadline_ms: AtomicU64,
+    /// Whether something is due that messages wait for.
+    is_pressing: AtomicBool,
     changed: Notify,
 }
 
@@ -49,21 +58,28 @@ impl Default for Due {
     fn default() -> Self {
         Due {
             deadline_ms: AtomicU64::new(u64::MAX),
+            is_pressing: AtomicBool::new(false),
             changed: Notify::new(),
         }
     }
 }
 
 impl Due {
-    /// Publishes the machine's earliest deadline.
-    pub fn set(&self, deadline: Millis) {
-        if self.deadline_ms.swap(deadline.0, Ordering::AcqRel) != deadline.0 {
+    /// Publishes the machine's earliest deadline, and whether something is due that messages wait for.
+    pub fn set(&self, deadline: Millis, is_pressing: bool) {
+        let was_pressing = self.is_pressing.swap(is_pressing, Ordering::AcqRel);
+        let was_due = self.deadline_ms.swap(deadline.0, Ordering::AcqRel);
+        if (was_due, was_pressing) != (deadline.0, is_pressing) {
             self.changed.notify_one();
         }
     }
 
     fn get(&self) -> u64 {
         self.deadline_ms.load(Ordering::Acquire)
+    }
+
+    fn is_pressing(&self) -> bool {
+        self.is_pressing.load(Ordering::Acquire)
     }
 }
 
@@ -137,7 +153,34 @@ impl Sequencer {
 #[derive(Clone, Copy)]
 struct Tick {
     index: LogIndex,
-    at: tokio::time::Instant,
+    at: Instant,
+    /// When the next one may follow; known when this one is applied.
+    next: Option<Instant>,
+}
+
+impl Tick {
+    fn of(index: LogIndex) -> Tick {
+        Tick {
+            index,
+            at: Instant::now(),
+            next: None,
+        }
+    }
+
+    /// Waits until the next one may follow. When this one is not applied in time, that is waited for no more.
+    async fn wait_for_next(&mut self, applied: &mut watch::Receiver<LogIndex>, due: &Due) {
+        if self.next.is_none() {
+            let is_applied = applied.wait_for(|applied| *applied >= self.index);
+            let _ = tokio::time::timeout_at(self.at + TICK_TIMEOUT, is_applied).await;
+            let took = self.at.elapsed().min(TICK_TIMEOUT);
+            self.next = Some(self.at + took * TICK_SPACING);
+        }
+        if let Some(next) = self.next
+            && !due.is_pressing()
+        {
+            tokio::time::sleep_until(next).await;
+        }
+    }
 }
 
 struct Loop {
@@ -172,10 +215,9 @@ impl Loop {
                     due.saturating_sub(self.clock.now().0),
                 ))
                 .await;
-                // One at a time: apply may leave timers due, for which the next one is proposed at once.
-                if let Some(ticked) = ticked {
-                    let is_applied = applied.wait_for(|applied| *applied >= ticked.index);
-                    let _ = tokio::time::timeout_at(ticked.at + TICK_TIMEOUT, is_applied).await;
+                // One at a time: apply may leave timers due.
+                if let Some(ticked) = &mut ticked {
+                    ticked.wait_for_next(&mut applied, &self.due).await;
                 }
             };
             let mut is_tick = false;
@@ -198,10 +240,7 @@ impl Loop {
             }
             self.append(&mut waiting).await;
             if is_tick {
-                ticked = Some(Tick {
-                    index: self.raft.last_index(),
-                    at: tokio::time::Instant::now(),
-                });
+                ticked = Some(Tick::of(self.raft.last_index()));
             }
         }
     }

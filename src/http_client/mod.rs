@@ -175,8 +175,10 @@ impl HttpClient {
                 .method(method.clone())
                 .uri(&self.path)
                 .header(header::HOST, &self.host)
-                .header(header::USER_AGENT, agent)
-                .header(header::ACCEPT, "application/json");
+                .header(header::USER_AGENT, agent);
+            if !headers.iter().any(|(name, _)| *name == header::ACCEPT) {
+                request = request.header(header::ACCEPT, "application/json");
+            }
             for (name, value) in headers {
                 request = request.header(name, value);
             }

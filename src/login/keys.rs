@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use hyper::header::HeaderValue;
 use hyper::{StatusCode, header};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
@@ -108,9 +109,14 @@ impl Place {
     }
 }
 
+/// The types that a server of keys may answer with (RFC 7517, section 8.5): the API server of Kubernetes has no other than
+/// the first one, and says 406 to who does not take it.
+const KEY_SET_TYPES: HeaderValue =
+    HeaderValue::from_static("application/jwk-set+json, application/json");
+
 /// Asks the server of the keys.
 async fn ask(client: &HttpClient, token: Option<&TokenFile>) -> Result<KeySet, FetchError> {
-    let mut headers = Vec::new();
+    let mut headers = vec![(header::ACCEPT, KEY_SET_TYPES)];
     if let Some(token) = token {
         headers.push((header::AUTHORIZATION, token.header().await?));
     }

@@ -51,7 +51,12 @@ impl Server {
                 let read = stream.read(&mut bytes).await.unwrap_or(0);
                 *server.last.lock() = String::from_utf8_lossy(&bytes[..read]).into_owned();
                 server.asked.fetch_add(1, Ordering::SeqCst);
-                let answer = server.answer.lock().clone();
+                // As the API server of Kubernetes does.
+                let takes_keys = server.last.lock().contains("application/jwk-set+json");
+                let answer = match takes_keys {
+                    true => server.answer.lock().clone(),
+                    false => "HTTP/1.1 406 No\r\nContent-Length: 0\r\n\r\n".to_owned(),
+                };
                 let _ = stream.write_all(answer.as_bytes()).await;
             }
         });

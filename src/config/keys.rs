@@ -413,8 +413,8 @@ config! {
         /// Where `/livez`, `/readyz` and `/metrics` are served, and `/v1/…`, unless that is at `http.admin_listen`.
         /// Empty: nowhere.
         listen: Option<Address> = Some(Address::loopback(8080)), "";
-        /// Where `/v1/…` is served, and nothing else; the keys about TLS are about this port then, and probes and
-        /// metrics at `http.listen` are plain HTTP. Empty: at `http.listen`.
+        /// Where `/v1/…` is served, beside `/livez` and `/readyz`; the keys about TLS are about this port then, and what
+        /// is at `http.listen` is plain HTTP. Empty: at `http.listen`.
         admin_listen: Option<Address> = None, "";
         /// Names under which `/v1/…` may be asked for, beside IP addresses, `localhost` and the hosts of
         /// `cluster.members`. Requests under other names are refused, so that no web page can reach this port through

@@ -24,10 +24,10 @@ use crate::config::Scope::{Admin, Operate, Read};
 use crate::config::bounds::LARGEST_ADMIN_BODY_BYTES;
 use crate::telemetry::metrics::{CONTENT_TYPE, Metrics};
 
-/// Which of the routes a port has.
+/// Which of the routes a port has. Every port has the probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Probes and metrics.
+    /// Metrics.
     Probes,
     /// Administration and data.
     State,
@@ -53,7 +53,10 @@ fn probes(routes: Routes) -> Routes {
     routes
         .free(Method::GET, "/livez", health::livez)
         .free(Method::GET, "/readyz", health::readyz)
-        .free(Method::GET, "/metrics", metrics)
+}
+
+fn measured(routes: Routes) -> Routes {
+    routes.free(Method::GET, "/metrics", metrics)
 }
 
 fn state(routes: Routes) -> Routes {
@@ -126,11 +129,11 @@ fn of_events(routes: Routes) -> Routes {
 }
 
 fn routes(part: Part, gate: Arc<Gate>, currency: Arc<dyn Currency>) -> Routes {
-    let routes = Routes::new(gate, currency);
+    let routes = probes(Routes::new(gate, currency));
     match part {
-        Part::Probes => probes(routes),
+        Part::Probes => measured(routes),
         Part::State => of_events(state(routes)),
-        Part::Everything => of_events(state(probes(routes))),
+        Part::Everything => of_events(state(measured(routes))),
     }
 }
 

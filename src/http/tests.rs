@@ -463,6 +463,7 @@ async fn administration_can_have_a_port_of_its_own() {
     for (part, path, expected) in [
         (Part::Probes, "/livez", 200),
         (Part::Probes, "/v1/sessions", 404),
+        (Part::State, "/readyz", 200),
         (Part::State, "/metrics", 404),
         (Part::State, "/v1/sessions", 200),
     ] {

@@ -2,6 +2,8 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -23,12 +25,18 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct Connector {
     trust: Trust,
     wanted: Option<NodeId>,
+    /// Whether the last attempt has failed. It is logged when that changes.
+    fails: Arc<AtomicBool>,
 }
 
 impl Connector {
     /// To `wanted`, whatever its address is; `None`: to any node of the cluster.
     pub fn new(trust: Trust, wanted: Option<NodeId>) -> Connector {
-        Connector { trust, wanted }
+        Connector {
+            trust,
+            wanted,
+            fails: Arc::default(),
+        }
     }
 
     /// Opens a connection to `host` and has both sides prove who they are.
@@ -36,6 +44,20 @@ impl Connector {
     /// # Errors
     /// When nobody answers, or another than who is wanted, or when no node can be there.
     pub async fn connect(&self, host: &str, port: u16) -> io::Result<PeerStream> {
+        let connected = self.try_to(host, port).await;
+        let failed = self.fails.swap(connected.is_err(), Relaxed);
+        match &connected {
+            Ok(_) if failed => tracing::info!(host, port, "a node can be reached again"),
+            // A node that looks for a cluster asks addresses in turn, again and again.
+            Err(error) if !failed && self.wanted.is_some() => {
+                tracing::warn!(host, port, %error, "a node can't be reached")
+            }
+            Ok(_) | Err(_) => {}
+        }
+        connected
+    }
+
+    async fn try_to(&self, host: &str, port: u16) -> io::Result<PeerStream> {
         let connecting = async {
             let resolved = self.trust.reach().resolve(host, port).await;
             let found = resolved.map_err(io::Error::other)?;

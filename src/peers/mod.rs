@@ -6,7 +6,7 @@
 //! - [`trust`]: which of them this node uses, read again when its files change; [`settings`]: what the configuration
 //!   says of it.
 //! - [`incoming`], [`connector`]: both ends of a connection; [`stream`]: what the layers above read and write.
-//! - [`reach`]: which addresses are connected to.
+//! - [`reach`]: which addresses are connected to; [`names`]: those of names, remembered.
 //! - [`registry`]: what is open, its bounds, and its end when trust is withdrawn.
 //!
 //! Invariant: where something is to be proved, no byte of a peer reaches HTTP/2 before it has proved which node it is,
@@ -20,6 +20,7 @@ mod counters;
 mod files;
 pub mod incoming;
 pub mod name;
+mod names;
 mod reach;
 mod registry;
 mod secret;

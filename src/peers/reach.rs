@@ -9,6 +9,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use super::names::Names;
 use crate::base::local_only::is_local_only;
 use crate::config::{Address, Config};
 
@@ -42,6 +43,7 @@ pub struct Reach {
     allows_link_local: bool,
     /// Addresses of the configuration: who is there is there.
     named: Vec<Address>,
+    names: Names,
 }
 
 impl Default for Reach {
@@ -51,6 +53,7 @@ impl Default for Reach {
             allows_loopback: true,
             allows_link_local: false,
             named: Vec::new(),
+            names: Names::default(),
         }
     }
 }
@@ -74,6 +77,7 @@ impl Reach {
             allows_loopback: own.is_loopback() || own.is_unspecified(),
             allows_link_local: own_ip.is_some_and(is_link_local),
             named: members.chain(config.cluster.join.iter().cloned()).collect(),
+            names: Names::default(),
         }
     }
 
@@ -102,17 +106,13 @@ impl Reach {
         host: &str,
         port: u16,
     ) -> Result<Vec<SocketAddr>, ReachError> {
-        let unresolved = || ReachError::Unresolved(host.to_owned());
-        let resolved = tokio::net::lookup_host((host, port)).await;
-        let found: Vec<_> = resolved.map_err(|_| unresolved())?.collect();
+        let found = self.names.resolve(host, port).await;
+        let found = found.ok_or_else(|| ReachError::Unresolved(host.to_owned()))?;
         let mut named = self.named.iter();
         if !named.any(|named| named.host() == host && named.port() == port) {
             found.iter().try_for_each(|found| self.judge(found.ip()))?;
         }
-        match found.is_empty() {
-            true => Err(unresolved()),
-            false => Ok(found),
-        }
+        Ok(found)
     }
 
     /// Checks the address that a new member is said to be at. Its name may be another's when it is connected to: then

@@ -6,6 +6,7 @@
 //! Invariant: what is judged about data is judged once. No test is retried, and no test is skipped in silence
 //! ([`skip`]).
 //!
+//! * [`audit`] reads what nodes have put into their audit log.
 //! * [`cluster`] starts, kills, pauses and restarts nodes.
 //! * [`connection`] is one MQTT connection; [`store`] is a state store client on top of it.
 //! * [`corpus`] holds scripted conversations; [`conformance`] lists which statements of the standards they show.
@@ -17,8 +18,10 @@
 //! * [`hostile`] has clients that behave beside one that does not.
 //! * [`receiver`] is an endpoint for events that answers as a test tells it.
 //! * [`script`] runs programs that use other people's clients.
+//! * [`secrets`] looks for what must be nowhere.
 //! * [`security`] is the table of who gets in where.
 
+pub mod audit;
 pub mod check;
 pub mod clocks;
 pub mod cluster;
@@ -36,6 +39,7 @@ pub mod receiver;
 pub mod record;
 pub mod rules;
 pub mod script;
+pub mod secrets;
 pub mod security;
 pub mod skip;
 pub mod store;

@@ -1,9 +1,11 @@
 //! Nodes that join, leave and are replaced while clients write. Nothing acknowledged is lost, and writes go on.
 
+use cluster_tests::audit::Audit;
 use cluster_tests::cluster::{Cluster, Plan, binary};
 use cluster_tests::store::{Request, StoreClient, blob};
 use cluster_tests::trial::{self, ORDERLY_GAP, RECOVERY};
 use cluster_tests::wait;
+use serde_json::{Value, json};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
@@ -60,7 +62,12 @@ fn id(cluster: &Cluster, index: usize) -> String {
 
 #[test]
 fn a_node_joins_leads_and_another_leaves() {
-    let result = trial::with("join-leave", Plan::default(), |cluster, load| {
+    let audit = Audit::new();
+    let plan = Plan {
+        extra: audit.toml(),
+        ..Plan::default()
+    };
+    let result = trial::with("join-leave", plan, |cluster, load| {
         let new = cluster.add_node(false);
         cluster.start_node(new);
         cluster.wait_ready();
@@ -78,6 +85,16 @@ fn a_node_joins_leads_and_another_leaves() {
         load.wait_progress(300, RECOVERY);
 
         assert_eq!(done(cluster, 1, &["leave", "1"]).trim(), "left 1");
+        let by = |action: &str, result: &str, member: Value| {
+            json!({"event": "membership", "result": result, "principal": "anonymous", "node": 2,
+                   "action": action, "member": member})
+        };
+        refused(cluster, 1, &["leave", "99"]);
+        audit.expect_all(&[
+            by("transfer", "accepted", Value::Null),
+            by("leave", "accepted", "1".into()),
+            by("leave", "failed", "99".into()),
+        ]);
         wait_voters(cluster, 1, &[2, 3, 4]);
         load.wait_progress(300, RECOVERY);
         // The node that left stops serving by itself.

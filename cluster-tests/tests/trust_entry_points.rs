@@ -1,9 +1,10 @@
 //! Every transport of a listener with every way to say who a client is: the cells of the table in docs/security.md.
 
-use cluster_tests::check::kv::assert_none;
 use cluster_tests::cluster::{Cluster, Plan, binary};
-use cluster_tests::wire::{Connect, V5};
+use cluster_tests::security::{Shown, of_code};
+use cluster_tests::wire::{self, Connect, Disconnect, Packet, Properties, V5, Value, id};
 use jsonwebtoken::{EncodingKey, Header};
+use quorumq::auth::scram::{Algorithm, Client};
 use serde_json::json;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -17,6 +18,12 @@ use tempfile::TempDir;
 const SECRET: &str = "a secret of the test, which both sides know, of many bytes";
 const PASSWORD: &str = "the password of anna";
 
+/// The part of the table that is shown here.
+const PART: &str = "Clients";
+
+/// A row for those who are let in without being asked.
+const UNASKED: &str = "nobody, where a listener says `anonymous`";
+
 /// How a client says who it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
@@ -29,12 +36,12 @@ enum Way {
     Certificate(&'static str),
 }
 
-/// The transports that the command line speaks.
-const TRANSPORTS: [(&str, &str); 4] = [
-    ("tcp", "mqtt"),
-    ("tls", "mqtts"),
-    ("ws", "ws"),
-    ("wss", "wss"),
+/// The transports that the command line speaks: in the configuration, in a URL, and in the table.
+const TRANSPORTS: [(&str, &str, &str); 4] = [
+    ("tcp", "mqtt", "TCP"),
+    ("tls", "mqtts", "TLS"),
+    ("ws", "ws", "WebSocket"),
+    ("wss", "wss", "WebSocket over TLS"),
 ];
 
 /// The listeners: one of each transport that asks, and one that lets everybody in.
@@ -114,7 +121,7 @@ impl Place {
             }
         };
         let methods = "\"jwt\", \"password\", \"scram\"";
-        for (at, (transport, _)) in TRANSPORTS.into_iter().enumerate() {
+        for (at, (transport, _, _)) in TRANSPORTS.into_iter().enumerate() {
             let first = match transport {
                 "tls" | "wss" => "\"certificate\", ",
                 _ => "",
@@ -131,8 +138,8 @@ impl Place {
         text
     }
 
-    /// Whether the command line is let in.
-    fn is_let_in(&self, scheme: &str, port: u16, way: Way) -> bool {
+    /// What the command line is told.
+    fn outcome(&self, scheme: &str, port: u16, way: Way) -> String {
         let mut command = Command::new(binary());
         command
             .args(["kv", "set", "entry", "1", "--timeout", "10", "--server"])
@@ -159,7 +166,19 @@ impl Place {
             }
         }
         let output = command.output().expect("the binary can be run");
-        output.status.success()
+        if output.status.success() {
+            return of_code(0);
+        }
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let code = said
+            .split_once("(0x")
+            .and_then(|(_, rest)| rest.split_once(')'));
+        match code {
+            Some((code, _)) => format!("0x{code}"),
+            // An alert of TLS.
+            None if said.contains("received fatal alert") => "refused".to_owned(),
+            None => said,
+        }
     }
 }
 
@@ -188,20 +207,73 @@ fn code_at(socket: &Path, password: Option<&str>) -> u8 {
     answer[3]
 }
 
-/// Whether it is let in, for each way at a listener that asks.
-const CELLS: [(Way, bool); 9] = [
-    (Way::Nothing, false),
-    (Way::Password(PASSWORD), true),
-    (Way::Password("another one"), false),
-    (Way::Scram(PASSWORD), true),
-    (Way::Scram("another one"), false),
-    (Way::Token(SECRET), true),
+/// Frames until the next one is whole.
+fn next_packet(stream: &mut UnixStream) -> Packet {
+    let mut bytes = Vec::new();
+    loop {
+        if let Some((header, body)) = wire::take_frame(&mut bytes).expect("a frame") {
+            return wire::decode_packet(V5, header, &body).expect("a packet");
+        }
+        let mut chunk = [0; 4096];
+        let read = stream.read(&mut chunk).expect("an answer");
+        assert_ne!(read, 0, "it ends within a packet");
+        bytes.extend_from_slice(&chunk[..read]);
+    }
+}
+
+/// The same, by SCRAM.
+fn scram_code_at(socket: &Path, password: &str) -> u8 {
+    let mut client =
+        Client::by(Algorithm::Sha256, "anna", password, &[7; 32]).expect("plain names");
+    let name = Algorithm::Sha256.name();
+    let properties = |data: Vec<u8>| {
+        Properties::new()
+            .with(id::AUTHENTICATION_METHOD, Value::Text(name.into()))
+            .with(id::AUTHENTICATION_DATA, Value::Binary(data))
+    };
+    let connect = Connect {
+        properties: properties(client.first().into()),
+        ..Connect::at("unix-scram", V5)
+    };
+    let mut stream = UnixStream::connect(socket).expect("it listens");
+    stream.write_all(&connect.bytes()).expect("it is open");
+    let Packet::Auth(Disconnect {
+        properties: challenge,
+        ..
+    }) = next_packet(&mut stream)
+    else {
+        panic!("no AUTH");
+    };
+    let challenge = challenge
+        .binary(id::AUTHENTICATION_DATA)
+        .expect("a challenge");
+    let answer = client.answer(challenge).expect("a challenge of SCRAM");
+    let properties = wire::properties(&properties(answer.as_bytes().to_vec()));
+    let auth = wire::packet(0xF0, &[&[0x18][..], &properties].concat());
+    stream.write_all(&auth).expect("it is open");
+    match next_packet(&mut stream) {
+        Packet::Connack(connack) => connack.code,
+        other => panic!("instead of CONNACK: {other:?}"),
+    }
+}
+
+/// What is shown at a listener that asks, and the row of the table that it is.
+const ROWS: [(Way, &str); 9] = [
+    (Way::Nothing, "nobody"),
+    (Way::Password(PASSWORD), "a user's password"),
+    (Way::Password("another one"), "a wrong password"),
+    (Way::Scram(PASSWORD), "SCRAM of a user"),
+    (Way::Scram("another one"), "SCRAM with a wrong password"),
+    (Way::Token(SECRET), "a token"),
     (
         Way::Token("a secret of somebody else, also of many bytes"),
-        false,
+        "a token that another key has signed",
     ),
-    (Way::Certificate("own"), true),
-    (Way::Certificate("foreign"), false),
+    (Way::Certificate("own"), "a certificate"),
+    (
+        Way::Certificate("foreign"),
+        "a certificate of another authority",
+    ),
 ];
 
 #[test]
@@ -222,35 +294,30 @@ fn every_transport_asks_for_every_method() {
     stdin.write_all(PASSWORD.as_bytes()).expect("it is read");
     drop(stdin);
     assert!(process.wait().expect("it was started").success());
-    let mut broken = Vec::new();
-    for (at, (transport, scheme)) in TRANSPORTS.into_iter().enumerate() {
+    let mut shown = Shown::by("every_transport_asks_for_every_method");
+    for (at, (transport, scheme, entry)) in TRANSPORTS.into_iter().enumerate() {
         let has_tls = matches!(transport, "tls" | "wss");
-        for (way, expected) in CELLS {
-            let is_possible = has_tls || !matches!(way, Way::Certificate(_));
-            if is_possible && place.is_let_in(scheme, place.asking[at], way) != expected {
-                broken.push(format!("{transport}, {way:?}: not {expected}"));
+        for (way, row) in ROWS {
+            if has_tls || !matches!(way, Way::Certificate(_)) {
+                let outcome = place.outcome(scheme, place.asking[at], way);
+                shown.saw(PART, entry, row, outcome);
             }
         }
-        if !place.is_let_in(scheme, place.open[at], Way::Nothing) {
-            broken.push(format!(
-                "{transport}: nobody is let in where everybody should"
-            ));
-        }
+        let outcome = place.outcome(scheme, place.open[at], Way::Nothing);
+        shown.saw(PART, entry, UNASKED, outcome);
     }
-    for (way, expected) in CELLS {
-        let password = match way {
-            Way::Nothing => None,
-            Way::Password(password) => Some(password.to_owned()),
-            Way::Token(secret) => Some(token(secret)),
-            Way::Scram(_) | Way::Certificate(_) => continue,
+    for (way, row) in ROWS {
+        let socket = place.socket("asking");
+        let code = match way {
+            Way::Nothing => code_at(&socket, None),
+            Way::Password(password) => code_at(&socket, Some(password)),
+            Way::Token(secret) => code_at(&socket, Some(&token(secret))),
+            Way::Scram(password) => scram_code_at(&socket, password),
+            Way::Certificate(_) => continue,
         };
-        let code = code_at(&place.socket("asking"), password.as_deref());
-        if (code == 0) != expected || !matches!(code, 0 | 0x87) {
-            broken.push(format!("unix, {way:?}: {code:#04x}"));
-        }
+        shown.saw(PART, "Unix socket", row, of_code(code));
     }
-    if code_at(&place.socket("open"), None) != 0 {
-        broken.push("unix: nobody is let in where everybody should".to_owned());
-    }
-    assert_none(&broken);
+    let code = code_at(&place.socket("open"), None);
+    shown.saw(PART, "Unix socket", UNASKED, of_code(code));
+    shown.finish();
 }

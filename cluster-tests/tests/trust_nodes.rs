@@ -5,14 +5,25 @@
 mod authority;
 
 use authority::{Authority, Files, Subject, put};
-use cluster_tests::cluster::{Cluster, Plan};
+use cluster_tests::audit::Audit;
+use cluster_tests::cluster::{Cluster, Plan, binary};
+use cluster_tests::secrets::Places;
+use cluster_tests::security::Shown;
 use cluster_tests::trial::{self, FAILOVER_GAP, ORDERLY_GAP, RECOVERY};
 use cluster_tests::wait;
+use serde_json::json;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
+
+/// What the nodes of one machine share.
+const SECRET: &str = "a secret of thirty-two bytes or more";
+
+/// The column of the table in docs/security.md.
+const PORT: &str = "the port between nodes";
 
 /// The harness calls its clusters so.
 const NAME: &str = "test";
@@ -90,12 +101,19 @@ fn leaders_are_killed_and_strangers_are_told_nothing() {
         }
     });
     result.assert_gap_below(FAILOVER_GAP);
+    let mut shown = Shown::by("leaders_are_killed_and_strangers_are_told_nothing");
+    shown.saw("Nodes", PORT, "nobody", "refused");
+    shown.finish();
 }
 
 #[test]
 fn certificates_and_their_authority_are_replaced_under_load() {
     let (old, new, directory) = (Authority::new("old"), Authority::new("new"), directory());
-    let plan = plan(&old, directory.path());
+    let audit = Audit::new();
+    let plan = Plan {
+        extra: audit.toml(),
+        ..plan(&old, directory.path())
+    };
     let result = trial::with("trust-rotation", plan, |cluster, load| {
         let mut reloads = 0;
         let mut step = |change: &dyn Fn(usize, &Files)| {
@@ -106,6 +124,9 @@ fn certificates_and_their_authority_are_replaced_under_load() {
                     let log = cluster.nodes[id - 1].log_text();
                     (log.matches(RELOADED).count() >= reloads).then_some(())
                 });
+                audit.expect(&json!({
+                    "event": "certificates", "result": "accepted", "node": id, "files": "*", "address": null,
+                }));
                 load.wait_progress(50, RECOVERY);
             }
         };
@@ -125,8 +146,13 @@ fn certificates_and_their_authority_are_replaced_under_load() {
 #[test]
 fn a_node_with_a_foreign_certificate_is_not_let_in_and_one_with_its_own_is() {
     let (authority, foreign) = (Authority::new("nodes"), Authority::new("nodes"));
-    let directory = directory();
-    let plan = plan(&authority, directory.path());
+    let (directory, audit) = (directory(), Audit::new());
+    let plan = Plan {
+        extra: audit.toml(),
+        ..plan(&authority, directory.path())
+    };
+    let mut shown =
+        Shown::by("a_node_with_a_foreign_certificate_is_not_let_in_and_one_with_its_own_is");
     let result = trial::with("trust-join", plan, |cluster, load| {
         let new = cluster.add_node(false);
         let id = cluster.nodes[new].id;
@@ -142,17 +168,34 @@ fn a_node_with_a_foreign_certificate_is_not_let_in_and_one_with_its_own_is() {
                 .any(|node| node.log_text().contains(refused))
                 .then_some(())
         });
+        // It has no name: it has not proved any.
+        audit.expect(&json!({
+            "event": "peer", "result": "refused", "reason": "*", "address": "127.0.0.1", "principal": null,
+        }));
         load.wait_progress(300, RECOVERY);
         assert!(!cluster.nodes[new].is_ready());
         let status = cluster.nodes[0].status().expect("node 1 answers");
         assert_eq!(status["members"].as_array().map(Vec::len), Some(3));
+        shown.saw(
+            "Nodes",
+            PORT,
+            "a certificate of another authority",
+            "refused",
+        );
         cluster.nodes[new].terminate();
         files.put_certificate(&authority, &Subject::node(NAME, id as u64));
         files.put_authorities(&[&authority]);
         cluster.start_node(new);
         cluster.wait_ready();
+        shown.saw(
+            "Nodes",
+            PORT,
+            "a certificate of a node of the cluster",
+            "allowed",
+        );
         load.wait_progress(300, RECOVERY);
     });
+    shown.finish();
     result.assert_gap_below(ORDERLY_GAP);
 }
 
@@ -160,7 +203,7 @@ fn a_node_with_a_foreign_certificate_is_not_let_in_and_one_with_its_own_is() {
 fn a_secret_joins_the_nodes_of_one_machine() {
     let directory = directory();
     let secret = directory.path().join("secret");
-    put(&secret, "a secret of thirty-two bytes or more\n");
+    put(&secret, &format!("{SECRET}\n"));
     let variable = |index| {
         let name = "QUORUMQ__CLUSTER__SECRET_FILE".to_owned();
         (index, name, secret.to_string_lossy().into_owned())
@@ -176,7 +219,13 @@ fn a_secret_joins_the_nodes_of_one_machine() {
         load.wait_progress(300, RECOVERY);
         cluster.start_node(leader);
         cluster.wait_ready();
+        let places = Places::of(cluster);
+        places.assert_has("check", "secret_file");
+        places.assert_without([SECRET]);
     });
+    let mut shown = Shown::by("a_secret_joins_the_nodes_of_one_machine");
+    shown.saw("Nodes", PORT, "the shared secret", "allowed");
+    shown.finish();
     result.assert_gap_below(FAILOVER_GAP);
 }
 
@@ -208,4 +257,55 @@ fn a_port_that_others_reach_is_not_opened_without_proof() {
         node.log_text()
             .contains("cluster.insecure: nodes do not prove who they are")
     );
+}
+
+/// Until there is a user: then nobody is let in unasked but where a listener says so.
+#[test]
+fn a_listener_that_lets_other_machines_in_unasked_is_named_at_each_start() {
+    let mut cluster = Cluster::start_with(Plan {
+        size: 1,
+        // What is said of the second one says that it was looked at the first one.
+        extra: "[auth]\npassword_memory_kib = 64\npassword_passes = 1\n\
+                [[listeners]]\nname = \"asks\"\naddress = \"0.0.0.0:{mqtt_port}\"\n\
+                [[listeners]]\nname = \"open\"\naddress = \"0.0.0.0:0\"\nauthentication = [\"anonymous\"]\n"
+            .into(),
+        ..Plan::default()
+    });
+    let named = |cluster: &Cluster, listener: &str| {
+        let log = cluster.nodes[0].log_text();
+        let warnings = log.lines().filter(|line| {
+            line.contains(" WARN ") && line.contains("is let in and may do everything: add a user")
+        });
+        let listener = format!("listener={listener} ");
+        warnings.filter(|line| line.contains(&listener)).count()
+    };
+    let wait_named = |cluster: &Cluster, times: usize| {
+        wait::until_ok("the warning", RECOVERY, || {
+            let (open, log) = (named(cluster, "open"), cluster.nodes[0].log_text());
+            (open == times).then_some(()).ok_or(log)
+        });
+    };
+    wait_named(&cluster, 1);
+    assert_eq!(named(&cluster, "asks"), 1);
+    let mut add = Command::new(binary());
+    add.args([
+        "user",
+        "add",
+        "anna",
+        "--http",
+        &cluster.nodes[0].http().to_string(),
+    ]);
+    let mut process = add
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("the binary can be run");
+    let mut stdin = process.stdin.take().expect("it is piped");
+    stdin.write_all(b"pencil\n").expect("it reads");
+    drop(stdin);
+    assert!(process.wait().expect("it was started").success());
+    assert!(cluster.nodes[0].terminate().success());
+    cluster.start_node(0);
+    cluster.wait_ready();
+    wait_named(&cluster, 2);
+    assert_eq!(named(&cluster, "asks"), 1, "there is a user");
 }

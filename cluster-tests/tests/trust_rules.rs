@@ -2,6 +2,7 @@
 //!
 //! Clients log in with nothing; rules tell them apart by their client identifiers.
 
+use cluster_tests::audit::Audit;
 use cluster_tests::cluster::{Cluster, Plan, binary};
 use cluster_tests::connection::{Connection, TIMEOUT};
 use cluster_tests::rules;
@@ -79,7 +80,11 @@ fn topics(connection: &mut Connection, last: &str) -> Vec<String> {
 
 #[test]
 fn rules_hold() {
-    let cluster = Cluster::start();
+    let audit = Audit::new();
+    let cluster = Cluster::start_with(Plan {
+        extra: audit.toml(),
+        ..Plan::default()
+    });
     rules::show(
         &cluster,
         rules![
@@ -95,7 +100,30 @@ fn rules_hold() {
             the_command_line_tests_and_imports,
         ],
     );
+    the_audit_log_says_what_was_refused(&audit);
     cluster.assert_states_agree();
+}
+
+/// Changes with whoever made them; denials with the client, which has no name here.
+fn the_audit_log_says_what_was_refused(audit: &Audit) {
+    let rules = |result: &str, version: &Value, reason: &Value| json!({"event": "rules", "result": result, "principal": "anonymous", "version": version, "reason": reason});
+    let denial = |client_id: &str, action: &str, topic: &Value| {
+        json!({"event": "denial", "result": "refused", "client_id": client_id, "listener": "default",
+               "method": "anonymous", "action": action, "topic": topic, "count": "*"})
+    };
+    audit.expect_all(&[
+        rules("accepted", &"*".into(), &Value::Null),
+        rules(
+            "failed",
+            &"*".into(),
+            &"another version was expected".into(),
+        ),
+        denial("ack-0", "publish", &"a/other/x".into()),
+        denial("listens", "subscribe", &"clients/#".into()),
+        denial("keys", "read", &Value::Null),
+        denial("leaves-0", "connect", &Value::Null),
+        denial("leaves-old", "connect", &Value::Null),
+    ]);
 }
 
 fn a_message_is_refused_in_its_acknowledgement(cluster: &Cluster) {

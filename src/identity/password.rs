@@ -178,7 +178,9 @@ impl Attempt {
             .password
             .as_ref()
             .is_some_and(PasswordHash::is_argon2id);
-        if !(is_argon2id || is_right && self.replaces_hashes) {
+        // What a hash is replaced by is an Argon2id hash, too.
+        let is_replaced = is_right && self.replaces_hashes && !user.disabled;
+        if !(is_argon2id || is_replaced) {
             waste(password, cost);
         }
         if !is_right {
@@ -244,6 +246,7 @@ impl Check for OpenUntilUsers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::auth::password::counted;
     use crate::base::time::Millis;
 
     const COSTS: Costs = Costs {
@@ -296,6 +299,56 @@ mod tests {
         assert!(!is_right(&attempt(None, b"pencil", true)));
         user.disabled = true;
         assert!(!is_right(&attempt(Some(&user), b"pencil", true)));
+    }
+
+    /// Nobody learns by the time that an answer takes who is a user, or who is disabled.
+    #[test]
+    fn every_attempt_that_is_refused_takes_one_argon2id_hash() {
+        // "pencil", as mosquitto_passwd hashes it.
+        let imported = "$7$101$AAECAwQFBgcICQoL$itntC8QS4iuE06UG7o0PxU0qM5UBFdNFBtAux6ya3Syz6oR19T2jx8EIwdBkk+3zME8\
+                        xITagvpZst1brmEBXRQ==";
+        let of_file = User {
+            password: Some(PasswordHash::parse(imported).expect("a hash")),
+            ..User::default()
+        };
+        let mut own = User::default();
+        let set = own.set_password(b"pencil", &salts().expect("random bytes"), COSTS, Millis(1));
+        set.expect("a password");
+        let without = User::default();
+        let disabled = |user: &User| User {
+            disabled: true,
+            ..user.clone()
+        };
+        let (own_off, of_file_off) = (disabled(&own), disabled(&of_file));
+        assert!(is_right(&attempt(Some(&of_file), b"pencil", true)));
+        let _ = counted::computed();
+        let long = [b'x'; 2 * LONGEST_PASSWORD];
+        for replaces_hashes in [false, true] {
+            for (who, user, password) in [
+                ("unknown", None, &b"pencil"[..]),
+                ("unknown, a long password", None, &long),
+                ("wrong", Some(&own), b"Pencil"),
+                ("wrong, long", Some(&own), &long),
+                ("wrong, none", Some(&own), b""),
+                ("disabled", Some(&own_off), b"pencil"),
+                ("disabled and wrong", Some(&own_off), b"Pencil"),
+                ("imported, wrong", Some(&of_file), b"Pencil"),
+                ("imported, disabled", Some(&of_file_off), b"pencil"),
+                (
+                    "imported, disabled and wrong",
+                    Some(&of_file_off),
+                    b"Pencil",
+                ),
+                ("without a password", Some(&without), b"pencil"),
+            ] {
+                assert!(
+                    !is_right(&attempt(user, password, replaces_hashes)),
+                    "{who}"
+                );
+                let work = counted::computed();
+                assert_eq!(work, [COSTS.password], "{who}, {replaces_hashes}");
+            }
+        }
     }
 
     /// Clients of a node that is cut off, in a cluster without users, come in when it is back, and were counted

@@ -27,6 +27,27 @@ pub enum Source {
     Secret(PathBuf),
 }
 
+impl Source {
+    /// Its files, for people.
+    pub fn describe(&self) -> String {
+        let files: Vec<&PathBuf> = match self {
+            Source::Open => Vec::new(),
+            Source::Certificates {
+                certificate,
+                key,
+                authorities,
+                lists,
+            } => [certificate, key, authorities]
+                .into_iter()
+                .chain(lists)
+                .collect(),
+            Source::Secret(file) => vec![file],
+        };
+        let files = files.iter().map(|file| file.display().to_string());
+        files.collect::<Vec<_>>().join(", ")
+    }
+}
+
 /// What [`Trust`] is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {

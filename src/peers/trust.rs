@@ -26,6 +26,7 @@ use super::stream::{Io, PeerStream};
 use super::tls::{Material, TlsError};
 use crate::base::ids::NodeId;
 use crate::config::Config;
+use crate::telemetry::audit::{self, Event, Kind, Outcome};
 
 /// How often the files are looked at.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
@@ -286,6 +287,7 @@ impl Trust {
                 let is_again = failed.fingerprint == Some(fingerprint);
                 if is_again && !std::mem::replace(&mut failed.said, true) {
                     Counters::count(&inner.registry.counters.reloads_failed);
+                    self.note(Outcome::Failed, Some(&error.to_string()));
                     tracing::error!(%error, "the files of this node's identity have changed and can't be used: the former ones stay");
                 } else if !is_again {
                     *failed = Failed {
@@ -301,6 +303,7 @@ impl Trust {
         *inner.failed.lock() = Failed::default();
         drop(used);
         Counters::count(&inner.registry.counters.reloads);
+        self.note(Outcome::Accepted, None);
         let trusts = |known: &Credential, direction| proof.trusts(known, direction);
         let ended = inner.registry.keep(trusts);
         tracing::info!(
@@ -308,6 +311,15 @@ impl Trust {
             "the files of this node's identity have changed: they are used from now on"
         );
         Reload::Used
+    }
+
+    /// Puts it into the audit log: other files change who is trusted.
+    fn note(&self, outcome: Outcome, reason: Option<&str>) {
+        audit::record(&Event {
+            reason,
+            details: &[("files", &self.inner.settings.source.describe())],
+            ..Event::new(Kind::Certificates, outcome)
+        });
     }
 
     /// Ends connections that rest on a certificate that has expired. Returns how many.

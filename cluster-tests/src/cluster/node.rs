@@ -231,6 +231,11 @@ impl Node {
         self.paused = false;
     }
 
+    /// SIGHUP: it is to read its files again.
+    pub fn hang_up(&self) {
+        self.signal(Signal::HUP);
+    }
+
     /// What its disk is like from now on. Takes a plan with `stalls`.
     pub fn set_disk(&self, disk: Disk) {
         self.stall.set(disk);

@@ -83,4 +83,10 @@ pub fn a_file_of_verifiers_is_imported(cluster: &Cluster) {
         }
         assert_eq!(code_at(cluster.mqtt(1), V311, name, "pencil"), 0);
     }
+    let listed = run(cluster, 2, &["user", "list"], "");
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    for name in ["anna", "pbkdf2", "verified", "verified-too"] {
+        assert!(listed.contains(&format!("\"{name}\"")), "{name}: {listed}");
+    }
+    assert!(!listed.contains("leaving"), "it was deleted: {listed}");
 }

@@ -3,16 +3,19 @@
 
 mod bans;
 mod imports;
+mod outlive;
 mod words;
 
 use bans::{
     a_ban_keeps_out_and_ends, a_client_that_flaps_has_to_wait,
     a_name_that_fails_too_often_has_to_wait,
 };
+use cluster_tests::audit::Audit;
 use cluster_tests::check::kv::assert_none;
 use cluster_tests::cluster::{Cluster, Plan, binary};
 use cluster_tests::connection::{Connection, Fault, TIMEOUT};
 use cluster_tests::hostile::PINGRESP_WITHIN;
+use cluster_tests::security::{Shown, of_code};
 use cluster_tests::wire::{
     self, Connack, Connect, Disconnect, Packet, Properties, V5, V311, Value, id,
 };
@@ -26,9 +29,12 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use words::{no_secret_is_shown, what_is_wrong_is_said};
+use words::{no_secret_is_shown, the_audit_log_says_who_did_what, what_is_wrong_is_said};
 
 const CONTINUE: u8 = 0x18;
+
+/// A wrong password, which is nothing else.
+const GUESS: &str = "a guess that nobody else makes";
 
 /// How long a revoked connection may live on, anywhere, once the operator has the answer.
 const REVOKED_WITHIN: Duration = Duration::from_secs(1);
@@ -174,7 +180,11 @@ fn ends(connection: &mut Connection, code: u8, since: Instant) {
 
 #[test]
 fn users() {
-    let cluster = Cluster::start_with(plan());
+    let audit = Audit::new();
+    let mut cluster = Cluster::start_with(Plan {
+        extra: AUTH.to_owned() + &audit.toml(),
+        ..Plan::default()
+    });
     let (_, code) = connect(cluster.mqtt(0), &Connect::v5("nobody"));
     assert_eq!(code, 0, "as long as there is no user, everybody may come");
     add(&cluster, 0, "anna", "pencil");
@@ -196,22 +206,32 @@ fn users() {
             a_ban_keeps_out_and_ends,
             a_name_that_fails_too_often_has_to_wait,
             a_client_that_flaps_has_to_wait,
-            no_secret_is_shown,
         ],
     );
     cluster.assert_states_agree();
+    the_audit_log_says_who_did_what(&audit);
+    no_secret_is_shown(&mut cluster, &audit);
 }
 
 fn a_user_logs_in_on_every_node_once_the_operator_has_the_answer(cluster: &Cluster) {
+    let mut shown = Shown::by("a_user_logs_in_on_every_node_once_the_operator_has_the_answer");
     for round in 0..6 {
         let name = format!("new-{round}");
         add(cluster, round % 3, &name, "secret");
         for node in cluster.addresses() {
             for level in [V311, V5] {
-                assert_eq!(code_at(node, level, &name, "secret"), 0, "{name} at {node}");
+                let code = code_at(node, level, &name, "secret");
+                assert_eq!(code, 0, "{name} at {node}");
+                shown.saw(
+                    "Other ways of a client",
+                    "users",
+                    "what is right",
+                    of_code(code),
+                );
             }
         }
     }
+    shown.finish();
 }
 
 fn nobody_comes_in_without_a_password_any_more(cluster: &Cluster) {
@@ -227,6 +247,7 @@ fn nobody_comes_in_without_a_password_any_more(cluster: &Cluster) {
 }
 
 fn unknown_names_and_wrong_passwords_are_answered_alike(cluster: &Cluster) {
+    let mut shown = Shown::by("unknown_names_and_wrong_passwords_are_answered_alike");
     let answer = |name: &str, password: &str| {
         let request = with_password(Connect::v5("alike"), name, password);
         let mut connection = Connection::open(cluster.mqtt(1), V5).expect("a connection");
@@ -235,7 +256,12 @@ fn unknown_names_and_wrong_passwords_are_answered_alike(cluster: &Cluster) {
         connection.expect_closed();
         answer
     };
-    assert_eq!(answer("anna", "wrong"), answer("who-is-this", "wrong"));
+    let wrong = answer("anna", GUESS);
+    assert_eq!(wrong, answer("who-is-this", GUESS));
+    // Behind the flags of the CONNACK.
+    let code = of_code(wrong.1[1]);
+    shown.saw("Other ways of a client", "users", "what is wrong", code);
+    shown.finish();
     assert_eq!(code_at(cluster.mqtt(1), V311, "anna", "wrong"), 5);
     assert_eq!(code_at(cluster.mqtt(1), V311, "\u{7f}odd", "wrong"), 5);
 }
@@ -347,13 +373,22 @@ fn a_disabled_user_is_gone_and_comes_back_when_enabled(cluster: &Cluster) {
 }
 
 fn a_deleted_user_is_gone(cluster: &Cluster) {
+    let mut shown = Shown::by("a_deleted_user_is_gone");
     add(cluster, 1, "leaving", "p");
     let live = Live::start(cluster, "leaving", "p");
     done(cluster, 0, &["user", "delete", "leaving"], "");
     live.ended(0x87, Instant::now());
     for node in cluster.addresses() {
         assert_eq!(code_at(node, V311, "leaving", "p"), 5);
+        let code = of_code(code_at(node, V5, "leaving", "p"));
+        shown.saw(
+            "Other ways of a client",
+            "users",
+            "what was withdrawn",
+            code,
+        );
     }
+    shown.finish();
     let again = run(cluster, 0, &["user", "delete", "leaving"], "");
     assert_eq!(again.status.code(), Some(1), "{again:?}");
 }
@@ -379,66 +414,6 @@ fn groups_and_attributes_are_kept(cluster: &Cluster) {
     let shown = done(cluster, 0, &["user", "show", "labelled"], "");
     assert_eq!(shown["groups"], serde_json::json!(["c"]));
     assert_eq!(shown["note"], "n");
-}
-
-/// A revocation that is answered holds, whatever dies then.
-#[test]
-fn a_revocation_outlives_the_leader() {
-    let mut cluster = Cluster::start_with(plan());
-    add(&cluster, 0, "anna", "pencil");
-    for round in 0..3 {
-        let name = format!("revoked-{round}");
-        add(&cluster, 0, &name, "p");
-        let mut live: Vec<(usize, Connection)> = cluster
-            .addresses()
-            .into_iter()
-            .enumerate()
-            .map(|(at, node)| (at, logged_in(node, &format!("{name}-{at}"), &name, "p")))
-            .collect();
-        let leader = cluster.wait_leader();
-        let verb = ["disable", "delete", "disable"][round];
-        done(&cluster, (leader + 1) % 3, &["user", verb, &name], "");
-        cluster.nodes[leader].kill();
-        let since = Instant::now();
-        for (at, connection) in &mut live {
-            if *at != leader {
-                ends(connection, 0x87, since);
-            }
-        }
-        cluster.wait_leader_other_than(leader);
-        cluster.start_node(leader);
-        cluster.wait_ready();
-        for node in cluster.addresses() {
-            assert_eq!(code_at(node, V5, &name, "p"), 0x87, "{name} at {node}");
-            assert_eq!(code_at(node, V5, "anna", "pencil"), 0, "at {node}");
-        }
-    }
-    cluster.assert_states_agree();
-}
-
-/// Users are on disk: they are there when all nodes were killed at once.
-#[test]
-fn users_and_bans_outlive_all_nodes() {
-    let mut cluster = Cluster::start_with(plan());
-    add(&cluster, 0, "anna", "pencil");
-    add(&cluster, 1, "gone", "p");
-    done(&cluster, 1, &["user", "delete", "gone"], "");
-    done(&cluster, 2, &["ban", "add", "client:never"], "");
-    for node in &mut cluster.nodes {
-        node.kill();
-    }
-    for index in 0..3 {
-        cluster.start_node(index);
-    }
-    cluster.wait_ready();
-    for node in cluster.addresses() {
-        assert_eq!(code_at(node, V311, "anna", "pencil"), 0);
-        assert_eq!(scram(node, Algorithm::Sha256, "anna", "pencil").code, 0);
-        assert_eq!(code_at(node, V5, "gone", "p"), 0x87);
-        assert_eq!(connect(node, &Connect::v5("nobody")).1, 0x87);
-        let banned = with_password(Connect::v5("never"), "anna", "pencil");
-        assert_eq!(connect(node, &banned).1, 0x8A);
-    }
 }
 
 /// Nobody notices the log-ins of others: they are hashed by threads of their own.

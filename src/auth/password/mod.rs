@@ -175,8 +175,26 @@ impl fmt::Debug for PasswordHash {
     }
 }
 
+/// What tests are told of the work of this thread.
+#[cfg(test)]
+pub(crate) mod counted {
+    use super::Cost;
+    use std::cell::RefCell;
+
+    thread_local! {
+        pub(super) static COMPUTED: RefCell<Vec<Cost>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// What the Argon2id hashes have cost that were computed since this was asked last.
+    pub(crate) fn computed() -> Vec<Cost> {
+        COMPUTED.take()
+    }
+}
+
 fn argon2id(password: &[u8], salt: &[u8], cost: Cost, length: usize) -> Option<Box<[u8]>> {
     let params = cost.params(length)?;
+    #[cfg(test)]
+    counted::COMPUTED.with_borrow_mut(|computed| computed.push(cost));
     let mut hash = vec![0; length].into_boxed_slice();
     let hasher = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
     hasher.hash_password_into(password, salt, &mut hash).ok()?;

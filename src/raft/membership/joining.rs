@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tonic::Code;
+
 use super::call::{self, Asked, CHANGE_TIMEOUT};
 use super::changes::{Changes, change_error};
 use crate::base::ids::{GroupId, NodeId};
@@ -21,6 +23,10 @@ use crate::raft::types::{ChangeError, Peer};
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest wait for the answer to a probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Probes in a row after which somebody is no node who answers them, and not as nodes do. A node that stops, or starts,
+/// may do so once.
+const STRANGE_ANSWERS: u32 = 3;
 
 /// Brings nodes together.
 pub struct Joining {
@@ -65,7 +71,7 @@ impl Joining {
             let directory = if member.node == own {
                 self.channels.identity().directory.clone()
             } else {
-                self.wait_for(&member).await?
+                self.wait_for(&member, u32::MAX).await?
             };
             let info = NodeInfo {
                 address: member.address,
@@ -102,7 +108,7 @@ impl Joining {
 
     /// See [`crate::raft::Raft::add`].
     pub async fn add(&self, member: Peer) -> Result<(), ChangeError> {
-        let answer = tokio::time::timeout(CHANGE_TIMEOUT, self.wait_for(&member));
+        let answer = tokio::time::timeout(CHANGE_TIMEOUT, self.wait_for(&member, STRANGE_ANSWERS));
         let silent = || ChangeError::Failed(format!("{} does not answer", member.address));
         let directory = match answer.await.map_err(|_| silent())? {
             Ok(directory) => directory,
@@ -152,15 +158,23 @@ impl Joining {
         Ok(client.hello(request).await?.into_inner())
     }
 
-    /// The data directory of a node that belongs to no cluster yet, once it answers.
-    async fn wait_for(&self, member: &Peer) -> Result<String, ChangeError> {
+    /// The data directory of a node that belongs to no cluster yet, once it answers. Somebody who answers
+    /// `most_strange` times and is no node is left alone.
+    async fn wait_for(&self, member: &Peer, most_strange: u32) -> Result<String, ChangeError> {
         let client = self.channels.stranger(&member.address, Some(member.node));
         let mut client = client.map_err(unusable)?;
         let mut said = false;
+        let mut strange = 0;
         loop {
             match self.probe(&mut client).await {
                 Ok(reply) => return self.directory_of(member, reply),
                 Err(status) => {
+                    strange = if is_strange(&status) { strange + 1 } else { 0 };
+                    if strange == most_strange {
+                        let address = &member.address;
+                        let text = format!("{address} answers, and not as a node does");
+                        return Err(ChangeError::Failed(text));
+                    }
                     if !std::mem::replace(&mut said, true) {
                         tracing::info!(
                             node = %member.node,
@@ -192,6 +206,14 @@ impl Joining {
         }
         Ok(reply.directory)
     }
+}
+
+/// Whether a probe has come to something else than a node, and not to nothing.
+fn is_strange(status: &tonic::Status) -> bool {
+    matches!(
+        status.code(),
+        Code::Internal | Code::Unknown | Code::Unimplemented
+    )
 }
 
 fn unusable(error: ConnectError) -> ChangeError {

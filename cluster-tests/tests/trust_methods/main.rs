@@ -1,13 +1,22 @@
 //! Who a client is, by token and by a service that is asked: tokens in the password and in AUTH on three nodes, keys
 //! that rotate, connections that end with their tokens, and clients that others wrote.
 
+mod issuers;
+mod words;
+
+use cluster_tests::audit::Audit;
 use cluster_tests::check::kv::assert_none;
 use cluster_tests::cluster::{Cluster, Plan};
 use cluster_tests::connection::{Connection, TIMEOUT};
+use cluster_tests::security::{Shown, of_code};
 use cluster_tests::wire::{
     self, Connect, Disconnect, Message, Packet, Properties, V5, V311, Value, id,
 };
 use cluster_tests::{rules, script, wait};
+use issuers::{
+    LONG_SECRET, MADE, PUBLISHED, SECRET, Signers, base64url, claims, judge, jwks, keys, plain,
+    published, serve, with_secret,
+};
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use serde_json::{Value as Json, json};
 use std::io::{Read, Write};
@@ -16,151 +25,64 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use words::{no_token_is_shown, the_audit_log_says_who_it_was};
 
-const SECRET: &[u8] = b"a secret of the test, which both sides know, of many bytes";
 const CONTINUE: u8 = 0x18;
 const RE_AUTHENTICATE: u8 = 0x19;
 
-/// A server on this machine: what it answers to each request, which it gets whole.
-fn serve(answer: fn(&str) -> (u16, String)) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    let address = listener.local_addr().expect("it is bound");
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            std::thread::spawn(move || {
-                let mut stream = stream;
-                let mut bytes = [0; 64 << 10];
-                let read = stream.read(&mut bytes).unwrap_or(0);
-                let (status, body) = answer(&String::from_utf8_lossy(&bytes[..read]));
-                let length = body.len();
-                let head = format!("HTTP/1.1 {status} Text\r\nContent-Length: {length}\r\n");
-                let _ = write!(stream, "{head}Connection: close\r\n\r\n{body}");
-            });
-        }
-    });
-    address
-}
+/// Authentication Methods of tokens.
+const METHODS: [&str; 2] = ["JWT", "K8S-SAT"];
 
-/// A key of the issuer whose keys are published.
-struct Key {
-    id: &'static str,
-    pair: rcgen::KeyPair,
-}
-
-impl Key {
-    fn new(id: &'static str) -> Key {
-        let pair = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256);
-        Key {
-            id,
-            pair: pair.expect("a key can be made"),
-        }
-    }
-
-    fn jwk(&self) -> Json {
-        let raw = self.pair.public_key_raw();
-        let text = |bytes: &[u8]| base64url(bytes);
-        json!({"kty": "EC", "crv": "P-256", "kid": self.id, "alg": "ES256", "use": "sig",
-               "x": text(&raw[1..33]), "y": text(&raw[33..])})
-    }
-
-    fn token(&self, claims: &Json) -> String {
-        let header = Header {
-            kid: Some(self.id.into()),
-            ..Header::new(Algorithm::ES256)
-        };
-        let key = EncodingKey::from_ec_der(&self.pair.serialize_der());
-        jsonwebtoken::encode(&header, claims, &key).expect("it can be signed")
-    }
-}
-
-fn base64url(bytes: &[u8]) -> String {
-    const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let mut text = String::new();
-    for chunk in bytes.chunks(3) {
-        let padded = [chunk, &[0, 0]].concat();
-        let group = u32::from_be_bytes([0, padded[0], padded[1], padded[2]]);
-        for place in 0..=chunk.len() {
-            let digit = (group >> (18 - 6 * place)) & 63;
-            text.push(char::from(DIGITS[digit as usize]));
-        }
-    }
-    text
-}
-
-/// The keys, and those that are published now.
-fn keys() -> &'static [Key; 2] {
-    static KEYS: OnceLock<[Key; 2]> = OnceLock::new();
-    KEYS.get_or_init(|| [Key::new("first"), Key::new("second")])
-}
-
-static PUBLISHED: Mutex<usize> = Mutex::new(0);
-
-fn jwks(_request: &str) -> (u16, String) {
-    let published = *PUBLISHED.lock().expect("nobody panics with it");
-    let set = json!({"keys": [keys()[published].jwk()]});
-    (200, set.to_string())
-}
-
-/// Judges by the user name.
-fn judge(request: &str) -> (u16, String) {
-    let body = request.split("\r\n\r\n").nth(1).unwrap_or_default();
-    let asked: Json = serde_json::from_str(body).unwrap_or_default();
-    match (asked["user_name"].as_str(), asked["password"].as_str()) {
-        (Some("anna"), Some("right")) => (200, json!({"result": "allow"}).to_string()),
-        (Some("short"), _) => {
-            let end = now_s() + 2;
-            (
-                200,
-                json!({"result": "allow", "expires_at": end}).to_string(),
-            )
-        }
-        (Some("down"), _) => (503, String::new()),
-        (Some("odd"), _) => (200, "allow".into()),
-        (Some("passer-by"), _) => (200, json!({"result": "ignore"}).to_string()),
-        _ => (200, json!({"result": "deny"}).to_string()),
-    }
-}
-
-fn now_s() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.expect("it is after 1970").as_secs()
-}
-
-fn claims(issuer: &str, name: &str, lives_s: i64) -> Json {
-    json!({"iss": issuer, "sub": name, "aud": ["mqtt"], "exp": now_s() as i64 + lives_s})
-}
-
-fn with_secret(claims: &Json) -> String {
-    let key = EncodingKey::from_secret(SECRET);
-    jsonwebtoken::encode(&Header::default(), claims, &key).expect("it can be signed")
-}
-
-/// A token of the issuer with the secret.
-fn plain(name: &str, lives_s: i64) -> String {
-    with_secret(&claims("plain", name, lives_s))
-}
-
-/// A token of the issuer that publishes its keys.
-fn published(name: &str, lives_s: i64) -> String {
-    keys()[0].token(&claims("published", name, lives_s))
-}
+/// The part of the table in docs/security.md that is shown here, and its columns.
+const OTHER_WAYS: &str = "Other ways of a client";
+const IN_AUTH: &str = "tokens in AUTH (`JWT`, `K8S-SAT`)";
+const SERVICE: &str = "a service that judges (`http`)";
+const AGAIN: &str = "AUTH 0x19";
 
 #[test]
 fn methods() {
     let directory = tempfile::TempDir::new().expect("a temporary directory can be made");
-    let secret = directory.path().join("secret");
-    std::fs::write(&secret, SECRET).expect("a file can be written");
-    let mode = std::fs::Permissions::from_mode(0o600);
-    std::fs::set_permissions(&secret, mode).expect("it is ours");
-    let (jwks, judge) = (serve(jwks), serve(judge));
-    let extra = format!(
-        "[auth]\nhttp_url = \"http://{judge}/judge\"\n\
-         [[auth.jwt]]\nissuer = \"plain\"\nalgorithms = [\"HS256\"]\nsecret_file = {secret:?}\n\
-         audiences = [\"mqtt\"]\nleeway_s = 0\n\
-         [[auth.jwt]]\nissuer = \"published\"\nalgorithms = [\"ES256\"]\njwks_url = \"http://{jwks}/keys\"\n\
-         audiences = [\"mqtt\"]\nleeway_s = 0\naccept = [\"password\", \"JWT\", \"K8S-SAT\"]\n\
-         [[listeners]]\nname = \"clients\"\naddress = \"{{mqtt}}\"\nauthentication = [\"jwt\", \"http\"]\n"
+    let private = |name: &str, bytes: &[u8]| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, bytes).expect("a file can be written");
+        let mode = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(&path, mode).expect("it is ours");
+        path
+    };
+    let (secret, long) = (private("secret", SECRET), private("long", LONG_SECRET));
+    let keys = private("keys.pem", Signers::get().pem.as_bytes());
+    let (jwks, judge, audit) = (serve(jwks), serve(judge), Audit::new());
+    let mut extra = format!(
+        "{}[auth]\nhttp_url = \"http://{judge}/judge\"\n\
+         [[listeners]]\nname = \"clients\"\naddress = \"{{mqtt}}\"\nauthentication = [\"jwt\", \"http\"]\n",
+        audit.toml()
     );
+    for (issuer, algorithms, more) in [
+        ("plain", "HS256", format!("secret_file = {secret:?}")),
+        (
+            "published",
+            "ES256",
+            format!(
+                "jwks_url = \"http://{jwks}/keys\"\naccept = [\"password\", \"JWT\", \"K8S-SAT\"]"
+            ),
+        ),
+        (
+            "hashes",
+            "HS256 HS384 HS512",
+            format!("secret_file = {long:?}"),
+        ),
+        (
+            "keys",
+            "RS256 RS384 RS512 PS256 PS384 PS512 ES384 EdDSA",
+            format!("keys_file = {keys:?}"),
+        ),
+    ] {
+        let algorithms: Vec<&str> = algorithms.split(' ').collect();
+        extra += &format!(
+            "[[auth.jwt]]\nissuer = \"{issuer}\"\nalgorithms = {algorithms:?}\naudiences = [\"mqtt\"]\n\
+             leeway_s = 0\n{more}\n"
+        );
+    }
     let cluster = Cluster::start_with(Plan {
         extra,
         ..Plan::default()
@@ -169,6 +91,7 @@ fn methods() {
         &cluster,
         rules![
             a_token_opens_a_session_on_every_node_in_every_version,
+            every_algorithm_is_taken,
             a_wrong_token_opens_nothing,
             nobody_comes_in_without_anything,
             a_connection_ends_when_its_token_expires,
@@ -181,6 +104,8 @@ fn methods() {
             keys_are_rotated_without_a_restart,
         ],
     );
+    the_audit_log_says_who_it_was(&audit);
+    no_token_is_shown(&cluster, &audit);
 }
 
 fn connect(level: u8, user_name: &str, password: &str) -> Connect {
@@ -212,7 +137,23 @@ fn a_token_opens_a_session_on_every_node_in_every_version(cluster: &Cluster) {
     }
 }
 
+/// Of an issuer that names it; HS256 and ES256 are those of the other tests.
+fn every_algorithm_is_taken(cluster: &Cluster) {
+    let tokens = Signers::get().tokens();
+    assert_eq!(tokens.len(), 11);
+    for (number, (algorithm, token)) in tokens.iter().enumerate() {
+        let node = cluster.mqtt(number % 3);
+        assert_eq!(code(node, &connect(V5, "any", token)), 0, "{algorithm}");
+        let (signed, signature) = token.rsplit_once('.').expect("three parts");
+        let other = if signature.starts_with('A') { "B" } else { "A" };
+        let changed = format!("{signed}.{other}{}", &signature[1..]);
+        let told = code(node, &connect(V5, "any", &changed));
+        assert_eq!(told, 0x87, "{algorithm}");
+    }
+}
+
 fn a_wrong_token_opens_nothing(cluster: &Cluster) {
+    let mut shown = Shown::by("a_wrong_token_opens_nothing");
     let unsigned = {
         let good = plain("anna", 60);
         let parts: Vec<&str> = good.split('.').collect();
@@ -248,7 +189,13 @@ fn a_wrong_token_opens_nothing(cluster: &Cluster) {
             5,
             "{why}"
         );
+        for method in METHODS {
+            let told = code(cluster.mqtt(2), &with_method("wrong", method, token));
+            assert_eq!(told, 0x87, "{why}, {method}");
+            shown.saw(OTHER_WAYS, IN_AUTH, "what is wrong", of_code(told));
+        }
     }
+    shown.finish();
 }
 
 fn nobody_comes_in_without_anything(cluster: &Cluster) {
@@ -305,6 +252,7 @@ fn expect_auth(packet: Packet, code: u8, method: &str) {
 }
 
 fn a_client_proves_itself_again_before_its_token_expires(cluster: &Cluster) {
+    let mut shown = Shown::by("a_client_proves_itself_again_before_its_token_expires");
     let connect = with_method("again", "JWT", &plain("anna", 3));
     let (mut connection, connack) = Connection::connect(cluster.mqtt(0), &connect);
     let properties = &connack.properties;
@@ -322,11 +270,14 @@ fn a_client_proves_itself_again_before_its_token_expires(cluster: &Cluster) {
         0
     );
     assert_eq!(connection.publish_received().payload, b"still here");
+    shown.saw(OTHER_WAYS, AGAIN, "what is right", of_code(0));
     connection.send(&auth(RE_AUTHENTICATE, "JWT", &plain("bob", 60)));
     connection.expect_disconnect(0x87);
     let (mut connection, _) = Connection::connect(cluster.mqtt(1), &connect_again());
     connection.send(&auth(RE_AUTHENTICATE, "JWT", &plain("anna", -5)));
     connection.expect_disconnect(0x87);
+    shown.saw(OTHER_WAYS, AGAIN, "what is wrong", of_code(0x87));
+    shown.finish();
 }
 
 fn connect_again() -> Connect {
@@ -355,15 +306,28 @@ fn kubernetes_clients_send_the_token_of_their_service_account(cluster: &Cluster)
     connection.send(&asked.bytes());
     expect_auth(connection.expect(), CONTINUE, "K8S-SAT");
     connection.send(&auth(CONTINUE, "K8S-SAT", &published(name, 60)));
-    assert!(matches!(connection.expect(), Packet::Connack(connack) if connack.code == 0));
+    let Packet::Connack(connack) = connection.expect() else {
+        panic!("no CONNACK");
+    };
+    let mut shown = Shown::by("kubernetes_clients_send_the_token_of_their_service_account");
+    shown.saw(OTHER_WAYS, IN_AUTH, "what is right", of_code(connack.code));
+    let by_jwt = code(
+        cluster.mqtt(1),
+        &with_method("sat", "JWT", &published(name, 60)),
+    );
+    shown.saw(OTHER_WAYS, IN_AUTH, "what is right", of_code(by_jwt));
+    shown.finish();
 }
 
 fn the_service_that_judges_clients_is_obeyed(cluster: &Cluster) {
+    let mut shown = Shown::by("the_service_that_judges_clients_is_obeyed");
     for node in cluster.addresses() {
-        assert_eq!(code(node, &connect(V5, "anna", "right")), 0);
+        let told = code(node, &connect(V5, "anna", "right"));
+        shown.saw(OTHER_WAYS, SERVICE, "what is right", of_code(told));
         assert_eq!(code(node, &connect(V311, "anna", "right")), 0);
         for user in ["anna", "nobody", "passer-by"] {
-            assert_eq!(code(node, &connect(V5, user, "wrong")), 0x87, "{user}");
+            let told = code(node, &connect(V5, user, "wrong"));
+            shown.saw(OTHER_WAYS, SERVICE, "what is wrong", of_code(told));
         }
         // Nobody has judged: the client may come again, and has not guessed.
         for user in ["down", "odd"] {
@@ -371,14 +335,24 @@ fn the_service_that_judges_clients_is_obeyed(cluster: &Cluster) {
             assert_eq!(code(node, &connect(V311, user, "right")), 3, "{user}");
         }
     }
+    shown.finish();
 }
 
 fn an_answer_that_expires_ends_the_connection(cluster: &Cluster) {
+    let mut shown = Shown::by("an_answer_that_expires_ends_the_connection");
     let (mut connection, _) = Connection::connect(cluster.mqtt(1), &connect(V5, "short", "any"));
     match connection.receive(Duration::from_secs(4)) {
-        Ok(Packet::Disconnect(disconnect)) => assert_eq!(disconnect.code, 0x87),
+        Ok(Packet::Disconnect(disconnect)) => {
+            shown.saw(
+                OTHER_WAYS,
+                SERVICE,
+                "what was withdrawn",
+                of_code(disconnect.code),
+            );
+        }
         other => panic!("instead of DISCONNECT: {other:?}"),
     }
+    shown.finish();
 }
 
 fn mosquitto_logs_in_with_a_token(cluster: &Cluster) {
@@ -416,16 +390,26 @@ fn paho_logs_in_with_a_token(cluster: &Cluster) {
 
 /// Last, because the keys stay rotated.
 fn keys_are_rotated_without_a_restart(cluster: &Cluster) {
-    let live = cluster.addresses().into_iter().enumerate();
-    let live = live.map(|(at, node)| {
-        let request = Connect {
+    let mut live = Vec::new();
+    for (at, node) in cluster.addresses().into_iter().enumerate() {
+        let in_password = Connect {
             user_name: Some("any".into()),
             password: Some(published("anna", 600).into()),
             ..Connect::v5(&format!("rotated-{at}"))
         };
-        Connection::connect(node, &request).0
-    });
-    let live: Vec<Connection> = live.collect();
+        live.push((None, Connection::connect(node, &in_password).0));
+        for method in METHODS {
+            let name = format!("rotated-{method}-{at}");
+            let request = with_method(&name, method, &published("anna", 600));
+            live.push((Some(IN_AUTH), Connection::connect(node, &request).0));
+        }
+        // Its first token stays good; what it rests on is the second one.
+        let request = with_method(&format!("rotated-again-{at}"), "JWT", &plain("anna", 600));
+        let (mut connection, _) = Connection::connect(node, &request);
+        connection.send(&auth(RE_AUTHENTICATE, "JWT", &published("anna", 600)));
+        expect_auth(connection.expect_answer(), 0, "JWT");
+        live.push((Some(AGAIN), connection));
+    }
     *PUBLISHED.lock().expect("nobody panics with it") = 1;
     for node in cluster.addresses() {
         let next = || keys()[1].token(&claims("published", "anna", 60));
@@ -437,7 +421,12 @@ fn keys_are_rotated_without_a_restart(cluster: &Cluster) {
         assert!([0x87, 0x89].contains(&told), "the old key: {told:#04x}");
     }
     // Whoever has come with the old key goes.
-    for mut connection in live {
+    let mut shown = Shown::by("keys_are_rotated_without_a_restart");
+    for (entry, mut connection) in live {
         connection.expect_disconnect(0x87);
+        if let Some(entry) = entry {
+            shown.saw(OTHER_WAYS, entry, "what was withdrawn", of_code(0x87));
+        }
     }
+    shown.finish();
 }

@@ -1,11 +1,19 @@
 //! Listeners of every transport, with clients that others wrote: TLS with and without client certificates, WebSocket
 //! over it, Unix sockets, and the PROXY protocol; certificates that are renewed, and broken, under way.
 
+mod proxy;
+
+use cluster_tests::audit::Audit;
 use cluster_tests::check::kv::assert_none;
 use cluster_tests::cluster::{Cluster, Plan, binary};
 use cluster_tests::rules;
 use cluster_tests::script::{self, Guarded};
+use cluster_tests::security::Shown;
 use cluster_tests::wait;
+use proxy::{
+    CLIENT, a_proxy_header_comes_first, clients_come_through_a_proxy_and_tls_to_another_path,
+};
+use serde_json::json;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -22,8 +30,9 @@ const WITHIN: Duration = Duration::from_secs(20);
 /// Where the listeners of the cluster under test are, and the files of its CA.
 struct Place {
     directory: TempDir,
-    /// TLS; TLS with client certificates; WebSocket over TLS; TCP with PROXY headers.
-    ports: [u16; 4],
+    /// TLS; TLS with client certificates; WebSocket over TLS; TCP with PROXY headers; WebSocket over TLS at another
+    /// path, with PROXY headers in front of all that.
+    ports: [u16; 5],
 }
 
 static PLACE: OnceLock<Place> = OnceLock::new();
@@ -36,7 +45,7 @@ impl Place {
     fn new() -> Place {
         let directory = TempDir::new().expect("a temporary directory can be made");
         let free = || TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let held = [free(), free(), free(), free()];
+        let held = [(); 5].map(|()| free());
         let ports = held.each_ref().map(|listener| {
             let address = listener.local_addr();
             address.expect("it is bound").port()
@@ -55,9 +64,16 @@ impl Place {
     /// Has the program itself make certificates.
     #[track_caller]
     fn make(&self, arguments: &[&str]) {
+        self.make_in("", arguments);
+    }
+
+    /// The same, of an authority in another directory.
+    #[track_caller]
+    fn make_in(&self, directory: &str, arguments: &[&str]) {
+        fs::create_dir_all(self.path(directory)).expect("a directory can be made");
         let mut command = Command::new(binary());
         command.arg("certificates").args(arguments);
-        command.arg("--directory").arg(self.directory.path());
+        command.arg("--directory").arg(self.path(directory));
         let output = command.output().expect("the binary can be run");
         assert!(output.status.success(), "{output:?}");
     }
@@ -69,13 +85,15 @@ impl Place {
             self.path("node-1.pem"),
             self.path("node-1.key")
         );
-        let [tls, mutual, wss, proxy] = self.ports;
+        let [tls, mutual, wss, proxy, behind] = self.ports;
         format!(
             "[[listeners]]\nname = \"tls\"\naddress = \"127.0.0.1:{tls}\"\ntransport = \"tls\"\n{pair}\n\
              [[listeners]]\nname = \"mutual\"\naddress = \"127.0.0.1:{mutual}\"\ntransport = \"tls\"\n{pair}\n\
              client_certificates = \"required\"\nclient_ca_file = {:?}\n\
              [[listeners]]\nname = \"wss\"\naddress = \"127.0.0.1:{wss}\"\ntransport = \"wss\"\n{pair}\n\
              [[listeners]]\nname = \"proxy\"\naddress = \"127.0.0.1:{proxy}\"\nproxy_protocol = true\n\
+             [[listeners]]\nname = \"behind\"\naddress = \"127.0.0.1:{behind}\"\ntransport = \"wss\"\n{pair}\n\
+             proxy_protocol = true\nwebsocket_path = \"/broker\"\n\
              [[listeners]]\nname = \"unix\"\naddress = \"unix:{}\"\nunix_mode = \"0600\"\n",
             self.path("ca.pem"),
             self.path("socket").display()
@@ -86,9 +104,10 @@ impl Place {
 #[test]
 fn listeners() {
     let place = PLACE.get_or_init(Place::new);
+    let audit = Audit::new();
     let cluster = Cluster::start_with(Plan {
         size: 1,
-        extra: place.toml(),
+        extra: audit.toml() + &place.toml(),
         ..Plan::default()
     });
     rules::show(
@@ -102,9 +121,14 @@ fn listeners() {
             the_command_line_speaks_every_transport,
             a_proxy_header_comes_first,
             a_unix_socket_has_its_permissions,
+            clients_come_through_a_proxy_and_tls_to_another_path,
             a_certificate_is_renewed_under_way_and_a_broken_one_is_not_used,
         ],
     );
+    // Where the proxy says that they are.
+    audit.expect(&json!({
+        "event": "log_in", "result": "accepted", "listener": "behind", "address": CLIENT, "method": "anonymous",
+    }));
 }
 
 fn mosquitto(program: &str, port: u16, arguments: &[&str]) -> Command {
@@ -200,7 +224,7 @@ fn paho_speaks_over_tls_and_websockets(_: &Cluster) {
 fn mqtt_js_speaks_over_tls_and_websockets(_: &Cluster) {
     let place = place();
     let ca = place.path("ca.pem").display().to_string();
-    let [tls, _, wss, _] = place.ports;
+    let [tls, _, wss, _, _] = place.ports;
     let mut broken = Vec::new();
     for url in [
         format!("mqtts://localhost:{tls}"),
@@ -249,6 +273,45 @@ fn openssl_agrees_on_versions_protocols_and_resumption(_: &Cluster) {
     assert!(other.contains("no application protocol"), "{other}");
     let resumed = s_client(port, &["-tls1_2", "-reconnect"]);
     assert!(resumed.contains("Reused, TLSv1.2"), "{resumed}");
+    let session = place().path("session").display().to_string();
+    let first = converse(port, &["-tls1_3", "-sess_out", &session]);
+    assert!(first.contains("New, TLSv1.3"), "{first}");
+    let second = converse(port, &["-tls1_3", "-sess_in", &session]);
+    assert!(second.contains("Reused, TLSv1.3"), "{second}");
+}
+
+/// What openssl tells of a connection on which a client connects: with TLS 1.3 tickets come behind the handshake, and
+/// are there before the CONNACK.
+#[track_caller]
+fn converse(port: u16, arguments: &[&str]) -> String {
+    let mut command = Command::new("openssl");
+    command
+        .args([
+            "s_client",
+            "-connect",
+            &format!("localhost:{port}"),
+            "-CAfile",
+        ])
+        .arg(place().path("ca.pem"))
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    let mut process = Guarded(command.spawn().expect("openssl can be run"));
+    let mut stdin = process.0.stdin.take().expect("it is piped");
+    stdin.write_all(CONNECT).expect("it reads");
+    let mut stdout = process.0.stdout.take().expect("it is piped");
+    let (mut said, mut chunk) = (Vec::new(), [0; 4096]);
+    while !said.windows(CONNACK.len()).any(|bytes| bytes == CONNACK) {
+        let read = stdout.read(&mut chunk).expect("a pipe can be read");
+        assert_ne!(read, 0, "no CONNACK: {}", String::from_utf8_lossy(&said));
+        said.extend_from_slice(&chunk[..read]);
+    }
+    drop(stdin);
+    stdout.read_to_end(&mut said).expect("a pipe can be read");
+    let status = process.0.wait().expect("it was started");
+    assert!(status.success(), "{status}");
+    String::from_utf8_lossy(&said).into_owned()
 }
 
 fn a_client_certificate_is_asked_for(_: &Cluster) {
@@ -257,6 +320,23 @@ fn a_client_certificate_is_asked_for(_: &Cluster) {
     let sent = ["-t", "mutual/a", "-q", "1", "-m", "x"];
     let refused = output(&mut mosquitto("mosquitto_pub", port, &sent));
     assert!(!refused.status.success(), "{refused:?}");
+    // Of an authority with the same name.
+    place.make_in("foreign", &["ca"]);
+    place.make_in("foreign", &["client", "device-1"]);
+    let foreign = |name: &str| place.path("foreign").join(name);
+    let mut command = mosquitto("mosquitto_pub", port, &sent);
+    command.arg("--cert").arg(foreign("client-device-1.pem"));
+    command.arg("--key").arg(foreign("client-device-1.key"));
+    let stranger = output(&mut command);
+    assert!(!stranger.status.success(), "{stranger:?}");
+    let mut shown = Shown::by("a_client_certificate_is_asked_for");
+    shown.saw(
+        "Other ways of a client",
+        "certificates",
+        "what is wrong",
+        "refused",
+    );
+    shown.finish();
     let mut command = mosquitto("mosquitto_pub", port, &sent);
     command.arg("--cert").arg(place.path("client-device-1.pem"));
     command.arg("--key").arg(place.path("client-device-1.key"));
@@ -272,7 +352,7 @@ fn the_command_line_speaks_every_transport(_: &Cluster) {
         command.arg(&ca).stdin(Stdio::null());
         command
     };
-    let [tls, mutual, wss, _] = place.ports;
+    let [tls, mutual, wss, _, _] = place.ports;
     let urls = [
         format!("mqtts://localhost:{tls}"),
         format!("wss://localhost:{wss}"),
@@ -307,23 +387,6 @@ fn is_accepted(mut stream: impl Read + Write, before: &[u8]) {
     let mut answer = [0; 4];
     stream.read_exact(&mut answer).expect("a CONNACK");
     assert_eq!(answer, CONNACK);
-}
-
-fn a_proxy_header_comes_first(_: &Cluster) {
-    let address = SocketAddr::from(([127, 0, 0, 1], place().ports[3]));
-    let connect = || {
-        let stream = TcpStream::connect(address).expect("it listens");
-        stream.set_read_timeout(Some(WITHIN)).expect("it is open");
-        stream
-    };
-    is_accepted(connect(), b"PROXY TCP4 192.0.2.1 192.0.2.2 5000 1883\r\n");
-    let mut binary = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c".to_vec();
-    binary.extend_from_slice(&[192, 0, 2, 1, 192, 0, 2, 2, 1, 2, 3, 4]);
-    is_accepted(connect(), &binary);
-    let mut stranger = connect();
-    stranger.write_all(CONNECT).expect("it is open");
-    let answer = stranger.read(&mut [0; 4]);
-    assert!(!matches!(answer, Ok(1..)), "without a header: {answer:?}");
 }
 
 fn a_unix_socket_has_its_permissions(_: &Cluster) {

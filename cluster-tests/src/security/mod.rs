@@ -5,7 +5,11 @@
 //! function; a cell that makes no sense has `-` for the outcome and says why in place of the test.
 //!
 //! Invariant: within a part every entry point has a cell for each way that the part names, and the tests that are named
-//! exist.
+//! exist. Invariant: a test of a cluster that is named compares what it has seen with its cells ([`Shown`]).
+
+mod shown;
+
+pub use shown::{Shown, of_code, of_status};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -53,14 +57,13 @@ impl Security {
         let path = root().join("cluster-tests/spec/security.tsv");
         let text = std::fs::read_to_string(path).expect("spec/security.tsv can be read");
         let mut read = Security::parse(&text);
-        let tests = tests();
+        let sources = Sources::read();
         for part in &read.parts {
             for ((entry, way), cell) in &part.cells {
-                if cell.outcome != "-" && !tests.contains(&cell.test) {
-                    let problem = format!(
-                        "{}: {entry}, {way}: no test is named {}",
-                        part.name, cell.test
-                    );
+                if cell.outcome != "-"
+                    && let Some(why) = sources.problem(&cell.test)
+                {
+                    let problem = format!("{}: {entry}, {way}: {why}", part.name);
                     read.problems.push(problem);
                 }
             }
@@ -115,6 +118,14 @@ impl Security {
             }
         }
         Security { parts, problems }
+    }
+
+    /// Every cell: part, entry point, who asks.
+    fn cells(&self) -> impl Iterator<Item = (&str, &str, &str, &Cell)> {
+        self.parts.iter().flat_map(|part| {
+            let cells = part.cells.iter();
+            cells.map(|((entry, way), cell)| (&*part.name, &**entry, &**way, cell))
+        })
     }
 
     /// Cells that are missing, or name no test.
@@ -177,24 +188,63 @@ impl Security {
     }
 }
 
-/// Names of all functions in the sources and tests of the repository.
-fn tests() -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
-    for directory in ["src", "tests", "cluster-tests/src", "cluster-tests/tests"] {
-        collect(&root().join(directory), &mut names);
-    }
-    names
+/// What there is in the sources and tests of the repository.
+#[derive(Default)]
+struct Sources {
+    /// All functions.
+    names: BTreeSet<String>,
+    /// Those that tests of clusters have.
+    of_clusters: BTreeSet<String>,
+    /// Those of these that compare what they have seen with the table.
+    comparing: BTreeSet<String>,
 }
 
-fn collect(directory: &Path, names: &mut BTreeSet<String>) {
+impl Sources {
+    fn read() -> Sources {
+        let mut sources = Sources::default();
+        for directory in ["src", "tests", "cluster-tests/src"] {
+            visit(&root().join(directory), &mut |text| {
+                sources.names.extend(functions(text))
+            });
+        }
+        visit(&root().join("cluster-tests/tests"), &mut |text| {
+            sources.of_clusters.extend(functions(text));
+            let begin = "Shown::by(\"";
+            let compared = text
+                .split(begin)
+                .skip(1)
+                .filter_map(|rest| rest.split_once('"'));
+            sources
+                .comparing
+                .extend(compared.map(|(name, _)| name.to_owned()));
+        });
+        sources.names.extend(sources.of_clusters.iter().cloned());
+        sources
+    }
+
+    /// Why this is no name for a test of a cell.
+    fn problem(&self, test: &str) -> Option<String> {
+        if !self.names.contains(test) {
+            return Some(format!("no test is named {test}"));
+        }
+        let is_silent = self.of_clusters.contains(test) && !self.comparing.contains(test);
+        is_silent.then(|| format!("{test} does not compare what it has seen with the table"))
+    }
+}
+
+/// Names of the functions of a source file.
+fn functions(text: &str) -> impl Iterator<Item = String> {
+    let lines = text.lines().filter_map(|line| line.split_once("fn "));
+    lines.filter_map(|(_, rest)| Some(rest.split_once('(')?.0.to_owned()))
+}
+
+fn visit(directory: &Path, look: &mut impl FnMut(&str)) {
     let entries = std::fs::read_dir(directory).expect("a directory of sources");
     for path in entries.flatten().map(|entry| entry.path()) {
         if path.is_dir() {
-            collect(&path, names);
+            visit(&path, look);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let text = std::fs::read_to_string(&path).unwrap_or_default();
-            let lines = text.lines().filter_map(|line| line.split_once("fn "));
-            names.extend(lines.filter_map(|(_, rest)| Some(rest.split_once('(')?.0.to_owned())));
+            look(&std::fs::read_to_string(&path).unwrap_or_default());
         }
     }
 }
@@ -222,6 +272,10 @@ mod tests {
 
     #[test]
     fn tests_are_known_by_their_names() {
-        assert!(tests().contains("tests_are_known_by_their_names"));
+        let sources = Sources::read();
+        assert_eq!(sources.problem("tests_are_known_by_their_names"), None);
+        assert!(sources.problem("nobody_has_this_name").is_some());
+        let silent = sources.problem("every_cell_names_a_test");
+        assert!(silent.is_some_and(|why| why.contains("does not compare")));
     }
 }

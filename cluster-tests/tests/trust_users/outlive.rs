@@ -1,0 +1,63 @@
+//! What was answered holds, whatever dies then.
+
+use super::*;
+
+/// A revocation that is answered holds, whatever dies then.
+#[test]
+fn a_revocation_outlives_the_leader() {
+    let mut cluster = Cluster::start_with(plan());
+    add(&cluster, 0, "anna", "pencil");
+    for round in 0..3 {
+        let name = format!("revoked-{round}");
+        add(&cluster, 0, &name, "p");
+        let mut live: Vec<(usize, Connection)> = cluster
+            .addresses()
+            .into_iter()
+            .enumerate()
+            .map(|(at, node)| (at, logged_in(node, &format!("{name}-{at}"), &name, "p")))
+            .collect();
+        let leader = cluster.wait_leader();
+        let verb = ["disable", "delete", "disable"][round];
+        done(&cluster, (leader + 1) % 3, &["user", verb, &name], "");
+        cluster.nodes[leader].kill();
+        let since = Instant::now();
+        for (at, connection) in &mut live {
+            if *at != leader {
+                ends(connection, 0x87, since);
+            }
+        }
+        cluster.wait_leader_other_than(leader);
+        cluster.start_node(leader);
+        cluster.wait_ready();
+        for node in cluster.addresses() {
+            assert_eq!(code_at(node, V5, &name, "p"), 0x87, "{name} at {node}");
+            assert_eq!(code_at(node, V5, "anna", "pencil"), 0, "at {node}");
+        }
+    }
+    cluster.assert_states_agree();
+}
+
+/// Users are on disk: they are there when all nodes were killed at once.
+#[test]
+fn users_and_bans_outlive_all_nodes() {
+    let mut cluster = Cluster::start_with(plan());
+    add(&cluster, 0, "anna", "pencil");
+    add(&cluster, 1, "gone", "p");
+    done(&cluster, 1, &["user", "delete", "gone"], "");
+    done(&cluster, 2, &["ban", "add", "client:never"], "");
+    for node in &mut cluster.nodes {
+        node.kill();
+    }
+    for index in 0..3 {
+        cluster.start_node(index);
+    }
+    cluster.wait_ready();
+    for node in cluster.addresses() {
+        assert_eq!(code_at(node, V311, "anna", "pencil"), 0);
+        assert_eq!(scram(node, Algorithm::Sha256, "anna", "pencil").code, 0);
+        assert_eq!(code_at(node, V5, "gone", "p"), 0x87);
+        assert_eq!(connect(node, &Connect::v5("nobody")).1, 0x87);
+        let banned = with_password(Connect::v5("never"), "anna", "pencil");
+        assert_eq!(connect(node, &banned).1, 0x8A);
+    }
+}

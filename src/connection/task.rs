@@ -5,6 +5,8 @@
 //!
 //! Invariant: one turn does a bounded amount of work; the rest waits until other tasks had theirs.
 
+mod hand_over;
+
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -142,15 +144,18 @@ impl Task {
 
     async fn serve(&mut self) -> Result<Infallible, Ended> {
         loop {
-            let mut turn = self.exchange(limits::TURN_WRITTEN_BYTES)?;
-            if self.input.is_waiting() && turn == Turn::Done {
+            let mut written = self.exchange(limits::TURN_WRITTEN_BYTES)?;
+            let mut turn = Turn::Done;
+            if self.input.is_waiting() {
                 turn = busy(Phase::Packets, || {
                     self.input.offer_again(&mut self.connection)
                 })?;
                 self.note_arrival(Instant::now());
-                turn = turn.or(self.exchange(limits::TURN_WRITTEN_BYTES)?);
+                if written == Turn::Done {
+                    written = self.exchange(limits::TURN_WRITTEN_BYTES)?;
+                }
             }
-            turn = turn.or(self.hand_over()?);
+            turn = turn.or(self.hand_over()?).or(written);
             let answers = self.account()?;
             self.connection.check_authentication(Instant::now())?;
             self.connection.check_rights()?;
@@ -341,58 +346,6 @@ impl Task {
         });
         self.connection.context_mut().wake.wake();
         drained
-    }
-
-    /// Goes on with a hand-over, if one is asked for: whoever takes the session over waits until what the client has
-    /// sent is handled, within a bound of time. It goes on turn by turn, as other packets do.
-    fn hand_over(&mut self) -> Result<Turn, Ended> {
-        if !self.connection.is_handing_over() {
-            return Ok(Turn::Done);
-        }
-        let now = Instant::now();
-        let until = match &self.hand_over_until {
-            Some(until) => **until,
-            None => {
-                self.read_for_hand_over()?;
-                let until = now + limits::HAND_OVER_TIMEOUT;
-                self.hand_over_until = Some(Box::new(until));
-                until
-            }
-        };
-        let offered = busy(Phase::Packets, || {
-            self.input.offer_again(&mut self.connection)
-        })?;
-        self.note_arrival(now);
-        if offered == Turn::Done || now >= until {
-            self.input.disconnect_held(&mut self.connection)?;
-            self.connection.hand_over();
-            self.hand_over_until = None;
-        }
-        // If it is over, the answers are sent in the next turn.
-        Ok(Turn::Over)
-    }
-
-    /// Handles what the socket has, without waiting for more, whatever keeps the client from being read otherwise.
-    fn read_for_hand_over(&mut self) -> Result<(), Ended> {
-        let mut taken = 0;
-        while taken < limits::HAND_OVER_BYTES {
-            let read = READ_BUFFER.with_borrow_mut(|buffer| {
-                // The kernel is asked: the runtime may not have noticed yet that there is something.
-                let read = match self.stream.read_now(buffer) {
-                    // What came before the end is handled first.
-                    Ok(0) => return self.input.close(self.stream.end()).map(|()| 0),
-                    Ok(read) => read,
-                    Err(error) if is_transient(&error) => return Ok(0),
-                    Err(_) => return Err(Ended::of_stream(self.stream.end())),
-                };
-                self.handle(&buffer[..read]).map(|()| read)
-            })?;
-            if read == 0 {
-                break;
-            }
-            taken += read;
-        }
-        Ok(())
     }
 
     /// Tells the mailbox how much this client has got, and thereby those who publish to it.

@@ -222,6 +222,10 @@ pub const BULK_WRITTEN_BYTES: usize = 128 << 10;
 /// Connections that do so at once, for each thread.
 pub const BULK_TURNS_PER_THREAD: usize = 2;
 
+/// How long a connection waits for its place among them. It is neither read nor handed over meanwhile, so that it goes
+/// on without one then, as slowly as all others.
+pub const BULK_TURN_WITHIN: Duration = Duration::from_millis(50);
+
 /// Remembered replies that a request is compared with. More than one of a client have the same correlation data and
 /// 64-bit fingerprint only if somebody constructed them; such a client loses the older ones.
 pub const SIMILAR_REQUESTS: usize = 8;

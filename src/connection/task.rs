@@ -166,7 +166,8 @@ impl Task {
             let is_read = takes_more && answers < settings.mqtt.outbox_max_bytes;
             self.liveness.set_read(is_read);
             if turn == Turn::Over {
-                if self.connection.context().output.unsent() > 0 {
+                // Whose socket takes nothing now has no use for a place.
+                if written == Turn::Over && self.connection.context().output.unsent() > 0 {
                     // Most connections never do, and keep no room for it.
                     Box::pin(self.write_bulk()).await?;
                 }
@@ -370,12 +371,17 @@ impl Task {
         Ok(())
     }
 
-    /// Sends much, when it is this connection's turn among those that do.
+    /// Sends much, when it is this connection's turn among those that do; and as much as anybody if that takes long.
     async fn write_bulk(&mut self) -> Result<(), Ended> {
         let broker = self.connection.context().broker.clone();
         // Nobody closes it, and whoever has a place does not wait.
-        let _place = broker.settings.bulk_turns.acquire().await;
-        self.exchange(limits::BULK_WRITTEN_BYTES).map(|_| ())
+        let place = broker.settings.bulk_turns.acquire();
+        let place = tokio::time::timeout(limits::BULK_TURN_WITHIN, place).await;
+        let most = match &place {
+            Ok(_) => limits::BULK_WRITTEN_BYTES,
+            Err(_) => limits::TURN_WRITTEN_BYTES,
+        };
+        self.exchange(most).map(drop)
     }
 
     /// Takes what is in the mailbox and sends what the socket takes, up to `most` bytes.

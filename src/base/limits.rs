@@ -312,5 +312,9 @@ pub const EVENTS_TRIMMED: usize = 4096;
 /// Bytes of them, of dead letters, and of places of numbers that one batch looks at; the last one may exceed them.
 pub const EVENTS_TRIMMED_BYTES: u64 = 8 << 20;
 
+/// Bytes of retained messages, with their topics, that one batch looks at to delete what identities have retained that
+/// are no more; the last one may exceed them. A device with its modules may have hundreds of megabytes.
+pub const RETAINED_PURGED_BYTES: u64 = 4 << 20;
+
 /// Modules of one device: as many as the service whose clients are served allows.
 pub const MODULES_PER_DEVICE: u32 = 50;

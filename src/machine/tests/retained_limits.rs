@@ -140,6 +140,19 @@ fn what_an_identity_has_retained_goes_with_it_and_not_what_a_new_one_of_its_name
     );
 }
 
+/// Most devices could not be told, and would send the same message again for ever.
+#[test]
+fn what_a_device_retains_where_no_more_is_retained_is_published() {
+    let mut replica = Replica::new();
+    replica.reply(retain(TOPICS[6], "x", 1, None));
+    let refused = replica.reply(retain("another", "x", 1, None));
+    assert!(matches!(refused, Reply::QuotaExceeded), "{refused:?}");
+    let reply = replica.reply(retain(TOPICS[0], "x", 1, Some(16)));
+    assert!(matches!(reply, Reply::Published { .. }), "{reply:?}");
+    assert_eq!(topics(&replica), [TOPICS[6]]);
+    assert_counted(&replica);
+}
+
 #[test]
 fn what_others_have_retained_goes_where_an_identity_begins() {
     let mut replica = Replica::new();

@@ -18,7 +18,7 @@ const LARGEST_PAGE: usize = 1_000;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Page {
-    /// The last name of the page before.
+    /// What the page before says to go on after.
     pub after: String,
     /// Entries wanted, at most [`LARGEST_PAGE`]; 0: that many.
     pub limit: usize,
@@ -135,7 +135,7 @@ pub struct RetainedStatus {
 pub struct Listed<T> {
     /// Its entries, in the order of their names.
     pub entries: Vec<T>,
-    /// Name to go on after, when there is more.
+    /// What to go on after, when there is more: the last name, or what sorts behind all that begin as a very long one.
     pub next: Option<String>,
 }
 

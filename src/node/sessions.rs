@@ -22,6 +22,9 @@ static LOOKS: Semaphore = Semaphore::const_new(8);
 /// Names on one page of a list, bytes, beside their number; the last one may exceed it.
 const PAGE_BYTES: usize = 1 << 20;
 
+/// What the next page is to go on after has no more bytes: it comes back in a header, in which each may take three.
+const LONGEST_NEXT: usize = 8 << 10;
+
 /// Does work that may block, on a thread of its own, when it has its turn.
 pub(super) async fn in_turn<T: Send + 'static>(
     turns: &'static Semaphore,
@@ -123,6 +126,7 @@ impl Sessions for NodeStatus {
                 session_status(client_id, row, &read::queue(backing, row.session_id))
             };
             let entries = rows.iter().map(status).collect();
+            let next = next.and_then(going_on_after);
             Listed { entries, next }
         }))
     }
@@ -186,6 +190,26 @@ fn filter_of(page: &Page) -> &str {
     }
 }
 
+/// What the page after `last` is to go on after: `last`, or if that is too long what sorts behind everything that begins
+/// like it. Whatever is passed over so begins with [`LONGEST_NEXT`] bytes of it.
+fn going_on_after(last: String) -> Option<String> {
+    if last.len() <= LONGEST_NEXT {
+        return Some(last);
+    }
+    let mut end = LONGEST_NEXT;
+    while !last.is_char_boundary(end) {
+        end -= 1;
+    }
+    let mut characters = last[..end].chars();
+    while let Some(character) = characters.next_back() {
+        let mut behind = u32::from(character) + 1..=u32::from(char::MAX);
+        if let Some(next) = behind.find_map(char::from_u32) {
+            return Some(format!("{}{next}", characters.as_str()));
+        }
+    }
+    None
+}
+
 /// A page of the retained messages that match a valid, unshared filter.
 fn list_retained(backing: &dyn Backing, page: &Page) -> Listed<RetainedStatus> {
     let mut from = page.after.clone().into_bytes();
@@ -205,7 +229,7 @@ fn list_retained(backing: &dyn Backing, page: &Page) -> Listed<RetainedStatus> {
         entries.push(retained_status(topic, &row, false));
         true
     });
-    let next = next.or(used_up);
+    let next = next.or(used_up).and_then(going_on_after);
     Listed { entries, next }
 }
 
@@ -237,6 +261,49 @@ mod tests {
             }
         }
         assert_eq!(found, (0..40).map(long).collect::<Vec<_>>());
+    }
+
+    /// They would not fit into the header of the next request.
+    #[test]
+    fn long_topics_that_begin_alike_do_not_end_a_list() {
+        let long = |number: usize| format!("{}{number:02}", "\u{1}".repeat(60_000));
+        let topics = (0..60).map(long).chain(["y".into(), "z".into()]);
+        let rows = topics.map(|topic| read::retained_row(&topic));
+        let rows: BTreeMap<_, _> = rows.collect();
+        let (mut page, mut found) = (Page::default(), Vec::new());
+        loop {
+            let Listed { entries, next } = list_retained(&rows, &page);
+            found.extend(entries.into_iter().map(|entry| entry.topic));
+            let Some(next) = next else { break };
+            assert!(next.len() <= LONGEST_NEXT && next > page.after);
+            page.after = next;
+        }
+        assert_eq!(found[0], long(0));
+        assert_eq!(found[found.len() - 2..], ["y", "z"]);
+    }
+
+    #[test]
+    fn what_a_page_goes_on_after_sorts_behind_what_it_has_shown() {
+        let long = |character: &str| character.repeat(60_000);
+        let short = |length: usize| "\u{1}".repeat(length);
+        for (last, expected) in [
+            ("a".to_owned(), Some("a".to_owned())),
+            (
+                short(LONGEST_NEXT + 1),
+                Some(short(LONGEST_NEXT - 1) + "\u{2}"),
+            ),
+            // Behind the last one before the surrogates, and where there is none behind.
+            (
+                short(LONGEST_NEXT - 3) + &long("\u{d7ff}"),
+                Some(short(LONGEST_NEXT - 3) + "\u{e000}"),
+            ),
+            (short(10) + &long("\u{10ffff}"), Some(short(9) + "\u{2}")),
+            (long("\u{10ffff}"), None),
+        ] {
+            let next = going_on_after(last.clone());
+            assert!(next.as_ref().is_none_or(|next| *next >= last));
+            assert!(next == expected, "{:?}", next.map(|next| next.len()));
+        }
     }
 
     static TURNS: Semaphore = Semaphore::const_new(2);

@@ -1,7 +1,8 @@
 //! Waiting for a condition. Tests wait for nothing else, and never for longer than a deadline.
 //!
 //! Deadlines are generous: they end a hang and say nothing about speed, which benchmarks measure. Where a bound of time
-//! is itself the promise, [`allowed`] says how much of it a run holds the nodes to.
+//! is itself the promise, [`allowed`] says how much of it a run holds the nodes to, and [`with_slack`] where the bound is
+//! a timer's: a keep-alive, an expiry, a lease.
 
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,24 @@ pub fn allowed(bound: Duration) -> Duration {
         true => bound,
         false => ORDINARY * bound,
     }
+}
+
+/// How much later than its time something may be seen to happen where the machine has other work. It is the same for
+/// all: what a timer waits for does not take longer because the machine is busy.
+pub const SLACK: Duration = Duration::from_secs(3);
+
+/// The latest that what happens at a set time may be seen in this run: with `QUORUMQ_STRICT=1` at `bound`, in any other
+/// run [`SLACK`] later. A test that gives up before cannot fail.
+pub fn with_slack(bound: Duration) -> Duration {
+    match is_strict() {
+        true => bound,
+        false => bound + SLACK,
+    }
+}
+
+/// Whether a wait that ends after `limit` is long enough to see that `bound` was exceeded, slack included.
+pub const fn can_exceed(bound: Duration, limit: Duration) -> bool {
+    bound.as_millis() + SLACK.as_millis() < limit.as_millis()
 }
 
 /// Whether this run holds the nodes to what is promised as it stands.

@@ -424,7 +424,7 @@ fn the_clients_of_a_node_that_dies_are_lost_in_order() {
     let last = taken.last().expect("there are some");
     let told = last.at.duration_since(killed);
     assert!(
-        told < LEASE + wait::allowed(TOLD_WITHIN),
+        told < wait::with_slack(LEASE + TOLD_WITHIN),
         "E3: {told:?} after its death"
     );
     bystander.expect_nothing();

@@ -222,6 +222,10 @@ pub const BULK_WRITTEN_BYTES: usize = 128 << 10;
 /// Connections that do so at once, for each thread.
 pub const BULK_TURNS_PER_THREAD: usize = 2;
 
+/// How long a connection waits for its place among them. It is neither read nor handed over meanwhile, so that it goes
+/// on without one then, as slowly as all others.
+pub const BULK_TURN_WITHIN: Duration = Duration::from_millis(50);
+
 /// Remembered replies that a request is compared with. More than one of a client have the same correlation data and
 /// 64-bit fingerprint only if somebody constructed them; such a client loses the older ones.
 pub const SIMILAR_REQUESTS: usize = 8;
@@ -307,6 +311,10 @@ pub const EVENTS_TRIMMED: usize = 4096;
 
 /// Bytes of them, of dead letters, and of places of numbers that one batch looks at; the last one may exceed them.
 pub const EVENTS_TRIMMED_BYTES: u64 = 8 << 20;
+
+/// Bytes of retained messages, with their topics, that one batch looks at to delete what identities have retained that
+/// are no more; the last one may exceed them. A device with its modules may have hundreds of megabytes.
+pub const RETAINED_PURGED_BYTES: u64 = 4 << 20;
 
 /// Modules of one device: as many as the service whose clients are served allows.
 pub const MODULES_PER_DEVICE: u32 = 50;

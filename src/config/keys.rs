@@ -387,7 +387,8 @@ config! {
         client_ca_file: Option<PathBuf> = None, "";
         /// Devices of the whole cluster; one more is refused.
         max_devices: u64 = 1_000_000, "devices", 1..=u64::MAX;
-        /// Retained messages of one device or module; one more is not retained. They go with their identity.
+        /// Retained messages of one device or module; one more is not retained. They go with their identity. The same
+        /// on every node.
         max_retained: u32 = 16, "messages", 0..=u64::from(u32::MAX);
         /// Whether devices, modules and back ends may connect without TLS: for tests, and only where no listener
         /// without TLS is reached from other machines.

@@ -364,3 +364,6 @@ async fn a_hand_over_of_a_connection_that_is_gone_waits_for_its_end() {
     client.commit();
     asked.await.expect("it does not panic");
 }
+
+#[path = "turns_tests.rs"]
+mod turns_tests;

@@ -5,6 +5,8 @@
 //!
 //! Invariant: one turn does a bounded amount of work; the rest waits until other tasks had theirs.
 
+mod hand_over;
+
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -142,15 +144,18 @@ impl Task {
 
     async fn serve(&mut self) -> Result<Infallible, Ended> {
         loop {
-            let mut turn = self.exchange(limits::TURN_WRITTEN_BYTES)?;
-            if self.input.is_waiting() && turn == Turn::Done {
+            let mut written = self.exchange(limits::TURN_WRITTEN_BYTES)?;
+            let mut turn = Turn::Done;
+            if self.input.is_waiting() {
                 turn = busy(Phase::Packets, || {
                     self.input.offer_again(&mut self.connection)
                 })?;
                 self.note_arrival(Instant::now());
-                turn = turn.or(self.exchange(limits::TURN_WRITTEN_BYTES)?);
+                if written == Turn::Done {
+                    written = self.exchange(limits::TURN_WRITTEN_BYTES)?;
+                }
             }
-            turn = turn.or(self.hand_over()?);
+            turn = turn.or(self.hand_over()?).or(written);
             let answers = self.account()?;
             self.connection.check_authentication(Instant::now())?;
             self.connection.check_rights()?;
@@ -161,7 +166,8 @@ impl Task {
             let is_read = takes_more && answers < settings.mqtt.outbox_max_bytes;
             self.liveness.set_read(is_read);
             if turn == Turn::Over {
-                if self.connection.context().output.unsent() > 0 {
+                // Whose socket takes nothing now has no use for a place.
+                if written == Turn::Over && self.connection.context().output.unsent() > 0 {
                     // Most connections never do, and keep no room for it.
                     Box::pin(self.write_bulk()).await?;
                 }
@@ -343,58 +349,6 @@ impl Task {
         drained
     }
 
-    /// Goes on with a hand-over, if one is asked for: whoever takes the session over waits until what the client has
-    /// sent is handled, within a bound of time. It goes on turn by turn, as other packets do.
-    fn hand_over(&mut self) -> Result<Turn, Ended> {
-        if !self.connection.is_handing_over() {
-            return Ok(Turn::Done);
-        }
-        let now = Instant::now();
-        let until = match &self.hand_over_until {
-            Some(until) => **until,
-            None => {
-                self.read_for_hand_over()?;
-                let until = now + limits::HAND_OVER_TIMEOUT;
-                self.hand_over_until = Some(Box::new(until));
-                until
-            }
-        };
-        let offered = busy(Phase::Packets, || {
-            self.input.offer_again(&mut self.connection)
-        })?;
-        self.note_arrival(now);
-        if offered == Turn::Done || now >= until {
-            self.input.disconnect_held(&mut self.connection)?;
-            self.connection.hand_over();
-            self.hand_over_until = None;
-        }
-        // If it is over, the answers are sent in the next turn.
-        Ok(Turn::Over)
-    }
-
-    /// Handles what the socket has, without waiting for more, whatever keeps the client from being read otherwise.
-    fn read_for_hand_over(&mut self) -> Result<(), Ended> {
-        let mut taken = 0;
-        while taken < limits::HAND_OVER_BYTES {
-            let read = READ_BUFFER.with_borrow_mut(|buffer| {
-                // The kernel is asked: the runtime may not have noticed yet that there is something.
-                let read = match self.stream.read_now(buffer) {
-                    // What came before the end is handled first.
-                    Ok(0) => return self.input.close(self.stream.end()).map(|()| 0),
-                    Ok(read) => read,
-                    Err(error) if is_transient(&error) => return Ok(0),
-                    Err(_) => return Err(Ended::of_stream(self.stream.end())),
-                };
-                self.handle(&buffer[..read]).map(|()| read)
-            })?;
-            if read == 0 {
-                break;
-            }
-            taken += read;
-        }
-        Ok(())
-    }
-
     /// Tells the mailbox how much this client has got, and thereby those who publish to it.
     fn report_progress(&mut self) {
         let unsent = self.connection.unsent_bytes();
@@ -417,12 +371,17 @@ impl Task {
         Ok(())
     }
 
-    /// Sends much, when it is this connection's turn among those that do.
+    /// Sends much, when it is this connection's turn among those that do; and as much as anybody if that takes long.
     async fn write_bulk(&mut self) -> Result<(), Ended> {
         let broker = self.connection.context().broker.clone();
         // Nobody closes it, and whoever has a place does not wait.
-        let _place = broker.settings.bulk_turns.acquire().await;
-        self.exchange(limits::BULK_WRITTEN_BYTES).map(|_| ())
+        let place = broker.settings.bulk_turns.acquire();
+        let place = tokio::time::timeout(limits::BULK_TURN_WITHIN, place).await;
+        let most = match &place {
+            Ok(_) => limits::BULK_WRITTEN_BYTES,
+            Err(_) => limits::TURN_WRITTEN_BYTES,
+        };
+        self.exchange(most).map(drop)
     }
 
     /// Takes what is in the mailbox and sends what the socket takes, up to `most` bytes.

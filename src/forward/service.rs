@@ -158,6 +158,7 @@ impl ClusterService {
             log_ms: log_time.map(|log_time| log_time.0),
             hub_digest: Some(self.hub_digest),
             wall_ahead_ms: self.clock.ahead_ms(node),
+            wall_ms: self.clock.agreed_wall().map(|wall| wall.0),
             term: led.term,
         })
     }

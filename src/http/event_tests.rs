@@ -1,5 +1,8 @@
 //! The routes about events, asked over a real socket.
 
+use std::sync::Arc;
+
+use axum::extract::{Query, State};
 use futures::FutureExt as _;
 use serde_json::Value;
 
@@ -9,6 +12,12 @@ use super::*;
 impl Events for Node {
     fn pull(&self, pull: Pull) -> AdminFuture<'_, Pulled> {
         async move {
+            if pull.r#type == "large" {
+                return Ok(Pulled {
+                    events: vec!["1".repeat(4 << 20)],
+                    ..Pulled::default()
+                });
+            }
             Ok(Pulled {
                 events: vec![
                     format!("{{\"after\":\"{}\",\"size\":{}}}", pull.after, pull.size()),
@@ -172,4 +181,32 @@ async fn event_subscriptions_are_resources() {
         (&2.into(), &5.into())
     );
     assert_eq!(body["entries"][0]["letter"]["id"], "x");
+}
+
+#[tokio::test]
+async fn whoever_does_not_read_events_keeps_nobody_from_looking_at_sessions() {
+    let node = Arc::new(Node::default());
+    let large = Pull {
+        r#type: "large".to_owned(),
+        ..Pull::default()
+    };
+    let mut unread = Vec::new();
+    loop {
+        let events: Arc<dyn Events> = node.clone();
+        match super::events::pull(State(events), Query(large.clone())).await {
+            Ok(answer) => unread.push(answer),
+            Err(error) => {
+                assert!(matches!(error, AdminError::Overloaded(_)), "{error}");
+                break;
+            }
+        }
+        assert!(unread.len() < 100, "the memory has an end");
+    }
+    let page = Page {
+        after: "large".to_owned(),
+        ..Page::default()
+    };
+    let sessions: Arc<dyn Sessions> = node;
+    let listed = super::sessions::list(State(sessions), Query(page)).await;
+    assert!(listed.is_ok(), "{:?}", listed.err());
 }

@@ -81,14 +81,19 @@ pub(super) async fn pull(
     held(body)
 }
 
-/// What is answered to readers of events, dead letters and lists has this memory until it is read, bytes.
+/// What is answered to readers of events and dead letters has this memory until it is read, bytes.
 const MOST_ANSWER_BYTES: usize = 64 << 20;
 
 static ANSWERS: LazyLock<AnswerMemory> = LazyLock::new(|| AnswerMemory::of(MOST_ANSWER_BYTES));
 
 /// A JSON text as an answer.
 pub(super) fn held(json: String) -> Result<Response, AdminError> {
-    let held = ANSWERS.try_hold(json);
+    held_in(&ANSWERS, json)
+}
+
+/// The same in a memory.
+pub(super) fn held_in(memory: &AnswerMemory, json: String) -> Result<Response, AdminError> {
+    let held = memory.try_hold(json);
     let held = held.map_err(|full| AdminError::Overloaded(full.to_string()))?;
     let json = [(header::CONTENT_TYPE, "application/json")];
     Ok((json, held.into_bytes()).into_response())

@@ -1,6 +1,6 @@
 //! `/v1/sessions` and `/v1/retained`: what the cluster keeps for its clients, page by page.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use axum::Json;
 use axum::extract::{Query, State};
@@ -9,7 +9,14 @@ use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use super::admin::{AdminError, AdminFuture, bounded};
-use super::events::held;
+use super::answer_memory::AnswerMemory;
+use super::events::held_in;
+
+/// What is answered about sessions and retained messages has this memory until it is read, bytes: whoever does not read
+/// events keeps no operator from looking.
+const MOST_ANSWER_BYTES: usize = 64 << 20;
+
+static ANSWERS: LazyLock<AnswerMemory> = LazyLock::new(|| AnswerMemory::of(MOST_ANSWER_BYTES));
 
 /// Most entries of one page.
 const LARGEST_PAGE: usize = 1_000;
@@ -18,7 +25,7 @@ const LARGEST_PAGE: usize = 1_000;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Page {
-    /// The last name of the page before.
+    /// What the page before says to go on after.
     pub after: String,
     /// Entries wanted, at most [`LARGEST_PAGE`]; 0: that many.
     pub limit: usize,
@@ -135,17 +142,18 @@ pub struct RetainedStatus {
 pub struct Listed<T> {
     /// Its entries, in the order of their names.
     pub entries: Vec<T>,
-    /// Name to go on after, when there is more.
+    /// What to go on after, when there is more: the last name, or what sorts behind all that begin as a very long one.
     pub next: Option<String>,
 }
 
 /// What a node can tell of sessions and retained messages. Its answers include everything that was acknowledged before.
+/// Clients choose how long they are, so they are made into texts where they are found, in turn.
 pub trait Sessions: Send + Sync + 'static {
-    /// Sessions in the order of their client ids.
-    fn list(&self, page: Page) -> AdminFuture<'_, Listed<SessionStatus>>;
+    /// Sessions in the order of their client ids, as JSON of [`Listed`].
+    fn list(&self, page: Page) -> AdminFuture<'_, String>;
 
-    /// One session; `None` when there is none.
-    fn show(&self, client_id: String) -> AdminFuture<'_, Option<SessionDetail>>;
+    /// One session as JSON of [`SessionDetail`]; `None` when there is none.
+    fn show(&self, client_id: String) -> AdminFuture<'_, Option<String>>;
 
     /// Ends a session with its connection; tells whether it was there.
     fn delete(&self, client_id: String) -> AdminFuture<'_, bool>;
@@ -153,35 +161,28 @@ pub trait Sessions: Send + Sync + 'static {
     /// Ends a session's connection; tells whether it had one.
     fn kick(&self, client_id: String) -> AdminFuture<'_, bool>;
 
-    /// Retained messages in the order of their topics.
-    fn retained(&self, page: Page) -> AdminFuture<'_, Listed<RetainedStatus>>;
+    /// Retained messages in the order of their topics, as JSON of [`Listed`].
+    fn retained(&self, page: Page) -> AdminFuture<'_, String>;
 
-    /// The retained message of one topic.
-    fn retained_message(&self, topic: String) -> AdminFuture<'_, Option<RetainedStatus>>;
+    /// The retained message of one topic as JSON of [`RetainedStatus`].
+    fn retained_message(&self, topic: String) -> AdminFuture<'_, Option<String>>;
 }
 
-type Answer<T> = Result<Json<T>, AdminError>;
+type Done = Result<Json<serde_json::Value>, AdminError>;
 
-fn there<T>(found: Option<T>, what: &str) -> Answer<T> {
-    found
-        .map(Json)
-        .ok_or_else(|| AdminError::Absent(format!("there is no {what}")))
+fn absent(what: &str) -> AdminError {
+    AdminError::Absent(format!("there is no {what}"))
 }
 
-/// A page of names, which clients have chosen: it has its place until it is read.
-fn listed<T: Serialize>(page: Listed<T>) -> Result<Response, AdminError> {
-    let json = serde_json::to_string(&page);
-    drop(page);
-    held(json.map_err(|error| AdminError::Internal(error.to_string()))?)
+/// What clients have chosen has its place until it is read.
+fn held(json: String) -> Result<Response, AdminError> {
+    held_in(&ANSWERS, json)
 }
 
-async fn done(
-    work: BoxFuture<'_, Result<bool, AdminError>>,
-    what: &str,
-) -> Answer<serde_json::Value> {
+async fn done(work: BoxFuture<'_, Result<bool, AdminError>>, what: &str) -> Done {
     match bounded(work).await? {
         true => Ok(Json(serde_json::json!({}))),
-        false => Err(AdminError::Absent(format!("there is no {what}"))),
+        false => Err(absent(what)),
     }
 }
 
@@ -189,21 +190,21 @@ pub(super) async fn list(
     State(sessions): State<Arc<dyn Sessions>>,
     Query(page): Query<Page>,
 ) -> Result<Response, AdminError> {
-    listed(bounded(sessions.list(page)).await?)
+    held(bounded(sessions.list(page)).await?)
 }
 
 pub(super) async fn show(
     State(sessions): State<Arc<dyn Sessions>>,
     Query(client): Query<ClientId>,
-) -> Answer<SessionDetail> {
+) -> Result<Response, AdminError> {
     let found = bounded(sessions.show(client.client_id)).await?;
-    there(found, "session of this client")
+    held(found.ok_or_else(|| absent("session of this client"))?)
 }
 
 pub(super) async fn delete(
     State(sessions): State<Arc<dyn Sessions>>,
     Query(client): Query<ClientId>,
-) -> Answer<serde_json::Value> {
+) -> Done {
     let work = sessions.delete(client.client_id);
     done(work, "session of this client").await
 }
@@ -211,7 +212,7 @@ pub(super) async fn delete(
 pub(super) async fn kick(
     State(sessions): State<Arc<dyn Sessions>>,
     Query(client): Query<ClientId>,
-) -> Answer<serde_json::Value> {
+) -> Done {
     let work = sessions.kick(client.client_id);
     done(work, "connection of this client").await
 }
@@ -220,13 +221,13 @@ pub(super) async fn retained(
     State(sessions): State<Arc<dyn Sessions>>,
     Query(page): Query<Page>,
 ) -> Result<Response, AdminError> {
-    listed(bounded(sessions.retained(page)).await?)
+    held(bounded(sessions.retained(page)).await?)
 }
 
 pub(super) async fn retained_message(
     State(sessions): State<Arc<dyn Sessions>>,
     Query(topic): Query<Topic>,
-) -> Answer<RetainedStatus> {
+) -> Result<Response, AdminError> {
     let found = bounded(sessions.retained_message(topic.topic)).await?;
-    there(found, "retained message of this topic")
+    held(found.ok_or_else(|| absent("retained message of this topic"))?)
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
+use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -15,6 +16,7 @@ use crate::base::time::wall_now;
 use crate::config::{HttpConfig, Scope};
 use crate::telemetry::metrics::Metrics;
 
+#[derive(Default)]
 pub(super) struct Node {
     leader: bool,
     stuck: Option<&'static str>,
@@ -103,24 +105,26 @@ impl RulesAdmin for Node {
 }
 
 impl Sessions for Node {
-    fn list(&self, page: Page) -> AdminFuture<'_, Listed<SessionStatus>> {
+    fn list(&self, page: Page) -> AdminFuture<'_, String> {
+        let client_id = match page.after.as_str() {
+            "large" => "c".repeat(100_000),
+            after => format!("after {after} {}", page.size()),
+        };
         let entry = SessionStatus {
-            client_id: format!("after {} {}", page.after, page.size()),
+            client_id,
             ..SessionStatus::default()
         };
-        async {
-            Ok(Listed {
-                entries: vec![entry],
-                next: None,
-            })
-        }
-        .boxed()
+        let listed = Listed {
+            entries: vec![entry],
+            next: None,
+        };
+        async move { Ok(json!(listed).to_string()) }.boxed()
     }
 
-    fn show(&self, client_id: String) -> AdminFuture<'_, Option<SessionDetail>> {
+    fn show(&self, client_id: String) -> AdminFuture<'_, Option<String>> {
         let mut detail = SessionDetail::default();
         detail.session.client_id = client_id;
-        async { Ok(Some(detail)) }.boxed()
+        async move { Ok(Some(json!(detail).to_string())) }.boxed()
     }
 
     fn delete(&self, client_id: String) -> AdminFuture<'_, bool> {
@@ -131,11 +135,11 @@ impl Sessions for Node {
         async move { Ok(client_id == "a b") }.boxed()
     }
 
-    fn retained(&self, _: Page) -> AdminFuture<'_, Listed<RetainedStatus>> {
+    fn retained(&self, _: Page) -> AdminFuture<'_, String> {
         async { Err(AdminError::Invalid("no filter".into())) }.boxed()
     }
 
-    fn retained_message(&self, _: String) -> AdminFuture<'_, Option<RetainedStatus>> {
+    fn retained_message(&self, _: String) -> AdminFuture<'_, Option<String>> {
         async { Ok(None) }.boxed()
     }
 }

@@ -200,6 +200,7 @@ fn digest(config: &HubConfig, policies: &Policies) -> u64 {
         hasher.update(host);
     }
     hasher.update(config.max_devices.to_be_bytes());
+    hasher.update(config.max_retained.to_be_bytes());
     policies.digest(|bytes| hasher.update(bytes));
     let found = hasher.finalize();
     found
@@ -279,7 +280,7 @@ mod tests {
     #[test]
     fn what_nodes_must_have_alike_is_told_apart() {
         let directory = tempfile::tempdir().expect("a directory");
-        let digest = |lines: &str, host: &str, max_devices| {
+        let digest_of = |lines: &str, host: &str, max_devices, max_retained| {
             let path = directory.path().join("policies");
             write(&path, lines).expect("writable");
             set_permissions(&path, Permissions::from_mode(0o600)).expect("it is there");
@@ -287,10 +288,12 @@ mod tests {
                 policies_file: Some(path),
                 host_names: vec![host.into()],
                 max_devices,
+                max_retained,
                 ..HubConfig::default()
             };
             HubCredentials::load(&config).expect("a good file").digest()
         };
+        let digest = |lines: &str, host: &str, max_devices| digest_of(lines, host, max_devices, 16);
         let (a, b) = (
             "a:ServiceConnect:AAAAAAAAAAAAAAAAAAAAAA==",
             "b:RegistryRead:AAAAAAAAAAAAAAAAAAAAAA==",
@@ -301,6 +304,7 @@ mod tests {
             digest(a, "hub", 7),
             digest(&format!("{a}\n{b}"), "other", 7),
             digest(&format!("{a}\n{b}"), "hub", 8),
+            digest_of(&format!("{a}\n{b}"), "hub", 7, 4),
             digest(&format!("{a}\n{b}").replace("AAAAA==", "AAAAQ=="), "hub", 7),
             digest(
                 &format!("{a}\n{b}").replace("RegistryRead", "RegistryWrite"),

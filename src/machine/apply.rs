@@ -401,12 +401,13 @@ impl Parts {
                 receives = Some((session, packet_id));
             }
         }
-        if retained::exceeds_share(batch, &message, command.max_retained_of_identity) {
+        let own = command.max_retained_of_identity;
+        let exceeds = retained::exceeds(batch, &message, command.max_retained);
+        if exceeds && own.is_some() || retained::exceeds_share(batch, &message, own) {
             // It could not be told: most of them speak MQTT 3, and would send the same message again for ever.
             message.retain = false;
             batch.count_dropped(DropReason::QueueFull, 1);
-        }
-        if retained::exceeds(batch, &message, command.max_retained) {
+        } else if exceeds {
             // [MQTT-4.3.3-9]: the packet id of what is refused is free again.
             return Reply::QuotaExceeded;
         }

@@ -123,6 +123,8 @@ pub(super) struct Batch<'a, 't> {
     hub_operations: usize,
     /// Bytes of dead letters that it may still look at.
     letter_bytes: u64,
+    /// Bytes of retained messages of ended identities that it may still look at.
+    purged_bytes: u64,
 }
 
 impl<'a, 't> Batch<'a, 't> {
@@ -146,6 +148,7 @@ impl<'a, 't> Batch<'a, 't> {
             budget: shared.budget,
             hub_operations: shared.hub_operations,
             letter_bytes: limits::EVENTS_TRIMMED_BYTES,
+            purged_bytes: limits::RETAINED_PURGED_BYTES,
         }
     }
 
@@ -211,6 +214,16 @@ impl<'a, 't> Batch<'a, 't> {
     /// So many bytes of dead letters were looked at.
     pub fn spend_letter_bytes(&mut self, bytes: u64) {
         self.letter_bytes = self.letter_bytes.saturating_sub(bytes);
+    }
+
+    /// Bytes of retained messages that the batch may still look at because identities have ended, of all of them.
+    pub fn purged_bytes_left(&self) -> u64 {
+        self.purged_bytes
+    }
+
+    /// So many bytes of them were looked at.
+    pub fn spend_purged_bytes(&mut self, bytes: u64) {
+        self.purged_bytes = self.purged_bytes.saturating_sub(bytes);
     }
 
     /// Keeps row operations of the budget from whoever spends it now, until they are [given back](Batch::give_back).

@@ -109,6 +109,14 @@ pub(crate) fn retained_row(topic: &str) -> (Vec<u8>, Vec<u8>) {
     (schema::Retained::encode(topic.as_bytes()), row)
 }
 
+/// The row of a session.
+#[cfg(test)]
+pub(crate) fn session_row(client_id: &str) -> (Vec<u8>, Vec<u8>) {
+    use super::schema::{Row as _, Table as _};
+    let row = state::Session::default().to_bytes();
+    (schema::Session::encode(client_id), row)
+}
+
 /// What one page of a listing, or of a replay, may look at. Whichever is used up first ends the page.
 #[derive(Clone, Copy, Debug)]
 pub struct ListBudget {

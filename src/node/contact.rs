@@ -111,6 +111,7 @@ impl Contact {
                 let answer = answer?.into_inner();
                 let log_time = answer.log_ms.map(Millis);
                 self.clock.follow(answer.term, log_time, answer.wall_ahead_ms);
+                self.clock.told_wall(answer.wall_ms.map(Millis));
                 self.hub.compare(answer.hub_digest);
                 Ok(LogIndex(answer.index))
             }

@@ -125,8 +125,8 @@ impl HubSettings {
         self.metrics.hub_differs.set(u64::from(differs));
         match differs {
             true => tracing::error!(
-                "this node's hub is not the leader's: hub.host_names, hub.max_devices and the policies must be the same \
-                 on every node"
+                "this node's hub is not the leader's: hub.host_names, hub.max_devices, hub.max_retained and the \
+                 policies must be the same on every node"
             ),
             false => tracing::info!("this node's hub is the leader's again"),
         }

@@ -1,5 +1,6 @@
 //! The administration of sessions and retained messages.
 
+use serde::Serialize;
 use tokio::sync::Semaphore;
 
 use super::status::NodeStatus;
@@ -19,8 +20,14 @@ use crate::topic::Filter;
 /// How many read for administrators at once: the threads that block are also those of others.
 static LOOKS: Semaphore = Semaphore::const_new(8);
 
+/// How many read lists and entries of them: whoever may only read keeps nobody waiting who changes something.
+static LISTS: Semaphore = Semaphore::const_new(4);
+
 /// Names on one page of a list, bytes, beside their number; the last one may exceed it.
 const PAGE_BYTES: usize = 1 << 20;
+
+/// What the next page is to go on after has no more bytes: it comes back in a header, in which each may take three.
+const LONGEST_NEXT: usize = 8 << 10;
 
 /// Does work that may block, on a thread of its own, when it has its turn.
 pub(super) async fn in_turn<T: Send + 'static>(
@@ -56,6 +63,21 @@ impl NodeStatus {
         self.catch_up().await?;
         let backing = self.broker.services.backing.clone();
         in_turn(&LOOKS, move || read(&*backing)).await
+    }
+
+    /// Reads a list, or an entry of one, and makes it JSON there.
+    async fn read_list<T: Serialize>(
+        &self,
+        read: impl FnOnce(&dyn Backing) -> Option<T> + Send + 'static,
+    ) -> Result<Option<String>, AdminError> {
+        self.catch_up().await?;
+        let backing = self.broker.services.backing.clone();
+        let as_json = move || {
+            let found = read(&*backing)?;
+            Some(serde_json::to_string(&found))
+        };
+        let json = in_turn(&LISTS, as_json).await?.transpose();
+        json.map_err(|error| AdminError::Internal(error.to_string()))
     }
 
     async fn propose(&self, kind: command::command::Kind) -> Result<bool, AdminError> {
@@ -114,21 +136,15 @@ fn retained_status(topic: &str, row: &state::Retained, whole: bool) -> RetainedS
 }
 
 impl Sessions for NodeStatus {
-    fn list(&self, page: Page) -> AdminFuture<'_, Listed<SessionStatus>> {
-        Box::pin(self.read(move |backing| {
-            let budget = ListBudget::default();
-            let (rows, next) =
-                read::sessions(backing, &page.after, page.size(), page.connected, budget);
-            let status = |(client_id, row): &(String, state::Session)| {
-                session_status(client_id, row, &read::queue(backing, row.session_id))
-            };
-            let entries = rows.iter().map(status).collect();
-            Listed { entries, next }
-        }))
+    fn list(&self, page: Page) -> AdminFuture<'_, String> {
+        Box::pin(async move {
+            let list = move |backing: &dyn Backing| Some(list_sessions(backing, &page));
+            Ok(self.read_list(list).await?.unwrap_or_default())
+        })
     }
 
-    fn show(&self, client_id: String) -> AdminFuture<'_, Option<SessionDetail>> {
-        Box::pin(self.read(move |backing| {
+    fn show(&self, client_id: String) -> AdminFuture<'_, Option<String>> {
+        Box::pin(self.read_list(move |backing| {
             let row = read::session(backing, &client_id)?;
             let mut subscriptions = Vec::new();
             read::subscriptions(backing, row.session_id, |filter, row| {
@@ -159,20 +175,20 @@ impl Sessions for NodeStatus {
         Box::pin(self.propose(command::command::Kind::Disconnect(command)))
     }
 
-    fn retained(&self, page: Page) -> AdminFuture<'_, Listed<RetainedStatus>> {
+    fn retained(&self, page: Page) -> AdminFuture<'_, String> {
         Box::pin(async move {
             match Filter::parse(filter_of(&page)) {
                 Ok(Filter { share: None, .. }) => {}
                 Ok(_) => return Err(AdminError::Invalid("the filter is shared".to_owned())),
                 Err(error) => return Err(AdminError::Invalid(error.to_string())),
             }
-            self.read(move |backing| list_retained(backing, &page))
-                .await
+            let list = move |backing: &dyn Backing| Some(list_retained(backing, &page));
+            Ok(self.read_list(list).await?.unwrap_or_default())
         })
     }
 
-    fn retained_message(&self, topic: String) -> AdminFuture<'_, Option<RetainedStatus>> {
-        Box::pin(self.read(move |backing| {
+    fn retained_message(&self, topic: String) -> AdminFuture<'_, Option<String>> {
+        Box::pin(self.read_list(move |backing| {
             let row = read::retained_message(backing, &topic);
             row.map(|row| retained_status(&topic, &row, true))
         }))
@@ -184,6 +200,46 @@ fn filter_of(page: &Page) -> &str {
         "" => "#",
         filter => filter,
     }
+}
+
+/// What the page after `last` is to go on after: `last`, or if that is too long what sorts behind everything that begins
+/// like it. Whatever is passed over so begins with [`LONGEST_NEXT`] bytes of it.
+fn going_on_after(last: String) -> Option<String> {
+    if last.len() <= LONGEST_NEXT {
+        return Some(last);
+    }
+    let mut end = LONGEST_NEXT;
+    while !last.is_char_boundary(end) {
+        end -= 1;
+    }
+    let mut characters = last[..end].chars();
+    while let Some(character) = characters.next_back() {
+        let mut behind = u32::from(character) + 1..=u32::from(char::MAX);
+        if let Some(next) = behind.find_map(char::from_u32) {
+            return Some(format!("{}{next}", characters.as_str()));
+        }
+    }
+    None
+}
+
+/// A page of the sessions.
+fn list_sessions(backing: &dyn Backing, page: &Page) -> Listed<SessionStatus> {
+    let budget = ListBudget::default();
+    let (rows, mut next) =
+        read::sessions(backing, &page.after, page.size(), page.connected, budget);
+    let mut entries: Vec<SessionStatus> = Vec::new();
+    let mut left = PAGE_BYTES;
+    for (client_id, row) in &rows {
+        if left == 0 {
+            next = entries.last().map(|last| last.client_id.clone());
+            break;
+        }
+        left = left.saturating_sub(client_id.len() + row.principal.len());
+        let queue = read::queue(backing, row.session_id);
+        entries.push(session_status(client_id, row, &queue));
+    }
+    let next = next.and_then(going_on_after);
+    Listed { entries, next }
 }
 
 /// A page of the retained messages that match a valid, unshared filter.
@@ -205,7 +261,7 @@ fn list_retained(backing: &dyn Backing, page: &Page) -> Listed<RetainedStatus> {
         entries.push(retained_status(topic, &row, false));
         true
     });
-    let next = next.or(used_up);
+    let next = next.or(used_up).and_then(going_on_after);
     Listed { entries, next }
 }
 
@@ -237,6 +293,68 @@ mod tests {
             }
         }
         assert_eq!(found, (0..40).map(long).collect::<Vec<_>>());
+    }
+
+    /// They would not fit into the header of the next request.
+    #[test]
+    fn long_topics_that_begin_alike_do_not_end_a_list() {
+        let long = |number: usize| format!("{}{number:02}", "\u{1}".repeat(60_000));
+        let topics = (0..60).map(long).chain(["y".into(), "z".into()]);
+        let rows = topics.map(|topic| read::retained_row(&topic));
+        let rows: BTreeMap<_, _> = rows.collect();
+        let (mut page, mut found) = (Page::default(), Vec::new());
+        loop {
+            let Listed { entries, next } = list_retained(&rows, &page);
+            found.extend(entries.into_iter().map(|entry| entry.topic));
+            let Some(next) = next else { break };
+            assert!(next.len() <= LONGEST_NEXT && next > page.after);
+            page.after = next;
+        }
+        assert_eq!(found[0], long(0));
+        assert_eq!(found[found.len() - 2..], ["y", "z"]);
+    }
+
+    #[test]
+    fn what_a_page_goes_on_after_sorts_behind_what_it_has_shown() {
+        let long = |character: &str| character.repeat(60_000);
+        let short = |length: usize| "\u{1}".repeat(length);
+        for (last, expected) in [
+            ("a".to_owned(), Some("a".to_owned())),
+            (
+                short(LONGEST_NEXT + 1),
+                Some(short(LONGEST_NEXT - 1) + "\u{2}"),
+            ),
+            // Behind the last one before the surrogates, and where there is none behind.
+            (
+                short(LONGEST_NEXT - 3) + &long("\u{d7ff}"),
+                Some(short(LONGEST_NEXT - 3) + "\u{e000}"),
+            ),
+            (short(10) + &long("\u{10ffff}"), Some(short(9) + "\u{2}")),
+            (long("\u{10ffff}"), None),
+        ] {
+            let next = going_on_after(last.clone());
+            assert!(next.as_ref().is_none_or(|next| *next >= last));
+            assert!(next == expected, "{:?}", next.map(|next| next.len()));
+        }
+    }
+
+    /// A client identifier may be long, too.
+    #[test]
+    fn a_page_of_long_client_identifiers_ends_early() {
+        let long = |number: usize| format!("{number:03}{}", "\u{1}".repeat(6_000));
+        let rows = (0..500).map(|number| read::session_row(&long(number)));
+        let rows: BTreeMap<_, _> = rows.collect();
+        let (mut page, mut found) = (Page::default(), Vec::new());
+        loop {
+            let Listed { entries, next } = list_sessions(&rows, &page);
+            assert!(entries.len() <= 176, "{} entries", entries.len());
+            found.extend(entries.into_iter().map(|entry| entry.client_id));
+            match next {
+                Some(next) => page.after = next,
+                None => break,
+            }
+        }
+        assert_eq!(found, (0..500).map(long).collect::<Vec<_>>());
     }
 
     static TURNS: Semaphore = Semaphore::const_new(2);

@@ -183,7 +183,7 @@ impl LogTime {
         wall: Millis,
         at: Elapsed,
     ) -> Option<Millis> {
-        self.clocks.note(node, us(wall), at);
+        self.clocks.note_own(node, us(wall), at);
         let reference = match self.led {
             Some((led, reference)) if led == term => reference,
             _ if self.is_live(at) => self.go_on(at),
@@ -288,19 +288,22 @@ impl LogTime {
         self.clocks.set_voters(voters);
     }
 
-    /// The leader told how far this node's wall clock is ahead, which shows `wall`.
-    pub(super) fn told_ahead(&mut self, ahead_ms: Option<i64>, wall: Millis, at: Elapsed) {
-        self.own_ahead_ms = ahead_ms;
-        if let Some(ahead_ms) = ahead_ms {
-            let offset = us(wall).saturating_sub(micros(at));
-            self.agreed = Some(offset.saturating_sub(ahead_ms.saturating_mul(1000)));
-        }
+    /// The leader told the wall time that a majority agrees on, if one does; whatever this node's own clock shows.
+    pub(super) fn told_wall(&mut self, wall: Option<Millis>, at: Elapsed) {
+        let offset = wall.map(|wall| us(wall).saturating_sub(micros(at)));
+        self.agreed = offset.or(self.agreed);
+    }
+
+    /// The wall time that a majority of the clocks that this leader hears agrees on.
+    pub(super) fn agreed_wall(&self, at: Elapsed) -> Option<Millis> {
+        let offset = self.clocks.agreed_by_newest(at)?;
+        Some(millis(offset.saturating_add(micros(at))))
     }
 
     /// The leader, which is `node`, looks at the clocks itself.
     pub(super) fn compare(&mut self, node: NodeId, at: Elapsed) {
         self.own_ahead_ms = self.ahead_ms(node, at);
-        self.agreed = self.clocks.agreed(at).or(self.agreed);
+        self.agreed = self.clocks.agreed_by_newest(at).or(self.agreed);
     }
 
     /// The wall time that a majority's clocks agree on, or agreed on when they did last: none of them, set wrong
@@ -347,7 +350,17 @@ impl Clock {
         if let Some(log_time) = log_time {
             state.follow(term, log_time, at);
         }
-        state.told_ahead(ahead_ms, wall_now(), at);
+        state.own_ahead_ms = ahead_ms;
+    }
+
+    /// The leader told the wall time that a majority agrees on, if one does.
+    pub fn told_wall(&self, wall: Option<Millis>) {
+        self.log_time.lock().told_wall(wall, elapsed_now());
+    }
+
+    /// The wall time that a majority agrees on now, as this leader sees it.
+    pub fn agreed_wall(&self) -> Option<Millis> {
+        self.log_time.lock().agreed_wall(elapsed_now())
     }
 
     /// Another node told this leader its wall clock, and log time, if it knows it.

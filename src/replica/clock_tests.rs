@@ -116,6 +116,8 @@ impl Cluster {
     fn contacts(&mut self) {
         let leader = self.leader;
         self.stamp();
+        let at = self.at(leader);
+        self.nodes[leader].compare(Self::id(leader), at);
         for node in 0..self.nodes.len() {
             if node == leader || self.away[node] {
                 continue;
@@ -126,15 +128,14 @@ impl Cluster {
             let at = self.at(leader);
             self.nodes[leader].heard(Self::id(node), wall, log, at);
             self.nodes[leader].compare(Self::id(leader), at);
-            let ahead_ms = self.nodes[leader].ahead_ms(Self::id(node), at);
+            let agreed = self.nodes[leader].agreed_wall(at);
             let told = self.nodes[leader].live(at);
             self.real_us += self.below(20 * MS);
             let at = self.at(node);
             if let Some(told) = told {
                 self.nodes[node].follow(self.term, told, at);
             }
-            let wall = self.machines[node].wall(self.real_us);
-            self.nodes[node].told_ahead(ahead_ms, wall, at);
+            self.nodes[node].told_wall(agreed, at);
         }
     }
 

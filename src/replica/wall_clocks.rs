@@ -1,7 +1,8 @@
 //! What the wall clocks of the members say, and the time that a majority of them agrees on.
 //!
 //! A clock is kept as its *offset*: its reading minus this machine's elapsed time, in microseconds. Readings of other
-//! machines come late, so of those that came lately the highest offset is the best.
+//! machines come late, so of those that came lately the highest offset is the best for log time. Where a clock that was
+//! set back is to be seen at once, the newest one is: it is too low by as much as it came late.
 //!
 //! Invariant: as long as a majority of the voters' clocks is right, the time that is agreed on is right, whatever the
 //! others show.
@@ -63,6 +64,7 @@ impl Highest {
 #[derive(Debug)]
 struct Known {
     offset: Highest,
+    newest: i64,
     heard: Elapsed,
 }
 
@@ -84,20 +86,32 @@ impl WallClocks {
         let offset = wall_us.saturating_sub(micros(at));
         let known = self.clocks.entry(node).or_insert_with(|| Known {
             offset: Highest::new(WINDOW, offset, at),
+            newest: offset,
             heard: at,
         });
         known.offset.add(offset, at);
+        known.newest = offset;
         known.heard = at;
+    }
+
+    /// The wall clock of this node itself, which is `node`, shows this: it does not come late.
+    pub(super) fn note_own(&mut self, node: NodeId, wall_us: i64, at: Elapsed) {
+        self.clocks.remove(&node);
+        self.note(node, wall_us, at);
     }
 
     /// Offsets of the voters that were heard lately, in order.
     fn offsets(&self, now: Elapsed) -> Vec<i64> {
+        self.offsets_by(now, |known| known.offset.get())
+    }
+
+    fn offsets_by(&self, now: Elapsed, offset: impl Fn(&Known) -> i64) -> Vec<i64> {
         let fresh = self
             .voters
             .iter()
             .filter_map(|node| self.clocks.get(node))
             .filter(|known| now.since(known.heard) <= FRESH);
-        let mut offsets: Vec<i64> = fresh.map(|known| known.offset.get()).collect();
+        let mut offsets: Vec<i64> = fresh.map(offset).collect();
         offsets.sort_unstable();
         offsets
     }
@@ -118,9 +132,18 @@ impl WallClocks {
         })
     }
 
+    /// The same for who tells wall time, by what each clock showed last.
+    pub(super) fn agreed_by_newest(&self, now: Elapsed) -> Option<i64> {
+        let newest = self.offsets_by(now, |known| known.newest);
+        self.majority_of(&newest).or_else(|| self.agreed(now))
+    }
+
     /// The middle of the largest set of clocks that agree, if it is a majority.
     pub(super) fn of_majority(&self, now: Elapsed) -> Option<i64> {
-        let offsets = self.offsets(now);
+        self.majority_of(&self.offsets(now))
+    }
+
+    fn majority_of(&self, offsets: &[i64]) -> Option<i64> {
         let majority = self.voters.len() / 2 + 1;
         let mut largest: &[i64] = &[];
         for (first, lowest) in offsets.iter().enumerate() {

@@ -72,6 +72,8 @@ fn create(
     }
     // Whoever connected under the name before was no identity.
     lifecycle.end_session(batch, &id.to_string(), EndReason::IdentityRevoked);
+    // And may have retained what is taken for the identity's now.
+    purge::begin(batch, &messages::of(id));
     match &device {
         Some(device) => {
             rows::put_identity(batch.tables, &id.of_device(), device);

@@ -1,22 +1,24 @@
 //! What a device or a module has retained goes with its identity: nobody else may publish there, so nobody could delete
-//! it. It goes some rows at a time, so that no batch takes long.
+//! it. Where an identity begins, what others have retained there before goes, too. It goes some rows at a time, so that
+//! no batch takes long.
 
 use super::{change_count, deadline};
 use crate::base::ids::LogIndex;
+use crate::base::time::Millis;
 use crate::machine::batch::Batch;
 use crate::machine::schema;
 use crate::machine::schema::Range;
 use crate::machine::schema::timer::Kind;
-use crate::registry::messages::publisher;
 
 /// Row operations that looking at a message and deleting it takes.
 const PURGE_COST: usize = 5;
 
-/// Bytes of messages that are looked at in one batch; the last one may exceed them.
-const PURGE_BYTES: usize = 4 << 20;
+/// Messages that go with the entry that ends or begins an identity: more than most have. What a new identity of the
+/// name retains at once is not counted beside them.
+const PURGED_AT_ONCE: usize = 16;
 
-/// What the subject of the timer says: the entry that has ended the identity, what its topics begin with, and where to
-/// go on. A new identity of the name keeps what it has retained later.
+/// What the subject of the timer says: the entry that has ended or begun the identity, what its topics begin with, and
+/// where to go on. A new identity of the name keeps what it has retained later.
 struct Purge<'a> {
     ended: LogIndex,
     publisher: &'a str,
@@ -46,22 +48,39 @@ impl Purge<'_> {
     }
 }
 
-/// What the topics begin with, its parent level included.
-fn beginning(publisher: &str) -> String {
+/// The first of the topics, the parent level of all others.
+fn parent(publisher: &str) -> String {
     format!("{publisher}/messages/events")
 }
 
-/// An identity has ended: what it has retained is to go. `named` is what its topics begin with.
+/// The rows of a publisher's topics from one of them on: its parent level, and what is below. Between the two may be
+/// topics of anybody that only begin so.
+fn ranges(publisher: &str, from: &str) -> [Range<schema::Retained>; 2] {
+    let parent = parent(publisher);
+    let (first, behind) = (format!("{parent}/"), format!("{parent}0"));
+    let all = Range::<schema::Retained>::all;
+    let after_parent = [parent.as_bytes(), &[0]].concat();
+    [
+        all().starting_at(from.as_bytes()).before(&after_parent),
+        all()
+            .starting_at(from.max(first.as_str()).as_bytes())
+            .before(behind.as_bytes()),
+    ]
+}
+
+/// An identity has ended or begun: what was retained before is to go. `named` is what its topics begin with. Some of it
+/// goes at once, as work of the hub.
 pub fn begin(batch: &mut Batch<'_, '_>, named: &str) {
-    if !batch.tables.contains::<schema::RetainedCount>(named) {
-        return;
-    }
     let purge = Purge {
         ended: batch.index,
         publisher: named,
-        from: &beginning(named),
+        from: &parent(named),
     };
-    batch.set_timer(batch.now, Kind::PurgeRetained, &purge.encode());
+    let most = (batch.hub_budget_left() / PURGE_COST).min(PURGED_AT_ONCE);
+    let Portion { looked, next } = delete_some(batch, &purge, most);
+    batch.spend_for_hub(looked * PURGE_COST);
+    let soon = batch.now;
+    set_timer(batch, &purge, next, soon);
 }
 
 /// A timer asks to go on.
@@ -70,32 +89,60 @@ pub fn go_on(batch: &mut Batch<'_, '_>, subject: &[u8]) {
         return;
     };
     let most = batch.allowance(PURGE_COST).max(1);
-    let (mut looked, mut bytes) = (0, 0);
+    let Portion { looked, next } = delete_some(batch, &purge, most);
+    batch.spend(looked * PURGE_COST);
+    let soon = batch.now.plus(1);
+    set_timer(batch, &purge, next, soon);
+}
+
+fn set_timer(batch: &mut Batch<'_, '_>, purge: &Purge<'_>, next: Option<String>, at: Millis) {
+    if let Some(from) = next {
+        let purge = Purge {
+            from: &from,
+            ..*purge
+        };
+        batch.set_timer(at, Kind::PurgeRetained, &purge.encode());
+    }
+}
+
+/// What was done.
+struct Portion {
+    looked: usize,
+    /// The topic to go on from, if there are more.
+    next: Option<String>,
+}
+
+/// Deletes messages, until so many have been looked at, or as many bytes as a batch may look at.
+fn delete_some(batch: &mut Batch<'_, '_>, purge: &Purge<'_>, most: usize) -> Portion {
+    let mut bytes_left = batch.purged_bytes_left();
+    let mut looked = 0;
     let mut found = Vec::new();
     let mut next = None;
-    let all = beginning(purge.publisher);
-    let range = Range::<schema::Retained>::all().starting_at(purge.from.as_bytes());
-    batch.tables.scan(&range, |topic, row| {
-        let Ok(topic) = std::str::from_utf8(topic) else {
-            return false;
-        };
-        if !topic.starts_with(&all) {
-            return false;
+    for range in ranges(purge.publisher, purge.from) {
+        batch.tables.scan(&range, |topic, row| {
+            // A topic is UTF-8.
+            let Ok(topic) = std::str::from_utf8(topic) else {
+                return true;
+            };
+            if looked == most || bytes_left == 0 {
+                next = Some(topic.to_owned());
+                return false;
+            }
+            looked += 1;
+            let bytes = topic.len() + row.bytes().len();
+            bytes_left = bytes_left.saturating_sub(bytes as u64);
+            let row = row.decode();
+            if row.index <= purge.ended.0 {
+                found.push((topic.to_owned(), row.expires_at_ms));
+            }
+            true
+        });
+        if next.is_some() {
+            break;
         }
-        if looked == most || bytes >= PURGE_BYTES {
-            next = Some(topic.to_owned());
-            return false;
-        }
-        looked += 1;
-        bytes += row.bytes().len();
-        let row = row.decode();
-        // Between them may be topics that only begin so.
-        if row.index <= purge.ended.0 && publisher(topic) == Some(purge.publisher) {
-            found.push((topic.to_owned(), row.expires_at_ms));
-        }
-        true
-    });
-    batch.spend(looked * PURGE_COST);
+    }
+    let spent = batch.purged_bytes_left() - bytes_left;
+    batch.spend_purged_bytes(spent);
     for (topic, expires_at_ms) in found {
         if let Some(deadline) = deadline(expires_at_ms) {
             batch.clear_timer(deadline, Kind::RetainedExpiry, topic.as_bytes());
@@ -103,12 +150,5 @@ pub fn go_on(batch: &mut Batch<'_, '_>, subject: &[u8]) {
         batch.tables.delete::<schema::Retained>(topic.as_bytes());
         change_count(batch, &topic, -1);
     }
-    if let Some(from) = next {
-        let purge = Purge {
-            from: &from,
-            ..purge
-        };
-        let soon = batch.now.plus(1);
-        batch.set_timer(soon, Kind::PurgeRetained, &purge.encode());
-    }
+    Portion { looked, next }
 }

@@ -44,7 +44,8 @@ pub enum Kind {
     FanOut = 15,
     /// An entry of the directory expires; the subject is its key in [`super::DirectoryEntry`].
     DirectoryExpiry = 16,
-    /// More of what an ended identity has retained is to go; the subject says which, see `retained::purge`.
+    /// More of what was retained under the name of an identity that has ended or begun is to go; the subject says
+    /// which, see `retained::purge`.
     PurgeRetained = 17,
     /// Numbers of sessions may go; there is no subject.
     EventSequences = 50,

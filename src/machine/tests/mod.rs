@@ -36,6 +36,7 @@ mod retained_replay;
 mod sessions;
 mod state_hash;
 mod store;
+mod version;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

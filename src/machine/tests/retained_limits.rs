@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use super::hub::{create, delete};
 use super::queues::message;
 use super::{Replica, close, open, with_will};
+use crate::base::limits;
 use crate::base::proto::command;
 use crate::base::proto::command::command::Kind;
 use crate::machine::batch::Budget;
@@ -137,6 +138,125 @@ fn what_an_identity_has_retained_goes_with_it_and_not_what_a_new_one_of_its_name
         4,
         "no timer is left of those that went"
     );
+}
+
+/// Most devices could not be told, and would send the same message again for ever.
+#[test]
+fn what_a_device_retains_where_no_more_is_retained_is_published() {
+    let mut replica = Replica::new();
+    replica.reply(retain(TOPICS[6], "x", 1, None));
+    let refused = replica.reply(retain("another", "x", 1, None));
+    assert!(matches!(refused, Reply::QuotaExceeded), "{refused:?}");
+    let reply = replica.reply(retain(TOPICS[0], "x", 1, Some(16)));
+    assert!(matches!(reply, Reply::Published { .. }), "{reply:?}");
+    assert_eq!(topics(&replica), [TOPICS[6]]);
+    assert_counted(&replica);
+}
+
+#[test]
+fn what_others_have_retained_goes_where_an_identity_begins() {
+    let mut replica = Replica::new();
+    let below = |number: usize| format!("devices/d/messages/events/{number}");
+    for topic in (0..40).map(below).chain([TOPICS[3].into(), "other".into()]) {
+        replica.run(vec![retain(&topic, "x", 0, None)]);
+    }
+    replica.run(vec![create("d")]);
+    replica.settle();
+    assert_eq!(topics(&replica), [TOPICS[3], "other"]);
+    assert_counted(&replica);
+    replica.run(vec![create("d/m"), retain(TOPICS[3], "x", 0, Some(1))]);
+    replica.settle();
+    assert_eq!(topics(&replica), [TOPICS[3], "other"], "it is its own now");
+}
+
+/// As there are in a directory of a build that did not count them.
+#[test]
+fn what_is_not_counted_goes_with_its_identity_too() {
+    let mut replica = Replica::new();
+    replica.run(vec![create("d")]);
+    for topic in [TOPICS[0], "devices/d/messages/events"] {
+        replica.run(vec![retain(topic, "x", 0, Some(2))]);
+    }
+    let is_count = |key: &Vec<u8>| key.first() == Some(&schema::RetainedCount::ORDINAL);
+    replica.stored.retain(|key, _| !is_count(key));
+    replica.run(vec![delete("d", IfMatch::Any)]);
+    replica.settle();
+    assert_eq!(topics(&replica), [""; 0]);
+    assert_counted(&replica);
+}
+
+#[test]
+fn what_a_new_identity_retains_at_once_is_not_counted_beside_that_of_the_former_one() {
+    let mut replica = Replica::new();
+    replica.run(vec![create("d")]);
+    let name = |of, number| format!("devices/d/messages/events/{of}{number}");
+    let all = |of| (0..16).map(move |number| retain(&name(of, number), "x", 0, Some(16)));
+    replica.run(all("a").collect());
+    assert_eq!(topics(&replica).len(), 16);
+    let again = [delete("d", IfMatch::Any), create("d")];
+    replica.run(again.into_iter().chain(all("b")).collect());
+    replica.settle();
+    let kept = topics(&replica);
+    assert!(
+        kept.len() == 16 && kept.contains(&name("b", 15)),
+        "{kept:?}"
+    );
+    assert_counted(&replica);
+}
+
+/// How many retained messages each of the next batches deletes, and the most row operations of one.
+fn purged(replica: &mut Replica) -> (Vec<usize>, u64) {
+    let (mut deleted, mut most) = (Vec::new(), 0);
+    while replica.machine.next_due().0 <= replica.now + 1 {
+        let before = topics(replica).len();
+        replica.pass(1);
+        deleted.push(before - topics(replica).len());
+        most = most.max(replica.operations);
+    }
+    (deleted, most)
+}
+
+/// However many identities go at once, and whatever it is that is large.
+#[test]
+fn a_batch_looks_at_so_many_bytes_of_what_was_retained() {
+    const LARGE: usize = 512 << 10;
+    for (payload, topic) in [(LARGE, 1), (1, 30_000)] {
+        let mut replica = Replica::new();
+        replica.run(vec![create("d")]);
+        for module in 0..8 {
+            replica.run(vec![create(&format!("d/m{module}"))]);
+            for number in 0..20 {
+                let name = format!("{number:02}").repeat(topic);
+                let topic = format!("devices/d/modules/m{module}/messages/events/{name}");
+                replica.run(vec![retain(&topic, &"x".repeat(payload), 0, None)]);
+            }
+        }
+        let before = topics(&replica).len();
+        replica.run(vec![delete("d", IfMatch::Any)]);
+        let mut deleted = vec![before - topics(&replica).len()];
+        deleted.extend(purged(&mut replica).0);
+        assert_eq!(topics(&replica), [""; 0]);
+        let each = payload + 2 * topic;
+        let most = limits::RETAINED_PURGED_BYTES as usize / each + 1;
+        let is_bounded = deleted.iter().all(|deleted| *deleted <= most);
+        assert!(is_bounded, "at most {most}: {deleted:?}");
+        assert!(deleted.len() < 3 * 8 * 20 / most + 8, "{deleted:?}");
+    }
+}
+
+/// Anybody may publish there.
+#[test]
+fn topics_that_only_begin_like_those_of_an_identity_are_not_looked_at() {
+    let mut replica = Replica::new();
+    replica.run(vec![create("d"), retain(TOPICS[0], "x", 0, None)]);
+    for number in 0..2_000 {
+        let beside = format!("devices/d/messages/events!{number}");
+        replica.run(vec![retain(&beside, "x", 0, None)]);
+    }
+    replica.run(vec![delete("d", IfMatch::Any)]);
+    let most = replica.operations.max(purged(&mut replica).1);
+    assert!(most < 200, "{most} row operations");
+    assert_eq!(topics(&replica).len(), 2_000);
 }
 
 #[test]

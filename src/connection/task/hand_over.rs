@@ -1,0 +1,63 @@
+//! The hand-over of a session to the connection that takes it over.
+
+use tokio::time::Instant;
+
+use super::{READ_BUFFER, Task, is_transient};
+use crate::base::limits;
+use crate::base::pulse::{Phase, busy};
+use crate::connection::end::Ended;
+use crate::connection::input::Turn;
+
+impl Task {
+    /// Goes on with a hand-over, if one is asked for: whoever takes the session over waits until what the client has
+    /// sent is handled, within a bound of time. It goes on turn by turn, as other packets do.
+    pub(super) fn hand_over(&mut self) -> Result<Turn, Ended> {
+        if !self.connection.is_handing_over() {
+            return Ok(Turn::Done);
+        }
+        let now = Instant::now();
+        let until = match &self.hand_over_until {
+            Some(until) => **until,
+            None => {
+                self.read_for_hand_over()?;
+                let until = now + limits::HAND_OVER_TIMEOUT;
+                self.hand_over_until = Some(Box::new(until));
+                until
+            }
+        };
+        let offered = busy(Phase::Packets, || {
+            self.input.offer_again(&mut self.connection)
+        })?;
+        self.note_arrival(now);
+        if offered == Turn::Done || now >= until {
+            self.input.disconnect_held(&mut self.connection)?;
+            self.connection.hand_over();
+            self.hand_over_until = None;
+        }
+        // If it is over, the answers are sent in the next turn.
+        Ok(Turn::Over)
+    }
+
+    /// Handles what the socket has, without waiting for more, whatever keeps the client from being read otherwise.
+    fn read_for_hand_over(&mut self) -> Result<(), Ended> {
+        let mut taken = 0;
+        while taken < limits::HAND_OVER_BYTES {
+            let read = READ_BUFFER.with_borrow_mut(|buffer| {
+                // The kernel is asked: the runtime may not have noticed yet that there is something.
+                let read = match self.stream.read_now(buffer) {
+                    // What came before the end is handled first.
+                    Ok(0) => return self.input.close(self.stream.end()).map(|()| 0),
+                    Ok(read) => read,
+                    Err(error) if is_transient(&error) => return Ok(0),
+                    Err(_) => return Err(Ended::of_stream(self.stream.end())),
+                };
+                self.handle(&buffer[..read]).map(|()| read)
+            })?;
+            if read == 0 {
+                break;
+            }
+            taken += read;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,120 @@
+//! Whose turn it is: writing much, and packets that wait, each by itself.
+
+use super::*;
+
+/// A PUBLISH with QoS 0 of about so many bytes.
+fn large(bytes: usize) -> Vec<u8> {
+    let mut packet = vec![0x30];
+    let mut left = bytes + 4;
+    while left >= 128 {
+        packet.push((left % 128) as u8 | 0x80);
+        left /= 128;
+    }
+    packet.push(left as u8);
+    packet.extend_from_slice(b"\0\x01t\0");
+    packet.resize(packet.len() + bytes, 0xFF);
+    packet
+}
+
+impl Client {
+    /// Leaves a message of so many bytes for the client; its task has not run yet.
+    fn leave(&self, bytes: usize) -> usize {
+        let packet = large(bytes);
+        let pushed = self
+            .mailbox
+            .push_packet(NewPacket::of(QoS::AtMostOnce), |out| {
+                out.extend_from_slice(&packet);
+                Ok(None)
+            });
+        pushed.expect("it fits");
+        self.mailbox.wake();
+        packet.len()
+    }
+
+    fn received(&self) -> u64 {
+        let received = &self.broker.metrics.messages_received;
+        received
+            .of(crate::telemetry::labels::Qos::AtLeastOnce)
+            .get()
+    }
+}
+
+/// A PUBLISH that waits for a routing lease goes on in the first turn after it is there, however much is written.
+#[tokio::test]
+async fn what_is_held_goes_on_while_much_is_written() {
+    let mut client = Client::new().await;
+    let broker = client.broker.clone();
+    // It writes no more than anybody in a turn.
+    let places = &broker.settings.bulk_turns;
+    let all = u32::try_from(places.available_permits()).expect("few");
+    let _all = places.acquire_many(all).await.expect("it is open");
+    client.send(&[PUBLISH, b"\xc0\0"].concat()).await;
+    let mut answer = [0; 2];
+    let answered = client.socket.read_exact(&mut answer).await;
+    answered.expect("the connection is open");
+    assert_eq!((answer, client.received()), (*b"\xd0\0", 0), "it is held");
+    let before = broker.metrics.bytes_sent.get();
+    client.leave(8 * limits::TURN_WRITTEN_BYTES);
+    broker.state.routing_lease().renew(elapsed_now());
+    while client.received() == 0 {
+        tokio::task::yield_now().await;
+    }
+    let meanwhile = broker.metrics.bytes_sent.get() - before;
+    let one_turn = limits::TURN_WRITTEN_BYTES as u64;
+    assert_eq!(meanwhile, one_turn, "it came after other turns");
+}
+
+/// Who writes a little more than in one turn does not wait for those who write much.
+#[tokio::test]
+async fn without_a_place_among_those_who_write_much_it_goes_on() {
+    let mut client = Client::new().await;
+    let broker = client.broker.clone();
+    let places = &broker.settings.bulk_turns;
+    let all = u32::try_from(places.available_permits()).expect("few");
+    let _all = places.acquire_many(all).await.expect("it is open");
+    let mut all = vec![0; client.leave(64 << 10)];
+    client.send(b"\xc0\0").await;
+    let read = async {
+        let read = client.socket.read_exact(&mut all).await;
+        read.expect("the connection is open");
+        let mut answer = [0; 2];
+        let read = client.socket.read_exact(&mut answer).await;
+        read.expect("the connection is open");
+        answer
+    };
+    let answer = tokio::time::timeout(LONG_ENOUGH, read).await;
+    assert_eq!(answer.expect("it is not kept waiting"), *b"\xd0\0");
+}
+
+/// Whose socket is full asks for no place, however many turns its packets take.
+#[tokio::test]
+async fn a_full_socket_takes_no_place_among_those_who_write_much() {
+    let mut client = Client::new().await;
+    let broker = client.broker.clone();
+    let places = &broker.settings.bulk_turns;
+    let sent_before = broker.metrics.bytes_sent.get();
+    let left = client.leave(900_000) as u64;
+    client.socket.readable().await.expect("it begins");
+    let mut written = 0;
+    loop {
+        tokio::time::sleep(A_MOMENT).await;
+        match broker.metrics.bytes_sent.get() - sent_before {
+            now if now == written => break,
+            now => written = now,
+        }
+    }
+    assert!(written < left, "the socket is full");
+    let all = u32::try_from(places.available_permits()).expect("few");
+    let _others = places.acquire_many(all - 1).await.expect("it is open");
+    let mut last = places.try_acquire().expect("there is one left");
+    let mut sent = b"\xc0\0".repeat(4 * limits::TURN_WORK);
+    sent.extend_from_slice(DISCONNECT);
+    client.send(&sent).await;
+    let proposer = broker.services.proposer.clone();
+    while proposer.next(&mut client.cursor).is_none() {
+        drop(last);
+        // Whoever waits would have it now.
+        last = places.try_acquire().expect("nobody wants it");
+        tokio::task::yield_now().await;
+    }
+}

@@ -2,11 +2,16 @@
 //! log says of it, and who can read the files.
 
 mod files;
+mod routes;
 
 use cluster_tests::cluster::{Cluster, Plan, binary};
 use cluster_tests::http::{self, Answer};
 use cluster_tests::{rules, wait};
 use files::{files_are_their_owners, mode, the_audit_log_says_what_happened};
+use routes::{
+    a_rule_takes_a_route_from_a_token_on_every_node, no_rule_binds_the_token_of_a_file,
+    no_way_of_writing_a_path_gets_round_a_rule, the_command_line_tells_who_may_ask,
+};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -96,6 +101,9 @@ fn administration() {
             nobody_joins_where_no_node_can_be,
             the_command_line_shows_a_token,
             an_expired_token_is_refused,
+            a_rule_takes_a_route_from_a_token_on_every_node,
+            no_way_of_writing_a_path_gets_round_a_rule,
+            the_command_line_tells_who_may_ask,
         ],
     );
     tokens_survive_the_death_of_the_leader(&mut cluster);
@@ -341,6 +349,7 @@ fn the_token_of_a_file_makes_the_first() {
     let body = "{\"name\":\"look\",\"scope\":\"read\"}";
     let made = ask(address, "POST", "/v1/tokens", token, body);
     assert_eq!(made.status, 200, "{}", made.body);
+    no_rule_binds_the_token_of_a_file(address, token);
     let open = std::fs::Permissions::from_mode(0o644);
     std::fs::set_permissions(&path, open).expect("its mode can be set");
     let mut cluster = cluster;

@@ -101,6 +101,34 @@ fn a_removed_token_administers_on_no_node_that_was_paused() {
         assert_eq!(rules.status, 404, "{}", rules.body);
         cluster.wait_ready();
     }
+    a_rule_holds_on_a_node_that_was_paused(&mut cluster, (other, follower), &admin);
+}
+
+/// A rule that was set while a node was paused takes a route from a token there, too, although the node has let it
+/// through a moment before.
+fn a_rule_holds_on_a_node_that_was_paused(
+    cluster: &mut Cluster,
+    (other, follower): (usize, usize),
+    admin: &str,
+) {
+    let here = cluster.nodes[other].addresses.http;
+    let there = cluster.nodes[follower].addresses.http;
+    let held = made(here, "held", admin);
+    let known = ask(there, "GET", "/v1/users", &held, "");
+    assert_eq!(known.map(|answer| answer.status), Some(200));
+    cluster.nodes[follower].pause();
+    let rules = r#"{"default": "allow", "rules": [{"effect": "deny", "principals": {"names": ["held"]},
+        "http_resources": [{"paths": ["/v1/users"]}]}]}"#;
+    let set = ask(here, "PUT", "/v1/rules", admin, rules).expect("the node answers");
+    assert_eq!(set.status, 200, "{}", set.body);
+    let asked = std::thread::spawn(move || ask(there, "GET", "/v1/users", &held, ""));
+    wait::until("the request to be in the socket", WITHIN, || {
+        (unread(there.port()) >= 1).then_some(())
+    });
+    cluster.nodes[follower].resume();
+    let answer = asked.join().expect("it does not panic");
+    let answer = answer.expect("the node answers");
+    assert_eq!(answer.status, 403, "{}", answer.body);
 }
 
 /// A node that was away for longer than the log reaches back gets the revocation with a snapshot, and its clients'

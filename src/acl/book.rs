@@ -42,7 +42,7 @@ impl RuleBook {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Whether everybody may do everything, now.
+    /// Whether every client may do everything, now.
     #[inline]
     pub fn are_open(&self) -> bool {
         self.rules.load().are_open()

@@ -85,6 +85,13 @@ pub struct RuleText {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub state_store_resources: Vec<StoreResource>,
+    /// Routes of the HTTP port.
+    #[serde(
+        default,
+        alias = "httpResources",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub http_resources: Vec<HttpResource>,
 }
 
 /// Whom a rule is about: who meets every list that is there. Nothing is there: everybody.
@@ -214,6 +221,36 @@ pub struct StoreResource {
     pub key_type: KeyType,
     /// Which keys, with placeholders unless they are in base64.
     pub keys: Vec<String>,
+}
+
+/// What is asked over HTTP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum HttpMethod {
+    /// GET, and HEAD, which the same routes answer.
+    #[serde(alias = "get")]
+    Get,
+    /// POST.
+    #[serde(alias = "post")]
+    Post,
+    /// PUT.
+    #[serde(alias = "put")]
+    Put,
+    /// DELETE.
+    #[serde(alias = "delete")]
+    Delete,
+}
+
+/// Routes of the HTTP port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HttpResource {
+    /// What is asked. Absent: anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub methods: Option<Vec<HttpMethod>>,
+    /// Globs of paths, with placeholders. Absent: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paths: Option<Vec<String>>,
 }
 
 /// Limits of principals.

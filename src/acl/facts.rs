@@ -1,11 +1,11 @@
-//! What is known of a client when it is judged.
+//! What is known of a client, or of who asks over HTTP, when it is judged.
 
 use core::net::IpAddr;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A client as rules see it. While it is connected, only a re-authentication changes some of it: groups, attributes,
-/// and how the name was proved.
+/// and how the name was proved. Who asks over HTTP has a name, a method and an address, and nothing else.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// The principal's name; empty when nobody has asked for one.

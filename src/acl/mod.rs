@@ -8,6 +8,8 @@
 //! resources covers what is asked for. Documents that only allow, as those of Azure IoT Operations do, mean the same in
 //! any order; with denials, order says which of them are exceptions. "Deny wins" could not express an exception to a
 //! denial, which Mosquitto's files have.
+//! Invariant: over HTTP the rules only narrow what scopes allow; the document's default does not reach there, see
+//! [`routes`].
 //! Invariant: a value that stands for a placeholder never makes an allowed pattern cover more than one name of one
 //! level, see [`template`].
 //! Invariant: nothing here has a clock, randomness, disk or network, and no document makes a judgement cost more than
@@ -24,9 +26,13 @@ mod mosquitto;
 mod naive;
 mod parse;
 mod principals;
+mod problem;
 #[cfg(test)]
 mod property_tests;
 mod rights;
+mod routes;
+#[cfg(test)]
+mod routes_tests;
 mod rules;
 #[cfg(test)]
 mod rules_tests;

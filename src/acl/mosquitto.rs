@@ -91,7 +91,7 @@ impl Access {
                     effect,
                     principals: principals.clone(),
                     broker_resources,
-                    state_store_resources: Vec::new(),
+                    ..RuleText::default()
                 });
             }
         }

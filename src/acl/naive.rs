@@ -3,7 +3,8 @@
 //! It goes through the document for each question, and knows nothing of tries, bits and places.
 
 use super::document::{
-    BrokerMethod, BrokerResource, Document, Effect, KeyType, PrincipalsText, RuleText, StoreMethod,
+    BrokerMethod, BrokerResource, Document, Effect, HttpMethod, KeyType, PrincipalsText, RuleText,
+    StoreMethod,
 };
 use super::facts::Facts;
 use super::rights::{KeyAccess, Publication};
@@ -189,4 +190,75 @@ pub(super) fn may_access(document: &Document, facts: &Facts, access: KeyAccess, 
             is_about && resource.keys.iter().any(covers)
         })
     })
+}
+
+/// A path, each part of it decoded once; `None` where a part is no text or has a `/` of its own.
+fn decoded(path: &str) -> Option<String> {
+    let mut parts = Vec::new();
+    for part in path.split('/') {
+        let mut bytes = Vec::new();
+        let mut rest = part.as_bytes();
+        while let Some((first, after)) = rest.split_first() {
+            let digits = after.get(..2).filter(|digits| {
+                *first == b'%' && digits.iter().all(u8::is_ascii_hexdigit) && !digits.is_empty()
+            });
+            let digits = digits.map(|digits| String::from_utf8_lossy(digits).into_owned());
+            match digits.and_then(|digits| u8::from_str_radix(&digits, 16).ok()) {
+                Some(byte) => {
+                    bytes.push(byte);
+                    rest = &after[2..];
+                }
+                None => {
+                    bytes.push(*first);
+                    rest = after;
+                }
+            }
+        }
+        let part = String::from_utf8(bytes).ok()?;
+        if part.contains('/') {
+            return None;
+        }
+        parts.push(part);
+    }
+    Some(parts.join("/"))
+}
+
+/// What is said of a request over HTTP; `None`: nothing.
+pub(super) fn route(document: &Document, facts: &Facts, method: &str, path: &str) -> Option<bool> {
+    let word = |method: &HttpMethod| match method {
+        HttpMethod::Get => vec!["GET", "HEAD"],
+        HttpMethod::Post => vec!["POST"],
+        HttpMethod::Put => vec!["PUT"],
+        HttpMethod::Delete => vec!["DELETE"],
+    };
+    let is_known = ["GET", "HEAD", "POST", "PUT", "DELETE"].contains(&method);
+    let rule = document.rules.iter().find(|rule| {
+        let is_denial = rule.effect == Effect::Deny;
+        let principals = &rule.principals;
+        let is_for_clients = principals.groups.is_some()
+            || principals.client_ids.is_some()
+            || principals.attributes.is_some()
+            || principals.listeners.is_some();
+        let covers = |pattern: &String| match (decoded(path), fill(pattern, facts, true)) {
+            (_, Ok(None)) => false,
+            (None, _) | (_, Err(_)) => is_denial,
+            (Some(path), Ok(Some(pattern))) => glob(&pattern, &path),
+        };
+        let speaks = rule.http_resources.iter().any(|resource| {
+            let has_method = resource
+                .methods
+                .as_ref()
+                .is_none_or(|methods| match is_known {
+                    true => methods.iter().any(|own| word(own).contains(&method)),
+                    false => is_denial,
+                });
+            let has_path = resource
+                .paths
+                .as_ref()
+                .is_none_or(|paths| paths.iter().any(covers));
+            has_method && has_path
+        });
+        !is_for_clients && meets(principals, facts) && speaks
+    });
+    rule.map(|rule| rule.effect == Effect::Allow)
 }

@@ -8,13 +8,16 @@ use base64::engine::general_purpose::STANDARD;
 use ipnet::{IpNet, Ipv4Net};
 
 use super::document::{
-    BrokerMethod, BrokerResource, Document, Effect, KeyType, LimitsText, MAX_BYTES, MAX_LIMITS,
-    MAX_PATTERN_BYTES, MAX_PATTERNS, MAX_RULES, PrincipalsText, StoreResource,
+    BrokerMethod, BrokerResource, Document, Effect, HttpResource, KeyType, LimitsText, MAX_BYTES,
+    MAX_LIMITS, MAX_PATTERN_BYTES, MAX_PATTERNS, MAX_RULES, PrincipalsText, RuleText,
+    StoreResource,
 };
 use super::keys::{KeyMatch, KeyPattern, KeyRule, KeyTemplate, TextPattern};
 use super::principals::Principals;
+use super::problem::{HTTP_METHODS, METHODS, Problem, RulesError, wrong};
+use super::routes::{ROOT, RouteRule};
 use super::rules::{ConnectRule, Rule, Rules};
-use super::template::{Template, TemplateError};
+use super::template::Template;
 use super::topics::{Bounds, TopicRule};
 use crate::auth::Method;
 use crate::codec::QoS;
@@ -26,96 +29,6 @@ const ALL_TOPICS: [&str; 2] = ["#", "$SYS/#"];
 
 /// Bits before an IPv4 address that is written as an IPv6 one.
 const MAPPED_BITS: u8 = 96;
-
-/// How a client's name may be proved.
-const METHODS: [&str; 6] = [
-    Method::Anonymous.as_str(),
-    Method::Password.as_str(),
-    Method::Scram.as_str(),
-    Method::Jwt.as_str(),
-    Method::Certificate.as_str(),
-    Method::Http.as_str(),
-];
-
-/// Why a text is not taken as rules.
-#[derive(Debug, thiserror::Error)]
-pub enum RulesError {
-    /// It is too long.
-    #[error("the rules have {0} bytes, and may have {MAX_BYTES}")]
-    TooLong(usize),
-    /// It is no JSON, or has fields that rules do not have.
-    #[error("the rules can't be read: {0}")]
-    Json(#[from] serde_json::Error),
-    /// There are too many of something.
-    #[error("there are {count} {what}, and may be {most}")]
-    TooMany {
-        /// What there are too many of.
-        what: &'static str,
-        /// How many there are.
-        count: usize,
-        /// How many there may be.
-        most: usize,
-    },
-    /// Something in it is wrong.
-    #[error("{at}: {problem}")]
-    Wrong {
-        /// Where, as a path of fields: `rules[3].broker_resources[0].topics[2]`.
-        at: String,
-        /// What.
-        problem: Problem,
-    },
-}
-
-/// What is wrong at one place of the rules.
-#[derive(Debug, thiserror::Error)]
-pub enum Problem {
-    /// A list without members would be about nobody, or cover nothing.
-    #[error("the list is empty, so nothing meets it; leave it out")]
-    Empty,
-    /// A pattern or name is too long.
-    #[error("longer than {MAX_PATTERN_BYTES} bytes")]
-    TooLong,
-    /// A topic pattern is no topic filter.
-    #[error("{0}")]
-    Filter(#[from] FilterError),
-    /// A shared filter has its own field.
-    #[error("a pattern is what follows the share name; use share_names")]
-    Shared,
-    /// A placeholder is wrong.
-    #[error("{0}")]
-    Template(#[from] TemplateError),
-    /// A glob is wrong.
-    #[error("not a pattern: a class has no end")]
-    Glob,
-    /// A key is not in base64.
-    #[error("not base64")]
-    Base64,
-    /// A network is wrong.
-    #[error("not an address or network, such as 10.0.0.0/8")]
-    Network,
-    /// There is no such method of authentication.
-    #[error("no method of authentication; there are {}", METHODS.join(", "))]
-    Method,
-    /// There is no such QoS.
-    #[error("QoS is 0, 1 or 2")]
-    Qos,
-    /// A field does not belong to the method.
-    #[error("it means nothing for this method")]
-    NotOfMethod,
-    /// A denial has no bounds.
-    #[error("it bounds what is allowed, and means nothing in a rule that denies")]
-    NotOfDenial,
-    /// A rule has nothing that it is about.
-    #[error("the rule names no resource")]
-    NoResource,
-}
-
-fn wrong(at: &str, problem: impl Into<Problem>) -> RulesError {
-    RulesError::Wrong {
-        at: at.to_owned(),
-        problem: problem.into(),
-    }
-}
 
 impl Document {
     /// Reads a document without looking at its patterns.
@@ -174,9 +87,7 @@ impl Rules {
                 effect: rule.effect,
                 principals,
             });
-            if rule.broker_resources.is_empty() && rule.state_store_resources.is_empty() {
-                return Err(wrong(&at, Problem::NoResource));
-            }
+            compiling.check_principals(&at, rule)?;
             let rule_of = RuleOf {
                 place: place as u32,
                 effect: rule.effect,
@@ -188,6 +99,10 @@ impl Rules {
             for (number, resource) in rule.state_store_resources.iter().enumerate() {
                 let at = format!("{at}.state_store_resources[{number}]");
                 compiling.store_resource(&at, rule_of, resource)?;
+            }
+            for (number, resource) in rule.http_resources.iter().enumerate() {
+                let at = format!("{at}.http_resources[{number}]");
+                compiling.http_resource(&at, rule_of, resource)?;
             }
         }
         for (place, limits) in document.limits.iter().enumerate() {
@@ -274,6 +189,52 @@ impl Compiling {
         })
     }
 
+    /// A rule must be about something, and whom it is about must be able to ask for that.
+    fn check_principals(&self, at: &str, rule: &RuleText) -> Result<(), RulesError> {
+        let of_clients =
+            !rule.broker_resources.is_empty() || !rule.state_store_resources.is_empty();
+        let of_http = !rule.http_resources.is_empty();
+        if !of_clients && !of_http {
+            return Err(wrong(at, Problem::NoResource));
+        }
+        let at = format!("{at}.principals");
+        if of_clients {
+            self.check_client_methods(&at, &rule.principals)?;
+        }
+        if !of_http {
+            return Ok(());
+        }
+        let principals = &rule.principals;
+        for (field, is_there) in [
+            ("groups", principals.groups.is_some()),
+            ("client_ids", principals.client_ids.is_some()),
+            ("attributes", principals.attributes.is_some()),
+            ("listeners", principals.listeners.is_some()),
+        ] {
+            if is_there {
+                return Err(wrong(&format!("{at}.{field}"), Problem::NotOverHttp));
+            }
+        }
+        let is_known = |method: &String| HTTP_METHODS.contains(&method.as_str());
+        match &principals.methods {
+            Some(methods) if !methods.iter().any(is_known) => {
+                Err(wrong(&format!("{at}.methods"), Problem::NotAnHttpMethod))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Clients of listeners must be able to meet the methods.
+    fn check_client_methods(&self, at: &str, text: &PrincipalsText) -> Result<(), RulesError> {
+        let is_token = |method: &String| *method == Method::Token.as_str();
+        match &text.methods {
+            Some(methods) if !self.is_stored && methods.iter().all(is_token) => {
+                Err(wrong(&format!("{at}.methods"), Problem::NotAClientMethod))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn broker_resource(
         &mut self,
         at: &str,
@@ -347,8 +308,26 @@ impl Compiling {
         Ok(())
     }
 
+    fn http_resource(
+        &mut self,
+        at: &str,
+        rule: RuleOf,
+        resource: &HttpResource,
+    ) -> Result<(), RulesError> {
+        let methods = self.optional(at, "methods", &resource.methods, |method| Ok(*method))?;
+        let paths = self.optional(at, "paths", &resource.paths, |text| path_pattern(text))?;
+        self.rules.routes.push(RouteRule {
+            rule: rule.place,
+            methods,
+            paths,
+        });
+        Ok(())
+    }
+
     fn limits(&mut self, at: &str, text: &LimitsText) -> Result<(), RulesError> {
-        let principals = self.principals(&format!("{at}.principals"), &text.principals)?;
+        let principals_at = format!("{at}.principals");
+        let principals = self.principals(&principals_at, &text.principals)?;
+        self.check_client_methods(&principals_at, &text.principals)?;
         if text.limits.max_qos.is_some_and(|qos| qos > 2) {
             return Err(wrong(&format!("{at}.limits.max_qos"), Problem::Qos));
         }
@@ -443,6 +422,20 @@ fn text_pattern(text: &str) -> Result<TextPattern, Problem> {
             Ok(TextPattern::Template(template))
         }
     }
+}
+
+/// A glob of paths: one that no route has would leave a denial without anything that it is about.
+fn path_pattern(text: &str) -> Result<TextPattern, Problem> {
+    let template = Template::parse(bounded(text)?)?;
+    if template.asks_for_more_than_a_name() {
+        return Err(Problem::NamePlaceholder);
+    }
+    let sample = glob(&template.sample())?;
+    let begins = sample.prefix();
+    if !begins.starts_with(ROOT) && (sample.is_literal() || !ROOT.starts_with(begins)) {
+        return Err(Problem::Path);
+    }
+    text_pattern(text)
 }
 
 fn key_pattern(key_type: KeyType, text: &str) -> Result<KeyPattern, Problem> {

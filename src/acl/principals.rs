@@ -21,6 +21,15 @@ pub(super) struct Principals {
 }
 
 impl Principals {
+    /// Whether somebody who asks over HTTP meets them: what only clients of listeners have is met by nobody there.
+    pub(super) fn are_met_over_http(&self, facts: &Facts) -> bool {
+        let are_for_clients = self.groups.is_some()
+            || self.client_ids.is_some()
+            || self.attributes.is_some()
+            || self.listeners.is_some();
+        !are_for_clients && self.are_met_by(facts)
+    }
+
     /// Whether a client meets them.
     pub(super) fn are_met_by(&self, facts: &Facts) -> bool {
         let Principals {

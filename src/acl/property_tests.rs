@@ -5,8 +5,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::document::{
-    BrokerMethod, BrokerResource, Document, Effect, KeyType, PrincipalsText, RuleText, StoreMethod,
-    StoreResource,
+    BrokerMethod, BrokerResource, Document, Effect, HttpMethod, HttpResource, KeyType,
+    PrincipalsText, RuleText, StoreMethod, StoreResource,
 };
 use super::{Facts, KeyAccess, Publication, Rights, Rules, Share, naive};
 use crate::codec::QoS;
@@ -158,17 +158,70 @@ fn effect() -> impl Strategy<Value = Effect> {
     prop::sample::select(vec![Effect::Allow, Effect::Deny])
 }
 
+fn http_resource() -> impl Strategy<Value = HttpResource> {
+    let methods = vec![
+        HttpMethod::Get,
+        HttpMethod::Post,
+        HttpMethod::Put,
+        HttpMethod::Delete,
+    ];
+    let paths = words(&[
+        "/v1/*",
+        "*",
+        "/v1/a",
+        "/v1/[ab]",
+        "/v1/a/?",
+        "/v1/%61",
+        "/v1/{principal.name}",
+        "/v1/a/{principal.name}*",
+    ]);
+    (some(methods), some(paths)).prop_map(|(methods, paths)| HttpResource { methods, paths })
+}
+
+/// A rule about routes, and sometimes about clients, too.
+fn http_rule() -> impl Strategy<Value = RuleText> {
+    effect().prop_flat_map(|effect| {
+        let methods = words(&["anonymous", "certificate", "token"]);
+        let principals = (some(words(&["a", "b", "+"])), some(methods));
+        let broker = prop::collection::vec(broker_resource(effect), 0..2);
+        let http = prop::collection::vec(http_resource(), 1..3);
+        (principals, broker, http).prop_map(
+            move |((names, methods), mut broker_resources, http_resources)| {
+                let is_token = |methods: &Vec<String>| methods.iter().all(|word| word == "token");
+                if methods.as_ref().is_some_and(is_token) {
+                    broker_resources.clear();
+                }
+                RuleText {
+                    effect,
+                    principals: PrincipalsText {
+                        names,
+                        methods,
+                        ..PrincipalsText::default()
+                    },
+                    broker_resources,
+                    http_resources,
+                    ..RuleText::default()
+                }
+            },
+        )
+    })
+}
+
 fn rule() -> impl Strategy<Value = RuleText> {
+    prop_oneof![3 => client_rule(), 2 => http_rule()]
+}
+
+fn client_rule() -> impl Strategy<Value = RuleText> {
     effect().prop_flat_map(|effect| {
         let broker = prop::collection::vec(broker_resource(effect), 1..4);
         let store = prop::collection::vec(store_resource(), 0..2);
         (principals(), broker, store).prop_map(
             move |(principals, broker_resources, state_store_resources)| RuleText {
-                description: None,
                 effect,
                 principals,
                 broker_resources,
                 state_store_resources,
+                ..RuleText::default()
             },
         )
     })
@@ -188,10 +241,35 @@ fn name() -> impl Strategy<Value = String> {
     name.prop_filter("a name", |name| !name.is_empty())
 }
 
-fn judged(document: &Document, facts: &Facts) -> Rights {
+fn compiled(document: &Document) -> Rules {
     let text = serde_json::to_vec(document).expect("documents are JSON");
-    let rules = Rules::parse(&text, 1).expect("the document is valid");
-    Rights::new(&Arc::new(rules), facts)
+    Rules::parse(&text, 1).expect("the document is valid")
+}
+
+fn judged(document: &Document, facts: &Facts) -> Rights {
+    Rights::new(&Arc::new(compiled(document)), facts)
+}
+
+/// Who asks over HTTP.
+fn caller() -> impl Strategy<Value = Facts> {
+    let method = prop::sample::select(vec!["anonymous", "certificate", "token"]);
+    let name = prop::sample::select(VALUES.to_vec());
+    (name, method).prop_map(|(name, method)| Facts {
+        name: name.into(),
+        method,
+        ..Facts::default()
+    })
+}
+
+/// A request as it was sent.
+fn request() -> impl Strategy<Value = (&'static str, String)> {
+    let methods = vec!["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH"];
+    let parts = vec![
+        "a", "b", "%61", "%2561", "a%2Fb", "%2f", "%ff", "+", "*", "", "A", "%", "%4", "%+1", "ab",
+    ];
+    let parts = prop::collection::vec(prop::sample::select(parts), 0..3);
+    (prop::sample::select(methods), parts)
+        .prop_map(|(method, parts)| (method, format!("/v1/{}", parts.join("/"))))
 }
 
 proptest! {
@@ -229,6 +307,20 @@ proptest! {
                     naive::may_access(&document, &facts, access, topic)
                 );
             }
+        }
+    }
+
+    #[test]
+    fn routes_are_judged_as_the_text_says(
+        document in document(),
+        facts in caller(),
+        requests in prop::collection::vec(request(), 1..12),
+    ) {
+        let rules = compiled(&document);
+        for (method, path) in &requests {
+            let verdict = rules.route(&facts, method, path).map(|verdict| verdict.is_allowed);
+            let naive = naive::route(&document, &facts, method, path);
+            prop_assert_eq!(verdict, naive, "{} {}", method, path);
         }
     }
 

@@ -5,6 +5,7 @@ use super::facts::Facts;
 use super::keys::{KeyRule, TextPattern};
 use super::limits::Limits;
 use super::principals::Principals;
+use super::routes::{Request, RouteRule, RouteVerdict};
 use super::topics::TopicRules;
 
 /// One rule without its resources.
@@ -35,7 +36,11 @@ pub struct Rules {
     pub(super) wills: TopicRules,
     pub(super) subscribes: TopicRules,
     pub(super) keys: Vec<KeyRule>,
+    /// In the order of their rules.
+    pub(super) routes: Vec<RouteRule>,
     pub(super) limits: Vec<(Principals, Limits)>,
+    /// The stored rules can't be read.
+    pub(super) is_unreadable: bool,
 }
 
 impl Rules {
@@ -50,7 +55,9 @@ impl Rules {
             wills: TopicRules::default(),
             subscribes: TopicRules::default(),
             keys: Vec::new(),
+            routes: Vec::new(),
             limits: Vec::new(),
+            is_unreadable: false,
         }
     }
 
@@ -59,6 +66,7 @@ impl Rules {
         Rules {
             version,
             default: Effect::Deny,
+            is_unreadable: true,
             ..Rules::open()
         }
     }
@@ -68,9 +76,38 @@ impl Rules {
         self.version
     }
 
-    /// Whether everybody may do everything, so that nothing needs to be judged.
+    /// Whether every client may do everything, so that nothing needs to be judged: what rules there are is about HTTP.
     pub fn are_open(&self) -> bool {
-        self.default == Effect::Allow && self.rules.is_empty()
+        // Those of publications are among those of wills.
+        self.default == Effect::Allow
+            && self.connects.is_empty()
+            && self.wills.all.is_empty()
+            && self.subscribes.all.is_empty()
+            && self.keys.is_empty()
+    }
+
+    /// What they say of a request over HTTP, whose method and path are given as they were sent; `facts` has name, method
+    /// and address of who asks. `None`: no rule speaks. `default` is about clients, and says nothing here.
+    pub fn route(&self, facts: &Facts, method: &str, path: &str) -> Option<RouteVerdict> {
+        if self.is_unreadable {
+            return Some(RouteVerdict {
+                is_allowed: false,
+                rule: None,
+            });
+        }
+        if self.routes.is_empty() {
+            return None;
+        }
+        let request = Request::new(method, path);
+        let speaks = |route: &&RouteRule| {
+            let rule = &self.rules[route.rule as usize];
+            rule.principals.are_met_over_http(facts) && route.covers(&request, facts, rule.effect)
+        };
+        let found = self.routes.iter().find(speaks)?;
+        Some(RouteVerdict {
+            is_allowed: self.rules[found.rule as usize].effect == Effect::Allow,
+            rule: Some(found.rule),
+        })
     }
 
     /// The limits of a client. Of each limit, the first entry that it meets and that names it decides.

@@ -83,6 +83,12 @@ impl Template {
         }
     }
 
+    /// Whether it has a placeholder that only clients of listeners have a value for.
+    pub(super) fn asks_for_more_than_a_name(&self) -> bool {
+        let asks = |part: &Part| matches!(part, Part::ClientId | Part::Attribute(_));
+        self.0.iter().any(asks)
+    }
+
     /// The text with `x` for every placeholder, to check its syntax.
     pub(super) fn sample(&self) -> String {
         let text = |part: &Part| match part {

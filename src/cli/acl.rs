@@ -19,6 +19,19 @@ use crate::acl::{Document, Facts, KeyAccess, Publication, Rights, Rules, Share, 
 use crate::codec::QoS;
 use crate::topic::Filter;
 
+/// How a client proves its name.
+const METHODS: [&str; 6] = [
+    "anonymous",
+    "password",
+    "scram",
+    "jwt",
+    "certificate",
+    "http",
+];
+
+/// How who asks over HTTP proves its name.
+const HTTP_METHODS: [&str; 3] = ["token", "certificate", "anonymous"];
+
 /// Longest time to wait for one answer.
 const LIMIT: Duration = Duration::from_secs(35);
 
@@ -75,16 +88,21 @@ enum Action {
     Read,
     /// Write the key TOPIC of the state store.
     Write,
+    /// Ask over HTTP, with the method TOPIC, for PATH.
+    Http,
 }
 
 #[derive(Args)]
 struct Test {
-    /// Name of the principal; "" for a client that nobody has asked for a name.
+    /// Name of the principal; "" for a client that nobody has asked for a name. Of http: name of a token, common name of
+    /// a certificate, or "anonymous".
     principal: String,
     /// What it does.
     action: Action,
-    /// Topic, topic filter, client identifier or key.
+    /// Topic, topic filter, client identifier or key; of http: GET, POST, PUT or DELETE.
     topic: String,
+    /// Of http: the path, as /v1/sessions.
+    path: Option<String>,
     /// File of rules instead of those of the cluster.
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
@@ -103,7 +121,8 @@ struct Test {
     /// Listener that it connects to.
     #[arg(long, value_name = "NAME", default_value = "default")]
     listener: String,
-    /// How it has proved its name: anonymous, password, scram, jwt, certificate or http.
+    /// How it has proved its name: anonymous, password, scram, jwt, certificate or http; of http: token, certificate or
+    /// anonymous.
     #[arg(long, value_name = "METHOD")]
     method: Option<String>,
     /// QoS of the message.
@@ -223,19 +242,16 @@ fn facts(test: &Test) -> Result<Facts, Failure> {
         };
         attributes.insert(name.into(), value.into());
     }
-    let known = [
-        "anonymous",
-        "password",
-        "scram",
-        "jwt",
-        "certificate",
-        "http",
-    ];
+    let (known, usual) = match test.action {
+        Action::Http if test.principal == "anonymous" => (&HTTP_METHODS[..], "anonymous"),
+        Action::Http => (&HTTP_METHODS[..], "token"),
+        _ if test.principal.is_empty() => (&METHODS[..], "anonymous"),
+        _ => (&METHODS[..], "password"),
+    };
     let method = match &test.method {
-        None if test.principal.is_empty() => "anonymous",
-        None => "password",
+        None => usual,
         Some(method) => {
-            let found = known.into_iter().find(|known| known == method);
+            let found = known.iter().find(|known| *known == method);
             found.ok_or_else(|| Failure::failed(format!("there is no method {method:?}")))?
         }
     };
@@ -258,8 +274,40 @@ fn facts(test: &Test) -> Result<Facts, Failure> {
     })
 }
 
+/// Tells what the rules say of a request over HTTP.
+fn judge_route(test: &Test, rules: &Rules, format: Format) -> Outcome {
+    let path = test.path.as_deref().filter(|path| path.starts_with('/'));
+    let path = path.ok_or_else(|| {
+        Failure::failed(
+            "http needs a method and a path: quorumq acl test ops http GET /v1/sessions",
+        )
+    })?;
+    if !test.group.is_empty() || !test.attribute.is_empty() {
+        let text = "who asks over HTTP has no groups and no attributes";
+        return Err(Failure::failed(text));
+    }
+    // The query is nothing that rules are about.
+    let path = path.split('?').next().unwrap_or_default();
+    let verdict = rules.route(&facts(test)?, &test.topic.to_ascii_uppercase(), path);
+    let allowed = verdict.is_none_or(|verdict| verdict.is_allowed);
+    let rule = verdict.and_then(|verdict| verdict.rule);
+    let word = if allowed { "allow" } else { "deny" };
+    match (format, rule) {
+        (Format::Json, _) => output::json(&json!({ "allowed": allowed, "rule": rule }))?,
+        (Format::Table, Some(rule)) => output::line(format!("{word} (rules[{rule}])"))?,
+        (Format::Table, None) => output::line("allow (no rule speaks: the scope decides alone)")?,
+    }
+    match allowed {
+        true => Ok(()),
+        false => Err(Failure::failed("")),
+    }
+}
+
 fn judge(test: &Test, document: &Document, format: Format) -> Outcome {
     let rules = Arc::new(Rules::compile(document, 0).map_err(Failure::failed)?);
+    if test.path.is_some() && test.action != Action::Http {
+        return Err(Failure::failed("a path belongs to http alone"));
+    }
     let rights = Rights::new(&rules, &facts(test)?);
     let topic = test.topic.as_str();
     let publication = Publication {
@@ -279,6 +327,7 @@ fn judge(test: &Test, document: &Document, format: Format) -> Outcome {
             granted = rights.subscribe(&filter).map(|qos| qos as u8);
             granted.is_some()
         }
+        Action::Http => return judge_route(test, &rules, format),
     };
     let word = if allowed { "allow" } else { "deny" };
     match (format, granted) {

@@ -15,6 +15,7 @@ use super::endpoints::Endpoints;
 use super::gate::Gate;
 use super::post::{self, Changes, Currency, Post, When};
 use crate::config::Scope;
+use crate::telemetry::metrics::Metrics;
 
 /// Who may ask a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,17 +42,23 @@ pub(super) struct Routes {
     router: Router<Endpoints>,
     gate: Arc<Gate>,
     currency: Arc<dyn Currency>,
+    metrics: Arc<Metrics>,
     changes: Changes,
     declared: Vec<Declared>,
 }
 
 impl Routes {
     /// None yet; the gate judges who asks, by what the node knows when it is current.
-    pub(super) fn new(gate: Arc<Gate>, currency: Arc<dyn Currency>) -> Routes {
+    pub(super) fn new(
+        gate: Arc<Gate>,
+        currency: Arc<dyn Currency>,
+        metrics: Arc<Metrics>,
+    ) -> Routes {
         Routes {
             router: Router::new(),
             gate,
             currency,
+            metrics,
             changes: Changes::default(),
             declared: Vec::new(),
         }
@@ -115,6 +122,7 @@ impl Routes {
         let post = Post {
             gate: self.gate.clone(),
             currency: self.currency.clone(),
+            metrics: self.metrics.clone(),
             changes: self.changes.clone(),
             scope,
             path,

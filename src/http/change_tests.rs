@@ -16,8 +16,9 @@ use super::serve::router;
 use super::server::{Bounds, run};
 use super::tests::{exchange_at, healthy, open_gate};
 use super::*;
+use crate::acl::Rules;
 use crate::base::time::wall_now;
-use crate::config::{AuditConfig, Scope};
+use crate::config::{AuditConfig, HttpAuthentication, HttpConfig, Scope};
 use crate::telemetry::audit;
 use crate::telemetry::metrics::Metrics;
 
@@ -123,6 +124,59 @@ async fn a_node_that_lags_finds_out_first_who_may_ask() {
         assert_eq!(status(address, line, &again).await, "401", "{line}");
         assert_eq!(status(address, line, &kept).await, "200", "{line}");
     }
+}
+
+/// A node that lags: when it has caught up, there are these rules.
+struct LaggingInRules(Arc<Gate>);
+
+impl Currency for LaggingInRules {
+    fn be_current(&self) -> AdminFuture<'_, ()> {
+        let text = r#"{"rules": [{"effect": "deny", "principals": {"names": ["held", "anonymous"]},
+            "http_resources": [{"paths": ["/v1/sessions", "/v1/token", "/v1/cluster/*"]}]}]}"#;
+        let rules = Rules::parse(text.as_bytes(), 1).expect("rules");
+        self.0.rules().set(rules);
+        async { Ok(()) }.boxed()
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_lags_finds_out_first_what_rules_there_are() {
+    let config = HttpConfig {
+        authentication: HttpAuthentication::Off,
+        ..HttpConfig::default()
+    };
+    let gate = Gate::new(&config, Arc::default(), Arc::default());
+    let gate = Arc::new(gate.expect("no file is read"));
+    let (held, free) = (token(&gate, "held"), token(&gate, "free"));
+    let metrics = Arc::new(Metrics::default());
+    let (known, counted) = (gate.clone(), metrics.clone());
+    let address = server(gate.clone(), |endpoints| {
+        endpoints.currency = Arc::new(LaggingInRules(known));
+        endpoints.metrics = counted;
+    });
+    let address = address.await;
+    let always = "GET /v1/cluster/status";
+    for fields in ["", &held] {
+        gate.rules().set(Rules::open());
+        assert_eq!(status(address, always, fields).await, "200", "{fields}");
+        for line in [
+            "GET /v1/sessions",
+            "HEAD /v1/sessions",
+            "DELETE /v1/token?name=ops",
+        ] {
+            gate.rules().set(Rules::open());
+            assert_eq!(
+                status(address, line, fields).await,
+                "403",
+                "{line} {fields}"
+            );
+            assert_eq!(status(address, line, &free).await, "200", "{line}");
+        }
+        assert_eq!(status(address, always, fields).await, "403", "{fields}");
+    }
+    let text = metrics.render();
+    let count = "quorumq_not_authorized_total{action=\"http\"} 8";
+    assert!(text.contains(count), "{text}");
 }
 
 #[tokio::test]

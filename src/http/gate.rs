@@ -1,11 +1,14 @@
-//! Who asks: bearer tokens (RFC 6750) and client certificates, judged by the scope that each route declares.
+//! Who asks: bearer tokens (RFC 6750) and client certificates, judged by the scope that each route declares, and by the
+//! rules of the cluster, which take away some of what a scope allows.
 //!
 //! Invariant: a credential that is shown and wrong is refused, also where none would be needed.
+//! Invariant: the holder of `http.token_file` is bound by nothing that the cluster keeps, so that no rule and no lost
+//! token locks everybody out.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use subtle::ConstantTimeEq;
 
@@ -13,6 +16,7 @@ use super::admin::error_body;
 use super::caller::Caller;
 use super::identity::Identity;
 use super::tokens::{Digest, TokenTable, digest};
+use crate::acl::{Facts, RuleBook};
 use crate::base::time::Millis;
 use crate::config::secret_file::{SecretFileError, first_line};
 use crate::config::{HttpAuthentication, HttpConfig, Scope};
@@ -32,20 +36,35 @@ enum Demand {
     Never,
 }
 
+/// What is asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Question<'a> {
+    /// What the route asks for.
+    pub(super) scope: Scope,
+    pub(super) method: &'a Method,
+    /// As it was sent, without the query.
+    pub(super) path: &'a str,
+}
+
 /// Judges who asks.
 pub struct Gate {
     tokens: Arc<TokenTable>,
+    rules: Arc<RuleBook>,
     file_token: Option<Digest>,
     scopes: BTreeMap<String, Scope>,
     demand: Demand,
 }
 
 impl Gate {
-    /// As configured; `tokens` are those of the cluster.
+    /// As configured; `tokens` and `rules` are those of the cluster.
     ///
     /// # Errors
     /// The file of a token can't be used.
-    pub fn new(config: &HttpConfig, tokens: Arc<TokenTable>) -> Result<Gate, SecretFileError> {
+    pub fn new(
+        config: &HttpConfig,
+        tokens: Arc<TokenTable>,
+        rules: Arc<RuleBook>,
+    ) -> Result<Gate, SecretFileError> {
         let file_token = match &config.token_file {
             Some(path) => Some(digest(&first_line(path, LEAST_TOKEN_LENGTH)?)),
             None => None,
@@ -65,6 +84,7 @@ impl Gate {
         };
         Ok(Gate {
             tokens,
+            rules,
             file_token,
             scopes,
             demand,
@@ -74,6 +94,11 @@ impl Gate {
     /// The tokens of the cluster.
     pub fn tokens(&self) -> &Arc<TokenTable> {
         &self.tokens
+    }
+
+    /// The rules of the cluster.
+    pub fn rules(&self) -> &Arc<RuleBook> {
+        &self.rules
     }
 
     /// Whether somebody can administer without a token of the cluster.
@@ -90,9 +115,9 @@ impl Gate {
         }
     }
 
-    /// Whether the judgement of a request follows from the tokens of the cluster, so that a node which does not know of
-    /// the last ones would judge wrongly.
-    pub(super) fn rests_on_tokens(&self, headers: &HeaderMap, caller: &Caller) -> bool {
+    /// Whether the judgement of a request follows from what the cluster keeps, its tokens and its rules, so that a node
+    /// which does not know of the last ones would judge wrongly.
+    pub(super) fn rests_on_the_cluster(&self, headers: &HeaderMap, caller: &Caller) -> bool {
         let mut shown = headers.get_all(header::AUTHORIZATION).iter();
         if let Some(value) = shown.next() {
             return bearer(value).is_some_and(|token| !self.is_file_token(&digest(token)));
@@ -100,7 +125,7 @@ impl Gate {
         let certificate = caller.certificate.as_ref();
         let has_scope =
             certificate.is_some_and(|certificate| self.scopes.contains_key(&*certificate.name));
-        !has_scope && self.demand == Demand::WithTokens
+        has_scope || self.demand != Demand::Always
     }
 
     fn is_file_token(&self, shown: &Digest) -> bool {
@@ -130,6 +155,7 @@ impl Gate {
                 method: "certificate",
                 scope: *scope,
                 address: caller.address,
+                is_bound_by_rules: true,
             });
         }
         if self.demands() {
@@ -140,12 +166,14 @@ impl Gate {
             method: "anonymous",
             scope: Scope::Admin,
             address: caller.address,
+            is_bound_by_rules: true,
         })
     }
 
     fn holder(&self, token: &str, caller: &Caller, now: Millis) -> Result<Identity, Refusal> {
         let shown = digest(token);
-        let found = match self.is_file_token(&shown) {
+        let is_of_file = self.is_file_token(&shown);
+        let found = match is_of_file {
             true => Some((FILE_TOKEN_NAME.to_owned(), Scope::Admin)),
             false => self.tokens.holder(token, &shown, now),
         };
@@ -155,13 +183,14 @@ impl Gate {
             method: "token",
             scope,
             address: caller.address,
+            is_bound_by_rules: !is_of_file,
         })
     }
 
-    /// Who asks, if it may ask a route of this scope.
+    /// Who asks, if it may ask that.
     pub(super) fn judge(
         &self,
-        scope: Scope,
+        question: Question<'_>,
         headers: &HeaderMap,
         caller: &Caller,
         now: Millis,
@@ -169,14 +198,43 @@ impl Gate {
         let identity = self
             .identify(headers, caller, now)
             .map_err(|refusal| (refusal, None))?;
-        if identity.scope < scope {
-            let refusal = Refusal::Scope {
-                needed: scope,
-                has: identity.scope,
-            };
-            return Err((refusal, Some(identity)));
+        let has = identity.scope;
+        let judged = match has < question.scope {
+            true => Err(Refusal::Scope {
+                needed: question.scope,
+                has,
+            }),
+            false => self.judge_by_rules(&identity, question),
+        };
+        match judged {
+            Ok(()) => Ok(identity),
+            Err(refusal) => Err((refusal, Some(identity))),
         }
-        Ok(identity)
+    }
+
+    /// Judges by the rules who is within its scope. Where none speaks, the scope is enough.
+    fn judge_by_rules(&self, identity: &Identity, question: Question<'_>) -> Result<(), Refusal> {
+        if !identity.is_bound_by_rules {
+            return Ok(());
+        }
+        let facts = Facts {
+            name: identity.name.clone(),
+            method: identity.method,
+            address: identity.address.map(|address| address.ip()),
+            ..Facts::default()
+        };
+        let rules = self.rules.rules();
+        let verdict = rules.route(&facts, question.method.as_str(), question.path);
+        match verdict {
+            Some(verdict) if !verdict.is_allowed => Err(match verdict.rule {
+                Some(rule) => Refusal::Rule {
+                    rule,
+                    version: rules.version(),
+                },
+                None => Refusal::UnreadableRules,
+            }),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -200,12 +258,25 @@ pub(super) enum Refusal {
     StaleCertificate,
     #[error("this needs the scope {needed}, not {has}")]
     Scope { needed: Scope, has: Scope },
+    #[error("rules[{rule}] of the cluster's rules does not allow this (version {version})")]
+    Rule { rule: u32, version: u64 },
+    #[error(
+        "this node can't read the cluster's rules, so it takes no token but that of http.token_file"
+    )]
+    UnreadableRules,
+}
+
+impl Refusal {
+    /// Whether it comes of the rules.
+    pub(super) fn is_of_rules(&self) -> bool {
+        matches!(self, Refusal::Rule { .. } | Refusal::UnreadableRules)
+    }
 }
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let challenge = match self {
-            Refusal::Scope { .. } => {
+            Refusal::Scope { .. } | Refusal::Rule { .. } | Refusal::UnreadableRules => {
                 return error_body(StatusCode::FORBIDDEN, "forbidden", &self.to_string());
             }
             Refusal::Token => "Bearer realm=\"quorumq\", error=\"invalid_token\"",

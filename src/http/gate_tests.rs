@@ -8,7 +8,7 @@ const NOW: Millis = Millis(1_000_000);
 fn gate(change: impl FnOnce(&mut HttpConfig)) -> Gate {
     let mut config = HttpConfig::default();
     change(&mut config);
-    Gate::new(&config, Arc::default()).expect("no file is read")
+    Gate::new(&config, Arc::default(), Arc::default()).expect("no file is read")
 }
 
 fn make(gate: &Gate, name: &str, scope: Scope) -> String {
@@ -17,13 +17,40 @@ fn make(gate: &Gate, name: &str, scope: Scope) -> String {
     format!("Bearer {}", *text)
 }
 
-fn judged(gate: &Gate, scope: Scope, fields: &[&str]) -> Result<Identity, Refusal> {
+fn shown(fields: &[&str]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for field in fields {
         headers.append(header::AUTHORIZATION, field.parse().expect("a value"));
     }
-    let judged = gate.judge(scope, &headers, &Caller::default(), NOW);
+    headers
+}
+
+fn asked(
+    gate: &Gate,
+    scope: Scope,
+    (method, path): (Method, &str),
+    fields: &[&str],
+) -> Result<Identity, Refusal> {
+    let question = Question {
+        scope,
+        method: &method,
+        path,
+    };
+    let judged = gate.judge(question, &shown(fields), &Caller::default(), NOW);
     judged.map_err(|(refusal, _)| refusal)
+}
+
+fn judged(gate: &Gate, scope: Scope, fields: &[&str]) -> Result<Identity, Refusal> {
+    asked(gate, scope, (Method::GET, "/v1/sessions"), fields)
+}
+
+fn file_token(directory: &tempfile::TempDir, text: &str) -> std::path::PathBuf {
+    use std::os::unix::fs::PermissionsExt;
+    let path = directory.path().join("token");
+    std::fs::write(&path, format!("{text}\n")).expect("it is written");
+    let mode = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(&path, mode).expect("its mode is set");
+    path
 }
 
 #[test]
@@ -112,13 +139,9 @@ fn what_is_shown_must_be_right_even_where_nothing_is_asked() {
 
 #[test]
 fn the_token_of_a_file_administers() {
-    use std::os::unix::fs::PermissionsExt;
     let directory = tempfile::tempdir().expect("a directory");
-    let path = directory.path().join("token");
     let text = "0123456789abcdef0123456789abcdef";
-    std::fs::write(&path, format!("{text}\n")).expect("it is written");
-    let mode = std::fs::Permissions::from_mode(0o600);
-    std::fs::set_permissions(&path, mode).expect("its mode is set");
+    let path = file_token(&directory, text);
     let gate = gate(|config| config.token_file = Some(path));
     assert!(gate.has_own_admin());
     assert_eq!(judged(&gate, Scope::Read, &[]), Err(Refusal::Nothing));
@@ -127,6 +150,80 @@ fn the_token_of_a_file_administers() {
     assert_eq!(name.as_deref(), Ok(FILE_TOKEN_NAME));
     let wrong = format!("Bearer {}", text.to_uppercase());
     assert_eq!(judged(&gate, Scope::Read, &[&wrong]), Err(Refusal::Token));
+}
+
+#[test]
+fn rules_narrow_what_a_scope_allows_and_widen_nothing() {
+    let gate = gate(|_| ());
+    let ops = make(&gate, "ops", Scope::Admin);
+    let look = make(&gate, "look", Scope::Read);
+    let text = r#"{"rules": [
+        {"http_resources": [{"paths": ["/v1/users"]}]},
+        {"effect": "deny", "principals": {"names": ["ops"]},
+         "http_resources": [{"methods": ["DELETE"], "paths": ["/v1/token*"]}]}]}"#;
+    let rules = crate::acl::Rules::parse(text.as_bytes(), 5).expect("rules");
+    gate.rules().set(rules);
+    let ask = |token: &str, method, path| {
+        let judged = asked(&gate, Scope::Admin, (method, path), &[token]);
+        judged.map(|identity| identity.name.to_string())
+    };
+    let denied = Err(Refusal::Rule {
+        rule: 1,
+        version: 5,
+    });
+    assert_eq!(ask(&ops, Method::DELETE, "/v1/token"), denied);
+    assert_eq!(ask(&ops, Method::POST, "/v1/tokens"), Ok("ops".into()));
+    assert_eq!(ask(&ops, Method::GET, "/v1/users"), Ok("ops".into()));
+    let narrow = Err(Refusal::Scope {
+        needed: Scope::Admin,
+        has: Scope::Read,
+    });
+    assert_eq!(ask(&look, Method::GET, "/v1/users"), narrow);
+    gate.rules().set(crate::acl::Rules::open());
+    assert_eq!(ask(&ops, Method::DELETE, "/v1/token"), Ok("ops".into()));
+}
+
+#[test]
+fn no_rule_binds_the_token_of_a_file() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let text = "0123456789abcdef0123456789abcdef";
+    let path = file_token(&directory, text);
+    let gate = gate(|config| config.token_file = Some(path));
+    let (file, ops) = (format!("Bearer {text}"), make(&gate, "ops", Scope::Admin));
+    let nobody = r#"{"rules": [{"effect": "deny", "http_resources": [{}]}]}"#;
+    let nobody = crate::acl::Rules::parse(nobody.as_bytes(), 5).expect("rules");
+    for (rules, refusal) in [
+        (
+            nobody,
+            Refusal::Rule {
+                rule: 0,
+                version: 5,
+            },
+        ),
+        (crate::acl::Rules::closed(6), Refusal::UnreadableRules),
+    ] {
+        gate.rules().set(rules);
+        assert!(judged(&gate, Scope::Admin, &[&file]).is_ok());
+        assert_eq!(judged(&gate, Scope::Read, &[&ops]), Err(refusal));
+    }
+}
+
+#[test]
+fn what_the_cluster_keeps_matters_to_all_others() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let text = "0123456789abcdef0123456789abcdef";
+    let path = file_token(&directory, text);
+    let file = format!("Bearer {text}");
+    let with_file = gate(|config| config.token_file = Some(path));
+    let rests = |gate: &Gate, fields: &[&str]| {
+        gate.rests_on_the_cluster(&shown(fields), &Caller::default())
+    };
+    assert!(!rests(&with_file, &[&file]));
+    assert!(rests(&with_file, &["Bearer x"]));
+    assert!(!rests(&with_file, &[]), "nobody is let in without");
+    assert!(rests(&gate(|_| ()), &[]), "there may be a token, and rules");
+    let off = gate(|config| config.authentication = HttpAuthentication::Off);
+    assert!(rests(&off, &[]), "there may be rules");
 }
 
 #[test]
@@ -140,6 +237,15 @@ fn refusals_have_their_codes_and_a_challenge() {
         (Refusal::Token, 401, true),
         (Refusal::NoBearer, 401, true),
         (scope, 403, false),
+        (
+            Refusal::Rule {
+                rule: 0,
+                version: 1,
+            },
+            403,
+            false,
+        ),
+        (Refusal::UnreadableRules, 403, false),
     ] {
         let response = refusal.into_response();
         assert_eq!(response.status().as_u16(), code);

@@ -17,6 +17,8 @@ pub struct Identity {
     pub scope: Scope,
     /// Where it asks from.
     pub address: Option<SocketAddr>,
+    /// Whether the cluster's rules bind it: whoever it is, but for the holder of `http.token_file`.
+    pub is_bound_by_rules: bool,
 }
 
 impl Identity {

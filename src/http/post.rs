@@ -20,12 +20,14 @@ use zeroize::Zeroizing;
 
 use super::admin::{AdminError, AdminFuture};
 use super::caller::Caller;
-use super::gate::Gate;
+use super::gate::{Gate, Question};
 use super::identity::Identity;
 use crate::base::time::wall_now;
 use crate::base::wiped;
 use crate::config::Scope;
 use crate::telemetry::audit::{self, Event, Kind, Outcome};
+use crate::telemetry::labels::Action;
+use crate::telemetry::metrics::Metrics;
 
 /// Largest body of a change, bytes; routes have smaller bounds of their own.
 pub(super) const LARGEST_BODY_BYTES: usize = 1 << 20;
@@ -42,7 +44,7 @@ const MOST_CHANGES: usize = 64;
 
 /// What the gate has to know of the node.
 pub trait Currency: Send + Sync + 'static {
-    /// Completes when this node has applied every change of tokens that was answered before.
+    /// Completes when this node has applied every change of tokens and rules that was answered before.
     fn be_current(&self) -> AdminFuture<'_, ()>;
 }
 
@@ -60,6 +62,7 @@ pub(super) enum When {
 pub(super) struct Post {
     pub(super) gate: Arc<Gate>,
     pub(super) currency: Arc<dyn Currency>,
+    pub(super) metrics: Arc<Metrics>,
     pub(super) changes: Changes,
     pub(super) scope: Scope,
     pub(super) path: &'static str,
@@ -110,6 +113,8 @@ impl Changes {
 /// A request as the audit log has it.
 struct Asked {
     caller: Caller,
+    method: Method,
+    path: String,
     route: String,
     target: String,
 }
@@ -119,6 +124,8 @@ impl Asked {
         let target = request.uri().path_and_query();
         Asked {
             caller: request.extensions().get().cloned().unwrap_or_default(),
+            method: request.method().clone(),
+            path: request.uri().path().to_owned(),
             route: format!("{} {path}", request.method()),
             target: target.map(ToString::to_string).unwrap_or_default(),
         }
@@ -160,16 +167,24 @@ impl Post {
     /// Who asks, if it may; the answer if not.
     async fn admit(&self, asked: &Asked, headers: &HeaderMap) -> Result<Identity, Response> {
         if self.when == When::Current
-            && self.gate.rests_on_tokens(headers, &asked.caller)
+            && self.gate.rests_on_the_cluster(headers, &asked.caller)
             && let Err(error) = self.be_current().await
         {
             asked.note_refusal(None, Outcome::Failed, &error.to_string());
             return Err(error.into_response());
         }
+        let question = Question {
+            scope: self.scope,
+            method: &asked.method,
+            path: &asked.path,
+        };
         let judged = self
             .gate
-            .judge(self.scope, headers, &asked.caller, wall_now());
+            .judge(question, headers, &asked.caller, wall_now());
         judged.map_err(|(refusal, identity)| {
+            if refusal.is_of_rules() {
+                self.metrics.not_authorized.of(Action::Http).increment();
+            }
             asked.note_refusal(identity.as_ref(), Outcome::Refused, &refusal.to_string());
             refusal.into_response()
         })

@@ -128,8 +128,13 @@ fn of_events(routes: Routes) -> Routes {
         .scoped(Operate, Method::POST, PURGE, event_subscriptions::purge)
 }
 
-fn routes(part: Part, gate: Arc<Gate>, currency: Arc<dyn Currency>) -> Routes {
-    let routes = probes(Routes::new(gate, currency));
+fn routes(
+    part: Part,
+    gate: Arc<Gate>,
+    currency: Arc<dyn Currency>,
+    metrics: Arc<Metrics>,
+) -> Routes {
+    let routes = probes(Routes::new(gate, currency, metrics));
     match part {
         Part::Probes => measured(routes),
         Part::State => of_events(state(routes)),
@@ -140,7 +145,8 @@ fn routes(part: Part, gate: Arc<Gate>, currency: Arc<dyn Currency>) -> Routes {
 /// Every route of a part, as it was declared.
 #[cfg(test)]
 pub(super) fn declared(part: Part, gate: Arc<Gate>, currency: Arc<dyn Currency>) -> Vec<Declared> {
-    routes(part, gate, currency).declared().to_vec()
+    let metrics = Arc::new(Metrics::default());
+    routes(part, gate, currency, metrics).declared().to_vec()
 }
 
 /// The answer where there is no route: which there are.
@@ -153,7 +159,8 @@ fn unknown(routes: &Routes) -> String {
 /// The routes of a port.
 #[cfg(test)]
 pub(super) fn router(endpoints: Endpoints, hosts: Hosts, gate: Arc<Gate>, part: Part) -> Router {
-    let routes = routes(part, gate, endpoints.currency.clone());
+    let (currency, metrics) = (endpoints.currency.clone(), endpoints.metrics.clone());
+    let routes = routes(part, gate, currency, metrics);
     assembled(routes, endpoints, hosts)
 }
 
@@ -180,7 +187,8 @@ pub async fn serve(
     gate: Arc<Gate>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) {
-    let routes = routes(port.part, gate, endpoints.currency.clone());
+    let (currency, metrics) = (endpoints.currency.clone(), endpoints.metrics.clone());
+    let routes = routes(port.part, gate, currency, metrics);
     let changes = routes.changes();
     let routes = assembled(routes, endpoints, hosts);
     server::run(

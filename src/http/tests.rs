@@ -161,7 +161,7 @@ impl Tokens for Node {
 
 /// A gate as it is without a configuration.
 pub(super) fn open_gate() -> Arc<Gate> {
-    let gate = Gate::new(&HttpConfig::default(), Arc::default());
+    let gate = Gate::new(&HttpConfig::default(), Arc::default(), Arc::default());
     Arc::new(gate.expect("no file is read"))
 }
 

@@ -53,7 +53,7 @@ pub fn inspect(config: &Config) -> Inspection {
     found
         .problems
         .extend(hub.map(|problem| (problem.key, problem.to_string())));
-    if let Err(error) = Gate::new(&config.http, Arc::default()) {
+    if let Err(error) = Gate::new(&config.http, Arc::default(), Arc::default()) {
         let text = RunError::from(error).to_string();
         found.problems.push(("http.token_file", text));
     }

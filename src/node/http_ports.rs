@@ -9,7 +9,7 @@ use super::error::RunError;
 use super::hub_port::HubPort;
 use super::listen::bind;
 use crate::config::{Config, HttpAuthentication, HttpConfig};
-use crate::http::{self, Endpoints, Gate, Hosts, Part, Port, TlsSource, TokenTable};
+use crate::http::{self, Endpoints, Gate, Hosts, Part, Port, TlsSource};
 use crate::transport;
 use crate::transport::tls::{Files, ServerTls};
 
@@ -27,7 +27,7 @@ impl HttpPorts {
     /// Opens them.
     pub(super) async fn open(config: &Config) -> Result<HttpPorts, RunError> {
         let http = &config.http;
-        let gate = Gate::new(http, Arc::new(TokenTable::default()))?;
+        let gate = Gate::new(http, Arc::default(), Arc::default())?;
         let mut sockets = Vec::new();
         if let Some(address) = &http.listen {
             let part = match http.admin_listen {

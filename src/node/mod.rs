@@ -45,6 +45,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 
+use crate::acl::RuleBook;
 use crate::base::ids::NodeId;
 use crate::config::{Config, Transport};
 use crate::connection::broker::{Broker, Services, Settings};
@@ -152,7 +153,15 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     let raft = replica.raft.clone();
     let reader = Arc::new(Reader::default());
     let identities = Arc::new(replica.identities(&config));
-    let (broker, background) = new_broker(&config, &replica, &identities, reader.clone(), metrics)?;
+    let rules = listeners.http.gate.rules().clone();
+    let (broker, background) = new_broker(
+        &config,
+        &replica,
+        &identities,
+        reader.clone(),
+        rules,
+        metrics,
+    )?;
     tokio::spawn(reader.run(
         raft.clone(),
         replica.proposer.clone(),
@@ -271,6 +280,7 @@ fn new_broker(
     replica: &Replica,
     identities: &Identities,
     reader: Arc<Reader>,
+    rules: Arc<RuleBook>,
     metrics: Arc<Metrics>,
 ) -> Result<(Arc<Broker>, Vec<Background>), RunError> {
     let chains = authentication::chains(config, Some(identities));
@@ -291,7 +301,7 @@ fn new_broker(
             replica.proposer.clone(),
             Some(replica.raft.clone()),
         )),
-        rules: Arc::default(),
+        rules,
     };
     let settings = Settings::new(config, &metrics);
     let broker = Broker::new(settings, services, made.chains, metrics);

@@ -89,6 +89,8 @@ labels! {
         Read = "read",
         /// SET, DEL, VDEL.
         Write = "write",
+        /// A route of the HTTP port, within the scope of who asked.
+        Http = "http",
     }
 
     /// How a TLS handshake ended.

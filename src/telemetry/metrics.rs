@@ -173,7 +173,7 @@ metrics! {
     bytes_sent: Counter;
     /// Messages that a subscriber should have got and did not, by the reason.
     messages_dropped: By<DropReason, Counter>;
-    /// What clients have asked for and the rules do not let them do, by action.
+    /// What clients, and callers of the HTTP port, have asked for and the rules do not let them do, by action.
     not_authorized: By<Action, Counter>;
     /// Messages handed to other nodes for their clients.
     messages_forwarded: Counter;

@@ -30,6 +30,8 @@ pub fn the_audit_log_says_what_happened(audit: &Audit) {
         ("http_request", "failed", "work"),
         ("http_refusal", "refused", ""),
         ("http_refusal", "refused", "look"),
+        ("http_refusal", "refused", "held"),
+        ("rules", "accepted", "ops"),
     ] {
         let expected = (event.to_owned(), result.to_owned(), principal.to_owned());
         assert!(seen.contains(&expected), "{expected:?} is not in {seen:?}");

@@ -3,6 +3,7 @@
 
 mod files;
 mod join;
+mod routes;
 mod table;
 mod tls;
 
@@ -15,6 +16,10 @@ use cluster_tests::{rules, wait};
 use files::{files_are_their_owners, mode, the_audit_log_says_what_happened};
 use join::{
     nobody_joins_where_no_node_can_be, nothing_came_back, who_is_no_node_is_left_and_says_nothing,
+};
+use routes::{
+    a_rule_takes_a_route_from_a_token_on_every_node, no_rule_binds_the_token_of_a_file,
+    no_way_of_writing_a_path_gets_round_a_rule, the_command_line_tells_who_may_ask,
 };
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
@@ -106,6 +111,9 @@ fn administration() {
             who_is_no_node_is_left_and_says_nothing,
             the_command_line_shows_a_token,
             an_expired_token_is_refused,
+            a_rule_takes_a_route_from_a_token_on_every_node,
+            no_way_of_writing_a_path_gets_round_a_rule,
+            the_command_line_tells_who_may_ask,
         ],
     );
     tokens_survive_the_death_of_the_leader(&mut cluster);
@@ -359,6 +367,7 @@ fn the_token_of_a_file_makes_the_first() {
     let body = "{\"name\":\"look\",\"scope\":\"read\"}";
     let made = ask(address, "POST", "/v1/tokens", token, body);
     assert_eq!(made.status, 200, "{}", made.body);
+    no_rule_binds_the_token_of_a_file(address, token);
     let open = std::fs::Permissions::from_mode(0o644);
     std::fs::set_permissions(&path, open).expect("its mode can be set");
     let mut places = Places::of(&cluster);

@@ -303,6 +303,12 @@ fn new_broker(
             certified.judge_again();
         }
     }));
+    let watched = certificates::watch_service(
+        config.auth.clone(),
+        broker.metrics.clone(),
+        certificates::LOOK_INTERVAL,
+    );
+    made.background.push(Box::pin(watched));
     Ok((broker, made.background))
 }
 

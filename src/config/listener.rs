@@ -93,6 +93,9 @@ table! {
         receive_maximum: u16 = 0, "messages", 0..=65_535;
         /// Messages of a session's queue that may be in flight to its client at once. 0: no bound of its own.
         max_inflight: u16 = 0, "messages", 0..=2_048;
+        /// Sessions that a principal may have in the cluster: while it has as many, its clients open no further one at
+        /// this listener (0x97, quota exceeded). Clients without a name are one principal. 0: no bound of its own.
+        max_sessions: u64 = 0, "sessions", 0..=u64::MAX;
         /// Subscriptions of one session; the SUBSCRIBE of one more filter is answered with reason 0x97 (quota
         /// exceeded). 0: no bound of its own.
         max_subscriptions: u64 = 0, "subscriptions", 0..=u64::MAX;

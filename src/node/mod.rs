@@ -13,6 +13,8 @@ mod event_settings;
 mod events;
 #[cfg(test)]
 mod hostile_tests;
+#[cfg(test)]
+mod hostile_wire_tests;
 mod http_ports;
 mod hub;
 mod hub_port;

@@ -56,7 +56,7 @@ fresh: ## set-up on a minimal Debian 12 and 13, as root and as a user; needs roo
 bench: ## figures, beside etcd, Mosquitto, rumqttd, RabbitMQ and NATS, as far as they are installed
 	@$(WITH) test scripts/bench
 
-chaos: ## faults from a seed, for minutes: SEED=7 SECONDS_OF_FAULTS=300; STALLS=1: disks that stall
+chaos: ## faults from a seed, for minutes: SEED=7 SECONDS_OF_FAULTS=300; STALLS=1: disks that stall; SECURE=1: TLS and passwords
 	@$(WITH) test scripts/chaos
 
 azure: ## Azure IoT Operations' own client against three nodes; part of the cluster tests

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// An answer: its status and its body.
@@ -17,17 +18,41 @@ const PART_WITHIN: Duration = Duration::from_secs(2);
 /// How long a whole answer may take.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
+/// What the harness shows where it asks on its own account.
+static TOKEN: Mutex<Option<String>> = Mutex::new(None);
+
+/// The harness shows this token from now on: a cluster that has any asks for one.
+pub fn show_token(token: String) {
+    *TOKEN.lock().expect("no holder of the lock panics") = Some(token);
+}
+
+/// What it shows.
+pub fn token() -> Option<String> {
+    TOKEN.lock().expect("no holder of the lock panics").clone()
+}
+
+/// The header field with the token, with its line's end.
+fn authorization() -> String {
+    token().map_or_else(String::new, |token| {
+        format!("authorization: Bearer {token}\r\n")
+    })
+}
+
 /// GETs `path`; `None` when there is no whole answer in time.
 pub fn get(address: SocketAddr, path: &str) -> Option<Answer> {
-    let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    let authorization = authorization();
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nhost: {address}\r\n{authorization}connection: close\r\n\r\n"
+    );
     exchange(address, &request, PART_WITHIN)
 }
 
 /// POSTs an empty JSON object to `path`, which may take this long to begin its answer.
 pub fn post(address: SocketAddr, path: &str, within: Duration) -> Option<Answer> {
+    let authorization = authorization();
     let request = format!(
         "POST {path} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\
-         connection: close\r\n\r\n{{}}"
+         {authorization}connection: close\r\n\r\n{{}}"
     );
     exchange(address, &request, within)
 }

@@ -1,14 +1,17 @@
-//! Bounds of one listener: what a client is told of them, what ends its connection, and that other listeners have none.
+//! Bounds of one listener and of one principal: what a client is told of them, what ends its connection, and that
+//! others have none.
 
 use cluster_tests::cluster::{Cluster, Plan};
-use cluster_tests::connection::Connection;
-use cluster_tests::rules;
+use cluster_tests::connection::{Connection, TIMEOUT};
 use cluster_tests::wire::{Connect, Message, Properties, V5, V311, Value, Will, id};
+use cluster_tests::{http, rules, wait};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 const QUOTA_EXCEEDED: u8 = 0x97;
+const CONNECTION_RATE_EXCEEDED: u8 = 0x9F;
+const SERVER_UNAVAILABLE_V311: u8 = 3;
 const PACKET_TOO_LARGE: u8 = 0x95;
 const RETAIN_NOT_SUPPORTED: u8 = 0x9A;
 const QOS_NOT_SUPPORTED: u8 = 0x9B;
@@ -16,23 +19,38 @@ const QOS_NOT_SUPPORTED: u8 = 0x9B;
 /// Messages per second that a client of the listener `slow` may send, and is sent.
 const RATE: u32 = 20;
 
-/// Where the listeners `small` and `slow` are.
-static ADDRESSES: OnceLock<[SocketAddr; 2]> = OnceLock::new();
+/// Bytes per second that a client of the listener `thin` may send, and is sent.
+const BYTE_RATE: usize = 20_000;
+
+/// Connections per second of the listener `rare`.
+const CONNECTION_RATE: u32 = 5;
+
+/// Listeners beside the one without bounds.
+const LISTENERS: [&str; 6] = ["small", "slow", "thin", "few", "rare", "single"];
+
+/// Where they are.
+static ADDRESSES: OnceLock<[SocketAddr; LISTENERS.len()]> = OnceLock::new();
+
+fn at(name: &str) -> SocketAddr {
+    let index = LISTENERS.iter().position(|known| *known == name);
+    ADDRESSES.get().expect("the test makes it first")[index.expect("a listener")]
+}
 
 fn small() -> SocketAddr {
-    ADDRESSES.get().expect("the test makes it first")[0]
+    at("small")
 }
 
 fn slow() -> SocketAddr {
-    ADDRESSES.get().expect("the test makes it first")[1]
+    at("slow")
 }
 
 #[test]
 fn limits_of_a_listener_hold() {
     let free = || TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = |held: &TcpListener| held.local_addr().expect("it is bound");
-    let held = [free(), free()];
-    let [small, slow] = *ADDRESSES.get_or_init(|| held.each_ref().map(address));
+    let held = LISTENERS.map(|_| free());
+    let [small, slow, thin, few, rare, single] =
+        *ADDRESSES.get_or_init(|| held.each_ref().map(address));
     drop(held);
     let cluster = Cluster::start_with(Plan {
         size: 1,
@@ -42,7 +60,12 @@ fn limits_of_a_listener_hold() {
              retain = false\nsession_expiry_max_s = 60\nmax_keep_alive_s = 90\nreceive_maximum = 3\n\
              max_inflight = 2\nmax_subscriptions = 1\nqueue_max_bytes = 1000\n\
              [[listeners]]\nname = \"slow\"\naddress = \"{slow}\"\nclient_message_rate = {RATE}\n\
-             delivery_message_rate = {RATE}\n"
+             delivery_message_rate = {RATE}\n\
+             [[listeners]]\nname = \"thin\"\naddress = \"{thin}\"\nclient_byte_rate = {BYTE_RATE}\n\
+             delivery_byte_rate = {BYTE_RATE}\n\
+             [[listeners]]\nname = \"few\"\naddress = \"{few}\"\nmax_connections = 2\n\
+             [[listeners]]\nname = \"rare\"\naddress = \"{rare}\"\nconnection_rate = {CONNECTION_RATE}\n\
+             [[listeners]]\nname = \"single\"\naddress = \"{single}\"\nmax_sessions = 1\n"
         ),
         ..Plan::default()
     });
@@ -59,6 +82,22 @@ fn limits_of_a_listener_hold() {
             a_client_before_mqtt_5_is_bounded_alike,
             a_queue_holds_no_more,
             messages_come_and_go_no_faster,
+            bytes_come_and_go_no_faster,
+            one_connection_more_is_refused,
+            connections_are_accepted_no_faster,
+            one_session_more_is_refused,
+        ],
+    );
+    limit_principals(&cluster);
+    rules::show(
+        &cluster,
+        rules![
+            a_principal_has_as_many_connections_as_it_may,
+            a_principal_that_connects_too_often_is_told,
+            a_principal_has_as_many_sessions_as_it_may,
+            a_queue_of_a_principal_holds_no_more,
+            a_principal_sends_and_gets_no_more_bytes,
+            a_principal_that_may_not_retain_is_told,
         ],
     );
 }
@@ -187,15 +226,20 @@ fn a_client_before_mqtt_5_is_bounded_alike(_: &Cluster) {
 }
 
 fn a_queue_holds_no_more(cluster: &Cluster) {
-    let connect = Connect::v5("queue").durable(60);
-    let (mut client, _) = Connection::connect(small(), &connect);
-    client.subscribe(&[("queue", 1)]);
+    holds_two(cluster, small(), "queue");
+}
+
+/// The queue of a client that connects there holds 1,000 bytes.
+fn holds_two(cluster: &Cluster, address: SocketAddr, client_id: &str) {
+    let connect = Connect::v5(client_id).durable(60);
+    let (mut client, _) = Connection::connect(address, &connect);
+    client.subscribe(&[(client_id, 1)]);
     client.disconnect();
     let mut publisher = Connection::v5(cluster.mqtt(0), "queue-publisher");
     for at in 0..5_u8 {
-        publisher.publish(Message::new("queue", vec![at; 400]).qos(1, 1));
+        publisher.publish(Message::new(client_id, vec![at; 400]).qos(1, 1));
     }
-    let (mut client, connack) = Connection::connect(small(), &connect);
+    let (mut client, connack) = Connection::connect(address, &connect);
     assert!(connack.session_present);
     // Two of 400 bytes fit, and the oldest are dropped.
     assert_eq!(client.publish_received().payload, vec![3; 400]);
@@ -206,24 +250,41 @@ fn a_queue_holds_no_more(cluster: &Cluster) {
 fn messages_come_and_go_no_faster(cluster: &Cluster) {
     let mut sender = Connection::v5(slow(), "slow-sender");
     let mut receiver = Connection::v5(slow(), "slow-receiver");
+    both_ways(cluster, &mut sender, &mut receiver, 3 * RATE, 1);
+}
+
+fn bytes_come_and_go_no_faster(cluster: &Cluster) {
+    let mut sender = Connection::v5(at("thin"), "thin-sender");
+    let mut receiver = Connection::v5(at("thin"), "thin-receiver");
+    both_ways(cluster, &mut sender, &mut receiver, 60, 3 * BYTE_RATE / 60);
+}
+
+/// What `sender` sends to an unbounded client, and what such a one sends to `receiver`: so many messages of this size
+/// are three times what may pass in a second.
+fn both_ways(
+    cluster: &Cluster,
+    sender: &mut Connection,
+    receiver: &mut Connection,
+    count: u32,
+    size: usize,
+) {
     let mut fast = Connection::v5(cluster.mqtt(0), "fast");
     receiver.subscribe(&[("to/slow", 0)]);
     fast.subscribe(&[("from/slow", 0)]);
     // What comes at once passes at once; what comes next waits until the rate has caught up, but for one second.
-    let count = 3 * RATE;
     let least = Duration::from_millis(1_900);
     for (from, to, topic) in [
-        (&mut sender, &mut fast, "from/slow"),
+        (sender, &mut fast, "from/slow"),
         (
             &mut Connection::v5(cluster.mqtt(0), "fast-sender"),
-            &mut receiver,
+            receiver,
             "to/slow",
         ),
     ] {
         let began = Instant::now();
         for part in [count, 1] {
             for _ in 0..part {
-                from.send(&Message::new(topic, "x").bytes(V5));
+                from.send(&Message::new(topic, vec![b'x'; size]).bytes(V5));
             }
             for _ in 0..part {
                 to.publish_received();
@@ -232,4 +293,148 @@ fn messages_come_and_go_no_faster(cluster: &Cluster) {
         let took = began.elapsed();
         assert!(took >= least, "{count} messages of {topic} took {took:?}");
     }
+}
+
+/// The code of the CONNACK, and the connection.
+#[track_caller]
+fn code(address: SocketAddr, connect: &Connect) -> (u8, Connection) {
+    let (connection, connack) = Connection::try_connect(address, connect).expect("an answer");
+    (connack.code, connection)
+}
+
+/// Two connections are there, of clients whose identifiers begin so; a further one is refused until one of them ends.
+fn only_two(address: SocketAddr, name: &str) {
+    let request = |at| Connect::v5(&format!("{name}-{at}"));
+    let first = Connection::connect(address, &request(1)).0;
+    let mut second = Connection::connect(address, &request(2)).0;
+    let (refusal, mut refused) = code(address, &request(3));
+    assert_eq!(refusal, QUOTA_EXCEEDED);
+    refused.expect_closed();
+    let (refusal, _) = code(address, &Connect::at(&format!("{name}-4"), V311));
+    assert_eq!(refusal, SERVER_UNAVAILABLE_V311);
+    second.expect_nothing();
+    first.disconnect();
+    wait::until("a place", TIMEOUT, || {
+        (code(address, &request(3)).0 == 0).then_some(())
+    });
+}
+
+fn one_connection_more_is_refused(cluster: &Cluster) {
+    only_two(at("few"), "few");
+    Connection::v5(cluster.mqtt(0), "elsewhere").expect_nothing();
+}
+
+fn connections_are_accepted_no_faster(_: &Cluster) {
+    let count = 3 * CONNECTION_RATE;
+    let began = Instant::now();
+    for at_all in 0..count {
+        Connection::v5(at("rare"), &format!("rare-{at_all}"));
+    }
+    let took = began.elapsed();
+    // Those of one second come at once, and the pause after the last one keeps nobody waiting.
+    assert!(
+        took >= Duration::from_millis(1_700),
+        "{count} took {took:?}"
+    );
+}
+
+/// A session that is there before a bound is.
+fn held(name: &str) -> Connect {
+    Connect::v5(&format!("{name}-held")).durable(60)
+}
+
+/// A session that is there goes on; a further one is not begun.
+fn only_one_session(address: SocketAddr, name: &str) {
+    let held = held(name);
+    let (mut client, connack) = Connection::connect(address, &held);
+    assert!(connack.session_present);
+    let (refusal, _) = code(address, &Connect::v5(&format!("{name}-new")));
+    assert_eq!(refusal, QUOTA_EXCEEDED);
+    let old = Connect::at(&format!("{name}-new"), V311);
+    assert_eq!(code(address, &old).0, SERVER_UNAVAILABLE_V311);
+    client.expect_nothing();
+}
+
+fn one_session_more_is_refused(cluster: &Cluster) {
+    let held = held("single");
+    Connection::connect(cluster.mqtt(0), &held).0.disconnect();
+    only_one_session(at("single"), "single");
+    Connection::v5(cluster.mqtt(0), "single-new").expect_nothing();
+}
+
+/// Clients say who they are by the beginnings of their identifiers. None has a name, so all are one principal; bounds
+/// hold for those that they are said of.
+fn limit_principals(cluster: &Cluster) {
+    let held = held("lone");
+    Connection::connect(cluster.mqtt(0), &held).0.disconnect();
+    let of = |client_ids: &str, limits: &str| {
+        format!("{{\"principals\":{{\"client_ids\":[\"{client_ids}\"]}},\"limits\":{{{limits}}}}}")
+    };
+    let rate = format!("\"bytes_in_per_s\":{BYTE_RATE},\"bytes_out_per_s\":{BYTE_RATE}");
+    let limits = [
+        of("pair-*", "\"connections\":2"),
+        of("rush-*", "\"connects_per_s\":2"),
+        of("lone-*", "\"sessions\":1"),
+        of("narrow", "\"queue_bytes\":1000"),
+        of("drip-*", &rate),
+        of("fleeting", "\"retain\":false"),
+    ];
+    let rules = format!(
+        "{{\"default\":\"allow\",\"limits\":[{}]}}",
+        limits.join(",")
+    );
+    let http = cluster.nodes[0].http();
+    let answer = http::ask(http, "PUT", "/v1/rules", &[], &rules).expect("an answer");
+    assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
+fn a_principal_has_as_many_connections_as_it_may(cluster: &Cluster) {
+    only_two(cluster.mqtt(0), "pair");
+}
+
+fn a_principal_that_connects_too_often_is_told(cluster: &Cluster) {
+    let mut told = 0;
+    // Whoever is refused has used up nothing, so more than a few are refused only if they come fast.
+    for at_all in 0..100 {
+        let (found, _connection) = code(cluster.mqtt(0), &Connect::v5(&format!("rush-{at_all}")));
+        match found {
+            0 => {}
+            CONNECTION_RATE_EXCEEDED => {
+                told += 1;
+                break;
+            }
+            other => panic!("refused with {other:#04x}"),
+        }
+    }
+    assert_eq!(told, 1, "a hundred at once");
+    let old = Connect::at("rush-old", V311);
+    assert_eq!(code(cluster.mqtt(0), &old).0, SERVER_UNAVAILABLE_V311);
+    wait::until("the pause to end", TIMEOUT, || {
+        let (found, _) = code(cluster.mqtt(0), &Connect::v5("rush-late"));
+        (found == 0).then_some(())
+    });
+}
+
+fn a_principal_has_as_many_sessions_as_it_may(cluster: &Cluster) {
+    only_one_session(cluster.mqtt(0), "lone");
+}
+
+fn a_queue_of_a_principal_holds_no_more(cluster: &Cluster) {
+    holds_two(cluster, cluster.mqtt(0), "narrow");
+}
+
+fn a_principal_sends_and_gets_no_more_bytes(cluster: &Cluster) {
+    let mut sender = Connection::v5(cluster.mqtt(0), "drip-sender");
+    let mut receiver = Connection::v5(cluster.mqtt(0), "drip-receiver");
+    both_ways(cluster, &mut sender, &mut receiver, 60, 3 * BYTE_RATE / 60);
+}
+
+fn a_principal_that_may_not_retain_is_told(cluster: &Cluster) {
+    let mut client = Connection::v5(cluster.mqtt(0), "fleeting");
+    let retained = Message {
+        retain: true,
+        ..Message::new("fleeting", "1")
+    };
+    client.send(&retained.bytes(V5));
+    client.expect_disconnect(RETAIN_NOT_SUPPORTED);
 }

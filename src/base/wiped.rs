@@ -1,5 +1,7 @@
 //! Bytes that may hold a secret, while they gather.
 
+use std::io;
+
 use zeroize::Zeroize as _;
 
 /// Appends bytes. A buffer that has to grow moves; what it leaves behind is wiped.
@@ -12,6 +14,20 @@ pub fn append(into: &mut Vec<u8>, bytes: &[u8]) {
         *into = larger;
     }
     into.extend_from_slice(bytes);
+}
+
+/// Writes by [`append`].
+pub struct Writer<'a>(pub &'a mut Vec<u8>);
+
+impl io::Write for Writer<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        append(self.0, bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -3,12 +3,14 @@
 use std::io::{self, BufRead, IsTerminal};
 
 use clap::Args;
+use zeroize::Zeroizing;
 
 use super::exit::{Failure, Outcome};
 use super::output;
 use crate::auth::scram::{
     Algorithm, DEFAULT_ITERATIONS, LEAST_ITERATIONS, MOST_ITERATIONS, SALT_BYTES, Verifier, prepare,
 };
+use crate::base::wiped;
 
 /// Make a line of auth.scram_file from a password, which is the first line of standard input.
 #[derive(Args)]
@@ -42,18 +44,49 @@ pub fn run(arguments: &Password) -> Outcome {
 }
 
 /// The first line of standard input without its end. A person is asked for it, and the terminal does not show it.
-pub(super) fn first_line() -> Result<String, Failure> {
+pub(super) fn first_line() -> Result<Zeroizing<String>, Failure> {
     if io::stdin().is_terminal() {
-        return Ok(rpassword::prompt_password("Password: ")?);
+        return Ok(Zeroizing::new(rpassword::prompt_password("Password: ")?));
     }
     one_line(io::stdin().lock())
 }
 
 /// The first line without its end.
-pub(super) fn one_line(mut input: impl BufRead) -> Result<String, Failure> {
-    let mut line = String::new();
-    input.read_line(&mut line)?;
-    let end = line.trim_end_matches(['\r', '\n']).len();
-    line.truncate(end);
-    Ok(line)
+pub(super) fn one_line(mut input: impl BufRead) -> Result<Zeroizing<String>, Failure> {
+    let mut line = Zeroizing::new(Vec::new());
+    loop {
+        let bytes = input.fill_buf()?;
+        let end = bytes.iter().position(|byte| *byte == b'\n');
+        let taken = end.unwrap_or(bytes.len());
+        let is_whole = end.is_some() || bytes.is_empty();
+        wiped::append(&mut line, &bytes[..taken]);
+        input.consume(taken);
+        if is_whole {
+            break;
+        }
+    }
+    let text = std::str::from_utf8(&line).map_err(|_| Failure::failed("the line is no text"))?;
+    Ok(Zeroizing::new(text.trim_end_matches('\r').to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::BufReader;
+
+    #[test]
+    fn the_first_line_is_read_without_its_end() {
+        for (text, expected) in [
+            ("pencil\r\nmore\n", "pencil"),
+            ("päßwörter\n", "päßwörter"),
+            ("no end", "no end"),
+            ("\n", ""),
+            ("", ""),
+        ] {
+            let input = BufReader::with_capacity(3, text.as_bytes());
+            let line = one_line(input).unwrap_or_else(|failure| panic!("{}", failure.message));
+            assert_eq!(*line, expected, "{text:?}");
+        }
+        assert!(one_line(&b"p\xff\n"[..]).is_err());
+    }
 }

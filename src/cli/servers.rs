@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use uuid::Uuid;
+use zeroize::Zeroizing;
 
 use super::client::{Options, Server, TlsOptions};
 use super::exit::Failure;
@@ -115,7 +116,7 @@ impl Servers {
         };
         let client_id = self.client_id.clone().unwrap_or_else(random);
         let password = match &self.password_file {
-            Some(path) => Some(first_line(path)?),
+            Some(path) => Some(first_line(path)?.to_string()),
             None => self.password.clone(),
         };
         if self.scram && (self.username.is_none() || password.is_none()) {
@@ -136,7 +137,7 @@ impl Servers {
     }
 }
 
-fn first_line(path: &Path) -> Result<String, Failure> {
+fn first_line(path: &Path) -> Result<Zeroizing<String>, Failure> {
     let explain = |error| Failure::failed(format!("{}: {error}", path.display()));
     one_line(BufReader::new(File::open(path).map_err(explain)?))
         .map_err(|failure| Failure::failed(format!("{}: {}", path.display(), failure.message)))

@@ -209,7 +209,7 @@ pub async fn user(arguments: UserCommand, format: Format) -> Outcome {
     };
     match arguments.command {
         OfUser::Add { name, labels } => {
-            let password = Zeroizing::new(first_line()?);
+            let password = first_line()?;
             let mut body = json!({ "name": name, "password": *password });
             labels.put(&mut body);
             let answer = ask(node, Method::POST, "/v1/users", Some(body)).await?;
@@ -221,7 +221,7 @@ pub async fn user(arguments: UserCommand, format: Format) -> Outcome {
             show(&answer, format)
         }
         OfUser::SetPassword { name } => {
-            let password = Zeroizing::new(first_line()?);
+            let password = first_line()?;
             change(&name, json!({ "password": *password })).await
         }
         OfUser::Set { name, labels } => {

@@ -310,7 +310,7 @@ config! {
         http_certificate_file: Option<PathBuf> = None, "";
         /// PEM file with the key of that certificate.
         http_key_file: Option<PathBuf> = None, "";
-        /// File with a bearer token for the service. It is read for each request.
+        /// File with a bearer token for the service. A log-in reads it again if it has changed, at most every 2 s.
         http_token_file: Option<PathBuf> = None, "";
         /// Longest time for one answer; `mqtt.connect_timeout_s` bounds it together with everything else that the
         /// client has to do.

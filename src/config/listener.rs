@@ -11,6 +11,12 @@ use super::table::table;
 /// The name of the listeners that `mqtt.listen` makes.
 pub const DEFAULT_LISTENER: &str = "default";
 
+/// Path of a WebSocket's URL where nothing else is said.
+const DEFAULT_PATH: &str = "/mqtt";
+
+/// Permissions of a Unix socket's file where nothing else is said.
+const DEFAULT_MODE: FileMode = FileMode(0o660);
+
 table! {
     /// A place where clients connect, and what holds for those that do.
     Listener, "{ name = \"…\", address = \"host:port\", … }", {
@@ -25,8 +31,9 @@ table! {
         /// tells is then the client's. A connection without one is closed; so only a load balancer may reach the
         /// listener.
         proxy_protocol: bool = false, "";
-        /// Who may connect to a Unix socket: the permissions of its file, in octal digits.
-        unix_mode: FileMode = FileMode(0o660), "";
+        /// Who may connect to a Unix socket: the permissions of its file, in octal digits. Empty: `0660`. An address
+        /// that is no file has none.
+        unix_mode: Option<FileMode> = None, "";
         /// Certificates and keys of TLS, PEM files. A client that names a server (SNI) gets the first one that is valid
         /// for this name, any other client the first of all. They are read again when a file changes, and on SIGHUP.
         certificates: Vec<CertificatePair> = Vec::new(), "";
@@ -37,8 +44,8 @@ table! {
         /// PEM files of certificate revocation lists. With any, each certificate of a client's chain must be covered by
         /// a list of its issuer.
         crl_files: Vec<PathBuf> = Vec::new(), "";
-        /// Path of a WebSocket's URL; `/` alone is another path.
-        websocket_path: String = "/mqtt".into(), "";
+        /// Path of a WebSocket's URL; `/` alone is another path. Empty: `/mqtt`. Other transports have none.
+        websocket_path: String = String::new(), "";
         /// Origins of web pages that may connect (`https://example.org`); `*` allows all. Empty: pages of the host that
         /// they connect to; without TLS only if that is an IP address or `localhost`, because whoever owns a name can
         /// have it point to this node. A client that is no browser sends no origin, and is not judged by it.
@@ -86,6 +93,9 @@ table! {
         receive_maximum: u16 = 0, "messages", 0..=65_535;
         /// Messages of a session's queue that may be in flight to its client at once. 0: no bound of its own.
         max_inflight: u16 = 0, "messages", 0..=2_048;
+        /// Sessions that a principal may have in the cluster: while it has as many, its clients open no further one at
+        /// this listener (0x97, quota exceeded). Clients without a name are one principal. 0: no bound of its own.
+        max_sessions: u64 = 0, "sessions", 0..=u64::MAX;
         /// Subscriptions of one session; the SUBSCRIBE of one more filter is answered with reason 0x97 (quota
         /// exceeded). 0: no bound of its own.
         max_subscriptions: u64 = 0, "subscriptions", 0..=u64::MAX;
@@ -102,6 +112,19 @@ impl Listener {
             name: DEFAULT_LISTENER.to_owned(),
             address: ListenAddress::Tcp(address),
             ..Listener::default()
+        }
+    }
+
+    /// The permissions of a Unix socket's file.
+    pub fn file_mode(&self) -> FileMode {
+        self.unix_mode.unwrap_or(DEFAULT_MODE)
+    }
+
+    /// The path of a WebSocket's URL.
+    pub fn url_path(&self) -> &str {
+        match self.websocket_path.as_str() {
+            "" => DEFAULT_PATH,
+            path => path,
         }
     }
 }

@@ -44,6 +44,13 @@ pub(super) fn findings(listeners: &[Listener]) -> Vec<Finding> {
             let hint = "128 bytes or more, or 0 for mqtt.max_packet_size_bytes";
             add("max_packet_size_bytes leaves no room for a CONNECT", hint);
         }
+        if listener.unix_mode.is_some() && listener.address.path().is_none() {
+            let hint = "address = \"unix:/path\", or remove unix_mode";
+            add(
+                "unix_mode is for the file of a Unix socket, which it is not",
+                hint,
+            );
+        }
         tls(listener, &mut add);
         websocket(listener, &mut add);
     }
@@ -88,17 +95,16 @@ fn tls(listener: &Listener, add: &mut impl FnMut(&str, &str)) {
 }
 
 fn websocket(listener: &Listener, add: &mut impl FnMut(&str, &str)) {
-    let default = Listener::default();
-    let path = &listener.websocket_path;
+    let path = listener.url_path();
     if !path.starts_with('/') || path.contains(|c: char| c.is_whitespace() || c.is_control()) {
         add(
             "websocket_path is no path of a URL",
             "for example \"/mqtt\"",
         );
     }
-    let is_set = *path != default.websocket_path || !listener.websocket_origins.is_empty();
+    let is_set = !listener.websocket_path.is_empty() || !listener.websocket_origins.is_empty();
     if is_set && !listener.transport.is_websocket() {
-        let hint = "transport = \"ws\" or \"wss\"";
+        let hint = "transport = \"ws\" or \"wss\", or remove websocket_path and websocket_origins";
         add("settings of WebSocket, which it has not", hint);
     }
 }

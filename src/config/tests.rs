@@ -349,7 +349,9 @@ fn a_listener_is_a_table_and_each_problem_has_its_line() {
     let listeners = config.listeners();
     assert_eq!(listeners.len(), 2, "mqtt.listen is not set");
     assert_eq!(listeners[0].address.to_string(), "unix:/run/q");
-    assert_eq!(listeners[0].unix_mode, FileMode(0o600));
+    assert_eq!(listeners[0].file_mode(), FileMode(0o600));
+    assert_eq!(listeners[1].file_mode(), FileMode(0o660));
+    assert_eq!(listeners[1].url_path(), "/mqtt");
     assert_eq!(listeners[1].authentication, [AuthenticationMethod::Scram]);
     let shown = keys()
         .iter()
@@ -388,6 +390,8 @@ fn a_listener_asks_for_what_belongs_together() {
         "authentication = [\"certificate\"]",
         "authentication = [\"anonymous\", \"password\"]",
         "websocket_path = \"/other\"",
+        "websocket_path = \"/mqtt\"",
+        "unix_mode = \"0660\"",
         "crl_files = [\"a.pem\"]",
         "address = \"127.0.0.1:8080\"",
         "max_packet_size_bytes = 127",

@@ -3,11 +3,15 @@
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Serialize;
 use serde_json::{Map, Value};
+use zeroize::Zeroizing;
 
 use crate::auth::certificate::{Certificates, NameOf};
 use crate::auth::{Client, Method, Principal, is_plain, strict};
 use crate::base::time::Millis;
+use crate::base::wiped;
 
 /// Most groups, and most attributes.
 const MOST_ENTRIES: usize = 256;
@@ -28,35 +32,41 @@ pub(super) enum Judgement {
 #[error("it is not a JSON object with a result, or {0} in it is not what it should be")]
 pub(super) struct NoAnswer(&'static str);
 
-/// The body of the request about a client.
-pub(super) fn question(client: &Client<'_>, names: NameOf) -> Vec<u8> {
-    let mut fields = Map::new();
-    let mut add = |name: &str, value: &str| {
-        fields.insert(name.to_owned(), Value::from(value));
+/// What the service is told, in the order in which it is written.
+#[derive(Serialize)]
+struct Told<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    certificate_name: Option<String>,
+    client_id: &'a str,
+    listener: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    password: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    password_base64: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user_name: Option<&'a str>,
+}
+
+/// The body of the request about a client. Everything that the password was written into is wiped after use.
+pub(super) fn question(client: &Client<'_>, names: NameOf) -> Zeroizing<Vec<u8>> {
+    let password = client.password.map(std::str::from_utf8);
+    let encoded = client.password.filter(|_| matches!(password, Some(Err(_))));
+    let encoded = encoded.map(|bytes| Zeroizing::new(STANDARD.encode(bytes)));
+    let told = Told {
+        address: client.address.map(|address| address.to_string()),
+        certificate_name: certificate_name(client, names),
+        client_id: client.client_id,
+        listener: client.listener,
+        password: password.and_then(Result::ok),
+        password_base64: encoded.as_ref().map(|text| text.as_str()),
+        user_name: client.user_name,
     };
-    add("client_id", client.client_id);
-    add("listener", client.listener);
-    if let Some(name) = client.user_name {
-        add("user_name", name);
-    }
-    match client
-        .password
-        .map(|bytes| (bytes, std::str::from_utf8(bytes)))
-    {
-        Some((_, Ok(text))) => add("password", text),
-        Some((bytes, Err(_))) => {
-            let text = base64::engine::general_purpose::STANDARD.encode(bytes);
-            add("password_base64", &text);
-        }
-        None => {}
-    }
-    if let Some(address) = client.address {
-        add("address", &address.to_string());
-    }
-    if let Some(name) = certificate_name(client, names) {
-        add("certificate_name", &name);
-    }
-    Value::Object(fields).to_string().into_bytes()
+    let mut body = Zeroizing::new(Vec::new());
+    let written = serde_json::to_writer(wiped::Writer(&mut body), &told);
+    written.expect("what is told is text, and memory takes it");
+    body
 }
 
 /// The name in the client's certificate, if it has shown one with a name.
@@ -194,7 +204,7 @@ mod tests {
             ..Client::default()
         };
         let text = question(&client, NameOf::CommonName);
-        let text = String::from_utf8(text).expect("JSON is text");
+        let text = std::str::from_utf8(&text).expect("JSON is text");
         let expected =
             r#"{"client_id":"c\"1","listener":"l","password_base64":"cP8=","user_name":"anna"}"#;
         assert_eq!(text, expected);

@@ -149,15 +149,9 @@ impl Said {
 /// What the service is asked about.
 struct Question {
     about: About,
-    body: Vec<u8>,
+    /// Wiped when nobody sends it any more: the password does not stay in memory that nobody uses.
+    body: Bytes,
     user_name: Option<Box<str>>,
-}
-
-impl Drop for Question {
-    /// The password does not stay in memory that nobody uses.
-    fn drop(&mut self) {
-        zeroize::Zeroize::zeroize(&mut self.body);
-    }
 }
 
 impl Inner {
@@ -189,8 +183,7 @@ impl Inner {
         if let Some(token) = &self.token {
             headers.push((header::AUTHORIZATION, token.header().await?));
         }
-        let body = Bytes::copy_from_slice(&question.body);
-        let answer = self.client.post(&headers, body).await?;
+        let answer = self.client.post(&headers, question.body.clone()).await?;
         match answer.status {
             StatusCode::OK => {
                 let user_name = question.user_name.as_deref();
@@ -287,7 +280,7 @@ impl Check for Callback {
         };
         let question = Question {
             about,
-            body: question(client, inner.names),
+            body: Bytes::from_owner(question(client, inner.names)),
             user_name: client.user_name.map(Into::into),
         };
         let inner = inner.clone();

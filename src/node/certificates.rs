@@ -8,11 +8,15 @@ use super::error::RunError;
 use super::http_ports;
 use super::hub;
 use super::hub_port;
-use crate::config::Config;
+use crate::config::{AuthConfig, Config, pem};
 use crate::http::Gate;
 use crate::peers::{Settings, Source, Trust};
+use crate::telemetry::metrics::Metrics;
 use crate::transport;
-use crate::transport::tls::{EXPIRES_SOON, ServerTls};
+use crate::transport::tls::{EXPIRES_SOON, ServerTls, earliest_expiry, note_expiry};
+
+/// How often the certificate for the service that judges clients is looked at: that of a listener is as often.
+pub(super) const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// What a look at the certificates has found.
 #[derive(Debug, Default)]
@@ -49,6 +53,7 @@ pub fn inspect(config: &Config) -> Inspection {
         Ok(tls) => found.look_at(tls.as_deref()),
         Err(error) => found.problems.push(("hub.https_listen", error.to_string())),
     }
+    found.look_at_service(config);
     let hub = hub::load(config).err().into_iter().flatten();
     found
         .problems
@@ -84,6 +89,15 @@ impl Inspection {
         }
     }
 
+    /// Judges what this node shows to the service that judges clients. Whether it can be used is found when that
+    /// service is made ready.
+    fn look_at_service(&mut self, config: &Config) {
+        let path = config.auth.http_certificate_file.as_deref();
+        let found = path.and_then(|path| Some((path, expiry(path)?)));
+        let soon = found.and_then(|(path, at)| warning(path, at, SystemTime::now()));
+        self.warnings.extend(soon);
+    }
+
     /// Notes what expires soon.
     fn look_at(&mut self, tls: Option<&ServerTls>) {
         let now = SystemTime::now();
@@ -91,6 +105,34 @@ impl Inspection {
         let expiries = loaded.iter().flat_map(|loaded| &loaded.expiries);
         let soon = expiries.filter_map(|(path, at)| warning(path, *at, now));
         self.warnings.extend(soon);
+    }
+}
+
+/// When the first certificate of a file expires; `None` if it can't be read.
+fn expiry(path: &Path) -> Option<SystemTime> {
+    earliest_expiry(&pem::certificates(path).ok()?)
+}
+
+/// Tells how much time is left to the certificate that this node shows to the service that judges clients, also when
+/// the file has another one: whoever asks the service reads the file by itself. Runs until the node stops.
+pub(super) async fn watch_service(config: AuthConfig, metrics: Arc<Metrics>, interval: Duration) {
+    let Some(path) = config.http_certificate_file else {
+        return;
+    };
+    let mut told = None;
+    loop {
+        let (path, metrics) = (path.clone(), metrics.clone());
+        // The file may be on a file system that makes its readers wait.
+        let looked = tokio::task::spawn_blocking(move || {
+            let found = expiry(&path).filter(|found| told != Some(*found));
+            if let Some(found) = found {
+                note_expiry(&path, found, &metrics);
+            }
+            found.or(told)
+        });
+        // It does not panic, and the runtime ends with the node.
+        told = looked.await.unwrap_or(told);
+        tokio::time::sleep(interval).await;
     }
 }
 
@@ -140,6 +182,49 @@ mod tests {
         let (problems, _) = found(&subject);
         assert_eq!(problems.len(), 1);
         assert_eq!(problems[0].0, "cluster.certificate");
+    }
+
+    #[tokio::test]
+    async fn the_certificate_that_the_service_of_log_ins_sees_is_looked_at() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let authority = Authority::new("services");
+        let files = Files::in_directory(directory.path());
+        let days = |days: u64| Duration::from_secs(days * 24 * 3_600 + 3_600);
+        let put = |left| {
+            let mut subject = Subject::node("test", 1);
+            subject.valid_for = Some(left);
+            files.put_certificate(&authority, &subject);
+        };
+        let mut config = Config::default();
+        config.auth.http_certificate_file = Some(files.certificate.clone());
+        put(days(40));
+        assert_eq!(inspect(&config).warnings, Vec::<String>::new());
+        let metrics = Arc::new(Metrics::default());
+        let often = Duration::from_millis(10);
+        let watching = watch_service(config.auth.clone(), metrics.clone(), often);
+        let watching = tokio::spawn(watching);
+        let name = format!(
+            "certificate_expiry_seconds{{file=\"{}\"}} ",
+            files.certificate.display()
+        );
+        let left = || -> Option<u64> {
+            let text = metrics.render();
+            let rest = text.split(&name).nth(1)?;
+            rest.lines().next()?.parse().ok()
+        };
+        let until = async |is_there: fn(u64) -> bool| {
+            while !left().is_some_and(is_there) {
+                assert!(!watching.is_finished(), "it goes on as long as the node");
+                tokio::time::sleep(often).await;
+            }
+        };
+        until(|left| left > 39 * 24 * 3_600).await;
+        put(days(29));
+        until(|left| left < 30 * 24 * 3_600).await;
+        let warnings = inspect(&config).warnings;
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(warnings[0].ends_with("node.pem: the certificate expires in 29 days"));
+        watching.abort();
     }
 
     #[test]

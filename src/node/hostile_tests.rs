@@ -29,7 +29,7 @@ use crate::raft::WIRE_FORMAT;
 use crate::replica::share::Share;
 
 /// No machine is so busy that a refusal takes longer.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 /// How long it is watched that nothing is refused.
 const BRIEFLY: Duration = Duration::from_secs(1);
 
@@ -44,6 +44,8 @@ fn config(directory: &Path, files: &Files, cluster: SocketAddr) -> Config {
         ("node.data_dir", path(&directory.join("data"))),
         ("node.stuck_s", "0".to_owned()),
         ("disk.reserve_percent", "0".to_owned()),
+        // Who is silent stays live as long as a test takes.
+        ("cluster.node_lease_ms", "300000".to_owned()),
         ("cluster.name", "test".to_owned()),
         ("cluster.listen", cluster.to_string()),
         ("cluster.certificate", path(&files.certificate)),
@@ -65,21 +67,28 @@ fn config(directory: &Path, files: &Files, cluster: SocketAddr) -> Config {
 }
 
 #[derive(Clone)]
-struct Metadata {
+pub(super) struct Metadata {
     from: u64,
     cluster: String,
-    directory: String,
+    pub(super) directory: String,
 }
 
-impl Interceptor for Metadata {
-    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        for (key, value) in [
+impl Metadata {
+    /// Names and values of header fields.
+    pub(super) fn fields(&self) -> [(&'static str, String); 5] {
+        [
             ("quorumq-format", WIRE_FORMAT.to_string()),
             ("quorumq-machine", crate::machine::VERSION.to_string()),
             ("quorumq-forwarding-cluster", self.cluster.clone()),
             ("quorumq-from", self.from.to_string()),
             ("quorumq-from-directory", self.directory.clone()),
-        ] {
+        ]
+    }
+}
+
+impl Interceptor for Metadata {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        for (key, value) in self.fields() {
             let value = value.parse().expect("printable");
             request.metadata_mut().insert(key, value);
         }
@@ -87,18 +96,18 @@ impl Interceptor for Metadata {
     }
 }
 
-type Peer = ClusterClient<InterceptedService<Channel, Metadata>>;
+pub(super) type Peer = ClusterClient<InterceptedService<Channel, Metadata>>;
 
 /// A node that serves, and what its peers need.
-struct Attacked {
-    node: Node,
-    config: Config,
+pub(super) struct Attacked {
+    pub(super) node: Node,
+    pub(super) config: Config,
     authority: Authority,
     directory: tempfile::TempDir,
 }
 
 impl Attacked {
-    async fn start() -> Attacked {
+    pub(super) async fn start() -> Attacked {
         let authority = Authority::new("nodes");
         let directory = tempfile::tempdir().expect("a temporary directory");
         let files = authority.files(&directory.path().join("1"), "test", 1);
@@ -120,8 +129,8 @@ impl Attacked {
         }
     }
 
-    /// A peer with the certificate of node `id` that says that it is node `says`.
-    fn peer(&self, id: u64, says: u64) -> Peer {
+    /// What connects with the certificate of node `id`.
+    pub(super) fn connector(&self, id: u64) -> Connector {
         let files = self.directory.path().join(format!("peer{id}"));
         let files = self.authority.files(&files, "test", id);
         let trust = Trust::new(Settings {
@@ -138,26 +147,37 @@ impl Attacked {
             },
             reach: Reach::default(),
         });
-        let connector = Connector::new(trust.expect("good files"), Some(NodeId(1)));
+        Connector::new(trust.expect("good files"), Some(NodeId(1)))
+    }
+
+    pub(super) fn channel(&self, id: u64) -> Channel {
         let address = format!("http://{}", self.config.cluster.listen);
         let endpoint = Endpoint::from_shared(address).expect("an address");
-        let channel = endpoint.connect_with_connector_lazy(connector);
+        endpoint.connect_with_connector_lazy(self.connector(id))
+    }
+
+    /// What node `says` says of itself with each call.
+    pub(super) fn metadata(&self, says: u64) -> Metadata {
         let status = self.node.raft.status();
         let known = status.member(NodeId(says));
-        let metadata = Metadata {
+        Metadata {
             from: says,
             cluster: self.config.cluster.identity().to_string(),
             directory: known.map_or("d".to_owned(), |member| member.data_directory.clone()),
-        };
-        ClusterClient::with_interceptor(channel, metadata)
+        }
     }
 
-    fn incarnation(&self) -> Incarnation {
+    /// A peer with the certificate of node `id` that says that it is node `says`.
+    pub(super) fn peer(&self, id: u64, says: u64) -> Peer {
+        ClusterClient::with_interceptor(self.channel(id), self.metadata(says))
+    }
+
+    pub(super) fn incarnation(&self) -> Incarnation {
         self.node.broker.services.proposer.incarnation()
     }
 
     /// A command of this node goes through the log.
-    async fn serves(&self) {
+    pub(super) async fn serves(&self) {
         let proposer = &self.node.broker.services.proposer;
         let proposed = proposer.propose(Share::Common, Kind::Nothing(command::Nothing {}));
         let reply = tokio::time::timeout(Duration::from_secs(30), proposed).await;
@@ -166,14 +186,19 @@ impl Attacked {
     }
 
     /// What must not change.
-    fn state(&self) -> (u64, usize, Vec<(NodeId, Incarnation)>) {
+    pub(super) fn state(&self) -> (u64, usize, Vec<(NodeId, Incarnation)>) {
         let status = self.node.raft.status();
         let live = self.node.broker.services.view.live_nodes();
         (status.term, status.members.len(), live)
     }
 }
 
-fn proposal(node: u64, incarnation: u64, sequence: u64, commands: &[u8]) -> ProposeRequest {
+pub(super) fn proposal(
+    node: u64,
+    incarnation: u64,
+    sequence: u64,
+    commands: &[u8],
+) -> ProposeRequest {
     ProposeRequest {
         node,
         incarnation,

@@ -13,6 +13,8 @@ mod event_settings;
 mod events;
 #[cfg(test)]
 mod hostile_tests;
+#[cfg(test)]
+mod hostile_wire_tests;
 mod http_ports;
 mod hub;
 mod hub_port;
@@ -313,6 +315,12 @@ fn new_broker(
             certified.judge_again();
         }
     }));
+    let watched = certificates::watch_service(
+        config.auth.clone(),
+        broker.metrics.clone(),
+        certificates::LOOK_INTERVAL,
+    );
+    made.background.push(Box::pin(watched));
     Ok((broker, made.background))
 }
 

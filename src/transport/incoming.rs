@@ -210,7 +210,7 @@ async fn upgrade(
     listener: &Listener,
     has_room: impl FnMut(usize) -> bool,
 ) -> Result<(), EstablishError> {
-    let own = &*listener.config.websocket_path;
+    let own = listener.config.url_path();
     let policy = Policy {
         paths: match listener.serves_hub {
             true => &[own, HUB_PATH],

@@ -79,7 +79,7 @@ impl Listening {
         let socket = match &config.address {
             ListenAddress::Tcp(address) => ListeningSocket::Tcp(listen(address).await?),
             ListenAddress::Unix(path) => {
-                let listener = bind_unix(path, config.unix_mode)?;
+                let listener = bind_unix(path, config.file_mode())?;
                 let _file = SocketFile(path.clone());
                 ListeningSocket::Unix { listener, _file }
             }
@@ -176,7 +176,7 @@ mod tests {
     fn at(path: &Path) -> config::Listener {
         config::Listener {
             address: ListenAddress::Unix(path.to_owned()),
-            unix_mode: FileMode(0o600),
+            unix_mode: Some(FileMode(0o600)),
             ..config::Listener::default()
         }
     }

@@ -40,6 +40,8 @@ pub struct Cluster {
     pub nodes: Vec<Node>,
     /// The network between them, when the plan asked for one that can be cut.
     network: Option<Network>,
+    /// Where clients connect, if that is not at the nodes themselves.
+    doors: Vec<SocketAddr>,
     directory: TempDir,
     processes: Processes,
     _watchdog: Watchdog,
@@ -125,6 +127,7 @@ impl Cluster {
         Self {
             nodes,
             network,
+            doors: Vec::new(),
             directory,
             processes,
             _watchdog: watchdog,
@@ -204,13 +207,21 @@ impl Cluster {
         self.directory.path()
     }
 
+    /// Clients of each node connect at this address from now on.
+    pub fn enter_by(&mut self, doors: Vec<SocketAddr>) {
+        assert_eq!(doors.len(), self.nodes.len(), "one for each node");
+        self.doors = doors;
+    }
+
     pub fn mqtt(&self, index: usize) -> SocketAddr {
-        self.nodes[index].mqtt()
+        let door = self.doors.get(index).copied();
+        door.unwrap_or_else(|| self.nodes[index].mqtt())
     }
 
     /// MQTT addresses of all nodes.
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.nodes.iter().map(Node::mqtt).collect()
+        let nodes = 0..self.nodes.len();
+        nodes.map(|index| self.mqtt(index)).collect()
     }
 
     /// Every running node says that it is ready.

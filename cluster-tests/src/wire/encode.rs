@@ -1,6 +1,7 @@
 //! Packets as a client sends them.
 
 use super::property::{Properties, V5, V31, Value, id};
+use std::sync::OnceLock;
 
 /// A string or binary field: two bytes of length, then the bytes.
 pub fn field(bytes: &[u8]) -> Vec<u8> {
@@ -60,6 +61,15 @@ pub struct Will {
     pub properties: Properties,
 }
 
+/// Name and password of every CONNECT that says nothing else.
+static LOG_IN: OnceLock<(String, Vec<u8>)> = OnceLock::new();
+
+/// From now on clients of this process say that they are this user where nothing else is said.
+pub fn log_in_as(name: &str, password: &str) {
+    let set = LOG_IN.set((name.to_owned(), password.into()));
+    assert!(set.is_ok(), "once in a process");
+}
+
 /// A CONNECT.
 #[derive(Debug, Clone)]
 pub struct Connect {
@@ -84,8 +94,8 @@ impl Connect {
             keep_alive_s: 0,
             properties: Properties::new(),
             will: None,
-            user_name: None,
-            password: None,
+            user_name: LOG_IN.get().map(|(name, _)| name.clone()),
+            password: LOG_IN.get().map(|(_, password)| password.clone()),
         }
     }
 

@@ -24,6 +24,8 @@ pub use token::{LARGEST_TOKEN_BYTES, TokenError};
 
 use std::sync::Arc;
 
+use zeroize::Zeroizing;
+
 use token::{Token, looks_like_token};
 
 use super::{
@@ -97,7 +99,7 @@ impl Issuer {
 
 /// What of a client outlives its packet.
 struct Owned {
-    token: Vec<u8>,
+    token: Zeroizing<Vec<u8>>,
     user_name: Option<Box<str>>,
     in_password: bool,
     client: Client<'static>,
@@ -106,7 +108,7 @@ struct Owned {
 impl Owned {
     fn new(token: &[u8], client: &Client<'_>) -> Owned {
         Owned {
-            token: token.to_vec(),
+            token: Zeroizing::new(token.to_vec()),
             user_name: client.user_name.map(Into::into),
             in_password: client.password.is_some(),
             client: Client {

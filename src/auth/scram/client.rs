@@ -1,9 +1,12 @@
 //! The client's side, for the command line.
 
 use subtle::ConstantTimeEq;
+use zeroize::Zeroizing;
 
 use super::message::{ServerFirst, escape, signed};
-use super::{Algorithm, Key, LEAST_ITERATIONS, MOST_ITERATIONS, base64, prepare, xor};
+use super::{
+    Algorithm, Key, LEAST_ITERATIONS, MOST_ITERATIONS, base64, prepare, prepare_password, xor,
+};
 
 /// No channel binding, no authorization identity.
 const GS2_HEADER: &str = "n,,";
@@ -32,7 +35,7 @@ pub enum ServerError {
 /// A log-in from the client's side: [`Client::first`], [`Client::answer`], [`Client::verify`], in this order.
 pub struct Client {
     algorithm: Algorithm,
-    password: String,
+    password: Zeroizing<String>,
     nonce: String,
     bare: String,
     /// What the server must sign with, and its signature.
@@ -73,11 +76,11 @@ impl Client {
         nonce: String,
     ) -> Result<Client, ServerError> {
         let user = prepare(user).ok_or(ServerError::Unusable)?;
-        let password = prepare(password).ok_or(ServerError::Unusable)?;
+        let password = prepare_password(password).ok_or(ServerError::Unusable)?;
         Ok(Client {
             algorithm,
             bare: format!("n={},r={nonce}", escape(&user)),
-            password: password.into_owned(),
+            password,
             nonce,
             expected: None,
         })

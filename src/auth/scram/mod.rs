@@ -23,6 +23,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256, Sha512};
+use zeroize::Zeroizing;
 
 /// Least iterations of a verifier (RFC 7677 §4).
 pub const LEAST_ITERATIONS: u32 = 4_096;
@@ -89,7 +90,7 @@ impl Algorithm {
             for part in parts {
                 mac.update(part);
             }
-            mac.finalize().into_bytes().to_vec()
+            mac.finalize().as_bytes().to_vec()
         }
         match self {
             Algorithm::Sha256 => code::<Hmac<Sha256>>(key, parts),
@@ -97,9 +98,9 @@ impl Algorithm {
         }
     }
 
-    /// `SaltedPassword` of RFC 5802 §3. The password has been through SASLprep.
-    fn salted_password(self, password: &str, salt: &[u8], iterations: u32) -> Key {
-        let mut salted = vec![0; self.key_bytes()];
+    /// `SaltedPassword` of RFC 5802 §3: whoever has it can log in. The password has been through SASLprep.
+    fn salted_password(self, password: &str, salt: &[u8], iterations: u32) -> Zeroizing<Key> {
+        let mut salted = Zeroizing::new(vec![0; self.key_bytes()]);
         let password = password.as_bytes();
         let derived = match self {
             Algorithm::Sha256 => {
@@ -113,8 +114,9 @@ impl Algorithm {
         salted
     }
 
-    fn client_key(self, salted_password: &[u8]) -> Key {
-        self.hmac(salted_password, &[b"Client Key"])
+    /// Whoever has it can log in.
+    fn client_key(self, salted_password: &[u8]) -> Zeroizing<Key> {
+        Zeroizing::new(self.hmac(salted_password, &[b"Client Key"]))
     }
 
     fn server_key(self, salted_password: &[u8]) -> Key {
@@ -146,6 +148,11 @@ pub fn prepare(text: &str) -> Option<Cow<'_, str>> {
     stringprep::saslprep(text)
         .ok()
         .filter(|prepared| !prepared.is_empty())
+}
+
+/// The same of a password.
+fn prepare_password(password: &str) -> Option<Zeroizing<String>> {
+    Some(Zeroizing::new(prepare(password)?.into_owned()))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use subtle::ConstantTimeEq;
+use zeroize::Zeroizing;
 
 use super::message::{ClientFinal, ClientFirst, ServerFirst, signed};
 use super::{Algorithm, Verifier, base64, prepare, xor};
@@ -183,7 +184,8 @@ impl Challenge {
             last.without_proof,
         );
         let signature = algorithm.hmac(&self.verifier.stored_key, &[signed.as_bytes()]);
-        let client_key = xor(&last.proof, &signature);
+        // Whoever has it can log in.
+        let client_key = Zeroizing::new(xor(&last.proof, &signature));
         let is_proved = algorithm
             .hash(&[&client_key])
             .ct_eq(&self.verifier.stored_key);

@@ -2,7 +2,10 @@
 
 use subtle::ConstantTimeEq;
 
-use super::{Algorithm, Key, LEAST_ITERATIONS, MOST_ITERATIONS, base64, from_base64, prepare};
+use super::{
+    Algorithm, Key, LEAST_ITERATIONS, MOST_ITERATIONS, base64, from_base64, prepare,
+    prepare_password,
+};
 use crate::base::proto::state;
 
 /// Shortest and longest salt that is taken, bytes.
@@ -27,7 +30,7 @@ impl Verifier {
         salt: &[u8],
         iterations: u32,
     ) -> Option<Verifier> {
-        let salted = algorithm.salted_password(&prepare(password)?, salt, iterations);
+        let salted = algorithm.salted_password(&prepare_password(password)?, salt, iterations);
         Some(Verifier {
             algorithm,
             iterations,
@@ -66,7 +69,9 @@ impl Verifier {
 
     /// Whether it is of this password. Takes as long as its iterations say: not for a thread that serves clients.
     pub fn verify(&self, password: &[u8]) -> bool {
-        let prepared = std::str::from_utf8(password).ok().and_then(prepare);
+        let prepared = std::str::from_utf8(password)
+            .ok()
+            .and_then(prepare_password);
         let Some(prepared) = prepared else {
             return false;
         };

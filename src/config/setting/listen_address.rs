@@ -114,3 +114,18 @@ impl From<FileMode> for String {
 }
 
 strings!(FileMode, "octal digits");
+
+impl Setting for Option<FileMode> {
+    const KIND: &'static str = "octal digits, empty = default";
+
+    fn read(input: &Input<'_>) -> Result<Self, SettingError> {
+        match text(input, "octal digits such as 0660")? {
+            "" => Ok(None),
+            text => text.parse().map(Some),
+        }
+    }
+
+    fn show(&self) -> String {
+        self.as_ref().map_or_else(|| quote(""), Setting::show)
+    }
+}

@@ -14,9 +14,9 @@ mod server;
 mod session;
 mod watch;
 
-pub(crate) use expiry::{EXPIRES_SOON, next_end};
+pub(crate) use expiry::{EXPIRES_SOON, earliest_expiry, next_end};
 #[cfg(test)]
 pub(crate) use server::Reload;
 pub(crate) use server::{Files, ServerTls, TlsError};
 pub(super) use session::Session;
-pub(crate) use watch::watch;
+pub(crate) use watch::{note_expiry, watch};

@@ -1,5 +1,6 @@
 //! Reads the files of TLS again: when one has changed, and on SIGHUP.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -78,16 +79,21 @@ fn note(tls: &ServerTls, outcome: Outcome, reason: Option<&str>) {
 
 fn note_expiries(tls: &ServerTls, metrics: &Metrics) {
     for (path, expiry) in &tls.loaded().expiries {
-        let path = path.display().to_string();
-        let left = expiry.duration_since(SystemTime::now()).unwrap_or_default();
-        if left < EXPIRES_SOON {
-            let days = left.as_secs() / (24 * 3_600);
-            tracing::warn!(
-                file = path,
-                days,
-                "a certificate expires soon, or has expired"
-            );
-        }
-        metrics.certificate_expiry_seconds.set(&path, *expiry);
+        note_expiry(path, *expiry, metrics);
     }
+}
+
+/// Tells when the first certificate of a file expires: in the metric, and in the log if that is soon.
+pub(crate) fn note_expiry(path: &Path, expiry: SystemTime, metrics: &Metrics) {
+    let path = path.display().to_string();
+    let left = expiry.duration_since(SystemTime::now()).unwrap_or_default();
+    if left < EXPIRES_SOON {
+        let days = left.as_secs() / (24 * 3_600);
+        tracing::warn!(
+            file = path,
+            days,
+            "a certificate expires soon, or has expired"
+        );
+    }
+    metrics.certificate_expiry_seconds.set(&path, expiry);
 }

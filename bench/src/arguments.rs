@@ -69,6 +69,10 @@ pub struct Bench {
     #[arg(global = true, long, requires = "ca_file")]
     pub no_resumption: bool,
 
+    /// Speak MQTT over WebSocket, with --ca-file over TLS.
+    #[arg(global = true, long)]
+    pub ws: bool,
+
     /// What to measure.
     #[command(subcommand)]
     pub mode: Mode,
@@ -203,6 +207,43 @@ pub struct BacklogArgs {
     /// Protocol version.
     #[arg(long, value_enum, default_value = "5")]
     pub protocol: Protocol,
+}
+
+/// Flags of `connect`.
+#[derive(Args, Clone)]
+pub struct ConnectArgs {
+    /// Connections that are being made at the same time.
+    #[arg(short = 'C', long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    pub clients: u32,
+
+    /// Protocol version.
+    #[arg(long, value_enum, default_value = "5")]
+    pub protocol: Protocol,
+
+    /// Give each a durable session with one QoS 1 subscription.
+    #[arg(long)]
+    pub durable: bool,
+
+    /// User name to log in with. The password is in --password-file, or in QUORUMQ_PASSWORD.
+    #[arg(long, env = "QUORUMQ_USERNAME", hide_env_values = true)]
+    pub username: Option<String>,
+
+    /// File whose first line is the password.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "QUORUMQ_PASSWORD_FILE",
+        requires = "username"
+    )]
+    pub password_file: Option<PathBuf>,
+
+    /// Clients beside them that send PINGREQ all the time, for as long again before the connects, too.
+    #[arg(long, default_value_t = 0)]
+    pub pingers: u32,
+
+    /// Between two PINGREQ of one of them, in milliseconds.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    pub ping_interval_ms: u64,
 }
 
 /// What is asked of the hub.
@@ -376,17 +417,7 @@ pub enum Mode {
     /// Publishers to subscribers.
     Mqtt(MqttArgs),
     /// Connect and disconnect, C at a time.
-    Connect {
-        /// Connections that are being made at the same time.
-        #[arg(short = 'C', long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
-        clients: u32,
-        /// Protocol version.
-        #[arg(long, value_enum, default_value = "5")]
-        protocol: Protocol,
-        /// Give each a durable session with one QoS 1 subscription.
-        #[arg(long)]
-        durable: bool,
-    },
+    Connect(ConnectArgs),
     /// Devices of the hub that read and write their twins, and their back end. The run registers its devices.
     Twin(TwinArgs),
     /// Make many devices with twins, query them, and connect some.

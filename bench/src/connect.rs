@@ -31,6 +31,9 @@ pub struct Storm {
     opened_at: Vec<Instant>,
     done: Vec<usize>,
     plan: Plan,
+    speech: Speech,
+    run: String,
+    made: usize,
     /// TCP connect to CONNACK.
     pub latency: Latencies,
 }
@@ -72,27 +75,12 @@ impl Workload for Storm {
 pub fn storm(
     servers: &[SocketAddr],
     plan: Plan,
+    speech: Speech,
     run: &str,
     (warmup, duration): (Duration, Duration),
 ) -> Result<(Storm, Duration), Failure> {
     let mut engine = Engine::new(plan.slots)?;
-    let mut storm = Storm {
-        opened_at: vec![Instant::now(); plan.slots],
-        done: Vec::new(),
-        plan,
-        latency: Latencies::default(),
-    };
-    for _ in 0..plan.slots {
-        let link = engine.add(storm.identity(run, 0));
-        storm.done.push(link);
-    }
-    let mut made = 0usize;
-    let lost = |error| {
-        Failure::new(
-            Exit::Unreachable,
-            format!("a connection was refused: {error}"),
-        )
-    };
+    let mut storm = Storm::new(&mut engine, plan, speech, run);
     let begin = Instant::now();
     let mut measured_from = None;
     // A bounded rate is kept evenly.
@@ -112,30 +100,69 @@ pub fn storm(
         {
             return Ok((storm, now - from));
         }
-        let until_now = |rate| ((now - begin).as_secs_f64() * rate) as usize;
-        let allowed = plan.most_per_second.map_or(usize::MAX, until_now);
-        while made < allowed
-            && let Some(link) = storm.done.pop()
-        {
-            engine.close(link);
-            made += 1;
-            engine.rename(link, storm.identity(run, made));
-            storm.opened_at[link] = Instant::now();
-            engine
-                .open_from(link, servers[made % servers.len()], made)
-                .map_err(lost)?;
-        }
+        storm
+            .open(&mut engine, servers, now - begin)
+            .map_err(refused)?;
         engine
             .turn(&mut storm, Duration::from_millis(turn_ms))
-            .map_err(lost)?;
+            .map_err(refused)?;
     }
 }
 
+/// A connection that could not be made, or was lost before it had done anything.
+pub fn refused(error: BenchError) -> Failure {
+    Failure::new(
+        Exit::Unreachable,
+        format!("a connection was refused: {error}"),
+    )
+}
+
 impl Storm {
-    fn identity(&self, run: &str, number: usize) -> Identity {
+    /// Adds its connections to an engine.
+    pub fn new(engine: &mut Engine, plan: Plan, speech: Speech, run: &str) -> Storm {
+        let mut storm = Storm {
+            opened_at: Vec::new(),
+            done: Vec::new(),
+            plan,
+            speech,
+            run: run.to_owned(),
+            made: 0,
+            latency: Latencies::default(),
+        };
+        for _ in 0..plan.slots {
+            let link = engine.add(storm.identity(0));
+            storm.opened_at.resize(link + 1, Instant::now());
+            storm.done.push(link);
+        }
+        storm
+    }
+
+    /// Makes those connections that may be made after this time.
+    pub fn open(
+        &mut self,
+        engine: &mut Engine,
+        servers: &[SocketAddr],
+        elapsed: Duration,
+    ) -> Result<(), BenchError> {
+        let until_now = |rate| (elapsed.as_secs_f64() * rate) as usize;
+        let allowed = self.plan.most_per_second.map_or(usize::MAX, until_now);
+        while self.made < allowed
+            && let Some(link) = self.done.pop()
+        {
+            engine.close(link);
+            self.made += 1;
+            engine.rename(link, self.identity(self.made));
+            self.opened_at[link] = Instant::now();
+            engine.open_from(link, servers[self.made % servers.len()], self.made)?;
+        }
+        Ok(())
+    }
+
+    fn identity(&self, number: usize) -> Identity {
+        let run = &self.run;
         let filter = || (format!("bench/{run}/{number}"), QoS::AtLeastOnce);
         Identity {
-            speech: Speech::Mqtt,
+            speech: self.speech.clone(),
             client_id: format!("bench-{run}-{number}"),
             version: self.plan.version,
             durable: self.plan.durable,

@@ -14,6 +14,7 @@ use crate::engine::Engine;
 use crate::events::{Delivered, Endpoint, Subscription};
 use crate::http;
 use crate::latency::Latencies;
+use crate::link::Speech;
 use crate::process;
 use crate::report::{Report, round};
 use crate::run::{Run, cpu_per_operation, of_servers, resolve};
@@ -43,7 +44,7 @@ pub fn deliveries(run: &Run, arguments: &EventArgs) -> Result<Vec<Report>, Failu
         let id = format!("{}-{mode}", run.id);
         let cpu = process::cpu_times(&run.pids);
         let times = (run.warmup, run.duration);
-        let (storm, elapsed) = connect::storm(&run.servers, plan, &id, times)?;
+        let (storm, elapsed) = connect::storm(&run.servers, plan, Speech::Mqtt, &id, times)?;
         let operations = storm.latency.total();
         Ok(Report {
             mode: mode.to_owned(),
@@ -128,7 +129,7 @@ pub fn outage(run: &Run, arguments: &OutageArgs) -> Result<Vec<Report>, Failure>
     };
     while recorded.operations < arguments.events {
         let times = (Duration::ZERO, Duration::from_secs(1));
-        let (_, elapsed) = connect::storm(&run.servers, plan, &run.id, times)?;
+        let (_, elapsed) = connect::storm(&run.servers, plan, Speech::Mqtt, &run.id, times)?;
         recorded.elapsed += elapsed;
         recorded.operations = subscription.waiting()?;
         eprintln!("{} events wait", recorded.operations);

@@ -115,7 +115,8 @@ impl Link {
         self.sent = 0;
         self.phase = Phase::Connecting;
         let stream = TcpStream::from_std(socket.into());
-        let socket = self.socket.insert(Socket::new(stream, server)?);
+        let is_mqtt = !self.is_http();
+        let socket = self.socket.insert(Socket::new(stream, server, is_mqtt)?);
         Ok(socket.stream())
     }
 
@@ -230,7 +231,7 @@ impl Link {
         }
         self.output.clear();
         self.sent = 0;
-        socket.flush_tls()
+        socket.flush()
     }
 
     /// Reads all that is there and hands every packet to `each`.
@@ -273,7 +274,6 @@ impl Link {
             let Some(socket) = &mut self.socket else {
                 return Ok(ReadOutcome::Drained);
             };
-            let is_plain = socket.is_plain();
             let count = match socket.read(scratch) {
                 Ok(0) => return Ok(ReadOutcome::Closed("closed by the server".into())),
                 Ok(count) => count,
@@ -283,7 +283,7 @@ impl Link {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Ok(ReadOutcome::Closed(error.to_string())),
             };
-            let now = Instant::now();
+            let (now, is_drained) = (Instant::now(), socket.is_drained());
             let mut partial = std::mem::take(&mut self.partial);
             let joined = !partial.is_empty();
             if joined {
@@ -302,8 +302,7 @@ impl Link {
                 partial.extend_from_slice(&scratch[at..count]);
             }
             self.partial = partial;
-            if is_plain && count < scratch.len() {
-                // A short read has emptied the socket; more bytes come with another event.
+            if is_drained {
                 return Ok(ReadOutcome::Drained);
             }
         }

@@ -18,12 +18,14 @@ mod http;
 mod kv;
 mod latency;
 mod link;
+mod pings;
 mod process;
 mod report;
 mod run;
 mod runs;
 mod socket;
 mod twin;
+mod websocket;
 mod wildcards;
 
 use std::process::ExitCode;

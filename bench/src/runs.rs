@@ -10,7 +10,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::arguments::{
-    BacklogArgs, Bench, KvArgs, Mode, MqttArgs, Protocol, Topology, TwinArgs, TwinWork,
+    BacklogArgs, Bench, ConnectArgs, KvArgs, Mode, MqttArgs, Protocol, Topology, TwinArgs, TwinWork,
 };
 use crate::backlog::Backlog;
 use crate::connect;
@@ -21,6 +21,7 @@ use crate::flow::{self, Flow, SMALLEST_PAYLOAD};
 use crate::kv::{self, Kind, KvLoad};
 use crate::latency::Latencies;
 use crate::link::{Identity, Speech};
+use crate::pings;
 use crate::process;
 use crate::report::{Report, round};
 use crate::run::{Run, cpu_per_operation, load_cpu, of_servers, own_cpu, resolve};
@@ -39,6 +40,9 @@ pub fn run(bench: Bench) -> Result<Vec<Report>, Failure> {
     if let Some(file) = &bench.ca_file {
         socket::use_tls(file, !bench.no_resumption).map_err(Failure::failed)?;
     }
+    if bench.ws {
+        socket::use_websocket();
+    }
     let run = Run {
         servers: resolve(&bench.servers)?,
         id: Uuid::new_v4().simple().to_string()[..8].to_owned(),
@@ -52,11 +56,7 @@ pub fn run(bench: Bench) -> Result<Vec<Report>, Failure> {
         Mode::KvGet(arguments) => kv_runs(&run, Kind::Get, &arguments),
         Mode::KvMixed(arguments) => kv_runs(&run, Kind::Mixed, &arguments),
         Mode::Mqtt(arguments) => mqtt_runs(&run, &arguments),
-        Mode::Connect {
-            clients,
-            protocol,
-            durable,
-        } => connect_run(&run, clients as usize, protocol, durable).map(|report| vec![report]),
+        Mode::Connect(arguments) => connect_runs(&run, &arguments),
         Mode::Twin(arguments) => twin_runs(&run, &arguments),
         Mode::Fleet(arguments) => {
             let plan = fleet::Plan::new(&arguments, &run.id, run.duration, run.opening, run.pids)?;
@@ -253,24 +253,24 @@ fn backlog_run(run: &Run, arguments: &BacklogArgs) -> Result<Report, Failure> {
     })
 }
 
-fn connect_run(
-    run: &Run,
-    clients: usize,
-    protocol: Protocol,
-    durable: bool,
-) -> Result<Report, Failure> {
+fn connect_runs(run: &Run, arguments: &ConnectArgs) -> Result<Vec<Report>, Failure> {
+    let clients = arguments.clients as usize;
     eprintln!("connect: {clients} at a time");
-    let times = (run.warmup, run.duration);
-    let cpu = process::cpu_times(&run.pids);
     let plan = connect::Plan {
         slots: clients,
-        version: protocol.version(),
-        durable,
+        version: arguments.protocol.version(),
+        durable: arguments.durable,
         most_per_second: None,
     };
-    let (storm, elapsed) = connect::storm(&run.servers, plan, &run.id, times)?;
+    let speech = pings::speech(arguments)?;
+    if arguments.pingers > 0 {
+        return pings::beside(run, arguments, plan, &speech);
+    }
+    let times = (run.warmup, run.duration);
+    let cpu = process::cpu_times(&run.pids);
+    let (storm, elapsed) = connect::storm(&run.servers, plan, speech, &run.id, times)?;
     let operations = storm.latency.total();
-    Ok(Report {
+    Ok(vec![Report {
         mode: "connect".into(),
         clients,
         elapsed,
@@ -280,7 +280,7 @@ fn connect_run(
         extra: cpu_per_operation(run, cpu, operations)
             .into_iter()
             .collect(),
-    })
+    }])
 }
 
 fn twin_runs(run: &Run, arguments: &TwinArgs) -> Result<Vec<Report>, Failure> {

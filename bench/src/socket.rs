@@ -1,9 +1,11 @@
-//! A non-blocking socket of the load generator, with TLS or without.
+//! A non-blocking socket of the load generator, with TLS, WebSocket, both or neither.
 
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 
 use mio::net::TcpStream;
@@ -12,8 +14,21 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
+use crate::websocket::WebSocket;
+
 /// How connections speak TLS; nothing while they don't.
 static TLS: OnceLock<Arc<ClientConfig>> = OnceLock::new();
+
+/// Whether MQTT is spoken over WebSocket.
+static WEBSOCKET: AtomicBool = AtomicBool::new(false);
+
+/// Most bytes of a frame.
+const LARGEST_FRAME_BYTES: usize = 64 << 10;
+
+/// Has all connections that speak MQTT do so over WebSocket from now on.
+pub fn use_websocket() {
+    WEBSOCKET.store(true, Relaxed);
+}
 
 /// Has all connections speak TLS from now on, with servers whose certificates name their IP address.
 ///
@@ -40,41 +55,105 @@ pub fn use_tls(ca_file: &Path, resume: bool) -> Result<(), String> {
 
 /// A socket that is being connected, or is.
 pub struct Socket {
+    carrier: Carrier,
+    web: Option<Box<WebSocket>>,
+}
+
+/// What carries MQTT, or frames of WebSocket.
+struct Carrier {
     stream: TcpStream,
     tls: Option<Box<ClientConnection>>,
+    /// The last read has emptied it: more comes with another event.
+    is_drained: bool,
 }
 
 impl Socket {
-    pub fn new(stream: TcpStream, server: SocketAddr) -> io::Result<Socket> {
+    pub fn new(stream: TcpStream, server: SocketAddr, is_mqtt: bool) -> io::Result<Socket> {
         let connection = TLS.get().map(|config| {
             let name = ServerName::from(server.ip());
             ClientConnection::new(config.clone(), name).map(Box::new)
         });
         let tls = connection.transpose().map_err(io::Error::other)?;
-        Ok(Socket { stream, tls })
+        let is_web = is_mqtt && WEBSOCKET.load(Relaxed);
+        Ok(Socket {
+            carrier: Carrier {
+                stream,
+                tls,
+                is_drained: false,
+            },
+            web: is_web.then(|| Box::new(WebSocket::new(&server.to_string()))),
+        })
     }
 
     /// To be registered.
     pub fn stream(&mut self) -> &mut TcpStream {
-        &mut self.stream
+        &mut self.carrier.stream
     }
 
-    /// Whether a read that does not fill its buffer has emptied the socket.
-    pub fn is_plain(&self) -> bool {
-        self.tls.is_none()
+    /// Whether the last read has emptied the socket.
+    pub fn is_drained(&self) -> bool {
+        self.carrier.is_drained
     }
 
-    /// Sends what TLS has to send.
-    pub fn flush_tls(&mut self) -> io::Result<()> {
+    /// Sends what waits below MQTT.
+    pub fn flush(&mut self) -> io::Result<()> {
+        if let Some(web) = &mut self.web {
+            while !web.unsent().is_empty() {
+                match self.carrier.write(web.unsent()) {
+                    Ok(count) => web.sent(count),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        self.carrier.flush()
+    }
+
+    pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let Some(web) = &mut self.web else {
+            return self.carrier.read(buffer);
+        };
+        loop {
+            let count = self.carrier.read(buffer)?;
+            let content = web.receive(&mut buffer[..count])?;
+            if content > 0 || count == 0 || web.is_closed() {
+                return Ok(content);
+            }
+            if self.carrier.is_drained {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+        }
+    }
+
+    pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.web.is_none() {
+            return self.carrier.write(bytes);
+        }
+        self.flush()?;
+        let web = self.web.as_mut().filter(|web| web.is_writable());
+        let web = web.ok_or(io::ErrorKind::WouldBlock)?;
+        let taken = bytes.len().min(LARGEST_FRAME_BYTES);
+        web.frame(&bytes[..taken]);
+        self.flush()?;
+        Ok(taken)
+    }
+}
+
+impl Carrier {
+    fn flush(&mut self) -> io::Result<()> {
         match &mut self.tls {
             Some(tls) => send(tls, &mut self.stream),
             None => Ok(()),
         }
     }
 
-    pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let Some(tls) = &mut self.tls else {
-            return self.stream.read(buffer);
+            let read = self.stream.read(buffer);
+            // A short read has.
+            self.is_drained = read.as_ref().is_ok_and(|count| *count < buffer.len());
+            return read;
         };
         loop {
             match tls.reader().read(buffer) {
@@ -90,12 +169,12 @@ impl Socket {
         }
     }
 
-    pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let Some(tls) = &mut self.tls else {
             return self.stream.write(bytes);
         };
         let taken = tls.writer().write(bytes)?;
-        self.flush_tls()?;
+        self.flush()?;
         match taken {
             // Its buffer is full, because the socket's is.
             0 => Err(io::ErrorKind::WouldBlock.into()),

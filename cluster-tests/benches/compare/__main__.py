@@ -16,21 +16,25 @@ from pathlib import Path
 from disk import disk_figures
 from failover import failover_figures
 from hub import events_figures, fleet_figures, hub_figures
+from log_ins import log_in_figures
 from nats import Nats
 from plain import plain_figures
 from processes import say
 from rabbitmq import RabbitMq
+from rules import rule_figures
 from sessions import session_figures
 from store import store_figures
 from sustained import sustained_figures
 from systems import Etcd, Mosquitto, Rumqttd
 from table import Table
+from tls import tls_figures
 from wildcards import wildcard_figures
 
 FIGURES = {
     "store": store_figures, "failover": failover_figures, "mqtt": plain_figures, "wildcards": wildcard_figures,
     "sessions": session_figures, "disk": disk_figures, "sustained": sustained_figures,
     "hub": hub_figures, "fleet": fleet_figures, "events": events_figures,
+    "tls": tls_figures, "log-ins": log_in_figures, "rules": rule_figures,
 }
 PEERS = {"etcd": Etcd, "mosquitto": Mosquitto, "rumqttd": Rumqttd, "rabbitmq": RabbitMq, "nats": Nats}
 

@@ -1,7 +1,8 @@
 //! Routes of the HTTP port, and which of them a rule is about.
 //!
 //! Invariant: a path is judged as its route's handler reads it, every part decoded once. One that no handler takes, see
-//! [`read`], is covered by every denial and by no allowed path, so no way of writing a path gives more than another one.
+//! [`read`], is covered by every denial and by no allowed path, so no way of writing a path gives more than another
+//! one.
 
 use super::document::{Effect, HttpMethod};
 use super::facts::Facts;

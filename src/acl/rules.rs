@@ -86,8 +86,8 @@ impl Rules {
             && self.keys.is_empty()
     }
 
-    /// What they say of a request over HTTP, whose method and path are given as they were sent; `facts` has name, method
-    /// and address of who asks. `None`: no rule speaks. `default` is about clients, and says nothing here.
+    /// What they say of a request over HTTP, whose method and path are given as they were sent; `facts` has name,
+    /// method and address of who asks. `None`: no rule speaks. `default` is about clients, and says nothing here.
     pub fn route(&self, facts: &Facts, method: &str, path: &str) -> Option<RouteVerdict> {
         if self.is_unreadable {
             return Some(RouteVerdict {

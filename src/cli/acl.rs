@@ -94,8 +94,8 @@ enum Action {
 
 #[derive(Args)]
 struct Test {
-    /// Name of the principal; "" for a client that nobody has asked for a name. Of http: name of a token, common name of
-    /// a certificate, or "anonymous".
+    /// Name of the principal; "" for a client that nobody has asked for a name. Of http: name of a token, common name
+    /// of a certificate, or "anonymous".
     principal: String,
     /// What it does.
     action: Action,

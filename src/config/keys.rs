@@ -387,8 +387,7 @@ config! {
         client_ca_file: Option<PathBuf> = None, "";
         /// Devices of the whole cluster; one more is refused.
         max_devices: u64 = 1_000_000, "devices", 1..=u64::MAX;
-        /// Retained messages of one device or module; one more is not retained. They go with their identity. The same
-        /// on every node.
+        /// Retained messages of one device or module, alike on every node; one more is not retained. They go with it.
         max_retained: u32 = 16, "messages", 0..=u64::from(u32::MAX);
         /// Whether devices, modules and back ends may connect without TLS: for tests, and only where no listener
         /// without TLS is reached from other machines.
@@ -414,8 +413,8 @@ config! {
         /// Where `/livez`, `/readyz` and `/metrics` are served, and `/v1/…`, unless that is at `http.admin_listen`.
         /// Empty: nowhere.
         listen: Option<Address> = Some(Address::loopback(8080)), "";
-        /// Where `/v1/…` is served, beside `/livez` and `/readyz`; the keys about TLS are about this port then, and what
-        /// is at `http.listen` is plain HTTP. Empty: at `http.listen`.
+        /// Where `/v1/…` is served, beside `/livez` and `/readyz`; the keys about TLS are about this port then, and
+        /// what is at `http.listen` is plain HTTP. Empty: at `http.listen`.
         admin_listen: Option<Address> = None, "";
         /// Names under which `/v1/…` may be asked for, beside IP addresses, `localhost` and the hosts of
         /// `cluster.members`. Requests under other names are refused, so that no web page can reach this port through

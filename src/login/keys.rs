@@ -109,8 +109,8 @@ impl Place {
     }
 }
 
-/// The types that a server of keys may answer with (RFC 7517, section 8.5): the API server of Kubernetes has no other than
-/// the first one, and says 406 to who does not take it.
+/// The types that a server of keys may answer with (RFC 7517, section 8.5): the API server of Kubernetes has no other
+/// than the first one, and says 406 to who does not take it.
 const KEY_SET_TYPES: HeaderValue =
     HeaderValue::from_static("application/jwk-set+json, application/json");
 

@@ -122,8 +122,8 @@ impl Parts {
     /// Fires what is due at the batch's log time, the earliest first, until a share of the batch's budget is spent: the
     /// rest is left to the commands, which can't take the timers' share from the next batch. What is left stays due, so
     /// the leader proposes another batch soon. Those that [go first](TimerKind::goes_first) have all of what timers may
-    /// spend, or half of it where others are due, too. Where more is due than can be fired, those that messages wait for
-    /// come next, until half of what is left then is spent.
+    /// spend, or half of it where others are due, too. Where more is due than can be fired, those that messages wait
+    /// for come next, until half of what is left then is spent.
     fn fire_timers(&mut self, batch: &mut Batch<'_, '_>, share: usize) {
         let reserved = batch.budget_left() - batch.budget_left() / share;
         batch.set_aside(reserved);

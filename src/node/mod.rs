@@ -169,16 +169,7 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
         replica.proposer.clone(),
         replica.clock.clone(),
     ));
-    let observer = RulesObserver {
-        book: broker.services.rules.clone(),
-        router: broker.services.router.clone(),
-    };
-    let backing = &*broker.services.backing;
-    broker
-        .services
-        .view
-        .directory()
-        .add(Arc::new(observer), backing);
+    observe_rules(&broker);
     let tasks = ClusterTasks {
         raft: raft.clone(),
         broker: broker.clone(),
@@ -218,6 +209,17 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     tokio::spawn(guard.run(full));
     let drain = Duration::from_secs(config.shutdown.drain_s);
     Ok(Node::new(broker, raft, drain, stop_http, disk_full))
+}
+
+/// Has every change of the rules reach the rule book.
+fn observe_rules(broker: &Broker) {
+    let services = &broker.services;
+    let observer = RulesObserver {
+        book: services.rules.clone(),
+        router: services.router.clone(),
+    };
+    let directory = services.view.directory();
+    directory.add(Arc::new(observer), &*services.backing);
 }
 
 /// Has the threads watched that have to come round.

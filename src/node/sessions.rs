@@ -202,8 +202,8 @@ fn filter_of(page: &Page) -> &str {
     }
 }
 
-/// What the page after `last` is to go on after: `last`, or if that is too long what sorts behind everything that begins
-/// like it. Whatever is passed over so begins with [`LONGEST_NEXT`] bytes of it.
+/// What the page after `last` is to go on after: `last`, or if that is too long what sorts behind everything that
+/// begins like it. Whatever is passed over so begins with [`LONGEST_NEXT`] bytes of it.
 fn going_on_after(last: String) -> Option<String> {
     if last.len() <= LONGEST_NEXT {
         return Some(last);

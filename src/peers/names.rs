@@ -1,5 +1,5 @@
-//! The addresses of names, remembered: a name server that does not answer must not keep nodes apart that live. A connection
-//! proves who is there, so an address that another has taken over harms nobody.
+//! The addresses of names, remembered: a name server that does not answer must not keep nodes apart that live. A
+//! connection proves who is there, so an address that another has taken over harms nobody.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

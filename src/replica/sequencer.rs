@@ -3,8 +3,8 @@
 //!
 //! Everything that waits when the previous batch has been appended becomes one log entry. When a timer is due and
 //! nothing is proposed, an empty batch moves log time on. When more is due than one batch does, further empty batches
-//! follow, and between them is time: the leader does not see how far the others' apply is behind its own, and what their
-//! clients wait for stands behind those batches.
+//! follow, and between them is time: the leader does not see how far the others' apply is behind its own, and what
+//! their clients wait for stands behind those batches.
 //!
 //! Invariant: the proposals of a node are appended in the order in which they were submitted. A follower drops them;
 //! their nodes send them again to the leader.

@@ -9,7 +9,7 @@ export CACHE CARGO_TARGET_DIR
 WITH := scripts/with-env
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test unit cluster lint fmt deny advisories sbom fresh bench chaos azure fuzz image browser compose conformance security clean
+.PHONY: help build run test unit cluster lint fmt deny advisories sbom fresh bench chaos azure fuzz image browser mosquitto compose conformance security clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -81,6 +81,9 @@ image: build ## a Docker image of the release binaries, for docker compose: IMAG
 
 browser: ## MQTT.js in headless Chromium, which is installed if it is missing, over WebSocket without and with TLS
 	@$(WITH) browser scripts/browser
+
+mosquitto: ## ACL files, read by Mosquitto and by a node: SEED=7; installs Mosquitto, which Debian starts on port 1883
+	@$(WITH) mosquitto scripts/mosquitto
 
 compose: ## docker-compose.yml with the image that is there: TLS, confinement, a node killed; needs a Docker engine
 	@scripts/compose

@@ -62,7 +62,7 @@ chaos: ## faults from a seed, for minutes: SEED=7 SECONDS_OF_FAULTS=300; STALLS=
 azure: ## Azure IoT Operations' own client against three nodes; part of the cluster tests
 	@$(WITH) test scripts/test cluster azure_iot_operations
 
-fuzz: ## fuzz the decoders: FUZZ_SECONDS=60
+fuzz: ## fuzz the decoders and the cluster port: FUZZ_SECONDS=60
 	@$(WITH) test scripts/fuzz
 
 conformance: ## docs/conformance.md: the MQTT standards' statements and what shows them

@@ -9,7 +9,7 @@ export CACHE CARGO_TARGET_DIR
 WITH := scripts/with-env
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test unit cluster lint fmt deny advisories sbom fresh bench chaos azure fuzz image browser compose conformance security clean
+.PHONY: help build run test unit cluster lint fmt deny advisories sbom fresh bench chaos azure fuzz image browser mosquitto compose conformance security clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -62,7 +62,7 @@ chaos: ## faults from a seed, for minutes: SEED=7 SECONDS_OF_FAULTS=300; STALLS=
 azure: ## Azure IoT Operations' own client against three nodes; part of the cluster tests
 	@$(WITH) test scripts/test cluster azure_iot_operations
 
-fuzz: ## fuzz the decoders: FUZZ_SECONDS=60
+fuzz: ## fuzz the decoders and the cluster port: FUZZ_SECONDS=60
 	@$(WITH) test scripts/fuzz
 
 conformance: ## docs/conformance.md: the MQTT standards' statements and what shows them
@@ -81,6 +81,9 @@ image: build ## a Docker image of the release binaries, for docker compose: IMAG
 
 browser: ## MQTT.js in headless Chromium, which is installed if it is missing, over WebSocket without and with TLS
 	@$(WITH) browser scripts/browser
+
+mosquitto: ## ACL files, read by Mosquitto and by a node: SEED=7; installs Mosquitto, which Debian starts on port 1883
+	@$(WITH) mosquitto scripts/mosquitto
 
 compose: ## docker-compose.yml with the image that is there: TLS, confinement, a node killed; needs a Docker engine
 	@scripts/compose

@@ -234,6 +234,9 @@ pub const SIMILAR_REQUESTS: usize = 8;
 /// it shares its log entry with, or the entry could never be replicated.
 pub const LARGEST_PROPOSAL_BYTES: usize = 60 << 20;
 
+/// Largest message of the Raft service, bytes: one oversized entry, with room for what it shares the message with.
+pub const RAFT_MESSAGE_BYTES: usize = LARGEST_PROPOSAL_BYTES + 2 * BATCH_BYTES;
+
 /// Elements of the lists in one command. More than a packet of ordinary size has; they bound the memory that decoding
 /// takes, as an element of two bytes becomes a structure of fifty.
 pub const ELEMENTS_PER_COMMAND: usize = 1 << 20;

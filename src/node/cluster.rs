@@ -12,6 +12,7 @@ use super::event_settings::{self, EventSettings};
 use super::hub::HubSettings;
 use super::incarnation::IncarnationTask;
 use super::leases::NodeLeases;
+use super::peer_server::peer_server;
 use crate::base::ids::NodeId;
 use crate::base::limits;
 use crate::base::proto::cluster::cluster_server::ClusterServer;
@@ -31,15 +32,6 @@ use crate::webhook::{Declared, Files, Supervisor};
 
 /// Between two attempts to join.
 const JOIN_RETRY: Duration = Duration::from_millis(500);
-
-/// Calls at once on a connection of another node. A node has some dozens, and up to
-/// [`limits::HAND_OVERS_AT_ONCE`] hand-overs; further ones wait on its side.
-const STREAMS_PER_CONNECTION: u32 = 512;
-
-/// Bytes of the headers of a call; ours have some hundred.
-const HEADER_BYTES: u32 = 16 << 10;
-
-const _: () = assert!(STREAMS_PER_CONNECTION as usize > limits::HAND_OVERS_AT_ONCE);
 
 /// What the tasks between nodes need.
 pub(super) struct ClusterTasks {
@@ -153,21 +145,11 @@ impl ClusterTasks {
 
 /// Serves the other nodes' calls until the node stops.
 async fn serve(listener: TcpListener, trust: Trust, raft: Raft, service: ClusterService) {
-    let server = tonic::transport::Server::builder()
-        // A peer whose calls time out on a starved machine resets streams; that is no attack.
-        .http2_max_pending_accept_reset_streams(Some(4096))
-        .http2_keepalive_interval(Some(Duration::from_secs(2)))
-        .http2_keepalive_timeout(Some(Duration::from_secs(4)))
-        .max_concurrent_streams(STREAMS_PER_CONNECTION)
-        .http2_max_header_list_size(HEADER_BYTES)
-        .initial_stream_window_size(8 << 20)
-        .initial_connection_window_size(16 << 20)
-        .add_service(raft.service())
-        .add_service(
-            ClusterServer::new(service)
-                .max_decoding_message_size(limits::CLUSTER_MESSAGE_BYTES)
-                .max_encoding_message_size(limits::CLUSTER_MESSAGE_BYTES),
-        );
+    let server = peer_server().add_service(raft.service()).add_service(
+        ClusterServer::new(service)
+            .max_decoding_message_size(limits::CLUSTER_MESSAGE_BYTES)
+            .max_encoding_message_size(limits::CLUSTER_MESSAGE_BYTES),
+    );
     let incoming = peers::incoming(listener, trust);
     if let Err(error) = server.serve_with_incoming(incoming).await {
         tracing::error!(%error, "the cluster listener has ended");

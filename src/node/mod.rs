@@ -26,6 +26,7 @@ mod leases;
 mod listen;
 mod metrics;
 mod one_run;
+mod peer_server;
 mod process;
 mod replica;
 #[cfg(test)]

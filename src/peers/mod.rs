@@ -5,7 +5,8 @@
 //! - [`secret`]: proof by a secret that all nodes have, without encryption.
 //! - [`trust`]: which of them this node uses, read again when its files change; [`settings`]: what the configuration
 //!   says of it.
-//! - [`incoming`], [`connector`]: both ends of a connection; [`stream`]: what the layers above read and write.
+//! - [`incoming`], [`connector`]: both ends of a connection; [`stream`]: what the layers above read and write;
+//!   [`info`]: what they know of the other end.
 //! - [`reach`]: which addresses are connected to; [`names`]: those of names, remembered.
 //! - [`registry`]: what is open, its bounds, and its end when trust is withdrawn.
 //!
@@ -19,6 +20,7 @@ pub mod connector;
 mod counters;
 mod files;
 pub mod incoming;
+mod info;
 pub mod name;
 mod names;
 mod reach;
@@ -31,10 +33,10 @@ mod trust;
 
 pub use connector::Connector;
 pub use incoming::incoming;
+pub use info::PeerInfo;
 pub use name::NodeName;
 pub use reach::Reach;
 pub use settings::{Settings, Source};
-pub use stream::PeerInfo;
 pub use trust::{Reload, Trust, TrustError};
 
 #[cfg(test)]

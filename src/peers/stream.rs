@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 use tonic::transport::server::Connected;
 
+use super::info::PeerInfo;
 use super::registry::Registration;
 use crate::base::ids::NodeId;
 
@@ -35,13 +36,6 @@ pub struct PeerStream {
     io: Io,
     info: PeerInfo,
     registration: Registration,
-}
-
-/// What is known of who is at the other end. It comes with each call that arrives on the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PeerInfo {
-    /// The node that it has proved to be; `None` where nothing is to be proved.
-    pub proven: Option<NodeId>,
 }
 
 impl PeerStream {

@@ -17,8 +17,10 @@ pub mod proxy;
 #[path = "../../../src/query/mod.rs"]
 pub mod query;
 
+pub mod cluster_calls;
 pub mod cluster_port;
 mod identity;
+pub mod peers;
 pub mod router;
 pub mod tls;
 pub mod transport;

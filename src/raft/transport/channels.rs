@@ -17,14 +17,11 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::identity::{Caller, Identity, MetadataError};
 use crate::base::ids::NodeId;
-use crate::base::limits::{BATCH_BYTES, CLUSTER_MESSAGE_BYTES, LARGEST_PROPOSAL_BYTES};
+use crate::base::limits::{CLUSTER_MESSAGE_BYTES, RAFT_MESSAGE_BYTES};
 use crate::base::proto::cluster::cluster_client::ClusterClient as GeneratedClusterClient;
 use crate::base::proto::raft::raft_client::RaftClient as GeneratedRaftClient;
 use crate::peers::{Connector, Trust};
 use crate::raft::core::type_config::NodeInfo;
-
-/// Largest message of the Raft service, bytes: one oversized entry, with room for what it shares the message with.
-pub const RAFT_MESSAGE_BYTES: usize = LARGEST_PROPOSAL_BYTES + 2 * BATCH_BYTES;
 
 const KEEPALIVE: Duration = Duration::from_secs(2);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(4);

@@ -29,12 +29,6 @@ use crate::base::time::Millis;
 /// Row operations that a timer takes at least: it is looked at, its subject is read, both are written.
 const TIMER_COST: usize = 4;
 
-/// What part of a batch's budget timers may spend when the batch has no commands: one in so many.
-const SHARE_ALONE: usize = 2;
-
-/// The same beside commands, for whose answers clients wait.
-const SHARE_BESIDE_COMMANDS: usize = 4;
-
 /// The log holds something this version cannot apply: the node must stop, skipping it would make replicas differ.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
@@ -96,11 +90,7 @@ impl Parts {
         if let Some((first, _)) = self.nodes.live().next() {
             batch.counts_for_all = first;
         }
-        let share = match proposals.is_empty() {
-            true => SHARE_ALONE,
-            false => SHARE_BESIDE_COMMANDS,
-        };
-        self.fire_timers(batch, share);
+        self.fire_timers(batch);
         for proposal in proposals {
             batch.node.0 = proposal.node;
             batch.incarnation.0 = proposal.incarnation;
@@ -119,13 +109,13 @@ impl Parts {
         }
     }
 
-    /// Fires what is due at the batch's log time, the earliest first, until a share of the batch's budget is spent: the
-    /// rest is left to the commands, which can't take the timers' share from the next batch. What is left stays due, so
-    /// the leader proposes another batch soon. Those that [go first](TimerKind::goes_first) have all of what timers may
-    /// spend, or half of it where others are due, too. Where more is due than can be fired, those that messages wait
-    /// for come next, until half of what is left then is spent.
-    fn fire_timers(&mut self, batch: &mut Batch<'_, '_>, share: usize) {
-        let reserved = batch.budget_left() - batch.budget_left() / share;
+    /// Fires what is due at the batch's log time, the earliest first, until half of the batch's budget is spent: the
+    /// other half is left to the commands, which can't take the timers' half from the next batch. What is left stays
+    /// due, so the leader proposes another batch soon. Those that [go first](TimerKind::goes_first) have all of what
+    /// timers may spend, or half of it where others are due, too. Where more is due than can be fired, those that
+    /// messages wait for come next, until half of what is left then is spent.
+    fn fire_timers(&mut self, batch: &mut Batch<'_, '_>) {
+        let reserved = batch.budget_left() / 2;
         batch.set_aside(reserved);
         let most = batch.budget_left().div_ceil(TIMER_COST).max(1);
         let mut all_due = batch.timers.due(batch.tables, batch.now, most);

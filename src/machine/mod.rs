@@ -151,9 +151,10 @@ impl Machine {
         self.shared.timers.next_due()
     }
 
-    /// Whether something is due that messages, wills or events wait for.
+    /// Whether something is due, or has work left, that messages or the end of a node's connections wait for.
     pub fn has_work_due(&self) -> bool {
-        self.shared.timers.has_work_due(self.clock())
+        // What goes on in a later batch is due right after the present one.
+        self.shared.timers.has_work_due(self.clock().plus(1))
     }
 
     /// The newest incarnation of `node` that was registered.

@@ -35,6 +35,10 @@ const TICK_TIMEOUT: Duration = Duration::from_millis(100);
 /// third as fast as the leader's keeps up. What messages wait for is not held back by it.
 const TICK_SPACING: u32 = 3;
 
+/// How long a timer is due before an empty batch is proposed although commands wait: under a load that does not end,
+/// batches with commands might never come to what is due.
+const OVERDUE_MS: u64 = 1_000;
+
 /// How long an entry waits for those before it to be committed.
 const COMMIT_TIMEOUT: Duration = Duration::from_millis(50);
 
@@ -167,20 +171,30 @@ impl Tick {
         }
     }
 
-    /// Waits until the next one may follow. When this one is not applied in time, that is waited for no more.
-    async fn wait_for_next(&mut self, applied: &mut watch::Receiver<LogIndex>, due: &Due) {
+    /// Notes when the next one may follow, if this one is applied, or has had its time for that.
+    fn note(&mut self, applied: LogIndex) {
+        let took = self.at.elapsed().min(TICK_TIMEOUT);
+        if self.next.is_none() && (applied >= self.index || took == TICK_TIMEOUT) {
+            self.next = Some(self.at + took * TICK_SPACING);
+        }
+    }
+
+    /// Waits until this one is applied; when that takes too long, no more.
+    async fn wait_applied(&mut self, applied: &mut watch::Receiver<LogIndex>) {
         if self.next.is_none() {
             let is_applied = applied.wait_for(|applied| *applied >= self.index);
             let _ = tokio::time::timeout_at(self.at + TICK_TIMEOUT, is_applied).await;
-            let took = self.at.elapsed().min(TICK_TIMEOUT);
-            self.next = Some(self.at + took * TICK_SPACING);
-        }
-        if let Some(next) = self.next
-            && !due.is_pressing()
-        {
-            tokio::time::sleep_until(next).await;
+            self.note(LogIndex(u64::MAX));
         }
     }
+}
+
+/// Whether another empty batch may follow now.
+fn is_next(ticked: &mut Option<Tick>, applied: LogIndex) -> bool {
+    ticked.as_mut().is_none_or(|ticked| {
+        ticked.note(applied);
+        ticked.next.is_some_and(|next| next <= Instant::now())
+    })
 }
 
 struct Loop {
@@ -206,18 +220,25 @@ impl Loop {
         loop {
             let due = self.due.get();
             let is_leader = leadership.borrow_and_update().is_leader;
+            if is_leader && self.is_overdue(due) && is_next(&mut ticked, *applied.borrow()) {
+                self.append(&mut waiting).await;
+                ticked = Some(Tick::of(self.raft.last_index()));
+            }
             let tick = async {
                 // What a node that does not lead would append is dropped, and the timer stays due.
                 if due == u64::MAX || !is_leader {
                     return std::future::pending().await;
                 }
-                tokio::time::sleep(Duration::from_millis(
-                    due.saturating_sub(self.clock.now().0),
-                ))
-                .await;
                 // One at a time: apply may leave timers due.
                 if let Some(ticked) = &mut ticked {
-                    ticked.wait_for_next(&mut applied, &self.due).await;
+                    ticked.wait_applied(&mut applied).await;
+                }
+                let left = due.saturating_sub(self.clock.now().0);
+                tokio::time::sleep(Duration::from_millis(left)).await;
+                if let Some(next) = ticked.and_then(|ticked| ticked.next)
+                    && !self.due.is_pressing()
+                {
+                    tokio::time::sleep_until(next).await;
                 }
             };
             let mut is_tick = false;
@@ -243,6 +264,11 @@ impl Loop {
                 ticked = Some(Tick::of(self.raft.last_index()));
             }
         }
+    }
+
+    /// Whether a timer has been due for so long that it gets a batch of its own beside whatever is proposed.
+    fn is_overdue(&self, due: u64) -> bool {
+        due != u64::MAX && due.saturating_add(OVERDUE_MS) < self.clock.now().0
     }
 
     /// Waits for the commit of what was appended, if that is much: what comes meanwhile shares one entry. An entry
@@ -373,5 +399,32 @@ impl Loop {
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_empty_batch_follows_when_the_one_before_is_applied_and_after_a_while() {
+        assert!(is_next(&mut None, LogIndex(0)), "the first one");
+        let mut ticked = Some(Tick::of(LogIndex(5)));
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        assert!(!is_next(&mut ticked, LogIndex(4)), "it is not applied");
+        assert!(!is_next(&mut ticked, LogIndex(5)), "it has just been");
+        let tick = ticked.expect("it is there");
+        let next = tick.next.expect("it is applied");
+        assert!(next - tick.at >= Duration::from_millis(2) * TICK_SPACING);
+        tokio::time::sleep_until(next).await;
+        assert!(is_next(&mut ticked, LogIndex(5)));
+    }
+
+    #[tokio::test]
+    async fn an_empty_batch_that_is_not_applied_stops_the_next_for_a_bounded_time() {
+        let mut ticked = Tick::of(LogIndex(5));
+        let (_applies, mut applied) = watch::channel(LogIndex(4));
+        ticked.wait_applied(&mut applied).await;
+        assert_eq!(ticked.next, Some(ticked.at + TICK_TIMEOUT * TICK_SPACING));
     }
 }

@@ -175,6 +175,7 @@ fn the_end_of_an_incarnation_with_many_connections() {
     ));
     let left = sessions_of(&replica, true);
     assert!(left > 0, "the rest follows");
+    assert!(replica.machine.has_work_due(), "and is waited for");
     // Nobody owns anything any more: what is published goes to nobody of that incarnation, which begins anew under the
     // same numbers.
     let last = (MANY / 4 - 1).to_string();

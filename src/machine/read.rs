@@ -204,7 +204,9 @@ pub fn sessions(
     mut budget: ListBudget,
 ) -> (Vec<(String, state::Session)>, Option<String>) {
     let mut range = Range::<schema::Session>::all();
-    if !after.is_empty() {
+    if let Some(first) = after.strip_prefix('\0') {
+        range = range.starting_at(first);
+    } else if !after.is_empty() {
         range = range.after(after);
     }
     let mut found = Vec::new();

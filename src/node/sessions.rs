@@ -202,8 +202,9 @@ fn filter_of(page: &Page) -> &str {
     }
 }
 
-/// What the page after `last` is to go on after: `last`, or if that is too long what sorts behind everything that
-/// begins like it. Whatever is passed over so begins with [`LONGEST_NEXT`] bytes of it.
+/// What the page after `last` is to go on after: `last`, or if that is too long U+0000 and what it is to begin with,
+/// which sorts behind everything that begins like `last`. No name has U+0000. Whatever is passed over so begins with
+/// [`LONGEST_NEXT`] bytes of `last`.
 fn going_on_after(last: String) -> Option<String> {
     if last.len() <= LONGEST_NEXT {
         return Some(last);
@@ -216,7 +217,7 @@ fn going_on_after(last: String) -> Option<String> {
     while let Some(character) = characters.next_back() {
         let mut behind = u32::from(character) + 1..=u32::from(char::MAX);
         if let Some(next) = behind.find_map(char::from_u32) {
-            return Some(format!("{}{next}", characters.as_str()));
+            return Some(format!("\0{}{next}", characters.as_str()));
         }
     }
     None
@@ -244,10 +245,11 @@ fn list_sessions(backing: &dyn Backing, page: &Page) -> Listed<SessionStatus> {
 
 /// A page of the retained messages that match a valid, unshared filter.
 fn list_retained(backing: &dyn Backing, page: &Page) -> Listed<RetainedStatus> {
-    let mut from = page.after.clone().into_bytes();
-    if !from.is_empty() {
-        from.push(0);
-    }
+    let from = match page.after.strip_prefix('\0') {
+        Some(first) => first.as_bytes().to_vec(),
+        None if page.after.is_empty() => Vec::new(),
+        None => [page.after.as_bytes(), &[0]].concat(),
+    };
     let mut entries: Vec<RetainedStatus> = Vec::new();
     let mut next = None;
     let mut left = PAGE_BYTES;

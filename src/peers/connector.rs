@@ -61,15 +61,17 @@ impl Connector {
         let connecting = async {
             let resolved = self.trust.reach().resolve(host, port).await;
             let found = resolved.map_err(io::Error::other)?;
-            TcpStream::connect(&*found).await
+            io::Result::Ok((TcpStream::connect(&*found).await?, found))
         };
-        let stream = tokio::time::timeout(CONNECT_TIMEOUT, connecting).await??;
+        let (stream, found) = tokio::time::timeout(CONNECT_TIMEOUT, connecting).await??;
         stream.set_nodelay(true)?;
         let proved = self.trust.connect(stream, self.wanted).await;
-        Ok(proved.inspect_err(|error| {
+        let proved = proved.inspect_err(|error| {
             Counters::count(&self.trust.counters().handshakes_failed);
             tracing::debug!(host, port, %error, "a peer was not believed");
-        })?)
+        })?;
+        self.trust.reach().remember(host, port, &found);
+        Ok(proved)
     }
 }
 

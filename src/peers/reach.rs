@@ -115,6 +115,11 @@ impl Reach {
         Ok(found)
     }
 
+    /// Somebody has proved to be at one of these addresses, to which the host was resolved.
+    pub(super) fn remember(&self, host: &str, port: u16, addresses: &[SocketAddr]) {
+        self.names.remember(host, port, addresses);
+    }
+
     /// Checks the address that a new member is said to be at. Its name may be another's when it is connected to: then
     /// it is judged again.
     ///

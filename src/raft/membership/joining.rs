@@ -24,9 +24,9 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest wait for the answer to a probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Probes in a row after which somebody is no node who answers them, and not as nodes do. A node that stops, or starts,
-/// may do so once.
-const STRANGE_ANSWERS: u32 = 3;
+/// Probes in a row after which somebody is no node who answers them, and not as nodes do: some two seconds. A node that
+/// stops, or starts, may do so once, and a proxy before one that is not there yet does for a while.
+const STRANGE_ANSWERS: u32 = 20;
 
 /// Brings nodes together.
 pub struct Joining {
@@ -169,7 +169,12 @@ impl Joining {
             match self.probe(&mut client).await {
                 Ok(reply) => return self.directory_of(member, reply),
                 Err(status) => {
-                    strange = if is_strange(&status) { strange + 1 } else { 0 };
+                    strange = match status.code() {
+                        // The connection has ended before the probe was sent.
+                        Code::Cancelled => strange,
+                        Code::Internal | Code::Unknown | Code::Unimplemented => strange + 1,
+                        _ => 0,
+                    };
                     if strange == most_strange {
                         let address = &member.address;
                         let text = format!("{address} answers, and not as a node does");
@@ -206,14 +211,6 @@ impl Joining {
         }
         Ok(reply.directory)
     }
-}
-
-/// Whether a probe has come to something else than a node, and not to nothing.
-fn is_strange(status: &tonic::Status) -> bool {
-    matches!(
-        status.code(),
-        Code::Internal | Code::Unknown | Code::Unimplemented
-    )
 }
 
 fn unusable(error: ConnectError) -> ChangeError {

@@ -25,7 +25,7 @@ const UNUSABLE: &str = "the files of this node's identity have changed and can't
 
 /// So many changes of the files, and what they may take together: without SIGHUP they take 12 s or more.
 const CHANGES: usize = 6;
-const CHANGES_WITHIN: Duration = Duration::from_millis(2_500);
+const CHANGES_WITHIN: Duration = Duration::from_secs(11);
 
 fn free_address() -> SocketAddr {
     let held = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -123,10 +123,7 @@ fn the_identity_is_looked_at_once_and_again(node: &Node, files: &Files, audit: &
         });
     }
     let took = began.elapsed();
-    assert!(
-        took < wait::allowed(CHANGES_WITHIN),
-        "{CHANGES} changes took {took:?}"
-    );
+    assert!(took < CHANGES_WITHIN, "{CHANGES} changes took {took:?}");
     put(&files.certificate, &good);
     let named = format!("{}*", files.certificate.display());
     audit.expect(&json!({

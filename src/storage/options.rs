@@ -49,7 +49,9 @@ pub fn log_entries() -> Options {
 pub fn state() -> Options {
     let mut options = common();
     let mut table = BlockBasedOptions::default();
-    table.set_block_cache(&Cache::new_lru_cache(STATE_CACHE));
+    // Apply, readers and compaction look blocks up, several for each row: without a lock, and without a list that each
+    // look-up changes.
+    table.set_block_cache(&Cache::new_hyper_clock_cache(STATE_CACHE, 0));
     table.set_bloom_filter(10.0, false);
     table.set_cache_index_and_filter_blocks(true);
     table.set_pin_l0_filter_and_index_blocks_in_cache(true);
@@ -60,8 +62,8 @@ pub fn state() -> Options {
     table.set_metadata_block_size(4 << 10);
     table.set_pin_top_level_index_and_filter(true);
     options.set_block_based_table_factory(&table);
-    options.set_write_buffer_size(64 << 20);
-    // Apply reads the row that a command replaces, and most rows are in no memtable: a filter of 1.3 MiB, some ten bits
+    options.set_write_buffer_size(128 << 20);
+    // Apply reads the row that a command replaces, and most rows are in no memtable: a filter of 2.6 MiB, some ten bits
     // for each row that a memtable holds, spares the search of each memtable's skip list.
     options.set_memtable_whole_key_filtering(true);
     options.set_memtable_prefix_bloom_ratio(0.02);
@@ -76,8 +78,10 @@ pub fn state() -> Options {
     // Bytes of compaction and flushes in a second: a rate that leaves the log its share of a disk, and the rate of the
     // brake, too. It is far above what a node writes.
     options.set_ratelimiter(256 << 20, 100_000, 10);
-    // Files of level 0 and 1 are of one size, so that each is rewritten about once on its way down.
-    options.set_max_bytes_for_level_base(256 << 20);
+    // Level 0 gathers as much as level 1 holds, so that each byte is rewritten about once on its way down; and that is
+    // a gigabyte, so that there are few levels to go down. A look-up of a row asks the filter of each file of level 0.
+    options.set_level_zero_file_num_compaction_trigger(8);
+    options.set_max_bytes_for_level_base(1 << 30);
     options.set_level_compaction_dynamic_level_bytes(true);
     options.set_compression_type(DBCompressionType::Lz4);
     // Queues are written and deleted from the front: files full of tombstones slow every scan down.

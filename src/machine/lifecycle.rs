@@ -31,6 +31,27 @@ pub(super) struct Lifecycle<'m> {
 }
 
 impl Lifecycle<'_> {
+    /// Whether the session would be one more than there may be, in the cluster or of its principal.
+    fn exceeds(
+        &self,
+        batch: &Batch<'_, '_>,
+        client_id: &str,
+        principal: &str,
+        command: &command::OpenSession,
+    ) -> bool {
+        let in_cluster = self.sessions.exceed(command.max_sessions);
+        let most = command.max_sessions_of_principal;
+        let of_principal = self.sessions.exceed_of(principal, most);
+        if !in_cluster && !of_principal {
+            return false;
+        }
+        match session::row(batch.tables, client_id) {
+            None => true,
+            // One that nobody with a name has opened yet becomes the principal's.
+            Some(row) => of_principal && row.principal.is_empty() && !principal.is_empty(),
+        }
+    }
+
     /// CONNECT: the connection becomes the owner of its client's session, which is created if need be.
     pub fn open(&mut self, batch: &mut Batch<'_, '_>, mut command: command::OpenSession) -> Reply {
         let client_id = std::mem::take(&mut command.client_id);
@@ -42,11 +63,7 @@ impl Lifecycle<'_> {
         if presence::admit(batch, &client_id, &command).is_err() {
             return Reply::NotAuthorized;
         }
-        let most = command.max_sessions_of_principal;
-        if (self.sessions.exceed(command.max_sessions)
-            || self.sessions.exceed_of(&principal.name, most))
-            && session::row(batch.tables, &client_id).is_none()
-        {
+        if self.exceeds(batch, &client_id, &principal.name, &command) {
             return Reply::QuotaExceeded;
         }
         let taken = self.take_over(batch, &client_id, &principal.name, &command);

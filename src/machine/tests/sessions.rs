@@ -245,7 +245,9 @@ fn clients_without_a_name_share_their_sessions() {
     assert!(open_of("b", "ann", 4), "it becomes ann's");
     assert!(open_of("c", "", 5), "and leaves its place");
     assert!(open_of("d", "ann", 6) && !open_of("e", "ann", 7));
-    assert!(!open_of("e", "", 8));
+    assert!(!open_of("c", "ann", 8), "nor by taking one that nobody has");
+    assert!(open_of("b", "ann", 9), "its own goes on");
+    assert!(!open_of("e", "", 10));
 }
 
 #[test]

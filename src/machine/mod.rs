@@ -182,6 +182,11 @@ impl Machine {
         self.parts.store.watched_keys()
     }
 
+    /// Replies to writes that are remembered, see docs/spec/state-store.md, Retries.
+    pub fn remembered_replies(&self) -> usize {
+        self.parts.replies.len()
+    }
+
     /// What waits for clients.
     pub fn queue_usage(&self) -> QueueUsage {
         self.shared.meta.queue_usage()

@@ -178,6 +178,8 @@ fn node(broker: &Broker, outboxes: &Outboxes, metrics: &Metrics) {
     metrics.store_keys.set(usage.keys);
     metrics.store_bytes.set(usage.bytes);
     metrics.store_watches.set(broker.services.view.watches());
+    let replies = broker.services.view.remembered_replies();
+    metrics.store_remembered_replies.set(replies);
     let (devices, modules) = broker.services.view.identities();
     metrics.identities.of(IdentityKind::Device).set(devices);
     metrics.identities.of(IdentityKind::Module).set(modules);

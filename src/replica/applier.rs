@@ -47,6 +47,7 @@ pub struct View {
     events: Mutex<EventUsage>,
     event_changes: watch::Sender<u64>,
     watches: AtomicU64,
+    remembered_replies: AtomicU64,
     hash_round: Mutex<Option<(LogIndex, Arc<HashRound>)>>,
     /// The newest incarnation of this node that was ever registered.
     known_incarnation: AtomicU64,
@@ -107,6 +108,11 @@ impl View {
     /// Watched keys of the whole cluster.
     pub fn watches(&self) -> u64 {
         self.watches.load(Ordering::Relaxed)
+    }
+
+    /// Replies to writes of the state store that are remembered.
+    pub fn remembered_replies(&self) -> u64 {
+        self.remembered_replies.load(Ordering::Relaxed)
     }
 
     /// What the replicas have found when they hashed their states the last time, and the log entry with its latest
@@ -207,6 +213,10 @@ impl Applier {
         *self.view.events.lock() = self.machine.event_usage();
         let watches = self.machine.watched_keys() as u64;
         self.view.watches.store(watches, Ordering::Relaxed);
+        let replies = self.machine.remembered_replies() as u64;
+        self.view
+            .remembered_replies
+            .store(replies, Ordering::Relaxed);
     }
 
     fn update_nodes(&self) {

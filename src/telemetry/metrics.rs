@@ -199,6 +199,8 @@ metrics! {
     store_bytes: Gauge;
     /// Keys watched in the whole cluster (KEYNOTIFY).
     store_watches: Gauge;
+    /// Replies to writes that are remembered, in the whole cluster, for clients that ask again.
+    store_remembered_replies: Gauge;
     /// Notifications sent to clients of this node.
     store_notifications: Counter;
     /// Identities of the hub, in the whole cluster.

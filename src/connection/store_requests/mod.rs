@@ -43,6 +43,10 @@ const REMEMBER_S: u32 = 60;
 /// The longest a reply is remembered, whatever the request's message expiry: clients repeat requests within seconds.
 const REMEMBER_AT_MOST_S: u32 = 600;
 
+/// So many replies are remembered for no longer than [`REMEMBER_S`], whatever clients ask for. Each takes some hundred
+/// bytes of every node's memory.
+const MANY_REPLIES: u64 = 1 << 20;
+
 /// Bytes of correlation data and client id that are remembered with a reply while disks are nearly full. A request that
 /// makes room gives back more than that, and others do not fill the disk soon.
 const REMEMBERED_AT_LOW_DISK: usize = 512;
@@ -372,6 +376,15 @@ fn count_unanswerable(context: &Context) {
     dropped.of(DropReason::Unanswerable).increment();
 }
 
+/// How many seconds the reply is to be remembered of a request that has this expiry, beside so many replies.
+fn remember_s(expiry: Option<u32>, remembered: u64, disks_are_low: bool) -> u32 {
+    let longest = match disks_are_low || remembered >= MANY_REPLIES {
+        true => REMEMBER_S,
+        false => REMEMBER_AT_MOST_S,
+    };
+    expiry.unwrap_or(REMEMBER_S).min(longest)
+}
+
 fn propose_write(
     context: &mut Context,
     publish: &Publish<'_>,
@@ -389,14 +402,14 @@ fn propose_write(
     if !proposer.has_room_for(share, &context.mailbox) {
         return Flow::Retry;
     }
-    let expiry = publish.properties.message_expiry();
-    let longest = match context.broker.state.refuses_writes() {
-        true => REMEMBER_S,
-        false => REMEMBER_AT_MOST_S,
-    };
+    let remembered = context.broker.services.view.remembered_replies();
     let identity = RequestIdentity {
         correlation_data: &request.correlation_data,
-        remember_s: expiry.unwrap_or(REMEMBER_S).min(longest),
+        remember_s: remember_s(
+            publish.properties.message_expiry(),
+            remembered,
+            context.broker.state.refuses_writes(),
+        ),
         fingerprint: Fingerprint::of(
             publish.payload,
             properties.timestamp,

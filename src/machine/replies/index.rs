@@ -54,6 +54,8 @@ pub struct Index {
     /// The other places of keys that have several: replies to different requests with the same 64 bits. There are some
     /// only if somebody constructed them.
     earlier: BTreeSet<(Key, Place)>,
+    /// How many places there are.
+    len: usize,
     /// The keys of each log entry's replies, by part, in the order of their positions.
     entries: BTreeMap<LogIndex, Vec<Vec<Key>>>,
 }
@@ -63,6 +65,7 @@ impl Default for Index {
         Index {
             last: (0..SHARDS).map(|_| HashMap::new()).collect(),
             earlier: BTreeSet::new(),
+            len: 0,
             entries: BTreeMap::new(),
         }
     }
@@ -78,6 +81,7 @@ impl Index {
         if let Some(keys) = parts.last_mut() {
             keys.push(key);
         }
+        self.len += 1;
         if let Some(earlier) = self.shard(&key).insert(key, place) {
             self.earlier.insert((key, earlier));
         }
@@ -107,6 +111,7 @@ impl Index {
                 removed.replies += 1;
             }
         }
+        self.len -= removed.replies;
         removed
     }
 
@@ -131,10 +136,9 @@ impl Index {
         &mut self.last[usize::from(key[0])]
     }
 
-    #[cfg(test)]
+    /// How many places there are.
     pub fn len(&self) -> usize {
-        let last: usize = self.last.iter().map(HashMap::len).sum();
-        last + self.earlier.len()
+        self.len
     }
 }
 
@@ -175,6 +179,8 @@ mod tests {
                 prop_assert_eq!(index.remove_entry(LogIndex(entry)), expected);
                 plain.retain(|(_, place)| place.index != LogIndex(entry));
                 prop_assert_eq!(index.len(), plain.len());
+                let last: usize = index.last.iter().map(HashMap::len).sum();
+                prop_assert_eq!(last + index.earlier.len(), plain.len());
                 for number in 0..6 {
                     let found: Vec<Place> = index.find(&key(number)).collect();
                     let of_key = plain.iter().rev().filter(|(known, _)| *known == key(number));

@@ -166,7 +166,7 @@ impl Replies {
         }
     }
 
-    #[cfg(test)]
+    /// How many are remembered.
     pub fn len(&self) -> usize {
         self.index.len()
     }

@@ -438,8 +438,7 @@ impl Lifecycle<'_> {
         session::cancel_expiry(batch, client_id, &mut row);
         // A will that still waits goes out when its session ends `[MQTT-3.1.2-8]`.
         self.publish_will(batch, client_id, &mut row);
-        let session = SessionId(row.session_id);
-        self.messaging.end_session(batch, session, client_id);
+        self.messaging.end_session(batch, client_id, &row);
         if row.assigned_client_id {
             let of = Named::new(&row, client_id);
             self.events.assigned_session_ended(batch, &of);

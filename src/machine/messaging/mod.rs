@@ -21,8 +21,8 @@ use super::subscriptions::{Queueing, Subscriber, SubscriptionIndex, size_of_filt
 use super::tables::Backing;
 use crate::base::ids::{Incarnation, LogIndex, NodeId, SessionId};
 use crate::base::proto::{command, state};
-use crate::session::Sequence;
 use crate::session::delivery;
+use crate::session::{Queue, Sequence};
 use crate::topic::Filter;
 
 /// Row operations that making or ending a subscription takes: its own row, those of its group and of its retained
@@ -59,6 +59,21 @@ pub(super) struct Messaging {
     groups: SharedGroups,
     fan_outs: FanOuts,
     replays: RetainedReplays,
+}
+
+/// What an ended session may have had. Most had neither, and nothing is looked for.
+#[derive(Clone, Copy)]
+struct Left {
+    subscriptions: bool,
+    /// Also packet ids of QoS 2 that it has not released.
+    queue: bool,
+}
+
+impl Left {
+    const ANYTHING: Left = Left {
+        subscriptions: true,
+        queue: true,
+    };
 }
 
 impl Messaging {
@@ -177,11 +192,17 @@ impl Messaging {
 
     /// The session has ended: nothing reaches it from now on. Its subscriptions and what waits for it go, as much at
     /// once as the batch's budget allows.
-    pub fn end_session(&mut self, batch: &mut Batch<'_, '_>, session: SessionId, client_id: &str) {
+    pub fn end_session(&mut self, batch: &mut Batch<'_, '_>, client_id: &str, of: &state::Session) {
+        let session = SessionId(of.session_id);
         let (owner, queueing) = (None, Queueing::default());
         self.index.open(session, client_id, owner, queueing);
-        let oldest = self.queues.oldest(batch, session);
-        self.queues.forget(batch, session);
+        let (held, _) = self.index.held(session);
+        let oldest = self.queues.forget(batch, session);
+        let left = Left {
+            subscriptions: held.count > 0,
+            queue: of.durable || oldest.is_some(),
+        };
+        let oldest = oldest.unwrap_or(Queue::default().oldest);
         let mut row = state::EndedSession {
             client_id: client_id.to_owned(),
             sequence: oldest.0,
@@ -189,7 +210,7 @@ impl Messaging {
             ..Default::default()
         };
         let put_off = row.gives_back && batch.budget_left() == 0;
-        if !put_off && self.end_portion(batch, session, &mut row) {
+        if !put_off && self.end_portion(batch, session, &mut row, left) {
             self.index.remove(session);
         } else {
             put_ended(batch, session, &row);
@@ -207,7 +228,7 @@ impl Messaging {
             self.queues.forget(batch, session);
             state::EndedSession::default()
         });
-        if self.end_portion(batch, session, &mut row) {
+        if self.end_portion(batch, session, &mut row, Left::ANYTHING) {
             batch.tables.delete::<schema::EndedSession>(session);
             self.index.remove(session);
         } else {
@@ -221,6 +242,7 @@ impl Messaging {
         batch: &mut Batch<'_, '_>,
         session: SessionId,
         row: &mut state::EndedSession,
+        left: Left,
     ) -> bool {
         if std::mem::take(&mut row.gives_back) {
             let queues = &mut self.queues;
@@ -230,6 +252,26 @@ impl Messaging {
         if !self.replays.end_all(batch, session) {
             return false;
         }
+        if left.subscriptions && !self.end_subscriptions(batch, session, row) {
+            return false;
+        }
+        if !left.queue {
+            return true;
+        }
+        match purge::purge(batch, session, Sequence(row.sequence)) {
+            Some(next) => row.sequence = next.0,
+            None => return true,
+        }
+        false
+    }
+
+    /// Removes subscriptions of an ended session, as many as the batch's budget allows; `false` when there may be more.
+    fn end_subscriptions(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        session: SessionId,
+        row: &mut state::EndedSession,
+    ) -> bool {
         let most = batch.allowance(SUBSCRIPTION_COST);
         let mut filters = Vec::new();
         let range = schema::Subscription::of_session(session).after((session, &row.filter));
@@ -248,14 +290,7 @@ impl Messaging {
         if let Some(last) = filters.pop() {
             row.filter = last;
         }
-        if more {
-            return false;
-        }
-        match purge::purge(batch, session, Sequence(row.sequence)) {
-            Some(next) => row.sequence = next.0,
-            None => return true,
-        }
-        false
+        !more
     }
 
     /// Makes the subscriptions of a SUBSCRIBE, the first ones as far as the batch's budget allows; tells which are new.

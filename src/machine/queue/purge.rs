@@ -22,11 +22,17 @@ impl Queues {
         row.map_or(Queue::default().oldest, |row| Sequence(row.oldest))
     }
 
-    /// The session has ended, and its queue with it; the entries are for [`purge`].
-    pub fn forget(&mut self, batch: &mut Batch<'_, '_>, session: SessionId) {
-        batch.tables.delete::<schema::Queue>(session);
-        self.queues.remove(&session);
+    /// The session has ended, and its queue with it; the entries, from this sequence on, are for [`purge`]. `None` when
+    /// it has no queue.
+    pub fn forget(&mut self, batch: &mut Batch<'_, '_>, session: SessionId) -> Option<Sequence> {
+        let loaded = self.queues.remove(&session);
         self.touched.remove(&session);
+        let row = batch.tables.get::<schema::Queue>(session);
+        if row.is_some() {
+            batch.tables.delete::<schema::Queue>(session);
+        }
+        let oldest = loaded.map(|loaded| loaded.queue.oldest);
+        oldest.or(row.map(|row| Sequence(row.oldest)))
     }
 
     /// The unacknowledged QoS 1 messages that came to the session through groups, taken out of its queue, oldest first.

@@ -8,6 +8,9 @@ use rocksdb::{
 /// Memory of blocks of `state/`, bytes.
 const STATE_CACHE: usize = 128 << 20;
 
+/// A full memtable of `state/`, which becomes a file of level 0, bytes.
+const STATE_MEMTABLE: usize = 64 << 20;
+
 fn common() -> Options {
     let mut options = Options::default();
     options.create_if_missing(true);
@@ -45,8 +48,14 @@ pub fn log_entries() -> Options {
     options
 }
 
-/// The applied state: no WAL, many small rows, point reads and short scans.
-pub fn state() -> Options {
+/// Bytes of level 1 of a state on a volume of this size. What is compacted out of level 0 and level 1 is there twice
+/// until that has ended, so it is a small part of the volume.
+fn level_base(volume_bytes: u64) -> u64 {
+    (volume_bytes / 32).clamp(256 << 20, 1 << 30)
+}
+
+/// The applied state on a volume of this size: no WAL, many small rows, point reads and short scans.
+pub fn state(volume_bytes: u64) -> Options {
     let mut options = common();
     let mut table = BlockBasedOptions::default();
     // Apply, readers and compaction look blocks up, several for each row: without a lock, and without a list that each
@@ -62,8 +71,8 @@ pub fn state() -> Options {
     table.set_metadata_block_size(4 << 10);
     table.set_pin_top_level_index_and_filter(true);
     options.set_block_based_table_factory(&table);
-    options.set_write_buffer_size(128 << 20);
-    // Apply reads the row that a command replaces, and most rows are in no memtable: a filter of 2.6 MiB, some ten bits
+    options.set_write_buffer_size(STATE_MEMTABLE);
+    // Apply reads the row that a command replaces, and most rows are in no memtable: a filter of 1.3 MiB, some ten bits
     // for each row that a memtable holds, spares the search of each memtable's skip list.
     options.set_memtable_whole_key_filtering(true);
     options.set_memtable_prefix_bloom_ratio(0.02);
@@ -78,13 +87,28 @@ pub fn state() -> Options {
     // Bytes of compaction and flushes in a second: a rate that leaves the log its share of a disk, and the rate of the
     // brake, too. It is far above what a node writes.
     options.set_ratelimiter(256 << 20, 100_000, 10);
-    // Level 0 gathers as much as level 1 holds, so that each byte is rewritten about once on its way down; and that is
-    // a gigabyte, so that there are few levels to go down. A look-up of a row asks the filter of each file of level 0.
-    options.set_level_zero_file_num_compaction_trigger(8);
-    options.set_max_bytes_for_level_base(1 << 30);
+    // Level 0 gathers about as much as level 1 holds, so that each byte is rewritten about once on its way down; and the
+    // larger that is, the fewer levels there are to go down. But a look-up of a row asks the filter of each file of
+    // level 0.
+    let base = level_base(volume_bytes);
+    let files = (base / STATE_MEMTABLE as u64).min(8);
+    options.set_level_zero_file_num_compaction_trigger(files as i32);
+    options.set_max_bytes_for_level_base(base);
     options.set_level_compaction_dynamic_level_bytes(true);
     options.set_compression_type(DBCompressionType::Lz4);
     // Queues are written and deleted from the front: files full of tombstones slow every scan down.
     options.add_compact_on_deletion_collector_factory(4096, 1024, 0.5);
     options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_compaction_is_a_small_part_of_the_volume() {
+        assert_eq!(level_base(0), 256 << 20);
+        assert_eq!(level_base(16 << 30), 512 << 20);
+        assert_eq!(level_base(u64::MAX), 1 << 30);
+    }
 }

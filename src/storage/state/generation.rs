@@ -16,6 +16,7 @@ use crate::storage::data_dir::{self, OpenError, remove_dir};
 use crate::storage::database::Database;
 use crate::storage::faults::{self, Step};
 use crate::storage::options;
+use crate::storage::space::Space;
 
 /// The file that holds the number of the database in use.
 const CURRENT: &str = "state.current";
@@ -40,7 +41,9 @@ impl Generation {
     pub fn open(data: &Path, number: u64) -> Result<Generation, OpenError> {
         let path = path(data, number);
         data_dir::create_dir(&path).map_err(|error| OpenError::io(&path, error))?;
-        let db = Database::open(&path, || DB::open(&options::state(), &path))
+        let volume = Space::of(&path).map_err(|error| OpenError::io(&path, error))?;
+        let options = options::state(volume.total_bytes);
+        let db = Database::open(&path, || DB::open(&options, &path))
             .map_err(|error| OpenError::database(&path, &error))?;
         Ok(Generation {
             number,

@@ -47,8 +47,8 @@ impl Lifecycle<'_> {
         }
         match session::row(batch.tables, client_id) {
             None => true,
-            // One that nobody with a name has opened yet becomes the principal's.
-            Some(row) => of_principal && row.principal.is_empty() && !principal.is_empty(),
+            // It becomes the principal's: nobody with a name has opened it yet, or it has ended and goes first.
+            Some(row) => of_principal && row.principal != principal,
         }
     }
 

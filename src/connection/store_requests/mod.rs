@@ -47,8 +47,9 @@ const REMEMBER_AT_MOST_S: u32 = 600;
 /// bytes of every node's memory.
 const MANY_REPLIES: u64 = 1 << 20;
 
-/// Bytes of correlation data and client id that are remembered with a reply while disks are nearly full. A request that
-/// makes room gives back more than that, and others do not fill the disk soon.
+/// Bytes of correlation data and client id that are remembered with a reply while disks are nearly full, and bytes of
+/// correlation data that are remembered for longer than [`REMEMBER_S`]. A request that makes room gives back more than
+/// that, and others do not fill the disk soon.
 const REMEMBERED_AT_LOW_DISK: usize = 512;
 
 /// The client's side of the state store.
@@ -376,9 +377,10 @@ fn count_unanswerable(context: &Context) {
     dropped.of(DropReason::Unanswerable).increment();
 }
 
-/// How many seconds the reply is to be remembered of a request that has this expiry, beside so many replies.
-fn remember_s(expiry: Option<u32>, remembered: u64, disks_are_low: bool) -> u32 {
-    let longest = match disks_are_low || remembered >= MANY_REPLIES {
+/// How many seconds the reply is to be remembered of a request that has this expiry. `is_costly`: it takes much room,
+/// or there is little.
+fn remember_s(expiry: Option<u32>, is_costly: bool) -> u32 {
+    let longest = match is_costly {
         true => REMEMBER_S,
         false => REMEMBER_AT_MOST_S,
     };
@@ -402,14 +404,12 @@ fn propose_write(
     if !proposer.has_room_for(share, &context.mailbox) {
         return Flow::Retry;
     }
-    let remembered = context.broker.services.view.remembered_replies();
+    let is_costly = request.correlation_data.len() > REMEMBERED_AT_LOW_DISK
+        || context.broker.state.refuses_writes()
+        || context.broker.services.view.remembered_replies() >= MANY_REPLIES;
     let identity = RequestIdentity {
         correlation_data: &request.correlation_data,
-        remember_s: remember_s(
-            publish.properties.message_expiry(),
-            remembered,
-            context.broker.state.refuses_writes(),
-        ),
+        remember_s: remember_s(publish.properties.message_expiry(), is_costly),
         fingerprint: Fingerprint::of(
             publish.payload,
             properties.timestamp,

@@ -87,9 +87,9 @@ pub fn state(volume_bytes: u64) -> Options {
     // Bytes of compaction and flushes in a second: a rate that leaves the log its share of a disk, and the rate of the
     // brake, too. It is far above what a node writes.
     options.set_ratelimiter(256 << 20, 100_000, 10);
-    // Level 0 gathers about as much as level 1 holds, so that each byte is rewritten about once on its way down; and the
-    // larger that is, the fewer levels there are to go down. But a look-up of a row asks the filter of each file of
-    // level 0.
+    // Level 0 gathers about as much as level 1 holds, so that each byte is rewritten about once on its way down; and
+    // the larger that is, the fewer levels there are to go down. But a look-up of a row asks the filter of each file
+    // of level 0.
     let base = level_base(volume_bytes);
     let files = (base / STATE_MEMTABLE as u64).min(8);
     options.set_level_zero_file_num_compaction_trigger(files as i32);

@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-/// Many small buffers of many connections on many threads: what jemalloc is good at. RocksDB's memory is not from there:
-/// where jemalloc is the process's `malloc`, too, libfaketime, which tests change a node's clock with, waits for itself.
+/// Many small buffers of many connections on many threads: what jemalloc is good at. It is not the process's `malloc`,
+/// which RocksDB uses: a node under libfaketime, with which tests change its clock, would hang at its start.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use super::keys::{ClusterConfig, Config, RuntimeConfig};
+use super::keys::{ClusterConfig, Config, RuntimeConfig, StoreConfig};
 use super::listener::Listener;
 use super::machine;
 use super::setting::{Address, AuthenticationMethod};
@@ -82,6 +82,17 @@ impl ClusterConfig {
             let name = format!("quorumq-cluster:{}", self.name);
             Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes())
         })
+    }
+}
+
+impl StoreConfig {
+    /// Memory for metadata of keys, bytes: the configured one, or a small part of what this process may use.
+    pub fn metadata_cache(&self) -> usize {
+        let most = 256 << 20;
+        match self.metadata_cache_bytes {
+            0 => (machine::memory_bytes() / 64).min(most) as usize,
+            bytes => bytes,
+        }
     }
 }
 

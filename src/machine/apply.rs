@@ -49,11 +49,11 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    pub fn new(index: Arc<SubscriptionIndex>) -> Self {
+    pub fn new(index: Arc<SubscriptionIndex>, metadata_bytes: usize) -> Self {
         Parts {
             sessions: Sessions::default(),
             messaging: Messaging::new(index),
-            store: Store::default(),
+            store: Store::new(metadata_bytes),
             nodes: Nodes::default(),
             replies: Replies::default(),
             hashes: StateHashes::default(),

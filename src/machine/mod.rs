@@ -88,8 +88,13 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// An empty machine of the node `local`; [`Machine::restore`] gives it its state.
-    pub fn new(local: NodeId, subscriptions: Arc<SubscriptionIndex>) -> Self {
+    /// An empty machine of the node `local`; [`Machine::restore`] gives it its state. Its cache of keys' metadata takes
+    /// `metadata_bytes` at most.
+    pub fn new(
+        local: NodeId,
+        subscriptions: Arc<SubscriptionIndex>,
+        metadata_bytes: usize,
+    ) -> Self {
         Machine {
             shared: Shared {
                 meta: Meta::default(),
@@ -98,7 +103,7 @@ impl Machine {
                 budget: Budget::default(),
                 hub_operations: limits::HUB_OPERATIONS_AT_ONCE,
             },
-            parts: Parts::new(subscriptions),
+            parts: Parts::new(subscriptions, metadata_bytes),
         }
     }
 

@@ -47,7 +47,7 @@ impl Replica {
         let cluster = config.cluster.identity().to_string();
         let data = DataDir::open(&config.node.data_dir, local, &cluster)?;
         let subscriptions = Arc::new(SubscriptionIndex::default());
-        let machine = Machine::new(local, subscriptions.clone());
+        let machine = Machine::new(local, subscriptions.clone(), config.store.metadata_cache());
         let proposer = Arc::new(Proposer::default());
         let outboxes = Arc::new(Outboxes::default());
         let router = Router::new(local, subscriptions, outboxes.clone());

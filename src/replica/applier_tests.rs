@@ -32,7 +32,7 @@ impl Node {
         let metrics = Arc::new(Metrics::default());
         let (mut applier, _, _) = Applier::new(
             local,
-            Machine::new(local, Arc::default()),
+            Machine::new(local, Arc::default(), 1 << 20),
             proposer.clone(),
             Router::new(local, Arc::default(), Arc::new(Outboxes::default())),
             Arc::default(),

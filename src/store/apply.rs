@@ -9,7 +9,7 @@ use crate::base::hlc::{Hlc, next_version};
 use crate::base::time::Millis;
 
 use super::error::StoreError;
-use super::record::{KeyRecord, KeyRow, Tombstone};
+use super::record::{KeyRecord, KeyRow, Length, Tombstone, ValueLength};
 use super::reply::Reply;
 use super::request::{Condition, Write, WriteAction};
 
@@ -41,13 +41,13 @@ pub struct Usage {
 
 impl Usage {
     /// What one key takes.
-    pub fn of<V: AsRef<[u8]>>(key: &[u8], record: &KeyRecord<V>) -> Self {
+    pub fn of<V: Length>(key: &[u8], record: &KeyRecord<V>) -> Self {
         let node = record
             .fencing_token
             .as_ref()
             .filter(|token| !token.node.is_store())
             .map_or(0, |token| token.node.as_str().len());
-        let bytes = key.len() + record.value.as_ref().len() + node;
+        let bytes = key.len() + record.value.length() + node;
         Usage {
             keys: 1,
             // No platform has a usize above 64 bits.
@@ -104,6 +104,39 @@ pub fn apply<'w, V: AsRef<[u8]>>(
     quota: &Quota,
 ) -> Outcome<'w> {
     let there = current.and_then(KeyRow::record);
+    let is_same = match (write.compared(), there) {
+        (Some(value), Some(record)) => record.value.as_ref() == value,
+        _ => false,
+    };
+    apply_compared(write, current, is_same, store_clock, usage, quota)
+}
+
+/// [`apply`] for a write that [compares no value](Write::compared), or that there is none to compare with: it asks only
+/// how long the stored one is.
+pub fn apply_unread<'w>(
+    write: &Write<'w>,
+    current: Option<&KeyRow<ValueLength>>,
+    store_clock: Millis,
+    usage: Usage,
+    quota: &Quota,
+) -> Outcome<'w> {
+    debug_assert!(
+        write.compared().is_none() || current.is_none(),
+        "the value decides"
+    );
+    apply_compared(write, current, false, store_clock, usage, quota)
+}
+
+/// `is_same`: whether the stored value is the one that the write compares it with.
+fn apply_compared<'w, V: Length>(
+    write: &Write<'w>,
+    current: Option<&KeyRow<V>>,
+    is_same: bool,
+    store_clock: Millis,
+    usage: Usage,
+    quota: &Quota,
+) -> Outcome<'w> {
+    let there = current.and_then(KeyRow::record);
     debug_assert!(
         there.is_none_or(|record| !record.is_expired(store_clock)),
         "due expiries fire before writes"
@@ -112,7 +145,7 @@ pub fn apply<'w, V: AsRef<[u8]>>(
         .and_then(|()| check_fencing(write, there))
         .map_or_else(
             |error| (RowChange::Unchanged, Reply::Error(error)),
-            |()| act(write, current, store_clock),
+            |()| act(write, current, is_same, store_clock),
         );
     let after = usage_after(write.key, there, &row, usage);
     let exceeded = (after.keys > usage.keys && after.keys > quota.max_keys)
@@ -133,7 +166,7 @@ pub fn apply<'w, V: AsRef<[u8]>>(
 
 /// Ends a key whose time is over: its tombstone, and what the store holds afterwards. `None` when it is not due.
 /// Observers get DELETE with the tombstone's version.
-pub fn expire<V: AsRef<[u8]>>(
+pub fn expire<V: Length>(
     key: &[u8],
     row: &KeyRow<V>,
     store_clock: Millis,
@@ -183,9 +216,10 @@ fn check_fencing<V>(write: &Write<'_>, there: Option<&KeyRecord<V>>) -> Result<(
     }
 }
 
-fn act<'w, V: AsRef<[u8]>>(
+fn act<'w, V>(
     write: &Write<'w>,
     current: Option<&KeyRow<V>>,
+    is_same: bool,
     store_clock: Millis,
 ) -> (RowChange<'w>, Reply) {
     let there = current.and_then(KeyRow::record);
@@ -197,12 +231,7 @@ fn act<'w, V: AsRef<[u8]>>(
         )
     };
     match (write.action, there) {
-        (
-            WriteAction::Set {
-                value, condition, ..
-            },
-            Some(record),
-        ) if refuses(condition, value, record) => (
+        (WriteAction::Set { condition, .. }, Some(record)) if refuses(condition, is_same) => (
             RowChange::Unchanged,
             Reply::NotSet {
                 version: record.version.clone(),
@@ -230,7 +259,7 @@ fn act<'w, V: AsRef<[u8]>>(
         (WriteAction::Del | WriteAction::VDel { .. }, None) => {
             (RowChange::Unchanged, Reply::NothingToDelete)
         }
-        (WriteAction::VDel { value }, Some(record)) if record.value.as_ref() != value => {
+        (WriteAction::VDel { .. }, Some(_)) if !is_same => {
             (RowChange::Unchanged, Reply::ValueDiffers)
         }
         (WriteAction::Del | WriteAction::VDel { .. }, Some(record)) => (
@@ -242,15 +271,16 @@ fn act<'w, V: AsRef<[u8]>>(
     }
 }
 
-fn refuses<V: AsRef<[u8]>>(condition: Condition, value: &[u8], there: &KeyRecord<V>) -> bool {
+/// Whether a key that is there keeps its value.
+fn refuses(condition: Condition, is_same: bool) -> bool {
     match condition {
         Condition::None => false,
         Condition::Nx => true,
-        Condition::Nex => there.value.as_ref() != value,
+        Condition::Nex => !is_same,
     }
 }
 
-fn usage_after<V: AsRef<[u8]>>(
+fn usage_after<V: Length>(
     key: &[u8],
     there: Option<&KeyRecord<V>>,
     row: &RowChange<'_>,

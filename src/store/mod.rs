@@ -17,8 +17,8 @@ pub mod resp3;
 pub mod scan;
 pub mod topics;
 
-pub use apply::{Outcome, Quota, RowChange, Usage, apply, expire};
+pub use apply::{Outcome, Quota, RowChange, Usage, apply, apply_unread, expire};
 pub use error::StoreError;
-pub use record::{KeyRecord, KeyRow, RecordError, Tombstone};
+pub use record::{KeyRecord, KeyRow, RecordError, Tombstone, ValueLength};
 pub use reply::Reply;
 pub use request::{Condition, Properties, Request, Write, WriteAction};

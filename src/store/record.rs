@@ -37,7 +37,30 @@ pub enum RecordError {
     Damaged,
 }
 
-/// A key that is there. `V` is [`Bytes`] when read from storage, `&[u8]` when about to be written.
+/// What stands for a value where only its length matters, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ValueLength(pub u32);
+
+/// A value, or what stands for it.
+pub trait Length {
+    /// Bytes of the value.
+    fn length(&self) -> usize;
+}
+
+impl<V: AsRef<[u8]>> Length for V {
+    fn length(&self) -> usize {
+        self.as_ref().len()
+    }
+}
+
+impl Length for ValueLength {
+    fn length(&self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A key that is there. `V` is [`Bytes`] when read from storage, `&[u8]` when about to be written, [`ValueLength`] when
+/// the value was not read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRecord<V = Bytes> {
     /// The value, maybe empty.

@@ -82,6 +82,21 @@ pub struct Write<'a> {
     pub fencing_token: Option<Hlc>,
 }
 
+impl<'a> Write<'a> {
+    /// The value that the stored one is compared with, where that decides.
+    pub fn compared(&self) -> Option<&'a [u8]> {
+        match self.action {
+            WriteAction::Set {
+                value,
+                condition: Condition::Nex,
+                ..
+            }
+            | WriteAction::VDel { value } => Some(value),
+            WriteAction::Set { .. } | WriteAction::Del => None,
+        }
+    }
+}
+
 /// A well-formed request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request<'a> {

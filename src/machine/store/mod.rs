@@ -2,6 +2,7 @@
 //! [`crate::store`]; here rows, timers and observers follow from it.
 
 mod command;
+mod metadata;
 mod watchers;
 
 use bytes::Bytes;
@@ -16,20 +17,35 @@ use super::timers;
 use crate::base::ids::Owner;
 use crate::base::proto;
 use crate::base::time::Millis;
-use crate::store::{self, KeyRow, Quota, Reply, RowChange, StoreError, Tombstone, Write};
+use crate::store::{self, KeyRow, Outcome, Quota, Reply, RowChange, StoreError, Tombstone, Write};
 pub use command::{RequestIdentity, to_command};
+use metadata::{Cached, MetadataCache};
 use watchers::Watchers;
 
-/// The keys of the state store and who watches them. In memory there are only the watchers.
-#[derive(Default)]
+/// The keys of the state store and who watches them. In memory there are the watchers, and a cache of metadata.
 pub(super) struct Store {
     watchers: Watchers,
+    metadata: MetadataCache,
 }
 
 impl Store {
+    /// An empty store, whose cache of metadata takes so many bytes.
+    pub fn new(metadata_bytes: usize) -> Store {
+        Store {
+            watchers: Watchers::default(),
+            metadata: MetadataCache::new(metadata_bytes),
+        }
+    }
+
     /// Builds the index of watched keys anew.
     pub fn restore(&mut self, backing: &dyn Backing) {
         self.watchers.restore(backing);
+        let mut has_rows = false;
+        backing.rows::<schema::Record>(&schema::Range::all(), |_, _| {
+            has_rows = true;
+            false
+        });
+        self.metadata.clear(has_rows);
     }
 
     /// Number of watched keys.
@@ -39,7 +55,7 @@ impl Store {
 
     /// SET, DEL or VDEL; a request that was carried out before is answered as it was then.
     pub fn write(
-        &self,
+        &mut self,
         batch: &mut Batch<'_, '_>,
         replies: &mut Replies,
         command: proto::command::StoreWrite,
@@ -68,35 +84,59 @@ impl Store {
         reply
     }
 
-    fn write_key(&self, batch: &mut Batch<'_, '_>, write: &Write<'_>, quota: &Quota) -> Reply {
+    fn write_key(&mut self, batch: &mut Batch<'_, '_>, write: &Write<'_>, quota: &Quota) -> Reply {
+        let unread = match self.metadata.get(write.key, batch.now) {
+            Cached::Nothing => Some(None),
+            Cached::Row(row) if write.compared().is_none() => Some(Some(row)),
+            Cached::Row(_) | Cached::Unknown => None,
+        };
+        if let Some(row) = unread {
+            let (row, usage) = (row.as_ref(), batch.meta.store_usage());
+            let outcome = store::apply_unread(write, row, batch.now, usage, quota);
+            if !matches!(outcome.row, RowChange::Unchanged) {
+                clear_timer(batch, write.key, row);
+            }
+            return self.carry_out(batch, write.key, outcome);
+        }
         let current = self.current(batch, write.key);
         let usage = batch.meta.store_usage();
         let outcome = store::apply(write, current.as_ref(), batch.now, usage, quota);
         if !matches!(outcome.row, RowChange::Unchanged) {
             clear_timer(batch, write.key, current.as_ref());
         }
+        self.carry_out(batch, write.key, outcome)
+    }
+
+    /// Writes what a request comes to. The timer of the row that is replaced is taken back.
+    fn carry_out(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        store_key: &[u8],
+        outcome: Outcome<'_>,
+    ) -> Reply {
         batch.meta.set_store_usage(outcome.usage);
         match outcome.row {
             RowChange::Unchanged => {}
             RowChange::Put(record) => {
                 if let Some(deadline) = record.expires_at {
-                    batch.set_timer(deadline, Kind::KeyExpiry, write.key);
+                    batch.set_timer(deadline, Kind::KeyExpiry, store_key);
                 }
-                self.notify(batch, write.key, || Change::Set {
+                self.notify(batch, store_key, || Change::Set {
                     value: Bytes::copy_from_slice(record.value),
                     version: record.version.clone(),
                 });
+                self.metadata.set(store_key, &record);
                 let mut row = Vec::with_capacity(record.value.len() + 32);
                 KeyRow::Value(record).encode(&mut row);
-                batch.tables.put_encoded::<schema::Record>(write.key, row);
+                batch.tables.put_encoded::<schema::Record>(store_key, row);
             }
-            RowChange::Tombstone(tombstone) => self.write_tombstone(batch, write.key, tombstone),
+            RowChange::Tombstone(tombstone) => self.write_tombstone(batch, store_key, tombstone),
         }
         outcome.reply
     }
 
     /// The row of a key. One that has expired expires now, where its timer has not come to it yet.
-    fn current(&self, batch: &mut Batch<'_, '_>, store_key: &[u8]) -> Option<KeyRow> {
+    fn current(&mut self, batch: &mut Batch<'_, '_>, store_key: &[u8]) -> Option<KeyRow> {
         let row = batch.tables.get::<schema::Record>(store_key)?;
         let expired = row.record().is_some_and(|row| row.is_expired(batch.now));
         if !expired {
@@ -107,7 +147,13 @@ impl Store {
         batch.tables.get::<schema::Record>(store_key)
     }
 
-    fn write_tombstone(&self, batch: &mut Batch<'_, '_>, store_key: &[u8], tombstone: Tombstone) {
+    fn write_tombstone(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        store_key: &[u8],
+        tombstone: Tombstone,
+    ) {
+        self.metadata.forget(store_key);
         let deadline = timers::whole_second(tombstone.purge_at());
         batch.set_timer(deadline, Kind::Tombstone, store_key);
         self.notify(batch, store_key, || Change::Delete {
@@ -118,7 +164,7 @@ impl Store {
     }
 
     /// A key's timer is due: it expires, if it still has the deadline.
-    pub fn expire(&self, batch: &mut Batch<'_, '_>, store_key: &[u8]) {
+    pub fn expire(&mut self, batch: &mut Batch<'_, '_>, store_key: &[u8]) {
         let usage = batch.meta.store_usage();
         if let Some(row) = batch.tables.get::<schema::Record>(store_key)
             && let Some((tombstone, usage)) = store::expire(store_key, &row, batch.now, usage)
@@ -184,7 +230,7 @@ impl Store {
 }
 
 /// Takes back the timer of a row that is about to be replaced.
-fn clear_timer(batch: &mut Batch<'_, '_>, store_key: &[u8], row: Option<&KeyRow>) {
+fn clear_timer<V>(batch: &mut Batch<'_, '_>, store_key: &[u8], row: Option<&KeyRow<V>>) {
     match row {
         Some(KeyRow::Value(record)) => {
             if let Some(deadline) = record.expires_at {

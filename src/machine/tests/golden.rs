@@ -196,7 +196,7 @@ impl History {
 }
 
 fn machine(node: NodeId) -> Machine {
-    let mut machine = Machine::new(node, Arc::default());
+    let mut machine = Machine::new(node, Arc::default(), 1 << 20);
     machine.parts.messaging.set_replay_budget(Budget {
         rows: 3,
         bytes: 300,

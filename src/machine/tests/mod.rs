@@ -36,6 +36,7 @@ mod retained_replay;
 mod sessions;
 mod state_hash;
 mod store;
+mod store_metadata;
 mod version;
 
 use std::collections::BTreeMap;
@@ -74,7 +75,7 @@ struct Replica {
 
 impl Replica {
     fn new() -> Replica {
-        let machine = Machine::new(NODE, Arc::default());
+        let machine = Machine::new(NODE, Arc::default(), 1 << 20);
         let mut replica = Replica {
             machine,
             stored: BTreeMap::new(),
@@ -189,7 +190,7 @@ impl Replica {
 
     /// Everything in memory is thrown away and derived from what is stored.
     fn restart(&mut self) {
-        self.machine = Machine::new(NODE, Arc::default());
+        self.machine = Machine::new(NODE, Arc::default(), 1 << 20);
         self.machine.restore(&self.stored);
         self.machine.shared.budget = self.budget;
     }

@@ -95,7 +95,7 @@ pub(super) struct Replica {
 
 impl Replica {
     pub(super) fn new() -> Arc<Replica> {
-        let machine = Machine::new(NODE, Arc::default());
+        let machine = Machine::new(NODE, Arc::default(), 1 << 20);
         let replica = Replica {
             machine: Mutex::new((machine, 0, 0)),
             stored: Stored::default(),

@@ -1,0 +1,255 @@
+//! What a write needs to know of the row that it replaces, in memory: version, expiry, and how long the value is. Of a
+//! large store most rows are in no cache, and to read each row that a SET replaces would be half of apply's work.
+//!
+//! Invariant: an entry says what the key's row says, as the next command of the batch must see it. What is not here is
+//! read from the tables, so what is carried out is the same whether a key is here or not.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::mem;
+
+use crate::base::hlc::Hlc;
+use crate::base::time::Millis;
+use crate::store::fingerprint::{STABLE_BYTES, digest};
+use crate::store::{KeyRecord, KeyRow, ValueLength};
+
+/// Hash tables. One that grows moves what it holds; each of so many is small enough that no batch waits long for it.
+const SHARDS: usize = 256;
+
+/// Longer than any packet.
+const UNKNOWN: u32 = u32::MAX;
+
+/// What stands for a key.
+type Key = [u8; STABLE_BYTES];
+
+/// A row without fencing token. Every version is made by the store.
+#[derive(Clone, Copy)]
+struct Metadata {
+    wall_ms: u64,
+    counter: u32,
+    /// [`UNKNOWN`] when the entry says nothing any more.
+    value_bytes: u32,
+    /// [`Millis::NEVER`] when it has none.
+    expires_at: Millis,
+}
+
+/// Keys that were written lately. When `young` is full it becomes `old`, and what was `old` goes.
+#[derive(Default)]
+struct Shard {
+    young: HashMap<Key, Metadata>,
+    old: HashMap<Key, Metadata>,
+    /// Whether no key that has a row was left out: what is not here is nowhere.
+    is_complete: bool,
+}
+
+/// What the cache says of a key.
+#[derive(Debug)]
+pub(super) enum Cached {
+    /// Its row but for the value.
+    Row(KeyRow<ValueLength>),
+    /// It has no row.
+    Nothing,
+    /// The row must be read.
+    Unknown,
+}
+
+/// Metadata of keys that were written lately.
+pub(super) struct MetadataCache {
+    /// Nobody can construct two keys with one digest, and nobody knows which keys share a shard.
+    seed: [u8; 8],
+    shards: Box<[Shard]>,
+    /// Entries of each `young` and `old`.
+    most: usize,
+}
+
+impl MetadataCache {
+    /// An empty cache, which will take so many bytes at most.
+    pub fn new(bytes: usize) -> MetadataCache {
+        // A hash table has a power of two of buckets, each of an entry and a byte, and fills seven of eight.
+        let bucket = mem::size_of::<(Key, Metadata)>() + 1;
+        let buckets = bytes / (2 * SHARDS * bucket);
+        let most = match buckets.checked_ilog2() {
+            Some(power) => (1 << power) / 8 * 7,
+            None => 0,
+        };
+        MetadataCache {
+            seed: RandomState::new().hash_one(()).to_be_bytes(),
+            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
+            most,
+        }
+    }
+
+    /// What is known of a key. The row of one that has expired must be read.
+    pub fn get(&self, store_key: &[u8], now: Millis) -> Cached {
+        let key = self.key(store_key);
+        let shard = &self.shards[shard(&key)];
+        let Some(known) = shard.young.get(&key).or_else(|| shard.old.get(&key)) else {
+            return match shard.is_complete {
+                true => Cached::Nothing,
+                false => Cached::Unknown,
+            };
+        };
+        let record = KeyRecord {
+            value: ValueLength(known.value_bytes),
+            version: Hlc::of_store(known.wall_ms, known.counter),
+            fencing_token: None,
+            expires_at: Some(known.expires_at).filter(|deadline| *deadline != Millis::NEVER),
+        };
+        match known.value_bytes == UNKNOWN || record.is_expired(now) {
+            true => Cached::Unknown,
+            false => Cached::Row(KeyRow::Value(record)),
+        }
+    }
+
+    /// A row is written.
+    pub fn set(&mut self, store_key: &[u8], record: &KeyRecord<&[u8]>) {
+        if record.fencing_token.is_some() || !record.version.node.is_store() {
+            return self.forget(store_key);
+        }
+        let metadata = Metadata {
+            wall_ms: record.version.wall_ms,
+            counter: record.version.counter,
+            value_bytes: u32::try_from(record.value.len()).unwrap_or(UNKNOWN),
+            expires_at: record.expires_at.unwrap_or(Millis::NEVER),
+        };
+        self.insert(store_key, metadata);
+    }
+
+    /// A row goes, or says more than is kept here.
+    pub fn forget(&mut self, store_key: &[u8]) {
+        let metadata = Metadata {
+            wall_ms: 0,
+            counter: 0,
+            value_bytes: UNKNOWN,
+            expires_at: Millis::NEVER,
+        };
+        self.insert(store_key, metadata);
+    }
+
+    /// Nothing is known any more, but whether there are rows at all.
+    pub fn clear(&mut self, has_rows: bool) {
+        self.shards.fill_with(|| Shard {
+            is_complete: !has_rows,
+            ..Shard::default()
+        });
+    }
+
+    /// Entries are never removed: a hash table that they are removed from grows.
+    fn insert(&mut self, store_key: &[u8], metadata: Metadata) {
+        let (key, most) = (self.key(store_key), self.most);
+        let shard = &mut self.shards[shard(&key)];
+        if shard.young.len() >= most && !shard.young.contains_key(&key) {
+            let left_out = mem::replace(&mut shard.old, mem::take(&mut shard.young));
+            shard.is_complete &= left_out.is_empty() && most > 0;
+            if most == 0 {
+                return;
+            }
+        }
+        shard.young.insert(key, metadata);
+    }
+
+    fn key(&self, store_key: &[u8]) -> Key {
+        digest(&[&self.seed, store_key])
+    }
+}
+
+fn shard(key: &Key) -> usize {
+    usize::from(key[0]) % SHARDS
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    const NOW: Millis = Millis(100);
+
+    fn record(value: &[u8], wall_ms: u64) -> KeyRecord<&[u8]> {
+        KeyRecord {
+            value,
+            version: Hlc::of_store(wall_ms, 7),
+            fencing_token: None,
+            expires_at: None,
+        }
+    }
+
+    /// What is written last, or nothing: also when there are far more keys than the cache has room for.
+    #[test]
+    fn an_entry_is_never_an_older_one() {
+        let mut cache = MetadataCache::new(1 << 20);
+        cache.clear(false);
+        let mut newest = BTreeMap::new();
+        let (mut found, mut absent) = (0, 0);
+        for number in 0..200_000_u64 {
+            let key = (number * 7_919 % 60_000).to_be_bytes();
+            match number % 7 {
+                0 => {
+                    cache.forget(&key);
+                    newest.remove(&key);
+                }
+                _ => {
+                    cache.set(&key, &record(b"value", number));
+                    newest.insert(key, number);
+                }
+            }
+            // Written lately, long ago, or never.
+            let key = (number / 2 * 7_919 % 60_001).to_be_bytes();
+            match cache.get(&key, NOW) {
+                Cached::Row(row) => {
+                    assert_eq!(Some(&row.version().wall_ms), newest.get(&key));
+                    found += 1;
+                }
+                Cached::Nothing => {
+                    assert_eq!(newest.get(&key), None);
+                    absent += 1;
+                }
+                Cached::Unknown => {}
+            }
+        }
+        assert!(found > 1_000 && absent > 1_000, "{found}, {absent}");
+        assert!(cache.shards.iter().all(|shard| !shard.is_complete));
+        let most = cache.most;
+        let held = |table: &HashMap<Key, Metadata>| table.len() <= most && table.capacity() <= most;
+        assert!(
+            cache
+                .shards
+                .iter()
+                .all(|shard| held(&shard.young) && held(&shard.old)),
+            "tables are no larger than was reckoned"
+        );
+    }
+
+    #[test]
+    fn what_says_more_than_is_kept_is_not_here() {
+        let mut cache = MetadataCache::new(1 << 20);
+        let plain = record(b"value", 1);
+        let token = KeyRecord {
+            fencing_token: Some(Hlc::of_store(1, 1)),
+            ..plain.clone()
+        };
+        let expires = KeyRecord {
+            expires_at: Some(Millis(101)),
+            ..plain.clone()
+        };
+        let is_known = |cache: &MetadataCache, now| match cache.get(b"k", now) {
+            Cached::Row(_) => true,
+            Cached::Nothing => panic!("nobody knows that"),
+            Cached::Unknown => false,
+        };
+        assert!(!is_known(&cache, NOW));
+        cache.set(b"k", &plain);
+        assert!(is_known(&cache, NOW));
+        cache.set(b"k", &token);
+        assert!(!is_known(&cache, NOW));
+        cache.set(b"k", &expires);
+        assert!(is_known(&cache, NOW));
+        assert!(!is_known(&cache, Millis(101)), "it has expired");
+        cache.clear(true);
+        assert!(!is_known(&cache, NOW));
+        let mut without = MetadataCache::new(0);
+        without.clear(false);
+        without.set(b"k", &plain);
+        assert!(!is_known(&without, NOW));
+    }
+}

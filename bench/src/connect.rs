@@ -42,8 +42,10 @@ impl Workload for Storm {
     fn ready(&mut self, link: usize, output: &mut Vec<u8>, now: Instant) -> Result<(), BenchError> {
         self.latency
             .record(now.saturating_duration_since(self.opened_at[link]));
-        let packet = Disconnect::new(ReasonCode::Success);
-        client::disconnect(output, self.plan.version, &packet, PeerLimits::NONE)?;
+        if !matches!(self.speech, Speech::Handshake) {
+            let packet = Disconnect::new(ReasonCode::Success);
+            client::disconnect(output, self.plan.version, &packet, PeerLimits::NONE)?;
+        }
         self.done.push(link);
         Ok(())
     }

@@ -290,6 +290,11 @@ impl Engine {
                 }
                 Ok(())
             });
+            if link.has_shaken_hands() {
+                link.phase = Phase::Ready;
+                became_ready = true;
+                workload.ready(index, link.output(), Instant::now())?;
+            }
             if became_ready && opened != Phase::Ready {
                 self.ready += 1;
                 self.opening -= 1;

@@ -25,6 +25,8 @@ pub enum Speech {
     Login(String, String),
     /// No MQTT: it is ready when TCP is, and its bytes go to the workload.
     Http,
+    /// Nothing: it is ready when TLS is, and the server has sent what resumes it.
+    Handshake,
 }
 
 /// The client that a connection is, and what it subscribes to before it is ready.
@@ -160,6 +162,11 @@ impl Link {
                 return Ok(());
             }
             Speech::Login(name, password) => Some((name, password)),
+            Speech::Handshake => {
+                // TLS begins when its connection is flushed.
+                self.phase = Phase::ConnectSent;
+                return Ok(());
+            }
             Speech::Mqtt => None,
         };
         let durable = self.identity.durable;
@@ -177,6 +184,13 @@ impl Link {
         client::connect(&mut self.output, &connect)?;
         self.phase = Phase::ConnectSent;
         Ok(())
+    }
+
+    /// Whether nothing was to be done but TLS's handshake, and that is done.
+    pub fn has_shaken_hands(&self) -> bool {
+        matches!(self.identity.speech, Speech::Handshake)
+            && self.phase == Phase::ConnectSent
+            && self.socket.as_ref().is_some_and(Socket::has_ticket)
     }
 
     /// Handles a packet of the handshake.

@@ -133,6 +133,9 @@ impl Workload for Beside {
 /// # Errors
 /// A user name without a password, or a file that can't be read.
 pub fn speech(arguments: &ConnectArgs) -> Result<Speech, Failure> {
+    if arguments.handshakes {
+        return Ok(Speech::Handshake);
+    }
     let Some(name) = arguments.username.clone() else {
         return Ok(Speech::Mqtt);
     };

@@ -95,6 +95,12 @@ impl Socket {
         self.carrier.is_drained
     }
 
+    /// Whether the server has sent what resumes the session, which it does when it has seen the end of the handshake.
+    pub fn has_ticket(&self) -> bool {
+        let tls = self.carrier.tls.as_ref();
+        tls.is_some_and(|tls| tls.tls13_tickets_received() > 0)
+    }
+
     /// Sends what waits below MQTT.
     pub fn flush(&mut self) -> io::Result<()> {
         if let Some(web) = &mut self.web {

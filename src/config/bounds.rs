@@ -64,3 +64,6 @@ pub const LARGEST_USERS_FILE_BYTES: u64 = 64 << 20;
 
 /// Most memory that a setting may ask for: 64 TiB, more than any machine has.
 pub const MOST_MEMORY_BYTES: u64 = 1 << 46;
+
+/// Most memory for metadata of keys: above it a table that grows moves so many entries that others would notice.
+pub const MOST_METADATA_CACHE_BYTES: u64 = 8 << 30;

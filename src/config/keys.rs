@@ -403,10 +403,11 @@ config! {
         /// Keys that one client may watch at once (KEYNOTIFY); one more is answered in the same way. A key of more than
         /// 256 bytes counts as several.
         max_watches_per_client: u64 = 10_000, "keys", 1..=u64::MAX;
-        /// Memory for metadata of keys (version, expiry, length of the value) that were written lately: a SET or DEL of
-        /// such a key reads nothing from disk. A key takes 50 to 100 bytes of it. 0: a 64th of the machine's memory, or
-        /// of the control group's limit if that is lower, and 256 MiB at most.
-        metadata_cache_bytes: usize = 0, "bytes", 0..=bounds::MOST_MEMORY_BYTES;
+        /// Memory for metadata (version, expiry, length of the value) of keys that were written lately: a SET or DEL of
+        /// one does not read its row, unless the key has a fencing token, has expired or was deleted, or the value is
+        /// compared (NEX, VDEL). Each key takes 100 to 200 bytes of it. 0: a 64th of the machine's memory, or of the
+        /// control group's limit if that is lower, and 256 MiB at most. Less than 200000: no metadata are kept.
+        metadata_cache_bytes: usize = 0, "bytes", 0..=bounds::MOST_METADATA_CACHE_BYTES;
         /// Keys on one page of a SCAN.
         scan_page_keys: usize = 64, "keys", 4..=bounds::MOST_SCAN_PAGE_KEYS;
     }

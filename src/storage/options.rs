@@ -62,20 +62,20 @@ pub fn state(volume_bytes: u64) -> Options {
     // look-up changes.
     table.set_block_cache(&Cache::new_hyper_clock_cache(STATE_CACHE, 0));
     table.set_bloom_filter(10.0, false);
-    // RocksDB's default is 4 KiB: seven rows of half a kilobyte. With four times as much compaction, which looks up,
-    // checks and indexes each block, takes two thirds of the processor time.
+    // RocksDB's default is 4 KiB: seven rows of half a kilobyte. Compaction looks up, checks and indexes each block: with
+    // blocks of 16 KiB it takes two thirds of the processor time.
     table.set_block_size(16 << 10);
     table.set_cache_index_and_filter_blocks(true);
     table.set_pin_l0_filter_and_index_blocks_in_cache(true);
-    // A file's whole index is a megabyte, as much as a shard of the cache holds of everything: files would push each
-    // other's out, and every read of a row would load and decompress one. So it is cached in pieces.
+    // A file's whole index is some hundred kilobytes: files would push each other's out of the cache, and every read of
+    // a row would load and decompress one. So it is cached in pieces.
     table.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
     table.set_partition_filters(true);
     table.set_metadata_block_size(4 << 10);
     table.set_pin_top_level_index_and_filter(true);
     options.set_block_based_table_factory(&table);
     options.set_write_buffer_size(STATE_MEMTABLE);
-    // Apply reads the row that a command replaces, and most rows are in no memtable: a filter of 1.3 MiB, some ten bits
+    // Apply reads rows that commands replace, and most rows are in no memtable: a filter of 1.3 MiB, some ten bits
     // for each row that a memtable holds, spares the search of each memtable's skip list.
     options.set_memtable_whole_key_filtering(true);
     options.set_memtable_prefix_bloom_ratio(0.02);

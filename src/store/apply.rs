@@ -1,6 +1,6 @@
 //! What a write does to its key: the state store's semantics as one pure function.
 //!
-//! The caller reads the key's row, has fired every expiry due at the store's clock ([`expire`]), and writes
+//! The caller knows the key's row, has fired every expiry due at the store's clock ([`expire`]), and writes
 //! what comes out. The store's clock is the log's time, never a replica's own (docs/spec/state-store.md, Expiry).
 
 use bytes::Bytes;

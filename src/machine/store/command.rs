@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::base::hlc::{Hlc, NodeName};
+use crate::base::hlc::{Hlc, MAX_COUNTER, NodeName};
 use crate::base::proto::command;
 use crate::store::fingerprint::Fingerprint;
 use crate::store::{Condition, Quota, StoreError, Write, WriteAction};
@@ -19,6 +19,10 @@ impl From<&Hlc> for command::Hlc {
 
 fn hlc(hlc: &command::Hlc) -> Result<Hlc, StoreError> {
     let node = NodeName::new(&hlc.node).map_err(|_| StoreError::MalformedTimestamp)?;
+    // No client gets it so far, but a row that holds it can't be read.
+    if hlc.counter > MAX_COUNTER {
+        return Err(StoreError::MalformedTimestamp);
+    }
     Ok(Hlc {
         wall_ms: hlc.wall_ms,
         counter: hlc.counter,

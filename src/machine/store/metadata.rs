@@ -16,6 +16,9 @@ use crate::store::{KeyRecord, KeyRow, ValueLength};
 /// Hash tables. One that grows moves what it holds; each of so many is small enough that no batch waits long for it.
 const SHARDS: usize = 256;
 
+/// A longer key is not kept: to hash it takes longer than most writes.
+const MAX_KEY_BYTES: usize = 4 << 10;
+
 /// Longer than any packet.
 const UNKNOWN: u32 = u32::MAX;
 
@@ -63,7 +66,7 @@ pub(super) struct MetadataCache {
 }
 
 impl MetadataCache {
-    /// An empty cache, which will take so many bytes at most.
+    /// An empty cache, which will take so many bytes at most. Of very few it keeps nothing.
     pub fn new(bytes: usize) -> MetadataCache {
         // A hash table has a power of two of buckets, each of an entry and a byte, and fills seven of eight.
         let bucket = mem::size_of::<(Key, Metadata)>() + 1;
@@ -72,17 +75,31 @@ impl MetadataCache {
             Some(power) => (1 << power) / 8 * 7,
             None => 0,
         };
+        MetadataCache::with_shards(SHARDS, most)
+    }
+
+    /// So many shards, each with two tables of so many entries.
+    fn with_shards(shards: usize, most: usize) -> MetadataCache {
         MetadataCache {
             seed: RandomState::new().hash_one(()).to_be_bytes(),
-            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
+            shards: (0..shards).map(|_| Shard::default()).collect(),
             most,
         }
     }
 
+    /// One that forgets soon.
+    #[cfg(test)]
+    pub fn small() -> MetadataCache {
+        MetadataCache::with_shards(1, 1)
+    }
+
     /// What is known of a key. The row of one that has expired must be read.
     pub fn get(&self, store_key: &[u8], now: Millis) -> Cached {
+        if !self.keeps(store_key) {
+            return Cached::Unknown;
+        }
         let key = self.key(store_key);
-        let shard = &self.shards[shard(&key)];
+        let shard = &self.shards[self.shard(&key)];
         let Some(known) = shard.young.get(&key).or_else(|| shard.old.get(&key)) else {
             return match shard.is_complete {
                 true => Cached::Nothing,
@@ -134,27 +151,38 @@ impl MetadataCache {
         });
     }
 
-    /// Entries are never removed: a hash table that they are removed from grows.
+    /// A full table would grow if an entry were removed, or inserted again: so an entry is never removed, and one that
+    /// is there is overwritten.
     fn insert(&mut self, store_key: &[u8], metadata: Metadata) {
+        if !self.keeps(store_key) {
+            return;
+        }
         let (key, most) = (self.key(store_key), self.most);
-        let shard = &mut self.shards[shard(&key)];
-        if shard.young.len() >= most && !shard.young.contains_key(&key) {
+        let shard = self.shard(&key);
+        let shard = &mut self.shards[shard];
+        if let Some(known) = shard.young.get_mut(&key) {
+            *known = metadata;
+            return;
+        }
+        if shard.young.len() >= most {
             let left_out = mem::replace(&mut shard.old, mem::take(&mut shard.young));
-            shard.is_complete &= left_out.is_empty() && most > 0;
-            if most == 0 {
-                return;
-            }
+            shard.is_complete &= left_out.is_empty();
         }
         shard.young.insert(key, metadata);
+    }
+
+    /// Whether anything is ever said of a key.
+    fn keeps(&self, store_key: &[u8]) -> bool {
+        self.most > 0 && store_key.len() <= MAX_KEY_BYTES
     }
 
     fn key(&self, store_key: &[u8]) -> Key {
         digest(&[&self.seed, store_key])
     }
-}
 
-fn shard(key: &Key) -> usize {
-    usize::from(key[0]) % SHARDS
+    fn shard(&self, key: &Key) -> usize {
+        usize::from(key[0]) % self.shards.len()
+    }
 }
 
 #[cfg(test)]
@@ -182,32 +210,37 @@ mod tests {
         let mut newest = BTreeMap::new();
         let (mut found, mut absent) = (0, 0);
         for number in 0..200_000_u64 {
-            let key = (number * 7_919 % 60_000).to_be_bytes();
+            // Half of the writes are of some keys that fill the cache by a fifth.
+            let key = match number % 2 {
+                0 => number * 7_919 % 60_000,
+                _ => 60_000 + number * 7_919 % 3_000,
+            };
             match number % 7 {
                 0 => {
-                    cache.forget(&key);
+                    cache.forget(&key.to_be_bytes());
                     newest.remove(&key);
                 }
                 _ => {
-                    cache.set(&key, &record(b"value", number));
+                    cache.set(&key.to_be_bytes(), &record(b"value", number));
                     newest.insert(key, number);
                 }
             }
-            // Written lately, long ago, or never.
-            let key = (number / 2 * 7_919 % 60_001).to_be_bytes();
-            match cache.get(&key, NOW) {
-                Cached::Row(row) => {
-                    assert_eq!(Some(&row.version().wall_ms), newest.get(&key));
-                    found += 1;
+            // Written right now, lately, long ago, or never.
+            for key in [key, number * 31 % 65_000] {
+                match cache.get(&key.to_be_bytes(), NOW) {
+                    Cached::Row(row) => {
+                        assert_eq!(Some(&row.version().wall_ms), newest.get(&key));
+                        found += 1;
+                    }
+                    Cached::Nothing => {
+                        assert_eq!(newest.get(&key), None);
+                        absent += 1;
+                    }
+                    Cached::Unknown => {}
                 }
-                Cached::Nothing => {
-                    assert_eq!(newest.get(&key), None);
-                    absent += 1;
-                }
-                Cached::Unknown => {}
             }
         }
-        assert!(found > 1_000 && absent > 1_000, "{found}, {absent}");
+        assert!(found > 100_000 && absent > 1_000, "{found}, {absent}");
         assert!(cache.shards.iter().all(|shard| !shard.is_complete));
         let most = cache.most;
         let held = |table: &HashMap<Key, Metadata>| table.len() <= most && table.capacity() <= most;
@@ -218,6 +251,18 @@ mod tests {
                 .all(|shard| held(&shard.young) && held(&shard.old)),
             "tables are no larger than was reckoned"
         );
+    }
+
+    #[test]
+    fn a_long_key_is_not_hashed() {
+        let mut cache = MetadataCache::new(1 << 20);
+        cache.clear(false);
+        let long = [b'k'; MAX_KEY_BYTES + 1];
+        cache.set(&long, &record(b"value", 1));
+        assert!(matches!(cache.get(&long, NOW), Cached::Unknown));
+        assert!(cache.shards.iter().all(|shard| shard.young.is_empty()));
+        cache.set(&long[1..], &record(b"value", 1));
+        assert!(matches!(cache.get(&long[1..], NOW), Cached::Row(_)));
     }
 
     #[test]

@@ -37,7 +37,7 @@ impl Store {
         }
     }
 
-    /// Builds the index of watched keys anew.
+    /// Builds the index of watched keys anew. What is cached is of another state.
     pub fn restore(&mut self, backing: &dyn Backing) {
         self.watchers.restore(backing);
         let mut has_rows = false;
@@ -46,6 +46,12 @@ impl Store {
             false
         });
         self.metadata.clear(has_rows);
+    }
+
+    /// Whether a cache forgets soon or not is seen in nothing but speed.
+    #[cfg(test)]
+    pub fn forget_soon(&mut self) {
+        self.metadata = MetadataCache::small();
     }
 
     /// Number of watched keys.
@@ -107,7 +113,7 @@ impl Store {
         self.carry_out(batch, write.key, outcome)
     }
 
-    /// Writes what a request comes to. The timer of the row that is replaced is taken back.
+    /// Writes what a request comes to. The caller has taken back the timer of the row that is replaced.
     fn carry_out(
         &mut self,
         batch: &mut Batch<'_, '_>,

@@ -8,39 +8,65 @@ use super::{NODE, Replica};
 use crate::base::hlc::{Hlc, NodeName};
 use crate::base::proto::command::command::Kind;
 use crate::machine::Machine;
+use crate::machine::batch::Budget;
 use crate::machine::store::{RequestIdentity, to_command};
 use crate::store::fingerprint::Fingerprint;
 use crate::store::{Condition, Quota, Write, WriteAction};
 
 #[derive(Clone, Debug)]
-enum Step {
+enum Request {
     /// Key and value; condition 0 to 2; expiry; fencing token's counter.
     Set(u8, u8, u8, Option<u16>, Option<u32>),
     Delete(u8, Option<u32>),
     /// Key and value.
     DeleteValue(u8, u8),
+}
+
+#[derive(Clone, Debug)]
+enum Turn {
+    /// In one batch.
+    Requests(Vec<Request>),
     Pass(u16),
     /// Of one of the replicas.
     Restart,
+    /// Another one gets no log from now on.
+    FallBehind,
+    /// It gets a snapshot.
+    CatchUp,
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+/// So small that most of what is due is carried out in later batches.
+const LATE: Budget = Budget {
+    row_operations: 0,
+    items_at_least: 1,
+    queues_at_least: 1,
+};
+
+fn turns() -> impl Strategy<Value = Vec<Turn>> {
     let key = || 0u8..4;
     let token = || prop::option::weighted(0.1, 0u32..3);
     let expiry = prop::option::weighted(0.3, 1u16..2_000);
-    let step = prop_oneof![
-        8 => (key(), 0u8..3, 0u8..3, expiry, token())
-            .prop_map(|(key, value, condition, expiry, token)| Step::Set(key, value, condition, expiry, token)),
-        2 => (key(), token()).prop_map(|(key, token)| Step::Delete(key, token)),
-        1 => (key(), 0u8..3).prop_map(|(key, value)| Step::DeleteValue(key, value)),
-        2 => (0u16..2_000).prop_map(Step::Pass),
-        1 => Just(Step::Restart),
+    let request = prop_oneof![
+        8 => (key(), 0u8..3, 0u8..3, expiry, token()).prop_map(
+            |(key, value, condition, expiry, token)| Request::Set(key, value, condition, expiry, token)
+        ),
+        2 => (key(), token()).prop_map(|(key, token)| Request::Delete(key, token)),
+        1 => (key(), 0u8..3).prop_map(|(key, value)| Request::DeleteValue(key, value)),
     ];
-    prop::collection::vec(step, 0..60)
+    let turn = prop_oneof![
+        12 => prop::collection::vec(request, 1..4).prop_map(Turn::Requests),
+        3 => (0u16..2_000).prop_map(Turn::Pass),
+        // Longer than tombstones stay.
+        1 => Just(Turn::Pass(u16::MAX)),
+        1 => Just(Turn::Restart),
+        1 => Just(Turn::FallBehind),
+        1 => Just(Turn::CatchUp),
+    ];
+    prop::collection::vec(turn, 0..60)
 }
 
 /// The `number`th request: in no other is the correlation data the same.
-fn request(number: usize, key: u8, action: WriteAction<'_>, token: Option<u32>) -> Kind {
+fn store_write(number: usize, key: u8, action: WriteAction<'_>, token: Option<u32>) -> Kind {
     let hlc = |wall_ms, counter| Hlc {
         wall_ms,
         counter,
@@ -68,23 +94,22 @@ fn request(number: usize, key: u8, action: WriteAction<'_>, token: Option<u32>) 
     Kind::StoreWrite(to_command(&write, "client", &identity, quota))
 }
 
-fn commands(number: usize, step: &Step) -> Vec<Kind> {
+fn command(number: usize, request: &Request) -> Kind {
     let value = |value: u8| vec![value; usize::from(value) * 4];
-    match *step {
-        Step::Set(key, of, condition, expiry, token) => {
+    match *request {
+        Request::Set(key, of, condition, expiry, token) => {
             let action = WriteAction::Set {
                 value: &value(of),
                 condition: [Condition::None, Condition::Nx, Condition::Nex][usize::from(condition)],
                 expire_ms: expiry.map(u64::from),
             };
-            vec![request(number, key, action, token)]
+            store_write(number, key, action, token)
         }
-        Step::Delete(key, token) => vec![request(number, key, WriteAction::Del, token)],
-        Step::DeleteValue(key, of) => {
+        Request::Delete(key, token) => store_write(number, key, WriteAction::Del, token),
+        Request::DeleteValue(key, of) => {
             let action = WriteAction::VDel { value: &value(of) };
-            vec![request(number, key, action, None)]
+            store_write(number, key, action, None)
         }
-        Step::Pass(_) | Step::Restart => Vec::new(),
     }
 }
 
@@ -96,27 +121,51 @@ fn replica(bytes: usize) -> Replica {
     replica
 }
 
+/// The running machine of `replica` gets the state of another one.
+fn install(replica: &mut Replica, of: &Replica) {
+    replica.stored = of.stored.clone();
+    replica.machine.restore(&replica.stored);
+    (replica.index, replica.sequence) = (of.index, of.sequence);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// One has no cache, one throws it away now and then, and one keeps it.
+    /// One has no cache, one keeps everything, one forgets soon; one is started again now and then, and one falls
+    /// behind and gets snapshots.
     #[test]
-    fn replies_and_rows_are_the_same_with_and_without(steps in steps()) {
-        let mut replicas = [replica(0), replica(1 << 20), replica(1 << 20)];
-        for (number, step) in steps.iter().enumerate() {
-            if let Step::Restart = step {
-                replicas[1].restart();
-            }
-            let replies = replicas.each_mut().map(|replica| {
-                if let Step::Pass(ms) = step {
-                    replica.now += u64::from(*ms);
+    fn replies_and_rows_are_the_same_whatever_is_cached(turns in turns(), is_late in any::<bool>()) {
+        let mut replicas = [0, 1 << 20, 0, 1 << 20, 1 << 20].map(replica);
+        replicas[2].machine.parts.store.forget_soon();
+        if is_late {
+            replicas.iter_mut().for_each(|replica| replica.set_budget(LATE));
+        }
+        let mut number = 0;
+        let mut is_behind = false;
+        for turn in &turns {
+            let mut requests = &[][..];
+            match turn {
+                Turn::Requests(of_turn) => requests = of_turn,
+                Turn::Pass(ms) => replicas.iter_mut().for_each(|replica| replica.now += u64::from(*ms)),
+                Turn::Restart => replicas[3].restart(),
+                Turn::FallBehind => is_behind = true,
+                Turn::CatchUp => {
+                    let [from, .., behind] = &mut replicas;
+                    install(behind, from);
+                    is_behind = false;
                 }
-                format!("{:?}", replica.run(commands(number, step)))
+            }
+            let up_to_date = replicas.len() - usize::from(is_behind);
+            let outputs = replicas[..up_to_date].iter_mut().map(|replica| {
+                let numbered = (number..).zip(requests);
+                let commands = numbered.map(|(number, request)| command(number, request));
+                format!("{:?}", replica.run(commands.collect()))
             });
-            let [without, others @ ..] = &replicas;
-            for (other, reply) in others.iter().zip(&replies[1..]) {
-                prop_assert_eq!(&replies[0], reply);
-                prop_assert_eq!(&without.stored, &other.stored);
+            let outputs: Vec<_> = outputs.collect();
+            number += requests.len();
+            for (output, replica) in outputs.iter().zip(&replicas) {
+                prop_assert_eq!(output, &outputs[0]);
+                prop_assert_eq!(&replica.stored, &replicas[0].stored);
             }
         }
     }
@@ -126,14 +175,21 @@ proptest! {
 fn a_key_that_was_written_lately_is_not_read_to_be_written_again() {
     let reads = |bytes| {
         let mut replica = replica(bytes);
-        let set = || WriteAction::Set {
-            value: b"v",
-            condition: Condition::None,
-            expire_ms: None,
-        };
-        replica.run(vec![request(1, 1, set(), None)]);
-        replica.run(vec![request(2, 1, set(), None)]);
+        let request = Request::Set(1, 1, 0, None, None);
+        replica.run(vec![command(1, &request)]);
+        replica.run(vec![command(2, &request)]);
         replica.operations
     };
     assert_eq!(reads(0) - reads(1 << 20), 1);
+}
+
+/// No client gets it so far, but a peer does; a row that can't be read would end every replica.
+#[test]
+fn a_token_that_no_row_can_hold_is_refused() {
+    let mut replica = replica(1 << 20);
+    for number in 0..2 {
+        let request = Request::Set(1, 1, 0, None, Some(1 << 31));
+        let outputs = format!("{:?}", replica.run(vec![command(number, &request)]));
+        assert!(outputs.contains("MalformedTimestamp"), "{outputs}");
+    }
 }

@@ -238,7 +238,7 @@ pub struct ConnectArgs {
     pub password_file: Option<PathBuf>,
 
     /// Shake hands with TLS 1.3 and do no more: no CONNECT is sent.
-    #[arg(long, requires = "ca_file", conflicts_with_all = ["durable", "username", "pingers"])]
+    #[arg(long, requires = "ca_file", conflicts_with_all = ["durable", "username", "pingers", "ws"])]
     pub handshakes: bool,
 
     /// Clients beside them that send PINGREQ all the time, for as long again before the connects, too.

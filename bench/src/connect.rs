@@ -34,7 +34,7 @@ pub struct Storm {
     speech: Speech,
     run: String,
     made: usize,
-    /// TCP connect to CONNACK.
+    /// TCP connect to CONNACK, or to the end of the handshake.
     pub latency: Latencies,
 }
 
@@ -94,6 +94,11 @@ pub fn storm(
     loop {
         let now = Instant::now();
         if measured_from.is_none() && now - begin >= warmup {
+            // Without a ticket nobody knows when a handshake is done.
+            if matches!(storm.speech, Speech::Handshake) && storm.latency.total() == 0 {
+                let error = "no handshake ended with a ticket of TLS 1.3";
+                return Err(refused(BenchError::Protocol(error.to_owned())));
+            }
             storm.latency.clear();
             measured_from = Some(now);
         }

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::finding::Finding;
-use super::keys::{Config, HubConfig};
+use super::hub_keys::HubConfig;
+use super::keys::Config;
 use super::setting::ListenAddress;
 
 /// Longest name of a host, characters (RFC 1035 §2.3.4).

@@ -1,7 +1,7 @@
 //! The configuration of a node: its keys, where each value came from, and what is wrong with it.
 //!
-//! [`keys`] (with [`events_keys`] for the section `events`, [`listener`] for the tables of `[[listeners]]` and
-//! [`token_issuer`] for those of `[[auth.jwt]]`) is the one definition: the [`Config`] tree, its defaults, units,
+//! [`keys`] (with [`events_keys`] and [`hub_keys`] for those sections, [`listener`] for the tables of `[[listeners]]`
+//! and [`token_issuer`] for those of `[[auth.jwt]]`) is the one definition: the [`Config`] tree, its defaults, units,
 //! ranges and the reference page come from it. [`load`] lays a TOML file, the environment and flags over the defaults
 //! and reports every problem at once. [`file`] reads what the keys name: certificates, keys, secrets. Nothing here
 //! opens a socket, touches a data directory or watches a file.
@@ -16,6 +16,7 @@ mod events_keys;
 pub mod file;
 mod finding;
 mod http_rules;
+mod hub_keys;
 mod hub_rules;
 mod keys;
 mod listener;
@@ -35,9 +36,10 @@ mod values;
 
 pub use event_subscription::DECLARED as DECLARED_EVENTS;
 pub use events_keys::EventsConfig;
+pub use hub_keys::HubConfig;
 pub use keys::{
-    AuditConfig, AuthConfig, ClusterConfig, Config, DiskConfig, HttpConfig, HubConfig, LogConfig,
-    MqttConfig, NodeConfig, RaftConfig, RuntimeConfig, ShutdownConfig, StoreConfig, keys,
+    AuditConfig, AuthConfig, ClusterConfig, Config, DiskConfig, HttpConfig, LogConfig, MqttConfig,
+    NodeConfig, RaftConfig, RuntimeConfig, ShutdownConfig, StoreConfig, keys,
 };
 pub use listener::{DEFAULT_LISTENER, Listener};
 pub use load::{Flag, Loaded, Sources, load};

@@ -62,8 +62,8 @@ pub fn state(volume_bytes: u64) -> Options {
     // look-up changes.
     table.set_block_cache(&Cache::new_hyper_clock_cache(STATE_CACHE, 0));
     table.set_bloom_filter(10.0, false);
-    // RocksDB's default is 4 KiB: seven rows of half a kilobyte. Compaction looks up, checks and indexes each block: with
-    // blocks of 16 KiB it takes two thirds of the processor time.
+    // RocksDB's default is 4 KiB: seven rows of half a kilobyte. Compaction looks up, checks and indexes each block:
+    // with blocks of 16 KiB it takes two thirds of the processor time.
     table.set_block_size(16 << 10);
     table.set_cache_index_and_filter_blocks(true);
     table.set_pin_l0_filter_and_index_blocks_in_cache(true);

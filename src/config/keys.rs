@@ -93,8 +93,8 @@ fn of_section<S: 'static>(
 
 config! {
     elsewhere {
-        /// Device and module twins, and who they belong to: the connections of devices and modules, and the HTTPS API of
-        /// back ends (docs/spec/hub-connections.md).
+        /// Device and module twins, and who they belong to: the connections of devices and modules, and the HTTPS API
+        /// of back ends (docs/spec/hub-connections.md).
         hub: HubConfig;
         /// Events of the life of clients: who connects, who disconnects and why, which identities change. Nothing is
         /// recorded until there is an event subscription, `events.mqtt`, or `events.keep_s` above 0. What replicas must

@@ -94,17 +94,17 @@ pub fn storm(
     loop {
         let now = Instant::now();
         if measured_from.is_none() && now - begin >= warmup {
-            // Without a ticket nobody knows when a handshake is done.
-            if matches!(storm.speech, Speech::Handshake) && storm.latency.total() == 0 {
-                let error = "no handshake ended with a ticket of TLS 1.3";
-                return Err(refused(BenchError::Protocol(error.to_owned())));
-            }
             storm.latency.clear();
             measured_from = Some(now);
         }
         if let Some(from) = measured_from
             && now - from >= duration
         {
+            // Without a ticket nobody knows when a handshake is done.
+            if matches!(storm.speech, Speech::Handshake) && storm.latency.total() == 0 {
+                let message = "no handshake ended with a ticket of TLS 1.3".to_owned();
+                return Err(Failure::new(Exit::Unreachable, message));
+            }
             return Ok((storm, now - from));
         }
         storm

@@ -382,7 +382,7 @@ config! {
         /// Memory for metadata (version, expiry, length of the value) of keys that were written lately: a SET or DEL of
         /// one does not read its row, unless the key has a fencing token, has expired or was deleted, or the value is
         /// compared (NEX, VDEL). Each key takes 100 to 200 bytes of it. 0: a 64th of the machine's memory, or of the
-        /// control group's limit if that is lower, and 256 MiB at most. Less than 200000: no metadata are kept.
+        /// control group's limit if that is lower, and 256 MiB at most. Less than 170000: no metadata are kept.
         metadata_cache_bytes: usize = 0, "bytes", 0..=bounds::MOST_METADATA_CACHE_BYTES;
         /// Keys on one page of a SCAN.
         scan_page_keys: usize = 64, "keys", 4..=bounds::MOST_SCAN_PAGE_KEYS;

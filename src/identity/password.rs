@@ -13,7 +13,7 @@ use super::users::{DirectoryUsers, Known};
 use crate::auth::password::{Cost, PasswordHash, SALT_BYTES as PASSWORD_SALT_BYTES};
 use crate::auth::scram;
 use crate::auth::user::{Costs, Salts, User};
-use crate::auth::{Check, Client, Denial, Method, Principal, Verdict};
+use crate::auth::{Check, Client, Denial, Method, Places, Principal, Verdict};
 use crate::base::directory::Kind;
 use crate::codec::ReasonCode;
 use crate::forward::directory::{Action, Change, Directory, Expected, Version};
@@ -49,6 +49,8 @@ pub struct PasswordCheck {
     pub users: Arc<DirectoryUsers>,
     /// Where passwords are hashed.
     pub pool: Arc<Pool>,
+    /// Places for passwords that are hashed, or wait for it.
+    pub places: Arc<Places>,
     /// The way to write what an imported user's hash is replaced by.
     pub directory: Arc<Directory>,
     /// What new hashes cost.
@@ -100,7 +102,17 @@ impl Check for PasswordCheck {
             costs: self.costs,
             replaces_hashes: self.replaces_hashes,
         };
-        let Ok(outcome) = self.pool.run(move || attempt.judge()) else {
+        let Some(place) = self.places.take(client.address) else {
+            let detail = "as many passwords, or as many of this address, wait to be hashed as may";
+            return Verdict::Refused(Denial::busy(detail));
+        };
+        // The place is the job's, not the client's: a client that goes away leaves its job in the queue.
+        let hashed = self.pool.run(move || {
+            let outcome = attempt.judge();
+            drop(place);
+            outcome
+        });
+        let Ok(outcome) = hashed else {
             return Verdict::Refused(Denial::busy("as many passwords wait to be hashed as may"));
         };
         let directory = self.directory.clone();
@@ -351,6 +363,54 @@ mod tests {
         }
     }
 
+    /// Whoever has the only thread busy from one address leaves room for the others, also when it hangs up: its jobs
+    /// stay in the queue.
+    #[tokio::test]
+    async fn one_address_does_not_fill_the_queue() {
+        use crate::base::ids::NodeId;
+        use crate::identity::users::tests::{state, user};
+
+        let pool = Arc::new(Pool::new(1, 8));
+        let (go, gate) = std::sync::mpsc::channel::<()>();
+        let held = pool.run(move || gate.recv().is_ok()).expect("a thread");
+        let directory = Directory::new(NodeId(0), Arc::default(), Arc::default(), Arc::default());
+        let users = state(&[("anna", &user("pencil"))]);
+        let check = PasswordCheck {
+            users: Arc::new(DirectoryUsers::new(users, scram::LEAST_ITERATIONS)),
+            pool,
+            places: Places::new(4),
+            directory: Arc::new(directory),
+            costs: COSTS,
+            replaces_hashes: false,
+            is_current: Arc::new(|| true),
+        };
+        let judge = |address: &str| {
+            check.judge(&Client {
+                user_name: Some("anna"),
+                password: Some(b"pencil"),
+                address: Some(address.parse().expect("an address")),
+                ..Client::default()
+            })
+        };
+        for _ in 0..2 {
+            assert!(matches!(judge("192.0.2.1:1"), Verdict::Pending(_)));
+        }
+        let Verdict::Refused(denial) = judge("192.0.2.1:2") else {
+            panic!("it has half of the places");
+        };
+        assert_eq!(denial.reason, ReasonCode::ServerBusy);
+        let Verdict::Pending(other) = judge("192.0.2.2:1") else {
+            panic!("there is room");
+        };
+        go.send(()).expect("the thread waits");
+        assert_eq!(held.await, Ok(true));
+        assert!(matches!(other.await, Verdict::Accepted(_)));
+        assert!(
+            matches!(judge("192.0.2.1:3"), Verdict::Pending(_)),
+            "free again"
+        );
+    }
+
     /// Clients of a node that is cut off, in a cluster without users, come in when it is back, and were counted
     /// nowhere.
     #[test]
@@ -369,6 +429,7 @@ mod tests {
         let check = PasswordCheck {
             users: users.clone(),
             pool: Arc::new(Pool::new(1, 1)),
+            places: Places::new(2),
             directory: Arc::new(directory),
             costs: COSTS,
             replaces_hashes: false,

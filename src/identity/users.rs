@@ -161,7 +161,7 @@ impl Users for FileAndDirectory {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
@@ -169,7 +169,8 @@ mod tests {
     use crate::base::time::Millis;
     use crate::machine::tables::Tables;
 
-    fn state(users: &[(&str, &User)]) -> Arc<dyn Backing> {
+    /// A state with these users.
+    pub(in crate::identity) fn state(users: &[(&str, &User)]) -> Arc<dyn Backing> {
         let nothing = BTreeMap::<Vec<u8>, Vec<u8>>::new();
         let entries = users
             .iter()
@@ -182,7 +183,8 @@ mod tests {
         Arc::new(rows.collect::<BTreeMap<_, _>>())
     }
 
-    fn user(password: &str) -> User {
+    /// A user with this password.
+    pub(in crate::identity) fn user(password: &str) -> User {
         let costs = Costs {
             password: crate::auth::password::Cost {
                 memory_kib: 8,

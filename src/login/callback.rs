@@ -14,7 +14,7 @@ use super::answer::{Judgement, NoAnswer, certificate_name, judgement, question};
 use super::cache::{About, Cache};
 use super::files::{FileError, TokenFile};
 use crate::auth::certificate::NameOf;
-use crate::auth::{Check, Client, Denial, Method, Verdict};
+use crate::auth::{Check, Client, Denial, Method, Places, Verdict};
 use crate::base::time::{Elapsed, Millis, elapsed_now, wall_now};
 use crate::config::file::Guard;
 use crate::config::{AuthConfig, WhenUnavailable};
@@ -78,7 +78,7 @@ struct Inner {
     /// Requests under way.
     requests: Semaphore,
     /// These, and clients that wait for one.
-    places: Arc<Semaphore>,
+    places: Arc<Places>,
 }
 
 impl Callback {
@@ -116,7 +116,7 @@ impl Callback {
                 cache: Mutex::new(Cache::new(secret, config.http_cache_entries)),
                 said: Mutex::default(),
                 requests: Semaphore::new(requests),
-                places: Arc::new(Semaphore::new(requests.saturating_mul(WAITING_PER_REQUEST))),
+                places: Places::new(requests.saturating_mul(WAITING_PER_REQUEST)),
             }),
         })
     }
@@ -274,8 +274,8 @@ impl Check for Callback {
         if let Some(verdict) = inner.remembered(&about) {
             return verdict;
         }
-        let Ok(place) = inner.places.clone().try_acquire_owned() else {
-            let detail = "too many clients wait for the service that judges them";
+        let Some(place) = inner.places.take(client.address) else {
+            let detail = "too many clients, or too many of this address, wait for the service that judges them";
             return Verdict::Refused(Denial::busy(detail));
         };
         let question = Question {

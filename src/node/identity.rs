@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::auth::password::Cost;
 use crate::auth::scram::Credentials;
 use crate::auth::user::Costs;
-use crate::auth::{Chain, Check};
+use crate::auth::{Chain, Check, Places};
 use crate::base::time::elapsed_now;
 use crate::config::{AuthConfig, Config};
 use crate::connection::broker::Broker;
@@ -25,6 +25,8 @@ pub(super) struct Identities {
     pub(super) directory: Arc<Directory>,
     pub(super) identity: Arc<Identity>,
     pub(super) pool: Arc<Pool>,
+    /// Log-ins whose passwords are hashed there, or wait for it.
+    places: Arc<Places>,
     pub(super) costs: Costs,
     replaces_hashes: bool,
     /// The broker, once there is one.
@@ -87,6 +89,7 @@ impl Identities {
             directory: Arc::new(directory),
             identity: Identity::start(&settings(auth), users, view, router, backing),
             pool: Arc::new(Pool::new(threads(auth), auth.password_queue)),
+            places: Places::new(auth.password_queue),
             costs: costs(auth),
             replaces_hashes: auth.replace_hashes,
             broker: Arc::default(),
@@ -113,6 +116,7 @@ impl Identities {
         Arc::new(PasswordCheck {
             users: self.identity.users.clone(),
             pool: self.pool.clone(),
+            places: self.places.clone(),
             directory: self.directory.clone(),
             costs: self.costs,
             replaces_hashes: self.replaces_hashes,

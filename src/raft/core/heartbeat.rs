@@ -11,6 +11,7 @@
 
 use openraft::errors::{Fatal, RaftError};
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};
+use tokio::sync::oneshot;
 
 use super::state_machine::CoreRaft;
 use super::type_config::TypeConfig;
@@ -26,15 +27,17 @@ pub async fn answer(
     let (vote, previous) = (heartbeat.vote, heartbeat.prev_log_id);
     // The core handles calls in the order in which they come, so it has handled the heartbeat when it answers this.
     let accepted = async {
-        let looked = core.with_raft_state(move |state| {
+        let (sender, looked) = oneshot::channel();
+        let look = core.external_request(move |state| {
             let has = |id| state.log_ids.last() >= Some(&id);
-            *state.vote_ref() == vote && previous.is_none_or(has)
+            // Nobody waits for it when the core's own answer was faster.
+            let _ = sender.send(*state.vote_ref() == vote && previous.is_none_or(has));
         });
+        look.await?;
         match looked.await {
             Ok(true) => Ok(AppendEntriesResponse::Success),
-            // What speaks against it says the core's own answer, which waits for nothing.
-            Ok(false) => std::future::pending().await,
-            Err(fatal) => Err(fatal),
+            // What speaks against it, or that Raft has ended, says the core's own answer, which waits for nothing then.
+            Ok(false) | Err(_) => std::future::pending().await,
         }
     };
     tokio::select! {

@@ -3,6 +3,7 @@
 //! the test is skipped, which fails it.
 
 use cluster_tests::cluster::{Cluster, Plan};
+use cluster_tests::random::Random;
 use cluster_tests::skip::skip;
 use cluster_tests::store::{CallOutcome, Request, StoreClient, blob};
 use cluster_tests::wait;
@@ -33,6 +34,14 @@ impl Drop for SmallDisk {
     }
 }
 
+/// A value that takes its length on the disk, and is the same for the same `number`.
+fn incompressible(number: u32, bytes: usize) -> Vec<u8> {
+    let mut random = Random::new(number.into());
+    (0..bytes / 8)
+        .flat_map(|_| random.draw().to_be_bytes())
+        .collect()
+}
+
 #[test]
 fn a_full_disk_loses_nothing_acknowledged() {
     let mut cluster = Cluster::prepare(Plan {
@@ -48,7 +57,7 @@ fn a_full_disk_loses_nothing_acknowledged() {
     cluster.start_node(0);
     cluster.wait_ready();
     let mut client = StoreClient::connected("filler", cluster.mqtt(0));
-    let value = |number: u32| number.to_be_bytes().repeat(10_000);
+    let value = |number: u32| incompressible(number, 40_000);
     let mut acknowledged = 0;
     loop {
         let request = Request::set(format!("disk/{acknowledged}"), value(acknowledged));
@@ -125,7 +134,7 @@ fn a_disk_that_fills_up_refuses_writes_until_there_is_room() {
     let mut client = StoreClient::connected("filler", cluster.mqtt(0));
     // Durable sessions are not opened while the disk is low.
     let mut reader = StoreClient::connected("reader", cluster.mqtt(0));
-    let value = |number: u32| number.to_be_bytes().repeat(50_000);
+    let value = |number: u32| incompressible(number, 200_000);
     let mut acknowledged = 0;
     let refusal = loop {
         let request = Request::set(format!("disk/{acknowledged}"), value(acknowledged));

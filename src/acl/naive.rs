@@ -2,6 +2,8 @@
 //!
 //! It goes through the document for each question, and knows nothing of tries, bits and places.
 
+use core::net::IpAddr;
+
 use super::document::{
     BrokerMethod, BrokerResource, Document, Effect, HttpMethod, KeyType, PrincipalsText, RuleText,
     StoreMethod,
@@ -52,6 +54,28 @@ fn glob(pattern: &str, text: &str) -> bool {
     glob.is_ok_and(|glob| glob.matches(text, &mut 0))
 }
 
+/// An address as 128 bits: one of IPv4 as IPv6 writes it.
+fn bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(address) => address.to_bits(),
+    }
+}
+
+/// Whether the first bits of both are the same. A network that is wider than IPv4 has no address of IPv4.
+fn is_in(network: &str, address: IpAddr) -> bool {
+    let (start, length) = network.split_once('/').unwrap_or((network, ""));
+    let start: IpAddr = start.parse().expect("documents are checked");
+    let length = match (start, length.parse::<u32>()) {
+        (_, Err(_)) => 128,
+        (IpAddr::V4(_), Ok(length)) => 96 + length,
+        (IpAddr::V6(_), Ok(length)) => length,
+    };
+    let is_ipv4 = address.to_canonical().is_ipv4();
+    let common = (bits(start) ^ bits(address)).leading_zeros();
+    common >= length && (length >= 96 || !is_ipv4)
+}
+
 fn meets(principals: &PrincipalsText, facts: &Facts) -> bool {
     let has = |list: &Option<Vec<String>>, value: &str| match list {
         None => true,
@@ -78,10 +102,16 @@ fn meets(principals: &PrincipalsText, facts: &Facts) -> bool {
             })
         }),
     };
+    let networks = match (&principals.networks, facts.address) {
+        (None, _) => true,
+        (Some(_), None) => false,
+        (Some(networks), Some(address)) => networks.iter().any(|net| is_in(net, address)),
+    };
     has(&principals.names, &facts.name)
         && groups
         && client_ids
         && attributes
+        && networks
         && has(&principals.listeners, &facts.listener)
         && has(&principals.methods, facts.method)
 }

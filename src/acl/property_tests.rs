@@ -1,5 +1,6 @@
 //! The compiled rules against the naive reading of them.
 
+use core::net::IpAddr;
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -23,19 +24,58 @@ fn words(words: &[&str]) -> Vec<String> {
 
 const VALUES: [&str; 6] = ["a", "b", "a/b", "+", "$s", "*"];
 
+/// Networks, as operators write them: of one address, of many, of all of them; IPv4 also as IPv6 writes it.
+const NETWORKS: [&str; 9] = [
+    "10.0.0.0/8",
+    "10.1.0.0/15",
+    "10.1.2.3",
+    "0.0.0.0/0",
+    "::ffff:10.1.2.0/119",
+    "::ffff:0:0/96",
+    "::/0",
+    "2001:db8::/33",
+    "2001:db8::1",
+];
+
+/// Addresses beside both ends of the networks.
+const ADDRESSES: [&str; 10] = [
+    "9.255.255.255",
+    "10.0.0.0",
+    "10.1.2.3",
+    "10.1.3.255",
+    "10.2.0.1",
+    "::ffff:10.1.2.3",
+    "::ffff:11.0.0.0",
+    "::1",
+    "2001:db8::1",
+    "2001:db8:8000::",
+];
+
+fn networks() -> impl Strategy<Value = Option<Vec<String>>> {
+    some(words(&NETWORKS))
+}
+
+/// The far end; `None`: a Unix socket's.
+fn address() -> impl Strategy<Value = Option<IpAddr>> {
+    let address = |text: &str| text.parse().expect("an address");
+    prop::option::weighted(0.9, prop::sample::select(ADDRESSES.map(address).to_vec()))
+}
+
 fn facts() -> impl Strategy<Value = Facts> {
     let value = || prop::sample::select(VALUES.to_vec());
     let name = prop_oneof![1 => Just(""), 4 => value()];
     let group = prop::collection::vec(prop::sample::select(vec!["g", "h"]), 0..2);
-    (name, value(), group, prop::option::of(value())).prop_map(|(name, client_id, groups, x)| {
+    let client = (name, value(), group, prop::option::of(value()));
+    let listener = prop::sample::select(vec!["l", "m"]);
+    (client, address(), listener).prop_map(|((name, client_id, groups, x), address, listener)| {
         Facts {
             name: name.into(),
             method: if name.is_empty() { "anonymous" } else { "jwt" },
             groups: groups.into_iter().map(Into::into).collect(),
             attributes: x.into_iter().map(|x| ("x".into(), x.into())).collect(),
             client_id: client_id.into(),
-            address: None,
-            listener: "l".into(),
+            address,
+            listener: listener.into(),
         }
     })
 }
@@ -47,16 +87,21 @@ fn principals() -> impl Strategy<Value = PrincipalsText> {
         some(words(&["g"])),
         some(words(&["a", "?", "*b"])),
         some(vec![set]),
+        networks(),
+        some(words(&["l", "n"])),
         some(words(&["anonymous", "jwt"])),
     )
         .prop_map(
-            |(names, groups, client_ids, attributes, methods)| PrincipalsText {
-                names,
-                groups,
-                client_ids,
-                attributes,
-                methods,
-                ..PrincipalsText::default()
+            |(names, groups, client_ids, attributes, networks, listeners, methods)| {
+                PrincipalsText {
+                    names,
+                    groups,
+                    client_ids,
+                    attributes,
+                    networks,
+                    listeners,
+                    methods,
+                }
             },
         )
 }
@@ -182,11 +227,11 @@ fn http_resource() -> impl Strategy<Value = HttpResource> {
 fn http_rule() -> impl Strategy<Value = RuleText> {
     effect().prop_flat_map(|effect| {
         let methods = words(&["anonymous", "certificate", "token"]);
-        let principals = (some(words(&["a", "b", "+"])), some(methods));
+        let principals = (some(words(&["a", "b", "+"])), networks(), some(methods));
         let broker = prop::collection::vec(broker_resource(effect), 0..2);
         let http = prop::collection::vec(http_resource(), 1..3);
         (principals, broker, http).prop_map(
-            move |((names, methods), mut broker_resources, http_resources)| {
+            move |((names, networks, methods), mut broker_resources, http_resources)| {
                 let is_token = |methods: &Vec<String>| methods.iter().all(|word| word == "token");
                 if methods.as_ref().is_some_and(is_token) {
                     broker_resources.clear();
@@ -195,6 +240,7 @@ fn http_rule() -> impl Strategy<Value = RuleText> {
                     effect,
                     principals: PrincipalsText {
                         names,
+                        networks,
                         methods,
                         ..PrincipalsText::default()
                     },
@@ -254,9 +300,10 @@ fn judged(document: &Document, facts: &Facts) -> Rights {
 fn caller() -> impl Strategy<Value = Facts> {
     let method = prop::sample::select(vec!["anonymous", "certificate", "token"]);
     let name = prop::sample::select(VALUES.to_vec());
-    (name, method).prop_map(|(name, method)| Facts {
+    (name, method, address()).prop_map(|(name, method, address)| Facts {
         name: name.into(),
         method,
+        address,
         ..Facts::default()
     })
 }

@@ -152,6 +152,7 @@ fn warning(path: &Path, at: SystemTime, now: SystemTime) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{CertificatePair, Listener, Transport};
     use crate::peers::authority::{Authority, Files, Subject};
 
     #[test]
@@ -182,6 +183,63 @@ mod tests {
         let (problems, _) = found(&subject);
         assert_eq!(problems.len(), 1);
         assert_eq!(problems[0].0, "cluster.certificate");
+    }
+
+    /// A listener, the HTTP port, and the hub's: what is in its files is found under its key.
+    #[test]
+    fn the_certificates_that_clients_see_are_looked_at() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let authority = Authority::new("servers");
+        let days = |days: u64| Duration::from_secs(days * 24 * 3_600 + 3_600);
+        let places: [(&str, fn(&mut Config, CertificatePair)); 3] = [
+            ("listeners", |config, pair| {
+                config.listeners = vec![Listener {
+                    name: "outside".to_owned(),
+                    transport: Transport::Tls,
+                    certificates: vec![pair],
+                    ..Listener::default()
+                }];
+            }),
+            ("http.certificates", |config, pair| {
+                config.http.certificates = vec![pair];
+            }),
+            ("hub.https_listen", |config, pair| {
+                config.hub.https_certificates = vec![pair];
+            }),
+        ];
+        for (key, name) in places {
+            let files = Files::in_directory(&directory.path().join(key));
+            let mut config = Config::default();
+            let (certificate, key_file) = (files.certificate.clone(), files.key.clone());
+            name(
+                &mut config,
+                CertificatePair {
+                    certificate,
+                    key: key_file,
+                },
+            );
+            let found = |left, expired| {
+                let mut subject = Subject::node("test", 1);
+                (subject.valid_for, subject.expired) = (left, expired);
+                files.put_certificate(&authority, &subject);
+                let found = inspect(&config);
+                assert_eq!(found.problems, Vec::new(), "{key}");
+                found.warnings
+            };
+            let path = files.certificate.display();
+            assert_eq!(found(Some(days(30)), false), Vec::<String>::new(), "{key}");
+            let soon = format!("{path}: the certificate expires in 29 days");
+            assert_eq!(found(Some(days(29)), false), [soon], "{key}");
+            let late = format!("{path}: the certificate has expired");
+            assert_eq!(found(None, true), [late], "{key}");
+            std::fs::write(&files.certificate, "none").expect("a file can be written");
+            let found = inspect(&config);
+            assert_eq!(found.warnings, Vec::<String>::new(), "{key}");
+            let keys: Vec<&str> = found.problems.iter().map(|(key, _)| *key).collect();
+            assert_eq!(keys, [key], "{:?}", found.problems);
+            let (_, text) = &found.problems[0];
+            assert!(text.contains(&path.to_string()), "{text}");
+        }
     }
 
     #[tokio::test]

@@ -3,22 +3,47 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::Frame;
 use prost::Message as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tonic::body::Body;
 use tonic::codegen::{Service as _, http};
 use tonic::{Code, Status};
 
 use super::hostile_tests::{Attacked, PATIENCE, proposal};
 use crate::base::ids::{Incarnation, NodeId};
-use crate::base::limits::CLUSTER_MESSAGE_BYTES;
+use crate::base::limits::{CLUSTER_MESSAGE_BYTES, RAFT_MESSAGE_BYTES};
 use crate::base::proto::cluster::{ContactRequest, ProposeRequest};
 use crate::base::proto::command::{self, command::Kind};
 use crate::base::proto::raft::raft_client::RaftClient;
 use crate::base::proto::raft::{self as pb, change_request::Change};
 use crate::base::time::wall_now;
 
-const METHODS: [&str; 4] = ["Propose", "Contact", "Deliver", "HandOver"];
+/// Of the service between nodes that serve clients.
+const METHODS: [&str; 4] = [
+    "cluster.v1.Cluster/Propose",
+    "cluster.v1.Cluster/Contact",
+    DELIVER,
+    "cluster.v1.Cluster/HandOver",
+];
+
+/// Of the service between replicas.
+const RAFT_METHODS: [&str; 8] = [
+    APPEND,
+    "raft.v1.Raft/Heartbeat",
+    "raft.v1.Raft/Vote",
+    "raft.v1.Raft/TransferLeader",
+    "raft.v1.Raft/ReadIndex",
+    "raft.v1.Raft/Snapshot",
+    "raft.v1.Raft/Hello",
+    "raft.v1.Raft/Change",
+];
+
+const DELIVER: &str = "cluster.v1.Cluster/Deliver";
+
+/// Its refusal is the end of the stream, and says nothing.
+const APPEND: &str = "raft.v1.Raft/Append";
 
 /// Calls that a connection of another node may have open.
 const STREAMS: u32 = 512;
@@ -37,16 +62,28 @@ async fn is_answered(attacked: &Attacked) {
     attacked.serves().await;
 }
 
-/// A call whose body is these bytes, whatever they are: its status, and how many bytes of answer came before.
-async fn call(attacked: &Attacked, method: &str, body: &[u8]) -> (Code, usize) {
-    let path = format!("http://node/quorumq.cluster.v1.Cluster/{method}");
+/// A body of these bytes that ends.
+fn whole(bytes: &[u8]) -> Body {
+    Body::new(Full::new(Bytes::copy_from_slice(bytes)))
+}
+
+/// One that goes on behind these bytes, and never does.
+fn unfinished(bytes: &[u8]) -> Body {
+    let begun = Ok::<_, Status>(Frame::data(Bytes::copy_from_slice(bytes)));
+    let frames = tokio_stream::iter([begun]);
+    let frames = tokio_stream::StreamExt::chain(frames, tokio_stream::pending());
+    Body::new(StreamBody::new(frames))
+}
+
+/// A call with this body: its status, and how many bytes of answer came before.
+async fn call(attacked: &Attacked, method: &str, body: Body) -> (Code, usize) {
+    let path = format!("http://node/quorumq.{method}");
     let mut request = http::Request::post(path)
         .header("content-type", "application/grpc")
         .header("te", "trailers");
     for (name, value) in attacked.metadata(1).fields() {
         request = request.header(name, value);
     }
-    let body = tonic::body::Body::new(Full::new(Bytes::copy_from_slice(body)));
     let request = request.body(body).expect("a request");
     let mut channel = attacked.channel(1);
     let answered = async {
@@ -88,38 +125,51 @@ async fn bytes_of_a_member_that_are_no_message_are_refused() {
         bodies.push([&[1][..], &framed(3, b"abc")[1..]].concat());
         bodies.push(vec![7; 9]);
         for body in bodies {
-            let (code, length) = call(&attacked, method, &body).await;
+            let (code, length) = call(&attacked, method, whole(&body)).await;
             assert_eq!(length, 0, "{method} answers {body:?}");
             // Of a stream of messages only what has come is lost.
-            let is_refused = code != Code::Ok || method == "Deliver";
+            let is_refused = code != Code::Ok || method == DELIVER;
             assert!(is_refused, "{method}: {body:?}");
         }
         attacked.serves().await;
     }
-    let unknown = call(&attacked, "Nothing", &framed(0, b"")).await;
+    let nothing = whole(&framed(0, b""));
+    let unknown = call(&attacked, "cluster.v1.Cluster/Nothing", nothing).await;
     assert_eq!(unknown, (Code::Unimplemented, 0));
     is_answered(&attacked).await;
     assert_eq!(attacked.state(), before);
     attacked.node.shutdown().await;
 }
 
-/// It is refused by its head: nothing is made ready for what is to come.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_of_a_member_that_is_too_large_is_refused_by_its_head() {
+/// It is refused by its head, before the rest has come, and nothing is made ready for that.
+async fn is_refused_by_its_head(methods: &[&str], limit: usize) {
     let attacked = Attacked::start().await;
     let before = attacked.state();
-    for length in [CLUSTER_MESSAGE_BYTES + 1, u32::MAX as usize] {
-        for method in METHODS {
-            let (code, answer) = call(&attacked, method, &framed(length, b"x")).await;
+    for length in [limit + 1, u32::MAX as usize] {
+        for method in methods {
+            let body = unfinished(&framed(length, b"x"));
+            let (code, answer) = call(&attacked, method, body).await;
             assert_eq!(answer, 0, "{method}");
-            if method != "Deliver" {
-                assert_eq!(code, Code::OutOfRange, "{method}: {length} bytes");
-            }
+            let wanted = match *method {
+                APPEND => Code::Ok,
+                _ => Code::OutOfRange,
+            };
+            assert_eq!(code, wanted, "{method}: {length} bytes");
         }
         is_answered(&attacked).await;
     }
     assert_eq!(attacked.state(), before);
     attacked.node.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_of_a_member_that_is_too_large_is_refused_by_its_head() {
+    is_refused_by_its_head(&METHODS, CLUSTER_MESSAGE_BYTES).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_of_a_replica_that_is_too_large_is_refused_by_its_head() {
+    is_refused_by_its_head(&RAFT_METHODS, RAFT_MESSAGE_BYTES).await;
 }
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {

@@ -1,8 +1,14 @@
 //! Listeners of every transport, with clients that others wrote: TLS with and without client certificates, WebSocket
 //! over it, Unix sockets, and the PROXY protocol; certificates that are renewed, and broken, under way.
 
+mod certificates;
+mod plain;
 mod proxy;
 
+use certificates::{
+    a_certificate_is_renewed_under_way_and_a_broken_one_is_not_used,
+    each_name_gets_its_certificate, the_time_that_is_left_is_told,
+};
 use cluster_tests::audit::Audit;
 use cluster_tests::check::kv::assert_none;
 use cluster_tests::cluster::{Cluster, Plan, binary};
@@ -10,6 +16,7 @@ use cluster_tests::rules;
 use cluster_tests::script::{self, Guarded};
 use cluster_tests::security::Shown;
 use cluster_tests::wait;
+use plain::{mosquitto_speaks_over_a_unix_socket, others_speak_over_websockets_without_tls};
 use proxy::{
     CLIENT, a_proxy_header_comes_first, clients_come_through_a_proxy_and_tls_to_another_path,
 };
@@ -31,9 +38,12 @@ const WITHIN: Duration = Duration::from_secs(20);
 struct Place {
     directory: TempDir,
     /// TLS; TLS with client certificates; WebSocket over TLS; TCP with PROXY headers; WebSocket over TLS at another
-    /// path, with PROXY headers in front of all that.
-    ports: [u16; 5],
+    /// path, with PROXY headers in front of all that; WebSocket.
+    ports: [u16; 6],
 }
+
+/// The name of the second certificate of the TLS listener, and the directory of its files: another CA has signed it.
+const SECOND: &str = "second.test";
 
 static PLACE: OnceLock<Place> = OnceLock::new();
 
@@ -45,7 +55,7 @@ impl Place {
     fn new() -> Place {
         let directory = TempDir::new().expect("a temporary directory can be made");
         let free = || TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let held = [(); 5].map(|()| free());
+        let held = [(); 6].map(|()| free());
         let ports = held.each_ref().map(|listener| {
             let address = listener.local_addr();
             address.expect("it is bound").port()
@@ -54,6 +64,8 @@ impl Place {
         place.make(&["ca"]);
         place.make(&["node", "--id", "1", "--host", "localhost,127.0.0.1"]);
         place.make(&["client", "device-1"]);
+        place.make_in(SECOND, &["ca"]);
+        place.make_in(SECOND, &["node", "--id", "1", "--host", SECOND]);
         place
     }
 
@@ -80,20 +92,24 @@ impl Place {
 
     /// The listeners, as a node's configuration has them.
     fn toml(&self) -> String {
-        let pair = format!(
-            "certificates = [{{ certificate = {:?}, key = {:?} }}]",
-            self.path("node-1.pem"),
-            self.path("node-1.key")
-        );
-        let [tls, mutual, wss, proxy, behind] = self.ports;
+        let pair_in = |directory: &str| {
+            let path = |name| self.path(directory).join(name);
+            let (certificate, key) = (path("node-1.pem"), path("node-1.key"));
+            format!("{{ certificate = {certificate:?}, key = {key:?} }}")
+        };
+        let (first, second) = (pair_in(""), pair_in(SECOND));
+        let pair = format!("certificates = [{first}]");
+        let [tls, mutual, wss, proxy, behind, ws] = self.ports;
         format!(
-            "[[listeners]]\nname = \"tls\"\naddress = \"127.0.0.1:{tls}\"\ntransport = \"tls\"\n{pair}\n\
+            "[[listeners]]\nname = \"tls\"\naddress = \"127.0.0.1:{tls}\"\ntransport = \"tls\"\n\
+             certificates = [{first}, {second}]\n\
              [[listeners]]\nname = \"mutual\"\naddress = \"127.0.0.1:{mutual}\"\ntransport = \"tls\"\n{pair}\n\
              client_certificates = \"required\"\nclient_ca_file = {:?}\n\
              [[listeners]]\nname = \"wss\"\naddress = \"127.0.0.1:{wss}\"\ntransport = \"wss\"\n{pair}\n\
              [[listeners]]\nname = \"proxy\"\naddress = \"127.0.0.1:{proxy}\"\nproxy_protocol = true\n\
              [[listeners]]\nname = \"behind\"\naddress = \"127.0.0.1:{behind}\"\ntransport = \"wss\"\n{pair}\n\
              proxy_protocol = true\nwebsocket_path = \"/broker\"\n\
+             [[listeners]]\nname = \"ws\"\naddress = \"127.0.0.1:{ws}\"\ntransport = \"ws\"\n\
              [[listeners]]\nname = \"unix\"\naddress = \"unix:{}\"\nunix_mode = \"0600\"\n",
             self.path("ca.pem"),
             self.path("socket").display()
@@ -116,7 +132,11 @@ fn listeners() {
             mosquitto_speaks_over_tls,
             paho_speaks_over_tls_and_websockets,
             mqtt_js_speaks_over_tls_and_websockets,
+            others_speak_over_websockets_without_tls,
+            mosquitto_speaks_over_a_unix_socket,
             openssl_agrees_on_versions_protocols_and_resumption,
+            each_name_gets_its_certificate,
+            the_time_that_is_left_is_told,
             a_client_certificate_is_asked_for,
             the_command_line_speaks_every_transport,
             a_proxy_header_comes_first,
@@ -159,7 +179,14 @@ fn succeeds(command: &mut Command) -> String {
 
 /// mosquitto_sub, subscribed.
 fn subscriber(port: u16, topic: &str) -> (Guarded, std::sync::mpsc::Receiver<String>) {
-    let mut command = mosquitto("mosquitto_sub", port, &["-t", topic, "-q", "1", "-d"]);
+    subscribed(mosquitto(
+        "mosquitto_sub",
+        port,
+        &["-t", topic, "-q", "1", "-d"],
+    ))
+}
+
+fn subscribed(mut command: Command) -> (Guarded, std::sync::mpsc::Receiver<String>) {
     command.stdout(Stdio::piped());
     let mut process = Guarded(command.spawn().expect("mosquitto_sub can be started"));
     let lines = script::lines_of(process.0.stdout.take().expect("it is piped"));
@@ -210,13 +237,7 @@ fn paho_speaks_over_tls_and_websockets(_: &Cluster) {
     let mut broken = Vec::new();
     for (port, transport) in [(place.ports[0], "tcp"), (place.ports[2], "websockets")] {
         let arguments = ["localhost", &port.to_string(), transport, "/mqtt", &ca];
-        let arguments = arguments.map(str::to_owned);
-        let report = script::run(script::python("transports.py"), &arguments, |what, _| {
-            panic!("nothing is to be done, {what} was asked")
-        });
-        let said = report.iter().filter(|said| said["holds"] != true);
-        broken.extend(said.map(|said| format!("{transport}: {said}")));
-        assert_eq!(report.len(), 1, "{report:?}");
+        broken.extend(broken_rules(script::python("transports.py"), &arguments));
     }
     assert_none(&broken);
 }
@@ -224,21 +245,26 @@ fn paho_speaks_over_tls_and_websockets(_: &Cluster) {
 fn mqtt_js_speaks_over_tls_and_websockets(_: &Cluster) {
     let place = place();
     let ca = place.path("ca.pem").display().to_string();
-    let [tls, _, wss, _, _] = place.ports;
     let mut broken = Vec::new();
     for url in [
-        format!("mqtts://localhost:{tls}"),
-        format!("wss://localhost:{wss}/mqtt"),
+        format!("mqtts://localhost:{}", place.ports[0]),
+        format!("wss://localhost:{}/mqtt", place.ports[2]),
     ] {
-        let arguments = [url.clone(), ca.clone()];
-        let report = script::run(script::node_js("transports.js"), &arguments, |what, _| {
-            panic!("nothing is to be done, {what} was asked")
-        });
-        let said = report.iter().filter(|said| said["holds"] != true);
-        broken.extend(said.map(|said| format!("{url}: {said}")));
-        assert_eq!(report.len(), 1, "{report:?}");
+        broken.extend(broken_rules(script::node_js("transports.js"), &[&url, &ca]));
     }
     assert_none(&broken);
+}
+
+/// What a program that reports one rule says of it, if that does not hold.
+#[track_caller]
+fn broken_rules(command: Command, arguments: &[&str]) -> Vec<String> {
+    let owned: Vec<String> = arguments.iter().map(|&text| text.to_owned()).collect();
+    let report = script::run(command, &owned, |what, _| {
+        panic!("nothing is to be done, {what} was asked")
+    });
+    assert_eq!(report.len(), 1, "{report:?}");
+    let said = report.iter().filter(|said| said["holds"] != true);
+    said.map(|said| format!("{arguments:?}: {said}")).collect()
 }
 
 /// What openssl tells of a connection.
@@ -352,7 +378,7 @@ fn the_command_line_speaks_every_transport(_: &Cluster) {
         command.arg(&ca).stdin(Stdio::null());
         command
     };
-    let [tls, mutual, wss, _, _] = place.ports;
+    let [tls, mutual, wss, ..] = place.ports;
     let urls = [
         format!("mqtts://localhost:{tls}"),
         format!("wss://localhost:{wss}"),
@@ -395,55 +421,4 @@ fn a_unix_socket_has_its_permissions(_: &Cluster) {
     let mode = fs::metadata(&path).expect("it is there").permissions();
     assert_eq!(mode.mode() & 0o777, 0o600);
     is_accepted(UnixStream::connect(&path).expect("it listens"), b"");
-}
-
-/// The serial number of the certificate that a new connection gets.
-fn serial(port: u16) -> String {
-    let said = s_client(port, &[]);
-    let from = said.find("-----BEGIN CERTIFICATE-----");
-    let certificate = from.map(|from| said[from..].to_owned()).unwrap_or_default();
-    let mut command = Command::new("openssl");
-    command
-        .args(["x509", "-noout", "-serial"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped());
-    let mut process = command.spawn().expect("openssl can be run");
-    let mut stdin = process.stdin.take().expect("it is piped");
-    stdin.write_all(certificate.as_bytes()).expect("it reads");
-    drop(stdin);
-    let output = process.wait_with_output().expect("it was started");
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// Puts a file where another was, at once.
-fn replace(path: &Path, bytes: &[u8]) {
-    let beside = path.with_extension("new");
-    fs::write(&beside, bytes).expect("a file can be written");
-    fs::rename(&beside, path).expect("a file can be renamed");
-}
-
-fn a_certificate_is_renewed_under_way_and_a_broken_one_is_not_used(cluster: &Cluster) {
-    let place = place();
-    let port = place.ports[0];
-    let (_process, lines) = subscriber(port, "renewed");
-    let before = serial(port);
-    assert!(before.starts_with("serial="), "{before}");
-    let (pem, key) = (place.path("node-1.pem"), place.path("node-1.key"));
-    replace(&pem, b"no certificate");
-    wait::until("the node to look at the broken file", WITHIN, || {
-        let failed = cluster.nodes[0].metric("quorumq_certificates_failed_total");
-        failed.filter(|times| *times > 0.0)
-    });
-    assert_eq!(serial(port), before, "the old one stays in use");
-    for path in [&pem, &key] {
-        fs::remove_file(path).expect("it is there");
-    }
-    place.make(&["node", "--id", "1", "--host", "localhost,127.0.0.1"]);
-    let now = wait::until("the new certificate", WITHIN, || {
-        Some(serial(port)).filter(|now| *now != before)
-    });
-    assert!(now.starts_with("serial="), "{now}");
-    let sent = ["-t", "renewed", "-q", "1", "-m", "still here"];
-    succeeds(&mut mosquitto("mosquitto_pub", port, &sent));
-    await_line(&lines, "still here");
 }

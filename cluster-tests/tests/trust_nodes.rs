@@ -31,6 +31,23 @@ const NAME: &str = "test";
 /// A line of a node that uses new files.
 const RELOADED: &str = "the files of this node's identity have changed: they are used from now on";
 
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+
+/// Waits until every node tells that its certificate lasts so many days, at least and at most.
+#[track_caller]
+fn assert_days_left(cluster: &Cluster, least: u64, most: u64) {
+    for node in &cluster.nodes {
+        wait::until_ok("the time that is left of a certificate", RECOVERY, || {
+            let left = node.metric("quorumq_cluster_certificate_expiry_seconds");
+            let days = left.map(|left| left / DAY.as_secs_f64());
+            let is_right = days.is_some_and(|days| (least as f64..=most as f64).contains(&days));
+            is_right
+                .then_some(())
+                .ok_or(format!("node {}: {days:?} days", node.id))
+        });
+    }
+}
+
 fn files(directory: &Path, id: usize) -> Files {
     Files::in_directory(&directory.join(id.to_string()))
 }
@@ -131,7 +148,15 @@ fn certificates_and_their_authority_are_replaced_under_load() {
             }
         };
         step(&|_, files| files.put_authorities(&[&old, &new]));
-        step(&|id, files| files.put_certificate(&new, &Subject::node(NAME, id as u64)));
+        assert_days_left(cluster, 365 * 1_000, u64::MAX);
+        step(&|id, files| {
+            let subject = Subject {
+                valid_for: Some(DAY * 40),
+                ..Subject::node(NAME, id as u64)
+            };
+            files.put_certificate(&new, &subject);
+        });
+        assert_days_left(cluster, 39, 40);
         step(&|_, files| files.put_authorities(&[&new]));
         // A node that starts now meets the new authority only.
         let leader = cluster.wait_leader();

@@ -3,6 +3,7 @@
 
 mod shapes;
 
+use cluster_tests::audit::Audit;
 use cluster_tests::cluster::{Cluster, Plan};
 use cluster_tests::connection::Connection;
 use cluster_tests::http::{Answer, ask};
@@ -112,7 +113,11 @@ fn visits_of(names: &[&str]) -> BTreeSet<(String, u64)> {
 
 #[test]
 fn events_are_delivered() {
-    let cluster = Cluster::start();
+    let audit = Audit::new();
+    let cluster = Cluster::start_with(Plan {
+        extra: audit.toml(),
+        ..Plan::default()
+    });
     show(
         &cluster,
         rules![
@@ -129,6 +134,28 @@ fn events_are_delivered() {
         ],
     );
     cluster.assert_states_agree();
+    assert_audited(&audit);
+}
+
+/// What the tests before have asked of the nodes.
+fn assert_audited(audit: &Audit) {
+    for (node, action, name) in [
+        (2, "put", "order"),
+        (3, "delete", "order"),
+        (3, "test", "refused"),
+        (1, "replay", "dead"),
+        (1, "resume", "gone"),
+        (2, "pause", "paused"),
+        (3, "resume", "paused"),
+    ] {
+        audit.expect(&json!({
+            "event": "event_subscription", "result": "accepted", "node": node, "action": action, "name": name,
+            "method": "anonymous", "reason": null,
+        }));
+    }
+    audit.expect(&json!({
+        "event": "event_subscription", "result": "failed", "node": 1, "action": "put", "name": "a_b", "reason": "*",
+    }));
 }
 
 fn a_consenting_endpoint_gets_events_in_order(cluster: &Cluster) {

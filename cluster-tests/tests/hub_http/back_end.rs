@@ -98,7 +98,8 @@ impl Hub {
         });
         let cluster = Cluster::start_with(Plan {
             extra: format!(
-                "[hub]\nhost_names = [\"{HOST}\"]\npolicies_file = {policies:?}\nallow_plaintext = true\n"
+                "[hub]\nhost_names = [\"{HOST}\"]\npolicies_file = {policies:?}\nallow_plaintext = true\n{}",
+                plan.extra
             ),
             environment: environment.collect(),
             ..plan

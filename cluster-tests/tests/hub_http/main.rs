@@ -5,6 +5,7 @@ mod back_end;
 mod events;
 
 use back_end::{Answer, Hub};
+use cluster_tests::audit::Audit;
 use cluster_tests::cluster::Plan;
 use cluster_tests::wait;
 use serde_json::{Value as Json, json};
@@ -16,12 +17,17 @@ const WITHIN: Duration = Duration::from_secs(30);
 
 #[test]
 fn back_ends() {
-    let mut hub = Hub::start(Plan::default());
+    let audit = Audit::new();
+    let mut hub = Hub::start(Plan {
+        extra: audit.toml(),
+        ..Plan::default()
+    });
     an_answer_is_found_on_every_node(&hub);
     one_of_several_writers_with_an_etag_is_right(&hub);
     loops_over_all_nodes_count_exactly(&hub);
     pages_list_each_twin_once_while_others_come_and_go(&hub);
     a_device_goes_with_its_modules_on_every_node(&hub);
+    changes_of_identities_are_in_the_audit_log(&hub, &audit);
     what_was_answered_survives_the_leader(&mut hub);
     events::several_changes_are_one_event_though_the_leader_dies(&mut hub);
     a_minority_answers_nobody(&mut hub);
@@ -179,6 +185,30 @@ fn a_device_goes_with_its_modules_on_every_node(hub: &Hub) {
         let found = hub.ask(node, "GET", "/twins/family/modules/a", "", &Json::Null);
         assert_eq!((found.status, found.code()), (404, "DeviceNotFound"));
     }
+}
+
+/// Who asked for what, of which node, and why it was not done.
+fn changes_of_identities_are_in_the_audit_log(hub: &Hub, audit: &Audit) {
+    let body = json!({ "deviceId": "noted" });
+    for (status, code) in [(200, ""), (409, "DeviceAlreadyExists")] {
+        let put = hub.ask(1, "PUT", "/devices/noted", "", &body);
+        assert_eq!((put.status, put.code()), (status, code), "{put:?}");
+    }
+    let deleted = hub.ask(2, "DELETE", "/devices/noted", "*", &Json::Null);
+    assert_eq!(deleted.status, 204, "{deleted:?}");
+    let line = |node: u64, route: &str, result: &str, reason: Option<&str>| {
+        json!({
+            "event": "hub_request", "result": result, "node": node, "principal": "all", "method": "sas",
+            "route": route, "reason": reason,
+        })
+    };
+    let refused = Some("DeviceAlreadyExists");
+    audit.expect_all(&[
+        line(2, "PUT /devices/noted", "accepted", None),
+        line(2, "PUT /devices/noted", "failed", refused),
+        line(3, "DELETE /devices/noted", "accepted", None),
+        line(2, "PUT /devices/family/modules/a", "accepted", None),
+    ]);
 }
 
 /// T1: while a back end writes on and on, the leader dies, twice.

@@ -2,6 +2,7 @@
 
 use crate::back_end::{HOST, Hub};
 use cluster_tests::cluster::Plan;
+use cluster_tests::wait;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd,
 };
@@ -9,7 +10,11 @@ use serde_json::json;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 use tempfile::TempDir;
+
+/// How long what must come may take.
+const WITHIN: Duration = Duration::from_secs(20);
 
 fn params(name: &str) -> CertificateParams {
     let mut params = CertificateParams::new(["localhost".to_owned()]).expect("a name");
@@ -43,6 +48,13 @@ impl Identity {
         Identity::write(directory, name, &certificate.pem(), &key)
     }
 
+    /// Signed by an authority.
+    fn issued(directory: &Path, name: &str, by: &CertifiedIssuer<'_, KeyPair>) -> Identity {
+        let key = KeyPair::generate().expect("random numbers");
+        let certificate = params(name).signed_by(&key, by).expect("signed");
+        Identity::write(directory, name, &certificate.pem(), &key)
+    }
+
     /// As openssl tells it.
     fn thumbprint(&self, digest: &str) -> String {
         let mut command = Command::new("openssl");
@@ -57,15 +69,50 @@ impl Identity {
     }
 }
 
+fn authority() -> CertifiedIssuer<'static, KeyPair> {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().expect("random numbers");
+    CertifiedIssuer::self_signed(params, key).expect("a CA")
+}
+
+/// The listener, and what it shows.
+struct Place {
+    server: Identity,
+    port: u16,
+}
+
+impl Place {
+    /// Whether a device that shows this certificate can send a message.
+    fn speaks(&self, device: &str, shown: Option<&Identity>, version: &str) -> bool {
+        let mut command = Command::new("mosquitto_pub");
+        command.args(["-h", "localhost", "-p", &self.port.to_string(), "--cafile"]);
+        command.arg(&self.server.certificate);
+        command.args(["-V", version, "-q", "1", "-m", "hello", "-i", device]);
+        command.args(["-u", &format!("{HOST}/{device}/?api-version=2021-04-12")]);
+        command.args(["-t", &format!("devices/{device}/messages/events/")]);
+        if let Some(shown) = shown {
+            command.arg("--cert").arg(&shown.certificate);
+            command.arg("--key").arg(&shown.key);
+        }
+        let said = command.output().expect("mosquitto_pub can be started");
+        said.status.success()
+    }
+}
+
+/// Replaces a file at once.
+fn put(path: &Path, text: &str) {
+    let beside = path.with_extension("new");
+    std::fs::write(&beside, text).expect("a file can be written");
+    std::fs::rename(&beside, path).expect("a file can be renamed");
+}
+
 #[test]
 fn devices_show_certificates() {
     let files = TempDir::new().expect("a temporary directory can be made");
     let files = files.path();
     let server = Identity::self_signed(files, "localhost", |_| ());
-    let mut of_ca = CertificateParams::default();
-    of_ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let key = KeyPair::generate().expect("random numbers");
-    let ca = CertifiedIssuer::self_signed(of_ca, key).expect("a CA");
+    let ca = authority();
     let ca_file = files.join("ca.pem");
     std::fs::write(&ca_file, ca.pem()).expect("a file can be written");
     let free = TcpListener::bind("127.0.0.1:0").expect("a port is free");
@@ -83,11 +130,6 @@ fn devices_show_certificates() {
         extra,
         ..Plan::default()
     });
-    let issued = |name: &str| {
-        let key = KeyPair::generate().expect("random numbers");
-        let certificate = params(name).signed_by(&key, &ca).expect("signed");
-        Identity::write(files, name, &certificate.pem(), &key)
-    };
     let own = Identity::self_signed(files, "whatever", |_| ());
     let over = Identity::self_signed(files, "over", |params| {
         params.not_after = date_time_ymd(2020, 1, 1);
@@ -105,27 +147,17 @@ fn devices_show_certificates() {
         );
     }
     hub.create_with("by-ca", &json!({"type": "certificateAuthority"}));
-    let (by_ca, another) = (issued("by-ca"), issued("another"));
+    let (by_ca, another) = (
+        Identity::issued(files, "by-ca", &ca),
+        Identity::issued(files, "another", &ca),
+    );
     let forged = Identity::self_signed(files, "by-ca-forged", |params| {
         params.distinguished_name.remove(DnType::CommonName);
         params.distinguished_name.push(DnType::CommonName, "by-ca");
     });
+    let place = Place { server, port };
     let speaks = |device: &str, shown: Option<&Identity>, version: &str| {
-        let mut command = Command::new("mosquitto_pub");
-        command.args(["-h", "localhost", "-p", &port.to_string(), "--cafile"]);
-        command.arg(&server.certificate);
-        command.args(["-V", version, "-q", "1", "-m", "hello", "-i", device]);
-        command.args(["-u", &format!("{HOST}/{device}/?api-version=2021-04-12")]);
-        command.args(["-t", &format!("devices/{device}/messages/events/")]);
-        if let Some(shown) = shown {
-            command
-                .arg("--cert")
-                .arg(&shown.certificate)
-                .arg("--key")
-                .arg(&shown.key);
-        }
-        let said = command.output().expect("mosquitto_pub can be started");
-        said.status.success()
+        place.speaks(device, shown, version)
     };
     for version in ["311", "5"] {
         assert!(speaks("by-sha1", Some(&own), version));
@@ -157,7 +189,7 @@ fn devices_show_certificates() {
         "b",
         "--cafile",
     ]);
-    ordinary.arg(&server.certificate);
+    ordinary.arg(&place.server.certificate);
     ordinary
         .arg("--cert")
         .arg(&own.certificate)
@@ -165,4 +197,45 @@ fn devices_show_certificates() {
         .arg(&own.key);
     let said = ordinary.output().expect("mosquitto_pub can be started");
     assert!(said.status.success());
+    the_authorities_are_read_again_when_it_is_asked_to(&hub, &place, &ca_file, &by_ca);
+}
+
+/// What is wrong with a file is told once however often it is looked at, and again at each SIGHUP.
+fn the_authorities_are_read_again_when_it_is_asked_to(
+    hub: &Hub,
+    place: &Place,
+    ca_file: &Path,
+    former: &Identity,
+) {
+    let node = &hub.cluster.nodes[0];
+    let failed = |wanted: f64| {
+        wait::until_ok("the failures that are counted", WITHIN, || {
+            let failed = node.metric("quorumq_certificates_failed_total");
+            (failed == Some(wanted))
+                .then_some(())
+                .ok_or(format!("{failed:?} of {wanted}"))
+        });
+    };
+    put(ca_file, "no certificate\n");
+    failed(1.0);
+    for times in [2.0, 3.0] {
+        node.hang_up();
+        failed(times);
+    }
+    assert!(
+        place.speaks("by-ca", Some(former), "5"),
+        "the old ones stay"
+    );
+    let next = authority();
+    put(ca_file, &next.pem());
+    node.hang_up();
+    let directory = ca_file.parent().expect("it is in a directory");
+    let issued = Identity::issued(directory, "by-ca-again", &next);
+    let said = |device: &str, shown| place.speaks(device, Some(shown), "5");
+    hub.create_with("by-ca-again", &json!({"type": "certificateAuthority"}));
+    wait::until("the new authority", WITHIN, || {
+        said("by-ca-again", &issued).then_some(())
+    });
+    assert!(!said("by-ca", former), "the old one vouches for nobody");
+    failed(3.0);
 }

@@ -5,8 +5,9 @@ use cluster_tests::cluster::{Cluster, Plan};
 use cluster_tests::connection::{Connection, Fault};
 use cluster_tests::flow::{self, Load, with_small_buffer};
 use cluster_tests::hostile::{Crowd, PINGRESP_WITHIN, Terms, beside, beside_on, one_worker};
+use cluster_tests::store::{Request, StoreClient};
 use cluster_tests::wait::allowed;
-use cluster_tests::wire::{self, Connect, Message, Packet, V5, V311, Value, Will, id};
+use cluster_tests::wire::{self, Connect, Message, Packet, Properties, V5, V311, Value, Will, id};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -22,6 +23,7 @@ attacks![
     tiny_messages_to_two_thousand_subscribers,
     subscribers_that_take_everything_are_read,
     subscribers_that_never_acknowledge,
+    writes_of_a_key_with_two_thousand_watchers,
 ];
 
 /// Subscribers of one topic on one node; they read.
@@ -62,6 +64,74 @@ fn a_large_message_to_two_thousand_subscribers(cluster: &mut Cluster) {
         assert!(reader.bytes() >= all, "not all subscribers got it");
     });
     assert_eq!(reader.stop(), 0, "subscribers were ended");
+}
+
+/// Connections of one node that watch a key, and read.
+fn watchers(address: SocketAddr, key: &str) -> Crowd {
+    Crowd::raise_limits();
+    let name = |number: usize| format!("watcher-{number}");
+    let mut watchers = Crowd::connect(
+        &[address],
+        SUBSCRIBERS,
+        |number| Connect::v5(&name(number)),
+        |_| None,
+    );
+    for (number, watcher) in watchers.0.iter_mut().enumerate() {
+        let asks = StoreClient::new(&name(number), &[address], 0);
+        // With QoS 0 there is nothing to be acknowledged.
+        let mut bytes = wire::subscribe(V5, 1, &Properties::new(), &[(&asks.response_topic, 0)]);
+        let request = asks.message(&Request::keynotify(key), &[7; 16], 2);
+        bytes.extend(request.bytes(V5));
+        watcher.send(&bytes);
+    }
+    for watcher in &mut watchers.0 {
+        loop {
+            match watcher.receive(LIMIT) {
+                Ok(Packet::Publish(answer)) if answer.payload == b"+OK\r\n" => break,
+                Ok(Packet::Suback(_) | Packet::Puback(_)) => {}
+                other => panic!("a watcher: {other:?}"),
+            }
+        }
+    }
+    watchers
+}
+
+/// A client that sends as many SETs of one key as may be under way, and waits until they are acknowledged.
+fn write_much(address: SocketAddr, name: &str, key: &str) {
+    const AT_ONCE: u16 = 500;
+    let asks = StoreClient::new(name, &[address], 0);
+    let mut writer = Connection::v5(address, name);
+    let writes = (1..=AT_ONCE).flat_map(|number| {
+        let request = Request::set(key, number.to_be_bytes());
+        let correlation = u128::from(number).to_be_bytes();
+        asks.message(&request, &correlation, number).bytes(V5)
+    });
+    writer.send(&writes.collect::<Vec<_>>());
+    let mut acknowledged = 0;
+    while acknowledged < AT_ONCE {
+        match writer.receive(LIMIT) {
+            Ok(Packet::Puback(ack)) if ack.code < 0x80 => acknowledged += 1,
+            Ok(Packet::Publish(_)) => {}
+            other => panic!("{name} after {acknowledged}: {other:?}"),
+        }
+    }
+}
+
+/// Four million notifications.
+fn writes_of_a_key_with_two_thousand_watchers(cluster: &mut Cluster) {
+    let (near, far) = (cluster.mqtt(0), cluster.mqtt(cluster.nodes.len() - 1));
+    let watchers = watchers(near, "watched");
+    let reader = watchers.read_on();
+    beside(cluster, |_| {
+        std::thread::scope(|scope| {
+            for number in 0..4 {
+                let name = format!("hostile-{number}");
+                scope.spawn(move || write_much(far, &name, "watched"));
+            }
+        });
+    });
+    eprintln!("{} MiB of notifications were read", reader.bytes() >> 20);
+    assert_eq!(reader.stop(), 0, "watchers were ended");
 }
 
 /// A subscriber of the same messages, which takes them as fast as it can, and pings: the longest time until it has its

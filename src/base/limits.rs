@@ -53,6 +53,15 @@ pub const PROPOSAL_BYTES: usize = 1 << 20;
 /// milliseconds.
 pub const LOGGED_DELIVERY_BYTES: usize = 16;
 
+/// What each queue that a message goes into in any case ([`QUEUES_AT_LEAST`]), and each message that a client
+/// acknowledges, counts in a proposal, bytes: rows are read and written for it, which take twenty times as long as a
+/// delivery.
+pub const LOGGED_QUEUE_BYTES: usize = 256;
+
+/// What a session that is resumed counts in a proposal, bytes: the packet ids of its QoS 2 messages that are not released
+/// are read, seldom more than some, never more than it may have.
+pub const RESUMED_SESSION_BYTES: usize = 1 << 10;
+
 /// What the write of a section counts in a proposal for each byte of it, as stored when it is applied: every node
 /// decodes and writes all of it. As many as fit into [`PROPOSAL_BYTES`] take some ten milliseconds.
 pub const SECTION_WEIGHT: usize = 4;

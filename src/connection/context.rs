@@ -261,7 +261,7 @@ impl Context {
         let settings = Settings::new(&crate::config::Config::default(), &metrics);
         let router = crate::router::Router::new(NodeId(0), Arc::default(), outboxes.clone());
         let proposer: Arc<Proposer> = Arc::default();
-        let view: Arc<crate::replica::applier::View> = Arc::default();
+        let view: Arc<crate::replica::view::View> = Arc::default();
         let directory = Arc::new(crate::forward::directory::Directory::new(
             NodeId(0),
             proposer.clone(),

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use crate::base::ids::NodeId;
 use crate::codec::QoS;
 use crate::mailbox::WakeList;
-use crate::replica::applier::View;
+use crate::replica::view::View;
 use crate::router::{Message, Router};
 use crate::telemetry::cells::{Counter, Label};
 use crate::telemetry::labels::{DropReason, Qos};

@@ -10,9 +10,9 @@ use crate::base::ids::NodeId;
 use crate::base::limits;
 use crate::base::proto::command::{self, command::Kind as Command};
 use crate::machine::effect::{DirectoryReply, Reply};
-use crate::replica::applier::View;
 use crate::replica::proposer::{ProposeError, Proposer};
 use crate::replica::share::Share;
+use crate::replica::view::View;
 
 /// The version of an entry, which no other state of it has or had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

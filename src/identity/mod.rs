@@ -33,7 +33,7 @@ use crate::base::ids::ConnectionId;
 use crate::base::time::Elapsed;
 use crate::codec::ReasonCode;
 use crate::machine::tables::Backing;
-use crate::replica::applier::View;
+use crate::replica::view::View;
 use crate::router::Router;
 use bans::Bans;
 use counters::{Bound, Counters};

@@ -96,6 +96,7 @@ impl Lifecycle<'_> {
             true => received::all(batch, session),
             false => Vec::new(),
         };
+        batch.spend(received.len());
         Reply::Opened {
             session,
             present,

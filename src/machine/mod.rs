@@ -70,6 +70,7 @@ use entry::Entry;
 use meta::Meta;
 pub use meta::{EventUsage, QueueUsage};
 use state_hash::HashRound;
+pub use store::WatchCounts;
 use subscriptions::SubscriptionIndex;
 use tables::{Backing, Tables};
 use timers::Timers;
@@ -79,7 +80,7 @@ use timers::Timers;
 /// It rises with every release in which the same entry could lead to other rows than before, or in which a command or a
 /// field of one is new. Nodes of different versions refuse each other, because their replicas could differ; what to do
 /// then is in docs/operations.md, Stopping, restarting, upgrading. Rows of the former version must stay readable.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 
 /// The state machine of one replica.
 pub struct Machine {
@@ -185,6 +186,11 @@ impl Machine {
     /// Number of keys that are watched in the whole cluster.
     pub fn watched_keys(&self) -> usize {
         self.parts.store.watched_keys()
+    }
+
+    /// About how many connections watch a key of the state store, for other threads.
+    pub fn watch_counts(&self) -> Arc<WatchCounts> {
+        self.parts.store.watch_counts()
     }
 
     /// Replies to writes that are remembered, see docs/spec/state-store.md, Retries.

@@ -17,7 +17,7 @@ use crate::identity::scram::{IsCurrent, ScramCheck};
 use crate::identity::users::DirectoryUsers;
 use crate::identity::{FailureLimits, Identity, IdentitySettings};
 use crate::machine::tables::Backing;
-use crate::replica::applier::View;
+use crate::replica::view::View;
 use crate::router::Router;
 
 /// What the methods of authentication have in common.

@@ -8,129 +8,29 @@
 //! each batch.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use parking_lot::Mutex;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use crate::base::ids::{Incarnation, LogIndex, NodeId, SessionId};
 use crate::base::pulse::beat;
 use crate::events::{self, DisconnectionReason};
+use crate::machine::Machine;
 use crate::machine::effect::{ApplicationMessage, DropReason, EventDrop, Output, Reply, Skipped};
 use crate::machine::state_hash::{HashRound, Verdict, verdict};
 use crate::machine::tables::{Backing, Tables};
-use crate::machine::{EventUsage, Machine, QueueUsage};
 use crate::mailbox::{End, Item, WakeList};
 use crate::raft::{Apply, Look};
 use crate::replica::clock::Clock;
-use crate::replica::directory::DirectoryObservers;
 use crate::replica::proposer::Proposer;
 use crate::replica::sequencer::Due;
 use crate::replica::state_hasher::StateHasher;
+use crate::replica::view::View;
 use crate::router::{Router, Throttled};
 use crate::storage::fatal;
-use crate::store::Usage;
 use crate::telemetry::labels;
 use crate::telemetry::metrics::Metrics;
-
-/// What the rest of the node needs to know of the machine.
-#[derive(Default)]
-pub struct View {
-    live: Mutex<Vec<(NodeId, Incarnation)>>,
-    low_disks: Mutex<Vec<NodeId>>,
-    applied: AtomicU64,
-    usage: Mutex<Usage>,
-    queues: Mutex<QueueUsage>,
-    identities: Mutex<(u64, u64)>,
-    twin_bytes: AtomicU64,
-    events: Mutex<EventUsage>,
-    event_changes: watch::Sender<u64>,
-    watches: AtomicU64,
-    remembered_replies: AtomicU64,
-    hash_round: Mutex<Option<(LogIndex, Arc<HashRound>)>>,
-    /// The newest incarnation of this node that was ever registered.
-    known_incarnation: AtomicU64,
-    directory: DirectoryObservers,
-}
-
-impl View {
-    /// Nodes whose incarnation is registered and has not ended.
-    pub fn live_nodes(&self) -> Vec<(NodeId, Incarnation)> {
-        self.live.lock().clone()
-    }
-
-    /// Live nodes that have said that their disks are nearly full.
-    pub fn low_disks(&self) -> Vec<NodeId> {
-        self.low_disks.lock().clone()
-    }
-
-    /// An applied log index. It covers every command that a connection has got the reply to.
-    pub fn applied(&self) -> LogIndex {
-        LogIndex(self.applied.load(Ordering::Acquire))
-    }
-
-    /// Keys of the state store and their bytes.
-    pub fn store_usage(&self) -> Usage {
-        *self.usage.lock()
-    }
-
-    /// What waits in the queues of sessions and groups.
-    pub fn queue_usage(&self) -> QueueUsage {
-        *self.queues.lock()
-    }
-
-    /// Devices and modules that have an identity.
-    pub fn identities(&self) -> (u64, u64) {
-        *self.identities.lock()
-    }
-
-    /// Bytes of all sections of twins.
-    pub fn twin_bytes(&self) -> u64 {
-        self.twin_bytes.load(Ordering::Relaxed)
-    }
-
-    /// Changes whenever rows of events have changed.
-    pub fn event_changes(&self) -> watch::Receiver<u64> {
-        self.event_changes.subscribe()
-    }
-
-    fn events_have_changed(&self) {
-        // Nearly always nobody waits.
-        self.event_changes.send_modify(|changes| *changes += 1);
-    }
-
-    /// What is kept of events.
-    pub fn event_usage(&self) -> EventUsage {
-        *self.events.lock()
-    }
-
-    /// Watched keys of the whole cluster.
-    pub fn watches(&self) -> u64 {
-        self.watches.load(Ordering::Relaxed)
-    }
-
-    /// Replies to writes of the state store that are remembered.
-    pub fn remembered_replies(&self) -> u64 {
-        self.remembered_replies.load(Ordering::Relaxed)
-    }
-
-    /// What the replicas have found when they hashed their states the last time, and the log entry with its latest
-    /// change, as far as it is known.
-    pub fn hash_round(&self) -> Option<(LogIndex, Arc<HashRound>)> {
-        self.hash_round.lock().clone()
-    }
-
-    /// The newest incarnation of this node that was ever registered.
-    pub fn known_incarnation(&self) -> Incarnation {
-        Incarnation(self.known_incarnation.load(Ordering::Acquire))
-    }
-
-    /// Who is told of changes of the directory.
-    pub fn directory(&self) -> &DirectoryObservers {
-        &self.directory
-    }
-}
 
 /// What the log says of this node's incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,7 +81,10 @@ impl Applier {
         mpsc::UnboundedReceiver<IncarnationEvent>,
     ) {
         let (events, receiver) = mpsc::unbounded_channel();
-        let view = Arc::new(View::default());
+        let view = Arc::new(View {
+            watch_counts: machine.watch_counts(),
+            ..View::default()
+        });
         let applier = Applier {
             local,
             machine,

@@ -16,4 +16,6 @@ pub mod sequencer;
 pub mod share;
 pub mod state_hasher;
 mod turns;
+pub mod view;
 mod wall_clocks;
+mod weight;

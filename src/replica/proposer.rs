@@ -23,6 +23,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::reply_to::ReplyTo;
 use super::share::{Share, Weights};
+use super::weight::own_weight;
 use crate::base::ids::{Incarnation, SessionId};
 use crate::base::limits;
 use crate::base::proto::command;
@@ -263,6 +264,7 @@ impl Proposer {
         reply_to: ReplyTo,
         when: When,
     ) -> Result<(), Overloaded> {
+        let weight = weight + own_weight(&kind);
         let command = command::Command { kind: Some(kind) };
         let mut state = self.state.lock();
         if when == When::Now && !state.queued.has_room(share) {

@@ -115,6 +115,8 @@ impl<'a> LookUp<'a> {
         if found.groups.iter().any(Group::must_queue) {
             found.logged_qos_0 = Logged::All;
         }
+        found.queued += found.groups.len();
+        found.queued_qos_0 += found.groups.len();
         found.count_work();
         let local: usize = found
             .every_local()
@@ -163,9 +165,11 @@ impl<'a> LookUp<'a> {
         let durable = subscriber.queues(QoS::AtLeastOnce);
         if durable && subscription.qos != QoS::AtMostOnce {
             self.found.logged.add(session, no_local);
+            self.found.queued += 1;
         }
         if subscriber.queues(QoS::AtMostOnce) {
             self.found.logged_qos_0.add(session, no_local);
+            self.found.queued_qos_0 += 1;
         }
         let Some(owner) = subscriber.owner() else {
             return;

@@ -430,7 +430,29 @@ fn what_goes_through_the_log_weighs_as_much_as_it_is_delivered_straight() {
     index.put_row(SessionId(11), "t", &row, LogIndex(1));
     index.put(SessionId(12), None, Queueing::default(), &["t"]);
     let route = router.route("t", None);
-    let weight = |copies: usize| copies * crate::base::limits::LOGGED_DELIVERY_BYTES;
-    assert_eq!(route.logged_weight(QoS::AtLeastOnce), weight(10));
-    assert_eq!(route.logged_weight(QoS::AtMostOnce), weight(11));
+    let weight = |copies: usize, queues: usize| {
+        use crate::base::limits::{LOGGED_DELIVERY_BYTES, LOGGED_QUEUE_BYTES};
+        copies * LOGGED_DELIVERY_BYTES + queues * LOGGED_QUEUE_BYTES
+    };
+    assert_eq!(route.logged_weight(QoS::AtLeastOnce), weight(10, 1));
+    assert_eq!(route.logged_weight(QoS::AtMostOnce), weight(11, 0));
+    // A session that is away keeps QoS 0, too, and a group is a queue.
+    let keeps_all = Queueing {
+        durable: true,
+        qos_0: true,
+    };
+    index.put(SessionId(13), None, keeps_all, &[]);
+    index.put_row(SessionId(13), "t", &row, LogIndex(1));
+    index.put(SessionId(14), Some(owner(2, 14)), durable, &["$share/g/t"]);
+    let route = router.route("t", None);
+    assert_eq!(route.logged_weight(QoS::AtLeastOnce), weight(10, 3));
+    assert_eq!(route.logged_weight(QoS::AtMostOnce), weight(11, 2));
+    for session in 20..100 {
+        let owner = owner(2, session);
+        index.put(SessionId(session), Some(owner), durable, &[]);
+        index.put_row(SessionId(session), "t", &row, LogIndex(1));
+    }
+    let most = crate::base::limits::QUEUES_AT_LEAST;
+    let route = router.route("t", None);
+    assert_eq!(route.logged_weight(QoS::AtLeastOnce), weight(10, most));
 }

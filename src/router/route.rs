@@ -53,6 +53,9 @@ pub(super) struct Found {
     /// one with QoS 1 or 2.
     pub(super) straight_qos_0: usize,
     pub(super) straight: usize,
+    /// Matching subscriptions whose sessions keep a message that goes through the log, and groups: as the two above.
+    pub(super) queued_qos_0: usize,
+    pub(super) queued: usize,
     /// Copies of a message that are made for this and other nodes.
     pub(super) copies: usize,
     /// What a message costs beside them, in units of [`limits::TURN_WORK`].
@@ -242,13 +245,15 @@ impl Route {
         self.found.copies * (1 + copied / COPIED_PER_UNIT) + self.found.beside
     }
 
-    /// What a message that goes through the log counts in its proposal, bytes: the nodes deliver it while they apply.
+    /// What a message that goes through the log counts in its proposal, bytes: the nodes deliver it while they apply,
+    /// and put it into queues. Those beyond what every message may are bounded by the log entry itself.
     pub fn logged_weight(&self, qos: QoS) -> usize {
-        let straight = match qos {
-            QoS::AtMostOnce => self.found.straight_qos_0,
-            QoS::AtLeastOnce | QoS::ExactlyOnce => self.found.straight,
+        let (straight, queued) = match qos {
+            QoS::AtMostOnce => (self.found.straight_qos_0, self.found.queued_qos_0),
+            QoS::AtLeastOnce | QoS::ExactlyOnce => (self.found.straight, self.found.queued),
         };
         straight * limits::LOGGED_DELIVERY_BYTES
+            + queued.min(limits::QUEUES_AT_LEAST) * limits::LOGGED_QUEUE_BYTES
     }
 
     /// Has `publisher` offer its next packet again when the connections that get the messages have room.

@@ -19,6 +19,7 @@ use super::route_cache::RouteCache;
 use crate::acl::KeyAccess;
 use crate::base::hlc::Hlc;
 use crate::base::ids::SessionId;
+use crate::base::limits;
 use crate::base::proto::command::{KeyNotify, command::Kind};
 use crate::codec::{PacketId, Property, Publish, PublishPropertiesBuf, QoS, ReasonCode};
 use crate::machine::effect::{Change, Reply as MachineReply};
@@ -424,9 +425,12 @@ fn propose_write(
         },
         false => context.broker.settings.store_quota,
     };
+    // Each of them is told while the log is applied.
+    let watchers = context.broker.services.view.watchers_of(write.key);
+    let weight = watchers * limits::LOGGED_DELIVERY_BYTES;
     let command = to_command(write, &context.options.client_id, &identity, quota);
     let request = Request::Store(Box::new(request));
-    context.propose_weighing(share, Kind::StoreWrite(command), request, 0)
+    context.propose_weighing(share, Kind::StoreWrite(command), request, weight)
 }
 
 fn read(context: &mut Context, query: Query, request: StoreRequest) -> Flow {

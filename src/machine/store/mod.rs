@@ -3,7 +3,10 @@
 
 mod command;
 mod metadata;
+mod watch_counts;
 mod watchers;
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -20,6 +23,7 @@ use crate::base::time::Millis;
 use crate::store::{self, KeyRow, Outcome, Quota, Reply, RowChange, StoreError, Tombstone, Write};
 pub use command::{RequestIdentity, to_command};
 use metadata::{Cached, MetadataCache};
+pub use watch_counts::WatchCounts;
 use watchers::Watchers;
 
 /// The keys of the state store and who watches them. In memory there are the watchers, and a cache of metadata.
@@ -57,6 +61,11 @@ impl Store {
     /// Number of watched keys.
     pub fn watched_keys(&self) -> usize {
         self.watchers.len()
+    }
+
+    /// About how many connections watch a key, for other threads.
+    pub fn watch_counts(&self) -> Arc<WatchCounts> {
+        self.watchers.counts()
     }
 
     /// SET, DEL or VDEL; a request that was carried out before is answered as it was then.
@@ -180,10 +189,13 @@ impl Store {
         }
     }
 
-    /// Tells this node's connections that watch the key.
+    /// Tells this node's connections that watch the key. That they are told counts like row operations: what expires at
+    /// the same moment does so in later batches where many watch it.
     fn notify(&self, batch: &mut Batch<'_, '_>, store_key: &[u8], change: impl Fn() -> Change) {
         let mut told = None;
-        for owner in self.watchers.of(store_key) {
+        let watchers = self.watchers.of(store_key);
+        batch.spend(watchers.len());
+        for owner in watchers {
             if !batch.outputs.has_connection(*owner) {
                 continue;
             }

@@ -1,9 +1,11 @@
 //! KEYNOTIFY: which connection watches which key of the state store.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::watch_counts::WatchCounts;
 use crate::base::ids::Owner;
 use crate::machine::batch::Batch;
 use crate::machine::schema::timer::Kind;
@@ -12,6 +14,8 @@ use crate::machine::tables::Backing;
 
 /// Row operations that the end of a registration takes.
 const WATCH_COST: usize = 2;
+
+static NOBODY: &BTreeSet<Owner> = &BTreeSet::new();
 
 /// Bytes of a key that count as one watched key.
 const KEY_BYTES: usize = 256;
@@ -23,6 +27,7 @@ pub(in crate::machine) struct Watchers {
     by_key: HashMap<Bytes, BTreeSet<Owner>>,
     /// Invariant: none is empty.
     by_owner: BTreeMap<Owner, Watched>,
+    counts: Arc<WatchCounts>,
 }
 
 /// What a connection watches, in the order of the rows.
@@ -40,7 +45,12 @@ fn weight(store_key: &[u8]) -> u64 {
 impl Watchers {
     /// Builds the index anew from the tables.
     pub fn restore(&mut self, backing: &dyn Backing) {
-        *self = Watchers::default();
+        let counts = self.counts.clone();
+        counts.clear();
+        *self = Watchers {
+            counts,
+            ..Watchers::default()
+        };
         backing.rows::<Watch>(&Range::all(), |(owner, store_key), _| {
             self.insert(store_key, owner);
             true
@@ -59,6 +69,7 @@ impl Watchers {
             return false;
         }
         watched.weight += weight(&store_key);
+        self.counts.add(&store_key);
         self.by_key.entry(store_key).or_default().insert(owner)
     }
 
@@ -70,6 +81,7 @@ impl Watchers {
             return false;
         }
         watched.weight -= weight(store_key);
+        self.counts.remove(store_key);
         if watched.keys.is_empty() {
             self.by_owner.remove(&owner);
         }
@@ -90,8 +102,14 @@ impl Watchers {
         most != 0 && watched.weight + weight(store_key) > most && !watched.keys.contains(store_key)
     }
 
-    pub fn of(&self, store_key: &[u8]) -> impl Iterator<Item = &Owner> {
-        self.by_key.get(store_key).into_iter().flatten()
+    /// The connections that watch a key.
+    pub fn of(&self, store_key: &[u8]) -> impl ExactSizeIterator<Item = &Owner> {
+        self.by_key.get(store_key).unwrap_or(NOBODY).iter()
+    }
+
+    /// About how many they are, for other threads.
+    pub fn counts(&self) -> Arc<WatchCounts> {
+        self.counts.clone()
     }
 
     /// Number of watched keys.

@@ -4,6 +4,7 @@ mod agreement;
 mod cost;
 mod cost_events;
 mod cost_queues;
+mod cost_weighed;
 mod damaged;
 mod directory;
 mod directory_golden;

@@ -23,7 +23,10 @@ fn a_key_expires_when_its_time_is_over_and_watchers_are_told() {
         replica.reply(Kind::KeyNotify(watch)),
         Reply::Store(StoreReply::Notify)
     ));
+    let watchers = |replica: &Replica| replica.machine.watch_counts().of(b"k");
+    assert_eq!(watchers(&replica), 1);
     replica.restart();
+    assert_eq!(watchers(&replica), 1);
     assert!(replica.pass(499).is_empty());
     let outputs = replica.pass(1);
     assert!(
@@ -42,6 +45,7 @@ fn a_key_expires_when_its_time_is_over_and_watchers_are_told() {
         StoreReply::Set { .. }
     ));
     replica.run(vec![close("a", 1)]);
+    assert_eq!(watchers(&replica), 0);
     let outputs = replica.run(vec![Kind::StoreWrite(set(
         b"k",
         b"x",

@@ -1,0 +1,73 @@
+//! What a command counts in a proposal beyond its bytes, as far as it shows by itself: all nodes carry it out, and
+//! everybody waits for that.
+
+use crate::base::limits;
+use crate::base::proto::command::command::Kind;
+
+/// Bytes that a command counts beyond those it has.
+pub(super) fn own_weight(kind: &Kind) -> usize {
+    match kind {
+        Kind::Acknowledge(command) => {
+            let items = command.completed.len() + command.received.len() + command.released.len();
+            items * limits::LOGGED_QUEUE_BYTES
+        }
+        Kind::OpenSession(command) if !command.clean_start => limits::RESUMED_SESSION_BYTES,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Buf as _;
+    use prost::Message as _;
+
+    use super::*;
+    use crate::base::ids::Incarnation;
+    use crate::base::proto::command::{Acknowledge, Command, OpenSession};
+    use crate::replica::proposer::{Cursor, Proposer};
+
+    fn acknowledge(items: u64) -> Kind {
+        Kind::Acknowledge(Acknowledge {
+            connection: 1,
+            completed: (0..items / 2).collect(),
+            received: (0..items / 4).collect(),
+            released: vec![1; items.div_ceil(4) as usize],
+        })
+    }
+
+    #[test]
+    fn what_is_read_and_written_for_a_command_counts() {
+        let of_items = 1_000 * limits::LOGGED_QUEUE_BYTES;
+        assert_eq!(own_weight(&acknowledge(1_000)), of_items);
+        let open = |clean_start| {
+            own_weight(&Kind::OpenSession(OpenSession {
+                clean_start,
+                ..OpenSession::default()
+            }))
+        };
+        assert_eq!(
+            (open(true), open(false)),
+            (0, limits::RESUMED_SESSION_BYTES)
+        );
+    }
+
+    /// However it is submitted.
+    #[test]
+    fn as_many_acknowledgements_share_a_proposal_as_may() {
+        let proposer = Proposer::default();
+        proposer.begin(Incarnation(7));
+        let mut cursor = Cursor::default();
+        proposer.next(&mut cursor).expect("the registration");
+        for _ in 0..1_000 {
+            proposer.submit_deferred(acknowledge(64));
+        }
+        let mut next = proposer.next(&mut cursor).expect("a proposal").commands;
+        let mut together = 0;
+        while next.has_remaining() {
+            Command::decode_length_delimited(&mut next).expect("a command");
+            together += 1;
+        }
+        let most = limits::PROPOSAL_BYTES / (64 * limits::LOGGED_QUEUE_BYTES);
+        assert!(together <= most && together > most / 2, "{together}");
+    }
+}

@@ -122,7 +122,12 @@ fn writes_of_a_key_with_two_thousand_watchers(cluster: &mut Cluster) {
     let (near, far) = (cluster.mqtt(0), cluster.mqtt(cluster.nodes.len() - 1));
     let watchers = watchers(near, "watched");
     let reader = watchers.read_on();
-    beside(cluster, |_| {
+    // What waits for watchers is theirs, up to the memory of a connection each.
+    let terms = Terms {
+        memory_growth: 480 << 20,
+        ..Terms::default()
+    };
+    beside_on(cluster, &terms, |_| {
         std::thread::scope(|scope| {
             for number in 0..4 {
                 let name = format!("hostile-{number}");

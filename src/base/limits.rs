@@ -53,6 +53,10 @@ pub const PROPOSAL_BYTES: usize = 1 << 20;
 /// milliseconds.
 pub const LOGGED_DELIVERY_BYTES: usize = 16;
 
+/// What each connection that watches a key counts in the proposal of a write of it, bytes: its node makes it a
+/// notification while it applies the log.
+pub const LOGGED_NOTIFICATION_BYTES: usize = 256;
+
 /// What each queue that a message goes into in any case ([`QUEUES_AT_LEAST`]), and each message that a client
 /// acknowledges, counts in a proposal, bytes: rows are read and written for it, which take twenty times as long as a
 /// delivery.

@@ -427,7 +427,7 @@ fn propose_write(
     };
     // Each of them is told while the log is applied.
     let watchers = context.broker.services.view.watchers_of(write.key);
-    let weight = watchers * limits::LOGGED_DELIVERY_BYTES;
+    let weight = watchers * limits::LOGGED_NOTIFICATION_BYTES;
     let command = to_command(write, &context.options.client_id, &identity, quota);
     let request = Request::Store(Box::new(request));
     context.propose_weighing(share, Kind::StoreWrite(command), request, weight)

@@ -16,6 +16,7 @@
 //!   from node to node.
 //! * [`flow`] has publishers with large windows and slow subscribers.
 //! * [`hostile`] has clients that behave beside one that does not.
+//! * [`line`] leads to a listener of any transport.
 //! * [`receiver`] is an endpoint for events that answers as a test tells it.
 //! * [`script`] runs programs that use other people's clients.
 //! * [`secrets`] looks for what must be nowhere.
@@ -34,6 +35,7 @@ pub mod flow;
 pub mod history;
 pub mod hostile;
 pub mod http;
+pub mod line;
 pub mod random;
 pub mod receiver;
 pub mod record;

@@ -1,21 +1,22 @@
 //! Every transport of a listener with every way to say who a client is: the cells of the table in docs/security.md.
 
 use cluster_tests::cluster::{Cluster, Plan, binary};
+use cluster_tests::line::{self, Line, Transport};
 use cluster_tests::security::{Shown, of_code};
-use cluster_tests::wire::{self, Connect, Disconnect, Packet, Properties, V5, Value, id};
+use cluster_tests::wire::{self, Connect, Disconnect, Packet, Properties, V5, V311, Value, id};
 use jsonwebtoken::{EncodingKey, Header};
 use quorumq::auth::scram::{Algorithm, Client};
 use serde_json::json;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 
 const SECRET: &str = "a secret of the test, which both sides know, of many bytes";
+const OTHER_SECRET: &str = "a secret of somebody else, also of many bytes";
 const PASSWORD: &str = "the password of anna";
 
 /// The part of the table that is shown here.
@@ -44,17 +45,18 @@ const TRANSPORTS: [(&str, &str, &str); 4] = [
     ("wss", "wss", "WebSocket over TLS"),
 ];
 
-/// The listeners: one of each transport that asks, and one that lets everybody in.
+/// The listeners: of each transport one that asks, one that lets everybody in, and one that asks and is behind a proxy.
 struct Place {
     directory: TempDir,
     /// By transport.
     asking: [u16; 4],
     open: [u16; 4],
+    proxied: [u16; 4],
 }
 
 impl Place {
     fn new() -> Place {
-        let held = [(); 8].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+        let held = [(); 12].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
         let port = |at: usize| {
             let address: std::io::Result<std::net::SocketAddr> = held[at].local_addr();
             address.expect("it is bound").port()
@@ -63,6 +65,7 @@ impl Place {
             directory: TempDir::new().expect("a temporary directory can be made"),
             asking: [0, 1, 2, 3].map(port),
             open: [4, 5, 6, 7].map(port),
+            proxied: [8, 9, 10, 11].map(port),
         };
         for authority in ["own", "foreign"] {
             place.make(authority, &["ca"]);
@@ -95,10 +98,26 @@ impl Place {
         self.directory.path().join(format!("{kind}.socket"))
     }
 
+    /// The way to a listener.
+    fn line(&self, kind: &str, transport: Transport) -> line::Place {
+        let ports = match kind {
+            "asking" => self.asking,
+            "open" => self.open,
+            _ => self.proxied,
+        };
+        let at = Transport::ALL.iter().position(|one| *one == transport);
+        let port = at.and_then(|at| ports.get(at)).copied().unwrap_or_default();
+        line::Place {
+            socket: self.socket(kind),
+            ..line::Place::new(transport, port)
+        }
+    }
+
     fn toml(&self) -> String {
         let mut text = format!(
             "[auth]\npassword_memory_kib = 64\npassword_passes = 1\nscram_iterations = 4096\n\
              [[auth.jwt]]\nissuer = \"plain\"\nalgorithms = [\"HS256\"]\nsecret_file = {:?}\n\
+             accept = [\"password\", \"JWT\"]\n\
              [[listeners]]\nname = \"first\"\naddress = \"{{mqtt}}\"\n",
             self.path("own", "secret")
         );
@@ -107,6 +126,9 @@ impl Place {
                 "[[listeners]]\nname = \"{kind}-{transport}\"\naddress = \"{address}\"\n\
                  authentication = [{methods}]\n"
             );
+            if kind == "proxied" {
+                text += "proxy_protocol = true\n";
+            }
             if transport != "unix" {
                 text += &format!("transport = \"{transport}\"\n");
             }
@@ -130,8 +152,13 @@ impl Place {
             let asking = address(self.asking[at]);
             add("asking", transport, asking, &format!("{first}{methods}"));
             add("open", transport, address(self.open[at]), "\"anonymous\"");
+            add("proxied", transport, address(self.proxied[at]), methods);
         }
-        for (kind, methods) in [("asking", methods), ("open", "\"anonymous\"")] {
+        for (kind, methods) in [
+            ("asking", methods),
+            ("open", "\"anonymous\""),
+            ("proxied", methods),
+        ] {
             let address = format!("unix:{}", self.socket(kind).display());
             add(kind, "unix", address, methods);
         }
@@ -191,56 +218,42 @@ fn token(secret: &str) -> String {
     jsonwebtoken::encode(&Header::default(), &claims, &key).expect("it can be signed")
 }
 
-/// The code of the CONNACK at a Unix socket.
-fn code_at(socket: &Path, password: Option<&str>) -> u8 {
-    let connect = Connect {
-        user_name: password.map(|_| "anna".to_owned()),
-        password: password.map(|password| password.as_bytes().to_vec()),
-        ..Connect::at("unix", V5)
-    };
-    let mut stream = UnixStream::connect(socket).expect("it listens");
-    stream.write_all(&connect.bytes()).expect("it is open");
-    // The length of a CONNACK takes one byte, behind which are the flags and the code.
-    let mut answer = [0; 4];
-    stream.read_exact(&mut answer).expect("a CONNACK");
-    assert_eq!(answer[0], 0x20, "{answer:?}");
-    answer[3]
+/// What a client is told over a transport that it speaks itself.
+fn told(place: &line::Place, connect: &Connect) -> String {
+    place.code(connect).map_or("refused".to_owned(), of_code)
 }
 
-/// Frames until the next one is whole.
-fn next_packet(stream: &mut UnixStream) -> Packet {
-    let mut bytes = Vec::new();
-    loop {
-        if let Some((header, body)) = wire::take_frame(&mut bytes).expect("a frame") {
-            return wire::decode_packet(V5, header, &body).expect("a packet");
-        }
-        let mut chunk = [0; 4096];
-        let read = stream.read(&mut chunk).expect("an answer");
-        assert_ne!(read, 0, "it ends within a packet");
-        bytes.extend_from_slice(&chunk[..read]);
+/// A CONNECT of anna with this password; of nobody without.
+fn anna(level: u8, password: Option<&str>) -> Connect {
+    Connect {
+        user_name: password.map(|_| "anna".to_owned()),
+        password: password.map(|password| password.as_bytes().to_vec()),
+        // A session belongs to whoever has opened it.
+        ..Connect::at(password.map_or("nobodys", |_| "annas"), level)
     }
 }
 
-/// The same, by SCRAM.
-fn scram_code_at(socket: &Path, password: &str) -> u8 {
+fn with_method(name: &str, data: Vec<u8>) -> Properties {
+    Properties::new()
+        .with(id::AUTHENTICATION_METHOD, Value::Text(name.into()))
+        .with(id::AUTHENTICATION_DATA, Value::Binary(data))
+}
+
+/// The code of the CONNACK, by SCRAM.
+fn scram_code_at(place: &line::Place, password: &str) -> u8 {
     let mut client =
         Client::by(Algorithm::Sha256, "anna", password, &[7; 32]).expect("plain names");
     let name = Algorithm::Sha256.name();
-    let properties = |data: Vec<u8>| {
-        Properties::new()
-            .with(id::AUTHENTICATION_METHOD, Value::Text(name.into()))
-            .with(id::AUTHENTICATION_DATA, Value::Binary(data))
-    };
     let connect = Connect {
-        properties: properties(client.first().into()),
-        ..Connect::at("unix-scram", V5)
+        properties: with_method(name, client.first().into()),
+        ..Connect::at("entry-scram", V5)
     };
-    let mut stream = UnixStream::connect(socket).expect("it listens");
-    stream.write_all(&connect.bytes()).expect("it is open");
-    let Packet::Auth(Disconnect {
+    let mut line = Line::open(place).expect("it is open");
+    line.send(&connect.bytes());
+    let Some(Packet::Auth(Disconnect {
         properties: challenge,
         ..
-    }) = next_packet(&mut stream)
+    })) = line.packet(V5)
     else {
         panic!("no AUTH");
     };
@@ -248,11 +261,10 @@ fn scram_code_at(socket: &Path, password: &str) -> u8 {
         .binary(id::AUTHENTICATION_DATA)
         .expect("a challenge");
     let answer = client.answer(challenge).expect("a challenge of SCRAM");
-    let properties = wire::properties(&properties(answer.as_bytes().to_vec()));
-    let auth = wire::packet(0xF0, &[&[0x18][..], &properties].concat());
-    stream.write_all(&auth).expect("it is open");
-    match next_packet(&mut stream) {
-        Packet::Connack(connack) => connack.code,
+    let properties = wire::properties(&with_method(name, answer.as_bytes().to_vec()));
+    line.send(&wire::packet(0xF0, &[&[0x18][..], &properties].concat()));
+    match line.packet(V5) {
+        Some(Packet::Connack(connack)) => connack.code,
         other => panic!("instead of CONNACK: {other:?}"),
     }
 }
@@ -266,7 +278,7 @@ const ROWS: [(Way, &str); 9] = [
     (Way::Scram("another one"), "SCRAM with a wrong password"),
     (Way::Token(SECRET), "a token"),
     (
-        Way::Token("a secret of somebody else, also of many bytes"),
+        Way::Token(OTHER_SECRET),
         "a token that another key has signed",
     ),
     (Way::Certificate("own"), "a certificate"),
@@ -306,18 +318,63 @@ fn every_transport_asks_for_every_method() {
         let outcome = place.outcome(scheme, place.open[at], Way::Nothing);
         shown.saw(PART, entry, UNASKED, outcome);
     }
+    let asking = place.line("asking", Transport::Unix);
     for (way, row) in ROWS {
-        let socket = place.socket("asking");
-        let code = match way {
-            Way::Nothing => code_at(&socket, None),
-            Way::Password(password) => code_at(&socket, Some(password)),
-            Way::Token(secret) => code_at(&socket, Some(&token(secret))),
-            Way::Scram(password) => scram_code_at(&socket, password),
+        let outcome = match way {
+            Way::Nothing => told(&asking, &anna(V5, None)),
+            Way::Password(password) => told(&asking, &anna(V5, Some(password))),
+            Way::Token(secret) => told(&asking, &anna(V5, Some(&token(secret)))),
+            Way::Scram(password) => of_code(scram_code_at(&asking, password)),
             Way::Certificate(_) => continue,
         };
-        shown.saw(PART, "Unix socket", row, of_code(code));
+        shown.saw(PART, "Unix socket", row, outcome);
     }
-    let code = code_at(&place.socket("open"), None);
-    shown.saw(PART, "Unix socket", UNASKED, of_code(code));
+    let outcome = told(&place.line("open", Transport::Unix), &anna(V5, None));
+    shown.saw(PART, "Unix socket", UNASKED, outcome);
+    shown.finish();
+    other_versions_other_packets_and_proxies(&place);
+}
+
+/// Clients that the command line is none of.
+fn other_versions_other_packets_and_proxies(place: &Place) {
+    let mut shown = Shown::by("other_versions_other_packets_and_proxies");
+    let in_auth = |secret: &str| Connect {
+        properties: with_method("JWT", token(secret).into_bytes()),
+        ..Connect::at("entry-auth", V5)
+    };
+    let rows = [
+        ("nobody, MQTT 3.1.1", anna(V311, None)),
+        ("a user's password, MQTT 3.1.1", anna(V311, Some(PASSWORD))),
+        (
+            "a wrong password, MQTT 3.1.1",
+            anna(V311, Some("another one")),
+        ),
+        ("a token in AUTH (`JWT`)", in_auth(SECRET)),
+        (
+            "a token in AUTH that another key has signed",
+            in_auth(OTHER_SECRET),
+        ),
+    ];
+    let (right, wrong) = (anna(V5, Some(PASSWORD)), anna(V5, Some("another one")));
+    for transport in Transport::ALL {
+        let mut see = |row: &str, place: &line::Place, connect: &Connect| {
+            shown.saw(PART, transport.name(), row, told(place, connect));
+        };
+        for (row, connect) in &rows {
+            see(row, &place.line("asking", transport), connect);
+        }
+        let bare = place.line("proxied", transport);
+        let proxied = line::Place {
+            header: b"PROXY TCP4 192.0.2.1 192.0.2.2 5000 1883\r\n".to_vec(),
+            ..bare.clone()
+        };
+        see("a user's password behind a PROXY header", &proxied, &right);
+        see("a wrong password behind a PROXY header", &proxied, &wrong);
+        see(
+            "a user's password without the PROXY header that a listener asks for",
+            &bare,
+            &right,
+        );
+    }
     shown.finish();
 }

@@ -7,6 +7,7 @@ mod authority;
 use authority::{Authority, Files, Subject, put};
 use cluster_tests::audit::Audit;
 use cluster_tests::cluster::{Cluster, Plan, binary};
+use cluster_tests::line::{Line, Place, Transport};
 use cluster_tests::secrets::Places;
 use cluster_tests::security::Shown;
 use cluster_tests::trial::{self, FAILOVER_GAP, ORDERLY_GAP, RECOVERY};
@@ -21,6 +22,8 @@ use tempfile::TempDir;
 
 /// What the nodes of one machine share.
 const SECRET: &str = "a secret of thirty-two bytes or more";
+
+const WRONG_SECRET: &str = "another secret of thirty-two bytes or more";
 
 /// The column of the table in docs/security.md.
 const PORT: &str = "the port between nodes";
@@ -224,19 +227,116 @@ fn a_node_with_a_foreign_certificate_is_not_let_in_and_one_with_its_own_is() {
     result.assert_gap_below(ORDERLY_GAP);
 }
 
+/// What a node says to whoever shows a certificate and speaks HTTP/2.
+fn outcome(cluster: &Cluster, files: &Files) -> &'static str {
+    const SETTINGS: u8 = 4;
+    const EMPTY_SETTINGS: [u8; 9] = [0, 0, 0, SETTINGS, 0, 0, 0, 0, 0];
+    let place = Place {
+        identity: Some((files.certificate.clone(), files.key.clone())),
+        ..Place::new(Transport::Tls, cluster.nodes[0].addresses.cluster.port())
+    };
+    let mut line = Line::open(&place).expect("openssl runs");
+    line.send(&[&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &EMPTY_SETTINGS].concat());
+    match line.bytes(EMPTY_SETTINGS.len()) {
+        Some(frame) => {
+            assert_eq!(frame[3], SETTINGS, "{frame:?}");
+            "allowed"
+        }
+        None => "refused",
+    }
+}
+
+/// All are of the authority in which the node trusts. Whether what comes is a member is looked at then.
+#[test]
+fn a_certificate_must_be_valid_and_of_a_node_of_the_cluster() {
+    const REVOKED: u64 = 3;
+    let (authority, directory) = (Authority::new("nodes"), directory());
+    let own = authority.files(&directory.path().join("1"), NAME, 1);
+    authority.put_list(&own.list, &[REVOKED]);
+    let lists = own.list.to_string_lossy().into_owned();
+    let lists = ("QUORUMQ__CLUSTER__CRL_FILES".to_owned(), lists);
+    let variables = environment(&own).into_iter().chain([lists]);
+    let audit = Audit::new();
+    let cluster = Cluster::start_with(Plan {
+        size: 1,
+        extra: audit.toml(),
+        environment: variables.map(|(name, value)| (0, name, value)).collect(),
+        ..Plan::default()
+    });
+    let shows = |subject: &Subject| {
+        let files = files(directory.path(), 2);
+        files.put_certificate(&authority, subject);
+        outcome(&cluster, &files)
+    };
+    let node = Subject::node(NAME, 2);
+    assert_eq!(
+        shows(&node),
+        "allowed",
+        "nothing else is wrong with the others"
+    );
+    let mut shown = Shown::by("a_certificate_must_be_valid_and_of_a_node_of_the_cluster");
+    let wrong = [
+        (
+            "an expired certificate of a node",
+            Subject {
+                expired: true,
+                ..node.clone()
+            },
+        ),
+        (
+            "a revoked certificate of a node",
+            Subject {
+                serial: Some(REVOKED),
+                ..node.clone()
+            },
+        ),
+        (
+            "a certificate of a node of another cluster",
+            Subject::node("other", 2),
+        ),
+        (
+            "a certificate that names no node",
+            Subject {
+                uris: Vec::new(),
+                ..node
+            },
+        ),
+    ];
+    for (who, subject) in &wrong {
+        shown.saw("Nodes", PORT, who, shows(subject));
+    }
+    shown.finish();
+    // It is the node that has refused them, and nobody else.
+    wait::until_ok("a line for each refusal", RECOVERY, || {
+        let text = audit.text();
+        let refusals = text.lines().filter(|line| line.contains("\"peer\""));
+        let is_right = refusals.count() == wrong.len();
+        is_right.then_some(()).ok_or(text)
+    });
+}
+
 #[test]
 fn a_secret_joins_the_nodes_of_one_machine() {
     let directory = directory();
     let secret = directory.path().join("secret");
     put(&secret, &format!("{SECRET}\n"));
-    let variable = |index| {
+    let wrong = directory.path().join("wrong");
+    put(&wrong, &format!("{WRONG_SECRET}\n"));
+    let variable = |path: &Path| {
         let name = "QUORUMQ__CLUSTER__SECRET_FILE".to_owned();
-        (index, name, secret.to_string_lossy().into_owned())
+        (name, path.to_string_lossy().into_owned())
     };
+    let of_node = |index| {
+        let (name, value) = variable(&secret);
+        (index, name, value)
+    };
+    let audit = Audit::new();
     let plan = Plan {
-        environment: (0..3).map(variable).collect(),
+        extra: audit.toml(),
+        environment: (0..3).map(of_node).collect(),
         ..Plan::default()
     };
+    let mut shown = Shown::by("a_secret_joins_the_nodes_of_one_machine");
     let result = trial::with("trust-secret", plan, |cluster, load| {
         let leader = cluster.wait_leader();
         assert!(told(cluster, leader, &[b'x'; 56]).is_empty());
@@ -247,9 +347,22 @@ fn a_secret_joins_the_nodes_of_one_machine() {
         let places = Places::of(cluster);
         places.assert_has("check", "secret_file");
         places.assert_without([SECRET]);
+        shown.saw("Nodes", PORT, "the shared secret", "allowed");
+        let new = cluster.add_node(false);
+        cluster.nodes[new].environment.push(variable(&wrong));
+        cluster.start_node(new);
+        audit.expect(&json!({
+            "event": "peer", "result": "refused", "reason": "the peer has another secret", "address": "127.0.0.1",
+            "principal": null,
+        }));
+        load.wait_progress(300, RECOVERY);
+        assert!(!cluster.nodes[new].is_ready());
+        let status = cluster.nodes[0].status().expect("node 1 answers");
+        assert_eq!(status["members"].as_array().map(Vec::len), Some(3));
+        shown.saw("Nodes", PORT, "another secret", "refused");
+        cluster.nodes[new].terminate();
+        cluster.nodes.remove(new);
     });
-    let mut shown = Shown::by("a_secret_joins_the_nodes_of_one_machine");
-    shown.saw("Nodes", PORT, "the shared secret", "allowed");
     shown.finish();
     result.assert_gap_below(FAILOVER_GAP);
 }

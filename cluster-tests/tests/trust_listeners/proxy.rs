@@ -1,6 +1,7 @@
 //! Clients behind a proxy that says in a header for whom it speaks.
 
 use super::*;
+use cluster_tests::line;
 
 pub fn a_proxy_header_comes_first(_: &Cluster) {
     let address = SocketAddr::from(([127, 0, 0, 1], place().ports[3]));
@@ -22,35 +23,10 @@ pub fn a_proxy_header_comes_first(_: &Cluster) {
 /// Where the client of a proxy is.
 pub const CLIENT: &str = "192.0.2.77:5000";
 
-/// A proxy in front of a port of this machine.
-fn proxy(to: u16) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let port = listener.local_addr().expect("it is bound").port();
-    std::thread::spawn(move || {
-        for near in listener.incoming().flatten() {
-            let Ok(mut far) = TcpStream::connect(("127.0.0.1", to)) else {
-                return;
-            };
-            let header = "PROXY TCP4 192.0.2.77 192.0.2.2 5000 443\r\n";
-            let _ = far.write_all(header.as_bytes());
-            let copies = [(near.try_clone(), far.try_clone()), (Ok(far), Ok(near))];
-            for (from, to) in copies {
-                let (Ok(mut from), Ok(mut to)) = (from, to) else {
-                    return;
-                };
-                std::thread::spawn(move || {
-                    let _ = std::io::copy(&mut from, &mut to);
-                    let _ = to.shutdown(std::net::Shutdown::Write);
-                });
-            }
-        }
-    });
-    port
-}
-
 pub fn clients_come_through_a_proxy_and_tls_to_another_path(_: &Cluster) {
     let ca = place().path("ca.pem").display().to_string();
-    let port = proxy(place().ports[4]);
+    let header = b"PROXY TCP4 192.0.2.77 192.0.2.2 5000 443\r\n".to_vec();
+    let port = line::behind(header, place().ports[4]);
     let arguments = ["localhost", &port.to_string(), "websockets", "/broker", &ca];
     let arguments = arguments.map(str::to_owned);
     let report = script::run(script::python("transports.py"), &arguments, |what, _| {

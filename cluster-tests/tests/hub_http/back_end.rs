@@ -13,8 +13,8 @@ const HOST: &str = "hub.test";
 const VERSION: &str = "api-version=2021-04-12";
 
 /// Bytes of the key of the policy, and the same as base64.
-const KEY: &[u8] = b"0123456789abcdef0123456789abcdef";
-const KEY_TEXT: &str = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
+pub const KEY: &[u8] = b"0123456789abcdef0123456789abcdef";
+pub const KEY_TEXT: &str = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 
 /// How long a node may take to answer: it waits 30 s for a commit.
 const ANSWER_WITHIN: Duration = Duration::from_secs(50);
@@ -62,26 +62,43 @@ fn encoded(text: &str) -> String {
 }
 
 fn token() -> String {
+    token_of("", KEY, Some("all"), 3_600)
+}
+
+/// A token for everything below a path, of a policy or of the identity there.
+pub fn token_of(path: &str, key: &[u8], policy: Option<&str>, lives_s: u64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let end = now.expect("it is after 1970").as_secs() + 3_600;
-    let key = EncodingKey::from_secret(KEY);
-    let message = format!("{HOST}\n{end}");
+    let end = now.expect("it is after 1970").as_secs() + lives_s;
+    let key = EncodingKey::from_secret(key);
+    let resource = encoded(&format!("{HOST}{path}"));
+    let message = format!("{resource}\n{end}");
     let signature = jsonwebtoken::crypto::sign(message.as_bytes(), &key, Algorithm::HS256);
     let signature = signature.expect("HMAC signs everything");
     let signature = encoded(&format!(
         "{}=",
         signature.replace('-', "+").replace('_', "/")
     ));
-    format!("SharedAccessSignature sr={HOST}&sig={signature}&se={end}&skn=all")
+    let policy = policy
+        .map(|name| format!("&skn={name}"))
+        .unwrap_or_default();
+    format!("SharedAccessSignature sr={resource}&sig={signature}&se={end}{policy}")
+}
+
+/// With the token of the policy that may do everything.
+fn authorized(fields: &str) -> String {
+    format!("Authorization: {}\r\n{fields}", token())
 }
 
 impl Hub {
     pub fn start(plan: Plan) -> Hub {
         let directory = TempDir::new().expect("a temporary directory can be made");
         let policies = directory.path().join("policies");
-        let line =
-            format!("all:RegistryRead,RegistryWrite,ServiceConnect,DeviceConnect:{KEY_TEXT}\n");
-        std::fs::write(&policies, line).expect("a file can be written");
+        let lines = format!(
+            "all:RegistryRead,RegistryWrite,ServiceConnect,DeviceConnect:{KEY_TEXT}\n\
+             read:RegistryRead:{KEY_TEXT}\nwrite:RegistryWrite:{KEY_TEXT}\n\
+             service:ServiceConnect:{KEY_TEXT}\ndevice:DeviceConnect:{KEY_TEXT}\n"
+        );
+        std::fs::write(&policies, lines).expect("a file can be written");
         let mode = std::fs::Permissions::from_mode(0o600);
         std::fs::set_permissions(&policies, mode).expect("it is there");
         let taken =
@@ -128,7 +145,7 @@ impl Hub {
     ) -> Option<Answer> {
         let if_match = format!("If-Match: {etag}\r\n");
         let if_match = if etag.is_empty() { "" } else { &if_match };
-        self.send(node, method, path, if_match, body)
+        self.send(node, method, path, &authorized(if_match), body)
     }
 
     /// Asks a node.
@@ -136,6 +153,21 @@ impl Hub {
     pub fn ask(&self, node: usize, method: &str, path: &str, etag: &str, body: &Json) -> Answer {
         let answer = self.try_ask(node, method, path, etag, body);
         answer.unwrap_or_else(|| panic!("{method} {path}: no answer"))
+    }
+
+    /// The status of an answer to who shows this token, or none.
+    #[track_caller]
+    pub fn status(&self, node: usize, method: &str, path: &str, token: &str, body: &Json) -> u16 {
+        let mut shown = match token {
+            "" => String::new(),
+            token => format!("Authorization: {token}\r\n"),
+        };
+        if method == "DELETE" {
+            shown += "If-Match: *\r\n";
+        }
+        let answer = self.send(node, method, path, &shown, body);
+        let answer = answer.unwrap_or_else(|| panic!("{method} {path}: no answer"));
+        answer.status
     }
 
     fn send(
@@ -150,9 +182,9 @@ impl Hub {
             Json::Null => String::new(),
             body => body.to_string(),
         };
-        let (token, length) = (token(), body.len());
+        let length = body.len();
         let request = format!(
-            "{method} {path}?{VERSION} HTTP/1.1\r\nHost: {HOST}\r\nAuthorization: {token}\r\n{fields}\
+            "{method} {path}?{VERSION} HTTP/1.1\r\nHost: {HOST}\r\n{fields}\
              Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
         );
         let mut stream = TcpStream::connect(self.https[node]).ok()?;
@@ -193,7 +225,8 @@ impl Hub {
         let mut fields = format!("x-ms-max-item-count: {items}\r\n");
         for page in 0.. {
             let body = json!({ "query": query });
-            let answer = self.send(page % 3, "POST", "/devices/query", &fields, &body);
+            let fields_now = authorized(&fields);
+            let answer = self.send(page % 3, "POST", "/devices/query", &fields_now, &body);
             let answer = answer.expect("an answer");
             assert_eq!(answer.status, 200, "{answer:?}");
             rows.extend(answer.json().as_array().expect("a list").clone());

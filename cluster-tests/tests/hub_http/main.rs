@@ -3,6 +3,7 @@
 
 mod back_end;
 mod events;
+mod table;
 
 use back_end::{Answer, Hub};
 use cluster_tests::audit::Audit;
@@ -28,6 +29,7 @@ fn back_ends() {
     pages_list_each_twin_once_while_others_come_and_go(&hub);
     a_device_goes_with_its_modules_on_every_node(&hub);
     changes_of_identities_are_in_the_audit_log(&hub, &audit);
+    table::a_back_end_may_what_its_policy_permits(&hub);
     what_was_answered_survives_the_leader(&mut hub);
     events::several_changes_are_one_event_though_the_leader_dies(&mut hub);
     a_minority_answers_nobody(&mut hub);

@@ -24,9 +24,9 @@ fn params(name: &str) -> CertificateParams {
 }
 
 /// Files of a certificate and its key.
-struct Identity {
-    certificate: PathBuf,
-    key: PathBuf,
+pub struct Identity {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
 }
 
 impl Identity {
@@ -40,7 +40,11 @@ impl Identity {
         identity
     }
 
-    fn self_signed(directory: &Path, name: &str, change: fn(&mut CertificateParams)) -> Identity {
+    pub fn self_signed(
+        directory: &Path,
+        name: &str,
+        change: fn(&mut CertificateParams),
+    ) -> Identity {
         let key = KeyPair::generate().expect("random numbers");
         let mut params = params(name);
         change(&mut params);
@@ -56,7 +60,7 @@ impl Identity {
     }
 
     /// As openssl tells it.
-    fn thumbprint(&self, digest: &str) -> String {
+    pub fn thumbprint(&self, digest: &str) -> String {
         let mut command = Command::new("openssl");
         command.args(["x509", "-noout", "-fingerprint", digest, "-in"]);
         let said = command

@@ -5,6 +5,7 @@ mod back_end;
 mod certificates;
 mod device;
 mod faults;
+mod table;
 
 use back_end::{HOST, Hub, KEYS, path_of, policy_token, token};
 use cluster_tests::connection::{Connection, TIMEOUT};
@@ -213,8 +214,6 @@ fn messages_and_wills_are_ordinary_messages(hub: &Hub) {
     assert_eq!(device.publish_received().payload, b"to you");
 }
 
-/// The connection is closed by the cluster, and its client is told so in MQTT 5.
-#[track_caller]
 /// `hub.max_retained` is 16, on whichever nodes and by whatever it retains.
 fn a_device_retains_no_more_than_its_share(hub: &Hub) {
     for identity in ["keeps", "keeps/mod"] {
@@ -285,6 +284,8 @@ fn a_device_retains_no_more_than_its_share(hub: &Hub) {
     assert!(kept().is_some_and(|listed| listed.contains("n=0")));
 }
 
+/// The connection is closed by the cluster, and its client is told so in MQTT 5.
+#[track_caller]
 fn expect_revoked(mut connection: Connection) {
     match connection.receive(TIMEOUT) {
         Ok(Packet::Disconnect(disconnect)) => assert_eq!(disconnect.code, 0x87),

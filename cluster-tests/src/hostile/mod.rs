@@ -118,7 +118,13 @@ pub fn beside_on<T>(
         eprintln!("  {seen}");
     }
     match outcome {
-        Ok(value) if wrong.is_empty() => value,
+        Ok(value) if wrong.is_empty() => {
+            // Where a node was killed, the others agree without it.
+            if cluster.nodes.iter_mut().all(|node| node.is_running()) {
+                cluster.assert_states_agree();
+            }
+            value
+        }
         Ok(_) => panic!("beside a hostile client: {wrong:#?}"),
         Err(payload) => {
             eprintln!("besides: {wrong:#?}");

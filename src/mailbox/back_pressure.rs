@@ -124,6 +124,11 @@ impl<A> BackPressure<A> {
         self.taken += bytes as u64;
     }
 
+    /// What the deferred acknowledgements take in memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.deferred.len() * size_of::<(u64, A)>()
+    }
+
     /// Bytes the client has got, when `unsent` of those that were taken out are not sent.
     pub(super) fn drained(&self, unsent: usize) -> u64 {
         self.taken.saturating_sub(unsent as u64)

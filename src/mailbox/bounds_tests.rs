@@ -1,5 +1,6 @@
 //! What a mailbox keeps is bounded, and counted for its connection and for its node.
 
+use super::back_pressure::BackPressureState;
 use super::tests::{mailbox, push, push_qos_0, take};
 use super::*;
 use crate::codec::QoS;
@@ -25,7 +26,8 @@ fn what_is_granted_to_a_client_that_is_behind_waits_in_its_queue() {
     for sequence in 1..=256 {
         granted(&mailbox, sequence, 60);
     }
-    assert_eq!(mailbox.memory(), 120);
+    let remembered = 2 * size_of::<Tracked>() + 254 * size_of::<Withheld>();
+    assert_eq!(mailbox.memory(), 120 + remembered);
     let mut contents = Contents::default();
     assert!(mailbox.take(&mut contents), "some are withheld");
     let numbers = |contents: &Contents| -> Vec<u64> {
@@ -55,6 +57,113 @@ fn what_is_granted_to_a_client_that_is_behind_waits_in_its_queue() {
     let mut contents = Contents::default();
     mailbox.take(&mut contents);
     assert_eq!(numbers(&contents), [3]);
+}
+
+/// What is remembered of a packet is many times as large as the smallest packet.
+#[test]
+fn tiny_packets_do_not_exceed_the_memory_of_a_connection() {
+    const TINY: usize = 8;
+    let limits = OutboxLimits::dropping(1 << 20);
+    let budget = limits.connection_bytes;
+    let expiring = NewPacket {
+        expiry_s: Some(9),
+        ..NewPacket::of(QoS::AtMostOnce)
+    };
+    let pushes: [&dyn Fn(&Mailbox) -> bool; 2] =
+        [&|mailbox| push(mailbox, TINY).is_ok(), &|mailbox| {
+            let pushed = mailbox.push_qos_0("t", expiring, |out, _| {
+                out.resize(out.len() + TINY, 0);
+                Ok(None)
+            });
+            pushed.is_ok()
+        }];
+    for push in pushes {
+        let mailbox = mailbox(&limits);
+        let taken = (0..200_000).take_while(|_| push(&mailbox)).count();
+        let each = TINY + size_of::<Tracked>();
+        assert_eq!(taken, budget.div_ceil(each));
+        assert!((budget..budget + each).contains(&mailbox.memory()));
+        let charged = limits.memory.used();
+        assert!((budget - 4096..=budget).contains(&charged), "{charged}");
+        mailbox.close(&mut WakeList::default());
+        assert_eq!(limits.memory.used(), 0);
+    }
+    let mailbox = mailbox(&limits);
+    for sequence in 1..100_000 {
+        granted(&mailbox, sequence, TINY);
+        if !mailbox.withheld(1).is_empty() {
+            break;
+        }
+    }
+    assert!((budget..budget + 4096).contains(&mailbox.memory()));
+}
+
+/// Publishers of this node wait before tiny packets are refused, until the client has read.
+#[test]
+fn publishers_wait_for_a_mailbox_that_tiny_packets_crowd() {
+    let limits = OutboxLimits::of(1 << 20);
+    let (slow, publisher) = (mailbox(&limits), mailbox(&limits));
+    while slow.state() != BackPressureState::Full {
+        push(&slow, 8).expect("there is room");
+    }
+    let half = limits.connection_bytes / 2;
+    assert!((half..half + 128).contains(&slow.memory()));
+    slow.await_room(&publisher);
+    assert!(!publisher.take_offer());
+    slow.take(&mut Contents::default());
+    slow.progress(1, &mut WakeList::default());
+    assert!(publisher.take_offer(), "one byte waits for the client");
+    assert_eq!(slow.state(), BackPressureState::Normal);
+}
+
+#[test]
+fn deferred_acknowledgements_and_withheld_messages_count() {
+    let limits = OutboxLimits::of(1_000);
+    let (slow, publisher) = (mailbox(&limits), mailbox(&limits));
+    let mut ends = Vec::new();
+    for _ in 0..600 {
+        ends.extend(push(&slow, 1).expect("it fits").throttled);
+    }
+    let before = (slow.memory(), limits.memory.used());
+    for end in &ends {
+        let ack = DeferredAck::Local(publisher.clone(), 1);
+        assert!(slow.defer_ack(*end, ack, &mut WakeList::default()));
+    }
+    let acknowledgements = ends.len() * size_of::<(u64, DeferredAck)>();
+    assert_eq!(slow.memory(), before.0 + acknowledgements);
+    let charged = limits.memory.used() - before.1;
+    assert!(charged.abs_diff(acknowledgements) < 4096, "{charged}");
+    assert!(charged > 0);
+    slow.close(&mut WakeList::default());
+    publisher.close(&mut WakeList::default());
+    assert_eq!(limits.memory.used(), 0);
+
+    let behind = mailbox(&limits);
+    for sequence in 0..2_000 {
+        granted(&behind, sequence, 1_000);
+    }
+    let withheld = 1_999 * size_of::<Withheld>();
+    assert!(behind.memory() >= withheld);
+    assert!((withheld - 4096..=withheld + 4096).contains(&limits.memory.used()));
+    for _ in 0..1_999 {
+        let passed_over = behind.push_withheld(None, |_| Ok(None));
+        passed_over.expect("nothing to refuse");
+    }
+    take(&behind, 0);
+    assert_eq!((behind.memory(), limits.memory.used()), (0, 0));
+}
+
+/// The buffers that a connection gives for those it takes go to whoever is next.
+#[test]
+fn a_mailbox_gets_no_large_empty_buffers() {
+    let mailbox = mailbox(&OutboxLimits::of(1 << 20));
+    let mut contents = Contents::default();
+    contents.packets.bytes.reserve(1 << 20);
+    contents.tracked.reserve(1 << 14);
+    mailbox.take(&mut contents);
+    mailbox.take(&mut contents);
+    assert!(contents.packets.bytes.capacity() <= 64 << 10);
+    assert!(contents.tracked.capacity() * size_of::<Tracked>() <= 64 << 10);
 }
 
 /// A watcher that does not read must not miss an event, so it ends.

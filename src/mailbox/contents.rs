@@ -7,6 +7,9 @@ use super::packets::{Body, Packets};
 use crate::codec::{QoS, Version};
 use crate::session::Sequence;
 
+/// Larger buffers are given back when they are empty.
+const KEPT_BYTES: usize = 64 << 10;
+
 /// A packet in the buffer that is not sent as it is: it has QoS 1 or 2, or it expires.
 #[derive(Clone, Copy, Debug)]
 pub struct Tracked {
@@ -99,15 +102,28 @@ impl Contents {
 
     /// Bytes of everything.
     pub(super) fn len(&self) -> usize {
-        self.packets.len() + self.item_bytes + self.desired.bytes()
+        self.packet_bytes() + self.item_bytes + self.desired.bytes()
     }
 
-    /// Bytes that nobody else holds.
+    /// Bytes of the packets, and of what is remembered of each.
+    pub(super) fn packet_bytes(&self) -> usize {
+        self.packets.len() + self.tracked.len() * size_of::<Tracked>()
+    }
+
+    /// Bytes of everything that nobody else holds.
     pub(super) fn owned_len(&self) -> usize {
-        self.packets.bytes.len()
-            + self.tracked.len() * size_of::<Tracked>()
-            + self.item_bytes
-            + self.desired.bytes()
+        let shared = self.packets.len() - self.packets.bytes.len();
+        self.len() - shared
+    }
+
+    /// Gives large empty buffers back: they go to a mailbox that may need little for long.
+    pub(super) fn shrink(&mut self) {
+        if self.packets.bytes.capacity() > KEPT_BYTES {
+            self.packets = Packets::default();
+        }
+        if self.tracked.capacity() * size_of::<Tracked>() > KEPT_BYTES {
+            self.tracked = Vec::new();
+        }
     }
 
     /// Adds an item.

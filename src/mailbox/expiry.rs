@@ -13,6 +13,18 @@ use crate::codec::{PropertyId, QoS, Version, frame};
 /// interval.
 const LEAST_WAIT: Duration = Duration::from_secs(1);
 
+/// How long a message with this expiry interval may wait.
+fn longest_wait(expiry_s: u32) -> Duration {
+    Duration::from_secs(expiry_s.into()).max(LEAST_WAIT)
+}
+
+/// What is left of an expiry interval when the message has waited for so long, seconds; `None` when it is over.
+pub fn left(expiry_s: u32, waited: Duration) -> Option<u32> {
+    let left = longest_wait(expiry_s).saturating_sub(waited);
+    let seconds = u32::try_from(left.as_millis().div_ceil(1000)).unwrap_or(u32::MAX);
+    (!left.is_zero()).then_some(seconds.min(expiry_s))
+}
+
 /// When a waiting packet expires, and where it says so.
 #[derive(Clone, Copy, Debug)]
 pub struct Expiry {
@@ -25,9 +37,8 @@ pub struct Expiry {
 impl Expiry {
     /// The expiry of a packet that was encoded just now; `packet` may lack its body.
     pub fn new(expiry_s: u32, packet: &[u8], qos: QoS, version: Version) -> Expiry {
-        let wait = Duration::from_secs(expiry_s.into()).max(LEAST_WAIT);
         Expiry {
-            deadline: Instant::now() + wait,
+            deadline: Instant::now() + longest_wait(expiry_s),
             at: (version.is_v5() && expiry_s > 0)
                 .then(|| interval_at(packet, qos, expiry_s))
                 .flatten(),
@@ -123,6 +134,18 @@ mod tests {
         assert!(expiry.count_down(&mut sent, Instant::now()));
         assert_eq!(sent, packet, "nothing is left, and so it says");
         assert!(!expiry.count_down(&mut sent, Instant::now() + LEAST_WAIT));
+    }
+
+    #[test]
+    fn mqtt_3_3_2_6_what_is_left_is_rounded_up_and_never_more_than_before() {
+        let left = |expiry_s, waited_ms| left(expiry_s, Duration::from_millis(waited_ms));
+        assert_eq!(left(9, 0), Some(9));
+        assert_eq!(left(9, 1), Some(9));
+        assert_eq!([left(9, 8_000), left(9, 8_999)], [Some(1); 2]);
+        assert_eq!([left(9, 9_000), left(9, u64::MAX)], [None; 2]);
+        assert_eq!([left(0, 0), left(0, 999)], [Some(0); 2]);
+        assert_eq!(left(0, 1_000), None);
+        assert_eq!(left(u32::MAX, 1), Some(u32::MAX));
     }
 
     #[test]

@@ -7,10 +7,10 @@
 //! Invariant: only the task of the connection takes contents out and reports progress. Invariant: no mailbox is locked
 //! while a [`DeferredAck`] is released, because that locks the publisher's mailbox. Invariant: every waiting byte is
 //! bounded, see [`back_pressure`], and every dropped message is counted. Invariant: what waits for a connection, here
-//! and in its task, stays below [`OutboxLimits::connection_bytes`]. Packets that exceed it are refused, those of the
-//! session's queue are read again later ([`Mailbox::withheld`]), and an item that exceeds it ends the connection.
+//! and in its task, stays below [`OutboxLimits::connection_bytes`], see [`budget`].
 
 pub mod back_pressure;
+mod budget;
 mod contents;
 mod desired;
 mod expiry;
@@ -44,7 +44,7 @@ use topic_aliases::TopicAliases;
 #[cfg(test)]
 pub use contents::Tracked;
 pub use contents::{Contents, Filling, NewPacket, Refused, Withheld};
-pub use expiry::Expiry;
+pub use expiry::{Expiry, left};
 pub use item::{End, Item, RequestId};
 pub use notifications::{Notification, Notifications};
 pub use packets::{Body, Packets, Unsent, WeakBody};
@@ -104,12 +104,6 @@ struct Inner {
     charge: Charge,
     /// The connection takes nothing any more.
     closed: bool,
-}
-
-impl Inner {
-    fn account(&mut self) {
-        self.charge.set(self.contents.owned_len());
-    }
 }
 
 /// The mailbox of one connection.
@@ -214,7 +208,7 @@ impl Mailbox {
         if inner.closed {
             return Err(Refused::Ended);
         }
-        if level >= self.limits.bytes {
+        if level >= self.limits.bytes || self.exceeds_memory(inner) {
             self.admit(inner, level, &packet)?;
         }
         inner
@@ -225,7 +219,7 @@ impl Mailbox {
         let wake = !self.filled.swap(true, Ordering::AcqRel);
         let buffered = inner.contents.packets.len();
         let throttled = inner.back_pressure.throttle(buffered, unsent, &self.limits);
-        if buffered + unsent >= self.limits.bytes {
+        if buffered + unsent >= self.limits.bytes || self.is_crowded(inner) {
             let left_normal = self.update_state(inner, None);
             return Ok(Put {
                 wake: wake || left_normal,
@@ -283,7 +277,8 @@ impl Mailbox {
             return Err(Refused::Ended);
         }
         let unsent = self.unsent.load(Ordering::Relaxed);
-        if inner.contents.packets.len() + unsent >= self.limits.bytes {
+        if inner.contents.packets.len() + unsent >= self.limits.bytes || self.exceeds_memory(inner)
+        {
             return Err(Refused::Full);
         }
         let alias = inner.aliases.get(topic).filter(|alias| {
@@ -350,23 +345,6 @@ impl Mailbox {
         true
     }
 
-    /// Whether the connection has more memory than it may.
-    fn exceeds_memory(&self, inner: &Inner) -> bool {
-        inner.contents.len() + self.kept.load(Ordering::Relaxed) >= self.limits.connection_bytes
-    }
-
-    /// Bytes that wait for the connection, and bytes that its task keeps.
-    pub fn memory(&self) -> usize {
-        self.inner.lock().contents.len() + self.kept.load(Ordering::Relaxed)
-    }
-
-    /// Notes how many bytes the connection's task keeps. Called by that task.
-    pub fn keep(&self, bytes: usize) {
-        if self.kept.load(Ordering::Relaxed) != bytes {
-            self.kept.store(bytes, Ordering::Relaxed);
-        }
-    }
-
     /// Whether an [`Item::End`] was put in.
     pub fn is_ending(&self) -> bool {
         self.ending.load(Ordering::Acquire)
@@ -421,6 +399,7 @@ impl Mailbox {
         if !into.is_empty() {
             *into = Contents::default();
         }
+        into.shrink();
         self.filled.store(false, Ordering::Release);
         let mut inner = self.inner.lock();
         std::mem::swap(&mut inner.contents, into);

@@ -19,7 +19,10 @@ impl Mailbox {
     /// for them looks here.
     pub fn is_overrun(&self) -> bool {
         let inner = self.inner.lock();
-        let level = inner.contents.packets.len() + self.unsent.load(Ordering::Relaxed);
+        let level = match self.exceeds_memory(&inner) {
+            true => usize::MAX,
+            false => inner.contents.packets.len() + self.unsent.load(Ordering::Relaxed),
+        };
         let admission = || inner.back_pressure.admit(level, &self.limits);
         !inner.closed && level >= self.limits.bytes && admission() == Admission::Disconnect
     }
@@ -68,7 +71,10 @@ impl Mailbox {
             if let Some(released) = &mut released {
                 inner.back_pressure.release(unsent, &self.limits, released);
             }
-            let level = inner.contents.packets.len() + unsent;
+            let level = match self.is_crowded(inner) {
+                true => self.limits.bytes.max(inner.contents.packets.len() + unsent),
+                false => inner.contents.packets.len() + unsent,
+            };
             let state = inner.back_pressure.state(level, &self.limits);
             self.state.store(state as u8, Ordering::SeqCst);
             // The connection's task writes `unsent` without the lock, and reads the state afterwards. Either it sees
@@ -84,6 +90,7 @@ impl Mailbox {
     fn release(&self, mut inner: MutexGuard<'_, Inner>, wake: &mut WakeList) -> bool {
         let mut released = Vec::new();
         let left_normal = self.update_state(&mut inner, Some(&mut released));
+        inner.account();
         let publishers = match self.state() {
             BackPressureState::Full => FxHashMap::default(),
             _ => std::mem::take(&mut inner.publishers),
@@ -138,9 +145,9 @@ impl Mailbox {
         inner.contents = Contents::default();
         inner.aliases = Default::default();
         inner.withheld = VecDeque::new();
-        inner.account();
         let publishers = std::mem::take(&mut inner.publishers);
         let released: Vec<DeferredAck> = inner.back_pressure.close().collect();
+        inner.account();
         self.state
             .store(BackPressureState::Normal as u8, Ordering::SeqCst);
         drop(inner);

@@ -39,8 +39,8 @@ impl Mailbox {
             inner
                 .contents
                 .append(packet, Some(granted.sequence), self.version, encode)?;
-            inner.account();
         }
+        inner.account();
         Ok(!self.filled.swap(true, Ordering::AcqRel))
     }
 
@@ -53,7 +53,7 @@ impl Mailbox {
 
     fn has_no_room(&self, inner: &Inner) -> bool {
         let level = inner.contents.packets.len() + self.unsent();
-        !inner.withheld.is_empty() || level >= self.limits.bytes
+        !inner.withheld.is_empty() || level >= self.limits.bytes || self.exceeds_memory(inner)
     }
 
     /// The first messages that are withheld.

@@ -198,15 +198,7 @@ impl Nodes {
             return;
         };
         self.sent = batch.sequence;
-        let request = DeliverRequest {
-            node: 1,
-            incarnation: batch.incarnation.0,
-            sequence: batch.sequence,
-            messages: batch.messages,
-            applied: batch.applied,
-            after: batch.after,
-        };
-        self.take(request);
+        self.take(batch.into_request(NodeId(1)));
     }
 
     /// The other node gets a request, and handles what it may.
@@ -225,7 +217,7 @@ impl Nodes {
             };
             while !self
                 .stream
-                .handle(&request, &mut deliver)
+                .handle(&request, Instant::now(), &mut deliver)
                 .expect("well-formed")
             {}
             let answer = self.stream.answer(applied);
@@ -284,6 +276,7 @@ impl Nodes {
                     incarnation: Incarnation(relay.incarnation),
                     sequence: relay.sequence,
                     messages: &relay.messages,
+                    waited_ms: &[],
                 };
                 let inbox = self.inboxes.inbox(NodeId(1));
                 let deliver = |forwarded: &Forwarded<'_>, _: &mut WakeList| {

@@ -11,6 +11,9 @@
 //! on where the portions ended.
 //! Invariant: only the newest stream of a node names acknowledgements.
 //!
+//! A message whose expiry interval is over is dropped and counted, and confirmed like the others. What it has waited is
+//! what its node says, and the time here: a batch may have to wait until this node has applied enough of the log.
+//!
 //! A batch may come through the log instead of a stream ([`Inbox::deliver`]), under its number as well. Its node
 //! numbers none behind it that may be delivered before it, see [`super::outbox`].
 
@@ -18,6 +21,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -29,17 +33,33 @@ use crate::base::limits;
 use crate::base::proto::cluster::{self, DeliverRequest, DeliverResponse};
 use crate::base::pulse::beat;
 use crate::codec::QoS;
-use crate::mailbox::{DeferredAck, ReleaseAck, WakeList};
+use crate::mailbox::{self, DeferredAck, ReleaseAck, WakeList};
 use crate::router::Throttled;
+use crate::telemetry::labels::DropReason;
+use crate::telemetry::metrics::Metrics;
 
 /// The inboxes of all other nodes.
 #[derive(Debug, Default)]
-pub struct Inboxes(Mutex<FxHashMap<NodeId, Arc<Inbox>>>);
+pub struct Inboxes {
+    of_node: Mutex<FxHashMap<NodeId, Arc<Inbox>>>,
+    metrics: Arc<Metrics>,
+}
 
 impl Inboxes {
+    /// Nothing was received. `metrics` counts what is dropped.
+    pub fn new(metrics: Arc<Metrics>) -> Inboxes {
+        Inboxes {
+            of_node: Mutex::default(),
+            metrics,
+        }
+    }
+
     /// The inbox of `node`.
     pub fn inbox(&self, node: NodeId) -> Arc<Inbox> {
-        self.0.lock().entry(node).or_default().clone()
+        let mut inboxes = self.of_node.lock();
+        let inbox = inboxes.entry(node);
+        let new = || Arc::new(Inbox::new(self.metrics.clone()));
+        inbox.or_insert_with(new).clone()
     }
 }
 
@@ -60,6 +80,8 @@ struct Begun {
     place: u32,
     /// Those of them that do not have QoS 0. When the batch comes through the log, it has no others.
     waited_for: usize,
+    /// Those of them that expire.
+    expiring: usize,
 }
 
 /// How a batch comes.
@@ -104,6 +126,29 @@ pub struct Batch<'m> {
     pub sequence: u64,
     /// Its messages.
     pub messages: &'m [u8],
+    /// How long each of those that expire has waited until the batch was sent, in order, milliseconds. What is missing
+    /// counts as nothing: older nodes do not say it.
+    pub waited_ms: &'m [u32],
+}
+
+impl Batch<'_> {
+    /// Takes the time that a message has waited from its expiry interval; `waited` is what it has waited on this node.
+    /// Returns whether the message is over. `expiring` of those before it expire as well.
+    fn count_down(
+        &self,
+        forwarded: &mut Forwarded<'_>,
+        expiring: &mut usize,
+        waited: Duration,
+    ) -> bool {
+        let Some(interval_s) = forwarded.message.expiry else {
+            return forwarded.is_for_nobody();
+        };
+        let before = self.waited_ms.get(*expiring).copied().unwrap_or_default();
+        *expiring += 1;
+        let waited = waited + Duration::from_millis(before.into());
+        forwarded.message.expiry = mailbox::left(interval_s, waited);
+        forwarded.message.expiry.is_none()
+    }
 }
 
 /// What was received from one node.
@@ -114,9 +159,19 @@ pub struct Inbox {
     deferred: Mutex<DeferredAcks>,
     /// An acknowledgement was released.
     changed: watch::Sender<()>,
+    metrics: Arc<Metrics>,
 }
 
 impl Inbox {
+    fn new(metrics: Arc<Metrics>) -> Inbox {
+        Inbox {
+            progress: Mutex::default(),
+            deferred: Mutex::default(),
+            changed: watch::Sender::default(),
+            metrics,
+        }
+    }
+
     /// Has each message of a batch delivered that came through the log, unless that was done before.
     ///
     /// # Errors
@@ -132,22 +187,25 @@ impl Inbox {
             (deliver(forwarded, wake), 0)
         };
         let progress = &mut self.progress.lock();
-        self.deliver_next(progress, batch, Way::Log, &mut deliver)
+        self.deliver_next(progress, batch, Way::Log, Duration::ZERO, &mut deliver)
             .map(|_| ())
     }
 
-    /// Has messages of a batch delivered, from where it was left. Returns whether that was the last portion.
+    /// Has messages of a batch delivered that has waited here for so long, from where it was left. Returns whether that
+    /// was the last portion.
     fn deliver_next<'m>(
         self: &Arc<Self>,
         progress: &mut Progress,
         batch: Batch<'m>,
         way: Way,
+        waited: Duration,
         deliver: &mut impl FnMut(&Forwarded<'m>, &mut WakeList) -> (Throttled, usize),
     ) -> Result<bool, Malformed> {
         let Batch {
             incarnation,
             sequence,
             messages,
+            ..
         } = batch;
         if progress.incarnation < incarnation {
             *progress = Progress {
@@ -181,15 +239,21 @@ impl Inbox {
                 progress.begun = begun;
                 return Ok(false);
             }
-            let forwarded = Forwarded::decode(&mut rest)?;
+            let mut forwarded = Forwarded::decode(&mut rest)?;
             if known > 0 {
                 known -= 1;
                 continue;
             }
-            let (throttled, done) = deliver(&forwarded, &mut wake);
-            work += done;
-            if !throttled.is_empty() {
-                self.defer(incarnation, (sequence, begun.place), throttled, &mut wake);
+            if batch.count_down(&mut forwarded, &mut begun.expiring, waited) {
+                let dropped = &self.metrics.messages_dropped;
+                dropped.of(DropReason::Expired).increment();
+                work += 1;
+            } else {
+                let (throttled, done) = deliver(&forwarded, &mut wake);
+                work += done;
+                if !throttled.is_empty() {
+                    self.defer(incarnation, (sequence, begun.place), throttled, &mut wake);
+                }
             }
             begun.place += 1;
             begun.waited_for += usize::from(forwarded.message.qos != QoS::AtMostOnce);
@@ -285,9 +349,10 @@ impl InboundStream {
         }
     }
 
-    /// Has the next portion of a batch delivered, unless that was done before: about [`limits::TURN_WORK`]. `deliver`
-    /// returns the mailboxes that throttle the publisher of the message, and the work that it was. Returns whether the
-    /// whole batch is delivered; otherwise it must be given again, to this or to a later stream.
+    /// Has the next portion of a batch delivered that has come at `arrived`, unless that was done before: about
+    /// [`limits::TURN_WORK`]. `deliver` returns the mailboxes that throttle the publisher of the message, and the work
+    /// that it was. Returns whether the whole batch is delivered; otherwise it must be given again, to this or to a
+    /// later stream.
     ///
     /// # Errors
     /// When a message can't be read. Those before it are delivered; the batch counts as handled, because sending it
@@ -295,16 +360,19 @@ impl InboundStream {
     pub fn handle<'m>(
         &mut self,
         request: &'m DeliverRequest,
+        arrived: Instant,
         mut deliver: impl FnMut(&Forwarded<'m>, &mut WakeList) -> (Throttled, usize),
     ) -> Result<bool, Malformed> {
         let batch = Batch {
             incarnation: Incarnation(request.incarnation),
             sequence: request.sequence,
             messages: &request.messages,
+            waited_ms: &request.waited_ms,
         };
         let inbox = self.inbox.clone();
         let mut progress = inbox.progress.lock();
-        let handled = inbox.deliver_next(&mut progress, batch, Way::Stream, &mut deliver);
+        let waited = arrived.elapsed();
+        let handled = inbox.deliver_next(&mut progress, batch, Way::Stream, waited, &mut deliver);
         if self.incarnation != progress.incarnation {
             self.incarnation = progress.incarnation;
             self.is_new = true;

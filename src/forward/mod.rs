@@ -17,4 +17,6 @@ pub mod stream;
 mod wire;
 
 #[cfg(test)]
+mod expiry_tests;
+#[cfg(test)]
 mod shared_tests;

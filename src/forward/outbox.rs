@@ -19,6 +19,9 @@
 //! logged one (P5); so does what follows it in the outbox.
 //! Invariant: each publisher that waits gets either [`Item::ForwardConfirmed`], or [`Item::AckDeferred`] and later
 //! [`Item::AckReleased`]; each of them once.
+//! Invariant: a message's expiry interval goes on while it waits here. The other node is told how long that was
+//! whenever a batch is sent; it drops and counts what is over, and confirms it: such a message is done
+//! `[MQTT-3.3.2-5]`.
 //! Invariant: what waits for a node is bounded. Messages that nobody waits for (those with QoS 0, and the node's own)
 //! are refused above [`limits::PEER_OUTBOX_BYTES`], and the receive maximums of their publishers bound the others.
 
@@ -33,7 +36,6 @@ use super::inbox::{Batch, Inboxes};
 use super::outbox_state::{
     self, ApplyBarrier, Latch, MessageBatch, OutboxState, Relay, Waiter, tell,
 };
-use super::wire;
 use crate::base::ids::{Incarnation, LogIndex, NodeId};
 use crate::base::limits;
 use crate::base::proto::cluster::DeliverResponse;
@@ -43,6 +45,7 @@ use crate::machine::effect::RelayedBatch;
 use crate::mailbox::wait_list::WaitList;
 use crate::mailbox::{Item, Mailbox, RequestId, WakeList};
 use crate::router::{Message, Origin, PeerNodes, Recipients, Router};
+use crate::telemetry::metrics::Metrics;
 
 /// What waits for one node.
 #[derive(Default)]
@@ -62,7 +65,7 @@ impl Outbox {
         let mut state = self.state.lock();
         let mut in_flight = state.in_flight.iter();
         if let Some(found) = in_flight.find(|entry| entry.batch.sequence > sent) {
-            return Some(found.batch.clone());
+            return Some(found.to_send());
         }
         state.number_next(incarnation)
     }
@@ -80,7 +83,7 @@ impl Outbox {
         state.is_relaying = true;
         let mut left_out = 0;
         let batches = state.in_flight.iter().map(|entry| {
-            let (messages, dropped) = wire::without_qos_0(&entry.batch.messages);
+            let (messages, dropped) = entry.for_log();
             left_out += dropped;
             command::Relay {
                 to: node.0,
@@ -184,6 +187,21 @@ impl Outbox {
         self.state.lock().is_silent = true;
     }
 
+    /// What waits was put in so much earlier.
+    pub fn age(&self, by: std::time::Duration) {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let complete = state.complete.iter_mut().map(|batch| &mut batch.expiring);
+        let in_flight = state.in_flight.iter_mut().map(|batch| &mut batch.expiring);
+        for since in complete
+            .chain(in_flight)
+            .chain([&mut state.expiring])
+            .flatten()
+        {
+            *since = since.checked_sub(by).expect("the machine runs for longer");
+        }
+    }
+
     /// What waits has waited for as long as the other node may take.
     pub fn set_overdue(&self) {
         let mut state = self.state.lock();
@@ -202,6 +220,14 @@ pub struct Outboxes {
 }
 
 impl Outboxes {
+    /// No messages wait. `metrics` counts those from other nodes that are dropped.
+    pub fn new(metrics: Arc<Metrics>) -> Outboxes {
+        Outboxes {
+            outboxes: RwLock::default(),
+            inboxes: Arc::new(Inboxes::new(metrics)),
+        }
+    }
+
     /// The outbox of `node`.
     pub fn outbox(&self, node: NodeId) -> Arc<Outbox> {
         if let Some(outbox) = self.outboxes.read().get(&node) {
@@ -310,6 +336,7 @@ impl PeerNodes for Outboxes {
             incarnation: relayed.incarnation,
             sequence: relayed.sequence,
             messages: &relayed.messages,
+            waited_ms: &[],
         };
         let mut delivery = router.batch();
         let inbox = self.inboxes.inbox(relayed.from);

@@ -3,18 +3,18 @@
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::wire::{self, Position};
-use crate::base::ids::{Incarnation, LogIndex};
+use crate::base::ids::{Incarnation, LogIndex, NodeId};
 use crate::base::limits;
-use crate::base::proto::cluster::DeliverResponse;
+use crate::base::proto::cluster::{DeliverRequest, DeliverResponse};
 use crate::base::proto::command;
-use crate::mailbox::{Item, Mailbox, RequestId, WakeList};
+use crate::mailbox::{self, Item, Mailbox, RequestId, WakeList};
 use crate::router::{Message, Recipients};
 
 /// Batches that may wait for their confirmation at once; further messages wait in the outbox.
@@ -41,20 +41,70 @@ pub struct MessageBatch {
     pub applied: u64,
     /// The log index that the other node must have applied before it delivers the batch.
     pub after: u64,
+    /// How long each message that expires has waited until the batch was asked for, in order, milliseconds.
+    pub waited_ms: Vec<u32>,
 }
+
+impl MessageBatch {
+    /// The batch as node `from` sends it.
+    pub fn into_request(self, from: NodeId) -> DeliverRequest {
+        DeliverRequest {
+            node: from.0,
+            incarnation: self.incarnation.0,
+            sequence: self.sequence,
+            messages: self.messages,
+            applied: self.applied,
+            after: self.after,
+            waited_ms: self.waited_ms,
+        }
+    }
+}
+
+/// When each of the messages of a batch was put in that expire, in order.
+pub(super) type ExpiringSince = Vec<Instant>;
 
 /// A batch that is complete and has no number yet.
 pub(super) struct Unnumbered {
     pub(super) messages: Bytes,
     pub(super) publishers: Publishers,
     pub(super) after: u64,
+    pub(super) expiring: ExpiringSince,
 }
 
 /// A batch that was sent and is not confirmed.
 pub(super) struct InFlight {
+    /// Its waiting times are those of each time that it is sent, see [`InFlight::to_send`].
     pub(super) batch: MessageBatch,
     pub(super) publishers: Publishers,
     pub(super) since: Instant,
+    pub(super) expiring: ExpiringSince,
+}
+
+impl InFlight {
+    /// How long each message that expires has waited, in order.
+    fn waited(&self) -> impl Iterator<Item = Duration> {
+        let now = Instant::now();
+        let waited = move |since: &Instant| now.saturating_duration_since(*since);
+        self.expiring.iter().map(waited)
+    }
+
+    /// The batch as it is to be sent now.
+    pub(super) fn to_send(&self) -> MessageBatch {
+        let waited = self.waited().map(|waited| waited.as_millis());
+        let waited_ms = waited.map(|waited| u32::try_from(waited).unwrap_or(u32::MAX));
+        MessageBatch {
+            waited_ms: waited_ms.collect(),
+            ..self.batch.clone()
+        }
+    }
+
+    /// The messages as they are to go through the log now, see [`wire::for_log`].
+    pub(super) fn for_log(&self) -> (Bytes, u64) {
+        let mut waited = self.waited();
+        wire::for_log(&self.batch.messages, |interval_s| {
+            mailbox::left(interval_s, waited.next().unwrap_or_default())
+        })
+    }
 }
 
 /// Batches that are to go through the log.
@@ -129,6 +179,7 @@ pub(super) struct OutboxState {
     pub(super) messages: BytesMut,
     pub(super) count: u32,
     pub(super) publishers: Publishers,
+    pub(super) expiring: ExpiringSince,
     /// Publishers of confirmed messages whose acknowledgements are deferred.
     pub(super) deferred: BTreeMap<Position, Publisher>,
     /// The log index that the next batch asks the other node to report, 0 when none.
@@ -167,6 +218,7 @@ impl OutboxState {
             messages: self.messages.split().freeze(),
             publishers: std::mem::take(&mut self.publishers),
             after: std::mem::take(&mut self.after),
+            expiring: std::mem::take(&mut self.expiring),
         }
     }
 
@@ -201,6 +253,7 @@ impl OutboxState {
             messages,
             publishers,
             after,
+            expiring,
         } = self.next_unnumbered();
         self.last_sequence += 1;
         let now = Instant::now();
@@ -212,13 +265,15 @@ impl OutboxState {
             messages,
             applied: std::mem::take(&mut self.applied),
             after: if after > self.peer_applied { after } else { 0 },
+            waited_ms: Vec::new(),
         };
         self.in_flight.push_back(InFlight {
-            batch: batch.clone(),
+            batch,
             publishers,
             since: now,
+            expiring,
         });
-        Some(batch)
+        self.in_flight.back().map(InFlight::to_send)
     }
 
     pub(super) fn push(
@@ -234,6 +289,9 @@ impl OutboxState {
         wire::encode(message, recipients, &mut self.messages);
         if publisher.is_some() {
             self.publishers.push((self.count, publisher));
+        }
+        if message.expiry.is_some() {
+            self.expiring.push(Instant::now());
         }
         self.count += 1;
         if self.messages.len() >= limits::MESSAGE_BATCH_BYTES {

@@ -1,6 +1,7 @@
 //! The gRPC service `Cluster`, which the other nodes call: their proposals go to the sequencer when this node leads,
 //! and their messages to this node's connections.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::hand_over::HandOvers;
 use super::inbox::{InboundStream, Inboxes};
 use super::last_seen::LastSeen;
+use super::outbox::Outbox;
 use crate::base::ids::{Incarnation, LogIndex, NodeId};
 use crate::base::limits;
 use crate::base::proto::cluster::cluster_server::Cluster;
@@ -34,6 +36,9 @@ const CENTURY_MS: u64 = 100 * 366 * 24 * 3_600 * 1_000;
 
 /// Answers that may wait for one stream.
 const ANSWERS: usize = 32;
+
+/// Bytes of messages that wait for this node to apply something, beyond which nothing is read behind them.
+const READ_AHEAD_BYTES: usize = Outbox::BATCHES_IN_FLIGHT * limits::MESSAGE_BATCH_BYTES;
 
 /// How often a node answers while a batch waits: so that it is not taken for silent, see [`limits::FORWARD_TIMEOUT`].
 const ANSWER_INTERVAL: Duration = Duration::from_millis(250);
@@ -236,7 +241,7 @@ impl Cluster for ClusterService {
             answers,
             inbound: None,
             awaited_index: 0,
-            waiting: None,
+            waiting: VecDeque::new(),
             answered_at: Instant::now(),
         };
         let raft = self.raft.clone();
@@ -254,6 +259,12 @@ impl Cluster for ClusterService {
     }
 }
 
+/// A request, and when it came.
+struct Arrived {
+    request: DeliverRequest,
+    at: Instant,
+}
+
 /// One call of `Deliver`.
 struct Receiving {
     applied: watch::Receiver<LogIndex>,
@@ -264,10 +275,9 @@ struct Receiving {
     inbound: Option<InboundStream>,
     /// The log index that the other node waits for, 0 when none.
     awaited_index: u64,
-    /// A batch that follows what is in the log further on than this node has applied. Nothing is read behind it; the
-    /// other node bounds how much it sends without an answer. There is no deadline: a node whose apply stands gives its
-    /// clients up.
-    waiting: Option<DeliverRequest>,
+    /// Batches behind one that follows what is in the log further on than this node has applied, and that one. They are
+    /// read so that the time they wait is known. There is no deadline: a node whose apply stands gives its clients up.
+    waiting: VecDeque<Arrived>,
     /// When the other node was answered last.
     answered_at: Instant,
 }
@@ -279,11 +289,11 @@ impl Receiving {
     async fn run(mut self, mut stream: impl Stream<Item = Result<DeliverRequest, Status>> + Unpin) {
         loop {
             let applied = self.applied.borrow_and_update().0;
-            let may_deliver = |waiting: &mut DeliverRequest| waiting.after <= applied;
-            if let Some(request) = self.waiting.take_if(may_deliver)
-                && self.handle(&request, applied).await.is_err()
-            {
-                return;
+            let may_deliver = |next: &mut Arrived| next.request.after <= applied;
+            while let Some(next) = self.waiting.pop_front_if(may_deliver) {
+                if self.handle(&next, applied).await.is_err() {
+                    return;
+                }
             }
             let reached = self.awaited_index != 0 && applied >= self.awaited_index;
             if reached {
@@ -294,6 +304,7 @@ impl Receiving {
                 return;
             }
             let next_answer = self.answered_at + ANSWER_INTERVAL;
+            let has_room = self.has_room();
             let released = async {
                 match &mut self.inbound {
                     Some(inbound) => inbound.changed().await,
@@ -301,10 +312,11 @@ impl Receiving {
                 }
             };
             tokio::select! {
-                request = stream.next(), if self.waiting.is_none() => match request {
+                request = stream.next(), if has_room => match request {
                     Some(Ok(request)) => {
                         self.awaited_index = self.awaited_index.max(request.applied);
-                        self.waiting = Some(request);
+                        let at = Instant::now();
+                        self.waiting.push_back(Arrived { request, at });
                     }
                     Some(Err(status)) => {
                         // The other node is gone, or learns why it is refused.
@@ -313,14 +325,14 @@ impl Receiving {
                     }
                     None => return,
                 },
-                changed = self.applied.changed(), if self.awaited_index != 0 || self.waiting.is_some() => {
+                changed = self.applied.changed(), if self.awaited_index != 0 || !self.waiting.is_empty() => {
                     if changed.is_err() {
                         return;
                     }
                 }
                 () = released => {}
                 // A node that is behind is not silent: it says so, however often it comes round meanwhile.
-                () = tokio::time::sleep_until(next_answer.into()), if self.waiting.is_some() => {
+                () = tokio::time::sleep_until(next_answer.into()), if !self.waiting.is_empty() => {
                     if self.answer(applied).await.is_err() {
                         return;
                     }
@@ -329,9 +341,15 @@ impl Receiving {
         }
     }
 
-    async fn handle(&mut self, request: &DeliverRequest, applied: u64) -> Result<(), Ended> {
+    /// Whether one more request is read. The other node sends no more batches than that without an answer.
+    fn has_room(&self) -> bool {
+        let waiting = self.waiting.iter().map(|next| next.request.messages.len());
+        self.waiting.len() < Outbox::BATCHES_IN_FLIGHT && waiting.sum::<usize>() < READ_AHEAD_BYTES
+    }
+
+    async fn handle(&mut self, next: &Arrived, applied: u64) -> Result<(), Ended> {
         // The runtime's other tasks have their turn between the portions.
-        while !busy(Phase::Messages, || self.deliver(request)) {
+        while !busy(Phase::Messages, || self.deliver(next)) {
             if self.answered_at.elapsed() >= ANSWER_INTERVAL {
                 self.answer(applied).await?;
             }
@@ -341,12 +359,12 @@ impl Receiving {
     }
 
     /// Delivers a portion of a batch. Returns whether it was the last one.
-    fn deliver(&mut self, request: &DeliverRequest) -> bool {
+    fn deliver(&mut self, Arrived { request, at }: &Arrived) -> bool {
         let inbound = self
             .inbound
             .get_or_insert_with(|| InboundStream::new(self.inboxes.inbox(NodeId(request.node))));
         let mut batch = self.router.batch();
-        let handled = inbound.handle(request, |forwarded, wake| {
+        let handled = inbound.handle(request, *at, |forwarded, wake| {
             let groups = forwarded.groups.iter();
             let throttled = batch.deliver(&forwarded.message, groups, forwarded.only_groups, wake);
             (throttled, batch.take_work())

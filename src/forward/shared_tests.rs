@@ -1,11 +1,12 @@
 //! Shared subscriptions with QoS 0, on two nodes with the same subscription index and the way between them.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::inbox::{InboundStream, Inbox};
 use super::outbox::Outboxes;
 use crate::base::ids::{ConnectionId, Incarnation, NodeId, Owner, SessionId};
-use crate::base::proto::cluster::{DeliverRequest, DeliverResponse};
+use crate::base::proto::cluster::DeliverResponse;
 use crate::codec::{QoS, Version};
 use crate::machine::subscriptions::{Queueing, SubscriptionIndex};
 use crate::mailbox::back_pressure::OutboxLimits;
@@ -81,17 +82,11 @@ impl Nodes {
         let Some(batch) = outbox.next_after(0, Incarnation(1)) else {
             return false;
         };
-        let request = DeliverRequest {
-            node: 1,
-            incarnation: batch.incarnation.0,
-            sequence: batch.sequence,
-            messages: batch.messages,
-            applied: batch.applied,
-            after: batch.after,
-        };
+        let sequence = batch.sequence;
+        let request = batch.into_request(NodeId(1));
         let mut stream = InboundStream::new(Arc::new(Inbox::default()));
         let mut delivery = router.batch();
-        let handled = stream.handle(&request, |forwarded, wake| {
+        let handled = stream.handle(&request, Instant::now(), |forwarded, wake| {
             let groups = forwarded.groups.iter();
             let throttled =
                 delivery.deliver(&forwarded.message, groups, forwarded.only_groups, wake);
@@ -100,7 +95,7 @@ impl Nodes {
         });
         assert_eq!(handled, Ok(true));
         outbox.handle_answer(&DeliverResponse {
-            sequence: batch.sequence,
+            sequence,
             ..DeliverResponse::default()
         });
         true

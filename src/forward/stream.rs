@@ -151,14 +151,7 @@ impl PeerStreams {
                 && let Some(batch) = outbox.next_after(sent, self.proposer.incarnation())
             {
                 sent = batch.sequence;
-                permit.send(DeliverRequest {
-                    node: self.local.0,
-                    incarnation: batch.incarnation.0,
-                    sequence: batch.sequence,
-                    messages: batch.messages,
-                    applied: batch.applied,
-                    after: batch.after,
-                });
+                permit.send(batch.into_request(self.local));
             }
             tokio::select! {
                 answer = answers.message() => match answer? {

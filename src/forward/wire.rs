@@ -11,7 +11,8 @@
 //! | properties as they are forwarded | u32 length, bytes |
 //! | payload | the rest |
 //!
-//! With "groups only" the message is not for subscriptions that are not shared. Numbers are big-endian.
+//! With "groups only" the message is not for subscriptions that are not shared; without groups it stands in for one
+//! that has expired on its way, and is for nobody. Numbers are big-endian.
 //!
 //! Invariant: the layout never changes, because nodes of different versions talk to each other. Another layout gets
 //! another field of the request. Why the bytes are not a protobuf message:
@@ -35,11 +36,16 @@ pub(super) type Position = (u64, u32);
 /// Where the flags of an encoded message are.
 const FLAGS_AT: usize = 4 + 8;
 
-/// The messages of a batch that somebody waits for, and how many others there are: those with QoS 0. The batch was
-/// encoded by [`encode`].
-pub(super) fn without_qos_0(messages: &Bytes) -> (Bytes, u64) {
+/// Where the message expiry interval of an encoded message is, if it has one.
+const EXPIRY_AT: usize = FLAGS_AT + 1;
+
+/// The messages of a batch as they go through the log: those that somebody waits for; and how many others there are:
+/// those with QoS 0. `left` has what is left of each expiry interval, in order; for a message that is over it is
+/// `None`, and a stand-in goes, so that the others keep their places. The batch was encoded by [`encode`].
+pub(super) fn for_log(messages: &Bytes, mut left: impl FnMut(u32) -> Option<u32>) -> (Bytes, u64) {
     let mut kept = BytesMut::new();
     let mut left_out = 0;
+    let mut is_same = true;
     let mut rest = &messages[..];
     while let Some(length) = rest.first_chunk::<4>() {
         let length = 4 + u32::from_be_bytes(*length) as usize;
@@ -47,14 +53,48 @@ pub(super) fn without_qos_0(messages: &Bytes) -> (Bytes, u64) {
             break;
         };
         rest = behind;
-        match message.get(FLAGS_AT) {
-            Some(flags) if flags & 0b11 != 0 => kept.extend_from_slice(message),
-            _ => left_out += 1,
+        let flags = message.get(FLAGS_AT).copied().unwrap_or_default();
+        let interval = interval(message, flags);
+        let now = interval.and_then(&mut left);
+        is_same &= flags & 0b11 != 0 && now == interval;
+        match (interval, now) {
+            _ if flags & 0b11 == 0 => left_out += 1,
+            (Some(_), None) => stand_in(message, &mut kept),
+            (_, Some(seconds)) => {
+                kept.extend_from_slice(&message[..EXPIRY_AT]);
+                kept.put_u32(seconds);
+                kept.extend_from_slice(&message[EXPIRY_AT + 4..]);
+            }
+            (None, None) => kept.extend_from_slice(message),
         }
     }
-    match left_out {
-        0 => (messages.clone(), 0),
-        _ => (kept.freeze(), left_out),
+    match is_same {
+        true => (messages.clone(), 0),
+        false => (kept.freeze(), left_out),
+    }
+}
+
+/// The message expiry interval of an encoded message.
+fn interval(message: &[u8], flags: u8) -> Option<u32> {
+    let interval = message.get(EXPIRY_AT..)?.first_chunk::<4>()?;
+    (flags & EXPIRY != 0).then(|| u32::from_be_bytes(*interval))
+}
+
+/// Appends what takes the place of a message that is over: it is for nobody.
+fn stand_in(message: &[u8], out: &mut BytesMut) {
+    let mut message = message;
+    if let Ok(Forwarded { message, .. }) = Forwarded::decode(&mut message) {
+        let stand_in = Message {
+            properties: &[],
+            expiry: None,
+            payload: &[],
+            ..message
+        };
+        let nobody = Recipients {
+            groups: &[],
+            only_groups: true,
+        };
+        encode(&stand_in, nobody, out);
     }
 }
 
@@ -109,6 +149,13 @@ pub struct Forwarded<'a> {
     pub groups: GroupNames<'a>,
     /// Subscriptions that are not shared do not get it.
     pub only_groups: bool,
+}
+
+impl Forwarded<'_> {
+    /// Whether it stands in for a message that has expired on its way.
+    pub fn is_for_nobody(&self) -> bool {
+        self.only_groups && self.groups.0.is_empty()
+    }
 }
 
 /// Appends a message.
@@ -300,7 +347,33 @@ mod tests {
                 }
             }
             let left_out = qualities.iter().filter(|qos| **qos == 0).count() as u64;
-            prop_assert_eq!(without_qos_0(&all.freeze()), (awaited.freeze(), left_out));
+            prop_assert_eq!(for_log(&all.freeze(), Some), (awaited.freeze(), left_out));
+        }
+
+        /// Each is there with what is left of its interval; in the place of those that are over nobody gets anything.
+        #[test]
+        fn what_goes_through_the_log_says_what_is_left(
+            messages in prop::collection::vec((0u8..3, proptest::option::of(0u32..9)), 0..9), waited in 0u32..9,
+        ) {
+            let mut all = BytesMut::new();
+            for (qos, expiry) in &messages {
+                let message = Message {
+                    publisher: None, qos: QoS::from_bits(*qos).expect("below 3"), retain: false, topic: "t",
+                    properties: &[3, 0, 1, b'x'], expiry: *expiry, direct: false, payload: b"abc",
+                };
+                encode(&message, Recipients::default(), &mut all);
+            }
+            let (logged, _) = for_log(&all.freeze(), |interval| interval.checked_sub(waited));
+            let mut rest = &logged[..];
+            for (qos, expiry) in messages.iter().filter(|(qos, _)| *qos > 0) {
+                let found = Forwarded::decode(&mut rest).expect("it was encoded");
+                let left = expiry.map(|interval| interval.checked_sub(waited));
+                prop_assert_eq!(found.message.qos as u8, *qos);
+                prop_assert_eq!(found.message.expiry, left.flatten());
+                prop_assert_eq!(found.is_for_nobody(), left == Some(None));
+                prop_assert_eq!(found.message.payload.is_empty(), left == Some(None));
+            }
+            prop_assert!(rest.is_empty());
         }
 
         #[test]

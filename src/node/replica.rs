@@ -50,7 +50,7 @@ impl Replica {
         let subscriptions = Arc::new(SubscriptionIndex::default());
         let machine = Machine::new(local, subscriptions.clone(), config.store.metadata_cache());
         let proposer = Arc::new(Proposer::default());
-        let outboxes = Arc::new(Outboxes::default());
+        let outboxes = Arc::new(Outboxes::new(metrics.clone()));
         let router = Router::new(local, subscriptions, outboxes.clone());
         let due = Arc::new(Due::default());
         let clock = Arc::new(Clock::new(local));

@@ -185,13 +185,16 @@ mod tests {
         assert_eq!(problems[0].0, "cluster.certificate");
     }
 
+    /// Puts a pair under a key.
+    type Name = fn(&mut Config, CertificatePair);
+
     /// A listener, the HTTP port, and the hub's: what is in its files is found under its key.
     #[test]
     fn the_certificates_that_clients_see_are_looked_at() {
         let directory = tempfile::tempdir().expect("a directory");
         let authority = Authority::new("servers");
         let days = |days: u64| Duration::from_secs(days * 24 * 3_600 + 3_600);
-        let places: [(&str, fn(&mut Config, CertificatePair)); 3] = [
+        let places: [(&str, Name); 3] = [
             ("listeners", |config, pair| {
                 config.listeners = vec![Listener {
                     name: "outside".to_owned(),
@@ -210,14 +213,11 @@ mod tests {
         for (key, name) in places {
             let files = Files::in_directory(&directory.path().join(key));
             let mut config = Config::default();
-            let (certificate, key_file) = (files.certificate.clone(), files.key.clone());
-            name(
-                &mut config,
-                CertificatePair {
-                    certificate,
-                    key: key_file,
-                },
-            );
+            let pair = CertificatePair {
+                certificate: files.certificate.clone(),
+                key: files.key.clone(),
+            };
+            name(&mut config, pair);
             let found = |left, expired| {
                 let mut subject = Subject::node("test", 1);
                 (subject.valid_for, subject.expired) = (left, expired);

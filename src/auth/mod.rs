@@ -11,7 +11,6 @@ mod denial;
 mod exchange;
 pub mod jwt;
 pub mod password;
-mod places;
 mod principal;
 pub mod scram;
 pub(crate) mod strict;
@@ -20,7 +19,6 @@ pub mod user;
 pub use chain::{Chain, Check, Later, Verdict};
 pub use denial::{Denial, Guess};
 pub use exchange::Exchange;
-pub use places::{Place, Places};
 pub(crate) use principal::is_plain;
 pub use principal::{Method, Principal, Proof, Standing};
 

@@ -62,8 +62,8 @@ pub const LOGGED_NOTIFICATION_BYTES: usize = 256;
 /// delivery.
 pub const LOGGED_QUEUE_BYTES: usize = 256;
 
-/// What a session that is resumed counts in a proposal, bytes: the packet ids of its QoS 2 messages that are not released
-/// are read, seldom more than some, never more than it may have.
+/// What a session that is resumed counts in a proposal, bytes: the packet ids of its QoS 2 messages that are not
+/// released are read, seldom more than some, never more than it may have.
 pub const RESUMED_SESSION_BYTES: usize = 1 << 10;
 
 /// What the write of a section counts in a proposal for each byte of it, as stored when it is applied: every node

@@ -1,5 +1,6 @@
-//! What every room stands on: identifiers, kinds of directory entries, fixed limits, addresses that count as one, time,
-//! leases, signs of life, version stamps, JSON, generated messages and their wire format, secrets while they gather.
+//! What every room stands on: identifiers, kinds of directory entries, fixed limits, addresses that count as one and
+//! share places, time, leases, signs of life, version stamps, JSON, generated messages and their wire format, secrets
+//! while they gather.
 //!
 //! Invariant: nothing here imports another room.
 
@@ -11,6 +12,7 @@ pub mod lease;
 pub mod limits;
 pub mod local_only;
 pub mod network;
+pub mod places;
 pub mod proto;
 pub mod pulse;
 pub mod time;

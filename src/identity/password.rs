@@ -13,8 +13,9 @@ use super::users::{DirectoryUsers, Known};
 use crate::auth::password::{Cost, PasswordHash, SALT_BYTES as PASSWORD_SALT_BYTES};
 use crate::auth::scram;
 use crate::auth::user::{Costs, Salts, User};
-use crate::auth::{Check, Client, Denial, Method, Places, Principal, Verdict};
+use crate::auth::{Check, Client, Denial, Method, Principal, Verdict};
 use crate::base::directory::Kind;
+use crate::base::places::Places;
 use crate::codec::ReasonCode;
 use crate::forward::directory::{Action, Change, Directory, Expected, Version};
 

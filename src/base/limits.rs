@@ -40,6 +40,9 @@ pub const PROPOSAL_QUEUE_TWINS_BYTES: usize = PROPOSAL_QUEUE_BYTES / 4;
 /// each client, and not a way around what everybody else waits for.
 pub const PROPOSAL_QUEUE_URGENT_BYTES: usize = 8 << 20;
 
+/// Of sessions that are opened: a CONNECT is refused where others only wait.
+pub const PROPOSAL_QUEUE_SESSIONS_BYTES: usize = PROPOSAL_QUEUE_BYTES;
+
 /// Of what operators change, and of identities of the hub, each: some thousand users, bans or devices that are written
 /// at once, or a file of rules beside them.
 pub const PROPOSAL_QUEUE_ADMINISTRATION_BYTES: usize = 8 << 20;
@@ -58,13 +61,9 @@ pub const LOGGED_DELIVERY_BYTES: usize = 16;
 pub const LOGGED_NOTIFICATION_BYTES: usize = 256;
 
 /// What each queue that a message goes into in any case ([`QUEUES_AT_LEAST`]), and each message that a client
-/// acknowledges, counts in a proposal, bytes: rows are read and written for it, which take twenty times as long as a
+/// acknowledges, counts in a proposal, bytes: rows are read and written for it, which take many times as long as a
 /// delivery.
 pub const LOGGED_QUEUE_BYTES: usize = 256;
-
-/// What a session that is resumed counts in a proposal, bytes: the packet ids of its QoS 2 messages that are not
-/// released are read, seldom more than some, never more than it may have.
-pub const RESUMED_SESSION_BYTES: usize = 1 << 10;
 
 /// What the write of a section counts in a proposal for each byte of it, as stored when it is applied: every node
 /// decodes and writes all of it. As many as fit into [`PROPOSAL_BYTES`] take some ten milliseconds.
@@ -143,6 +142,10 @@ pub const HUB_OPERATIONS_AT_ONCE: usize = 8192;
 /// Items (subscriptions, queue entries, sessions) that a command takes care of in any case, however much others of its
 /// log entry have done: nearly every session is smaller, so nearly nothing needs a continuation.
 pub const ITEMS_AT_LEAST: usize = 16;
+
+/// Packet ids of unreleased QoS 2 messages that one log entry reads for sessions that are resumed, the last session's
+/// not counted. The CONNECT of one more such session goes into another entry.
+pub const RESUMED_IDS_AT_ONCE: usize = 8192;
 
 /// Queues (of sessions and groups) that a publication goes into at its own log entry in any case, however much others
 /// of the entry have done: more than nearly every one has, so that nearly none needs a continuation.

@@ -1,11 +1,13 @@
 //! Places for clients that wait to be judged, where judging takes long: by a hash, or by another service.
 //!
-//! Invariant: one address has half of the places at most, so nobody keeps all others waiting from one machine.
+//! Invariant: one address has half of the places at most, so nobody keeps all others waiting from one machine; but for
+//! those behind which many clients are known to be.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use parking_lot::Mutex;
 
 use crate::base::network::client_of;
@@ -14,6 +16,8 @@ use crate::base::network::client_of;
 #[derive(Debug)]
 pub struct Places {
     most: usize,
+    /// Addresses that may have all places.
+    exempt: Vec<IpNet>,
     state: Mutex<Taken>,
 }
 
@@ -28,22 +32,27 @@ struct Taken {
 #[derive(Debug)]
 pub struct Place {
     places: Arc<Places>,
-    /// Whose it is; `None` for who came through a Unix socket.
+    /// Whose it is; `None` for who came through a Unix socket, or from an exempt address.
     address: Option<IpAddr>,
 }
 
 impl Places {
-    /// Places for `most` clients.
-    pub fn new(most: usize) -> Arc<Places> {
+    /// Places for `most` clients, all of which an address in one of these networks may have. What is no network is
+    /// refused with the configuration.
+    pub fn new(most: usize, exempt: &[String]) -> Arc<Places> {
         Arc::new(Places {
             most,
+            exempt: exempt.iter().filter_map(|text| text.parse().ok()).collect(),
             state: Mutex::default(),
         })
     }
 
     /// A place for a client at this address; `None` if there is none, or its address has half of them.
     pub fn take(self: &Arc<Self>, address: Option<SocketAddr>) -> Option<Place> {
-        let address = address.map(|address| client_of(address.ip()));
+        let address = address.map(|address| address.ip().to_canonical());
+        let address =
+            address.filter(|address| !self.exempt.iter().any(|net| net.contains(address)));
+        let address = address.map(client_of);
         let taken = &mut *self.state.lock();
         if taken.all >= self.most {
             return None;
@@ -89,7 +98,12 @@ mod tests {
 
     #[test]
     fn one_address_leaves_half_of_the_places_to_others() {
-        let places = Places::new(5);
+        let places = Places::new(5, &["127.0.0.0/8".to_owned()]);
+        let balanced: Vec<_> = (0..5)
+            .map(|_| places.take(at("::ffff:127.0.0.1")))
+            .collect();
+        assert!(balanced.iter().all(Option::is_some), "it is exempt");
+        drop(balanced);
         let own: Vec<_> = (0..5).map(|_| places.take(at("10.0.0.1"))).collect();
         assert_eq!(own.iter().flatten().count(), 3);
         // The same address, written in another way.

@@ -320,7 +320,7 @@ config! {
         /// client has to do.
         http_timeout_ms: u32 = 3_000, "ms", 10..=60_000;
         /// Requests to the service at once; sixteen times as many clients may wait, half of them from one address (of
-        /// IPv6: one /64 network).
+        /// IPv6: one /64 network) that is not in `auth.failures_exempt`.
         http_concurrency: u32 = 64, "requests", 1..=4_096;
         /// How long an answer `allow` holds for the same client with the same credentials from the same address. 0: it
         /// is asked each time.
@@ -339,8 +339,9 @@ config! {
         password_passes: u32 = 2, "passes", 1..=16;
         /// Threads that hash passwords, so that no other client waits for it. 0: half of the processors.
         password_threads: usize = 0, "threads", 0..=256;
-        /// Log-ins that may be with these threads or wait for them, of one address (of IPv6: one /64 network) half of
-        /// it; further ones are refused with reason 0x89, Server busy.
+        /// Log-ins that may wait for these threads; further ones are refused with reason 0x89, Server busy. One address (of
+        /// IPv6: one /64 network) has half of the places, those with the threads included, unless it is in
+        /// `auth.failures_exempt`.
         password_queue: usize = 256, "log-ins", 1..=65_536;
         /// Iterations of SCRAM for users of the cluster whose password is set: what each of their clients computes at a
         /// log-in by SCRAM.

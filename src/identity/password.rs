@@ -379,7 +379,7 @@ mod tests {
         let check = PasswordCheck {
             users: Arc::new(DirectoryUsers::new(users, scram::LEAST_ITERATIONS)),
             pool,
-            places: Places::new(4),
+            places: Places::new(4, &[]),
             directory: Arc::new(directory),
             costs: COSTS,
             replaces_hashes: false,
@@ -430,7 +430,7 @@ mod tests {
         let check = PasswordCheck {
             users: users.clone(),
             pool: Arc::new(Pool::new(1, 1)),
-            places: Places::new(2),
+            places: Places::new(2, &[]),
             directory: Arc::new(directory),
             costs: COSTS,
             replaces_hashes: false,

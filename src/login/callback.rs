@@ -117,7 +117,10 @@ impl Callback {
                 cache: Mutex::new(Cache::new(secret, config.http_cache_entries)),
                 said: Mutex::default(),
                 requests: Semaphore::new(requests),
-                places: Places::new(requests.saturating_mul(WAITING_PER_REQUEST)),
+                places: Places::new(
+                    requests.saturating_mul(WAITING_PER_REQUEST),
+                    &config.failures_exempt,
+                ),
             }),
         })
     }

@@ -112,14 +112,13 @@ impl Parts {
     /// Fires what is due at the batch's log time, the earliest first, until half of the batch's budget is spent: the
     /// other half is left to the commands, which can't take the timers' half from the next batch. What is left stays
     /// due, so the leader proposes another batch soon. Those that [go first](TimerKind::goes_first) have all of what
-    /// timers may spend, or half of it where others are due, too. Where more is due than can be fired, those that
-    /// messages wait for come next, until half of what is left then is spent.
+    /// timers may spend, or half of it where others are due, too. Those that messages wait for come next, until
+    /// half of what is left then is spent.
     fn fire_timers(&mut self, batch: &mut Batch<'_, '_>) {
         let reserved = batch.budget_left() / 2;
         batch.set_aside(reserved);
         let most = batch.budget_left().div_ceil(TIMER_COST).max(1);
         let mut all_due = batch.timers.due(batch.tables, batch.now, most);
-        let is_more = all_due.len() == most;
         let first = batch.timers.first_due(batch.now);
         all_due.retain(|due| !first.contains(due));
         let of_others = match all_due.is_empty() {
@@ -129,10 +128,10 @@ impl Parts {
         batch.set_aside(of_others);
         self.fire_all(batch, first);
         batch.give_back(of_others);
-        if is_more {
+        let work = batch.timers.work_due(batch.now, most.div_ceil(2));
+        if all_due.len() > work.len() {
             let of_others = batch.budget_left() / 2;
             batch.set_aside(of_others);
-            let work = batch.timers.work_due(batch.now, most.div_ceil(2));
             all_due.retain(|due| !work.contains(due));
             self.fire_all(batch, work);
             batch.give_back(of_others);

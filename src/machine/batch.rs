@@ -125,6 +125,8 @@ pub(super) struct Batch<'a, 't> {
     letter_bytes: u64,
     /// Bytes of retained messages of ended identities that it may still look at.
     purged_bytes: u64,
+    /// Packet ids that sessions which are resumed may still have read.
+    resumed_ids: usize,
 }
 
 impl<'a, 't> Batch<'a, 't> {
@@ -149,6 +151,7 @@ impl<'a, 't> Batch<'a, 't> {
             hub_operations: shared.hub_operations,
             letter_bytes: limits::EVENTS_TRIMMED_BYTES,
             purged_bytes: limits::RETAINED_PURGED_BYTES,
+            resumed_ids: limits::RESUMED_IDS_AT_ONCE,
         }
     }
 
@@ -224,6 +227,16 @@ impl<'a, 't> Batch<'a, 't> {
     /// So many bytes of them were looked at.
     pub fn spend_purged_bytes(&mut self, bytes: u64) {
         self.purged_bytes = self.purged_bytes.saturating_sub(bytes);
+    }
+
+    /// Whether a session may still be resumed whose unreleased packet ids are to be read.
+    pub fn may_resume(&self) -> bool {
+        self.resumed_ids > 0
+    }
+
+    /// So many of them were read.
+    pub fn spend_resumed_ids(&mut self, ids: usize) {
+        self.resumed_ids = self.resumed_ids.saturating_sub(ids);
     }
 
     /// Keeps row operations of the budget from whoever spends it now, until they are [given back](Batch::give_back).

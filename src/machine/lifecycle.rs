@@ -22,6 +22,18 @@ use crate::session::Sequence;
 /// Row operations that releasing the session of an ended connection takes.
 const RELEASE_COST: usize = 16;
 
+/// Whether what the session would have read, to be resumed, is too much for this log entry.
+fn must_wait(batch: &Batch<'_, '_>, client_id: &str, command: &command::OpenSession) -> bool {
+    if command.clean_start || batch.may_resume() {
+        return false;
+    }
+    let row = session::row(batch.tables, client_id);
+    let session = row
+        .filter(|row| row.durable)
+        .map(|row| SessionId(row.session_id));
+    session.is_some_and(|session| !received::first(batch, session, 1).is_empty())
+}
+
 /// The parts that keep something for a session or its connection.
 pub(super) struct Lifecycle<'m> {
     pub sessions: &'m mut Sessions,
@@ -60,6 +72,9 @@ impl Lifecycle<'_> {
         if !directory::proves(batch.tables, &principal.proofs) {
             return Reply::NotAuthorized;
         }
+        if must_wait(batch, &client_id, &command) {
+            return Reply::NotNow;
+        }
         if presence::admit(batch, &client_id, &command).is_err() {
             return Reply::NotAuthorized;
         }
@@ -96,7 +111,7 @@ impl Lifecycle<'_> {
             true => received::all(batch, session),
             false => Vec::new(),
         };
-        batch.spend(received.len());
+        batch.spend_resumed_ids(received.len());
         Reply::Opened {
             session,
             present,

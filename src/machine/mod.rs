@@ -188,7 +188,7 @@ impl Machine {
         self.parts.store.watched_keys()
     }
 
-    /// About how many connections watch a key of the state store, for other threads.
+    /// How many connections watch a key of the state store, for other threads.
     pub fn watch_counts(&self) -> Arc<WatchCounts> {
         self.parts.store.watch_counts()
     }

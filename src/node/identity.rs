@@ -66,6 +66,9 @@ fn settings(config: &AuthConfig) -> IdentitySettings {
     )
 }
 
+/// Passwords that operators set may wait beside as many log-ins as may.
+const OPERATORS: usize = 16;
+
 /// Threads for passwords, if nothing is configured: half of the processors.
 fn threads(config: &AuthConfig) -> usize {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
@@ -89,8 +92,8 @@ impl Identities {
         Identities {
             directory: Arc::new(directory),
             identity: Identity::start(&settings(auth), users, view, router, backing),
-            pool: Arc::new(Pool::new(threads(auth), auth.password_queue)),
-            places: Places::new(auth.password_queue),
+            pool: Arc::new(Pool::new(threads(auth), auth.password_queue + OPERATORS)),
+            places: Places::new(threads(auth) + auth.password_queue, &auth.failures_exempt),
             costs: costs(auth),
             replaces_hashes: auth.replace_hashes,
             broker: Arc::default(),

@@ -77,8 +77,11 @@ struct State {
     queued: Weights,
     /// The open proposal: its commands, and who gets their replies.
     commands: BytesMut,
-    /// Bytes of the open proposal, and what its commands count beyond theirs.
+    /// Bytes of the open proposal, and what its commands count beyond theirs. Commands that can't be refused count
+    /// nothing beyond theirs here.
     weights: Weights,
+    /// The same with what all of them count.
+    open_weight: usize,
     reply_to: VecDeque<ReplyTo>,
     /// When the open proposal is sent although it holds deferred commands only; `None` when it is sent at once.
     flush_at: Option<Instant>,
@@ -119,6 +122,7 @@ impl State {
     /// Takes the open proposal out.
     fn close_proposal(&mut self) -> Unnumbered {
         self.flush_at = None;
+        self.open_weight = 0;
         Unnumbered {
             weights: std::mem::take(&mut self.weights),
             commands: self.commands.split().freeze(),
@@ -281,10 +285,15 @@ impl Proposer {
             .encode_length_delimited(&mut state.commands)
             .expect("a BytesMut grows");
         let bytes = state.commands.len() - before;
-        state.weights.add(share, bytes + weight);
-        state.queued.add(share, bytes + weight);
+        let counted = match when {
+            When::Now => bytes + weight,
+            When::Always | When::Deferred => bytes,
+        };
+        state.open_weight += bytes + weight;
+        state.weights.add(share, counted);
+        state.queued.add(share, counted);
         state.reply_to.push_back(reply_to);
-        if state.weights.all() >= limits::PROPOSAL_BYTES {
+        if state.open_weight >= limits::PROPOSAL_BYTES {
             let complete = state.close_proposal();
             state.complete.push_back(complete);
         }

@@ -17,6 +17,8 @@ use crate::base::limits;
 pub enum Share {
     /// Those that have no other share: of clients, and what nodes do on their own account.
     Common,
+    /// Sessions that are opened.
+    Sessions,
     /// Patches of devices and modules: a few bytes of one may weigh a megabyte.
     Devices,
     /// Twins that back ends write.
@@ -31,8 +33,9 @@ pub enum Share {
 
 impl Share {
     /// All of them.
-    pub(super) const ALL: [Share; 6] = [
+    pub(super) const ALL: [Share; 7] = [
         Share::Common,
+        Share::Sessions,
         Share::Devices,
         Share::BackEnds,
         Share::Urgent,
@@ -44,6 +47,7 @@ impl Share {
     pub(super) const fn bound(self) -> usize {
         match self {
             Share::Common => limits::PROPOSAL_QUEUE_BYTES,
+            Share::Sessions => limits::PROPOSAL_QUEUE_SESSIONS_BYTES,
             Share::Devices | Share::BackEnds => limits::PROPOSAL_QUEUE_TWINS_BYTES,
             Share::Urgent => limits::PROPOSAL_QUEUE_URGENT_BYTES,
             Share::Identities | Share::Administration => {
@@ -64,6 +68,7 @@ impl Weights {
     }
 
     /// Of all shares.
+    #[cfg(test)]
     pub(super) fn all(&self) -> usize {
         self.0.iter().sum()
     }

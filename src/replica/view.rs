@@ -1,6 +1,6 @@
 //! What the rest of the node reads of the machine.
 //!
-//! Invariant: the applier alone writes it, after each batch.
+//! Invariant: the thread that applies the log alone writes it: after each batch, and who watches a key within it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -96,7 +96,7 @@ impl View {
         self.remembered_replies.load(Ordering::Relaxed)
     }
 
-    /// Connections that watch a key of the state store, not fewer than there are.
+    /// Connections that watch a key of the state store, if they are many.
     pub fn watchers_of(&self, store_key: &[u8]) -> usize {
         self.watch_counts.of(store_key)
     }

@@ -10,12 +10,14 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use super::local::LocalSubscriber;
 use super::route::{Found, Logged, Own};
 use super::shared::{Group, RoundRobins};
 use crate::acl::Share;
 use crate::base::ids::{ConnectionId, NodeId, SessionId};
+use crate::base::limits;
 use crate::codec::QoS;
 use crate::machine::subscriptions::{Subscription, SubscriptionIndex};
 use crate::mailbox::Mailbox;
@@ -71,6 +73,16 @@ pub(super) struct LookUp<'a> {
     own: Positions<SessionId>,
     groups: Positions<Arc<str>>,
     topic: &'a str,
+    /// Sessions that keep a message with QoS 1 or 2, and with QoS 0: as many as are counted.
+    queued: SmallVec<[SessionId; 4]>,
+    queued_qos_0: SmallVec<[SessionId; 4]>,
+}
+
+/// Counts a session once, up to as many as count in a proposal.
+fn count(seen: &mut SmallVec<[SessionId; 4]>, session: SessionId) {
+    if seen.len() < limits::QUEUES_AT_LEAST && !seen.contains(&session) {
+        seen.push(session);
+    }
 }
 
 impl<'a> LookUp<'a> {
@@ -95,6 +107,8 @@ impl<'a> LookUp<'a> {
             own: Positions::new(),
             groups: Positions::new(),
             topic,
+            queued: SmallVec::new(),
+            queued_qos_0: SmallVec::new(),
         };
         subscriptions.for_each_match(topic, |group, subscription| match group {
             Some(group) => look_up.add_member(group, subscription),
@@ -115,8 +129,8 @@ impl<'a> LookUp<'a> {
         if found.groups.iter().any(Group::must_queue) {
             found.logged_qos_0 = Logged::All;
         }
-        found.queued += found.groups.len();
-        found.queued_qos_0 += found.groups.len();
+        found.queued = self.queued.len() + found.groups.len();
+        found.queued_qos_0 = self.queued_qos_0.len() + found.groups.len();
         found.count_work();
         let local: usize = found
             .every_local()
@@ -165,11 +179,11 @@ impl<'a> LookUp<'a> {
         let durable = subscriber.queues(QoS::AtLeastOnce);
         if durable && subscription.qos != QoS::AtMostOnce {
             self.found.logged.add(session, no_local);
-            self.found.queued += 1;
+            count(&mut self.queued, session);
         }
         if subscriber.queues(QoS::AtMostOnce) {
             self.found.logged_qos_0.add(session, no_local);
-            self.found.queued_qos_0 += 1;
+            count(&mut self.queued_qos_0, session);
         }
         let Some(owner) = subscriber.owner() else {
             return;

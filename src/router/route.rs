@@ -53,7 +53,8 @@ pub(super) struct Found {
     /// one with QoS 1 or 2.
     pub(super) straight_qos_0: usize,
     pub(super) straight: usize,
-    /// Matching subscriptions whose sessions keep a message that goes through the log, and groups: as the two above.
+    /// Matching sessions that keep a message that goes through the log, and groups, as far as they count: as the two
+    /// above.
     pub(super) queued_qos_0: usize,
     pub(super) queued: usize,
     /// Copies of a message that are made for this and other nodes.

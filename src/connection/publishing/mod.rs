@@ -334,8 +334,8 @@ fn direct_route<'a>(
     (!route.is_logged(publish.qos)).then_some(route)
 }
 
-/// What a message counts in its proposal because connections get it from the log. One look-up in the route cache: so
-/// that one publisher can't have all nodes deliver millions of copies while everybody waits for apply.
+/// What a message counts in its proposal because connections and queues get it from the log. One look-up in the route
+/// cache: so that one publisher can't have all nodes deliver millions of copies while everybody waits for apply.
 fn logged_weight(routes: &mut RouteCache, context: &Context, topic: &str, qos: QoS) -> usize {
     let router = &context.broker.services.router;
     let route = routes.current(router, topic, Some(context.session));

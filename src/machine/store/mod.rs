@@ -63,7 +63,7 @@ impl Store {
         self.watchers.len()
     }
 
-    /// About how many connections watch a key, for other threads.
+    /// How many connections watch a key, for other threads.
     pub fn watch_counts(&self) -> Arc<WatchCounts> {
         self.watchers.counts()
     }

@@ -1,54 +1,51 @@
-//! About how many connections watch a key, for those who propose writes: each of them is told while the log is applied.
+//! How many connections watch a key, for those who propose writes of it: each of them is told while the log is applied.
 //!
 //! Invariant: it is what the rows of [`Watch`](crate::machine::schema::Watch) say, as far as this replica has applied
-//! the log; keys that share a slot count together, so nothing is reckoned too low.
+//! the log. Keys with [`FEW`] watchers are not in it: nearly all have none or one.
 
-use std::hash::{BuildHasher as _, RandomState};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A power of two, so that few keys share a slot; they take 64 KiB.
-const SLOTS: usize = 1 << 14;
+use bytes::Bytes;
+use parking_lot::RwLock;
 
-/// Watches by the hashes of their keys.
-#[derive(Debug)]
+/// So many watchers count as none.
+const FEW: usize = 16;
+
+/// Watchers of the keys that have many.
+#[derive(Debug, Default)]
 pub struct WatchCounts {
-    hasher: RandomState,
-    slots: Box<[AtomicU32]>,
-}
-
-impl Default for WatchCounts {
-    fn default() -> Self {
-        WatchCounts {
-            hasher: RandomState::new(),
-            slots: (0..SLOTS).map(|_| AtomicU32::new(0)).collect(),
-        }
-    }
+    /// Clients choose keys, so they are hashed with a random seed.
+    crowded: RwLock<HashMap<Bytes, usize>>,
+    /// Whether it has any: mostly not, and then a write takes no lock.
+    has_any: AtomicBool,
 }
 
 impl WatchCounts {
-    fn slot(&self, store_key: &[u8]) -> &AtomicU32 {
-        &self.slots[self.hasher.hash_one(store_key) as usize % SLOTS]
-    }
-
-    /// Connections that watch a key, and those that watch keys of the same slot.
+    /// Connections that watch a key; 0 where they are [`FEW`].
     pub fn of(&self, store_key: &[u8]) -> usize {
-        self.slot(store_key).load(Ordering::Relaxed) as usize
+        if !self.has_any.load(Ordering::Relaxed) {
+            return 0;
+        }
+        self.crowded.read().get(store_key).copied().unwrap_or(0)
     }
 
-    /// A connection watches a key. Only the thread that applies the log writes.
-    pub(super) fn add(&self, store_key: &[u8]) {
-        self.slot(store_key).fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// A connection that watched a key does so no more.
-    pub(super) fn remove(&self, store_key: &[u8]) {
-        self.slot(store_key).fetch_sub(1, Ordering::Relaxed);
+    /// So many connections watch a key: one more or one less than before. Only the thread that applies the log writes.
+    pub(super) fn set(&self, store_key: &Bytes, watchers: usize) {
+        if watchers < FEW {
+            return;
+        }
+        let crowded = &mut *self.crowded.write();
+        match watchers > FEW {
+            true => crowded.insert(store_key.clone(), watchers),
+            false => crowded.remove(store_key),
+        };
+        self.has_any.store(!crowded.is_empty(), Ordering::Relaxed);
     }
 
     /// Nobody watches anything.
     pub(super) fn clear(&self) {
-        for slot in &self.slots {
-            slot.store(0, Ordering::Relaxed);
-        }
+        self.crowded.write().clear();
+        self.has_any.store(false, Ordering::Relaxed);
     }
 }

@@ -69,8 +69,10 @@ impl Watchers {
             return false;
         }
         watched.weight += weight(&store_key);
-        self.counts.add(&store_key);
-        self.by_key.entry(store_key).or_default().insert(owner)
+        let owners = self.by_key.entry(store_key.clone()).or_default();
+        let is_new = owners.insert(owner);
+        self.counts.set(&store_key, owners.len());
+        is_new
     }
 
     fn remove(&mut self, store_key: &[u8], owner: Owner) -> bool {
@@ -81,14 +83,18 @@ impl Watchers {
             return false;
         }
         watched.weight -= weight(store_key);
-        self.counts.remove(store_key);
         if watched.keys.is_empty() {
             self.by_owner.remove(&owner);
         }
-        if let Some(owners) = self.by_key.get_mut(store_key) {
+        let known = self.by_key.get_key_value(store_key);
+        let store_key = known.map(|(store_key, _)| store_key.clone());
+        if let Some(store_key) = store_key
+            && let Some(owners) = self.by_key.get_mut(&store_key)
+        {
             owners.remove(&owner);
+            self.counts.set(&store_key, owners.len());
             if owners.is_empty() {
-                self.by_key.remove(store_key);
+                self.by_key.remove(&store_key);
             }
         }
         true
@@ -107,7 +113,7 @@ impl Watchers {
         self.by_key.get(store_key).unwrap_or(NOBODY).iter()
     }
 
-    /// About how many they are, for other threads.
+    /// How many they are, for other threads.
     pub fn counts(&self) -> Arc<WatchCounts> {
         self.counts.clone()
     }

@@ -5,7 +5,7 @@ use super::queues::{acknowledge, durable, publish, subscribe};
 use super::{Replica, open, set};
 use crate::base::limits;
 use crate::base::proto::command::{self, command::Kind};
-use crate::machine::effect::Output;
+use crate::machine::effect::{Output, Reply};
 use crate::machine::schema;
 use crate::store::Condition;
 
@@ -106,4 +106,67 @@ fn keys_that_expire_at_the_same_moment_and_have_many_watchers() {
     }
     assert_eq!(told, MANY);
     assert!(batches > 2, "{batches}");
+}
+
+/// Sessions whose clients never released what they sent, all of which are resumed in one log entry.
+#[test]
+fn sessions_that_are_resumed_with_many_packet_ids() {
+    const EACH: u32 = 1_000;
+    let sessions = (MANY / EACH as usize) as u64;
+    let mut replica = Replica::new();
+    for number in 1..=sessions {
+        let client_id = number.to_string();
+        replica.present(durable(&client_id, number, 1));
+        let received = (1..=EACH).map(|packet_id| {
+            Kind::Publish(command::Publish {
+                connection: number,
+                packet_id,
+                message: Some(super::queues::message("nobody", 2, "x")),
+                ..Default::default()
+            })
+        });
+        replica.run_all(received.collect::<Vec<_>>());
+    }
+    let mut left: Vec<u64> = (1..=sessions).collect();
+    let mut entries = 0;
+    while !left.is_empty() {
+        let resume = |number: &u64| {
+            let connection = 1_000 * (entries + 1) + number;
+            Kind::OpenSession(durable(&number.to_string(), connection, 1))
+        };
+        let outputs = replica.run(left.iter().map(resume).collect());
+        replica.check_cost();
+        let replies = outputs.into_iter().filter_map(|output| match output {
+            Output::Reply { reply, .. } => Some(reply),
+            _ => None,
+        });
+        let mut waiting = Vec::new();
+        for (number, reply) in left.iter().zip(replies) {
+            match reply {
+                Reply::Opened {
+                    present, received, ..
+                } => {
+                    assert!(present);
+                    assert_eq!(received.len(), EACH as usize);
+                }
+                Reply::NotNow => waiting.push(*number),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(waiting.len() < left.len(), "it goes on");
+        left = waiting;
+        entries += 1;
+    }
+    assert!(entries > 1, "not all at once");
+    // Whoever has nothing to be read does not wait.
+    let mut together: Vec<_> = (1..=sessions)
+        .map(|number| Kind::OpenSession(durable(&number.to_string(), 1_000_000 + number, 1)))
+        .collect();
+    together.push(Kind::OpenSession(durable("without", 2_000_000, 1)));
+    let outputs = replica.run(together);
+    let last = outputs.iter().rev().find_map(|output| match output {
+        Output::Reply { reply, .. } => Some(reply),
+        _ => None,
+    });
+    assert!(matches!(last, Some(Reply::Opened { .. })), "{last:?}");
 }

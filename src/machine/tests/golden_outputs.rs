@@ -61,6 +61,7 @@ fn put_reply(out: &mut Vec<u8>, reply: &Reply) {
         }
         Reply::Published { matched } => out.extend([5, (*matched).into()]),
         Reply::QuotaExceeded => out.push(6),
+        Reply::NotNow => out.push(13),
         Reply::Relayed(index) => {
             out.push(8);
             put_numbers(out, &[index.0]);

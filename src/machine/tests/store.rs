@@ -23,10 +23,7 @@ fn a_key_expires_when_its_time_is_over_and_watchers_are_told() {
         replica.reply(Kind::KeyNotify(watch)),
         Reply::Store(StoreReply::Notify)
     ));
-    let watchers = |replica: &Replica| replica.machine.watch_counts().of(b"k");
-    assert_eq!(watchers(&replica), 1);
     replica.restart();
-    assert_eq!(watchers(&replica), 1);
     assert!(replica.pass(499).is_empty());
     let outputs = replica.pass(1);
     assert!(
@@ -45,7 +42,6 @@ fn a_key_expires_when_its_time_is_over_and_watchers_are_told() {
         StoreReply::Set { .. }
     ));
     replica.run(vec![close("a", 1)]);
-    assert_eq!(watchers(&replica), 0);
     let outputs = replica.run(vec![Kind::StoreWrite(set(
         b"k",
         b"x",
@@ -197,4 +193,41 @@ fn a_request_that_comes_again_reads_a_few_replies_however_many_its_entry_has() {
         replica.stored.keys().filter(|key| of_replies(key)).count(),
         0
     );
+}
+
+/// What writes of a key weigh is known to other threads, also after a snapshot is installed.
+#[test]
+fn a_key_with_many_watchers_is_known() {
+    let mut replica = Replica::new();
+    let watch = |connection: u64, key: &str, stop| {
+        Kind::KeyNotify(command::KeyNotify {
+            client_id: connection.to_string(),
+            connection,
+            key: key.to_owned().into(),
+            stop,
+            ..Default::default()
+        })
+    };
+    for connection in 1..=20 {
+        replica.present(open(&connection.to_string(), connection));
+        replica.run(vec![
+            watch(connection, "k", false),
+            watch(connection, "k", false),
+        ]);
+        replica.run(vec![watch(connection.min(16), "l", false)]);
+    }
+    let counts = replica.machine.watch_counts();
+    assert_eq!(
+        (counts.of(b"k"), counts.of(b"l"), counts.of(b"m")),
+        (20, 0, 0)
+    );
+    let stored = replica.stored.clone();
+    replica.run(vec![watch(1, "k", true), close("2", 2)]);
+    assert_eq!(counts.of(b"k"), 18);
+    replica.run(vec![watch(3, "k", true), watch(4, "k", true)]);
+    assert_eq!(counts.of(b"k"), 0, "few are none");
+    replica.machine.restore(&stored);
+    assert_eq!(counts.of(b"k"), 20);
+    replica.machine.restore(&stored);
+    assert_eq!((counts.of(b"k"), counts.of(b"l")), (20, 0));
 }

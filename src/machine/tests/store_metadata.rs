@@ -1,11 +1,14 @@
-//! The state store's cache of metadata is seen in nothing but speed.
+//! The state store's cache of metadata is seen in nothing but speed, and on which node a connection is that watches a
+//! key in nothing but who is told.
 
 use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::{NODE, Replica};
+use super::{NODE, Replica, close, open};
 use crate::base::hlc::{Hlc, NodeName};
+use crate::base::ids::NodeId;
+use crate::base::proto::command::KeyNotify;
 use crate::base::proto::command::command::Kind;
 use crate::machine::Machine;
 use crate::machine::batch::Budget;
@@ -20,6 +23,10 @@ enum Request {
     Delete(u8, Option<u32>),
     /// Key and value.
     DeleteValue(u8, u8),
+    /// Connection and key; whether it ends.
+    Watch(u8, u8, bool),
+    /// A connection ends with all that it watches.
+    Close(u8),
 }
 
 #[derive(Clone, Debug)]
@@ -37,7 +44,7 @@ enum Turn {
 
 /// So small that most of what is due is carried out in later batches.
 const LATE: Budget = Budget {
-    row_operations: 0,
+    row_operations: 8,
     items_at_least: 1,
     queues_at_least: 1,
 };
@@ -52,6 +59,9 @@ fn turns() -> impl Strategy<Value = Vec<Turn>> {
         ),
         2 => (key(), token()).prop_map(|(key, token)| Request::Delete(key, token)),
         1 => (key(), 0u8..3).prop_map(|(key, value)| Request::DeleteValue(key, value)),
+        2 => (1u8..4, key(), prop::bool::weighted(0.2))
+            .prop_map(|(connection, key, stop)| Request::Watch(connection, key, stop)),
+        1 => (1u8..4).prop_map(Request::Close),
     ];
     let turn = prop_oneof![
         12 => prop::collection::vec(request, 1..4).prop_map(Turn::Requests),
@@ -110,13 +120,25 @@ fn command(number: usize, request: &Request) -> Kind {
             let action = WriteAction::VDel { value: &value(of) };
             store_write(number, key, action, None)
         }
+        Request::Watch(connection, key, stop) => Kind::KeyNotify(KeyNotify {
+            client_id: connection.to_string(),
+            connection: connection.into(),
+            key: vec![key].into(),
+            stop,
+            ..Default::default()
+        }),
+        Request::Close(connection) => close(&connection.to_string(), connection.into()),
     }
 }
 
 /// A replica whose cache has so many bytes.
 fn replica(bytes: usize) -> Replica {
+    replica_of(NODE, bytes)
+}
+
+fn replica_of(node: NodeId, bytes: usize) -> Replica {
     let mut replica = Replica::new();
-    replica.machine = Machine::new(NODE, Arc::default(), bytes);
+    replica.machine = Machine::new(node, Arc::default(), bytes);
     replica.machine.restore(&replica.stored);
     replica
 }
@@ -137,8 +159,16 @@ proptest! {
     fn replies_and_rows_are_the_same_whatever_is_cached(turns in turns(), is_late in any::<bool>()) {
         let mut replicas = [0, 1 << 20, 0, 1 << 20, 1 << 20].map(replica);
         replicas[2].machine.parts.store.forget_soon();
+        let mut elsewhere = replica_of(NodeId(NODE.0 + 1), 0);
         if is_late {
             replicas.iter_mut().for_each(|replica| replica.set_budget(LATE));
+            elsewhere.set_budget(LATE);
+        }
+        // The connections that watch keys.
+        for connection in 1..4 {
+            let open = || vec![Kind::OpenSession(open(&connection.to_string(), connection))];
+            replicas.iter_mut().for_each(|replica| drop(replica.run(open())));
+            elsewhere.run(open());
         }
         let mut number = 0;
         let mut is_behind = false;
@@ -146,7 +176,10 @@ proptest! {
             let mut requests = &[][..];
             match turn {
                 Turn::Requests(of_turn) => requests = of_turn,
-                Turn::Pass(ms) => replicas.iter_mut().for_each(|replica| replica.now += u64::from(*ms)),
+                Turn::Pass(ms) => {
+                    let all = replicas.iter_mut().chain([&mut elsewhere]);
+                    all.for_each(|replica| replica.now += u64::from(*ms));
+                }
                 Turn::Restart => replicas[3].restart(),
                 Turn::FallBehind => is_behind = true,
                 Turn::CatchUp => {
@@ -162,6 +195,10 @@ proptest! {
                 format!("{:?}", replica.run(commands.collect()))
             });
             let outputs: Vec<_> = outputs.collect();
+            let numbered = (number..).zip(requests);
+            let commands = numbered.map(|(number, request)| command(number, request));
+            elsewhere.run(commands.collect());
+            prop_assert_eq!(&elsewhere.stored, &replicas[0].stored);
             number += requests.len();
             for (output, replica) in outputs.iter().zip(&replicas) {
                 prop_assert_eq!(output, &outputs[0]);

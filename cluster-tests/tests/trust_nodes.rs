@@ -12,7 +12,7 @@ use cluster_tests::secrets::Places;
 use cluster_tests::security::Shown;
 use cluster_tests::trial::{self, FAILOVER_GAP, ORDERLY_GAP, RECOVERY};
 use cluster_tests::wait;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
@@ -126,6 +126,18 @@ fn leaders_are_killed_and_strangers_are_told_nothing() {
     shown.finish();
 }
 
+/// How many lines of the audit log say that a node uses new files.
+fn reloads_noted(audit: &Audit, id: usize) -> usize {
+    let is_reload = |line: &Value| {
+        line["event"] == "certificates" && line["result"] == "accepted" && line["node"] == id
+    };
+    let text = audit.text();
+    let lines = text
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok());
+    lines.filter(is_reload).count()
+}
+
 #[test]
 fn certificates_and_their_authority_are_replaced_under_load() {
     let (old, new, directory) = (Authority::new("old"), Authority::new("new"), directory());
@@ -147,6 +159,13 @@ fn certificates_and_their_authority_are_replaced_under_load() {
                 audit.expect(&json!({
                     "event": "certificates", "result": "accepted", "node": id, "files": "*", "address": null,
                 }));
+                // That line may be of an earlier step: each step has one of its own.
+                wait::until_ok("a line of each step", RECOVERY, || {
+                    let noted = reloads_noted(&audit, id);
+                    (noted == reloads)
+                        .then_some(())
+                        .ok_or(format!("node {id}: {noted} of {reloads}"))
+                });
                 load.wait_progress(50, RECOVERY);
             }
         };

@@ -7,14 +7,21 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd,
 };
 use serde_json::json;
+use std::fs::{File, FileTimes};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 use tempfile::TempDir;
 
 /// How long what must come may take.
 const WITHIN: Duration = Duration::from_secs(20);
+
+/// How often a node looks at the file of the authorities.
+const LOOKS_EVERY: Duration = Duration::from_secs(2);
+
+/// A line of a node that can't use what the file has become.
+const FAILED: &str = "the authorities of the hub can't be read again";
 
 fn params(name: &str) -> CertificateParams {
     let mut params = CertificateParams::new(["localhost".to_owned()]).expect("a name");
@@ -204,6 +211,23 @@ fn devices_show_certificates() {
     the_authorities_are_read_again_when_it_is_asked_to(&hub, &place, &ca_file, &by_ca);
 }
 
+/// Waits until a file is read. A file system that doesn't keep when its files were read tells nothing: there the wait is
+/// twice as long as the node's own between two looks, and ends so.
+fn wait_for_a_look(path: &Path) {
+    let never = SystemTime::UNIX_EPOCH;
+    let file = File::options().write(true).open(path);
+    let file = file.expect("the file can be opened");
+    // Next to every file system keeps the first time of reading that comes after a change.
+    file.set_times(FileTimes::new().set_accessed(never))
+        .expect("it is ours");
+    let began = Instant::now();
+    wait::until("a look at the file", WITHIN, || {
+        let read = file.metadata().and_then(|data| data.accessed());
+        let is_read = read.expect("the file has times") != never;
+        (is_read || began.elapsed() >= 2 * LOOKS_EVERY).then_some(())
+    });
+}
+
 /// What is wrong with a file is told once however often it is looked at, and again at each SIGHUP.
 fn the_authorities_are_read_again_when_it_is_asked_to(
     hub: &Hub,
@@ -212,17 +236,27 @@ fn the_authorities_are_read_again_when_it_is_asked_to(
     former: &Identity,
 ) {
     let node = &hub.cluster.nodes[0];
-    let failed = |wanted: f64| {
-        wait::until_ok("the failures that are counted", WITHIN, || {
-            let failed = node.metric("quorumq_certificates_failed_total");
-            (failed == Some(wanted))
+    // What is counted, and the lines of the log.
+    let told = || {
+        let counted = node.metric("quorumq_certificates_failed_total");
+        (counted, node.log_text().matches(FAILED).count())
+    };
+    let failed = |times: u32| {
+        wait::until_ok("the failures that are told", WITHIN, || {
+            let told = told();
+            (told == (Some(times.into()), times as usize))
                 .then_some(())
-                .ok_or(format!("{failed:?} of {wanted}"))
+                .ok_or(format!("{told:?} of {times}"))
         });
     };
     put(ca_file, "no certificate\n");
-    failed(1.0);
-    for times in [2.0, 3.0] {
+    failed(1);
+    // A look is over when the next one has begun.
+    for _ in 0..2 {
+        wait_for_a_look(ca_file);
+    }
+    assert_eq!(told(), (Some(1.0), 1), "it was looked at again");
+    for times in [2, 3] {
         node.hang_up();
         failed(times);
     }
@@ -241,5 +275,5 @@ fn the_authorities_are_read_again_when_it_is_asked_to(
         said("by-ca-again", &issued).then_some(())
     });
     assert!(!said("by-ca", former), "the old one vouches for nobody");
-    failed(3.0);
+    failed(3);
 }

@@ -343,7 +343,9 @@ impl Receiving {
 
     /// Whether one more request is read. The other node sends no more batches than that without an answer.
     fn has_room(&self) -> bool {
-        let waiting = self.waiting.iter().map(|next| next.request.messages.len());
+        let bytes =
+            |next: &Arrived| next.request.messages.len() + size_of_val(&*next.request.waited_ms);
+        let waiting = self.waiting.iter().map(bytes);
         self.waiting.len() < Outbox::BATCHES_IN_FLIGHT && waiting.sum::<usize>() < READ_AHEAD_BYTES
     }
 

@@ -3,8 +3,8 @@
 //! what its task keeps.
 //!
 //! Invariant: packets that exceed the budget are refused, those of the session's queue are read again later
-//! ([`Mailbox::withheld`]), and an item that exceeds it ends the connection.
-//! Invariant: publishers of this node wait before that, however small their packets are.
+//! ([`Mailbox::withheld`]), and an item that exceeds it ends the connection. What is remembered of packets and of
+//! messages counts for the node alone: a client that is only slow does not end because its messages are small.
 
 use std::sync::atomic::Ordering;
 
@@ -31,19 +31,13 @@ impl Inner {
 }
 
 impl Mailbox {
-    /// Whether the connection has more memory than it may.
+    /// Whether the connection has more memory than it may, what is remembered of packets left out.
     pub(super) fn exceeds_memory(&self, inner: &Inner) -> bool {
-        inner.len() + self.kept.load(Ordering::Relaxed) >= self.limits.connection_bytes
+        let bytes = inner.contents.len() - inner.contents.tracked_bytes();
+        bytes + self.kept.load(Ordering::Relaxed) >= self.limits.connection_bytes
     }
 
-    /// Whether packets take half of the budget here, with what is remembered of each: small ones may be few bytes for
-    /// the client. Nothing else counts: publishers wait until this is over, and are told when the client has read.
-    pub(super) fn is_crowded(&self, inner: &Inner) -> bool {
-        let bytes = inner.contents.packet_bytes() + inner.back_pressure.bytes();
-        bytes >= self.limits.connection_bytes / 2
-    }
-
-    /// Bytes that wait for the connection, and bytes that its task keeps.
+    /// Bytes that wait for the connection, what is remembered of them, and bytes that its task keeps.
     pub fn memory(&self) -> usize {
         self.inner.lock().len() + self.kept.load(Ordering::Relaxed)
     }

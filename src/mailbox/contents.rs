@@ -8,7 +8,7 @@ use crate::codec::{QoS, Version};
 use crate::session::Sequence;
 
 /// Larger buffers are given back when they are empty.
-const KEPT_BYTES: usize = 64 << 10;
+const KEPT_BYTES: usize = 256 << 10;
 
 /// A packet in the buffer that is not sent as it is: it has QoS 1 or 2, or it expires.
 #[derive(Clone, Copy, Debug)]
@@ -102,12 +102,12 @@ impl Contents {
 
     /// Bytes of everything.
     pub(super) fn len(&self) -> usize {
-        self.packet_bytes() + self.item_bytes + self.desired.bytes()
+        self.packets.len() + self.tracked_bytes() + self.item_bytes + self.desired.bytes()
     }
 
-    /// Bytes of the packets, and of what is remembered of each.
-    pub(super) fn packet_bytes(&self) -> usize {
-        self.packets.len() + self.tracked.len() * size_of::<Tracked>()
+    /// Bytes of what is remembered of packets.
+    pub(super) fn tracked_bytes(&self) -> usize {
+        self.tracked.len() * size_of::<Tracked>()
     }
 
     /// Bytes of everything that nobody else holds.

@@ -208,7 +208,7 @@ impl Mailbox {
         if inner.closed {
             return Err(Refused::Ended);
         }
-        if level >= self.limits.bytes || self.exceeds_memory(inner) {
+        if level >= self.limits.bytes {
             self.admit(inner, level, &packet)?;
         }
         inner
@@ -219,7 +219,7 @@ impl Mailbox {
         let wake = !self.filled.swap(true, Ordering::AcqRel);
         let buffered = inner.contents.packets.len();
         let throttled = inner.back_pressure.throttle(buffered, unsent, &self.limits);
-        if buffered + unsent >= self.limits.bytes || self.is_crowded(inner) {
+        if buffered + unsent >= self.limits.bytes {
             let left_normal = self.update_state(inner, None);
             return Ok(Put {
                 wake: wake || left_normal,
@@ -277,8 +277,7 @@ impl Mailbox {
             return Err(Refused::Ended);
         }
         let unsent = self.unsent.load(Ordering::Relaxed);
-        if inner.contents.packets.len() + unsent >= self.limits.bytes || self.exceeds_memory(inner)
-        {
+        if inner.contents.packets.len() + unsent >= self.limits.bytes {
             return Err(Refused::Full);
         }
         let alias = inner.aliases.get(topic).filter(|alias| {

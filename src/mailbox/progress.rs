@@ -19,10 +19,7 @@ impl Mailbox {
     /// for them looks here.
     pub fn is_overrun(&self) -> bool {
         let inner = self.inner.lock();
-        let level = match self.exceeds_memory(&inner) {
-            true => usize::MAX,
-            false => inner.contents.packets.len() + self.unsent.load(Ordering::Relaxed),
-        };
+        let level = inner.contents.packets.len() + self.unsent.load(Ordering::Relaxed);
         let admission = || inner.back_pressure.admit(level, &self.limits);
         !inner.closed && level >= self.limits.bytes && admission() == Admission::Disconnect
     }
@@ -71,10 +68,7 @@ impl Mailbox {
             if let Some(released) = &mut released {
                 inner.back_pressure.release(unsent, &self.limits, released);
             }
-            let level = match self.is_crowded(inner) {
-                true => self.limits.bytes.max(inner.contents.packets.len() + unsent),
-                false => inner.contents.packets.len() + unsent,
-            };
+            let level = inner.contents.packets.len() + unsent;
             let state = inner.back_pressure.state(level, &self.limits);
             self.state.store(state as u8, Ordering::SeqCst);
             // The connection's task writes `unsent` without the lock, and reads the state afterwards. Either it sees

@@ -53,7 +53,7 @@ impl Mailbox {
 
     fn has_no_room(&self, inner: &Inner) -> bool {
         let level = inner.contents.packets.len() + self.unsent();
-        !inner.withheld.is_empty() || level >= self.limits.bytes || self.exceeds_memory(inner)
+        !inner.withheld.is_empty() || level >= self.limits.bytes
     }
 
     /// The first messages that are withheld.

@@ -159,6 +159,36 @@ fn mqtt_3_3_2_6_the_time_in_an_outbox_counts() {
     assert_eq!(nodes.expired(), 0);
 }
 
+/// When a message was put in counts like the message, until it is sent.
+#[test]
+fn what_is_remembered_of_messages_that_expire_counts() {
+    let nodes = Nodes::new();
+    let added = |expiry| {
+        let before = nodes.outboxes.depth_bytes();
+        nodes.publish(1, QoS::AtMostOnce, expiry);
+        nodes.outboxes.depth_bytes() - before
+    };
+    let interval = size_of::<u32>();
+    assert_eq!(
+        added(Some(9)),
+        added(None) + interval + size_of::<Instant>()
+    );
+    // Also of batches that are complete.
+    let each = added(Some(9));
+    let before = nodes.outboxes.depth_bytes();
+    let many = 2 * limits::MESSAGE_BATCH_BYTES / (each - size_of::<Instant>());
+    for _ in 0..many {
+        nodes.publish(1, QoS::AtMostOnce, Some(9));
+    }
+    assert_eq!(nodes.outboxes.depth_bytes(), before + many * each);
+    let mut sent = 0;
+    while let Some(batch) = nodes.outbox.next_after(sent, INCARNATION) {
+        sent = batch.sequence;
+    }
+    assert!(sent > 2, "{sent}");
+    assert_eq!(nodes.outboxes.depth_bytes(), 0);
+}
+
 #[test]
 fn mqtt_3_3_2_6_the_time_until_a_batch_is_sent_again_counts() {
     let mut nodes = Nodes::new();

@@ -71,6 +71,12 @@ pub(super) struct Unnumbered {
     pub(super) expiring: ExpiringSince,
 }
 
+impl Unnumbered {
+    fn bytes(&self) -> usize {
+        self.messages.len() + size_of_val(&*self.expiring)
+    }
+}
+
 /// A batch that was sent and is not confirmed.
 pub(super) struct InFlight {
     /// Its waiting times are those of each time that it is sent, see [`InFlight::to_send`].
@@ -206,9 +212,9 @@ pub(super) struct OutboxState {
 }
 
 impl OutboxState {
-    /// Bytes that wait to be sent.
+    /// Bytes that wait to be sent, and what is remembered of them.
     pub(super) fn bytes(&self) -> usize {
-        self.complete_bytes + self.messages.len()
+        self.complete_bytes + self.messages.len() + size_of_val(&*self.expiring)
     }
 
     /// Takes the open batch out.
@@ -296,7 +302,7 @@ impl OutboxState {
         self.count += 1;
         if self.messages.len() >= limits::MESSAGE_BATCH_BYTES {
             let batch = self.close_batch();
-            self.complete_bytes += batch.messages.len();
+            self.complete_bytes += batch.bytes();
             self.complete.push_back(batch);
         }
     }
@@ -304,7 +310,7 @@ impl OutboxState {
     pub(super) fn next_unnumbered(&mut self) -> Unnumbered {
         match self.complete.pop_front() {
             Some(batch) => {
-                self.complete_bytes -= batch.messages.len();
+                self.complete_bytes -= batch.bytes();
                 batch
             }
             None => self.close_batch(),

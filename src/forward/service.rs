@@ -16,6 +16,7 @@ use super::hand_over::HandOvers;
 use super::inbox::{InboundStream, Inboxes};
 use super::last_seen::LastSeen;
 use super::outbox::Outbox;
+use super::wire;
 use crate::base::ids::{Incarnation, LogIndex, NodeId};
 use crate::base::limits;
 use crate::base::proto::cluster::cluster_server::Cluster;
@@ -313,11 +314,7 @@ impl Receiving {
             };
             tokio::select! {
                 request = stream.next(), if has_room => match request {
-                    Some(Ok(request)) => {
-                        self.awaited_index = self.awaited_index.max(request.applied);
-                        let at = Instant::now();
-                        self.waiting.push_back(Arrived { request, at });
-                    }
+                    Some(Ok(request)) => self.read(request),
                     Some(Err(status)) => {
                         // The other node is gone, or learns why it is refused.
                         let _ = self.answers.send(Err(status)).await;
@@ -339,6 +336,18 @@ impl Receiving {
                 }
             }
         }
+    }
+
+    fn read(&mut self, mut request: DeliverRequest) {
+        self.awaited_index = self.awaited_index.max(request.applied);
+        // Nobody looks at more of them.
+        let expiring = request.messages.len() / wire::LEAST_EXPIRING;
+        if request.waited_ms.len() > expiring {
+            request.waited_ms.truncate(expiring);
+            request.waited_ms.shrink_to_fit();
+        }
+        let at = Instant::now();
+        self.waiting.push_back(Arrived { request, at });
     }
 
     /// Whether one more request is read. The other node sends no more batches than that without an answer.

@@ -4,7 +4,6 @@ use super::*;
 use crate::base::ids::{ConnectionId, Owner, SessionId};
 use crate::codec::{QoS, Version};
 use crate::forward::outbox::Outboxes;
-use crate::forward::wire;
 use crate::machine::subscriptions::{Queueing, SubscriptionIndex};
 use crate::mailbox::back_pressure::OutboxLimits;
 use crate::mailbox::{Contents, Mailbox};
@@ -93,6 +92,47 @@ async fn what_comes_behind_a_batch_that_waits_is_read() {
     assert!(one_more.is_err(), "the bound");
     drop(applying);
     receiving.await.expect("it has not panicked");
+}
+
+/// What a batch says of waiting is kept as long as the batch is, and counts.
+#[tokio::test]
+async fn how_long_messages_have_waited_is_bounded_as_the_messages_are() {
+    let (_applying, applied) = watch::channel(LogIndex(0));
+    let (answers, _answered) = mpsc::channel(ANSWERS);
+    let router = Router::new(NodeId(1), Arc::default(), Arc::new(Outboxes::default()));
+    let mut receiving = receiving(router, Arc::default(), applied, answers);
+    let message = Message {
+        publisher: None,
+        qos: QoS::AtMostOnce,
+        retain: false,
+        topic: "",
+        properties: &[],
+        expiry: Some(9),
+        direct: false,
+        payload: &[],
+    };
+    let mut one = bytes::BytesMut::new();
+    wire::encode(&message, Recipients::default(), &mut one);
+    let mut arrive = |messages: usize, waited: usize| {
+        let mut request = request(1, u64::MAX).expect("it is none");
+        request.messages = one.repeat(messages).into();
+        request.waited_ms = vec![7; waited];
+        receiving.read(request);
+        let kept = receiving.waiting.back().expect("just read");
+        let kept = kept.request.waited_ms.capacity();
+        (kept, receiving.has_room())
+    };
+    assert_eq!(arrive(0, 1 << 20), (0, true));
+    assert_eq!(arrive(3, 1 << 20), (3, true));
+    // Almost as much as may be read ahead: what the messages have waited is the rest.
+    let most = READ_AHEAD_BYTES / one.len() - 8;
+    assert_eq!(arrive(most, 0), (0, true));
+    receiving.waiting.clear();
+    let mut request = request(1, u64::MAX).expect("it is none");
+    request.messages = one.repeat(most).into();
+    request.waited_ms = vec![7; most];
+    receiving.read(request);
+    assert!(!receiving.has_room());
 }
 
 /// Both the batch that waits for the log and the one behind it.

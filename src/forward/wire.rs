@@ -39,6 +39,9 @@ const FLAGS_AT: usize = 4 + 8;
 /// Where the message expiry interval of an encoded message is, if it has one.
 const EXPIRY_AT: usize = FLAGS_AT + 1;
 
+/// The least that a message with an expiry interval takes.
+pub(super) const LEAST_EXPIRING: usize = EXPIRY_AT + 4 + 2 + 4;
+
 /// The messages of a batch as they go through the log: those that somebody waits for; and how many others there are:
 /// those with QoS 0. `left` has what is left of each expiry interval, in order; for a message that is over it is
 /// `None`, and a stand-in goes, so that the others keep their places. The batch was encoded by [`encode`].

@@ -339,8 +339,8 @@ config! {
         password_passes: u32 = 2, "passes", 1..=16;
         /// Threads that hash passwords, so that no other client waits for it. 0: half of the processors.
         password_threads: usize = 0, "threads", 0..=256;
-        /// Log-ins that may wait for these threads; further ones are refused with reason 0x89, Server busy. One address (of
-        /// IPv6: one /64 network) has half of the places, those with the threads included, unless it is in
+        /// Log-ins that may wait for these threads; further ones are refused with reason 0x89, Server busy. One address
+        /// (of IPv6: one /64 network) has half of the places, those with the threads included, unless it is in
         /// `auth.failures_exempt`.
         password_queue: usize = 256, "log-ins", 1..=65_536;
         /// Iterations of SCRAM for users of the cluster whose password is set: what each of their clients computes at a

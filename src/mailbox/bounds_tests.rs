@@ -58,8 +58,8 @@ fn what_is_granted_to_a_client_that_is_behind_waits_in_its_queue() {
     assert_eq!(numbers(&contents), [3]);
 }
 
-/// What is remembered of a packet is many times as large as the smallest packet: the node counts it, and the client that
-/// is only slow goes on.
+/// What is remembered of a packet is many times as large as the smallest packet: the node counts it, and the client
+/// that is only slow goes on.
 #[test]
 fn tiny_packets_count_for_the_node_and_do_not_end_their_connection() {
     const TINY: usize = 8;

@@ -77,8 +77,7 @@ struct State {
     queued: Weights,
     /// The open proposal: its commands, and who gets their replies.
     commands: BytesMut,
-    /// Bytes of the open proposal, and what its commands count beyond theirs. Commands that can't be refused count
-    /// nothing beyond theirs here.
+    /// Bytes of the open proposal, and what those of its commands count beyond theirs that may be refused.
     weights: Weights,
     /// The same with what all of them count.
     open_weight: usize,
@@ -256,8 +255,7 @@ impl Proposer {
     /// Submits a command that nobody waits for: it is proposed together with the next command, or after
     /// [`limits::DEFERRED_COMMANDS`].
     pub fn submit_deferred(&self, kind: command::command::Kind) {
-        let share = (Share::Common, 0);
-        let taken = self.push(share, kind, ReplyTo::Nobody, When::Deferred);
+        let taken = self.push((Share::Common, 0), kind, ReplyTo::Nobody, When::Deferred);
         debug_assert!(taken.is_ok(), "there is no bound");
     }
 
@@ -281,14 +279,10 @@ impl Proposer {
             self.deferred.notify_one();
         }
         let before = state.commands.len();
-        command
-            .encode_length_delimited(&mut state.commands)
-            .expect("a BytesMut grows");
+        let encoded = command.encode_length_delimited(&mut state.commands);
+        encoded.expect("a BytesMut grows");
         let bytes = state.commands.len() - before;
-        let counted = match when {
-            When::Now => bytes + weight,
-            When::Always | When::Deferred => bytes,
-        };
+        let counted = bytes + if when == When::Now { weight } else { 0 };
         state.open_weight += bytes + weight;
         state.weights.add(share, counted);
         state.queued.add(share, counted);

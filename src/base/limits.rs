@@ -144,7 +144,7 @@ pub const HUB_OPERATIONS_AT_ONCE: usize = 8192;
 pub const ITEMS_AT_LEAST: usize = 16;
 
 /// Packet ids of unreleased QoS 2 messages that one log entry reads for sessions that are resumed, the last session's
-/// not counted. The CONNECT of one more such session goes into another entry.
+/// not counted. The CONNECT of one more such session is refused with 0x89, server busy.
 pub const RESUMED_IDS_AT_ONCE: usize = 8192;
 
 /// Queues (of sessions and groups) that a publication goes into at its own log entry in any case, however much others

@@ -71,8 +71,6 @@ pub(super) struct Opening {
     requested_keep_alive: u16,
     has_assigned_client_id: bool,
     rights: Box<ClientRights>,
-    /// What was proposed, if it may have to be proposed again.
-    again: Option<Box<command::OpenSession>>,
 }
 
 /// Bounds of the packets that the client takes.
@@ -179,36 +177,15 @@ impl Opening {
         // Registered first, so that a take-over, a revocation or a ban that follows at once finds the connection.
         services.router.register(opening.mailbox.clone());
         opening.register(broker, place)?;
-        if !command.clean_start {
-            opening.again = Some(Box::new(command.clone()));
-        }
-        opening.propose(broker, command)?;
-        Ok(opening)
-    }
-
-    fn propose(&self, broker: &Broker, command: command::OpenSession) -> Result<(), Refusal> {
-        let reply_to = ReplyTo::Connection(self.mailbox.clone(), OPENING);
+        let reply_to = ReplyTo::Connection(opening.mailbox.clone(), OPENING);
         let command = Kind::OpenSession(command);
-        let proposer = &broker.services.proposer;
-        if proposer.submit(Share::Sessions, command, reply_to).is_err() {
-            broker.unregister(self.mailbox.connection);
+        let proposed = services.proposer.submit(Share::Sessions, command, reply_to);
+        if proposed.is_err() {
+            broker.unregister(opening.mailbox.connection);
             let text = "too much is waiting to be committed";
-            return Err(self.refuse(ReasonCode::ServerBusy, text));
+            return Err(opening.refuse(ReasonCode::ServerBusy, text));
         }
-        Ok(())
-    }
-
-    /// Waits for the answer to what was proposed, or the end of the connection. Packets may come before the answer, and
-    /// whatever else came is for the connection.
-    async fn answer(&mut self, broker: &Broker) -> Result<Item, Refusal> {
-        loop {
-            let first = std::future::poll_fn(|context| self.mailbox.poll_first_reply(context));
-            let first = first.await;
-            let (Item::Reply(OPENING, Reply::NotNow), Some(command)) = (&first, &self.again) else {
-                return Ok(first);
-            };
-            self.propose(broker, (**command).clone())?;
-        }
+        Ok(opening)
     }
 
     /// Has the connection ended when what its principal rests on changes.
@@ -320,7 +297,6 @@ impl Opening {
         mailbox.belongs_to(client.clone());
         Opening {
             rights: Box::new(ClientRights::of(client, login.hub)),
-            again: None,
             authentication_data: login.data,
             response_information,
             mailbox,
@@ -346,8 +322,8 @@ impl Opening {
     /// Waits until the session is open and makes the connection, whose first packet is the CONNACK.
     pub(super) async fn finish(mut self, broker: &Arc<Broker>) -> Result<Connection, Refusal> {
         let _guard = self.guard(broker);
-        let first = self.answer(broker).await?;
-        self.again = None;
+        // Packets may come before the reply, and whatever else came is for the connection.
+        let first = std::future::poll_fn(|context| self.mailbox.poll_first_reply(context)).await;
         if let Item::End(end) = first {
             let (reason, text) = match end {
                 End::Revoked | End::Changed => {
@@ -362,6 +338,12 @@ impl Opening {
         let Item::Reply(OPENING, reply) = first else {
             return Err(self.give_up(broker));
         };
+        if let Reply::NotNow = reply {
+            // It is not proposed again: this CONNECT would come behind newer ones of the same client.
+            broker.unregister(self.mailbox.connection);
+            let text = "too many sessions are being resumed";
+            return Err(self.refuse(ReasonCode::ServerBusy, text));
+        }
         if let Reply::QuotaExceeded = reply {
             broker.unregister(self.mailbox.connection);
             let text = "there are as many sessions as the cluster may have";

@@ -26,7 +26,7 @@ pub enum Reply {
     /// The connection that sent the command no longer owns its session; nothing was done.
     NotOwner,
     /// Commands before it in the log entry have done as much of the kind as one entry may; nothing was done, and the
-    /// command may come again.
+    /// client may try again.
     NotNow,
     /// A session is open.
     Opened {

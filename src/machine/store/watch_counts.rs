@@ -10,7 +10,7 @@ use bytes::Bytes;
 use parking_lot::RwLock;
 
 /// So many watchers count as none.
-const FEW: usize = 16;
+const FEW: usize = 1;
 
 /// Watchers of the keys that have many.
 #[derive(Debug, Default)]

@@ -3,8 +3,8 @@
 //! The promise (P12): whatever one client does, the others on every node go on, and every node's memory stays bounded.
 //! [`beside`] runs an attack while behaving clients of every node ping, write to the state store and exchange messages,
 //! and judges them afterwards by the bounds below, beyond what the machine itself took meanwhile. `make chaos` holds them
-//! to these bounds; the ordinary run, on whatever machine, to more ([`allowed`]), which tells a standstill from a
-//! machine that has other work.
+//! to these bounds; the ordinary run, on whatever machine, to more ([`allowed`](crate::wait::allowed)), which tells a
+//! standstill from a machine that has other work.
 //!
 //! Invariant: an attack is bounded in count and in time, and stays on loopback.
 
@@ -17,7 +17,7 @@ pub use crowd::Crowd;
 pub use flood::{Fate, Flood, flood, reason_of_end};
 
 use crate::cluster::Cluster;
-use crate::wait::{allowed, is_strict};
+use crate::wait::{ORDINARY, allowed_times, is_strict};
 use bystander::{Bystanders, Deed, Seen};
 use memory::MemoryWatch;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -47,6 +47,8 @@ pub struct Terms {
     pub nodes: Vec<usize>,
     /// Bytes by which each node's resident memory may grow.
     pub memory_growth: u64,
+    /// How often the bounds of time fit into what the ordinary run allows.
+    pub times: u32,
     pub afterwards: Duration,
 }
 
@@ -55,6 +57,7 @@ impl Default for Terms {
         Self {
             nodes: Vec::new(),
             memory_growth: MEMORY_GROWTH,
+            times: ORDINARY,
             afterwards: AFTERWARDS,
         }
     }
@@ -88,7 +91,7 @@ pub fn beside_on<T>(
     let own = Own::of(&seen);
     let mut wrong: Vec<String> = seen
         .iter()
-        .flat_map(|seen| violations(seen, &own))
+        .flat_map(|seen| violations(seen, &own, terms.times))
         .collect();
     for (node, growth) in nodes.iter().zip(&growth) {
         // When it goes back to the system is the allocator's choice.
@@ -153,7 +156,8 @@ impl Own {
 }
 
 /// What a behaving client must not have seen.
-fn violations(seen: &Seen, own: &Own) -> Vec<String> {
+fn violations(seen: &Seen, own: &Own, times: u32) -> Vec<String> {
+    let allowed = |bound| allowed_times(bound, times);
     let mut wrong = Vec::new();
     let who = &seen.who;
     if let Some(why) = &seen.ended {

@@ -6,7 +6,7 @@ use cluster_tests::connection::{Connection, Fault};
 use cluster_tests::flow::{self, Load, with_small_buffer};
 use cluster_tests::hostile::{Crowd, PINGRESP_WITHIN, Terms, beside, beside_on, one_worker};
 use cluster_tests::store::{Request, StoreClient};
-use cluster_tests::wait::allowed;
+use cluster_tests::wait::{self, allowed};
 use cluster_tests::wire::{self, Connect, Message, Packet, Properties, V5, V311, Value, Will, id};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 
 /// Connections that this process and a node hold beside each other.
 const SUBSCRIBERS: usize = 2_000;
+
+/// How long publishers wait for a subscriber (`mqtt.outbox_stall_s`).
+const STALL: Duration = Duration::from_secs(5);
 
 /// What no attack may take longer than.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -203,14 +206,22 @@ fn tiny_messages_to_two_thousand_subscribers(cluster: &mut Cluster) {
     };
     beside_on(cluster, &terms, |cluster| {
         let mut publisher = Connection::v5(cluster.mqtt(0), "hostile");
-        let sent = publisher.try_send(&chunk);
-        std::thread::sleep(Duration::from_secs(4));
-        eprintln!("sent: {sent:?}; {} MiB read", reader.bytes() >> 20);
+        publisher.send(&chunk);
+        let began = Instant::now();
+        // QoS 0 is dropped where too much waits; much of it arrives all the same.
+        let much = (SUBSCRIBERS * chunk.len()) as u64 / 8;
+        while began.elapsed() < Duration::from_secs(4) || reader.bytes() < much {
+            let (read, all) = (reader.bytes() >> 20, much >> 17);
+            assert!(began.elapsed() < LIMIT, "{read} of {all} MiB arrived");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        eprintln!("{} MiB read", reader.bytes() >> 20);
     });
     assert_eq!(reader.stop(), 0, "subscribers were ended");
 }
 
-/// Two clean 3.1.1 subscribers: there are more messages than packet ids for them.
+/// Two clean 3.1.1 subscribers: there are more messages than packet ids for them. The publisher waits for them for
+/// `mqtt.outbox_stall_s`, and then goes on without.
 fn subscribers_that_never_acknowledge(cluster: &mut Cluster) {
     let load = Load {
         topic: "never/acknowledged".into(),
@@ -230,7 +241,20 @@ fn subscribers_that_never_acknowledge(cluster: &mut Cluster) {
         let publisher = Connection::v5(cluster.mqtt(cluster.nodes.len() - 1), "hostile");
         let began = Instant::now();
         let seen = flow::publish(publisher, 1, &load);
-        eprintln!("{:.1?}, {seen:?}, {} ended", began.elapsed(), reader.stop());
+        eprintln!("{:.1?}, {seen:?}", began.elapsed());
+        wait::until("both subscribers to be ended", LIMIT, || {
+            (reader.ended() == 2).then_some(())
+        });
+        // A header of two bytes, the topic with its length, a packet id, the payload.
+        let message = (2 + 2 + load.topic.len() + 2 + load.bytes) as u64;
+        let received = reader.bytes() / message / 2;
+        eprintln!("each subscriber had {received} messages");
+        reader.stop();
+        assert!(received > 10_000 && received <= 65_535, "{received}");
+        assert!(
+            seen.slowest > STALL / 2,
+            "the publisher was not held back: {seen:?}"
+        );
     });
 }
 

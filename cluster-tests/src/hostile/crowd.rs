@@ -6,7 +6,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -95,52 +95,59 @@ impl Crowd {
                 stream
             })
             .collect();
-        let (stop, bytes) = (Arc::new(AtomicBool::new(false)), Arc::default());
-        let thread = std::thread::spawn({
-            let (stop, bytes) = (stop.clone(), Arc::clone(&bytes));
-            move || read(streams, &stop, &bytes)
-        });
-        Reader {
-            stop,
-            bytes,
-            thread,
-        }
+        let seen = Arc::<ReaderSeen>::default();
+        let reads = seen.clone();
+        let thread = std::thread::spawn(move || read(streams, &reads));
+        Reader { seen, thread }
     }
 }
 
 /// A crowd that reads.
 pub struct Reader {
-    stop: Arc<AtomicBool>,
-    bytes: Arc<AtomicU64>,
-    thread: JoinHandle<usize>,
+    seen: Arc<ReaderSeen>,
+    thread: JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct ReaderSeen {
+    stop: AtomicBool,
+    bytes: AtomicU64,
+    ended: AtomicUsize,
 }
 
 impl Reader {
     /// Bytes that all of them have read.
     pub fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+        self.seen.bytes.load(Ordering::Relaxed)
     }
 
     /// How many of them the server has ended.
+    pub fn ended(&self) -> usize {
+        self.seen.ended.load(Ordering::Relaxed)
+    }
+
+    /// The same, and nobody reads any more.
     pub fn stop(self) -> usize {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().expect("a reader does not panic")
+        self.seen.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("a reader does not panic");
+        self.seen.ended.load(Ordering::Relaxed)
     }
 }
 
-fn read(mut streams: Vec<TcpStream>, stop: &AtomicBool, bytes: &AtomicU64) -> usize {
+fn read(mut streams: Vec<TcpStream>, seen: &ReaderSeen) {
     let all = streams.len();
     let mut chunk = vec![0; 256 << 10];
-    while !stop.load(Ordering::Relaxed) {
+    while !seen.stop.load(Ordering::Relaxed) {
         streams.retain_mut(|stream| match stream.read(&mut chunk) {
             Ok(0) => false,
             Ok(read) => {
-                bytes.fetch_add(read as u64, Ordering::Relaxed);
+                seen.bytes.fetch_add(read as u64, Ordering::Relaxed);
                 true
             }
             Err(error) => matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted),
         });
+        let ended = all - streams.len();
+        seen.ended.store(ended, Ordering::Relaxed);
         std::thread::sleep(Duration::from_millis(5));
     }
-    all - streams.len()
 }

@@ -21,6 +21,9 @@ const QUIET: Duration = Duration::from_millis(200);
 /// From an acknowledgement to the take-over that must know of it: some round trips of the longest delay.
 const WELL_BEFORE: Duration = Duration::from_millis(300);
 
+/// From an acknowledgement to a take-over that finds it unproposed: less than acknowledgements wait for each other.
+const JUST_BEFORE: Duration = Duration::from_millis(2);
+
 fn delayed(delay_ms: u64) -> Cluster {
     Cluster::start_with(Plan {
         delay: Duration::from_millis(delay_ms),
@@ -199,32 +202,48 @@ fn a_close_is_known_everywhere_with_20_ms_between_nodes() {
     a_close_is_known_everywhere(20);
 }
 
-/// A take-over without DISCONNECT: what was acknowledged well before it does not come again.
-fn a_take_over_knows_what_was_acknowledged(delay_ms: u64) {
+/// A take-over without DISCONNECT, `after` a client has acknowledged what it was sent: that does not come again.
+fn a_take_over_knows_what_was_acknowledged(delay_ms: u64, after: Duration, counts: &[usize]) {
     let cluster = delayed(delay_ms);
+    let mut figures = Vec::new();
     for level in [V311, V5] {
-        let name = format!("taken-{level}");
-        let again = broken(&cluster, |one| {
-            let (old, client_id) = with_acknowledged(one, &name, level, 5);
-            std::thread::sleep(WELL_BEFORE);
-            let (next, _) = Connection::connect(one.next, &a_durable(&client_id, level));
-            let heard = hears_nothing(next);
-            drop(old);
-            heard
-        });
-        eprintln!("level {level}, {delay_ms} ms: {} of {TRIES}", again.len());
-        assert_never(&again, "acknowledged, and sent again after a take-over");
+        for &count in counts {
+            let name = format!("taken-{level}-{count}");
+            let again = broken(&cluster, |one| {
+                let (old, client_id) = with_acknowledged(one, &name, level, count);
+                std::thread::sleep(after);
+                let (next, connack) = Connection::connect(one.next, &a_durable(&client_id, level));
+                assert!(connack.session_present, "P3");
+                let heard = hears_nothing(next);
+                drop(old);
+                heard
+            });
+            let times = again.len();
+            eprintln!(
+                "level {level}, {count} messages, {delay_ms} ms, after {after:?}: {times} of {TRIES}"
+            );
+            figures.push(again);
+        }
+    }
+    for again in &figures {
+        assert_never(again, "acknowledged, and sent again after a take-over");
     }
 }
 
 #[test]
 fn a_take_over_knows_what_was_acknowledged_with_2_ms_between_nodes() {
-    a_take_over_knows_what_was_acknowledged(2);
+    a_take_over_knows_what_was_acknowledged(2, WELL_BEFORE, &[5]);
 }
 
 #[test]
 fn a_take_over_knows_what_was_acknowledged_with_20_ms_between_nodes() {
-    a_take_over_knows_what_was_acknowledged(20);
+    a_take_over_knows_what_was_acknowledged(20, WELL_BEFORE, &[5]);
+}
+
+/// Before the acknowledgement is even proposed: it waits to share a proposal with others.
+#[test]
+fn a_take_over_knows_what_was_acknowledged_just_before_with_2_ms_between_nodes() {
+    a_take_over_knows_what_was_acknowledged(2, JUST_BEFORE, &[1, 5]);
 }
 
 /// Nodes by what they do in the tests of order.

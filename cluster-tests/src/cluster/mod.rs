@@ -8,6 +8,7 @@
 //! hang.
 
 pub mod diagnosis;
+mod held_thread;
 mod network;
 mod node;
 mod plan;
@@ -15,6 +16,7 @@ mod ports;
 mod stall;
 mod watchdog;
 
+pub use held_thread::{HeldThread, Where};
 pub use network::Network;
 pub use node::{Entry, Node};
 pub use plan::{Plan, binary};

@@ -1,0 +1,232 @@
+//! P12: the memory of a node for its clients (`runtime.client_memory_bytes`). Whoever makes it hold much ends when it is
+//! used up, the largest first; whoever has little stays, and is answered; new clients are told that there is no room,
+//! and come again when there is.
+
+use cluster_tests::cluster::{Cluster, Plan};
+use cluster_tests::connection::{Connection, Fault};
+use cluster_tests::hostile::{Crowd, Terms, beside_on, reason_of_end};
+use cluster_tests::store::{Request, StoreClient};
+use cluster_tests::wait;
+use cluster_tests::wire::{self, Connect, Message, V5, V311};
+use rustix::net::sockopt::set_socket_recv_buffer_size;
+use std::time::Duration;
+
+/// `runtime.client_memory_bytes`; a quarter of it is for handshakes.
+const MEMORY: usize = 32 << 20;
+
+/// What open connections may have together.
+const SHARE: usize = MEMORY / 4 * 3;
+
+/// What no connection ends for.
+const SMALL: usize = 64 << 10;
+
+/// Resident memory may grow by what clients may have, by as much again for the allocator, and by what the bystanders'
+/// writes take until they are flushed.
+const GROWTH: u64 = 2 * MEMORY as u64 + (16 << 20);
+
+/// How long anything here may take.
+const WITHIN: Duration = Duration::from_secs(30);
+
+#[test]
+fn memory_of_three_nodes() {
+    fill_and_empty(3, "");
+}
+
+#[test]
+fn memory_of_one_worker() {
+    fill_and_empty(1, "worker_threads = 1\n");
+}
+
+fn fill_and_empty(size: usize, runtime: &str) {
+    Crowd::raise_limits();
+    let mut cluster = Cluster::start_with(Plan {
+        size,
+        extra: format!("[runtime]\nclient_memory_bytes = {MEMORY}\n{runtime}"),
+        ..Plan::default()
+    });
+    let mut seeder = StoreClient::connected("seeder", cluster.mqtt(0));
+    // What fits a packet together with its properties.
+    seeder.expect(&Request::set("large", vec![b'v'; 1_000_000]), "+OK\r\n");
+    seeder.disconnect();
+    let terms = Terms {
+        memory_growth: GROWTH,
+        ..Terms::default()
+    };
+    beside_on(&mut cluster, &terms, |cluster| {
+        the_largest_end_first(cluster);
+        the_small_ones_stay_and_nobody_comes(cluster);
+    });
+}
+
+/// Connects; while there is no room, it is told so, and comes again.
+#[track_caller]
+fn connect(cluster: &Cluster, name: &str) -> Connection {
+    wait::until(
+        "room for a client",
+        WITHIN,
+        || match Connection::try_connect(cluster.mqtt(0), &Connect::v5(name)) {
+            Ok((client, connack)) if connack.code == 0 => Some(client),
+            Ok((_, connack)) if connack.code == 0x97 => None,
+            Ok((_, connack)) => panic!("{name}: {connack:?}"),
+            Err(fault) => panic!("{name}: {fault:?}"),
+        },
+    )
+}
+
+/// The same with a socket that buffers little of what is not read.
+#[track_caller]
+fn connect_small(cluster: &Cluster, name: &str) -> Connection {
+    let client = connect(cluster, name);
+    let set = set_socket_recv_buffer_size(client.stream(), 64 << 10);
+    set.expect("a socket's buffer can be set");
+    client
+}
+
+/// A client that has sent that much of a PUBLISH, and no more.
+fn half_a_packet(cluster: &Cluster, name: &str, bytes: usize) -> Connection {
+    let mut client = connect(cluster, name);
+    let packet = Message::new("half", vec![b'h'; bytes]).bytes(V5);
+    client.send(&packet[..packet.len() - 1]);
+    client
+}
+
+/// A client that has asked for some megabytes, and reads nothing of them.
+fn unread_answers(cluster: &Cluster, name: &str) -> Connection {
+    let mut client = connect_small(cluster, name);
+    let asks = StoreClient::new(name, &[cluster.mqtt(0)], 0);
+    client.subscribe(&[(&asks.response_topic, 0)]);
+    let requests = (1..=20_u16).flat_map(|number| {
+        let correlation = u128::from(number).to_be_bytes();
+        let message = asks.message(&Request::get("large"), &correlation, number);
+        message.bytes(V5)
+    });
+    client.send(&requests.collect::<Vec<_>>());
+    client
+}
+
+/// A client that is sent some megabytes, and reads nothing of them.
+fn unread_deliveries(cluster: &Cluster, name: &str) -> Connection {
+    let mut client = connect_small(cluster, name);
+    client.subscribe(&[(name, 0)]);
+    let mut publisher = connect(cluster, &format!("{name}-publisher"));
+    for _ in 0..8 {
+        publisher.send(&Message::new(name, vec![b'd'; 500_000]).bytes(V5));
+    }
+    // Behind them: they are where they are to be.
+    publisher.expect_nothing();
+    publisher.disconnect();
+    client
+}
+
+/// A metric of node 0, by the whole of its name.
+fn metric(cluster: &Cluster, name: &str) -> usize {
+    let metrics = cluster.nodes[0].get("/metrics").map(|answer| answer.body);
+    let metrics = metrics.unwrap_or_default();
+    let value = metrics.lines().find_map(|line| line.strip_prefix(name));
+    value.map_or(0, |value| value.trim().parse().expect("a whole number"))
+}
+
+fn ended_for_memory(cluster: &Cluster) -> usize {
+    metric(cluster, "quorumq_disconnects_total{reason=\"node_memory\"}")
+}
+
+/// Clients that hold a megabyte or more each come until many of them have ended. Those that hold less stay.
+fn the_largest_end_first(cluster: &Cluster) {
+    const LARGE: usize = 1_000_000;
+    const ENDED: usize = 8;
+    let mut medium: Vec<Connection> = (0..10)
+        .map(|number| half_a_packet(cluster, &format!("medium-{number}"), LARGE / 5))
+        .collect();
+    let mut large = Vec::new();
+    // Nobody has to end for less.
+    let fewest = SHARE / LARGE / 4;
+    while large.len() < fewest || ended_for_memory(cluster) < ENDED {
+        let number = large.len();
+        assert!(number < 200, "{} have ended", ended_for_memory(cluster));
+        let name = format!("large-{number}");
+        large.push(match number % 3 {
+            0 => half_a_packet(cluster, &name, LARGE),
+            1 => unread_answers(cluster, &name),
+            _ => unread_deliveries(cluster, &name),
+        });
+    }
+    let log = cluster.nodes[0].log_text();
+    assert!(
+        log.contains("the memory for clients is used up"),
+        "no word of it"
+    );
+    let (all, mut told, mut ended) = (large.len(), 0, 0);
+    for mut client in large {
+        match reason_of_end(&mut client, Duration::from_millis(50)) {
+            Some(Some(reason)) => {
+                assert_eq!(reason, 0x97, "quota exceeded");
+                told += 1;
+                ended += 1;
+            }
+            // The reason is behind what it has not read.
+            Some(None) => ended += 1,
+            None => {}
+        }
+    }
+    eprintln!("of {all} large clients {ended} have ended, {told} of them were told why");
+    assert!(
+        ended >= ENDED && told > 0,
+        "{ended} have ended, {told} know why"
+    );
+    for client in &mut medium {
+        let end = client.receive(Duration::from_millis(1));
+        assert_eq!(end.err(), Some(Fault::Timeout), "a smaller one was ended");
+    }
+}
+
+/// When it is many who have little each, nobody is ended, and nobody else may come.
+fn the_small_ones_stay_and_nobody_comes(cluster: &Cluster) {
+    let address = cluster.mqtt(0);
+    wait::until("the large ones to be gone", WITHIN, || {
+        (metric(cluster, "quorumq_client_memory_bytes ") < SHARE / 4).then_some(())
+    });
+    let ended_before = ended_for_memory(cluster);
+    let packet = Message::new("half", vec![b'h'; SMALL - 8_000]).bytes(V5);
+    let half = &packet[..packet.len() - 1];
+    let mut small = Vec::new();
+    let refused = loop {
+        let most = 2 * SHARE / SMALL;
+        assert!(small.len() < most, "{} have room", small.len());
+        let connect = Connect::v5(&format!("small-{}", small.len()));
+        match Connection::try_connect(address, &connect) {
+            Ok((mut client, connack)) if connack.code == 0 => {
+                client.send(half);
+                small.push(client);
+            }
+            other => break other.map(|(_, connack)| connack.code),
+        }
+    };
+    let count = small.len();
+    eprintln!("{count} small clients, then {refused:?}");
+    assert_eq!(refused, Ok(0x97), "the first that has no room");
+    for (level, code) in [V5, V311].into_iter().zip([0x97, 3]).cycle().take(20) {
+        let connected = Connection::try_connect(address, &Connect::at("one-more", level));
+        let told = connected.map(|(_, connack)| connack.code);
+        assert_eq!(told, Ok(code), "MQTT {level} beside {count} clients");
+    }
+    let used = wait::until("the metric to show it", WITHIN, || {
+        let used = metric(cluster, "quorumq_client_memory_bytes ");
+        (used >= SHARE).then_some(used)
+    });
+    assert!(used <= MEMORY, "{used} bytes");
+    let told = ended_for_memory(cluster) - ended_before;
+    assert!(told >= 21, "{told} refusals are counted");
+    for client in &mut small {
+        // It goes on where it was.
+        client.send(&packet[packet.len() - 1..]);
+        client.send(&wire::PINGREQ);
+    }
+    for client in &mut small {
+        let answer = client.receive(WITHIN);
+        assert_eq!(answer, Ok(wire::Packet::Pingresp), "a small one was ended");
+    }
+    wait::until("room for new clients", WITHIN, || {
+        let connected = Connection::try_connect(address, &Connect::v5("later"));
+        connected.ok().filter(|(_, connack)| connack.code == 0)
+    });
+}

@@ -4,7 +4,6 @@
 
 use cluster_tests::cluster::{Cluster, HeldThread, Node, Plan, Where};
 use cluster_tests::connection::Connection;
-use cluster_tests::hostile::Crowd;
 use cluster_tests::skip::skip;
 use cluster_tests::store::{Request, StoreClient};
 use cluster_tests::wait;
@@ -73,20 +72,12 @@ fn cluster() -> Cluster {
 struct Work {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
-    _readers: Crowd,
 }
 
 impl Work {
-    /// Publishes through a node: retained messages of QoS 1, which every node applies, or messages of QoS 0 for many
-    /// who do not read them.
+    /// Publishes through a node: retained messages of QoS 1, which every node applies, or messages of QoS 0 for nobody,
+    /// thousands with each read of the socket.
     fn start(address: SocketAddr, qos: u8) -> Self {
-        const MANY: usize = 500;
-        let readers = Crowd::connect(
-            &[address],
-            if qos == 0 { MANY } else { 0 },
-            |number| Connect::v5(&format!("worked-for-{number}")),
-            |_| Some("work/#".into()),
-        );
         let stop = Arc::new(AtomicBool::new(false));
         let connection = Connection::v5(address, &format!("work-{qos}"));
         let thread = std::thread::spawn({
@@ -96,7 +87,6 @@ impl Work {
         Self {
             stop,
             thread: Some(thread),
-            _readers: readers,
         }
     }
 }
@@ -116,19 +106,27 @@ impl Drop for Work {
 
 fn publish(mut connection: Connection, qos: u8, stop: &AtomicBool) {
     const AT_ONCE: u16 = 500;
-    let message = |number: u16| Message {
-        retain: qos > 0,
-        ..Message::new(&format!("work/{number}"), [b'w'; 100]).qos(qos, number)
+    let retained = |number: u16| Message {
+        retain: true,
+        ..Message::new(&format!("work/{number}"), [b'w'; 100]).qos(1, number)
     };
-    let chunk: Vec<u8> = (1..=AT_ONCE)
-        .flat_map(|number| message(number).bytes(V5))
-        .collect();
+    let (chunk, answers) = match qos {
+        0 => (Message::new("work", "").bytes(V5).repeat(50_000), 0),
+        _ => {
+            let numbers = 1..=AT_ONCE;
+            (
+                numbers
+                    .flat_map(|number| retained(number).bytes(V5))
+                    .collect(),
+                AT_ONCE,
+            )
+        }
+    };
     while !stop.load(Ordering::Relaxed) {
         // A node whose thread is held answers nobody, and ends.
         if connection.try_send(&chunk).is_err() {
             return;
         }
-        let answers = AT_ONCE * u16::from(qos);
         let answered = (0..answers).all(|_| connection.receive(WITHIN).is_ok());
         if !answered {
             return;

@@ -65,6 +65,13 @@ pub const LOGGED_NOTIFICATION_BYTES: usize = 256;
 /// delivery.
 pub const LOGGED_QUEUE_BYTES: usize = 256;
 
+/// What a command that ends a connection or a session counts in a proposal, bytes: [`ITEMS_AT_LEAST`] items of what the
+/// session has may go with it. As many as fit into [`PROPOSAL_BYTES`] take a few milliseconds, some ten at worst.
+pub const LOGGED_END_BYTES: usize = 4 << 10;
+
+/// The same for one that opens a session, which has to end another one now and then.
+pub const LOGGED_OPEN_BYTES: usize = 512;
+
 /// What the write of a section counts in a proposal for each byte of it, as stored when it is applied: every node
 /// decodes and writes all of it. As many as fit into [`PROPOSAL_BYTES`] take some ten milliseconds.
 pub const SECTION_WEIGHT: usize = 4;

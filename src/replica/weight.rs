@@ -11,6 +11,10 @@ pub(super) fn own_weight(kind: &Kind) -> usize {
             let items = command.completed.len() + command.received.len() + command.released.len();
             items * limits::LOGGED_QUEUE_BYTES
         }
+        Kind::OpenSession(_) => limits::LOGGED_OPEN_BYTES,
+        Kind::CloseSession(_) | Kind::DeleteSession(_) | Kind::Disconnect(_) => {
+            limits::LOGGED_END_BYTES
+        }
         _ => 0,
     }
 }
@@ -22,7 +26,7 @@ mod tests {
 
     use super::*;
     use crate::base::ids::Incarnation;
-    use crate::base::proto::command::{Acknowledge, Command, OpenSession};
+    use crate::base::proto::command::{Acknowledge, CloseSession, Command, Nothing, OpenSession};
     use crate::replica::proposer::{Cursor, Proposer};
     use crate::replica::share::Share;
 
@@ -35,11 +39,45 @@ mod tests {
         })
     }
 
+    fn end() -> Kind {
+        Kind::CloseSession(CloseSession::default())
+    }
+
     #[test]
     fn what_is_read_and_written_for_a_command_counts() {
         let of_items = 1_000 * limits::LOGGED_QUEUE_BYTES;
         assert_eq!(own_weight(&acknowledge(1_000)), of_items);
-        assert_eq!(own_weight(&Kind::OpenSession(OpenSession::default())), 0);
+        let open = Kind::OpenSession(OpenSession::default());
+        assert_eq!(own_weight(&open), limits::LOGGED_OPEN_BYTES);
+        assert_eq!(own_weight(&end()), limits::LOGGED_END_BYTES);
+        assert_eq!(own_weight(&Kind::Nothing(Nothing {})), 0);
+    }
+
+    /// How many of such commands share a proposal, of many that wait.
+    fn together(kind: &Kind) -> usize {
+        let proposer = Proposer::default();
+        proposer.begin(Incarnation(7));
+        let mut cursor = Cursor::default();
+        proposer.next(&mut cursor).expect("the registration");
+        for _ in 0..5_000 {
+            proposer.submit_deferred(kind.clone());
+        }
+        let mut next = proposer.next(&mut cursor).expect("a proposal").commands;
+        let mut together = 0;
+        while next.has_remaining() {
+            Command::decode_length_delimited(&mut next).expect("a command");
+            together += 1;
+        }
+        together
+    }
+
+    #[test]
+    fn as_many_ends_of_sessions_share_a_proposal_as_may() {
+        let (most, together) = (
+            limits::PROPOSAL_BYTES / limits::LOGGED_END_BYTES,
+            together(&end()),
+        );
+        assert!(together <= most && together > most / 2, "{together}");
     }
 
     /// However it is submitted.
@@ -49,16 +87,8 @@ mod tests {
         proposer.begin(Incarnation(7));
         let mut cursor = Cursor::default();
         proposer.next(&mut cursor).expect("the registration");
-        for _ in 0..1_000 {
-            proposer.submit_deferred(acknowledge(64));
-        }
-        let mut next = proposer.next(&mut cursor).expect("a proposal").commands;
-        let mut together = 0;
-        while next.has_remaining() {
-            Command::decode_length_delimited(&mut next).expect("a command");
-            together += 1;
-        }
         let most = limits::PROPOSAL_BYTES / (64 * limits::LOGGED_QUEUE_BYTES);
+        let together = together(&acknowledge(64));
         assert!(together <= most && together > most / 2, "{together}");
         // Nobody can be refused them, so they close no queue by what they weigh.
         for _ in 0..10_000 {

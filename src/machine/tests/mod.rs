@@ -29,6 +29,7 @@ mod hub_cost;
 mod hub_history;
 mod hub_reported;
 mod hub_twins;
+mod idle;
 mod limits;
 mod listing;
 mod proposals;

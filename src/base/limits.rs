@@ -65,12 +65,10 @@ pub const LOGGED_NOTIFICATION_BYTES: usize = 256;
 /// delivery.
 pub const LOGGED_QUEUE_BYTES: usize = 256;
 
-/// What a command that ends a connection or a session counts in a proposal, bytes: [`ITEMS_AT_LEAST`] items of what the
-/// session has may go with it. As many as fit into [`PROPOSAL_BYTES`] take a few milliseconds, some ten at worst.
-pub const LOGGED_END_BYTES: usize = 4 << 10;
-
-/// The same for one that opens a session, which has to end another one now and then.
-pub const LOGGED_OPEN_BYTES: usize = 512;
+/// What a command that opens or ends a connection or a session counts in a proposal, bytes: some ten rows are read and
+/// written for it, whatever the session has. As many as fit into [`PROPOSAL_BYTES`] take some ten milliseconds, a hundred at
+/// worst.
+pub const LOGGED_SESSION_BYTES: usize = 512;
 
 /// What the write of a section counts in a proposal for each byte of it, as stored when it is applied: every node
 /// decodes and writes all of it. As many as fit into [`PROPOSAL_BYTES`] take some ten milliseconds.
@@ -146,8 +144,9 @@ pub const ROW_OPERATIONS_AT_ONCE: usize = 8192;
 /// disabled or deleted, and its connections end with it. What is done with bytes of documents is counted in it, too.
 pub const HUB_OPERATIONS_AT_ONCE: usize = 8192;
 
-/// Items (subscriptions, queue entries, sessions) that a command takes care of in any case, however much others of its
-/// log entry have done: nearly every session is smaller, so nearly nothing needs a continuation.
+/// Items (subscriptions, queue entries, sessions) that a command takes care of although others of its log entry have
+/// spent [`ROW_OPERATIONS_AT_ONCE`]: nearly every session is smaller, so nearly nothing needs a continuation. When as
+/// many row operations again went into such items, it is one item for each further command.
 pub const ITEMS_AT_LEAST: usize = 16;
 
 /// Packet ids of unreleased QoS 2 messages that one log entry reads for sessions that are resumed, the last session's

@@ -75,8 +75,10 @@ impl Outputs {
 pub(super) struct Budget {
     /// Row operations, beyond what each command does in any case.
     pub row_operations: usize,
-    /// Items that each command takes care of in any case.
+    /// Items that each command takes care of although nothing is left of them.
     pub items_at_least: usize,
+    /// Row operations that all commands together may do so; then each takes care of one item.
+    pub overdraft: usize,
     /// Queues that each publication goes into in any case.
     pub queues_at_least: usize,
 }
@@ -86,6 +88,7 @@ impl Default for Budget {
         Budget {
             row_operations: limits::ROW_OPERATIONS_AT_ONCE,
             items_at_least: limits::ITEMS_AT_LEAST,
+            overdraft: limits::ROW_OPERATIONS_AT_ONCE,
             queues_at_least: limits::QUEUES_AT_LEAST,
         }
     }
@@ -164,7 +167,11 @@ impl<'a, 't> Batch<'a, 't> {
     /// cost.
     pub fn allowance(&self, cost: usize) -> usize {
         let affordable = self.budget.row_operations / cost;
-        affordable.max(self.budget.items_at_least)
+        let at_least = match self.budget.overdraft {
+            0 => 1,
+            _ => self.budget.items_at_least,
+        };
+        affordable.max(at_least)
     }
 
     /// Queues that a publication may go into now, at so many row operations each. Those that it goes into in any case
@@ -194,7 +201,12 @@ impl<'a, 't> Batch<'a, 't> {
 
     /// Counts row operations against the batch's budget.
     pub fn spend(&mut self, row_operations: usize) {
-        let left = &mut self.budget.row_operations;
+        let Budget {
+            row_operations: left,
+            overdraft,
+            ..
+        } = &mut self.budget;
+        *overdraft = overdraft.saturating_sub(row_operations.saturating_sub(*left));
         *left = left.saturating_sub(row_operations);
     }
 
@@ -241,7 +253,8 @@ impl<'a, 't> Batch<'a, 't> {
 
     /// Keeps row operations of the budget from whoever spends it now, until they are [given back](Batch::give_back).
     pub fn set_aside(&mut self, row_operations: usize) {
-        self.spend(row_operations);
+        let left = &mut self.budget.row_operations;
+        *left = left.saturating_sub(row_operations);
     }
 
     /// What was set aside may be spent again.

@@ -11,10 +11,10 @@ pub(super) fn own_weight(kind: &Kind) -> usize {
             let items = command.completed.len() + command.received.len() + command.released.len();
             items * limits::LOGGED_QUEUE_BYTES
         }
-        Kind::OpenSession(_) => limits::LOGGED_OPEN_BYTES,
-        Kind::CloseSession(_) | Kind::DeleteSession(_) | Kind::Disconnect(_) => {
-            limits::LOGGED_END_BYTES
-        }
+        Kind::OpenSession(_)
+        | Kind::CloseSession(_)
+        | Kind::DeleteSession(_)
+        | Kind::Disconnect(_) => limits::LOGGED_SESSION_BYTES,
         _ => 0,
     }
 }
@@ -48,8 +48,9 @@ mod tests {
         let of_items = 1_000 * limits::LOGGED_QUEUE_BYTES;
         assert_eq!(own_weight(&acknowledge(1_000)), of_items);
         let open = Kind::OpenSession(OpenSession::default());
-        assert_eq!(own_weight(&open), limits::LOGGED_OPEN_BYTES);
-        assert_eq!(own_weight(&end()), limits::LOGGED_END_BYTES);
+        for session in [open, end()] {
+            assert_eq!(own_weight(&session), limits::LOGGED_SESSION_BYTES);
+        }
         assert_eq!(own_weight(&Kind::Nothing(Nothing {})), 0);
     }
 
@@ -74,7 +75,7 @@ mod tests {
     #[test]
     fn as_many_ends_of_sessions_share_a_proposal_as_may() {
         let (most, together) = (
-            limits::PROPOSAL_BYTES / limits::LOGGED_END_BYTES,
+            limits::PROPOSAL_BYTES / limits::LOGGED_SESSION_BYTES,
             together(&end()),
         );
         assert!(together <= most && together > most / 2, "{together}");

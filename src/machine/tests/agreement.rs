@@ -72,6 +72,7 @@ const BUDGET: Budget = Budget {
 const TIGHT: batch::Budget = batch::Budget {
     row_operations: 10,
     items_at_least: 1,
+    overdraft: 0,
     queues_at_least: 1,
 };
 

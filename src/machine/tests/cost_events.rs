@@ -218,6 +218,7 @@ fn events_never_take_the_room_of_what_clients_publish() {
     replica.set_budget(Budget {
         row_operations: 1,
         items_at_least: 1,
+        overdraft: 0,
         queues_at_least: 1,
     });
     let opened = (0..200).map(|number| {

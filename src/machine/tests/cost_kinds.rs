@@ -19,7 +19,8 @@ use crate::store::Condition;
 
 const KINDS: usize = 26;
 
-const CLIENTS: usize = 800;
+/// Each kind that ends sessions has clients of its own.
+const CLIENTS: usize = 3 * TOGETHER;
 
 /// A number of each kind. Whoever adds a kind adds it to [`worst`], too.
 fn number(kind: &Kind) -> usize {
@@ -136,9 +137,8 @@ fn replica() -> Replica {
 /// last.
 fn worst(replica: &Replica) -> Vec<Vec<Kind>> {
     let each = |kind: &dyn Fn(usize) -> Kind| (0..TOGETHER).map(kind).collect::<Vec<_>>();
-    // As many as a proposal may hold by what they weigh, each kind of them of other clients.
-    let share = limits::PROPOSAL_BYTES / limits::LOGGED_END_BYTES;
-    let end = |from: usize, kind: &dyn Fn(usize) -> Kind| (from..from + share).map(kind).collect();
+    let some =
+        |from: usize, kind: &dyn Fn(usize) -> Kind| (from..from + TOGETHER).map(kind).collect();
     let twin = json!({"tags": {"a": 1}, "properties": {"desired": {"b": 1}}});
     let account = progress(replica, "s", 100);
     let (first, all) = (command::HashState { voters: vec![1] }, 1..=4);
@@ -204,12 +204,12 @@ fn worst(replica: &Replica) -> Vec<Vec<Kind>> {
                 filters: vec!["own/#".to_owned(), format!("$share/{}/all", n % 20)],
             })
         }),
-        end(0, &|n| {
+        some(0, &|n| {
             Kind::Disconnect(command::Disconnect {
                 client_id: client_id(n),
             })
         }),
-        end(share, &|n| {
+        some(TOGETHER, &|n| {
             Kind::CloseSession(command::CloseSession {
                 client_id: client_id(n),
                 connection: n as u64 + 1,
@@ -218,7 +218,7 @@ fn worst(replica: &Replica) -> Vec<Vec<Kind>> {
             })
         }),
         each(&|n| delete(&device(n), IfMatch::Any)),
-        end(2 * share, &|n| {
+        some(2 * TOGETHER, &|n| {
             Kind::DeleteSession(command::DeleteSession {
                 client_id: client_id(n),
             })

@@ -233,6 +233,7 @@ fn the_end_of_a_node_and_a_connect_elsewhere() {
     late.set_budget(super::Budget {
         row_operations: 0,
         items_at_least: 1,
+        overdraft: 0,
         queues_at_least: 1,
     });
     late.run_on(

@@ -120,6 +120,7 @@ fn other_bounds_take_effect_at_once() {
     replica.set_budget(Budget {
         row_operations: 20,
         items_at_least: 1,
+        overdraft: 0,
         queues_at_least: 1,
     });
     let outputs = replica.run(vec![set_events(|settings| {

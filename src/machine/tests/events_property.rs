@@ -24,6 +24,7 @@ const NODES: u64 = 3;
 const TIGHT: batch::Budget = batch::Budget {
     row_operations: 10,
     items_at_least: 1,
+    overdraft: 0,
     queues_at_least: 1,
 };
 

@@ -432,6 +432,7 @@ fn an_event_subscription_that_ends_leaves_nothing() {
     replica.set_budget(Budget {
         row_operations: 8,
         items_at_least: 1,
+        overdraft: 0,
         queues_at_least: 1,
     });
     let end = command::DeleteEventSubscription {

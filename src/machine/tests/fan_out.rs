@@ -13,6 +13,7 @@ use crate::machine::schema::{self, Table as _};
 pub(super) const TIGHT: Budget = Budget {
     row_operations: 4,
     items_at_least: 1,
+    overdraft: 0,
     queues_at_least: 1,
 };
 

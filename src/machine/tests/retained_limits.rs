@@ -115,6 +115,7 @@ fn what_an_identity_has_retained_goes_with_it_and_not_what_a_new_one_of_its_name
     replica.set_budget(Budget {
         row_operations: 60,
         items_at_least: 1,
+        overdraft: 0,
         ..replica.budget
     });
     replica.run(vec![delete("d", IfMatch::Any)]);

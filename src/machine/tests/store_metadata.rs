@@ -46,6 +46,7 @@ enum Turn {
 const LATE: Budget = Budget {
     row_operations: 8,
     items_at_least: 1,
+    overdraft: 0,
     queues_at_least: 1,
 };
 

@@ -66,8 +66,8 @@ pub const LOGGED_NOTIFICATION_BYTES: usize = 256;
 pub const LOGGED_QUEUE_BYTES: usize = 256;
 
 /// What a command that opens or ends a connection or a session counts in a proposal, bytes: some ten rows are read and
-/// written for it, whatever the session has. As many as fit into [`PROPOSAL_BYTES`] take some ten milliseconds, a hundred at
-/// worst.
+/// written for it, whatever the session has. As many as fit into [`PROPOSAL_BYTES`] take some ten milliseconds, a
+/// hundred at worst.
 pub const LOGGED_SESSION_BYTES: usize = 512;
 
 /// What the write of a section counts in a proposal for each byte of it, as stored when it is applied: every node

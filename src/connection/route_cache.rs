@@ -53,15 +53,18 @@ impl Deref for CurrentRoute<'_> {
 }
 
 impl RouteCache {
-    /// Where messages of `publisher` to `topic` go now. A cache is for one publisher only.
+    /// Where messages of `publisher` to `topic` go now; what that costs is added to `work`. A cache is for one publisher
+    /// only.
     pub(super) fn current(
         &mut self,
         router: &Router,
         topic: &str,
         publisher: Option<SessionId>,
+        work: &mut usize,
     ) -> CurrentRoute<'_> {
         let Some(at) = self.topics.get(topic).copied() else {
             let route = router.route(topic, publisher);
+            *work += route.look_up_work();
             return match is_small(topic, &route) {
                 true => CurrentRoute::Kept(self.insert(topic, route)),
                 false => CurrentRoute::Large(route),
@@ -73,6 +76,7 @@ impl RouteCache {
         };
         if !is_current {
             let route = router.route(topic, publisher);
+            *work += route.look_up_work();
             self.bytes -= self.routes[at].take().map_or(0, |old| old.bytes());
             if !is_small(topic, &route) {
                 return CurrentRoute::Large(route);
@@ -120,13 +124,22 @@ mod tests {
         let mut cache = RouteCache::default();
         let mut topics = 0;
         for topic in 0..3 * limits::CACHED_ROUTES {
-            assert!(cache.current(&router, &topic.to_string(), None).is_empty());
+            assert!(
+                cache
+                    .current(&router, &topic.to_string(), None, &mut 0)
+                    .is_empty()
+            );
             assert!(cache.routes.len() <= limits::CACHED_ROUTES && cache.bytes <= KEPT_BYTES);
             topics = topics.max(cache.routes.len());
         }
         assert!(topics > 100, "it keeps what most publishers need: {topics}");
         let known = cache.routes.len();
-        cache.current(&router, &(3 * limits::CACHED_ROUTES - 1).to_string(), None);
+        cache.current(
+            &router,
+            &(3 * limits::CACHED_ROUTES - 1).to_string(),
+            None,
+            &mut 0,
+        );
         assert_eq!(
             (cache.routes.len(), cache.topics.len()),
             (known, known),
@@ -134,7 +147,7 @@ mod tests {
         );
         let long = "t".repeat(KEPT_ROUTE_BYTES / 2);
         for end in 0..200 {
-            cache.current(&router, &format!("{long}{end}"), None);
+            cache.current(&router, &format!("{long}{end}"), None, &mut 0);
             assert!(cache.bytes <= KEPT_BYTES);
         }
     }
@@ -149,11 +162,11 @@ mod tests {
             filters.push(format!("$share/{count}/t"));
             let all: Vec<&str> = filters.iter().map(String::as_str).collect();
             index.put(SessionId(1), None, Queueing::default(), &all);
-            assert!(!cache.current(&router, "t", None).is_empty());
+            assert!(!cache.current(&router, "t", None, &mut 0).is_empty());
             assert!(cache.bytes <= KEPT_ROUTE_BYTES + ENTRY_BYTES + 1);
         }
         assert!(matches!(
-            cache.current(&router, "t", None),
+            cache.current(&router, "t", None, &mut 0),
             CurrentRoute::Large(_)
         ));
     }

@@ -199,18 +199,22 @@ impl SubscriptionIndex {
     }
 
     /// Visits every subscription whose filter matches `topic`, with its group if it is shared: filter by filter, those
-    /// of one filter in the order of their sessions.
+    /// of one filter in the order of their sessions. Returns how much it looked at: subscriptions, and parts of filters
+    /// that may match none.
     pub fn for_each_match(
         &self,
         topic: &str,
         mut visit: impl FnMut(Option<&Arc<str>>, &Subscription),
-    ) {
-        self.inner
-            .read()
+    ) -> usize {
+        let mut matches = 0;
+        let inner = self.inner.read();
+        let nodes = inner
             .trie
             .for_each_match(topic, |(_, group), subscription| {
-                visit(group.as_ref(), subscription)
+                matches += 1;
+                visit(group.as_ref(), subscription);
             });
+        nodes + matches
     }
 
     /// Number of sessions and of subscriptions.

@@ -110,10 +110,11 @@ impl<'a> LookUp<'a> {
             queued: SmallVec::new(),
             queued_qos_0: SmallVec::new(),
         };
-        subscriptions.for_each_match(topic, |group, subscription| match group {
+        let looked_at = subscriptions.for_each_match(topic, |group, subscription| match group {
             Some(group) => look_up.add_member(group, subscription),
             None => look_up.add_match(subscription),
         });
+        look_up.found.looked_at = looked_at;
         look_up.finish()
     }
 
@@ -196,17 +197,19 @@ impl<'a> LookUp<'a> {
             }
             return;
         }
-        let mailbox = self.connections.get(&owner.connection);
-        let Some(mailbox) = mailbox.filter(|mailbox| mailbox.may_receive(self.topic, Share::None))
-        else {
+        let Some(mailbox) = self.connections.get(&owner.connection) else {
             return;
         };
+        let local = &mut self.found.local;
+        let known = self.sessions.find(local, &session, |known| &known.session);
+        // A client that is known was judged by its first match.
+        if known.is_none() && !mailbox.may_receive(self.topic, Share::None) {
+            return;
+        }
         let new = || LocalSubscriber {
             durable,
             ..LocalSubscriber::new(session, mailbox, subscription.qos)
         };
-        let local = &mut self.found.local;
-        let known = self.sessions.find(local, &session, |known| &known.session);
         let others = known.map(|at| &local[at]);
         Self::add_own(
             &mut self.found.own,
@@ -258,3 +261,7 @@ fn share_of(filter: &str) -> Share<'_> {
 #[cfg(test)]
 #[path = "look_up_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "look_up_work_tests.rs"]
+mod work_tests;

@@ -199,11 +199,11 @@ impl Router {
         if let Some(found) = self.routes.get(topic)
             && self.subscriptions.is_current(&found.validity)
         {
-            return Route { found, publisher };
+            return Route::new(found, publisher, false);
         }
         let found = Arc::new(self.look_up(topic));
         self.routes.put(topic, found.clone());
-        Route { found, publisher }
+        Route::new(found, publisher, true)
     }
 
     fn look_up(&self, topic: &str) -> Found {
@@ -464,10 +464,15 @@ impl<'m> BatchDelivery<'_, 'm> {
                 && last.publisher == message.publisher
                 && router.is_current(&last.route)
         });
-        let last = self.last.insert(known.unwrap_or_else(|| LastRoute {
-            topic: message.topic,
-            publisher: message.publisher,
-            route: router.route(message.topic, message.publisher),
+        let work = &mut self.work;
+        let last = self.last.insert(known.unwrap_or_else(|| {
+            let route = router.route(message.topic, message.publisher);
+            *work += route.look_up_work();
+            LastRoute {
+                topic: message.topic,
+                publisher: message.publisher,
+                route,
+            }
         }));
         let mut throttled = Throttled::new();
         self.work += 1;

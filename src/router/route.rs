@@ -20,6 +20,13 @@ const COPIED_PER_UNIT: usize = 1024;
 /// Subscription identifiers that are encoded in that time.
 const IDENTIFIERS_PER_UNIT: usize = 32;
 
+/// Subscriptions, and parts of filters, that a look-up looks at in that time.
+const LOOKED_AT_PER_UNIT: usize = 8;
+
+/// What a look-up looks at of which a message that goes through the log counts nothing in its proposal: nearly every
+/// topic has less.
+const LOOKED_AT_FREE: usize = 64;
+
 /// Members of a group that refuse a message in that time.
 const REFUSALS_PER_UNIT: usize = 8;
 
@@ -30,6 +37,8 @@ const REFUSALS_PER_UNIT: usize = 8;
 pub struct Route {
     pub(super) found: Arc<Found>,
     pub(super) publisher: Option<SessionId>,
+    /// Nobody had looked the topic up before.
+    is_new: bool,
 }
 
 /// What a look-up has found.
@@ -57,6 +66,8 @@ pub(super) struct Found {
     /// above.
     pub(super) queued_qos_0: usize,
     pub(super) queued: usize,
+    /// What the look-up looked at: subscriptions, and parts of filters.
+    pub(super) looked_at: usize,
     /// Copies of a message that are made for this and other nodes.
     pub(super) copies: usize,
     /// What a message costs beside them, in units of [`limits::TURN_WORK`].
@@ -120,6 +131,14 @@ impl Found {
 }
 
 impl Route {
+    pub(super) fn new(found: Arc<Found>, publisher: Option<SessionId>, is_new: bool) -> Self {
+        Route {
+            found,
+            publisher,
+            is_new,
+        }
+    }
+
     /// What No Local leaves to the publisher, if it has asked for it.
     fn own(&self) -> Option<&Own> {
         let own = &self.found.own;
@@ -238,6 +257,14 @@ impl Route {
         }
     }
 
+    /// What looking the topic up has cost, in units of [`limits::TURN_WORK`]: nothing, if somebody had done so before.
+    pub fn look_up_work(&self) -> usize {
+        match self.is_new {
+            true => self.found.looked_at / LOOKED_AT_PER_UNIT,
+            false => 0,
+        }
+    }
+
     /// What a delivery to the subscribers of this node, to groups and to other nodes costs, in units of
     /// [`limits::TURN_WORK`].
     pub fn work(&self, message: &Message<'_>) -> usize {
@@ -246,14 +273,15 @@ impl Route {
         self.found.copies * (1 + copied / COPIED_PER_UNIT) + self.found.beside
     }
 
-    /// What a message that goes through the log counts in its proposal, bytes: the nodes deliver it while they apply,
-    /// and put it into queues. Those beyond what every message may are bounded by the log entry itself.
+    /// What a message that goes through the log counts in its proposal, bytes: the nodes look its topic up, deliver it
+    /// while they apply, and put it into queues. Those beyond what every message may are bounded by the log entry itself.
     pub fn logged_weight(&self, qos: QoS) -> usize {
         let (straight, queued) = match qos {
             QoS::AtMostOnce => (self.found.straight_qos_0, self.found.queued_qos_0),
             QoS::AtLeastOnce | QoS::ExactlyOnce => (self.found.straight, self.found.queued),
         };
-        straight * limits::LOGGED_DELIVERY_BYTES
+        let looked_at = self.found.looked_at.saturating_sub(LOOKED_AT_FREE);
+        straight.max(looked_at) * limits::LOGGED_DELIVERY_BYTES
             + queued.min(limits::QUEUES_AT_LEAST) * limits::LOGGED_QUEUE_BYTES
     }
 

@@ -128,13 +128,13 @@ impl<K: Ord + Clone, V> Trie<K, V> {
     }
 
     /// Visits every subscription whose filter matches the valid topic `name`: a key once for each of its filters that
-    /// match.
-    pub fn for_each_match(&self, name: &str, mut visit: impl FnMut(&K, &V)) {
+    /// match. Returns how many nodes it looked at.
+    pub fn for_each_match(&self, name: &str, mut visit: impl FnMut(&K, &V)) -> usize {
         if let Some(subscribers) = self.exact.get(name) {
             subscribers.for_each(&mut visit);
         }
         self.tree
-            .for_each_match(name, &mut |subscribers| subscribers.for_each(&mut visit));
+            .for_each_match(name, &mut |subscribers| subscribers.for_each(&mut visit))
     }
 
     fn subscribers(&self, filter: &str) -> Option<&Subscribers<K, V>> {
@@ -316,10 +316,11 @@ impl<K: Ord + Clone, V> Tree<K, V> {
         give_back(&mut self.edges);
     }
 
-    /// Visits the subscribers of every filter that matches.
-    fn for_each_match(&self, name: &str, visit: &mut impl FnMut(&Subscribers<K, V>)) {
+    /// Visits the subscribers of every filter that matches. Returns how many nodes it looked at.
+    fn for_each_match(&self, name: &str, visit: &mut impl FnMut(&Subscribers<K, V>)) -> usize {
+        let mut looked_at = 0;
         if self.node(ROOT).is_bare() {
-            return;
+            return looked_at;
         }
         // A leading wildcard does not match a name that starts with $ `[MQTT-4.7.2-1]`.
         let is_reserved = name.starts_with('$');
@@ -327,6 +328,7 @@ impl<K: Ord + Clone, V> Tree<K, V> {
         let mut open: SmallVec<[(NodeIndex, usize); 16]> = SmallVec::new();
         open.push((ROOT, 0));
         while let Some((index, depth)) = open.pop() {
+            looked_at += 1;
             let node = self.node(index);
             let wildcards = index != ROOT || !is_reserved;
             if wildcards && let Some(subscribers) = &node.below {
@@ -347,6 +349,7 @@ impl<K: Ord + Clone, V> Tree<K, V> {
                 open.push((*child, depth + 1));
             }
         }
+        looked_at
     }
 }
 

@@ -172,7 +172,12 @@ impl Publishing {
             }
             // Who has no queue gets it straight when it is applied.
             let services = &context.broker.services;
-            let route = routes.current(&services.router, topic, Some(context.session));
+            let route = routes.current(
+                &services.router,
+                topic,
+                Some(context.session),
+                &mut context.work,
+            );
             let is_waited_for = route.has_waited_for();
             if !client_is_behind && is_held_back(exchanges, context, &route, is_waited_for) {
                 return Ok(Flow::Retry);
@@ -320,7 +325,7 @@ fn refuse_not_authorized(
 fn direct_route<'a>(
     routes: &'a mut RouteCache,
     exchanges: &Exchanges,
-    context: &Context,
+    context: &mut Context,
     topic: &str,
     publish: &Publish<'_>,
 ) -> Option<CurrentRoute<'a>> {
@@ -330,15 +335,15 @@ fn direct_route<'a>(
         return None;
     }
     let router = &context.broker.services.router;
-    let route = routes.current(router, topic, Some(context.session));
+    let route = routes.current(router, topic, Some(context.session), &mut context.work);
     (!route.is_logged(publish.qos)).then_some(route)
 }
 
 /// What a message counts in its proposal because connections and queues get it from the log. One look-up in the route
 /// cache: so that one publisher can't have all nodes deliver millions of copies while everybody waits for apply.
-fn logged_weight(routes: &mut RouteCache, context: &Context, topic: &str, qos: QoS) -> usize {
+fn logged_weight(routes: &mut RouteCache, context: &mut Context, topic: &str, qos: QoS) -> usize {
     let router = &context.broker.services.router;
-    let route = routes.current(router, topic, Some(context.session));
+    let route = routes.current(router, topic, Some(context.session), &mut context.work);
     route.logged_weight(qos)
 }
 

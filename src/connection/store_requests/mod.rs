@@ -289,10 +289,12 @@ impl StoreRequests {
             let message = message(asker, &request.response_topic, properties.raw(), &payload);
             let router = &context.broker.services.router;
             // The store is the publisher, so a No Local subscription of the requester gets the answer, too.
-            let route = self
-                .routes
-                .get_or_insert_default()
-                .current(router, message.topic, None);
+            let route = self.routes.get_or_insert_default().current(
+                router,
+                message.topic,
+                None,
+                &mut context.work,
+            );
             context.work += route.work(&message);
             let wake = &mut context.wake;
             let delivered = router.deliver(&route, &message, Origin::default(), wake);

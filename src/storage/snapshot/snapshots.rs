@@ -236,6 +236,8 @@ impl Snapshots {
             File::open(entry?.path())?.sync_all()?;
         }
         sync_dir(&db)?;
+        // The name of the checkpoint, too, before that of `meta`.
+        sync_dir(&path)?;
         write_durably(&path.join("meta"), &meta)?;
         sync_dir(&self.root)?;
         let snapshot = Snapshot {

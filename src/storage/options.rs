@@ -11,6 +11,11 @@ const STATE_CACHE: usize = 128 << 20;
 /// A full memtable of `state/`, which becomes a file of level 0, bytes.
 const STATE_MEMTABLE: usize = 64 << 20;
 
+/// Bytes that RocksDB sets aside for a manifest (its default), and after which it starts another file of the log's WAL:
+/// it sets no more aside for one. Most tests keep their files in memory, where the system writes zeros to all of that.
+const MANIFEST: usize = if cfg!(test) { 64 << 10 } else { 4 << 20 };
+const WAL: u64 = if cfg!(test) { 1 << 20 } else { 256 << 20 };
+
 fn common() -> Options {
     let mut options = Options::default();
     options.create_if_missing(true);
@@ -20,6 +25,7 @@ fn common() -> Options {
     options.set_log_level(LogLevel::Warn);
     options.set_keep_log_file_num(2);
     options.set_max_background_jobs(2);
+    options.set_manifest_preallocation_size(MANIFEST);
     // Files that are written in the background reach the disk bit by bit. Otherwise the sync that ends one of them is a
     // burst of many megabytes, and the syncs of the log wait behind it.
     options.set_bytes_per_sync(1 << 20);
@@ -34,7 +40,7 @@ pub fn log() -> Options {
     // A recycled WAL would make old records look like a torn tail.
     options.set_recycle_log_file_num(0);
     options.set_track_and_verify_wals_in_manifest(true);
-    options.set_max_total_wal_size(256 << 20);
+    options.set_max_total_wal_size(WAL);
     options
 }
 

@@ -143,7 +143,7 @@ async fn start_applier(
     Ok((applier, removed))
 }
 
-async fn start_core(
+pub(super) async fn start_core(
     config: &RaftConfig,
     stores: &Stores,
     applier: &StateMachineApplier,

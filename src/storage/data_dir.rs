@@ -379,12 +379,9 @@ pub fn write_durably(path: &Path, content: &[u8]) -> io::Result<()> {
     let partial = path.with_extension("partial");
     let mut file = File::create(&partial)?;
     file.write_all(content)?;
-    faults::step(Step::FileWritten, &partial);
-    file.sync_all()?;
+    sync_file(&file, &partial)?;
     drop(file);
-    faults::step(Step::FileSynced, &partial);
     fs::rename(&partial, path)?;
-    faults::step(Step::Renamed, path);
     sync_dir(path.parent().unwrap_or(Path::new(".")))
 }
 
@@ -403,7 +400,6 @@ pub fn create_dir(path: &Path) -> io::Result<()> {
     {
         return Err(error);
     }
-    faults::step(Step::DirectoryCreated, path);
     // A directory above may belong to another user, who keeps it closed.
     match sync_dir(parent) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
@@ -413,7 +409,8 @@ pub fn create_dir(path: &Path) -> io::Result<()> {
 
 /// Removes a directory if it is there. When that fails, the next start tries again.
 pub fn remove_dir(path: &Path) {
-    if let Err(error) = fs::remove_dir_all(path)
+    let removed = faults::step(Step::DirectoryRemoving, path);
+    if let Err(error) = removed.and_then(|()| fs::remove_dir_all(path))
         && error.kind() != io::ErrorKind::NotFound
     {
         tracing::warn!(path = %path.display(), %error, "an unused directory was not removed; the next start tries again");
@@ -440,11 +437,18 @@ pub fn remove_dir_later(path: &Path) {
     }
 }
 
+/// Makes what was written to `file`, which is at `path`, durable.
+pub fn sync_file(file: &File, path: &Path) -> io::Result<()> {
+    faults::step(Step::FileWritten, path)?;
+    file.sync_all()?;
+    faults::step(Step::FileSynced, path)
+}
+
 /// Makes renames, creations and removals in `path` durable.
 pub fn sync_dir(path: &Path) -> io::Result<()> {
+    faults::step(Step::DirectoryChanged, path)?;
     File::open(path)?.sync_all()?;
-    faults::step(Step::DirectorySynced, path);
-    Ok(())
+    faults::step(Step::DirectorySynced, path)
 }
 
 #[cfg(test)]

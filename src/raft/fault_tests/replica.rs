@@ -19,7 +19,7 @@ use crate::raft::core::state_machine::StateMachine;
 use crate::raft::core::type_config::{Batch, Entry, Membership, NodeInfo, Payload};
 use crate::raft::replica::Stores;
 use crate::raft::start::{cover_purged, open_stores};
-use crate::raft::types::NOTHING;
+use crate::raft::types::{NOTHING, StartError};
 use crate::storage::{DataDir, Record};
 
 /// Keys of the state.
@@ -79,6 +79,7 @@ impl Apply for Rows {
 /// An open replica without its core.
 pub struct Replica {
     pub _data: DataDir,
+    pub config: RaftConfig,
     pub stores: Stores,
     pub applier: StateMachineApplier,
     pub log: LogStore,
@@ -86,11 +87,18 @@ pub struct Replica {
 }
 
 impl Replica {
-    pub async fn open(path: &Path) -> Replica {
+    /// Opens the data directory `path` with this version of the machine, as a node does.
+    pub async fn open(path: &Path, machine: u32) -> Result<Replica, StartError> {
         let mut config = RaftConfig::new(NodeId(1), "cluster".into(), "127.0.0.1:1".into());
         config.cache_bytes = 1 << 20;
-        let mut data = DataDir::open(path, NodeId(1), "cluster").expect("its own directory");
-        let stores = open_stores(&config, &mut data).expect("what a crash leaves opens");
+        config.machine = machine;
+        let path = path.to_owned();
+        let opened = tokio::task::spawn_blocking(move || {
+            let mut data = DataDir::open(&path, NodeId(1), "cluster")?;
+            let stores = open_stores(&config, &mut data)?;
+            Ok::<_, StartError>((config, data, stores))
+        });
+        let (config, data, stores) = opened.await.expect("no panic")?;
         let (applied, _) = watch::channel(NOTHING);
         let (term, _) = watch::channel(0);
         let (committed, _) = watch::channel(NOTHING);
@@ -104,7 +112,7 @@ impl Replica {
             removed: Removed::default(),
         };
         let applier = StateMachineApplier::start(Box::new(Rows), target).expect("a thread");
-        cover_purged(&stores, &applier).await.expect("a snapshot");
+        cover_purged(&stores, &applier).await?;
         let machine = StateMachine::new(
             applier.clone(),
             Arc::clone(&stores.state),
@@ -112,13 +120,14 @@ impl Replica {
             8 << 10,
             committed,
         );
-        Replica {
+        Ok(Replica {
             _data: data,
+            config,
             log: LogStore::new(stores.log.clone()),
             stores,
             applier,
             machine,
-        }
+        })
     }
 
     pub async fn close(self) {

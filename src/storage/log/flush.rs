@@ -15,6 +15,7 @@
 //! Invariant: the committed log id that is stored names an entry that the same write, or an earlier one, has stored. A
 //! mark past the durable log would have the next start apply entries that are not there.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -157,7 +158,7 @@ impl Flusher {
             });
             if let Some(done) = gathered.stop {
                 self.queue.close();
-                if let Err(error) = self.db.flush_wal(true) {
+                if let Err(error) = self.put(WriteBatch::default(), true) {
                     fatal("syncing the log", &error);
                 }
                 // Nobody waits any more when this fails.
@@ -179,28 +180,15 @@ impl Flusher {
             return;
         }
         let batch = std::mem::take(&mut gathered.batch);
-        let mut options = WriteOptions::default();
-        options.set_sync(gathered.sync);
         let started = Instant::now();
         if gathered.sync
             && let Some(before_sync) = &self.before_sync
         {
             before_sync();
         }
-        faults::step(Step::LogWriting, self.db.path());
-        let result = match batch.is_empty() {
-            // Earlier writes that need not be durable by themselves have to be now.
-            true => self.db.flush_wal(true),
-            false => self.db.write_opt(batch, &options),
-        };
-        if let Err(error) = result {
+        if let Err(error) = self.put(batch, gathered.sync) {
             fatal("writing the log", &error);
         }
-        let written = match gathered.sync {
-            true => Step::LogSynced,
-            false => Step::LogWritten,
-        };
-        faults::step(written, self.db.path());
         if gathered.sync {
             self.metrics.fsync_us.observe_latency(started.elapsed());
         }
@@ -210,6 +198,22 @@ impl Flusher {
                 .append_bytes
                 .fetch_add(gathered.bytes as u64, Relaxed);
         }
+    }
+
+    /// Writes `batch`. An empty one makes what was written before durable.
+    fn put(&self, batch: WriteBatch, sync: bool) -> Result<(), Box<dyn Error>> {
+        faults::step(Step::LogWriting, self.db.path())?;
+        let mut options = WriteOptions::default();
+        options.set_sync(sync);
+        match batch.is_empty() {
+            true => self.db.flush_wal(true)?,
+            false => self.db.write_opt(batch, &options)?,
+        }
+        let written = match sync {
+            true => Step::LogSynced,
+            false => Step::LogWritten,
+        };
+        Ok(faults::step(written, self.db.path())?)
     }
 
     fn finish(&self, after: After) {

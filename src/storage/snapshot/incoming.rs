@@ -16,7 +16,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use crate::storage::data_dir::{create_dir, remove_dir, sync_dir};
+use crate::storage::data_dir::{create_dir, remove_dir, sync_dir, sync_file};
 use crate::storage::faults::{self, Step};
 use crate::storage::space::Space;
 
@@ -200,15 +200,13 @@ impl Incoming {
                 if part.bytes != expected.bytes || part.crc != crc {
                     return Err(damaged("a file's size or checksum differs"));
                 }
-                faults::step(Step::FileWritten, &partial);
-                part.file.sync_all()?;
-                faults::step(Step::FileSynced, &partial);
+                sync_file(&part.file, &partial)?;
             }
-            None if expected.bytes == 0 => File::create(&partial)?.sync_all()?,
+            None if expected.bytes == 0 => sync_file(&File::create(&partial)?, &partial)?,
             _ => return Err(damaged("the file that ends was not begun")),
         }
         fs::rename(partial, &target)?;
-        faults::step(Step::Renamed, &target);
+        faults::step(Step::Renamed, &target)?;
         append_line(&self.sums, &sum_line(&expected.name, expected.bytes, crc))
     }
 

@@ -22,7 +22,8 @@ use parking_lot::Mutex;
 
 use super::incoming::{Incoming, SnapshotFile};
 use crate::storage::data_dir::{
-    OpenError, REMOVED, create_dir, remove_dir, remove_dir_later, sync_dir, write_durably,
+    OpenError, REMOVED, create_dir, remove_dir, remove_dir_later, sync_dir, sync_file,
+    write_durably,
 };
 
 /// Files whose checksums are remembered.
@@ -145,7 +146,7 @@ impl Snapshot {
                 fs::hard_link(from, to)?;
             } else {
                 fs::copy(from, &to)?;
-                File::open(&to)?.sync_all()?;
+                sync_file(&File::open(&to)?, &to)?;
             }
         }
         sync_dir(target)
@@ -233,7 +234,8 @@ impl Snapshots {
         let path = self.root.join(id);
         let db = path.join("db");
         for entry in fs::read_dir(&db)? {
-            File::open(entry?.path())?.sync_all()?;
+            let path = entry?.path();
+            sync_file(&File::open(&path)?, &path)?;
         }
         sync_dir(&db)?;
         // The name of the checkpoint, too, before that of `meta`.

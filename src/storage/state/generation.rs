@@ -14,7 +14,6 @@ use rocksdb::DB;
 
 use crate::storage::data_dir::{self, OpenError, remove_dir};
 use crate::storage::database::Database;
-use crate::storage::faults::{self, Step};
 use crate::storage::options;
 use crate::storage::space::Space;
 
@@ -92,7 +91,6 @@ impl Drop for Removal {
             // The database must not work when its files go. It counts as open until they are gone.
             db.cancel_all_background_work(true);
         }
-        faults::step(Step::DatabaseRemoving, &self.1);
         remove_dir(&self.1);
     }
 }
@@ -142,18 +140,19 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::storage::{Directory, listen, wait_closed};
+    use crate::storage::{Directory, Step, listen, wait_closed};
 
     #[test]
     fn the_last_reader_of_a_replaced_database_does_not_remove_it_itself() {
         let dir = Directory::new();
         let (told, removals) = mpsc::channel();
         let _listener = listen(dir.path(), move |step, _| {
-            if step == Step::DatabaseRemoving {
+            if step == Step::DirectoryRemoving {
                 let thread = std::thread::current();
                 // The test may be over.
                 let _ = told.send(thread.name().map(str::to_owned));
             }
+            Ok(())
         });
         let generation = Arc::new(Generation::open(dir.path(), 1).expect("an empty directory"));
         let reader = Arc::clone(&generation);

@@ -13,6 +13,7 @@
 //! so the switch is one rename ([`super::generation`]). Readers hold the [`StateDb`], which always shows the current
 //! one. See `docs/spec/replication.md`, Storage.
 
+use std::error::Error;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -30,6 +31,7 @@ use super::view::{self, Moment, StateView, show_rows};
 use crate::base::pulse::{Phase, wait};
 use crate::machine::tables::{Backing, Changes};
 use crate::storage::data_dir::{self, OpenError};
+use crate::storage::database::Database;
 use crate::storage::diverged;
 use crate::storage::fatal::fatal;
 use crate::storage::faults::{self, Step};
@@ -39,8 +41,14 @@ const RESERVED: u8 = 0;
 
 /// A copy of the state could not be made.
 #[derive(Debug, thiserror::Error)]
-#[error("RocksDB: {0}")]
-pub struct CheckpointError(#[from] rocksdb::Error);
+pub enum CheckpointError {
+    /// RocksDB refused.
+    #[error("RocksDB: {0}")]
+    Database(#[from] rocksdb::Error),
+    /// The operating system refused.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
 
 /// Reads the reserved row of a name.
 pub type ReservedRows<'a> = dyn Fn(&[u8]) -> Result<Option<Bytes>, OpenError> + 'a;
@@ -138,10 +146,9 @@ impl StateDb {
     pub fn flush(&self) {
         self.shared.memtables.drain();
         let generation = self.shared.current.load_full();
-        if let Err(error) = generation.db().flush() {
+        if let Err(error) = flush(generation.db()) {
             fatal("flushing the state", &error);
         }
-        faults::step(Step::StateFlushed, generation.db().path());
     }
 
     /// Makes `path` (which must not exist) a copy of the state as it is now, sharing files where it can.
@@ -153,9 +160,9 @@ impl StateDb {
     pub fn checkpoint(&self, path: &Path) -> Result<(), CheckpointError> {
         self.shared.memtables.drain();
         let generation = self.shared.current.load_full();
+        faults::step(Step::CheckpointTaking, path)?;
         Checkpoint::new(&**generation.db())?.create_checkpoint_with_log_size(path, 0)?;
-        faults::step(Step::CheckpointTaken, path);
-        Ok(())
+        Ok(faults::step(Step::CheckpointTaken, path)?)
     }
 
     /// Has `work` look at the state as it is now, on a thread of its own: what is written later it does not see.
@@ -216,13 +223,10 @@ impl StateDb {
         let target = generation::path(&self.data, number);
         data_dir::remove_dir(&target);
         fs::rename(replacement, &target).map_err(|error| OpenError::io(replacement, error))?;
-        faults::step(Step::Renamed, &target);
-        for parent in [target.parent(), replacement.parent()]
-            .into_iter()
-            .flatten()
-        {
-            data_dir::sync_dir(parent).map_err(|error| OpenError::io(parent, error))?;
-        }
+        let renamed = faults::step(Step::Renamed, &target);
+        renamed.map_err(|error| OpenError::io(&target, error))?;
+        // This makes the new name durable. The old one may be back after a crash: what is in `incoming/` counts for
+        // nothing there.
         let new = Generation::open(&self.data, number)?;
         let rows = |name: &[u8]| match new.db().get(reserved_key(name)) {
             Ok(row) => Ok(row.map(Bytes::from)),
@@ -262,12 +266,9 @@ impl Shared {
             }
         }
         (self.barrier)();
-        let generation = self.current.load();
-        faults::step(Step::StateWriting, generation.db().path());
-        if let Err(error) = generation.db().write_without_wal(batch) {
+        if let Err(error) = write(self.current.load().db(), batch) {
             fatal("writing the state", &error);
         }
-        faults::step(Step::StateWritten, generation.db().path());
     }
 
     fn stored(&self, key: &[u8]) -> Option<Bytes> {
@@ -324,6 +325,18 @@ impl Backing for StateDb {
             }
         }
     }
+}
+
+fn write(db: &Database, batch: WriteBatch) -> Result<(), Box<dyn Error>> {
+    faults::step(Step::StateWriting, db.path())?;
+    db.write_without_wal(batch)?;
+    Ok(faults::step(Step::StateWritten, db.path())?)
+}
+
+fn flush(db: &Database) -> Result<(), Box<dyn Error>> {
+    faults::step(Step::StateFlushing, db.path())?;
+    db.flush()?;
+    Ok(faults::step(Step::StateFlushed, db.path())?)
 }
 
 fn reserved_key(name: &[u8]) -> Vec<u8> {

@@ -12,6 +12,7 @@ attacks![
     sixty_thousand_shared_filters,
     sixty_thousand_filters,
     sixty_five_thousand_subscription_identifiers,
+    filters_of_many_clients_that_match_one_topic,
     filters_of_hundreds_of_levels,
     subscribing_and_unsubscribing_without_reading,
     subscribing_to_everything_again_and_again,
@@ -135,6 +136,59 @@ fn sixty_five_thousand_subscription_identifiers(cluster: &mut Cluster) {
         }
         publisher.disconnect();
         end(client);
+    });
+}
+
+/// Thousands of filters of each of many clients match whatever is published, and each message has a topic of its own,
+/// so each is looked up anew.
+fn filters_of_many_clients_that_match_one_topic(cluster: &mut Cluster) {
+    const LEVELS: usize = 13;
+    const MESSAGES: u16 = 100;
+    beside(cluster, |cluster| {
+        let level = |number: usize, bit: usize| match number >> bit & 1 {
+            0 => "a/",
+            _ => "+/",
+        };
+        let filter = |number| {
+            (0..LEVELS)
+                .map(|bit| level(number, bit))
+                .collect::<String>()
+                + "#"
+        };
+        let nodes = cluster.nodes.len();
+        let subscribers: Vec<Connection> = (0..20)
+            .map(|client| {
+                let name = format!("subscriber-{client}");
+                let mut subscriber = Connection::v5(cluster.mqtt(client % nodes), &name);
+                let filters: Vec<String> = (0..1 << LEVELS).map(filter).collect();
+                let filters: Vec<(&str, u8)> = filters.iter().map(|f| (f.as_str(), 0)).collect();
+                subscriber.send(&wire::subscribe(V5, 1, &Properties::new(), &filters));
+                judge_answer(&mut subscriber, filters.len());
+                subscriber
+            })
+            .collect();
+        let mut publishers: Vec<Connection> = (0..nodes)
+            .map(|node| Connection::v5(cluster.mqtt(node), &format!("publisher-{node}")))
+            .collect();
+        for (node, publisher) in publishers.iter_mut().enumerate() {
+            let message = |number| {
+                let topic = format!("{}{node}/{number}", "a/".repeat(LEVELS));
+                Message::new(&topic, "x").qos(1, number).bytes(V5)
+            };
+            publisher.send(&(1..=MESSAGES).flat_map(message).collect::<Vec<u8>>());
+        }
+        for publisher in &mut publishers {
+            for _ in 0..MESSAGES {
+                let answer = publisher.receive(ANSWER_WITHIN);
+                assert!(
+                    matches!(&answer, Ok(Packet::Puback(ack)) if ack.code < 0x80),
+                    "{answer:?}"
+                );
+            }
+        }
+        for client in subscribers.into_iter().chain(publishers) {
+            client.disconnect();
+        }
     });
 }
 

@@ -13,6 +13,10 @@ use tokio::net::{TcpStream, UnixStream};
 /// Probes of an idle connection that are not answered before it counts as gone.
 const PROBES: u32 = 4;
 
+/// Bytes that the kernel takes before it has sent them. It would take megabytes for a client that reads slowly, and tell
+/// only every few seconds that the client goes on: less than `mqtt.outbox_stall_s` at the least rate gives.
+const NOT_SENT_BYTES: u32 = 128 << 10;
+
 /// A connected socket.
 #[derive(Debug)]
 pub(crate) enum Socket {
@@ -41,6 +45,8 @@ impl Socket {
             return Ok(());
         };
         stream.set_nodelay(true)?;
+        let socket = SockRef::from(stream);
+        socket.set_tcp_notsent_lowat(NOT_SENT_BYTES)?;
         if timeout.is_zero() {
             return Ok(());
         }
@@ -50,7 +56,6 @@ impl Socket {
             .with_time(Duration::from_secs(half))
             .with_interval(Duration::from_secs((half / u64::from(PROBES)).max(1)))
             .with_retries(PROBES);
-        let socket = SockRef::from(stream);
         socket.set_tcp_keepalive(&keepalive)?;
         socket.set_tcp_user_timeout(Some(timeout))
     }

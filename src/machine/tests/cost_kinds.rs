@@ -232,7 +232,6 @@ fn worst(replica: &Replica) -> Vec<Vec<Kind>> {
 
 #[test]
 fn every_kind_of_command_many_together() {
-    assert!(limits::ROW_OPERATIONS_AT_ONCE > TOGETHER);
     let mut replica = replica();
     let mut seen = BTreeSet::new();
     for commands in worst(&replica) {

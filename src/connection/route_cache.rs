@@ -53,8 +53,8 @@ impl Deref for CurrentRoute<'_> {
 }
 
 impl RouteCache {
-    /// Where messages of `publisher` to `topic` go now; what that costs is added to `work`. A cache is for one publisher
-    /// only.
+    /// Where messages of `publisher` to `topic` go now; what finding out costs is added to `work`. A cache is for one
+    /// publisher only.
     pub(super) fn current(
         &mut self,
         router: &Router,

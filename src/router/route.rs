@@ -274,7 +274,8 @@ impl Route {
     }
 
     /// What a message that goes through the log counts in its proposal, bytes: the nodes look its topic up, deliver it
-    /// while they apply, and put it into queues. Those beyond what every message may are bounded by the log entry itself.
+    /// while they apply, and put it into queues. Those beyond what every message may are bounded by the log entry
+    /// itself.
     pub fn logged_weight(&self, qos: QoS) -> usize {
         let (straight, queued) = match qos {
             QoS::AtMostOnce => (self.found.straight_qos_0, self.found.queued_qos_0),

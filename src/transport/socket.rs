@@ -13,8 +13,9 @@ use tokio::net::{TcpStream, UnixStream};
 /// Probes of an idle connection that are not answered before it counts as gone.
 const PROBES: u32 = 4;
 
-/// Bytes that the kernel takes before it has sent them. It would take megabytes for a client that reads slowly, and tell
-/// only every few seconds that the client goes on: less than `mqtt.outbox_stall_s` at the least rate gives.
+/// Bytes that the kernel takes before it has sent them. It would take megabytes for a client that reads slowly, and
+/// tell only every few seconds that the client goes on, which looks like a client that stands still for
+/// `mqtt.outbox_stall_s`.
 const NOT_SENT_BYTES: u32 = 128 << 10;
 
 /// A connected socket.

@@ -171,13 +171,7 @@ impl Publishing {
                 return refuse_stored(context, publish.qos, packet_id, DISK_LOW);
             }
             // Who has no queue gets it straight when it is applied.
-            let services = &context.broker.services;
-            let route = routes.current(
-                &services.router,
-                topic,
-                Some(context.session),
-                &mut context.work,
-            );
+            let route = current_route(routes, context, topic);
             let is_waited_for = route.has_waited_for();
             if !client_is_behind && is_held_back(exchanges, context, &route, is_waited_for) {
                 return Ok(Flow::Retry);
@@ -334,17 +328,24 @@ fn direct_route<'a>(
     if publish.retain || is_remembered || exchanges.follows_into_log(publish.qos) {
         return None;
     }
-    let router = &context.broker.services.router;
-    let route = routes.current(router, topic, Some(context.session), &mut context.work);
+    let route = current_route(routes, context, topic);
     (!route.is_logged(publish.qos)).then_some(route)
 }
 
 /// What a message counts in its proposal because connections and queues get it from the log. One look-up in the route
 /// cache: so that one publisher can't have all nodes deliver millions of copies while everybody waits for apply.
 fn logged_weight(routes: &mut RouteCache, context: &mut Context, topic: &str, qos: QoS) -> usize {
+    current_route(routes, context, topic).logged_weight(qos)
+}
+
+/// Where messages of the client to a topic go now.
+fn current_route<'a>(
+    routes: &'a mut RouteCache,
+    context: &mut Context,
+    topic: &str,
+) -> CurrentRoute<'a> {
     let router = &context.broker.services.router;
-    let route = routes.current(router, topic, Some(context.session), &mut context.work);
-    route.logged_weight(qos)
+    routes.current(router, topic, Some(context.session), &mut context.work)
 }
 
 /// Proposes a message that the client wants to have acknowledged.

@@ -174,6 +174,14 @@ impl<'a, 't> Batch<'a, 't> {
         affordable.max(at_least)
     }
 
+    /// The same for a request that its connection sends in one command because it has no more than
+    /// [`limits::ITEMS_AT_LEAST`] items: they are taken care of together, whatever others have done. What such commands
+    /// weigh in a proposal bounds them.
+    pub fn allowance_of_request(&self, cost: usize) -> usize {
+        let affordable = self.budget.row_operations / cost;
+        affordable.max(self.budget.items_at_least)
+    }
+
     /// Queues that a publication may go into now, at so many row operations each. Those that it goes into in any case
     /// are not counted against the budget, see [`Batch::spend_queues`].
     pub fn queues(&self, cost: usize) -> usize {

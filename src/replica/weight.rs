@@ -11,6 +11,8 @@ pub(super) fn own_weight(kind: &Kind) -> usize {
             let items = command.completed.len() + command.received.len() + command.released.len();
             items * limits::LOGGED_QUEUE_BYTES
         }
+        Kind::Subscribe(command) => command.subscriptions.len() * limits::LOGGED_QUEUE_BYTES,
+        Kind::Unsubscribe(command) => command.filters.len() * limits::LOGGED_QUEUE_BYTES,
         Kind::OpenSession(_)
         | Kind::CloseSession(_)
         | Kind::DeleteSession(_)
@@ -26,7 +28,10 @@ mod tests {
 
     use super::*;
     use crate::base::ids::Incarnation;
-    use crate::base::proto::command::{Acknowledge, CloseSession, Command, Nothing, OpenSession};
+    use crate::base::proto::command::{
+        Acknowledge, CloseSession, Command, Nothing, OpenSession, Subscribe, Subscription,
+        Unsubscribe,
+    };
     use crate::replica::proposer::{Cursor, Proposer};
     use crate::replica::share::Share;
 
@@ -50,6 +55,17 @@ mod tests {
         let open = Kind::OpenSession(OpenSession::default());
         for session in [open, end()] {
             assert_eq!(own_weight(&session), limits::LOGGED_SESSION_BYTES);
+        }
+        let subscribe = Kind::Subscribe(Subscribe {
+            subscriptions: vec![Subscription::default(); 16],
+            ..Subscribe::default()
+        });
+        let unsubscribe = Kind::Unsubscribe(Unsubscribe {
+            filters: vec![String::new(); 16],
+            ..Unsubscribe::default()
+        });
+        for request in [subscribe, unsubscribe] {
+            assert_eq!(own_weight(&request), 16 * limits::LOGGED_QUEUE_BYTES);
         }
         assert_eq!(own_weight(&Kind::Nothing(Nothing {})), 0);
     }

@@ -310,7 +310,7 @@ impl Messaging {
             total_bytes: command.max_total_bytes,
         };
         let mut made = Made::default();
-        for subscription in subscriptions.take(batch.allowance(SUBSCRIPTION_COST)) {
+        for subscription in subscriptions.take(batch.allowance_of_request(SUBSCRIPTION_COST)) {
             batch.spend(SUBSCRIPTION_COST);
             if self.exceeds_subscriptions(session, &subscription.filter, &bounds) {
                 made.refused.push(made.new.len());
@@ -391,7 +391,10 @@ impl Messaging {
         filters: Vec<String>,
     ) -> Vec<bool> {
         let mut removed = Vec::with_capacity(filters.len());
-        for filter in filters.into_iter().take(batch.allowance(SUBSCRIPTION_COST)) {
+        for filter in filters
+            .into_iter()
+            .take(batch.allowance_of_request(SUBSCRIPTION_COST))
+        {
             batch.spend(SUBSCRIPTION_COST);
             let there = self.index.unsubscribe(session, &filter);
             if there {

@@ -170,3 +170,44 @@ fn sessions_that_are_resumed_with_many_packet_ids() {
     });
     assert!(matches!(last, Some(Reply::Opened { .. })), "{last:?}");
 }
+
+/// Connections propose so many filters in one command, and answer the client as if all were done: so they are, however
+/// many such requests share a proposal.
+#[test]
+fn requests_of_a_few_filters_are_never_done_in_part() {
+    let filters = |number: u64| {
+        let of_client = (0..limits::ITEMS_AT_LEAST).map(move |filter| format!("{number}/{filter}"));
+        of_client.collect::<Vec<_>>()
+    };
+    let most = limits::PROPOSAL_BYTES / (limits::ITEMS_AT_LEAST * limits::LOGGED_QUEUE_BYTES);
+    let mut replica = Replica::new();
+    for number in 1..=most as u64 {
+        replica.present(open(&number.to_string(), number));
+    }
+    let subscribe = |number: u64| {
+        let subscription = |filter| command::Subscription {
+            filter,
+            ..Default::default()
+        };
+        Kind::Subscribe(command::Subscribe {
+            client_id: number.to_string(),
+            connection: number,
+            subscriptions: filters(number).into_iter().map(subscription).collect(),
+            ..Default::default()
+        })
+    };
+    replica.run((1..=most as u64).map(subscribe).collect());
+    replica.check_cost();
+    let all = most * limits::ITEMS_AT_LEAST;
+    assert_eq!(super::queues::rows::<schema::Subscription>(&replica), all);
+    let unsubscribe = |number: u64| {
+        Kind::Unsubscribe(command::Unsubscribe {
+            client_id: number.to_string(),
+            connection: number,
+            filters: filters(number),
+        })
+    };
+    replica.run((1..=most as u64).map(unsubscribe).collect());
+    replica.check_cost();
+    assert_eq!(super::queues::rows::<schema::Subscription>(&replica), 0);
+}

@@ -61,8 +61,8 @@ pub const LOGGED_DELIVERY_BYTES: usize = 16;
 pub const LOGGED_NOTIFICATION_BYTES: usize = 256;
 
 /// What each queue that a message goes into in any case ([`QUEUES_AT_LEAST`]), each message that a client acknowledges,
-/// and each filter that it subscribes to or unsubscribes from, counts in a proposal, bytes: rows are read and written for it, which take many times as long as a
-/// delivery.
+/// and each filter that it subscribes to or unsubscribes from, counts in a proposal, bytes: rows are read and written
+/// for it, which take many times as long as a delivery.
 pub const LOGGED_QUEUE_BYTES: usize = 256;
 
 /// What a command that opens or ends a connection or a session counts in a proposal, bytes: some ten rows are read and

@@ -123,6 +123,20 @@ impl Context {
         }
     }
 
+    /// What the client's will counts in the proposal of the connection's end: the nodes publish it while they apply
+    /// that.
+    pub(super) fn will_weight(&self) -> usize {
+        let Some((topic, qos)) = self.rights.will() else {
+            return 0;
+        };
+        let route = self
+            .broker
+            .services
+            .router
+            .route(topic, self.mailbox.session());
+        route.logged_weight(qos)
+    }
+
     /// Whether another request must wait: a client that sends faster than the cluster commits is read more slowly.
     pub(super) fn is_busy(&self) -> bool {
         self.requests.len() >= usize::from(self.options.bounds.receive_maximum)

@@ -149,6 +149,12 @@ impl ClientRights {
         }));
     }
 
+    /// The topic of the client's will and its QoS, if it has one.
+    pub(super) fn will(&self) -> Option<(&str, QoS)> {
+        let will = self.will.as_deref()?;
+        Some((&will.topic, will.publication.qos))
+    }
+
     /// Whether the client may have its will, if it has one.
     pub(super) fn may_have_will(&mut self) -> bool {
         let rights = self.now().clone();

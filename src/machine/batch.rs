@@ -182,6 +182,11 @@ impl<'a, 't> Batch<'a, 't> {
         affordable.max(self.budget.items_at_least)
     }
 
+    /// Whether everything is spent, what commands may do beyond the budget included.
+    pub fn is_overdrawn(&self) -> bool {
+        self.budget.overdraft == 0
+    }
+
     /// Queues that a publication may go into now, at so many row operations each. Those that it goes into in any case
     /// are not counted against the budget, see [`Batch::spend_queues`].
     pub fn queues(&self, cost: usize) -> usize {
@@ -202,7 +207,8 @@ impl<'a, 't> Batch<'a, 't> {
         self.budget.row_operations = most;
         self.budget.queues_at_least = 0;
         act(self);
-        let spent = most.saturating_sub(self.budget.row_operations);
+        let beyond = before.overdraft - self.budget.overdraft;
+        let spent = most.saturating_sub(self.budget.row_operations) + beyond;
         self.budget = before;
         self.spend(spent);
     }

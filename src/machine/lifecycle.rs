@@ -22,12 +22,19 @@ use crate::session::Sequence;
 /// Row operations that releasing the session of an ended connection takes.
 const RELEASE_COST: usize = 16;
 
-/// Whether what the session would have read, to be resumed, is too much for this log entry.
+/// Whether what the session would have read, to be resumed, or what publishing its will would cost, is too much for
+/// this log entry.
 fn must_wait(batch: &Batch<'_, '_>, client_id: &str, command: &command::OpenSession) -> bool {
-    if command.clean_start || batch.may_resume() {
+    if batch.may_resume() && !batch.is_overdrawn() {
         return false;
     }
     let row = session::row(batch.tables, client_id);
+    if batch.is_overdrawn() && row.as_ref().is_some_and(|row| row.has_will) {
+        return true;
+    }
+    if command.clean_start || batch.may_resume() {
+        return false;
+    }
     let session = row
         .filter(|row| row.durable)
         .map(|row| SessionId(row.session_id));
@@ -149,7 +156,7 @@ impl Lifecycle<'_> {
             let session = SessionId(row.session_id);
             self.messaging.taken_over(batch, session, client_id);
             if !clean_start && let Some(will) = will::taken_over(batch, client_id, &mut row) {
-                self.messaging.publish(batch, Some(session), will);
+                self.messaging.publish_own(batch, Some(session), will);
             }
         }
         if clean_start {
@@ -418,7 +425,7 @@ impl Lifecycle<'_> {
         match self.messaging.is_crowded(batch, &message) {
             true => batch.count_events_dropped(EventDrop::Crowded, 1),
             false => {
-                self.messaging.publish(batch, None, message);
+                self.messaging.publish_own(batch, None, message);
             }
         }
     }
@@ -439,7 +446,7 @@ impl Lifecycle<'_> {
         presence::disconnected(batch, client_id, &row);
         session::set_owner(&mut row, None, batch.index);
         if let Some(will) = will::start(batch, client_id, &mut row) {
-            self.messaging.publish(batch, Some(session), will);
+            self.messaging.publish_own(batch, Some(session), will);
         }
         session::start_expiry(batch, client_id, &mut row);
         session::put_row(batch, client_id, &row);
@@ -470,7 +477,7 @@ impl Lifecycle<'_> {
     ) {
         if let Some(will) = will::take(batch, client_id, row) {
             let publisher = Some(SessionId(row.session_id));
-            self.messaging.publish(batch, publisher, will);
+            self.messaging.publish_own(batch, publisher, will);
         }
     }
 }

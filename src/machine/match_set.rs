@@ -4,14 +4,13 @@
 //!
 //! Invariant: a look-up costs no more than sorting what it finds, and what is remembered is bounded by its size.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::effect::ApplicationMessage;
-use super::subscriptions::{Subscriber, SubscriptionIndex};
-use crate::base::ids::SessionId;
+use super::subscriptions::{Subscriber, Subscription, SubscriptionIndex};
 use crate::base::limits;
 use crate::session::delivery::{Delivery, Match};
 use crate::session::{MessageId, QoS};
@@ -19,6 +18,15 @@ use crate::topic::generations::Validity;
 
 /// Matches that all remembered match sets may hold together, some 100 bytes each.
 const REMEMBERED_MATCHES: usize = 1 << 19;
+
+/// What a look-up looks at for nothing: nearly every topic has less.
+const LOOKED_AT_FREE: usize = 64;
+
+/// What a look-up looks at in the time of a row operation.
+const LOOKED_AT_PER_ROW_OPERATION: usize = 4;
+
+/// Matches of a message that goes on as if it went into one queue more: some hundredths of what it takes to find them.
+const MATCHES_PER_QUEUE: usize = 4096;
 
 /// The matching subscriptions of one session.
 pub(super) struct MatchedSession {
@@ -32,6 +40,27 @@ struct Matching {
     no_local: bool,
     /// The last message that was numbered before the subscription was made.
     after: MessageId,
+}
+
+impl Matching {
+    fn of(subscription: &Subscription) -> Matching {
+        Matching {
+            found: Match {
+                qos: subscription.qos,
+                is_own: false,
+                retain_as_published: subscription.retain_as_published,
+                identifier: (subscription.identifier != 0).then_some(subscription.identifier),
+            },
+            no_local: subscription.no_local,
+            after: subscription.after,
+        }
+    }
+
+    /// What tells those of one session apart, the same on all replicas.
+    fn key(&self) -> (Option<u32>, QoS, bool, MessageId) {
+        let found = &self.found;
+        (found.identifier, found.qos, self.no_local, self.after)
+    }
 }
 
 impl MatchedSession {
@@ -103,79 +132,99 @@ impl MatchSet {
             validity: index.filters_validity(topic),
             ..MatchSet::default()
         };
-        let mut sessions: BTreeMap<SessionId, MatchedSession> = BTreeMap::new();
-        let mut groups: BTreeSet<Arc<str>> = BTreeSet::new();
-        index.for_each_match(topic, |group, subscription| {
-            if let Some(group) = group {
-                if !groups.contains(group) {
-                    groups.insert(group.clone());
-                }
-                match_set.matches += 1;
-                return;
-            }
-            match_set.matches += 1;
-            let found = Match {
-                qos: subscription.qos,
-                is_own: false,
-                retain_as_published: subscription.retain_as_published,
-                identifier: (subscription.identifier != 0).then_some(subscription.identifier),
-            };
-            sessions
-                .entry(subscription.subscriber.session)
-                .or_insert_with(|| MatchedSession {
-                    subscriber: subscription.subscriber.clone(),
-                    matches: SmallVec::new(),
-                })
-                .matches
-                .push(Matching {
-                    found,
-                    no_local: subscription.no_local,
-                    after: subscription.after,
-                });
+        let mut matched: Vec<(Arc<Subscriber>, Matching)> = Vec::new();
+        let groups = &mut match_set.groups;
+        index.for_each_match(topic, |group, subscription| match group {
+            Some(group) => groups.push(group.clone()),
+            None => matched.push((subscription.subscriber.clone(), Matching::of(subscription))),
         });
-        for session in sessions.values_mut() {
-            // The trie's order is not the same on all replicas.
-            session.matches.sort_unstable_by_key(|matching| {
-                let found = &matching.found;
-                (
-                    found.identifier,
-                    found.qos,
-                    matching.no_local,
-                    matching.after,
-                )
-            });
+        match_set.matches = groups.len() + matched.len();
+        groups.sort_unstable();
+        groups.dedup();
+        // The trie's order is not the same on all replicas.
+        matched.sort_unstable_by_key(|(subscriber, matching)| (subscriber.session, matching.key()));
+        for (subscriber, matching) in matched {
+            match match_set.sessions.last_mut() {
+                Some(last) if last.subscriber.session == subscriber.session => {
+                    last.matches.push(matching);
+                }
+                _ => match_set.sessions.push(MatchedSession {
+                    subscriber,
+                    matches: smallvec![matching],
+                }),
+            }
         }
-        match_set.sessions = sessions.into_values().collect();
-        match_set.groups = groups.into_iter().collect();
         match_set
+    }
+
+    /// What publishing a message to them costs beside what goes into queues, row operations, where its proposal does
+    /// not count it: every node looks its topic up twice and hands it to connections. A look-up that was made before
+    /// costs as much, because another replica may not remember it; and it does not count what it has visited, which
+    /// may have changed without a match.
+    pub fn cost(&self, index: &SubscriptionIndex) -> usize {
+        let looked_at = self.matches + index.patterns();
+        looked_at.saturating_sub(LOOKED_AT_FREE) / LOOKED_AT_PER_ROW_OPERATION
+    }
+
+    /// As how many queues the look-up counts where a message goes on: seldom is it made anew for that.
+    pub fn weight_again(&self) -> usize {
+        self.matches / MATCHES_PER_QUEUE
     }
 }
 
-/// The match sets of recent topics.
+/// The match sets of recent topics: those that were looked up last, and as many that were before. What is asked for
+/// again and again stays.
 #[derive(Default)]
 pub(super) struct MatchSets {
+    recent: Remembered,
+    former: Remembered,
+}
+
+#[derive(Default)]
+struct Remembered {
     /// Clients choose topics, so they are hashed with a random seed.
     by_topic: HashMap<Box<str>, Arc<MatchSet>>,
     /// Matches of all of them.
     matches: usize,
 }
 
+impl Remembered {
+    /// Whether one more is too much for one of two halves.
+    fn is_full_with(&self, match_set: &MatchSet) -> bool {
+        self.by_topic.len() >= limits::CACHED_MATCH_SETS / 2
+            || self.matches + match_set.matches > REMEMBERED_MATCHES / 2
+    }
+
+    fn put(&mut self, topic: Box<str>, match_set: Arc<MatchSet>) {
+        self.matches += match_set.matches;
+        let former = self.by_topic.insert(topic, match_set);
+        self.matches -= former.map_or(0, |former| former.matches);
+    }
+
+    fn take(&mut self, topic: &str) -> Option<(Box<str>, Arc<MatchSet>)> {
+        let taken = self.by_topic.remove_entry(topic)?;
+        self.matches -= taken.1.matches;
+        Some(taken)
+    }
+}
+
 impl MatchSets {
     pub fn of(&mut self, index: &SubscriptionIndex, topic: &str) -> Arc<MatchSet> {
-        if let Some(match_set) = self.by_topic.get(topic)
+        if let Some(match_set) = self.recent.by_topic.get(topic)
             && index.are_filters_current(&match_set.validity)
         {
             return match_set.clone();
         }
-        let match_set = Arc::new(MatchSet::find(index, topic));
-        let is_full = self.by_topic.len() >= limits::CACHED_MATCH_SETS
-            || self.matches + match_set.matches > REMEMBERED_MATCHES;
-        if is_full {
-            *self = MatchSets::default();
+        let (topic, match_set) = match self.former.take(topic) {
+            Some((topic, match_set)) if index.are_filters_current(&match_set.validity) => {
+                (topic, match_set)
+            }
+            _ => (topic.into(), Arc::new(MatchSet::find(index, topic))),
+        };
+        if self.recent.is_full_with(&match_set) {
+            self.former = std::mem::take(&mut self.recent);
         }
-        self.matches += match_set.matches;
-        let former = self.by_topic.insert(topic.into(), match_set.clone());
-        self.matches -= former.map_or(0, |former| former.matches);
+        self.recent.put(topic, match_set.clone());
         match_set
     }
 }
@@ -183,6 +232,7 @@ impl MatchSets {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::ids::SessionId;
     use crate::machine::subscriptions::Queueing;
 
     fn subscribe(index: &SubscriptionIndex, session: u64, filters: &[&str]) {
@@ -224,8 +274,24 @@ mod tests {
         }
         for topic in 0..300 {
             match_sets.of(&index, &topic.to_string());
-            assert!(match_sets.matches <= REMEMBERED_MATCHES);
+            for half in [&match_sets.recent, &match_sets.former] {
+                assert!(half.matches <= REMEMBERED_MATCHES / 2);
+                assert_eq!(half.matches, half.by_topic.len() * 2_000);
+            }
         }
-        assert_eq!(match_sets.matches, match_sets.by_topic.len() * 2_000);
+    }
+
+    /// A message on its way into many queues goes on with its match set, whatever is published beside it.
+    #[test]
+    fn what_is_asked_for_again_and_again_is_looked_up_once() {
+        let (index, mut match_sets) = (SubscriptionIndex::default(), MatchSets::default());
+        for session in 0..2_000 {
+            subscribe(&index, session, &["#"]);
+        }
+        let first = match_sets.of(&index, "t");
+        for topic in 0..1_000 {
+            match_sets.of(&index, &topic.to_string());
+            assert!(Arc::ptr_eq(&first, &match_sets.of(&index, "t")), "{topic}");
+        }
     }
 }

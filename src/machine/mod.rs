@@ -80,7 +80,7 @@ use timers::Timers;
 /// It rises with every release in which the same entry could lead to other rows than before, or in which a command or a
 /// field of one is new. Nodes of different versions refuse each other, because their replicas could differ; what to do
 /// then is in docs/operations.md, Stopping, restarting, upgrading. Rows of the former version must stay readable.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 
 /// The state machine of one replica.
 pub struct Machine {

@@ -18,6 +18,7 @@ use crate::base::ids::{Incarnation, LogIndex, NodeId, Owner, SessionId};
 use crate::base::proto::state;
 use crate::session::{MessageId, QoS};
 use crate::topic::generations::{Bucket, FilterBuckets, Generations, Validity};
+use crate::topic::patterns::{Missing, OwnPatterns, Patterns};
 use crate::topic::{Filter, Trie};
 
 /// A session as routing knows it.
@@ -101,6 +102,7 @@ struct Known {
     subscriber: Arc<Subscriber>,
     buckets: FilterBuckets,
     held: Held,
+    patterns: OwnPatterns,
 }
 
 /// The subscriptions of a session, or of all.
@@ -124,6 +126,16 @@ impl Held {
     }
 }
 
+/// The wildcard patterns that a filter would add, and how many there are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PatternsNeeded {
+    pub missing: Missing,
+    /// Of the session.
+    pub own: usize,
+    /// Deep ones of all.
+    pub deep: usize,
+}
+
 /// What a level of a filter counts beside its name: a node and an edge of the tree.
 const LEVEL_BYTES: u64 = 64;
 
@@ -142,6 +154,7 @@ struct Inner {
     trie: Trie<Key, Subscription>,
     /// Of all sessions.
     held: Held,
+    patterns: Patterns,
     sessions: FxHashMap<SessionId, Known>,
     incarnations: FxHashMap<(NodeId, Incarnation), EndedFlag>,
 }
@@ -242,6 +255,7 @@ impl SubscriptionIndex {
             }),
             buckets: FilterBuckets::default(),
             held: Held::default(),
+            patterns: OwnPatterns::default(),
         });
         *known.subscriber.owner.lock() = owner;
         known.subscriber.set_queueing(queueing);
@@ -264,6 +278,25 @@ impl SubscriptionIndex {
             known.map_or(Held::default(), |known| known.held),
             inner.held,
         )
+    }
+
+    /// How many wildcard patterns there are: no look-up visits more of the tree.
+    pub(super) fn patterns(&self) -> usize {
+        self.inner.read().patterns.count()
+    }
+
+    /// The wildcard patterns that a session's subscription to a filter needs.
+    pub(super) fn patterns_needed(&self, session: SessionId, filter: &str) -> PatternsNeeded {
+        let (_, inner_filter) = split(filter);
+        let inner = self.inner.read();
+        let none = OwnPatterns::default();
+        let known = inner.sessions.get(&session);
+        let own = known.map_or(&none, |known| &known.patterns);
+        PatternsNeeded {
+            missing: inner.patterns.missing(inner_filter, own),
+            own: own.count(),
+            deep: inner.patterns.deep(),
+        }
     }
 
     /// Whether a session has subscribed to a filter.
@@ -294,6 +327,7 @@ impl SubscriptionIndex {
             trie,
             sessions,
             held,
+            patterns,
             ..
         } = &mut *inner;
         let Some(known) = sessions.get_mut(&session) else {
@@ -316,6 +350,7 @@ impl SubscriptionIndex {
             known.buckets.add(bucket);
             known.held.add(filter);
             held.add(filter);
+            patterns.add(inner_filter, &mut known.patterns);
         }
         drop(inner);
         self.advance(bucket);
@@ -330,6 +365,7 @@ impl SubscriptionIndex {
             trie,
             sessions,
             held,
+            patterns,
             ..
         } = &mut *inner;
         if trie.remove(inner_filter, &(session, group)).is_none() {
@@ -337,10 +373,13 @@ impl SubscriptionIndex {
         }
         held.remove(filter);
         let bucket = Bucket::of_filter(inner_filter);
-        if let Some(known) = sessions.get_mut(&session) {
+        let mut known = sessions.get_mut(&session);
+        if let Some(known) = &mut known {
             known.buckets.remove(bucket);
             known.held.remove(filter);
         }
+        let own = known.map(|known| &mut known.patterns);
+        patterns.remove(inner_filter, own);
         drop(inner);
         self.advance(bucket);
         true

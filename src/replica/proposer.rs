@@ -248,7 +248,18 @@ impl Proposer {
 
     /// Submits a command that ends something. There are at most as many as there are connections, so none is refused.
     pub fn submit_always(&self, kind: command::command::Kind, reply_to: ReplyTo) {
-        let taken = self.push((Share::Common, 0), kind, reply_to, When::Always);
+        self.submit_always_weighing(kind, reply_to, 0);
+    }
+
+    /// The same for a command that counts more than its bytes, see [`Proposer::submit_weighing`]: fewer share its
+    /// proposal.
+    pub fn submit_always_weighing(
+        &self,
+        kind: command::command::Kind,
+        reply_to: ReplyTo,
+        weight: usize,
+    ) {
+        let taken = self.push((Share::Common, weight), kind, reply_to, When::Always);
         debug_assert!(taken.is_ok(), "there is no bound");
     }
 
@@ -266,7 +277,7 @@ impl Proposer {
         reply_to: ReplyTo,
         when: When,
     ) -> Result<(), Overloaded> {
-        let weight = weight + own_weight(&kind);
+        let own_weight = own_weight(&kind);
         let command = command::Command { kind: Some(kind) };
         let mut state = self.state.lock();
         if when == When::Now && !state.queued.has_room(share) {
@@ -283,7 +294,7 @@ impl Proposer {
         encoded.expect("a BytesMut grows");
         let bytes = state.commands.len() - before;
         let counted = bytes + if when == When::Now { weight } else { 0 };
-        state.open_weight += bytes + weight;
+        state.open_weight += bytes + own_weight + weight;
         state.weights.add(share, counted);
         state.queued.add(share, counted);
         state.reply_to.push_back(reply_to);

@@ -1,13 +1,14 @@
 //! Topic names and filters: their syntax, which filter matches which name, and indexes for both directions.
 //!
 //! [`Trie`] answers "which subscriptions match this name", [`walk`] answers "which stored names match this filter", and
-//! [`generations`] "is what was looked up still so".
+//! [`generations`] "is what was looked up still so"; [`patterns`] counts what a look-up costs at most.
 //! Nothing here knows sessions or packets. Names are compared byte for byte, without normalization
 //! `[MQTT-4.7.3-4]`.
 
 mod filter;
 pub mod generations;
 mod name;
+pub mod patterns;
 mod subscribers;
 mod trie;
 pub mod walk;

@@ -147,7 +147,7 @@ impl<K: Ord + Clone, V> Trie<K, V> {
 }
 
 /// Valid filters hold these characters as wildcards only.
-fn has_wildcard(filter: &str) -> bool {
+pub(super) fn has_wildcard(filter: &str) -> bool {
     filter.bytes().any(|byte| byte == b'+' || byte == b'#')
 }
 
@@ -405,7 +405,7 @@ impl<K, V> Node<K, V> {
 }
 
 /// A filter's levels before a final `#`, and whether there is one. The filter `#` has no levels before it.
-fn take_apart(filter: &str) -> (Option<&str>, bool) {
+pub(super) fn take_apart(filter: &str) -> (Option<&str>, bool) {
     match filter.strip_suffix('#') {
         None => (Some(filter), false),
         Some("") => (None, true),

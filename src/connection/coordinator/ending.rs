@@ -17,7 +17,7 @@ impl Drop for Connection {
     fn drop(&mut self) {
         if !self.is_closed && std::thread::panicking() {
             let broker = self.context.broker.clone();
-            self.propose_end(&Ended::fault(), ReplyTo::Nobody);
+            self.propose_end(&Ended::fault(), ReplyTo::Nobody, 0);
             broker.unregister(self.context.mailbox.connection);
         }
     }
@@ -28,12 +28,17 @@ impl Connection {
     pub(in crate::connection) fn close(&mut self, ended: &Ended) -> oneshot::Receiver<Reply> {
         self.propose_acknowledgements();
         let (reply_to, is_known) = oneshot::channel();
-        self.propose_end(ended, ReplyTo::Task(reply_to));
+        let weight = match ended.discard_will {
+            true => 0,
+            false => self.context.will_weight(),
+        };
+        self.propose_end(ended, ReplyTo::Task(reply_to), weight);
         self.hand_over = None;
         is_known
     }
 
-    fn propose_end(&mut self, ended: &Ended, reply_to: ReplyTo) {
+    /// Beside its bytes the end counts `weight`.
+    fn propose_end(&mut self, ended: &Ended, reply_to: ReplyTo, weight: usize) {
         self.is_closed = true;
         let context = &self.context;
         let close = command::CloseSession {
@@ -45,6 +50,6 @@ impl Connection {
             reason: ended.event as u32,
         };
         let proposer = &context.broker.services.proposer;
-        proposer.submit_always(Kind::CloseSession(close), reply_to);
+        proposer.submit_always_weighing(Kind::CloseSession(close), reply_to, weight);
     }
 }

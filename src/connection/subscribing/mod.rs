@@ -394,6 +394,8 @@ fn subscribe_command(context: &Context, subscriptions: Vec<command::Subscription
         max_groups: mqtt.max_shared_subscriptions,
         max_session_bytes: mqtt.max_subscription_bytes,
         max_total_bytes: mqtt.subscribed_max_bytes,
+        max_session_patterns: mqtt.max_wildcard_patterns,
+        max_deep_patterns: mqtt.deep_wildcard_patterns_max,
     })
 }
 

@@ -48,6 +48,10 @@ struct SubscriptionBounds {
     session_bytes: u64,
     /// What all count in memory.
     total_bytes: u64,
+    /// Wildcard patterns of one session.
+    session_patterns: u64,
+    /// Deep ones of the cluster.
+    deep_patterns: u64,
 }
 
 /// Subscriptions and what follows from them.
@@ -308,6 +312,8 @@ impl Messaging {
             groups: command.max_groups,
             session_bytes: command.max_session_bytes,
             total_bytes: command.max_total_bytes,
+            session_patterns: command.max_session_patterns,
+            deep_patterns: command.max_deep_patterns,
         };
         let mut made = Made::default();
         for subscription in subscriptions.take(batch.allowance_of_request(SUBSCRIPTION_COST)) {
@@ -335,12 +341,28 @@ impl Messaging {
         let size = size_of_filter(filter);
         let is_full = exceeds(own.count + 1, bounds.of_session)
             || exceeds(own.bytes + size, bounds.session_bytes)
-            || exceeds(all.bytes + size, bounds.total_bytes);
+            || exceeds(all.bytes + size, bounds.total_bytes)
+            || self.exceeds_patterns(session, filter, bounds);
         if is_full && !self.index.has_subscription(session, filter) {
             return true;
         }
         let is_shared = Filter::parse(filter).is_ok_and(|filter| filter.share.is_some());
         is_shared && exceeds(self.groups.count() + 1, bounds.groups) && !self.groups.has(filter)
+    }
+
+    /// Whether its filter needs wildcard patterns that are too many. One that needs no new ones is never refused.
+    fn exceeds_patterns(
+        &self,
+        session: SessionId,
+        filter: &str,
+        bounds: &SubscriptionBounds,
+    ) -> bool {
+        let needed = self.index.patterns_needed(session, filter);
+        let exceeds = |there: usize, missing: usize, bound: u64| {
+            bound != 0 && missing > 0 && (there + missing) as u64 > bound
+        };
+        exceeds(needed.own, needed.missing.own, bounds.session_patterns)
+            || exceeds(needed.deep, needed.missing.deep, bounds.deep_patterns)
     }
 
     /// Adds or replaces one subscription, with the retained messages it asks for; tells whether it is new.

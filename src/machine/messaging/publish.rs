@@ -37,6 +37,22 @@ impl Messaging {
         match_set.has_queue(QoS::from_number(message.qos))
     }
 
+    /// The same as [`Messaging::publish`] for a message that the machine itself publishes, such as a will. Nothing has
+    /// weighed it in a proposal, so what it costs is counted against the batch's budget.
+    pub fn publish_own(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        publisher: Option<SessionId>,
+        message: command::PublishedMessage,
+    ) {
+        let cost = self
+            .match_sets
+            .of(&self.index, &message.topic)
+            .cost(&self.index);
+        self.publish(batch, publisher, message);
+        batch.spend(cost);
+    }
+
     /// Retains a message as far as it asks for it, and hands it to whoever is subscribed; tells whether anybody is.
     pub fn publish(
         &mut self,
@@ -198,7 +214,8 @@ impl Messaging {
         let mut storing = Storing::go_on(batch, id, Arc::new(message), most);
         let mut portion = self.portion(&match_set, &publication, most, true);
         let is_done = portion.hand_out(batch, &mut storing, &mut position);
-        let used = portion.used;
+        // The topic may have had to be looked up again.
+        let used = portion.used + match_set.weight_again();
         storing.store(batch);
         (position, is_done, used)
     }

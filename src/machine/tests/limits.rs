@@ -207,6 +207,69 @@ fn subscriptions_too_large_are_refused_and_those_there_are_can_be_replaced() {
     }
 }
 
+/// Look-ups cost as much as there are wildcard patterns.
+#[test]
+fn filters_of_too_many_patterns_are_refused_and_those_of_known_ones_never() {
+    let within = |client_id: &str, of_session: u64, deep: u64, filters: &[&str]| {
+        Kind::Subscribe(command::Subscribe {
+            client_id: client_id.to_owned(),
+            connection: if client_id == "a" { 1 } else { 2 },
+            max_session_patterns: of_session,
+            max_deep_patterns: deep,
+            ..subscribe_command(filters)
+        })
+    };
+    let deep = |last: &str| "x/".repeat(10) + last;
+    let mut replica = Replica::new();
+    replica.present(durable("a", 1, 10));
+    replica.present(durable("b", 2, 10));
+    let first = within(
+        "a",
+        3,
+        0,
+        &[
+            "a/+/b",
+            "plain/x/y/z",
+            "+/b",
+            "+",
+            "c/+/d/#",
+            "$share/g/x/+",
+        ],
+    );
+    assert_eq!(refused(replica.reply(first)), [2, 3]);
+    for restarted in [false, true] {
+        if restarted {
+            replica.restart();
+        }
+        let again = within("a", 3, 0, &["$share/g/+/x", "e/+/f", "a/+/b/+"]);
+        assert_eq!(refused(replica.reply(again)), [0, 2]);
+        let another = within("b", 3, 0, &["+/y", "+/+"]);
+        assert_eq!(refused(replica.reply(another)), [] as [usize; 0]);
+    }
+    let filters = ["a/+/b", "c/+/d/#", "e/+/f", "$share/g/x/+"];
+    replica.run(vec![Kind::Unsubscribe(command::Unsubscribe {
+        client_id: "a".to_owned(),
+        connection: 1,
+        filters: filters.map(str::to_owned).into(),
+    })]);
+    let room = within("a", 3, 0, &["+/+/+", "x/+"]);
+    assert_eq!(refused(replica.reply(room)), [1]);
+    // Those of a few levels do not count among all.
+    let of_all = within(
+        "a",
+        0,
+        1,
+        &["q/+/+/+/#", &deep("+"), &deep("y/#"), &deep("+/#")],
+    );
+    assert_eq!(refused(replica.reply(of_all)), [2]);
+    let of_another = within("b", 0, 1, &[&deep("+"), &deep("y/#")]);
+    assert_eq!(refused(replica.reply(of_another)), [1]);
+    let ended = ["a", "b"].map(super::fan_out::delete);
+    replica.run(ended.into());
+    replica.settle();
+    assert_eq!(replica.machine.parts.messaging.index().patterns(), 0);
+}
+
 #[test]
 fn a_shared_subscription_too_many_is_refused_and_those_there_are_can_be_joined() {
     let mut replica = Replica::new();

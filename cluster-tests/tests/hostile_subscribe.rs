@@ -1,18 +1,18 @@
 //! P12: SUBSCRIBEs that cost the server as much as they can, beside clients that behave.
 
 use cluster_tests::attacks;
-use cluster_tests::cluster::Cluster;
+use cluster_tests::cluster::{Cluster, Plan};
 use cluster_tests::connection::{Connection, Fault};
 use cluster_tests::hostile::{Fate, Terms, beside, beside_on, flood};
 use cluster_tests::random::Random;
-use cluster_tests::wire::{self, Connect, Message, Packet, Properties, V5, Value, id};
+use cluster_tests::wire::{self, Connect, Message, Packet, Properties, V5, Value, Will, id};
 use std::time::{Duration, Instant};
 
 attacks![
     sixty_thousand_shared_filters,
     sixty_thousand_filters,
     sixty_five_thousand_subscription_identifiers,
-    filters_of_many_clients_that_match_one_topic,
+    filters_that_begin_alike,
     filters_of_hundreds_of_levels,
     subscribing_and_unsubscribing_without_reading,
     subscribing_to_everything_again_and_again,
@@ -139,9 +139,20 @@ fn sixty_five_thousand_subscription_identifiers(cluster: &mut Cluster) {
     });
 }
 
+/// Where nothing bounds how many filters of a session match one topic: what a look-up costs counts.
+#[test]
+fn filters_of_many_clients_that_match_one_topic() {
+    let mqtt = "max_wildcard_patterns = 1000000\ndeep_wildcard_patterns_max = 1000000\n";
+    let plan = Plan {
+        mqtt: mqtt.to_owned(),
+        ..Plan::default()
+    };
+    match_one_topic(&mut Cluster::start_with(plan));
+}
+
 /// Thousands of filters of each of many clients match whatever is published, and each message has a topic of its own,
 /// so each is looked up anew.
-fn filters_of_many_clients_that_match_one_topic(cluster: &mut Cluster) {
+fn match_one_topic(cluster: &mut Cluster) {
     const LEVELS: usize = 13;
     const MESSAGES: u16 = 100;
     beside(cluster, |cluster| {
@@ -170,22 +181,77 @@ fn filters_of_many_clients_that_match_one_topic(cluster: &mut Cluster) {
         let mut publishers: Vec<Connection> = (0..nodes)
             .map(|node| Connection::v5(cluster.mqtt(node), &format!("publisher-{node}")))
             .collect();
-        for (node, publisher) in publishers.iter_mut().enumerate() {
-            let message = |number| {
-                let topic = format!("{}{node}/{number}", "a/".repeat(LEVELS));
-                Message::new(&topic, "x").qos(1, number).bytes(V5)
-            };
-            publisher.send(&(1..=MESSAGES).flat_map(message).collect::<Vec<u8>>());
+        publish_to_new_topics(&mut publishers, LEVELS, MESSAGES);
+        for client in subscribers.into_iter().chain(publishers) {
+            client.disconnect();
         }
-        for publisher in &mut publishers {
-            for _ in 0..MESSAGES {
-                let answer = publisher.receive(ANSWER_WITHIN);
-                assert!(
-                    matches!(&answer, Ok(Packet::Puback(ack)) if ack.code < 0x80),
-                    "{answer:?}"
-                );
-            }
+    });
+}
+
+/// Each message has so many levels `a`, and two of its own.
+fn publish_to_new_topics(publishers: &mut [Connection], levels: usize, messages: u16) {
+    for (node, publisher) in publishers.iter_mut().enumerate() {
+        let message = |number| {
+            let topic = format!("{}{node}/{number}", "a/".repeat(levels));
+            Message::new(&topic, "x").qos(1, number).bytes(V5)
+        };
+        publisher.send(&(1..=messages).flat_map(message).collect::<Vec<u8>>());
+    }
+    for publisher in publishers {
+        for _ in 0..messages {
+            let answer = publisher.receive(ANSWER_WITHIN);
+            assert!(
+                matches!(&answer, Ok(Packet::Puback(ack)) if ack.code < 0x80),
+                "{answer:?}"
+            );
         }
+    }
+}
+
+/// Filters of many clients fit a topic but for their last levels, in as many ways as there are; whatever is published
+/// is looked up along all of them, wills of clients that are lost together as well.
+fn filters_that_begin_alike(cluster: &mut Cluster) {
+    const LEVELS: usize = 18;
+    const WILLS: usize = 1_000;
+    beside(cluster, |cluster| {
+        let nodes = cluster.nodes.len();
+        let mut random = Random::new(1);
+        let subscribers: Vec<Connection> = (0..60)
+            .map(|client| {
+                let name = format!("subscriber-{client}");
+                let mut subscriber = Connection::v5(cluster.mqtt(client % nodes), &name);
+                let mut filter = || {
+                    let levels = (0..LEVELS).map(|_| ["a", "+"][usize::from(random.chance(50))]);
+                    levels.collect::<Vec<_>>().join("/") + "/x"
+                };
+                let filters: Vec<String> = (0..4_000).map(|_| filter()).collect();
+                let filters: Vec<(&str, u8)> = filters.iter().map(|f| (f.as_str(), 0)).collect();
+                subscriber.send(&wire::subscribe(V5, 1, &Properties::new(), &filters));
+                judge_answer(&mut subscriber, filters.len());
+                subscriber
+            })
+            .collect();
+        let mut publishers: Vec<Connection> = (0..nodes)
+            .map(|node| Connection::v5(cluster.mqtt(node), &format!("publisher-{node}")))
+            .collect();
+        publish_to_new_topics(&mut publishers, LEVELS, 300);
+        let with_wills: Vec<Connection> = (0..WILLS)
+            .map(|number| {
+                let topic = format!("{}{number}", "a/".repeat(LEVELS));
+                let mut connect = Connect::v5(&format!("with-will-{number}"));
+                connect.will = Some(Will {
+                    topic,
+                    qos: 1,
+                    ..Will::default()
+                });
+                Connection::connect(cluster.mqtt(number % nodes), &connect).0
+            })
+            .collect();
+        for client in with_wills {
+            client.hang_up();
+        }
+        // They are published behind all others' requests.
+        publish_to_new_topics(&mut publishers, LEVELS, 10);
         for client in subscribers.into_iter().chain(publishers) {
             client.disconnect();
         }

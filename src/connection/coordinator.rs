@@ -357,6 +357,7 @@ impl Connection {
             }
         }
         self.hub.answer_due(&mut self.context)?;
+        self.store_requests.answer_due(&mut self.context);
         self.propose_acknowledgements();
         self.context.output.flush_acknowledgements();
         Ok(())
@@ -364,7 +365,7 @@ impl Connection {
 
     /// Whether answers are left for the next turn.
     pub(super) fn has_due(&self) -> bool {
-        self.hub.has_due()
+        self.hub.has_due() || self.store_requests.has_due()
     }
 
     /// Whether retained messages are to be sent now: everything else that was taken out of the mailbox is.

@@ -50,7 +50,7 @@ impl Item {
     /// Memory that it takes, about.
     pub(super) fn bytes(&self) -> usize {
         let content = match self {
-            Item::Reply(_, Reply::Store(reply)) | Item::Read(_, reply) => store_bytes(reply),
+            Item::Reply(_, Reply::Store(reply)) | Item::Read(_, reply) => reply.content_bytes(),
             Item::Reply(_, Reply::Subscribed { new, .. }) => new.len(),
             Item::Reply(_, Reply::Unsubscribed(removed)) => removed.len(),
             Item::Notify { key, change } => {
@@ -63,17 +63,6 @@ impl Item {
             _ => 0,
         };
         size_of::<Item>() + content
-    }
-}
-
-fn store_bytes(reply: &StoreReply) -> usize {
-    match reply {
-        StoreReply::Value { value, .. } => value.len(),
-        StoreReply::Page { keys, .. } => {
-            let keys = keys.iter().map(|key| size_of::<Bytes>() + key.len());
-            keys.sum()
-        }
-        _ => 0,
     }
 }
 

@@ -64,6 +64,18 @@ pub enum Reply {
 }
 
 impl Reply {
+    /// Bytes of what it holds beside itself: a value, or keys.
+    pub fn content_bytes(&self) -> usize {
+        match self {
+            Reply::Value { value, .. } => value.len(),
+            Reply::Page { keys, .. } => {
+                let keys = keys.iter().map(|key| size_of::<Bytes>() + key.len());
+                keys.sum()
+            }
+            _ => 0,
+        }
+    }
+
     /// Appends the payload of the answer.
     pub fn write_payload(&self, out: &mut Vec<u8>) {
         match self {

@@ -5,6 +5,7 @@
 //!
 //! [`INVOKE`]: crate::store::topics::INVOKE
 
+mod due;
 mod judgement;
 pub(super) mod request;
 mod scan;
@@ -34,6 +35,7 @@ use crate::store::{
     self, Properties, Quota, Reply, StoreError, WriteAction, notify, reply, topics,
 };
 use crate::telemetry::labels::{DisconnectReason, DropReason, Outcome, Verb};
+use due::DueReplies;
 use judgement::{not_authorized, refuses_answer, verb_of};
 use request::{Scan, StoreRequest};
 use scan::Scans;
@@ -59,6 +61,7 @@ pub(super) struct StoreRequests {
     /// Routes of response topics. Boxed, because most clients do not use the store.
     routes: Option<Box<RouteCache>>,
     scans: Scans,
+    due: DueReplies,
 }
 
 impl StoreRequests {
@@ -238,18 +241,14 @@ impl StoreRequests {
         }
     }
 
-    /// Bytes that are kept for routes of response topics.
+    /// Bytes that are kept for routes of response topics, pages and replies.
     pub(super) fn memory(&self) -> usize {
-        self.routes.as_ref().map_or(0, |routes| routes.memory()) + self.scans.memory()
+        self.routes.as_ref().map_or(0, |routes| routes.memory())
+            + self.scans.memory()
+            + self.due.memory()
     }
 
-    /// The machine or the reader has the reply.
-    pub(super) fn handle_store_reply(
-        &mut self,
-        context: &mut Context,
-        request_id: RequestId,
-        reply: &Reply,
-    ) {
+    fn answer_reply(&mut self, context: &mut Context, request_id: RequestId, reply: &Reply) {
         let Some(Request::Store(request)) = context.requests.remove(request_id) else {
             return;
         };
@@ -295,7 +294,7 @@ impl StoreRequests {
                 None,
                 &mut context.work,
             );
-            context.work += route.work(&message);
+            context.work += 1 + route.work(&message);
             let wake = &mut context.wake;
             let delivered = router.deliver(&route, &message, Origin::default(), wake);
             if delivered.dropped > 0 {

@@ -130,3 +130,48 @@ fn writes_with_high_priority_have_bounded_room_of_their_own() {
         assert!(proposer.has_room(share), "{share:?}");
     }
 }
+
+/// Each answer has a topic that its client chose, and others of the thread wait while a thousand of them are looked up.
+#[test]
+fn replies_beyond_a_turn_are_answered_in_later_ones() {
+    const MANY: u16 = 100;
+    let mut context = Context::for_tests(false);
+    let mut requests = StoreRequests::default();
+    let ids: Vec<RequestId> = (1..=MANY)
+        .map(|packet_id| {
+            let request = StoreRequest {
+                packet_id: PacketId::new(packet_id).expect("not 0"),
+                response_topic: format!("r/{packet_id}").into(),
+                correlation_data: Bytes::new(),
+                verb: Verb::Get,
+                scan: None,
+            };
+            context.requests.insert(Request::Store(Box::new(request)))
+        })
+        .collect();
+    let value = Reply::Value {
+        value: Bytes::from_static(&[b'x'; 1_000]),
+        version: Hlc {
+            wall_ms: 1,
+            counter: 0,
+            node: crate::base::hlc::NodeName::new("n").expect("a name"),
+        },
+    };
+    context.work = limits::TURN_WORK - 10;
+    for id in ids {
+        requests.handle_store_reply(&mut context, id, &value);
+    }
+    let left = context.requests.len();
+    assert!(
+        left < MANY.into() && left >= usize::from(MANY) - 10,
+        "{left}"
+    );
+    assert!(requests.has_due() && requests.memory() >= left * 1_000);
+    // Whatever else a turn has done, one is answered.
+    requests.answer_due(&mut context);
+    assert_eq!(context.requests.len(), left - 1);
+    context.work = 0;
+    requests.answer_due(&mut context);
+    assert!(!requests.has_due() && context.requests.len() == 0);
+    assert!(requests.memory() < 1_000 * MANY as usize);
+}

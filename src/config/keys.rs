@@ -388,6 +388,9 @@ config! {
         /// Keys that one client may watch at once (KEYNOTIFY); one more is answered in the same way. A key of more than
         /// 256 bytes counts as several.
         max_watches_per_client: u64 = 10_000, "keys", 1..=u64::MAX;
+        /// Bytes that the watched keys of all clients of the cluster may count, since every node keeps them in memory:
+        /// of each client and key the bytes of the key, and 640. One more is answered in the same way.
+        watched_max_bytes: u64 = 1_073_741_824, "bytes", 1..=u64::MAX;
         /// Memory for metadata (version, expiry, length of the value) of keys that were written lately: a SET or DEL of
         /// one does not read its row, unless the key has a fencing token, has expired or was deleted, or the value is
         /// compared (NEX, VDEL). Each key takes 100 to 200 bytes of it. 0: a 64th of the machine's memory, or of the

@@ -80,6 +80,8 @@ pub(crate) struct Settings {
     pub(crate) store_quota: Quota,
     /// Keys that a client may watch.
     pub(crate) max_watches: u64,
+    /// Bytes that those of all clients may count.
+    pub(crate) watched_max_bytes: u64,
     /// What may wait for one client.
     pub(crate) outbox: Arc<OutboxLimits>,
     /// The memory of clients whose sessions are not open.
@@ -126,6 +128,7 @@ impl Settings {
                 max_bytes: config.store.max_bytes,
             },
             max_watches: config.store.max_watches_per_client,
+            watched_max_bytes: config.store.watched_max_bytes,
             outbox: Arc::new(outbox),
             handshake_memory,
             bulk_turns: Semaphore::new(limits::BULK_TURNS_PER_THREAD * config.runtime.threads()),

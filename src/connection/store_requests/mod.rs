@@ -207,6 +207,7 @@ impl StoreRequests {
                     key: Bytes::copy_from_slice(key),
                     stop,
                     max_watches: context.broker.settings.max_watches,
+                    max_total_bytes: context.broker.settings.watched_max_bytes,
                 };
                 context.propose(Kind::KeyNotify(command), Request::Store(Box::new(request)))
             }

@@ -24,7 +24,7 @@ use crate::store::{self, KeyRow, Outcome, Quota, Reply, RowChange, StoreError, T
 pub use command::{RequestIdentity, to_command};
 use metadata::{Cached, MetadataCache};
 pub use watch_counts::WatchCounts;
-use watchers::Watchers;
+use watchers::{MostWatched, Watchers};
 
 /// The keys of the state store and who watches them. In memory there are the watchers, and a cache of metadata.
 pub(super) struct Store {
@@ -220,7 +220,10 @@ impl Store {
         command: proto::command::KeyNotify,
     ) -> Reply {
         if !command.stop {
-            let most = command.max_watches;
+            let most = MostWatched {
+                of_connection: command.max_watches,
+                bytes: command.max_total_bytes,
+            };
             if self.watchers.exceeds(owner, &command.key, most) {
                 return Reply::Error(StoreError::QuotaExceeded);
             }

@@ -20,6 +20,18 @@ static NOBODY: &BTreeSet<Owner> = &BTreeSet::new();
 /// Bytes of a key that count as one watched key.
 const KEY_BYTES: usize = 256;
 
+/// What a connection that watches a key takes in memory beside the key, about.
+const WATCH_BYTES: u64 = 640;
+
+/// What may be watched; 0: no bound.
+#[derive(Clone, Copy)]
+pub(in crate::machine) struct MostWatched {
+    /// Keys of one connection, as they [count](weight).
+    pub of_connection: u64,
+    /// Bytes of all.
+    pub bytes: u64,
+}
+
 /// Who watches which key: the rows of [`Watch`].
 #[derive(Default)]
 pub(in crate::machine) struct Watchers {
@@ -27,6 +39,8 @@ pub(in crate::machine) struct Watchers {
     by_key: HashMap<Bytes, BTreeSet<Owner>>,
     /// Invariant: none is empty.
     by_owner: BTreeMap<Owner, Watched>,
+    /// What all of them count in memory.
+    bytes: u64,
     counts: Arc<WatchCounts>,
 }
 
@@ -40,6 +54,11 @@ struct Watched {
 /// What a watched key counts against the most that a connection may watch.
 fn weight(store_key: &[u8]) -> u64 {
     store_key.len().div_ceil(KEY_BYTES).max(1) as u64
+}
+
+/// What it counts in memory.
+fn bytes(store_key: &[u8]) -> u64 {
+    store_key.len() as u64 + WATCH_BYTES
 }
 
 impl Watchers {
@@ -69,6 +88,7 @@ impl Watchers {
             return false;
         }
         watched.weight += weight(&store_key);
+        self.bytes += bytes(&store_key);
         let owners = self.by_key.entry(store_key.clone()).or_default();
         let is_new = owners.insert(owner);
         self.counts.set(&store_key, owners.len());
@@ -83,6 +103,7 @@ impl Watchers {
             return false;
         }
         watched.weight -= weight(store_key);
+        self.bytes -= bytes(store_key);
         if watched.keys.is_empty() {
             self.by_owner.remove(&owner);
         }
@@ -100,12 +121,17 @@ impl Watchers {
         true
     }
 
-    /// Whether a connection would watch more than `most`, 0 being no bound, with a key that it does not watch yet.
-    pub fn exceeds(&self, owner: Owner, store_key: &[u8], most: u64) -> bool {
-        let Some(watched) = self.by_owner.get(&owner) else {
-            return most != 0 && weight(store_key) > most;
-        };
-        most != 0 && watched.weight + weight(store_key) > most && !watched.keys.contains(store_key)
+    /// Whether a connection would watch more than it may, or all together more than they may, with a key that it does
+    /// not watch yet.
+    pub fn exceeds(&self, owner: Owner, store_key: &[u8], most: MostWatched) -> bool {
+        let exceeds = |sum: u64, most: u64| most != 0 && sum > most;
+        let watched = self.by_owner.get(&owner);
+        if watched.is_some_and(|watched| watched.keys.contains(store_key)) {
+            return false;
+        }
+        let own = watched.map_or(0, |watched| watched.weight);
+        exceeds(own + weight(store_key), most.of_connection)
+            || exceeds(self.bytes + bytes(store_key), most.bytes)
     }
 
     /// The connections that watch a key.

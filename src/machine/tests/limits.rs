@@ -349,6 +349,48 @@ fn what_a_timer_drops_is_counted_once() {
     assert_eq!(counts.collect::<Vec<_>>(), [1]);
 }
 
+/// Every node keeps who watches what in memory.
+#[test]
+fn keys_of_all_clients_that_are_too_much_are_not_watched() {
+    let mut replica = Replica::new();
+    for (client, connection) in [("a", 1), ("b", 2), ("c", 3)] {
+        replica.present(open(client, connection));
+    }
+    let mut watch = |client_id: &str, connection, key: &str, stop| {
+        let command = command::KeyNotify {
+            client_id: client_id.to_owned(),
+            connection,
+            key: key.as_bytes().to_vec().into(),
+            stop,
+            max_watches: 0,
+            max_total_bytes: 3 * 650,
+        };
+        replica.restart();
+        match replica.reply(Kind::KeyNotify(command)) {
+            Reply::Store(reply) => reply == crate::store::Reply::Notify,
+            other => panic!("{other:?}"),
+        }
+    };
+    let ten = ["1234567890", "2345678901", "3456789012"];
+    assert!(watch("a", 1, ten[0], false) && watch("b", 2, ten[0], false));
+    assert!(!watch("a", 1, "12345678901", false), "a byte too many");
+    assert!(watch("a", 1, ten[1], false));
+    assert!(!watch("c", 3, "x", false) && watch("a", 1, ten[1], false));
+    assert!(watch("a", 1, ten[1], true) && watch("c", 3, ten[2], false));
+    replica.run(vec![super::fan_out::delete("a")]);
+    replica.settle();
+    let key_notify = command::KeyNotify {
+        client_id: "c".to_owned(),
+        connection: 3,
+        key: ten[1].as_bytes().to_vec().into(),
+        stop: false,
+        max_watches: 0,
+        max_total_bytes: 3 * 650,
+    };
+    let reply = replica.reply(Kind::KeyNotify(key_notify));
+    assert!(matches!(reply, Reply::Store(crate::store::Reply::Notify)));
+}
+
 #[test]
 fn keys_too_many_are_not_watched_and_those_there_are_can_be_again() {
     let mut replica = Replica::new();
@@ -361,6 +403,7 @@ fn keys_too_many_are_not_watched_and_those_there_are_can_be_again() {
             key: key.to_vec().into(),
             stop,
             max_watches: 3,
+            max_total_bytes: 0,
         };
         replica.restart();
         match replica.reply(Kind::KeyNotify(command)) {

@@ -3,7 +3,7 @@
 
 use cluster_tests::cluster::{Cluster, Plan};
 use cluster_tests::connection::{Connection, TIMEOUT};
-use cluster_tests::wire::{Connect, Message, Packet, Properties, V5, V311, Will};
+use cluster_tests::wire::{self, Connect, Message, Packet, Properties, V5, V311, Will};
 use cluster_tests::{rules, wait};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -158,16 +158,26 @@ fn a_client_sends_no_faster(cluster: &Cluster) {
     reader.subscribe(&[("rate", 0)]);
     let mut client = Connection::v5(cluster.mqtt(0), "rate");
     let began = Instant::now();
+    let mut pinged = Vec::new();
     // A second's worth passes at once, what comes next waits.
     for part in [3 * RATE, 1] {
         let one = Message::new("rate", "x").bytes(V5);
         client.send(&one.repeat(part as usize));
+        client.send(&wire::PINGREQ);
+        match client.expect() {
+            Packet::Pingresp => pinged.push(began.elapsed()),
+            other => panic!("instead of PINGRESP: {other:?}"),
+        }
         for _ in 0..part {
             reader.publish_received();
         }
     }
     let took = began.elapsed();
     assert!(took >= Duration::from_millis(1_900), "it took {took:?}");
+    assert!(
+        pinged[0] < took / 2,
+        "what is no PUBLISH waited for {pinged:?} of {took:?}"
+    );
 }
 
 /// When each of many clients that connect at the same moment was answered, in the order in which they came. None is to

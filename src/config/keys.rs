@@ -273,10 +273,10 @@ config! {
         max_client_id_bytes: usize = 2_048, "bytes", bounds::LEAST_CLIENT_ID_BYTES..=bounds::LONGEST_CLIENT_ID_BYTES;
         /// Connections that this node accepts per second; further ones wait in the system's queue. 0: no bound.
         connection_rate: u32 = 0, "connections/s", 0..=1_000_000;
-        /// PUBLISH packets that one client may send per second, a second's worth at once. It is read more slowly, and
-        /// nothing is dropped. 0: no bound.
+        /// PUBLISH packets that one client may send per second, a second's worth at once. Those above it wait, and what
+        /// else the client sends is handled meanwhile; nothing is dropped. 0: no bound.
         client_message_rate: u32 = 0, "messages/s", 0..=10_000_000;
-        /// Bytes that one client may send per second, in the same way. 0: no bound.
+        /// Bytes that one client may send per second, a second's worth at once. It is read more slowly. 0: no bound.
         client_byte_rate: u64 = 0, "bytes/s", 0..=1_000_000_000_000;
         /// Time after which a connection ends when nothing is heard of the client's machine: what was sent is not
         /// acknowledged by its TCP, or probes of an idle connection are not answered. It finds dead clients that have

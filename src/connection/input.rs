@@ -9,9 +9,12 @@
 //! what it waits for can be taken.
 //! Invariant: a client of which [`limits::HELD_INPUT_BYTES`] are held is not read.
 
+use std::time::Instant;
+
 use super::context::Flow;
 use super::coordinator::Connection;
 use super::end::Ended;
+use super::rate::ClientRate;
 use crate::base::limits;
 use crate::codec::{PacketType, frame};
 use crate::transport::StreamEnd;
@@ -64,19 +67,47 @@ impl PacketQueue {
     }
 
     /// Offers packets until one is not taken.
-    fn offer(&mut self, connection: &mut Connection) -> Result<Turn, Ended> {
+    fn offer(
+        &mut self,
+        connection: &mut Connection,
+        mut rate: Option<&mut PublishRate>,
+    ) -> Result<Turn, Ended> {
         let max_packet_size = connection.max_packet_size();
         while let Some(found) = frame::next(&self.bytes[self.taken..], max_packet_size)? {
             if connection.is_turn_over() {
                 return Ok(Turn::Over);
             }
-            if connection.handle_frame(found)? == Flow::Retry {
+            if rate.as_mut().is_some_and(|rate| rate.is_exceeded())
+                || connection.handle_frame(found)? == Flow::Retry
+            {
                 break;
+            }
+            if let Some(rate) = &mut rate {
+                rate.count();
             }
             let length = found.length;
             self.advance(length);
         }
         Ok(Turn::Done)
+    }
+}
+
+/// The rate of a client's PUBLISH packets. Those above it wait, and what else the client sends is handled meanwhile.
+#[derive(Debug)]
+struct PublishRate {
+    rate: ClientRate,
+    /// Packets that were taken.
+    taken: u64,
+}
+
+impl PublishRate {
+    fn is_exceeded(&mut self) -> bool {
+        self.rate.paused_until(Instant::now()).is_some()
+    }
+
+    fn count(&mut self) {
+        self.taken += 1;
+        self.rate.passed(self.taken, 0, Instant::now());
     }
 }
 
@@ -127,18 +158,20 @@ pub(super) struct Input {
     held: Option<Box<Held>>,
     /// Packets that arrived whole.
     packets: u64,
-    /// PUBLISH packets among them.
-    publishes: u64,
+    /// Boxed, because most clients have none.
+    rate: Option<Box<PublishRate>>,
     /// The client will send nothing more.
     closed: Option<StreamEnd>,
 }
 
 impl Input {
-    /// `unhandled` came with the CONNECT.
-    pub(super) fn new(unhandled: Vec<u8>) -> Input {
+    /// `unhandled` came with the CONNECT. The client may publish so many messages a second; 0 is no bound.
+    pub(super) fn new(unhandled: Vec<u8>, messages_per_s: u32) -> Input {
+        let rate = ClientRate::new((messages_per_s, 0));
         Input {
             has_more: !unhandled.is_empty(),
             unhandled,
+            rate: rate.map(|rate| Box::new(PublishRate { rate, taken: 0 })),
             ..Input::default()
         }
     }
@@ -148,9 +181,14 @@ impl Input {
         self.packets
     }
 
-    /// PUBLISH packets that arrived since the beginning.
-    pub(super) fn publishes(&self) -> u64 {
-        self.publishes
+    /// When the first PUBLISH packet that is held may be taken as far as the client's rate is concerned.
+    pub(super) fn paused_until(&mut self) -> Option<Instant> {
+        let held = self.held.as_deref()?;
+        let rate = self.rate.as_mut()?;
+        match held.publishes.is_empty() {
+            true => None,
+            false => rate.rate.paused_until(Instant::now()),
+        }
     }
 
     /// Bytes that are kept.
@@ -244,7 +282,7 @@ impl Input {
             return Ok(());
         };
         connection.begin_turn()?;
-        held.disconnect.offer(connection)?;
+        held.disconnect.offer(connection, None)?;
         Ok(())
     }
 
@@ -255,8 +293,9 @@ impl Input {
                 publishes,
                 disconnect,
             } = &mut **held;
-            for queue in [subscribes, publishes, disconnect] {
-                if queue.offer(connection)? == Turn::Over {
+            let rate = self.rate.as_deref_mut();
+            for (queue, rate) in [(subscribes, None), (publishes, rate), (disconnect, None)] {
+                if queue.offer(connection, rate)? == Turn::Over {
                     return Ok(Turn::Over);
                 }
                 if !queue.is_empty() {
@@ -307,7 +346,6 @@ impl Input {
                 return (taken, Err(ended));
             }
             self.packets += 1;
-            self.publishes += u64::from(found.packet_type() == Some(PacketType::Publish));
             taken += packet.len();
         }
     }
@@ -323,9 +361,16 @@ impl Input {
             && let Some(queue) = held.queue_of(packet_type)
         {
             queue.push(packet);
-        } else if connection.handle_frame(found)? == Flow::Retry {
+            return Ok(());
+        }
+        let rate = self.rate.as_mut();
+        let mut rate = rate.filter(|_| packet_type == Some(PacketType::Publish));
+        let is_exceeded = rate.as_mut().is_some_and(|rate| rate.is_exceeded());
+        if is_exceeded || connection.handle_frame(found)? == Flow::Retry {
             let held = self.held.get_or_insert_default();
             held.hold(packet_type, packet);
+        } else if let Some(rate) = rate {
+            rate.count();
         }
         Ok(())
     }

@@ -75,7 +75,7 @@ impl ClientRate {
         let messages = self.messages.take(new, self.messages_per_s, now);
         let bytes = self.bytes.take(bytes, self.bytes_per_s, now);
         let wait = messages.max(bytes);
-        self.until = (!wait.is_zero()).then(|| now + wait.min(LONGEST_PAUSE));
+        self.until = (wait > SHORTEST_PAUSE).then(|| now + wait.min(LONGEST_PAUSE));
     }
 
     /// When more may pass; `None` when it may now.
@@ -88,22 +88,25 @@ impl ClientRate {
 /// The rates of one client.
 #[derive(Debug)]
 pub(super) struct ClientRates {
-    /// Of what it sends.
+    /// Of the bytes that it sends; the rate of its messages is kept by [`super::input`].
     pub(super) received: Option<ClientRate>,
     /// Of what it is sent.
     pub(super) sent: Option<ClientRate>,
 }
 
 impl ClientRates {
-    /// `None` when nothing is bounded. Each rate is of messages and bytes per second.
-    pub(super) fn new(received: (u32, u64), sent: (u32, u64)) -> Option<Box<ClientRates>> {
+    /// `None` when nothing is bounded. The rate of what is sent is of messages and bytes per second.
+    pub(super) fn new(received_bytes: u64, sent: (u32, u64)) -> Option<Box<ClientRates>> {
         let rates = ClientRates {
-            received: ClientRate::new(received),
+            received: ClientRate::new((0, received_bytes)),
             sent: ClientRate::new(sent),
         };
         (rates.received.is_some() || rates.sent.is_some()).then(|| Box::new(rates))
     }
 }
+
+/// What waits for less goes on at once, and all of it waits a little later: timers are not as exact.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 
 /// The longest pause: a client that sent one large packet at a low rate is looked at again after it.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);

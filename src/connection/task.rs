@@ -89,13 +89,13 @@ impl Task {
         Box::new(Task {
             stream,
             peer: Box::new(peer),
-            input: Input::new(unfinished),
+            input: Input::new(unfinished, bounds.rate_in.0),
             charge: Charge::new(&settings.outbox.memory, 0),
             hand_over_until: None,
             drain_timeout: DrainTimeout::default(),
             has_yielded: false,
             liveness: Liveness::new(context.options.keep_alive, Instant::now()),
-            rates: ClientRates::new(bounds.rate_in, bounds.rate_out),
+            rates: ClientRates::new(bounds.rate_in.1, bounds.rate_out),
             connection,
         })
     }
@@ -182,6 +182,7 @@ impl Task {
             let deadlines = [
                 again,
                 paused_until,
+                self.input.paused_until().map(Instant::from_std),
                 self.held_back_until(),
                 self.connection.authentication_deadline(),
             ];
@@ -216,7 +217,7 @@ impl Task {
         }
     }
 
-    /// Until when the client is not read, because it has sent more than its rate.
+    /// Until when the client is not read, because it has sent more bytes than its rate.
     fn paused_until(&mut self) -> Option<Instant> {
         let rate = self.rates.as_mut()?.received.as_mut()?;
         rate.paused_until(Instant::now().into_std())
@@ -313,7 +314,7 @@ impl Task {
             .as_mut()
             .and_then(|rates| rates.received.as_mut())
         {
-            rate.passed(self.input.publishes(), bytes.len() as u64, now.into_std());
+            rate.passed(0, bytes.len() as u64, now.into_std());
         }
         Ok(())
     }

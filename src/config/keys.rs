@@ -225,9 +225,10 @@ config! {
         /// The same of all sessions of the cluster together; two million ordinary subscriptions take half of the
         /// default.
         subscribed_max_bytes: u64 = 2_147_483_648, "bytes", 4_096..=u64::MAX;
-        /// Wildcard patterns of one session's filters: the places of `+` in a filter that has a wildcard, and in each of
-        /// its beginnings. `a/+/b`, `x/+/y/#` and a thousand others of this kind have three together. They bound what
-        /// looking up a topic costs. The SUBSCRIBE that needs one more is answered with reason 0x97 (quota exceeded).
+        /// Wildcard patterns of one session's filters: the places of `+` in a filter that has a wildcard, and in each
+        /// of its beginnings. `a/+/b`, `x/+/y/#` and a thousand others of this kind have three together. They bound
+        /// what looking up a topic costs. The SUBSCRIBE that needs one more is answered with reason 0x97 (quota
+        /// exceeded).
         max_wildcard_patterns: u64 = 128, "patterns", 1..=u64::MAX;
         /// Those of all sessions of the cluster together that have more than ten levels, in the same way.
         deep_wildcard_patterns_max: u64 = 8_192, "patterns", 1..=u64::MAX;

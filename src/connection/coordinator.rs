@@ -308,12 +308,12 @@ impl Connection {
         if let Some(in_log) = in_log {
             let request_id = context.requests.insert(Request::Acknowledge(in_log));
             let reply_to = ReplyTo::Connection(context.mailbox.clone(), request_id);
-            proposer.submit_always(kind, reply_to);
+            proposer.submit_always(kind, reply_to, 0);
         } else if self
             .outbound
             .is_short_of_room(completed, context.options.bounds.in_flight)
         {
-            proposer.submit_always(kind, ReplyTo::Nobody);
+            proposer.submit_always(kind, ReplyTo::Nobody, 0);
         } else {
             // PUBACK and PUBCOMP wait up to `limits::DEFERRED_COMMANDS` to share a proposal.
             proposer.submit_deferred(kind);

@@ -117,7 +117,7 @@ fn close(broker: &Broker, client_id: &str, connection: ConnectionId, event: Disc
         reason: event as u32,
     };
     let proposer = &broker.services.proposer;
-    proposer.submit_always(Kind::CloseSession(close), ReplyTo::Nobody);
+    proposer.submit_always(Kind::CloseSession(close), ReplyTo::Nobody, 0);
 }
 
 /// Keeps a session whose opening was proposed from belonging to nobody for as long as the node lives, if a fault ends

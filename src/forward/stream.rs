@@ -106,7 +106,7 @@ impl PeerStreams {
             replies.push((batch.messages.clone(), receiver));
             // All of them or none: there are at most `Outbox::BATCHES_IN_FLIGHT`.
             self.proposer
-                .submit_always(Kind::Relay(batch), ReplyTo::Task(sender));
+                .submit_always(Kind::Relay(batch), ReplyTo::Task(sender), 0);
         }
         let metrics = self.metrics.clone();
         tokio::spawn(async move {

@@ -209,8 +209,7 @@ impl Proposer {
         self.submit_weighing(share, kind, reply_to, 0)
     }
 
-    /// Submits a command that counts so many bytes more than it has, because every node is busy with it as long as with
-    /// so many bytes of others.
+    /// Submits a command that counts so many bytes more than it has: so long are all nodes busy with it.
     ///
     /// # Errors
     /// As [`Proposer::submit`].
@@ -247,18 +246,8 @@ impl Proposer {
     }
 
     /// Submits a command that ends something. There are at most as many as there are connections, so none is refused.
-    pub fn submit_always(&self, kind: command::command::Kind, reply_to: ReplyTo) {
-        self.submit_always_weighing(kind, reply_to, 0);
-    }
-
-    /// The same for a command that counts more than its bytes, see [`Proposer::submit_weighing`]: fewer share its
-    /// proposal.
-    pub fn submit_always_weighing(
-        &self,
-        kind: command::command::Kind,
-        reply_to: ReplyTo,
-        weight: usize,
-    ) {
+    /// It counts `weight` bytes more than it has, so that fewer share its proposal.
+    pub fn submit_always(&self, kind: command::command::Kind, reply_to: ReplyTo, weight: usize) {
         let taken = self.push((Share::Common, weight), kind, reply_to, When::Always);
         debug_assert!(taken.is_ok(), "there is no bound");
     }
@@ -329,7 +318,7 @@ impl Proposer {
     pub async fn pass(&self) -> bool {
         let (sender, receiver) = oneshot::channel();
         let nothing = command::command::Kind::Nothing(command::Nothing {});
-        self.submit_always(nothing, ReplyTo::Task(sender));
+        self.submit_always(nothing, ReplyTo::Task(sender), 0);
         receiver.await.is_ok()
     }
 

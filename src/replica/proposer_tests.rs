@@ -286,8 +286,8 @@ fn what_is_always_taken_counts_among_what_clients_ask_for() {
         value: vec![0; limits::PROPOSAL_QUEUE_BYTES].into(),
         ..Default::default()
     });
-    proposer.submit_always(large, ReplyTo::Nobody);
-    proposer.submit_always(kind(), ReplyTo::Nobody);
+    proposer.submit_always(large, ReplyTo::Nobody, 0);
+    proposer.submit_always(kind(), ReplyTo::Nobody, 0);
     proposer.submit_deferred(kind());
     for share in Share::ALL {
         assert_eq!(proposer.has_room(share), share != Share::Common);

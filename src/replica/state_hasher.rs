@@ -80,7 +80,7 @@ impl StateHasher {
         };
         // One per round. If it is lost with this incarnation, the round lacks this node.
         self.proposer
-            .submit_always(Kind::StateHash(found), ReplyTo::Nobody);
+            .submit_always(Kind::StateHash(found), ReplyTo::Nobody, 0);
     }
 }
 

@@ -50,6 +50,6 @@ impl Connection {
             reason: ended.event as u32,
         };
         let proposer = &context.broker.services.proposer;
-        proposer.submit_always_weighing(Kind::CloseSession(close), reply_to, weight);
+        proposer.submit_always(Kind::CloseSession(close), reply_to, weight);
     }
 }

@@ -3,9 +3,6 @@
 
 use std::collections::VecDeque;
 
-use super::StoreRequests;
-use crate::base::limits;
-use crate::connection::context::Context;
 use crate::mailbox::RequestId;
 use crate::store::Reply;
 
@@ -17,15 +14,19 @@ pub(super) struct DueReplies {
 }
 
 impl DueReplies {
-    fn push(&mut self, request_id: RequestId, reply: &Reply) {
+    pub(super) fn push(&mut self, request_id: RequestId, reply: &Reply) {
         self.bytes += memory(reply);
         self.replies.push_back((request_id, reply.clone()));
     }
 
-    fn pop(&mut self) -> Option<(RequestId, Reply)> {
+    pub(super) fn pop(&mut self) -> Option<(RequestId, Reply)> {
         let next = self.replies.pop_front()?;
         self.bytes -= memory(&next.1);
         Some(next)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.replies.is_empty()
     }
 
     /// Bytes that they take, about.
@@ -36,34 +37,4 @@ impl DueReplies {
 
 fn memory(reply: &Reply) -> usize {
     size_of::<(RequestId, Reply)>() + reply.content_bytes()
-}
-
-impl StoreRequests {
-    /// The machine or the reader has the reply.
-    pub(in crate::connection) fn handle_store_reply(
-        &mut self,
-        context: &mut Context,
-        request_id: RequestId,
-        reply: &Reply,
-    ) {
-        match context.work < limits::TURN_WORK && !self.has_due() {
-            true => self.answer_reply(context, request_id, reply),
-            false => self.due.push(request_id, reply),
-        }
-    }
-
-    /// Whether replies are left for the next turn.
-    pub(in crate::connection) fn has_due(&self) -> bool {
-        !self.due.replies.is_empty()
-    }
-
-    /// Answers those that are left of former turns, as many as one turn may; at least one.
-    pub(in crate::connection) fn answer_due(&mut self, context: &mut Context) {
-        while let Some((request_id, reply)) = self.due.pop() {
-            self.answer_reply(context, request_id, &reply);
-            if context.work >= limits::TURN_WORK {
-                break;
-            }
-        }
-    }
 }

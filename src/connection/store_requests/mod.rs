@@ -9,6 +9,7 @@ mod due;
 mod judgement;
 pub(super) mod request;
 mod scan;
+mod write;
 
 use bytes::Bytes;
 
@@ -24,43 +25,31 @@ use crate::base::limits;
 use crate::base::proto::command::{KeyNotify, command::Kind};
 use crate::codec::{PacketId, Property, Publish, PublishPropertiesBuf, QoS, ReasonCode};
 use crate::machine::effect::{Change, Reply as MachineReply};
-use crate::machine::store::{RequestIdentity, to_command};
 use crate::mailbox::{End, Item, Refused, RequestId};
 use crate::replica::reader::Query;
-use crate::replica::share::Share;
 use crate::router::{Message, Origin};
-use crate::store::fingerprint::Fingerprint;
 use crate::store::request::Write;
-use crate::store::{
-    self, Properties, Quota, Reply, StoreError, WriteAction, notify, reply, topics,
-};
+use crate::store::{self, Properties, Reply, StoreError, WriteAction, notify, reply, topics};
 use crate::telemetry::labels::{DisconnectReason, DropReason, Outcome, Verb};
 use due::DueReplies;
 use judgement::{not_authorized, refuses_answer, verb_of};
 use request::{Scan, StoreRequest};
 use scan::Scans;
-
-/// How long a reply is remembered when the request has no message expiry (`docs/spec/state-store.md`).
-const REMEMBER_S: u32 = 60;
-
-/// The longest a reply is remembered, whatever the request's message expiry: clients repeat requests within seconds.
-const REMEMBER_AT_MOST_S: u32 = 600;
-
-/// So many replies are remembered for no longer than [`REMEMBER_S`], whatever clients ask for. Each takes some hundred
-/// bytes of every node's memory.
-const MANY_REPLIES: u64 = 1 << 20;
-
-/// Bytes of correlation data and client id that are remembered with a reply while disks are nearly full, and bytes of
-/// correlation data that are remembered for longer than [`REMEMBER_S`]. A request that makes room gives back more than
-/// that, and others do not fill the disk soon.
-const REMEMBERED_AT_LOW_DISK: usize = 512;
+use write::{REMEMBERED_AT_LOW_DISK, propose_write};
 
 /// The client's side of the state store.
 #[derive(Default)]
 pub(super) struct StoreRequests {
-    /// Routes of response topics. Boxed, because most clients do not use the store.
-    routes: Option<Box<RouteCache>>,
+    /// Boxed, because most clients do not use the store.
+    answers: Option<Box<Answers>>,
     scans: Scans,
+}
+
+/// What answers need.
+#[derive(Default)]
+struct Answers {
+    /// Of response topics.
+    routes: RouteCache,
     due: DueReplies,
 }
 
@@ -244,9 +233,40 @@ impl StoreRequests {
 
     /// Bytes that are kept for routes of response topics, pages and replies.
     pub(super) fn memory(&self) -> usize {
-        self.routes.as_ref().map_or(0, |routes| routes.memory())
-            + self.scans.memory()
-            + self.due.memory()
+        let of_answers = |answers: &Answers| answers.routes.memory() + answers.due.memory();
+        self.answers.as_deref().map_or(0, of_answers) + self.scans.memory()
+    }
+
+    /// The machine or the reader has the reply.
+    pub(super) fn handle_store_reply(
+        &mut self,
+        context: &mut Context,
+        request_id: RequestId,
+        reply: &Reply,
+    ) {
+        match context.work < limits::TURN_WORK && !self.has_due() {
+            true => self.answer_reply(context, request_id, reply),
+            false => {
+                let answers = self.answers.get_or_insert_default();
+                answers.due.push(request_id, reply);
+            }
+        }
+    }
+
+    /// Whether replies are left for the next turn.
+    pub(super) fn has_due(&self) -> bool {
+        let answers = self.answers.as_deref();
+        answers.is_some_and(|answers| !answers.due.is_empty())
+    }
+
+    /// Answers those that are left of former turns, as many as one turn may; at least one.
+    pub(super) fn answer_due(&mut self, context: &mut Context) {
+        while let Some((request_id, reply)) = self.answers.as_mut().and_then(|it| it.due.pop()) {
+            self.answer_reply(context, request_id, &reply);
+            if context.work >= limits::TURN_WORK {
+                break;
+            }
+        }
     }
 
     fn answer_reply(&mut self, context: &mut Context, request_id: RequestId, reply: &Reply) {
@@ -289,7 +309,7 @@ impl StoreRequests {
             let message = message(asker, &request.response_topic, properties.raw(), &payload);
             let router = &context.broker.services.router;
             // The store is the publisher, so a No Local subscription of the requester gets the answer, too.
-            let route = self.routes.get_or_insert_default().current(
+            let route = self.answers.get_or_insert_default().routes.current(
                 router,
                 message.topic,
                 None,
@@ -378,61 +398,6 @@ impl StoreRequests {
 fn count_unanswerable(context: &Context) {
     let dropped = &context.broker.metrics.messages_dropped;
     dropped.of(DropReason::Unanswerable).increment();
-}
-
-/// How many seconds the reply is to be remembered of a request that has this expiry. `is_costly`: it takes much room,
-/// or there is little.
-fn remember_s(expiry: Option<u32>, is_costly: bool) -> u32 {
-    let longest = match is_costly {
-        true => REMEMBER_S,
-        false => REMEMBER_AT_MOST_S,
-    };
-    expiry.unwrap_or(REMEMBER_S).min(longest)
-}
-
-fn propose_write(
-    context: &mut Context,
-    publish: &Publish<'_>,
-    properties: &Properties<'_>,
-    write: &Write<'_>,
-    request: StoreRequest,
-) -> Flow {
-    // A request that has to wait is offered again and again: it is not copied and hashed each time.
-    let proposer = &context.broker.services.proposer;
-    // What is urgent has room of its own where others have to wait.
-    let share = match properties.high_priority && !proposer.has_room(Share::Common) {
-        true => Share::Urgent,
-        false => Share::Common,
-    };
-    if !proposer.has_room_for(share, &context.mailbox) {
-        return Flow::Retry;
-    }
-    let is_costly = request.correlation_data.len() > REMEMBERED_AT_LOW_DISK
-        || context.broker.state.refuses_writes()
-        || context.broker.services.view.remembered_replies() >= MANY_REPLIES;
-    let identity = RequestIdentity {
-        correlation_data: &request.correlation_data,
-        remember_s: remember_s(publish.properties.message_expiry(), is_costly),
-        fingerprint: Fingerprint::of(
-            publish.payload,
-            properties.timestamp,
-            properties.fencing_token,
-        ),
-    };
-    let quota = match context.broker.state.refuses_writes() {
-        // Less than anything takes: only what does not grow is accepted.
-        true => Quota {
-            max_keys: 1,
-            max_bytes: 1,
-        },
-        false => context.broker.settings.store_quota,
-    };
-    // Each of them is told while the log is applied.
-    let watchers = context.broker.services.view.watchers_of(write.key);
-    let weight = watchers * limits::LOGGED_NOTIFICATION_BYTES;
-    let command = to_command(write, &context.options.client_id, &identity, quota);
-    let request = Request::Store(Box::new(request));
-    context.propose_weighing(share, Kind::StoreWrite(command), request, weight)
 }
 
 fn read(context: &mut Context, query: Query, request: StoreRequest) -> Flow {

@@ -398,7 +398,7 @@ fn one_scan_of_a_connection_is_read_at_a_time() {
     assert_eq!(acknowledged, expected);
     let (depth, kept) = (context.broker.services.reader.depth(), requests.memory());
     assert_eq!((context.requests.len(), depth), (0, 0));
-    let routes = requests.routes.as_ref().map_or(0, |routes| routes.memory());
+    let routes = requests.answers.as_ref().map_or(0, |it| it.routes.memory());
     assert_eq!(kept, routes, "nothing is kept of them");
 }
 

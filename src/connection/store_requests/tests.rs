@@ -1,9 +1,11 @@
 //! Requests from their arrival to their proposal or refusal.
 
+use super::write::remember_s;
 use super::*;
 use crate::base::limits;
 use crate::codec::{Packet, Version, decode, frame};
 use crate::replica::reply_to::ReplyTo;
+use crate::replica::share::Share;
 
 /// A PUBLISH with packet id 7 to a topic that does not matter here.
 fn publish(dup: bool, correlation_data: &[u8], words: &[&str]) -> Vec<u8> {

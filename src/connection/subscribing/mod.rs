@@ -358,7 +358,7 @@ impl Subscribing {
         let lowered = lowered.map(|some| subscribe_command(context, some.to_vec()));
         for command in left.chain(lowered) {
             let proposer = &context.broker.services.proposer;
-            proposer.submit_always(command, ReplyTo::Nobody);
+            proposer.submit_always(command, ReplyTo::Nobody, 0);
         }
     }
 
@@ -413,7 +413,7 @@ fn unsubscribe_command(context: &Context, filters: &[Box<str>]) -> Kind {
 fn propose_rest(context: &Context, request_id: RequestId, command: Kind) {
     let reply_to = ReplyTo::Connection(context.mailbox.clone(), request_id);
     let proposer = &context.broker.services.proposer;
-    proposer.submit_always(command, reply_to);
+    proposer.submit_always(command, reply_to, 0);
 }
 
 /// [MQTT-3.1.2-24]: SUBACK and UNSUBACK have a code for each filter, so they may be larger than the client accepts. It

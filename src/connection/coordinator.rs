@@ -357,7 +357,7 @@ impl Connection {
             }
         }
         self.hub.answer_due(&mut self.context)?;
-        self.store_requests.answer_due(&mut self.context);
+        self.store_requests.answer_due(&mut self.context)?;
         self.propose_acknowledgements();
         self.context.output.flush_acknowledgements();
         Ok(())
@@ -404,7 +404,7 @@ impl Connection {
             Item::AckDeferred(id) => self.publishing.handle_deferred(context, id),
             Item::AckReleased(id) => self.publishing.handle_released(context, id),
             Item::SubscriptionEffective(id) => self.subscribing.handle_effective(context, id),
-            Item::Notify { key, change } => self.store_requests.notify(context, &key, &change)?,
+            Item::Notify { key, change } => self.store_requests.notify(context, key, change)?,
             // It counts as delivered `[MQTT-3.1.2-25]`.
             Item::Undeliverable(sequence) => self.acknowledgements.complete(sequence),
             Item::SendPubRel(sequence) => {

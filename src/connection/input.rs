@@ -181,6 +181,15 @@ impl Input {
         self.packets
     }
 
+    /// Whether the client's rate is not kept any more: its connection ends with what has arrived, which is bounded, and
+    /// nobody is to wait for that end longer than it takes.
+    fn is_ending(&self, connection: &Connection) -> bool {
+        let disconnects = |held: &Held| !held.disconnect.is_empty();
+        self.closed.is_some()
+            || connection.is_handing_over()
+            || self.held.as_deref().is_some_and(disconnects)
+    }
+
     /// When the first PUBLISH packet that is held may be taken as far as the client's rate is concerned.
     pub(super) fn paused_until(&mut self) -> Option<Instant> {
         let held = self.held.as_deref()?;
@@ -287,13 +296,14 @@ impl Input {
     }
 
     fn offer_in_turn(&mut self, connection: &mut Connection) -> Result<Turn, Ended> {
+        let is_ending = self.is_ending(connection);
         if let Some(held) = &mut self.held {
             let Held {
                 subscribes,
                 publishes,
                 disconnect,
             } = &mut **held;
-            let rate = self.rate.as_deref_mut();
+            let rate = self.rate.as_deref_mut().filter(|_| !is_ending);
             for (queue, rate) in [(subscribes, None), (publishes, rate), (disconnect, None)] {
                 if queue.offer(connection, rate)? == Turn::Over {
                     return Ok(Turn::Over);
@@ -363,8 +373,8 @@ impl Input {
             queue.push(packet);
             return Ok(());
         }
-        let rate = self.rate.as_mut();
-        let mut rate = rate.filter(|_| packet_type == Some(PacketType::Publish));
+        let is_paced = packet_type == Some(PacketType::Publish) && !connection.is_handing_over();
+        let mut rate = self.rate.as_mut().filter(|_| is_paced);
         let is_exceeded = rate.as_mut().is_some_and(|rate| rate.is_exceeded());
         if is_exceeded || connection.handle_frame(found)? == Flow::Retry {
             let held = self.held.get_or_insert_default();

@@ -205,3 +205,71 @@ fn a_malformed_packet_behind_a_held_one_ends_the_connection() {
     let reason = ended.expect_err("flags of a PINGREQ").reason;
     assert_eq!(reason, Some(ReasonCode::MalformedPacket));
 }
+
+impl Client {
+    /// It may publish two messages a second.
+    fn paced() -> Client {
+        let mut client = Client::new();
+        client.input = Input::new(Vec::new(), 2);
+        client.renew_lease();
+        client
+    }
+}
+
+/// Four messages: a second's worth, the one that is too many, and one that waits for it.
+fn four() -> Vec<u8> {
+    (1..=4).flat_map(publish).collect()
+}
+
+#[test]
+fn messages_above_the_rate_wait_and_nothing_else_does() {
+    let mut client = Client::paced();
+    client.send(&[&four()[..], PINGREQ].concat());
+    let passed = [puback(1), puback(2), puback(3)].concat();
+    assert_eq!(client.answers(), [&passed[..], PINGRESP].concat());
+    assert!(client.input.takes_more());
+    assert_eq!(client.offer_again(), Ok(Turn::Done));
+    assert!(client.answers().is_empty(), "it is too early");
+    let until = client.input.paused_until().expect("one waits");
+    std::thread::sleep(until.saturating_duration_since(Instant::now()));
+    client.renew_lease();
+    assert_eq!(client.offer_again(), Ok(Turn::Done));
+    assert_eq!(client.answers(), puback(4));
+    assert!(client.input.paused_until().is_none(), "nobody waits");
+}
+
+/// Its will, and whoever connects next as this client, would wait for it.
+#[test]
+fn what_a_client_that_leaves_has_published_waits_for_no_rate() {
+    let mut client = Client::paced();
+    client.send(&[&four()[..], DISCONNECT].concat());
+    let ended = client.offer_again().expect_err("the DISCONNECT");
+    assert_eq!(ended.cause, DisconnectReason::Client);
+    assert!(client.answers().ends_with(&puback(4)));
+    let mut client = Client::paced();
+    client.send(&four());
+    let more = client.input.close(StreamEnd::Lost);
+    more.expect("something is left");
+    let ended = client.offer_again().expect_err("nothing is left");
+    assert_eq!(ended.cause, DisconnectReason::Network);
+    assert!(client.answers().ends_with(&puback(4)));
+}
+
+#[test]
+fn what_is_handed_over_waits_for_no_rate() {
+    let mut client = Client::paced();
+    client.send(&four());
+    client.answers();
+    let (done, _handed_over) = tokio::sync::oneshot::channel();
+    let context = client.connection.context();
+    context
+        .mailbox
+        .push_item(crate::mailbox::Item::HandOver(done));
+    let mut contents = crate::mailbox::Contents::default();
+    let drained = client.connection.drain_mailbox(&mut contents);
+    drained.expect("the connection goes on");
+    assert_eq!(client.offer_again(), Ok(Turn::Done));
+    assert_eq!(client.answers(), puback(4));
+    client.send(&publish(5));
+    assert_eq!(client.answers(), puback(5));
+}

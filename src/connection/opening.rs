@@ -341,7 +341,7 @@ impl Opening {
         if let Reply::NotNow = reply {
             // It is not proposed again: this CONNECT would come behind newer ones of the same client.
             broker.unregister(self.mailbox.connection);
-            let text = "too many sessions are being resumed";
+            let text = "too many sessions are being resumed or taken over";
             return Err(self.refuse(ReasonCode::ServerBusy, text));
         }
         if let Reply::QuotaExceeded = reply {

@@ -144,6 +144,7 @@ impl Task {
 
     async fn serve(&mut self) -> Result<Infallible, Ended> {
         loop {
+            self.connection.context_mut().work = 0;
             let mut written = self.exchange(limits::TURN_WRITTEN_BYTES)?;
             let mut turn = Turn::Done;
             if self.input.is_waiting() {
@@ -417,7 +418,11 @@ impl Task {
                     self.report_progress();
                     self.connection.context_mut().wake.wake();
                     self.shrink_buffers();
-                    return Ok(Turn::Done);
+                    // Not all of what is due has brought something to be sent.
+                    return Ok(match !is_held_back && self.connection.has_due() {
+                        true => Turn::Over,
+                        false => Turn::Done,
+                    });
                 }
             }
             if bytes >= most {

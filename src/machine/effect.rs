@@ -207,6 +207,16 @@ pub enum Change {
     },
 }
 
+impl Change {
+    /// Bytes of the value.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Change::Set { value, .. } => value.len(),
+            Change::Delete { .. } => 0,
+        }
+    }
+}
+
 /// A message on its way to subscribers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApplicationMessage {

@@ -9,6 +9,7 @@ use super::events::{EVENT_COST, Events, Named};
 use super::hub::presence;
 use super::messaging::{Messaging, QUEUE_COST};
 use super::queue::{full as queue_full, received};
+use super::resuming::must_wait;
 use super::schema::ended_incarnation;
 use super::session::{self, Connected, Sessions, owner_of};
 use super::store::Store;
@@ -21,25 +22,6 @@ use crate::session::Sequence;
 
 /// Row operations that releasing the session of an ended connection takes.
 const RELEASE_COST: usize = 16;
-
-/// Whether what the session would have read, to be resumed, or what publishing its will would cost, is too much for
-/// this log entry.
-fn must_wait(batch: &Batch<'_, '_>, client_id: &str, command: &command::OpenSession) -> bool {
-    if batch.may_resume() && !batch.is_overdrawn() {
-        return false;
-    }
-    let row = session::row(batch.tables, client_id);
-    if batch.is_overdrawn() && row.as_ref().is_some_and(|row| row.has_will) {
-        return true;
-    }
-    if command.clean_start || batch.may_resume() {
-        return false;
-    }
-    let session = row
-        .filter(|row| row.durable)
-        .map(|row| SessionId(row.session_id));
-    session.is_some_and(|session| !received::first(batch, session, 1).is_empty())
-}
 
 /// The parts that keep something for a session or its connection.
 pub(super) struct Lifecycle<'m> {
@@ -79,7 +61,7 @@ impl Lifecycle<'_> {
         if !directory::proves(batch.tables, &principal.proofs) {
             return Reply::NotAuthorized;
         }
-        if must_wait(batch, &client_id, &command) {
+        if must_wait(batch, &client_id, &principal.name, &command) {
             return Reply::NotNow;
         }
         if presence::admit(batch, &client_id, &command).is_err() {

@@ -161,8 +161,8 @@ impl MatchSet {
     /// not count it: every node looks its topic up twice and hands it to connections. A look-up that was made before
     /// costs as much, because another replica may not remember it; and it does not count what it has visited, which
     /// may have changed without a match.
-    pub fn cost(&self, index: &SubscriptionIndex) -> usize {
-        let looked_at = self.matches + index.patterns();
+    pub fn cost(&self, index: &SubscriptionIndex, topic: &str) -> usize {
+        let looked_at = self.matches + index.patterns_visited(topic);
         looked_at.saturating_sub(LOOKED_AT_FREE) / LOOKED_AT_PER_ROW_OPERATION
     }
 

@@ -42,6 +42,7 @@ mod queue;
 pub(crate) mod read;
 pub(crate) mod read_events;
 mod replies;
+mod resuming;
 mod retained;
 mod schema;
 mod session;

@@ -280,9 +280,19 @@ impl SubscriptionIndex {
         )
     }
 
-    /// How many wildcard patterns there are: no look-up visits more of the tree.
+    /// How many wildcard patterns there are.
+    #[cfg(test)]
     pub(super) fn patterns(&self) -> usize {
         self.inner.read().patterns.count()
+    }
+
+    /// How much of the tree a look-up of a topic name visits at most: no more than there are wildcard patterns, or than
+    /// can be of as many levels.
+    pub(super) fn patterns_visited(&self, topic: &str) -> usize {
+        let levels = 1 + topic.bytes().filter(|byte| *byte == b'/').count();
+        let patterns = self.inner.read().patterns.count();
+        let of_levels = 2_usize.checked_pow(levels as u32 + 1);
+        of_levels.map_or(patterns, |of_levels| patterns.min(of_levels))
     }
 
     /// The wildcard patterns that a session's subscription to a filter needs.

@@ -116,6 +116,11 @@ pub(super) fn take(
     Some(message)
 }
 
+/// Whether the will waits for its delay when the connection is lost.
+pub(super) fn is_delayed(batch: &Batch<'_, '_>, client_id: &str, row: &state::Session) -> bool {
+    find(batch, client_id, row).is_some_and(|will| will.delay_s > 0)
+}
+
 fn find(batch: &Batch<'_, '_>, client_id: &str, row: &state::Session) -> Option<state::Will> {
     if !row.has_will {
         return None;

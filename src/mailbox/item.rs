@@ -53,13 +53,7 @@ impl Item {
             Item::Reply(_, Reply::Store(reply)) | Item::Read(_, reply) => reply.content_bytes(),
             Item::Reply(_, Reply::Subscribed { new, .. }) => new.len(),
             Item::Reply(_, Reply::Unsubscribed(removed)) => removed.len(),
-            Item::Notify { key, change } => {
-                key.len()
-                    + match change {
-                        Change::Set { value, .. } => value.len(),
-                        Change::Delete { .. } => 0,
-                    }
-            }
+            Item::Notify { key, change } => key.len() + change.bytes(),
             _ => 0,
         };
         size_of::<Item>() + content

@@ -266,7 +266,7 @@ impl Proposer {
         reply_to: ReplyTo,
         when: When,
     ) -> Result<(), Overloaded> {
-        let own_weight = own_weight(&kind);
+        let weight = weight + own_weight(&kind);
         let command = command::Command { kind: Some(kind) };
         let mut state = self.state.lock();
         if when == When::Now && !state.queued.has_room(share) {
@@ -283,7 +283,7 @@ impl Proposer {
         encoded.expect("a BytesMut grows");
         let bytes = state.commands.len() - before;
         let counted = bytes + if when == When::Now { weight } else { 0 };
-        state.open_weight += bytes + own_weight + weight;
+        state.open_weight += bytes + weight;
         state.weights.add(share, counted);
         state.queued.add(share, counted);
         state.reply_to.push_back(reply_to);

@@ -9,6 +9,7 @@ mod due;
 mod judgement;
 pub(super) mod request;
 mod scan;
+mod sent;
 mod write;
 
 use bytes::Bytes;
@@ -18,23 +19,21 @@ use super::end::Ended;
 use super::hub::confinement::reserved;
 use super::requests::Request;
 use super::route_cache::RouteCache;
-use crate::acl::KeyAccess;
-use crate::base::hlc::Hlc;
-use crate::base::ids::SessionId;
 use crate::base::limits;
 use crate::base::proto::command::{KeyNotify, command::Kind};
-use crate::codec::{PacketId, Property, Publish, PublishPropertiesBuf, QoS, ReasonCode};
+use crate::codec::{PacketId, Publish, QoS, ReasonCode};
 use crate::machine::effect::{Change, Reply as MachineReply};
-use crate::mailbox::{End, Item, Refused, RequestId};
+use crate::mailbox::{End, Item, RequestId};
 use crate::replica::reader::Query;
-use crate::router::{Message, Origin};
+use crate::router::Origin;
 use crate::store::request::Write;
 use crate::store::{self, Properties, Reply, StoreError, WriteAction, notify, reply, topics};
 use crate::telemetry::labels::{DisconnectReason, DropReason, Outcome, Verb};
-use due::DueReplies;
+use due::{Due, DueReplies};
 use judgement::{not_authorized, refuses_answer, verb_of};
 use request::{Scan, StoreRequest};
 use scan::Scans;
+use sent::{message, notify, properties};
 use write::{REMEMBERED_AT_LOW_DISK, propose_write};
 
 /// The client's side of the state store.
@@ -248,7 +247,7 @@ impl StoreRequests {
             true => self.answer_reply(context, request_id, reply),
             false => {
                 let answers = self.answers.get_or_insert_default();
-                answers.due.push(request_id, reply);
+                answers.due.push(Due::Reply(request_id, reply.clone()));
             }
         }
     }
@@ -260,12 +259,39 @@ impl StoreRequests {
     }
 
     /// Answers those that are left of former turns, as many as one turn may; at least one.
-    pub(super) fn answer_due(&mut self, context: &mut Context) {
-        while let Some((request_id, reply)) = self.answers.as_mut().and_then(|it| it.due.pop()) {
-            self.answer_reply(context, request_id, &reply);
+    ///
+    /// # Errors
+    /// As [`StoreRequests::notify`].
+    pub(super) fn answer_due(&mut self, context: &mut Context) -> Result<(), Ended> {
+        while let Some(due) = self.answers.as_mut().and_then(|it| it.due.pop()) {
+            match due {
+                Due::Reply(request_id, reply) => self.answer_reply(context, request_id, &reply),
+                Due::Notify { key, change } => notify(context, &key, &change)?,
+            }
             if context.work >= limits::TURN_WORK {
                 break;
             }
+        }
+        Ok(())
+    }
+
+    /// A key that this connection watches has changed: the client hears of it behind the answers that came before.
+    ///
+    /// # Errors
+    /// The client reads too slowly, or does not accept a packet as large: it is disconnected, so that it knows that it
+    /// has missed something (P7).
+    pub(super) fn notify(
+        &mut self,
+        context: &mut Context,
+        key: Bytes,
+        change: Change,
+    ) -> Result<(), Ended> {
+        match self.answers.as_deref_mut() {
+            Some(answers) if !answers.due.is_empty() => {
+                answers.due.push(Due::Notify { key, change });
+                Ok(())
+            }
+            _ => notify(context, &key, &change),
         }
     }
 
@@ -332,66 +358,6 @@ impl StoreRequests {
         let packet_id = request.packet_id;
         context.acknowledge(packet_id, QoS::AtLeastOnce, ReasonCode::Success, None);
     }
-
-    /// A key that this connection watches has changed. The notification goes to this connection only, whatever it has
-    /// subscribed to.
-    ///
-    /// # Errors
-    /// The client reads too slowly, or does not accept a packet as large: it is disconnected, so that it knows that it
-    /// has missed something (P7).
-    pub(super) fn notify(
-        &self,
-        context: &mut Context,
-        key: &[u8],
-        change: &Change,
-    ) -> Result<(), Ended> {
-        let metrics = &context.broker.metrics;
-        if !context.rights.may_access(KeyAccess::Read, key, metrics) {
-            metrics
-                .messages_dropped
-                .of(DropReason::NotAuthorized)
-                .increment();
-            return Ok(());
-        }
-        let Some(topic) = notify::topic(&context.options.client_id, key) else {
-            return Ok(());
-        };
-        let mut payload = Vec::with_capacity(64);
-        let version = match change {
-            Change::Set { value, version } => {
-                notify::write_set(value, &mut payload);
-                version
-            }
-            Change::Delete { version } => {
-                notify::write_delete(&mut payload);
-                version
-            }
-        };
-        let Some(properties) = properties(None, None, Some(version)) else {
-            return Ok(());
-        };
-        let message = message(context.session, &topic, properties.raw(), &payload);
-        let router = &context.broker.services.router;
-        match router.deliver_to(&context.mailbox, &message) {
-            Ok(()) => {}
-            Err(Refused::TooLarge) => {
-                return Err(Ended::disconnect(
-                    DisconnectReason::PacketTooLarge,
-                    ReasonCode::PacketTooLarge,
-                    "a notification is larger than the client accepts",
-                ));
-            }
-            Err(Refused::Full | Refused::Ended) => {
-                return Err(Ended::disconnect(
-                    DisconnectReason::SlowConsumer,
-                    ReasonCode::QuotaExceeded,
-                    "the client reads notifications too slowly",
-                ));
-            }
-        }
-        context.broker.metrics.store_notifications.increment();
-        Ok(())
-    }
 }
 
 /// A request that nobody could get an answer to is dropped.
@@ -405,51 +371,6 @@ fn read(context: &mut Context, query: Query, request: StoreRequest) -> Flow {
     let reader = &context.broker.services.reader;
     reader.submit(query, &context.mailbox, request_id);
     Flow::Continue
-}
-
-/// A message of the store's own.
-fn message<'a>(
-    asker: SessionId,
-    topic: &'a str,
-    properties: &'a [u8],
-    payload: &'a [u8],
-) -> Message<'a> {
-    Message {
-        publisher: Some(asker),
-        qos: QoS::AtLeastOnce,
-        retain: false,
-        topic,
-        properties,
-        expiry: None,
-        direct: true,
-        payload,
-    }
-}
-
-/// The properties of an answer or a notification; `None` if they do not fit into MQTT's fields. They do: the
-/// correlation data came in such a field, and versions are short.
-fn properties(
-    correlation_data: Option<&[u8]>,
-    status: Option<&str>,
-    version: Option<&Hlc>,
-) -> Option<PublishPropertiesBuf> {
-    let mut properties = PublishPropertiesBuf::new();
-    properties
-        .push(Property::ContentType(reply::CONTENT_TYPE))
-        .ok()?;
-    if let Some(data) = correlation_data {
-        properties.push(Property::CorrelationData(data)).ok()?;
-    }
-    if let Some(status) = status {
-        properties.push_user("__stat", status).ok()?;
-    }
-    properties
-        .push_user("__protVer", reply::PROTOCOL_VERSION)
-        .ok()?;
-    if let Some(version) = version {
-        properties.push_user("__ts", &version.to_string()).ok()?;
-    }
-    Some(properties)
 }
 
 #[cfg(test)]

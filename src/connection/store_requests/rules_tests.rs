@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 use crate::acl::Rules;
+use crate::codec::{Property, PublishPropertiesBuf};
 use crate::connection::hub::shared::Hub;
 use crate::machine::read::store_row;
 use crate::machine::tables::Backing;

@@ -2,8 +2,9 @@
 
 use super::write::remember_s;
 use super::*;
+use crate::base::hlc::Hlc;
 use crate::base::limits;
-use crate::codec::{Packet, Version, decode, frame};
+use crate::codec::{Packet, Property, PublishPropertiesBuf, Version, decode, frame};
 use crate::replica::reply_to::ReplyTo;
 use crate::replica::share::Share;
 
@@ -151,13 +152,14 @@ fn replies_beyond_a_turn_are_answered_in_later_ones() {
             context.requests.insert(Request::Store(Box::new(request)))
         })
         .collect();
+    let version = Hlc {
+        wall_ms: 1,
+        counter: 0,
+        node: crate::base::hlc::NodeName::new("n").expect("a name"),
+    };
     let value = Reply::Value {
         value: Bytes::from_static(&[b'x'; 1_000]),
-        version: Hlc {
-            wall_ms: 1,
-            counter: 0,
-            node: crate::base::hlc::NodeName::new("n").expect("a name"),
-        },
+        version: version.clone(),
     };
     context.work = limits::TURN_WORK - 10;
     for id in ids {
@@ -169,11 +171,24 @@ fn replies_beyond_a_turn_are_answered_in_later_ones() {
         "{left}"
     );
     assert!(requests.has_due() && requests.memory() >= left * 1_000);
+    // A change of a key that came behind them does not overtake them.
+    let notifications = context.broker.metrics.store_notifications.get();
+    let change = Change::Delete { version };
+    let notified = requests.notify(&mut context, Bytes::from_static(b"k"), change);
+    assert!(notified.is_ok());
     // Whatever else a turn has done, one is answered.
-    requests.answer_due(&mut context);
+    assert!(requests.answer_due(&mut context).is_ok());
     assert_eq!(context.requests.len(), left - 1);
+    assert_eq!(
+        context.broker.metrics.store_notifications.get(),
+        notifications
+    );
     context.work = 0;
-    requests.answer_due(&mut context);
+    assert!(requests.answer_due(&mut context).is_ok());
+    assert_eq!(
+        context.broker.metrics.store_notifications.get(),
+        notifications + 1
+    );
     assert!(!requests.has_due() && context.requests.len() == 0);
     assert!(requests.memory() < 1_000 * MANY as usize);
 }

@@ -45,10 +45,8 @@ impl Messaging {
         publisher: Option<SessionId>,
         message: command::PublishedMessage,
     ) {
-        let cost = self
-            .match_sets
-            .of(&self.index, &message.topic)
-            .cost(&self.index);
+        let match_set = self.match_sets.of(&self.index, &message.topic);
+        let cost = match_set.cost(&self.index, &message.topic);
         self.publish(batch, publisher, message);
         batch.spend(cost);
     }

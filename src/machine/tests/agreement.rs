@@ -58,7 +58,10 @@ enum Step {
     NodeDown,
 }
 
-const FILTERS: [&str; 5] = ["t/0", "t/+", "#", "$share/g/t/+", "$share/h/#"];
+const FILTERS: [&str; 6] = ["t/0", "t/+", "#", "$share/g/t/+", "$share/h/#", "+/+"];
+
+/// Wildcard patterns of a session: those of all filters but one.
+const MAX_PATTERNS: u64 = 3;
 const TOPICS: [&str; 6] = ["t/0", "t/1", "t/2", "t/3", "u", "v"];
 
 /// So small that most retained replays take several batches.
@@ -167,12 +170,15 @@ impl Run {
                 client,
                 filter,
                 qos,
-            } => subscribe(
-                &client.to_string(),
-                connection(self, client),
-                FILTERS[*filter],
-                *qos,
-            ),
+            } => {
+                let client_id = client.to_string();
+                let connection = connection(self, client);
+                let mut kind = subscribe(&client_id, connection, FILTERS[*filter], *qos);
+                if let Kind::Subscribe(command) = &mut kind {
+                    command.max_session_patterns = MAX_PATTERNS;
+                }
+                kind
+            }
             Step::Unsubscribe { client, filter } => Kind::Unsubscribe(command::Unsubscribe {
                 client_id: client.to_string(),
                 connection: connection(self, client),

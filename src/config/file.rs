@@ -86,7 +86,7 @@ fn judge(path: &Path, data: &Metadata, guard: Guard) -> Result<(), FileError> {
         return Err(FileError::Writable(path.to_owned()));
     }
     let user = rustix::process::geteuid().as_raw();
-    let is_strange = ![data.uid(), ROOT].contains(&user) && data.uid() != ROOT;
+    let is_strange = ![user, ROOT].contains(&data.uid());
     let is_readable = data.mode() & 0o004 != 0;
     match guard {
         Guard::Secret if is_readable => Err(FileError::Readable(path.to_owned())),
@@ -210,6 +210,26 @@ mod tests {
             read(&directory.path().join("absent"), 100, Trusted),
             Err(FileError::Io { .. })
         ));
+    }
+
+    /// Whoever a node runs as: root reads everybody's files, but does not trust them.
+    #[test]
+    fn a_secret_belongs_to_the_node_or_to_root() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("file");
+        write(&path, "content").expect("it is written");
+        set_permissions(&path, Permissions::from_mode(0o600)).expect("its mode is set");
+        assert!(read(&path, 100, Guard::Secret).is_ok());
+        if std::os::unix::fs::chown(&path, Some(12_345), None).is_err() {
+            // Only root can give a file away.
+            return;
+        }
+        let refused = read(&path, 100, Guard::Secret);
+        assert!(matches!(
+            refused,
+            Err(FileError::Owner { owner: 12_345, .. })
+        ));
+        assert!(read(&path, 100, Guard::Key).is_ok(), "it is warned of");
     }
 
     #[test]

@@ -131,6 +131,9 @@ pub enum AdminError {
     /// The request is wrong. 400.
     #[error("{0}")]
     Invalid(String),
+    /// The request's body is larger than it may be. 413.
+    #[error("{0}")]
+    TooLarge(String),
     /// It did not finish in time, and may still finish. 504.
     #[error("not finished in {ADMIN_REQUEST_TIMEOUT_S} s; look at the status")]
     TimedOut,
@@ -147,6 +150,7 @@ impl AdminError {
             AdminError::Conflict(_) => StatusCode::CONFLICT,
             AdminError::Absent(_) => StatusCode::NOT_FOUND,
             AdminError::Invalid(_) => StatusCode::BAD_REQUEST,
+            AdminError::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             AdminError::TimedOut => StatusCode::GATEWAY_TIMEOUT,
             AdminError::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -159,6 +163,7 @@ impl AdminError {
             AdminError::Conflict(_) => "conflict",
             AdminError::Absent(_) => "absent",
             AdminError::Invalid(_) => "invalid",
+            AdminError::TooLarge(_) => "too_large",
             AdminError::TimedOut => "timed_out",
             AdminError::Internal(_) => "internal",
         }
@@ -216,9 +221,13 @@ pub(super) async fn bounded<T>(work: AdminFuture<'_, T>) -> Result<T, AdminError
 }
 
 pub(super) fn body<T>(parsed: Result<Json<T>, JsonRejection>) -> Result<T, AdminError> {
-    parsed
-        .map(|Json(request)| request)
-        .map_err(|rejection| AdminError::Invalid(rejection.body_text()))
+    parsed.map(|Json(request)| request).map_err(|rejection| {
+        let text = rejection.body_text();
+        match rejection.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => AdminError::TooLarge(text),
+            _ => AdminError::Invalid(text),
+        }
+    })
 }
 
 pub(super) async fn status(

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
+use axum::http::StatusCode;
 use axum::middleware::{self, Next};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -76,7 +77,7 @@ pub async fn run(
     late: fn() -> Response,
     shutdown: impl Future<Output = ()> + Send,
 ) {
-    let bound = move |request, next| bound_in_time(bounds.request, late, request, next);
+    let bound = move |request, next| bound_request(bounds.request, late, request, next);
     let routes = routes.layer(middleware::from_fn(bound));
     let mut builder = http1::Builder::new();
     builder
@@ -163,14 +164,26 @@ impl Conversation {
 }
 
 /// Answers within `limit`, the reading of the request's body included.
-async fn bound_in_time(
+async fn bound_request(
     limit: Duration,
     late: fn() -> Response,
     request: Request,
     next: Next,
 ) -> Response {
+    // What is read at once may be more than the buffer may grow to.
+    if header_bytes(&request) > LARGEST_HEADER_BYTES {
+        return StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE.into_response();
+    }
     let answer = tokio::time::timeout(limit, next.run(request)).await;
     answer.unwrap_or_else(|_| late())
+}
+
+/// Bytes of a request's target and its header fields.
+fn header_bytes(request: &Request) -> usize {
+    let target = request.uri().path_and_query();
+    let fields = request.headers().iter();
+    let fields = fields.map(|(name, value)| name.as_str().len() + value.len() + 4);
+    target.map_or(0, |target| target.as_str().len()) + fields.sum::<usize>()
 }
 
 /// Awaits the answer to a request, which is under way meanwhile.

@@ -329,6 +329,20 @@ async fn administration_answers_with_a_code_and_a_reason() {
 }
 
 #[tokio::test]
+async fn what_is_too_large_is_refused_as_that() {
+    let body = format!("{{\"id\":1,\"pad\":\"{}\"}}", "x".repeat(70_000));
+    let (code, answer) = ask(true, "POST", "/v1/cluster/leave", &body).await;
+    assert_eq!(code, 413, "{answer}");
+    for (bytes, expected) in [(60_000, "200"), (66_000, "431"), (120_000, "431")] {
+        let pad = "x".repeat(bytes);
+        let request =
+            format!("GET /livez HTTP/1.1\r\nhost: a\r\nconnection: close\r\npad: {pad}\r\n\r\n");
+        let answer = exchange(healthy(true), &request).await;
+        assert_eq!(&answer[9..12], expected, "{bytes} bytes");
+    }
+}
+
+#[tokio::test]
 async fn sessions_are_listed_by_page_and_named_by_query() {
     let (code, body) = ask(true, "GET", "/v1/sessions?after=a%20b&limit=5000", "").await;
     let listed: Listed<SessionStatus> = serde_json::from_str(&body).expect("a page");

@@ -197,6 +197,9 @@ pub const RETAINED_WAITING: u64 = 1024;
 /// Topics whose matching sessions apply remembers.
 pub const CACHED_MATCH_SETS: usize = 4096;
 
+/// Matches that all of these may hold together, some 100 bytes each.
+pub const REMEMBERED_MATCHES: usize = 1 << 19;
+
 /// Topic aliases towards one client, however many it allows: each costs this node memory as long as the connection
 /// lasts.
 pub const CLIENT_TOPIC_ALIASES: u16 = 64;

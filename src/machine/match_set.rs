@@ -16,9 +16,6 @@ use crate::session::delivery::{Delivery, Match};
 use crate::session::{MessageId, QoS};
 use crate::topic::generations::Validity;
 
-/// Matches that all remembered match sets may hold together, some 100 bytes each.
-const REMEMBERED_MATCHES: usize = 1 << 19;
-
 /// What a look-up looks at for nothing: nearly every topic has less.
 const LOOKED_AT_FREE: usize = 64;
 
@@ -173,11 +170,13 @@ impl MatchSet {
 }
 
 /// The match sets of recent topics: those that were looked up last, and as many that were before. What is asked for
-/// again and again stays.
+/// again and again stays. One that is larger than either may be takes nobody's place.
 #[derive(Default)]
 pub(super) struct MatchSets {
     recent: Remembered,
     former: Remembered,
+    /// The last of those.
+    large: Remembered,
 }
 
 #[derive(Default)]
@@ -192,7 +191,7 @@ impl Remembered {
     /// Whether one more is too much for one of two halves.
     fn is_full_with(&self, match_set: &MatchSet) -> bool {
         self.by_topic.len() >= limits::CACHED_MATCH_SETS / 2
-            || self.matches + match_set.matches > REMEMBERED_MATCHES / 2
+            || self.matches + match_set.matches > limits::REMEMBERED_MATCHES / 2
     }
 
     fn put(&mut self, topic: Box<str>, match_set: Arc<MatchSet>) {
@@ -210,10 +209,12 @@ impl Remembered {
 
 impl MatchSets {
     pub fn of(&mut self, index: &SubscriptionIndex, topic: &str) -> Arc<MatchSet> {
-        if let Some(match_set) = self.recent.by_topic.get(topic)
-            && index.are_filters_current(&match_set.validity)
-        {
-            return match_set.clone();
+        for there in [&self.recent, &self.large] {
+            if let Some(match_set) = there.by_topic.get(topic)
+                && index.are_filters_current(&match_set.validity)
+            {
+                return match_set.clone();
+            }
         }
         let (topic, match_set) = match self.former.take(topic) {
             Some((topic, match_set)) if index.are_filters_current(&match_set.validity) => {
@@ -221,6 +222,11 @@ impl MatchSets {
             }
             _ => (topic.into(), Arc::new(MatchSet::find(index, topic))),
         };
+        if match_set.matches > limits::REMEMBERED_MATCHES / 2 {
+            self.large = Remembered::default();
+            self.large.put(topic, match_set.clone());
+            return match_set;
+        }
         if self.recent.is_full_with(&match_set) {
             self.former = std::mem::take(&mut self.recent);
         }
@@ -275,10 +281,28 @@ mod tests {
         for topic in 0..300 {
             match_sets.of(&index, &topic.to_string());
             for half in [&match_sets.recent, &match_sets.former] {
-                assert!(half.matches <= REMEMBERED_MATCHES / 2);
+                assert!(half.matches <= limits::REMEMBERED_MATCHES / 2);
                 assert_eq!(half.matches, half.by_topic.len() * 2_000);
             }
         }
+    }
+
+    #[test]
+    fn one_that_is_very_large_takes_nobodys_place() {
+        let (index, mut match_sets) = (SubscriptionIndex::default(), MatchSets::default());
+        subscribe(&index, 1, &["t/#"]);
+        let small = match_sets.of(&index, "t/1");
+        let most = limits::REMEMBERED_MATCHES as u64 / 2;
+        for session in 0..=most {
+            subscribe(&index, session, &["large"]);
+        }
+        let first = match_sets.of(&index, "large");
+        assert_eq!(first.matches as u64, most + 1);
+        assert!(Arc::ptr_eq(&small, &match_sets.of(&index, "t/1")));
+        assert!(Arc::ptr_eq(&first, &match_sets.of(&index, "large")));
+        subscribe(&index, most + 1, &["large"]);
+        assert_eq!(match_sets.of(&index, "large").matches as u64, most + 2);
+        assert_eq!(match_sets.large.by_topic.len(), 1);
     }
 
     /// A message on its way into many queues goes on with its match set, whatever is published beside it.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustc_hash::FxHasher;
 
+use super::counted::Counted;
 use super::route::Found;
 
 /// Parts with locks of their own.
@@ -26,6 +27,8 @@ const ENTRY_BYTES: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct SharedRoutes {
     shards: [Mutex<Shard>; SHARDS],
+    /// Where those of all topics begin.
+    counted: Counted,
 }
 
 #[derive(Debug, Default)]
@@ -49,7 +52,9 @@ impl SharedRoutes {
     }
 
     /// Keeps what was found for a topic.
-    pub(super) fn put(&self, topic: &str, found: Arc<Found>) {
+    pub(super) fn put(&self, topic: &str, mut found: Found) -> Arc<Found> {
+        found.counted = self.counted.of_another();
+        let found = Arc::new(found);
         let added = found.bytes + topic.len() + ENTRY_BYTES;
         let mut shard = self.shard(topic).lock();
         let former = shard.by_topic.insert(topic.into(), found.clone());
@@ -58,7 +63,7 @@ impl SharedRoutes {
             .map(|former| former.bytes + topic.len() + ENTRY_BYTES);
         shard.bytes = shard.bytes + added - freed.unwrap_or(0);
         let dropped = if shard.bytes > SHARD_BYTES {
-            let only = HashMap::from_iter([(topic.into(), found)]);
+            let only = HashMap::from_iter([(topic.into(), found.clone())]);
             shard.bytes = added;
             Some(std::mem::replace(&mut shard.by_topic, only))
         } else {
@@ -67,6 +72,7 @@ impl SharedRoutes {
         // What may be much is freed without the lock.
         drop(shard);
         drop((dropped, former));
+        found
     }
 
     #[cfg(test)]
@@ -82,11 +88,9 @@ mod tests {
     #[test]
     fn routes_are_bounded_by_their_size() {
         let routes = SharedRoutes::default();
-        let found = |bytes| {
-            Arc::new(Found {
-                bytes,
-                ..Found::default()
-            })
+        let found = |bytes| Found {
+            bytes,
+            ..Found::default()
         };
         for topic in 0..10_000 {
             routes.put(&topic.to_string(), found(100_000));

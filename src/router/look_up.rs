@@ -110,11 +110,16 @@ impl<'a> LookUp<'a> {
             queued: SmallVec::new(),
             queued_qos_0: SmallVec::new(),
         };
-        let looked_at = subscriptions.for_each_match(topic, |group, subscription| match group {
-            Some(group) => look_up.add_member(group, subscription),
-            None => look_up.add_match(subscription),
+        let mut matches = 0;
+        let looked_at = subscriptions.for_each_match(topic, |group, subscription| {
+            matches += 1;
+            match group {
+                Some(group) => look_up.add_member(group, subscription),
+                None => look_up.add_match(subscription),
+            }
         });
         look_up.found.looked_at = looked_at;
+        look_up.found.matches = matches;
         look_up.finish()
     }
 

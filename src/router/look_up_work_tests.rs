@@ -76,3 +76,31 @@ fn a_look_up_of_many_filters_is_work() {
         assert!(batch.take_work() < 10, "the same topic again");
     }
 }
+
+/// Whoever publishes with so many topics that apply can't remember them all pays for looking each of them up again.
+#[test]
+fn a_topic_that_may_be_forgotten_counts_again() {
+    let index: Arc<SubscriptionIndex> = Arc::default();
+    let router = router(&index);
+    let filters: Vec<String> = (0..500).map(|group| format!("$share/{group}/#")).collect();
+    let filters: Vec<&str> = filters.iter().map(String::as_str).collect();
+    index.put(
+        SessionId(1),
+        Some(owner(1, 1)),
+        Queueing::default(),
+        &filters,
+    );
+    let routes: Vec<_> = (0..5_000)
+        .map(|topic: u32| router.route(&topic.to_string(), None))
+        .collect();
+    let weight = |range: std::ops::Range<usize>| {
+        let weights = routes[range].iter();
+        weights
+            .map(|route| route.logged_weight(QoS::AtLeastOnce))
+            .sum::<usize>()
+    };
+    let first = weight(0..5_000);
+    assert_eq!(weight(4_990..5_000), 10 * weight(4_999..5_000));
+    assert!(weight(4_999..5_000) * 5_000 < first, "what is remembered");
+    assert_eq!(weight(0..4_000), first / 5_000 * 4_000);
+}

@@ -9,6 +9,7 @@
 //! Invariant: nothing here waits. A mailbox or a node that can take no more refuses, and every drop is counted.
 
 mod cache;
+mod counted;
 mod local;
 mod look_up;
 mod message;
@@ -201,8 +202,7 @@ impl Router {
         {
             return Route::new(found, publisher, false);
         }
-        let found = Arc::new(self.look_up(topic));
-        self.routes.put(topic, found.clone());
+        let found = self.routes.put(topic, self.look_up(topic));
         Route::new(found, publisher, true)
     }
 

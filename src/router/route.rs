@@ -1,10 +1,10 @@
 //! Where the messages of one publisher with one topic name go.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use smallvec::SmallVec;
 
+use super::counted::Counted;
 use super::local::{LocalSubscriber, Throttled};
 use super::message::Message;
 use super::shared::Group;
@@ -69,8 +69,10 @@ pub(super) struct Found {
     pub(super) queued: usize,
     /// What the look-up looked at: subscriptions, and parts of filters.
     pub(super) looked_at: usize,
-    /// A message that goes through the log has counted it.
-    pub(super) is_charged: AtomicBool,
+    /// The matching ones of these.
+    pub(super) matches: usize,
+    /// Whether a message that goes through the log has counted it lately.
+    pub(super) counted: Counted,
     /// Copies of a message that are made for this and other nodes.
     pub(super) copies: usize,
     /// What a message costs beside them, in units of [`limits::TURN_WORK`].
@@ -284,10 +286,10 @@ impl Route {
             QoS::AtMostOnce => (self.found.straight_qos_0, self.found.queued_qos_0),
             QoS::AtLeastOnce | QoS::ExactlyOnce => (self.found.straight, self.found.queued),
         };
-        // The nodes look the topic up for the first message, and know it then.
-        let looked_at = match self.found.is_charged.swap(true, Ordering::Relaxed) {
-            true => 0,
-            false => self.found.looked_at.saturating_sub(LOOKED_AT_FREE),
+        // The nodes look the topic up for the first message, and know it then for some time.
+        let looked_at = match self.found.counted.is_due(self.found.matches) {
+            true => self.found.looked_at.saturating_sub(LOOKED_AT_FREE),
+            false => 0,
         };
         straight.max(looked_at) * limits::LOGGED_DELIVERY_BYTES
             + queued.min(limits::QUEUES_AT_LEAST) * limits::LOGGED_QUEUE_BYTES

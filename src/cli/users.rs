@@ -233,7 +233,7 @@ pub async fn user(arguments: UserCommand, format: Format) -> Outcome {
         OfUser::Enable { name } => change(&name, json!({ "disabled": false })).await,
         OfUser::Delete { name } => {
             ask(node, Method::DELETE, &user_path(&name), None).await?;
-            Ok(())
+            warn_if_last(node).await
         }
         OfUser::Import {
             format: file_format,
@@ -253,6 +253,18 @@ pub async fn user(arguments: UserCommand, format: Format) -> Outcome {
             }
         }
     }
+}
+
+/// Says so when no user is left.
+async fn warn_if_last(node: &HttpNode) -> Outcome {
+    let left = ask(node, Method::GET, "/v1/users?limit=1", None).await?;
+    if left["entries"].as_array().is_some_and(Vec::is_empty) {
+        eprintln!(
+            "That was the last user. Listeners without `authentication` let everybody in from now on; to have nobody \
+             let in, set listeners.authentication."
+        );
+    }
+    Ok(())
 }
 
 async fn list_users(node: &HttpNode, format: Format) -> Outcome {

@@ -391,7 +391,8 @@ config! {
         /// 256 bytes counts as several.
         max_watches_per_client: u64 = 10_000, "keys", 1..=u64::MAX;
         /// Bytes that the watched keys of all clients of the cluster may count, since every node keeps them in memory:
-        /// of each client and key the bytes of the key, and 640. One more is answered in the same way.
+        /// of each client and key the bytes of the key, and 640. One more is answered in the same way, unless it is
+        /// one of the first four of its connection; a long key counts as several of them, as above.
         watched_max_bytes: u64 = 1_073_741_824, "bytes", 1..=u64::MAX;
         /// Memory for metadata (version, expiry, length of the value) of keys that were written lately: a SET or DEL of
         /// one does not read its row, unless the key has a fencing token, has expired or was deleted, or the value is

@@ -267,6 +267,12 @@ impl NodeStatus {
             name,
             "an entry of the directory is deleted"
         );
+        if kind == Kind::User && !self.broker.services.identity.users.exist() {
+            tracing::warn!(
+                name,
+                "the last user is deleted: listeners without `authentication` let everybody in from now on"
+            );
+        }
         Ok(true)
     }
 

@@ -44,6 +44,7 @@ pub(super) fn notify(context: &mut Context, key: &[u8], change: &Change) -> Resu
     let Some(properties) = properties(None, None, Some(version)) else {
         return Ok(());
     };
+    context.work += 1;
     let message = message(context.session, &topic, properties.raw(), &payload);
     let router = &context.broker.services.router;
     match router.deliver_to(&context.mailbox, &message) {

@@ -15,6 +15,10 @@ use crate::machine::tables::Backing;
 /// Row operations that the end of a registration takes.
 const WATCH_COST: usize = 2;
 
+/// Keys that a connection may watch although all together watch as much as they may, as they [count](weight): few
+/// clients can't take KEYNOTIFY from all others, and what these take is bounded by the number of connections.
+const ALWAYS_WATCHED: u64 = 4;
+
 static NOBODY: &BTreeSet<Owner> = &BTreeSet::new();
 
 /// Bytes of a key that count as one watched key.
@@ -130,8 +134,9 @@ impl Watchers {
             return false;
         }
         let own = watched.map_or(0, |watched| watched.weight);
-        exceeds(own + weight(store_key), most.of_connection)
-            || exceeds(self.bytes + bytes(store_key), most.bytes)
+        let own = own + weight(store_key);
+        exceeds(own, most.of_connection)
+            || own > ALWAYS_WATCHED && exceeds(self.bytes + bytes(store_key), most.bytes)
     }
 
     /// The connections that watch a key.

@@ -96,8 +96,10 @@ impl Driver {
         true
     }
 
+    /// The snapshot that is being taken may cover more than the log if it was taken after one was installed that then
+    /// could not be kept: this replica ends, and removes nothing more.
     pub async fn close(&mut self) {
-        self.built().await;
+        self.taken().await;
         let replica = self.replica.take().expect("it is open");
         replica.close().await;
     }
@@ -197,22 +199,24 @@ impl Driver {
         }));
     }
 
+    /// Waits for the snapshot that is being taken.
+    async fn taken(&mut self) -> Option<(SnapshotMeta, Snapshot)> {
+        let taken = self.building.take()?.await.expect("it takes its time");
+        if let Err(error) = &taken {
+            assert!(self.faults.has_failed(), "{error}");
+        }
+        taken.ok()
+    }
+
     /// Waits for the snapshot that is being taken, and removes some of what it covers from the log.
     async fn built(&mut self) -> Option<(SnapshotMeta, Snapshot)> {
-        match self.building.take()?.await.expect("it takes its time") {
-            Ok((meta, snapshot)) => {
-                let covered = meta.last_log_id.expect("something is applied").index;
-                let upto = self.purged + self.below((covered + 1).saturating_sub(self.purged));
-                if upto > self.purged {
-                    self.purge(upto).await;
-                }
-                Some((meta, snapshot))
-            }
-            Err(error) => {
-                assert!(self.faults.has_failed(), "{error}");
-                None
-            }
+        let (meta, snapshot) = self.taken().await?;
+        let covered = meta.last_log_id.expect("something is applied").index;
+        let upto = self.purged + self.below((covered + 1).saturating_sub(self.purged));
+        if upto > self.purged {
+            self.purge(upto).await;
         }
+        Some((meta, snapshot))
     }
 
     async fn purge(&mut self, upto: u64) {

@@ -392,3 +392,40 @@ fn a_malformed_configuration_is_refused_with_line_and_hint() {
     let missing = run(&mut serve(&cluster.directory().join("missing.toml")));
     assert_eq!(missing.status.code(), Some(78), "{}", text(&missing));
 }
+
+#[test]
+fn check_names_a_key_that_every_user_can_read() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    for arguments in [
+        &["ca"][..],
+        &["node", "--id", "1", "--host", "localhost"][..],
+    ] {
+        let made = run(Command::new(binary())
+            .current_dir(&dir)
+            .arg("certificates")
+            .args(arguments));
+        assert!(made.status.success(), "{}", text(&made));
+    }
+    let listener = "[[listeners]]\nname = \"a\"\ntransport = \"tls\"\nauthentication = [\"password\"]\n\
+                    certificates = [{ certificate = \"node-1.pem\", key = \"node-1.key\" }]\n";
+    std::fs::write(dir.path().join("quorumq.toml"), listener).expect("it can be written");
+    for (mode, is_named) in [(0o600, false), (0o644, true)] {
+        let key = dir.path().join("node-1.key");
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(&key, mode).expect("it is ours");
+        for format in ["table", "json"] {
+            let checked = run(Command::new(binary()).current_dir(&dir).args([
+                "check",
+                "--config",
+                "quorumq.toml",
+                "-o",
+                format,
+            ]));
+            let said = text(&checked);
+            assert!(checked.status.success(), "{said}");
+            let says = said.contains("node-1.key: every user of this machine can read this key");
+            assert_eq!(says, is_named, "{said}");
+        }
+    }
+}

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::exit::{Exit, Failure, Outcome};
 use super::output::{self, Format};
 use super::settings::Settings;
-use crate::config::{Loaded, Problem, Problems};
+use crate::config::{Loaded, Problem, Problems, file};
 use crate::node::certificates;
 
 /// Check a configuration and report every problem with its line.
@@ -37,6 +37,7 @@ pub fn run(check: Check, format: Format) -> Outcome {
 /// Looks at the certificates, too: what can't be used is a problem, what expires soon is named.
 fn judge_certificates(loaded: &Loaded, name: Option<&str>, format: Format) -> Outcome {
     let mut found = certificates::inspect(&loaded.config);
+    found.warnings.extend(file::warnings());
     let open = loaded.config.listeners_for_everybody().into_iter();
     found.warnings.extend(open.map(|listener| {
         let (name, address) = (listener.name, listener.address);

@@ -5,7 +5,7 @@
 //! Invariant: who may do what with a file is judged by the file that is read, and what was read is wiped from memory
 //! when it is dropped.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
@@ -71,13 +71,20 @@ pub enum FileError {
 }
 
 /// Files that were warned of: some are read again and again.
-static WARNED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+static WARNED: Mutex<BTreeMap<PathBuf, &'static str>> = Mutex::new(BTreeMap::new());
 
-fn warn(path: &Path, text: &str) {
+fn warn(path: &Path, text: &'static str) {
     // Paths come from the configuration, so they are few.
-    if WARNED.lock().insert(path.to_owned()) {
+    if WARNED.lock().insert(path.to_owned(), text).is_none() {
         tracing::warn!(file = %path.display(), "{text}");
     }
+}
+
+/// What there was to warn of in files that this process has read: the file and the warning of each.
+pub fn warnings() -> Vec<String> {
+    let warned = WARNED.lock();
+    let text = |(path, text): (&PathBuf, &&str)| format!("{}: {text}", path.display());
+    warned.iter().map(text).collect()
 }
 
 /// Whether a file may be used, by its mode and owner.

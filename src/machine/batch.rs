@@ -182,9 +182,10 @@ impl<'a, 't> Batch<'a, 't> {
         affordable.max(self.budget.items_at_least)
     }
 
-    /// Whether everything is spent, what commands may do beyond the budget included.
+    /// Whether everything is spent, what commands may do beyond the budget included. What timers have done beyond their
+    /// half takes nothing of the other.
     pub fn is_overdrawn(&self) -> bool {
-        self.budget.overdraft == 0
+        self.budget.overdraft == 0 && self.budget.row_operations == 0
     }
 
     /// Queues that a publication may go into now, at so many row operations each. Those that it goes into in any case

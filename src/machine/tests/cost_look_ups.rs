@@ -6,6 +6,7 @@ use super::{INCARNATION, NODE, Replica, close, open, proposal, wills, with_will}
 use crate::base::ids::NodeId;
 use crate::base::limits;
 use crate::base::proto::command::{self, command::Kind};
+use crate::machine::batch::Budget;
 use crate::machine::effect::{Output, Reply};
 
 const LEVELS: usize = 10;
@@ -141,4 +142,40 @@ fn the_wills_of_sessions_that_are_taken_over() {
         }
     }
     assert_eq!(published, TOGETHER);
+}
+
+/// What timers have done beyond their half is not taken from the commands', which is there.
+#[test]
+fn a_take_over_waits_for_no_timers() {
+    let mut replica = with_patterns();
+    replica.run(vec![Kind::OpenSession(opened(2, 2, 0))]);
+    replica.set_budget(Budget {
+        overdraft: 0,
+        ..Budget::default()
+    });
+    let outputs = replica.run(vec![Kind::OpenSession(opened(2, 3, 0))]);
+    let is_opened = |output: &Output| {
+        let Output::Reply { reply, .. } = output else {
+            return false;
+        };
+        matches!(reply, Reply::Opened { present: true, .. })
+    };
+    assert!(outputs.iter().any(is_opened), "{outputs:?}");
+    assert_eq!(wills(&outputs), 1);
+    replica.set_budget(Budget {
+        row_operations: 0,
+        overdraft: 0,
+        ..Budget::default()
+    });
+    let outputs = replica.run(vec![Kind::OpenSession(opened(2, 4, 0))]);
+    let waits = |output: &Output| {
+        matches!(
+            output,
+            Output::Reply {
+                reply: Reply::NotNow,
+                ..
+            }
+        )
+    };
+    assert!(outputs.iter().any(waits), "{outputs:?}");
 }

@@ -21,6 +21,7 @@ use crate::config::RefusedPublish;
 use crate::machine::effect::Reply;
 use crate::mailbox::RequestId;
 use crate::mailbox::back_pressure::BackPressureState;
+use crate::replica::share::Share;
 use crate::router::Route;
 use crate::telemetry::labels::DropReason;
 use aliases::TopicAliases;
@@ -113,6 +114,9 @@ impl Publishing {
                 dropped.of(DropReason::DiskLow).increment();
                 return Flow::Continue;
             }
+            if !has_room(context) {
+                return Flow::Retry;
+            }
             let weight = logged_weight(routes, context, topic, publish.qos);
             return exchanges.propose(context, topic, publish, weight);
         };
@@ -173,7 +177,9 @@ impl Publishing {
             // Who has no queue gets it straight when it is applied.
             let route = current_route(routes, context, topic);
             let is_waited_for = route.has_waited_for();
-            if !client_is_behind && is_held_back(exchanges, context, &route, is_waited_for) {
+            let must_wait =
+                !client_is_behind && is_held_back(exchanges, context, &route, is_waited_for);
+            if must_wait || !has_room(context) {
                 return Ok(Flow::Retry);
             }
             let weight = route.logged_weight(publish.qos);
@@ -330,6 +336,13 @@ fn direct_route<'a>(
     }
     let route = current_route(routes, context, topic);
     (!route.is_logged(publish.qos)).then_some(route)
+}
+
+/// Whether there is room for a proposal. It is asked before the look-up is weighed: that counts once, and would be lost
+/// with a proposal that is refused.
+fn has_room(context: &Context) -> bool {
+    let proposer = &context.broker.services.proposer;
+    proposer.has_room_for(Share::Common, &context.mailbox)
 }
 
 /// What a message counts in its proposal because connections and queues get it from the log. One look-up in the route

@@ -4,6 +4,7 @@ use clap::Args;
 
 use super::exit::{Exit, Failure, Outcome};
 use super::settings::Settings;
+use crate::config::file;
 use crate::node;
 use crate::raft;
 use crate::telemetry::log;
@@ -17,6 +18,7 @@ pub struct Serve {
 
 /// Runs the command.
 pub fn run(serve: Serve) -> Outcome {
+    file::read_for_node();
     let loaded = serve.settings.load()?;
     let config = &loaded.config;
     log::start(config.node.id, &config.log, raft::LOG_FILTER).map_err(Failure::failed)?;

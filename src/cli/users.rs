@@ -233,7 +233,8 @@ pub async fn user(arguments: UserCommand, format: Format) -> Outcome {
         OfUser::Enable { name } => change(&name, json!({ "disabled": false })).await,
         OfUser::Delete { name } => {
             ask(node, Method::DELETE, &user_path(&name), None).await?;
-            warn_if_last(node).await
+            warn_if_last(node).await;
+            Ok(())
         }
         OfUser::Import {
             format: file_format,
@@ -255,16 +256,17 @@ pub async fn user(arguments: UserCommand, format: Format) -> Outcome {
     }
 }
 
-/// Says so when no user is left.
-async fn warn_if_last(node: &HttpNode) -> Outcome {
-    let left = ask(node, Method::GET, "/v1/users?limit=1", None).await?;
+/// Says so when no user is left. Deleting has succeeded, whether the node answers once more or not.
+async fn warn_if_last(node: &HttpNode) {
+    let Ok(left) = ask(node, Method::GET, "/v1/users?limit=1", None).await else {
+        return;
+    };
     if left["entries"].as_array().is_some_and(Vec::is_empty) {
         eprintln!(
-            "That was the last user. Listeners without `authentication` let everybody in from now on; to have nobody \
-             let in, set listeners.authentication."
+            "That was the last user. Where auth.scram_file is not set, listeners without `authentication` let \
+             everybody in from now on; to have nobody let in, set listeners.authentication."
         );
     }
-    Ok(())
 }
 
 async fn list_users(node: &HttpNode, format: Format) -> Outcome {

@@ -270,7 +270,8 @@ impl NodeStatus {
         if kind == Kind::User && !self.broker.services.identity.users.exist() {
             tracing::warn!(
                 name,
-                "the last user is deleted: listeners without `authentication` let everybody in from now on"
+                "the last user is deleted: listeners without `authentication` let everybody in from now on, where \
+                 auth.scram_file is not set"
             );
         }
         Ok(true)

@@ -415,12 +415,20 @@ fn the_command_line_tests_and_imports(cluster: &Cluster) {
             String::from_utf8_lossy(&output.stdout).trim().to_owned(),
         )
     };
-    let allowed = |arguments: &[&str]| test(arguments) == (Some(0), "allow".to_owned());
-    let refused = |arguments: &[&str]| test(arguments) == (Some(1), "deny".to_owned());
-    assert!(allowed(&["ann", "receive", "news/today"]));
-    assert!(refused(&["bob", "receive", "news/today"]));
-    assert!(allowed(&["bob", "publish", "out/c1", "--client-id", "c1"]));
-    assert!(refused(&["bob", "publish", "out/c1", "--client-id", "c2"]));
+    let all = rules["rules"].as_array().expect("a list of rules");
+    let place = |name: &str| all.iter().position(|rule| rule.to_string().contains(name));
+    let allowed = |rule: &str| {
+        (
+            Some(0),
+            format!("allow (rules[{}])", place(rule).expect("a rule")),
+        )
+    };
+    let refused = (Some(1), "deny (no rule speaks)".to_owned());
+    assert_eq!(test(&["ann", "receive", "news/today"]), allowed("news/#"));
+    assert_eq!(test(&["bob", "receive", "news/today"]), refused);
+    let publish = |client_id| test(&["bob", "publish", "out/c1", "--client-id", client_id]);
+    assert_eq!(publish("c1"), allowed("out/{principal.client_id}"));
+    assert_eq!(publish("c2"), refused);
     let shown = acl(cluster, 0, &["show"], "");
     let shown: Value = serde_json::from_slice(&shown.stdout).expect("rules are JSON");
     assert_eq!(shown["rules"], rules["rules"]);

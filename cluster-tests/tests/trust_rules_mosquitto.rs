@@ -120,9 +120,12 @@ fn quorumq(rules: &Path, user: &str, action: &str, topic: &str) -> bool {
         .arg(rules)
         .output()
         .expect("the binary can be run");
-    match String::from_utf8_lossy(&output.stdout).trim() {
-        "allow" => true,
-        "deny" => false,
+    match String::from_utf8_lossy(&output.stdout)
+        .split_whitespace()
+        .next()
+    {
+        Some("allow") => true,
+        Some("deny") => false,
         other => panic!("{other:?}: {output:?}"),
     }
 }

@@ -357,6 +357,57 @@ proptest! {
         }
     }
 
+    /// The rule that is named says what is done, and says so without those after it.
+    #[test]
+    fn the_named_rule_decides(
+        document in document(),
+        facts in facts(),
+        topics in prop::collection::vec(name(), 1..6),
+    ) {
+        let decisions = |document: &Document| {
+            let rights = judged(document, &facts);
+            let mut found = vec![(rights.may_connect(), rights.rule_of_connect())];
+            for topic in &topics {
+                for qos in [QoS::AtMostOnce, QoS::ExactlyOnce] {
+                    let publication = Publication { qos, retain: qos == QoS::AtMostOnce };
+                    found.push((
+                        rights.publish(topic).allow(publication),
+                        rights.rule_of_publish(topic, publication),
+                    ));
+                    found.push((
+                        rights.will(topic).allow(publication),
+                        rights.rule_of_will(topic, publication),
+                    ));
+                }
+                let share = Share::Of("s");
+                found.push((
+                    rights.may_receive(topic, share),
+                    rights.rule_of_receive(topic, share),
+                ));
+                for access in [KeyAccess::Read, KeyAccess::Write] {
+                    let key = topic.as_bytes();
+                    found.push((
+                        rights.may_access(access, key),
+                        rights.rule_of_access(access, key),
+                    ));
+                }
+                let filter = Filter { share: Some("s"), inner: topic, has_wildcard: false };
+                let granted = rights.subscribe(&filter).is_some();
+                found.push((granted, rights.rule_of_subscribe(&filter)));
+            }
+            found
+        };
+        let found = decisions(&document);
+        for (at, (is_allowed, rule)) in found.iter().enumerate() {
+            let Some(rule) = rule else { continue };
+            let rule = *rule as usize;
+            prop_assert_eq!(*is_allowed, document.rules[rule].effect == Effect::Allow);
+            let mut shorter = document.clone();
+            shorter.rules.truncate(rule + 1);
+            prop_assert_eq!(decisions(&shorter)[at], (*is_allowed, Some(rule as u32)));
+        }
+    }
+
     #[test]
     fn routes_are_judged_as_the_text_says(
         document in document(),

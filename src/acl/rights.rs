@@ -6,7 +6,7 @@ use super::document::Effect;
 use super::facts::Facts;
 use super::keys::{KeyMatch, KeyPattern};
 use super::rules::Rules;
-use super::topics::{FilledRules, TopicRules, covers, meet};
+use super::topics::{Bounds, FilledRules, TopicRules, covers, meet};
 use crate::codec::QoS;
 use crate::store::topics::is_response_topic_of;
 use crate::topic::Filter;
@@ -44,6 +44,11 @@ impl Publication {
             of(QoS::ExactlyOnce, true),
         ]
     };
+
+    /// Whether an allowed pattern with these bounds is about it.
+    fn is_within(self, bounds: &Bounds) -> bool {
+        self.qos <= bounds.max_qos && (bounds.retain || !self.retain)
+    }
 
     fn bit(self) -> u8 {
         1 << (self.qos as u8 + 3 * u8::from(self.retain))
@@ -83,6 +88,8 @@ pub struct Rights {
     /// A bit for each rule: whether the client meets its principals.
     met: Box<[u64]>,
     may_connect: bool,
+    /// The place of the rule that says so.
+    connect_rule: Option<u32>,
     publishes: FilledRules,
     wills: FilledRules,
     subscribes: FilledRules,
@@ -128,6 +135,7 @@ impl Rights {
         let decided = connect.map_or(rules.default, |connect| effect(connect.rule));
         Rights {
             may_connect: decided == Effect::Allow,
+            connect_rule: connect.map(|connect| connect.rule),
             publishes: rules.publishes.fill(facts, applies),
             wills: rules.wills.fill(facts, applies),
             subscribes: rules.subscribes.fill(facts, applies),
@@ -158,6 +166,11 @@ impl Rights {
         self.may_connect
     }
 
+    /// The place of the rule that decides that.
+    pub fn rule_of_connect(&self) -> Option<u32> {
+        self.connect_rule
+    }
+
     /// Which messages it may publish to a topic.
     pub fn publish(&self, topic: &str) -> PublishRights {
         self.of_publications(&self.rules.publishes, &self.publishes, topic)
@@ -166,6 +179,30 @@ impl Rights {
     /// Which wills it may have with a topic.
     pub fn will(&self, topic: &str) -> PublishRights {
         self.of_publications(&self.rules.wills, &self.wills, topic)
+    }
+
+    /// The place of the rule that decides whether it may publish a message to a topic.
+    pub fn rule_of_publish(&self, topic: &str, publication: Publication) -> Option<u32> {
+        self.rule_of_publication(&self.rules.publishes, &self.publishes, topic, publication)
+    }
+
+    /// The place of the rule that decides whether it may have a will with a topic.
+    pub fn rule_of_will(&self, topic: &str, publication: Publication) -> Option<u32> {
+        self.rule_of_publication(&self.rules.wills, &self.wills, topic, publication)
+    }
+
+    fn rule_of_publication(
+        &self,
+        rules: &TopicRules,
+        filled: &FilledRules,
+        topic: &str,
+        publication: Publication,
+    ) -> Option<u32> {
+        let covering = rules.covering(filled, topic, self.applies());
+        let mut rules = covering.into_iter().map(|at| &rules.all[at as usize]);
+        rules
+            .find(|rule| rule.effect == Effect::Deny || publication.is_within(&rule.bounds))
+            .map(|rule| rule.rule)
     }
 
     fn of_publications(
@@ -183,11 +220,8 @@ impl Rights {
             if rule.effect == Effect::Deny {
                 return PublishRights(allowed);
             }
-            let bounds = &rule.bounds;
             for publication in Publication::ALL {
-                let is_within =
-                    publication.qos <= bounds.max_qos && (bounds.retain || !publication.retain);
-                if is_within {
+                if publication.is_within(&rule.bounds) {
                     allowed |= undecided & publication.bit();
                     undecided &= !publication.bit();
                 }
@@ -207,21 +241,24 @@ impl Rights {
         if self.are_open() {
             return true;
         }
-        let subscribes = &self.rules.subscribes;
-        let covering = subscribes.covering(&self.subscribes, topic, self.applies());
-        let speaks = covering.into_iter().find(|at| {
-            let rule = &subscribes.all[*at as usize];
-            match (rule.bounds.share_names.as_deref(), share) {
-                (None, _) => true,
-                (Some(_), Share::None) => false,
-                (Some(names), Share::Of(name)) => super::keys::any_glob_matches(names, name),
-                (Some(_), Share::Some) => rule.effect == Effect::Allow,
-            }
-        });
-        match speaks.map(|at| subscribes.all[at as usize].effect) {
-            Some(effect) => effect == Effect::Allow,
+        match self.rule_of_receive(topic, share) {
+            Some(rule) => self.rules.rules[rule as usize].effect == Effect::Allow,
             None => self.rules.default == Effect::Allow || self.gets_answers_at(topic),
         }
+    }
+
+    /// The place of the rule that decides whether it may get the messages of a topic.
+    pub fn rule_of_receive(&self, topic: &str, share: Share<'_>) -> Option<u32> {
+        let subscribes = &self.rules.subscribes;
+        let covering = subscribes.covering(&self.subscribes, topic, self.applies());
+        let mut rules = covering.into_iter().map(|at| &subscribes.all[at as usize]);
+        let speaks = rules.find(|rule| match (rule.bounds.share_names.as_deref(), share) {
+            (None, _) => true,
+            (Some(_), Share::None) => false,
+            (Some(names), Share::Of(name)) => super::keys::any_glob_matches(names, name),
+            (Some(_), Share::Some) => rule.effect == Effect::Allow,
+        });
+        speaks.map(|rule| rule.rule)
     }
 
     /// The answers of the state store come to a client where the client libraries of Azure IoT Operations expect them;
@@ -238,6 +275,16 @@ impl Rights {
         if self.are_open() {
             return Some(QoS::ExactlyOnce);
         }
+        self.judge_subscription(filter).0
+    }
+
+    /// The place of the rule that decides that: of the one with the lowest QoS if several let it get some messages, of
+    /// the first denial if none does.
+    pub fn rule_of_subscribe(&self, filter: &Filter<'_>) -> Option<u32> {
+        self.judge_subscription(filter).1
+    }
+
+    fn judge_subscription(&self, filter: &Filter<'_>) -> (Option<QoS>, Option<u32>) {
         match filter.share {
             None => self.subscribe_to_some(filter.inner),
             Some(name) => self.subscribe_to_all(filter.inner, name),
@@ -249,9 +296,10 @@ impl Rights {
         self.bounds_subscriptions
     }
 
-    fn subscribe_to_some(&self, filter: &str) -> Option<QoS> {
+    fn subscribe_to_some(&self, filter: &str) -> (Option<QoS>, Option<u32>) {
         let mut denied: Vec<&str> = Vec::new();
-        let mut granted: Option<QoS> = None;
+        let mut denied_by = None;
+        let mut granted: Option<(QoS, Option<u32>)> = None;
         let is_left = |part: &str, denied: &[&str]| !denied.iter().any(|wide| covers(wide, part));
         for (rule, pattern) in self
             .rules
@@ -265,22 +313,30 @@ impl Rights {
                 continue;
             };
             match rule.effect {
-                Effect::Deny => denied.push(pattern),
+                Effect::Deny => {
+                    denied.push(pattern);
+                    denied_by = denied_by.or(Some(rule.rule));
+                }
                 Effect::Allow if is_left(&common, &denied) => {
                     let qos = rule.bounds.max_qos;
-                    granted = Some(granted.map_or(qos, |granted| granted.min(qos)));
+                    if granted.is_none_or(|(lowest, _)| qos < lowest) {
+                        granted = Some((qos, Some(rule.rule)));
+                    }
                 }
                 Effect::Allow => {}
             }
         }
         let is_default = self.rules.default == Effect::Allow || self.gets_answers_at(filter);
         if granted.is_none() && is_default && is_left(filter, &denied) {
-            granted = Some(QoS::ExactlyOnce);
+            granted = Some((QoS::ExactlyOnce, None));
         }
-        granted
+        match granted {
+            Some((qos, rule)) => (Some(qos), rule),
+            None => (None, denied_by),
+        }
     }
 
-    fn subscribe_to_all(&self, filter: &str, share_name: &str) -> Option<QoS> {
+    fn subscribe_to_all(&self, filter: &str, share_name: &str) -> (Option<QoS>, Option<u32>) {
         for (rule, pattern) in self
             .rules
             .subscribes
@@ -292,13 +348,15 @@ impl Rights {
             }
             match rule.effect {
                 // It may be about one topic of many.
-                Effect::Deny if meet(pattern, filter).is_some() => return None,
-                Effect::Allow if covers(pattern, filter) => return Some(rule.bounds.max_qos),
+                Effect::Deny if meet(pattern, filter).is_some() => return (None, Some(rule.rule)),
+                Effect::Allow if covers(pattern, filter) => {
+                    return (Some(rule.bounds.max_qos), Some(rule.rule));
+                }
                 _ => {}
             }
         }
         let is_default = self.rules.default == Effect::Allow || self.gets_answers_at(filter);
-        is_default.then_some(QoS::ExactlyOnce)
+        (is_default.then_some(QoS::ExactlyOnce), None)
     }
 
     /// Whether it may do this with a key.
@@ -311,7 +369,20 @@ impl Rights {
         self.are_open() || self.judge(KeyAccess::Read, key, steps)
     }
 
+    /// The place of the rule that decides whether it may do this with a key.
+    pub fn rule_of_access(&self, access: KeyAccess, key: &[u8]) -> Option<u32> {
+        self.find_key_rule(access, key, &mut 0)
+    }
+
     fn judge(&self, access: KeyAccess, key: &[u8], steps: &mut u64) -> bool {
+        let rule = self.find_key_rule(access, key, steps);
+        let effect = rule.map_or(self.rules.default, |rule| {
+            self.rules.rules[rule as usize].effect
+        });
+        effect == Effect::Allow
+    }
+
+    fn find_key_rule(&self, access: KeyAccess, key: &[u8], steps: &mut u64) -> Option<u32> {
         let is_about = |at: usize| match access {
             KeyAccess::Read => self.rules.keys[at].is_about_reads(),
             KeyAccess::Write => self.rules.keys[at].is_about_writes(),
@@ -334,10 +405,7 @@ impl Rights {
             .into_iter()
             .chain(filled.map(|(at, _)| *at as usize))
             .min();
-        let effect = first.map_or(self.rules.default, |at| {
-            self.rules.rules[self.rules.keys[at].rule as usize].effect
-        });
-        effect == Effect::Allow
+        first.map(|at| self.rules.keys[at].rule)
     }
 
     /// Whether there are keys that it may read, as far as the rules tell.

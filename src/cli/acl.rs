@@ -315,28 +315,56 @@ fn judge(test: &Test, document: &Document, format: Format) -> Outcome {
         retain: test.retain,
     };
     let mut granted = None;
-    let allowed = match test.action {
-        Action::Connect => rights.may_connect(),
-        Action::Publish => rights.publish(topic).allow(publication),
-        Action::Will => rights.will(topic).allow(publication),
-        Action::Receive => rights.may_receive(topic, Share::None),
-        Action::Read => rights.may_access(KeyAccess::Read, topic.as_bytes()),
-        Action::Write => rights.may_access(KeyAccess::Write, topic.as_bytes()),
+    let (allowed, rule) = match test.action {
+        Action::Connect => (rights.may_connect(), rights.rule_of_connect()),
+        Action::Publish => (
+            rights.publish(topic).allow(publication),
+            rights.rule_of_publish(topic, publication),
+        ),
+        Action::Will => (
+            rights.will(topic).allow(publication),
+            rights.rule_of_will(topic, publication),
+        ),
+        Action::Receive => (
+            rights.may_receive(topic, Share::None),
+            rights.rule_of_receive(topic, Share::None),
+        ),
+        Action::Read => access(&rights, KeyAccess::Read, topic),
+        Action::Write => access(&rights, KeyAccess::Write, topic),
         Action::Subscribe => {
             let filter = Filter::parse(topic).map_err(Failure::failed)?;
             granted = rights.subscribe(&filter).map(|qos| qos as u8);
-            granted.is_some()
+            (granted.is_some(), rights.rule_of_subscribe(&filter))
         }
         Action::Http => return judge_route(test, &rules, format),
     };
     let word = if allowed { "allow" } else { "deny" };
+    let reason = match rule {
+        Some(rule) => format!("rules[{rule}]"),
+        None => "no rule speaks".to_owned(),
+    };
     match (format, granted) {
-        (Format::Json, _) => output::json(&json!({ "allowed": allowed, "max_qos": granted }))?,
-        (Format::Table, Some(qos)) => output::line(format!("{word} (QoS {qos} at most)"))?,
-        (Format::Table, None) => output::line(word)?,
+        (Format::Json, _) => output::json(&json!({
+            "allowed": allowed,
+            "max_qos": granted,
+            "rule": rule,
+        }))?,
+        (Format::Table, Some(qos)) => {
+            output::line(format!("{word} (QoS {qos} at most; {reason})"))?;
+        }
+        (Format::Table, None) => output::line(format!("{word} ({reason})"))?,
     }
     match allowed {
         true => Ok(()),
         false => Err(Failure::failed("")),
     }
+}
+
+/// Whether a key may be used so, and the place of the rule that says so.
+fn access(rights: &Rights, access: KeyAccess, key: &str) -> (bool, Option<u32>) {
+    let key = key.as_bytes();
+    (
+        rights.may_access(access, key),
+        rights.rule_of_access(access, key),
+    )
 }

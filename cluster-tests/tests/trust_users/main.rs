@@ -416,7 +416,24 @@ fn groups_and_attributes_are_kept(cluster: &Cluster) {
     assert_eq!(shown["note"], "n");
 }
 
-/// Nobody notices the log-ins of others: they are hashed by threads of their own.
+/// Names and nice values of a process's threads.
+fn threads(process: u32) -> Vec<(String, i32)> {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).expect("it runs");
+    let lines = threads.flatten().filter_map(|thread| {
+        // A thread may have ended.
+        std::fs::read_to_string(thread.path().join("stat")).ok()
+    });
+    let read = lines.map(|line| {
+        let (before, after) = line.rsplit_once(") ").expect("a name in parentheses");
+        let (_, name) = before.split_once(" (").expect("a name in parentheses");
+        // The 19th field of the line is the 17th after the name.
+        let nice = after.split(' ').nth(16).and_then(|nice| nice.parse().ok());
+        (name.to_owned(), nice.expect("a nice value"))
+    });
+    read.collect()
+}
+
+/// Nobody notices the log-ins of others: they are hashed by threads of their own, which give way to all others.
 #[test]
 fn log_ins_do_not_hold_up_others() {
     let cluster = Cluster::start_with(Plan {
@@ -454,6 +471,15 @@ fn log_ins_do_not_hold_up_others() {
         (busy.sum::<usize>(), slowest)
     });
     assert!(busy > 0, "what is too much is refused as busy");
+    let process = cluster.nodes[0].pid().expect("it runs");
+    let (hashing, others): (Vec<_>, Vec<_>) = threads(process)
+        .into_iter()
+        .partition(|(name, _)| name == "passwords");
+    assert_eq!(hashing, [("passwords".to_owned(), 19)]);
+    assert!(
+        others.iter().all(|(_, nice)| *nice < 19),
+        "no other thread gives way as they do: {others:?}"
+    );
     assert!(
         slowest < wait::allowed(PINGRESP_WITHIN),
         "a PINGRESP took {slowest:?}"

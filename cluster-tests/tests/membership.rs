@@ -176,6 +176,10 @@ fn what_cannot_be_done_is_refused_with_a_reason() {
     let address = cluster.nodes[1].addresses.cluster.to_string();
     let text = refused(&cluster, 0, &["join", "7", &address]);
     assert!(text.contains("belongs to a cluster already"), "{text}");
+    // Port 1 of loopback: nothing listens there.
+    let text = refused(&cluster, 0, &["join", "7", "127.0.0.1:1"]);
+    let silent = "127.0.0.1:1 does not answer";
+    assert!(text.contains(silent) && text.contains("refused"), "{text}");
     // The others are gone: nothing can be committed, and the operator is told so in time.
     let leader = cluster.wait_leader();
     for index in (0..3).filter(|index| *index != leader) {
@@ -183,6 +187,24 @@ fn what_cannot_be_done_is_refused_with_a_reason() {
     }
     let output = ask(&cluster, leader, &["leave", "9", "--timeout", "40"]);
     assert!(!output.status.success(), "{output:?}");
+}
+
+/// Both sides of a join that is refused say what to look at, on whichever of them it was asked for.
+#[test]
+fn who_is_refused_is_told_what_to_look_at() {
+    let mut cluster = Cluster::single();
+    let stranger = cluster.add_node(false);
+    let name = ("QUORUMQ__CLUSTER__NAME".to_owned(), "other".to_owned());
+    cluster.nodes[stranger].environment.push(name);
+    cluster.start_node(stranger);
+    let why = "refuses this node: it tells its own cluster alone why: compare cluster.name";
+    wait::until_ok("the reason in its log", RECOVERY, || {
+        let log = cluster.nodes[stranger].log_text();
+        log.contains(why).then_some(()).ok_or(log)
+    });
+    let address = cluster.nodes[stranger].addresses.cluster.to_string();
+    let text = refused(&cluster, 0, &["join", "2", &address]);
+    assert!(text.contains(&format!("{address} {why}")), "{text}");
 }
 
 /// A node that was removed and is started again does not come back by itself, also not with an empty directory, and

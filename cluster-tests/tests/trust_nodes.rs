@@ -215,6 +215,11 @@ fn a_node_with_a_foreign_certificate_is_not_let_in_and_one_with_its_own_is() {
                 .any(|node| node.log_text().contains(refused))
                 .then_some(())
         });
+        wait::until_ok("the refusal in its own log", RECOVERY, || {
+            let log = cluster.nodes[new].log_text();
+            let says = log.contains("the log there says whether it took this node for one");
+            says.then_some(()).ok_or(log)
+        });
         // It has no name: it has not proved any.
         audit.expect(&json!({
             "event": "peer", "result": "refused", "reason": "*", "address": "127.0.0.1", "principal": null,

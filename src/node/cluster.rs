@@ -1,5 +1,6 @@
 //! The cluster listener, and everything that talks to other nodes; and how a node becomes a member of its cluster.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -192,7 +193,8 @@ pub(super) fn bootstrap(raft: Raft, config: &Config) {
 
 /// Asks one node after the other to add this node, until one has, or until that can't succeed.
 async fn join(raft: Raft, via: Vec<String>) {
-    let mut last_warning = String::new();
+    // What was said of each address last.
+    let mut said: BTreeMap<&str, String> = BTreeMap::new();
     for address in via.iter().cycle() {
         match raft.join(address).await {
             Ok(()) => {
@@ -206,9 +208,9 @@ async fn join(raft: Raft, via: Vec<String>) {
             }
             Err(error) => {
                 let text = error.to_string();
-                if text != last_warning {
+                if said.get(address.as_str()) != Some(&text) {
                     tracing::warn!(address, %error, "the cluster is not joined yet");
-                    last_warning = text;
+                    said.insert(address, text);
                 }
             }
         }

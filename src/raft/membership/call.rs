@@ -1,5 +1,6 @@
 //! A change of members or leader as a call between nodes.
 
+use std::error::Error;
 use std::time::Duration;
 
 use crate::base::ids::{GroupId, NodeId};
@@ -7,7 +8,7 @@ use crate::base::proto::raft::{self as pb, change_reply::Result as Reply, change
 use crate::raft::transport::channels::RaftClient;
 use crate::raft::types::{ChangeError, NotLeader};
 
-/// Longest wait for a change to be committed, and for a node that is to be added to answer.
+/// Longest wait for a change to be committed.
 pub const CHANGE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time for the call beyond that.
 const CALL_MARGIN: Duration = Duration::from_secs(5);
@@ -65,8 +66,21 @@ pub async fn ask(
     });
     request.set_timeout(CHANGE_TIMEOUT + CALL_MARGIN);
     let reply = client.change(request).await;
-    let reply = reply.map_err(|status| ChangeError::Failed(status.message().to_owned()))?;
+    let reply = reply.map_err(|status| ChangeError::Failed(reason(&status)))?;
     result_from(reply.into_inner())
+}
+
+/// Why a call was not answered, with the cause: what is around it says only that a call has failed.
+pub fn reason(status: &tonic::Status) -> String {
+    let mut cause = status.source();
+    while let Some(deeper) = cause.and_then(Error::source) {
+        cause = Some(deeper);
+    }
+    let message = status.message();
+    match cause.map(ToString::to_string) {
+        Some(cause) if !message.contains(&cause) => format!("{message}: {cause}"),
+        _ => message.to_owned(),
+    }
 }
 
 /// The answer to such a call.

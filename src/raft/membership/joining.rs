@@ -4,12 +4,13 @@
 //! has answered. "Nobody answers, so this node begins alone" would make two clusters.
 
 use std::collections::BTreeMap;
+use std::error::Error as _;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tonic::Code;
+use tonic::{Code, Status};
 
-use super::call::{self, Asked, CHANGE_TIMEOUT};
+use super::call::{self, Asked};
 use super::changes::{Changes, change_error};
 use crate::base::ids::{GroupId, NodeId};
 use crate::base::proto::raft::{self as pb, change_request::Change};
@@ -24,9 +25,36 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest wait for the answer to a probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Probes in a row after which somebody is no node who answers them, and not as nodes do: some two seconds. A node that
-/// stops, or starts, may do so once, and a proxy before one that is not there yet does for a while.
-const STRANGE_ANSWERS: u32 = 20;
+/// Longest wait for an answer of a node that an operator adds, who learns then what is wrong: shorter than his request
+/// may take.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What may be wrong where a refusal has no reason: only nodes of its own cluster are told one.
+const OTHER_CLUSTER: &str =
+    "it tells its own cluster alone why: compare cluster.name and cluster.id of both nodes";
+
+/// How long somebody is waited for.
+#[derive(Clone, Copy)]
+struct Patience {
+    /// Probes in a row that are answered, and not as a node does that may be added.
+    strange_answers: u32,
+    /// From the first probe on.
+    within: Duration,
+}
+
+impl Patience {
+    /// For a member of a list: the cluster is made of all of them.
+    const ENDLESS: Patience = Patience {
+        strange_answers: u32::MAX,
+        within: Duration::MAX,
+    };
+    /// For whoever an operator names. Some two seconds of strange answers: a node that stops, or starts, may give one,
+    /// and a proxy before one that is not there yet does for a while.
+    const OPERATOR: Patience = Patience {
+        strange_answers: 20,
+        within: ANSWER_TIMEOUT,
+    };
+}
 
 /// Brings nodes together.
 pub struct Joining {
@@ -71,7 +99,7 @@ impl Joining {
             let directory = if member.node == own {
                 self.channels.identity().directory.clone()
             } else {
-                self.wait_for(&member, u32::MAX).await?
+                self.wait_for(&member, Patience::ENDLESS).await?
             };
             let info = NodeInfo {
                 address: member.address,
@@ -87,7 +115,7 @@ impl Joining {
         let identity = self.channels.identity();
         let mut client = self.channels.stranger(via, None).map_err(unusable)?;
         let reply = self.probe(&mut client).await;
-        let reply = reply.map_err(|status| ChangeError::Failed(status.message().to_owned()))?;
+        let reply = reply.map_err(|status| ChangeError::Failed(self.refusal(via, &status)))?;
         if !reply.known_as.is_empty() && reply.known_as != identity.directory {
             return Err(self.other_directory(reply.known_as));
         }
@@ -108,9 +136,7 @@ impl Joining {
 
     /// See [`crate::raft::Raft::add`].
     pub async fn add(&self, member: Peer) -> Result<(), ChangeError> {
-        let answer = tokio::time::timeout(CHANGE_TIMEOUT, self.wait_for(&member, STRANGE_ANSWERS));
-        let silent = || ChangeError::Failed(format!("{} does not answer", member.address));
-        let directory = match answer.await.map_err(|_| silent())? {
+        let directory = match self.wait_for(&member, Patience::OPERATOR).await {
             Ok(directory) => directory,
             Err(ChangeError::AlreadyInitialised) => match self.roster.node(member.node.0) {
                 Some(known) if known.address == member.address => known.directory,
@@ -150,7 +176,7 @@ impl Joining {
     }
 
     /// Asks who is there.
-    async fn probe(&self, client: &mut RaftClient) -> Result<pb::HelloReply, tonic::Status> {
+    async fn probe(&self, client: &mut RaftClient) -> Result<pb::HelloReply, Status> {
         let mut request = tonic::Request::new(pb::HelloRequest {
             group: self.group.0,
         });
@@ -158,39 +184,72 @@ impl Joining {
         Ok(client.hello(request).await?.into_inner())
     }
 
-    /// The data directory of a node that belongs to no cluster yet, once it answers. Somebody who answers
-    /// `most_strange` times and is no node is left alone.
-    async fn wait_for(&self, member: &Peer, most_strange: u32) -> Result<String, ChangeError> {
-        let client = self.channels.stranger(&member.address, Some(member.node));
+    /// The data directory of a node that belongs to no cluster yet, once it answers.
+    async fn wait_for(&self, member: &Peer, patience: Patience) -> Result<String, ChangeError> {
+        let address = &member.address;
+        let client = self.channels.stranger(address, Some(member.node));
         let mut client = client.map_err(unusable)?;
+        let began = Instant::now();
         let mut said = false;
         let mut strange = 0;
         loop {
-            match self.probe(&mut client).await {
+            let status = match self.probe(&mut client).await {
                 Ok(reply) => return self.directory_of(member, reply),
-                Err(status) => {
-                    strange = match status.code() {
-                        // The connection has ended before the probe was sent.
-                        Code::Cancelled => strange,
-                        Code::Internal | Code::Unknown | Code::Unimplemented => strange + 1,
-                        _ => 0,
-                    };
-                    if strange == most_strange {
-                        let address = &member.address;
-                        let text = format!("{address} answers, and not as a node does");
-                        return Err(ChangeError::Failed(text));
-                    }
-                    if !std::mem::replace(&mut said, true) {
-                        tracing::info!(
-                            node = %member.node,
-                            address = member.address,
-                            why = status.message(),
-                            "waiting for a member of the new cluster"
-                        );
-                    }
+                Err(status) => status,
+            };
+            let why = self.why(&status);
+            let (so_far, does) = match status.code() {
+                Code::FailedPrecondition | Code::PermissionDenied => {
+                    (strange + 1, "refuses this node")
                 }
+                Code::Internal | Code::Unknown | Code::Unimplemented => {
+                    (strange + 1, "answers, and not as a node does")
+                }
+                // The connection has ended before the probe was sent.
+                Code::Cancelled => (strange, "does not answer"),
+                _ => (0, "does not answer"),
+            };
+            strange = so_far;
+            if strange == patience.strange_answers || began.elapsed() >= patience.within {
+                return Err(ChangeError::Failed(format!("{address} {does}: {why}")));
+            }
+            if !std::mem::replace(&mut said, true) {
+                tracing::info!(
+                    node = %member.node,
+                    address,
+                    why,
+                    "waiting for a member of the new cluster"
+                );
             }
             tokio::time::sleep(PROBE_INTERVAL).await;
+        }
+    }
+
+    /// What is wrong with somebody whom an operator has named. The words of who has not proved to be a node are not
+    /// repeated: it may be any service that this node reaches and the operator does not.
+    fn why(&self, status: &Status) -> String {
+        let is_own_finding = status.source().is_some();
+        match status.code() {
+            Code::PermissionDenied => OTHER_CLUSTER.to_owned(),
+            _ if is_own_finding || self.channels.peers_are_proved() => call::reason(status),
+            _ => "its log may say why".to_owned(),
+        }
+    }
+
+    /// What this node says that asks to be added and is refused.
+    fn refusal(&self, via: &str, status: &Status) -> String {
+        let why = call::reason(status);
+        match status.code() {
+            Code::PermissionDenied => format!("{via} refuses this node: {OTHER_CLUSTER}"),
+            // There was a connection, and it has ended: with TLS 1.3 this side believes before the other one does.
+            Code::Cancelled | Code::Internal | Code::Unknown
+                if self.channels.peers_are_proved() =>
+            {
+                format!(
+                    "{via}: {why}; the log there says whether it took this node for one of its cluster"
+                )
+            }
+            _ => format!("{via}: {why}"),
         }
     }
 

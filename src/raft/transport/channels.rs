@@ -90,6 +90,11 @@ impl ChannelPool {
         &self.identity
     }
 
+    /// Whether who answers has proved to be a node of the cluster.
+    pub fn peers_are_proved(&self) -> bool {
+        self.trust.is_proved()
+    }
+
     /// A client for Raft's small messages to `node`.
     ///
     /// # Errors

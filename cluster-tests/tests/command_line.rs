@@ -22,6 +22,7 @@ fn command_line() {
             watch_prints_changes,
             wrong_usage_is_exit_code_2,
             an_unreachable_server_is_exit_code_69,
+            what_to_try_is_said_of_a_wrong_port,
             cluster_status_names_the_leader,
             health_tells_whether_a_node_is_ready,
             completions_and_man_pages_are_printed,
@@ -184,6 +185,38 @@ fn an_unreachable_server_is_exit_code_69(_: &Cluster) {
         String::from_utf8_lossy(&output.stderr).contains("127.0.0.1:1"),
         "{output:?}"
     );
+}
+
+fn what_to_try_is_said_of_a_wrong_port(cluster: &Cluster) {
+    let (mqtt, http) = (server(cluster, 0), cluster.nodes[0].http().to_string());
+    let (mqtts, https) = (format!("mqtts://{http}"), format!("https://{http}"));
+    let get = ["kv", "get", "x", "--server"];
+    for (arguments, code, hint) in [
+        (
+            ["session", "list", "--http", &mqtt].to_vec(),
+            69,
+            "http.listen",
+        ),
+        (
+            ["session", "list", "--http", &https].to_vec(),
+            69,
+            "http://",
+        ),
+        ([&get[..], &[&http]].concat(), 1, "goes to --http"),
+        ([&get[..], &[&mqtts]].concat(), 1, "mqtt://"),
+    ] {
+        let output = run(&arguments);
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{arguments:?}: {output:?}"
+        );
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            said.contains(hint) && said.lines().count() == 1,
+            "{arguments:?}: {said}"
+        );
+    }
 }
 
 fn cluster_status_names_the_leader(cluster: &Cluster) {

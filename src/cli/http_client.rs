@@ -17,6 +17,7 @@ use serde_json::Value;
 use zeroize::Zeroizing;
 
 use super::exit::{Exit, Failure};
+use super::hint;
 use super::http_node::HttpNode;
 use crate::config::Address;
 
@@ -138,6 +139,7 @@ pub async fn send(
         .body(Full::new(Bytes::from(body)))
         .map_err(Failure::failed)?;
     let answer = async {
+        let is_tls = target.tls.is_some();
         let answer = match target.tls {
             None => {
                 Client::builder(TokioExecutor::new())
@@ -158,7 +160,11 @@ pub async fn send(
             }
         };
         let answer = answer.map_err(|error| {
-            let message = format!("{address} cannot be reached: {}", root_cause(&error));
+            let cause = root_cause(&error);
+            let message = match hint(&error, is_tls) {
+                Some(hint) => format!("{address} does not answer as a node does: {cause}; {hint}"),
+                None => format!("{address} cannot be reached: {cause}"),
+            };
             Failure::new(Exit::Unreachable, message)
         })?;
         let (head, body) = answer.into_parts();
@@ -176,6 +182,15 @@ pub async fn send(
             let message = format!("{address} did not answer within {} s", limit.as_secs());
             Err(Failure::new(Exit::Unreachable, message))
         })
+}
+
+/// What to try when the port is there and speaks something else.
+fn hint(error: &hyper_util::client::legacy::Error, is_tls: bool) -> Option<&'static str> {
+    match is_tls {
+        true => hint::speaks_no_tls(error).then_some(hint::NOT_HTTPS),
+        // The connection was made, and what came over it was no answer.
+        false => (!error.is_connect()).then_some(hint::NOT_HTTP),
+    }
 }
 
 /// The innermost cause: the errors around it say only that a request failed.
@@ -199,6 +214,10 @@ fn json_of(status: StatusCode, body: &[u8]) -> Result<Value, Failure> {
             "{message}: --token-file, or --certificate and --key"
         ))),
         Some("no_leader") => Err(Failure::new(Exit::NoLeader, message)),
+        // Somebody else's, or a node's that says in text which routes there are.
+        None if status == StatusCode::NOT_FOUND => {
+            Err(Failure::failed(format!("{message}: {}", hint::NO_ROUTE)))
+        }
         _ => Err(Failure::failed(message)),
     }
 }

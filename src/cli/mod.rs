@@ -14,6 +14,7 @@ mod event_tail;
 mod events;
 pub mod exit;
 mod health;
+mod hint;
 mod http_client;
 mod http_node;
 mod hub;

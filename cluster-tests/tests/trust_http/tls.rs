@@ -153,6 +153,7 @@ fn administration_over_tls() {
     let mut shown = Shown::by("administration_over_tls");
     place.show(&mut shown, true);
     the_command_line_shows_a_certificate(&place);
+    what_to_try_is_said_of_the_other_port(&cluster, &place);
     // All on one port: who probes it speaks TLS, too, and is asked for nothing.
     let node = &mut cluster.nodes[0];
     assert!(node.terminate().success());
@@ -180,4 +181,22 @@ fn the_command_line_shows_a_certificate(place: &Place<'_>) {
     let list = [&["session", "list"], &flags[..]].concat();
     let listed = quorumq(&list, &[("QUORUMQ_TOKEN", &token)]);
     assert!(listed.status.success(), "{listed:?}");
+}
+
+/// Without TLS at the port that speaks it, and at the port that has probes alone.
+fn what_to_try_is_said_of_the_other_port(cluster: &Cluster, place: &Place<'_>) {
+    let (administration, probes) = (place.port.to_string(), cluster.nodes[0].http().to_string());
+    for (address, code, hint) in [
+        (
+            administration,
+            69,
+            "if it speaks TLS: https:// before the address",
+        ),
+        (probes, 1, "/v1 is at http.admin_listen"),
+    ] {
+        let asked = quorumq(&["session", "list", "--http", &address], &[]);
+        let said = String::from_utf8_lossy(&asked.stderr);
+        assert_eq!(asked.status.code(), Some(code), "{said}");
+        assert!(said.contains(hint), "{said}");
+    }
 }

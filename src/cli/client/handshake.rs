@@ -8,6 +8,7 @@ use super::login::Login;
 use super::options::Options;
 use super::server::Server;
 use crate::auth::scram;
+use crate::cli::hint;
 use crate::codec::client::{self, Packet};
 use crate::codec::{Connect, ReasonCode, Version};
 
@@ -33,11 +34,23 @@ pub(super) async fn connect(options: &Options, server: &Server) -> Result<Accept
         .unwrap_or_else(|_| {
             let why = format!("{server} did not answer CONNECT");
             Err(ClientError::Closed(why))
-        })?;
+        })
+        .map_err(|error| hinted(error, server))?;
     Ok(Accepted {
         connection,
         keep_alive: (keep_alive_s > 0).then(|| Duration::from_secs(keep_alive_s.into())),
     })
+}
+
+/// The same with what to try, where the server may speak something else than MQTT without TLS.
+fn hinted(error: ClientError, server: &Server) -> ClientError {
+    let hint = hint::NOT_MQTT;
+    match error {
+        _ if server.transport.is_tls() => error,
+        ClientError::Protocol(why) => ClientError::Protocol(format!("{why}; {hint}")),
+        ClientError::Closed(why) => ClientError::Closed(format!("{why}; {hint}")),
+        other => other,
+    }
 }
 
 /// Exchanges the packets of the handshake. Returns the keep-alive in seconds.

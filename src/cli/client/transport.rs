@@ -12,6 +12,7 @@ use tokio_rustls::TlsConnector;
 
 use super::error::ClientError;
 use super::server::Server;
+use crate::cli::hint;
 use crate::http_client::TlsFiles;
 use crate::transport::websocket::{self, Frames, Role};
 
@@ -73,7 +74,12 @@ impl Stream {
                     .map_err(|error| ClientError::Tls(error.to_string()))?;
                 let connector = TlsConnector::from(Arc::new(config));
                 let stream = connector.connect(name, socket).await;
-                Box::new(stream.map_err(|error| ClientError::Tls(format!("{server}: {error}")))?)
+                Box::new(stream.map_err(|error| {
+                    ClientError::Tls(match hint::speaks_no_tls(&error) {
+                        true => format!("{server}: {error}; {}", hint::NOT_MQTTS),
+                        false => format!("{server}: {error}"),
+                    })
+                })?)
             }
         };
         let mut stream = Stream {

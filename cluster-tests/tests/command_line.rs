@@ -23,6 +23,7 @@ fn command_line() {
             wrong_usage_is_exit_code_2,
             an_unreachable_server_is_exit_code_69,
             what_to_try_is_said_of_a_wrong_port,
+            a_node_knows_the_addresses_of_its_own_clients,
             cluster_status_names_the_leader,
             health_tells_whether_a_node_is_ready,
             completions_and_man_pages_are_printed,
@@ -216,6 +217,29 @@ fn what_to_try_is_said_of_a_wrong_port(cluster: &Cluster) {
             said.contains(hint) && said.lines().count() == 1,
             "{arguments:?}: {said}"
         );
+    }
+}
+
+fn a_node_knows_the_addresses_of_its_own_clients(cluster: &Cluster) {
+    let _client = StoreClient::connected("cli-address", cluster.mqtt(0));
+    for (node, address) in [(0, "127.0.0.1".into()), (1, serde_json::Value::Null)] {
+        let http = cluster.nodes[node].http().to_string();
+        let entry = |arguments: &[&str]| -> serde_json::Value {
+            let text = expect(&[arguments, &["-o", "json", "--http", &http]].concat(), 0);
+            let mut lines = text.lines().filter(|line| line.contains("cli-address"));
+            let line = lines.next().expect("it is connected");
+            serde_json::from_str(line).expect("JSON on stdout")
+        };
+        for entry in [
+            entry(&["client", "list"]),
+            entry(&["client", "show", "cli-address"]),
+        ] {
+            assert_eq!(
+                (&entry["node"], &entry["address"]),
+                (&1.into(), &address),
+                "{entry}"
+            );
+        }
     }
 }
 

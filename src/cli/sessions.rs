@@ -32,7 +32,7 @@ pub struct ClientCommand {
 
 #[derive(Subcommand)]
 enum OfClient {
-    /// List the clients that are connected, on whichever node.
+    /// List the clients that are connected, on whichever node; with the addresses of those of the node that is asked.
     List,
     /// Show one client's session with its subscriptions.
     Show {
@@ -151,6 +151,13 @@ fn number(value: Option<u64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
+/// Where the client is, as far as the node that was asked knows.
+fn address(session: &SessionStatus) -> String {
+    session
+        .address
+        .map_or_else(|| "-".to_owned(), |address| address.to_string())
+}
+
 fn expiry(session: &SessionStatus) -> String {
     match session.expiry_interval_s {
         u32::MAX => "never".to_owned(),
@@ -164,6 +171,7 @@ async fn list_sessions(node: &HttpNode, connected: bool, format: Format) -> Outc
         "CLIENT",
         "OWNER",
         "NODE",
+        "ADDRESS",
         "PROTOCOL",
         "EXPIRY S",
         "QUEUED",
@@ -176,6 +184,7 @@ async fn list_sessions(node: &HttpNode, connected: bool, format: Format) -> Outc
             session.client_id.clone(),
             session.owner.clone().unwrap_or_else(|| "-".to_owned()),
             number(session.node),
+            address(session),
             session.protocol.clone(),
             expiry(session),
             session.queued_messages.to_string(),
@@ -202,6 +211,7 @@ async fn show(node: &HttpNode, client_id: &str, format: Format) -> Outcome {
             session.owner.clone().unwrap_or_else(|| "-".to_owned()),
         ),
         ("node", number(session.node)),
+        ("address", address(session)),
         ("protocol", session.protocol.clone()),
         ("expiry interval s", expiry(session)),
         ("expires at ms", number(session.expires_at_ms)),

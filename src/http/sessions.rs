@@ -1,5 +1,6 @@
 //! `/v1/sessions` and `/v1/retained`: what the cluster keeps for its clients, page by page.
 
+use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 
 use axum::Json;
@@ -68,6 +69,9 @@ pub struct SessionStatus {
     pub client_id: String,
     /// The node its client is connected to.
     pub node: Option<u64>,
+    /// The address from which it is connected, if that is to the node that answers: the others' are not known there.
+    #[serde(default)]
+    pub address: Option<IpAddr>,
     /// `5.0`, `3.1.1` or `3.1`.
     pub protocol: String,
     /// Seconds it outlives its connection; 4294967295: for ever.

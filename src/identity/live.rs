@@ -156,6 +156,16 @@ impl Live {
         known.connections.insert(connection, facts);
     }
 
+    /// From where a client is connected; `None` if it is not, or over a Unix socket.
+    pub(super) fn address_of(&self, connection: ConnectionId, client_id: &str) -> Option<IpAddr> {
+        let known = self.known.lock();
+        // The number alone may be one of a former life of this node.
+        let facts = known.connections.get(&connection);
+        facts
+            .filter(|facts| &*facts.client_id == client_id)?
+            .address
+    }
+
     /// The client of a connection has proved anew who it is.
     pub(super) fn prove(&self, connection: ConnectionId, principal: &Principal) {
         let mut known = self.known.lock();

@@ -264,6 +264,11 @@ impl Identity {
         })
     }
 
+    /// From where a client of this node is connected; `None` if it is not, or over a Unix socket.
+    pub fn address_of(&self, connection: ConnectionId, client_id: &str) -> Option<IpAddr> {
+        self.live.address_of(connection, client_id)
+    }
+
     /// The client of a connection has proved anew who it is.
     pub fn prove(&self, connection: ConnectionId, principal: &Principal) {
         self.live.prove(connection, principal);

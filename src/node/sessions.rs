@@ -1,15 +1,20 @@
 //! The administration of sessions and retained messages.
 
+use std::net::IpAddr;
+use std::sync::Arc;
+
 use serde::Serialize;
 use tokio::sync::Semaphore;
 
 use super::status::NodeStatus;
+use crate::base::ids::NodeId;
 use crate::base::proto::{command, state};
 use crate::codec::Version;
 use crate::http::{
     AdminError, AdminFuture, Listed, Page, RetainedStatus, SessionDetail, SessionStatus, Sessions,
     SubscriptionStatus,
 };
+use crate::identity::Identity;
 use crate::machine::effect::Reply;
 use crate::machine::read::{self, ListBudget};
 use crate::machine::tables::Backing;
@@ -96,7 +101,32 @@ impl From<ProposeError> for AdminError {
     }
 }
 
-fn session_status(client_id: &str, row: &state::Session, queue: &state::Queue) -> SessionStatus {
+/// From where the clients of this node are connected. What is replicated says to which node they are, and no more.
+struct Addresses {
+    node: NodeId,
+    identity: Arc<Identity>,
+}
+
+impl Addresses {
+    fn of(status: &NodeStatus) -> Addresses {
+        Addresses {
+            node: status.broker.settings.node,
+            identity: status.broker.services.identity.clone(),
+        }
+    }
+
+    fn address_of(&self, client_id: &str, row: &state::Session) -> Option<IpAddr> {
+        let owner = read::owner(row).filter(|owner| owner.node == self.node)?;
+        self.identity.address_of(owner.connection, client_id)
+    }
+}
+
+fn session_status(
+    client_id: &str,
+    row: &state::Session,
+    queue: &state::Queue,
+    address: Option<IpAddr>,
+) -> SessionStatus {
     let protocol = [Version::V5, Version::V311, Version::V31]
         .into_iter()
         .find(|version| u32::from(version.level()) == row.protocol_level)
@@ -104,6 +134,7 @@ fn session_status(client_id: &str, row: &state::Session, queue: &state::Queue) -
     SessionStatus {
         client_id: client_id.to_owned(),
         node: (row.owner_node != 0).then_some(row.owner_node),
+        address,
         protocol: protocol.to_owned(),
         expiry_interval_s: row.expiry_interval_s,
         expires_at_ms: (row.expires_at_ms != 0).then_some(row.expires_at_ms),
@@ -138,12 +169,15 @@ fn retained_status(topic: &str, row: &state::Retained, whole: bool) -> RetainedS
 impl Sessions for NodeStatus {
     fn list(&self, page: Page) -> AdminFuture<'_, String> {
         Box::pin(async move {
-            let list = move |backing: &dyn Backing| Some(list_sessions(backing, &page));
+            let addresses = Addresses::of(self);
+            let address_of = move |client_id: &str, row: &_| addresses.address_of(client_id, row);
+            let list = move |backing: &dyn Backing| Some(list_sessions(backing, &page, address_of));
             Ok(self.read_list(list).await?.unwrap_or_default())
         })
     }
 
     fn show(&self, client_id: String) -> AdminFuture<'_, Option<String>> {
+        let addresses = Addresses::of(self);
         Box::pin(self.read_list(move |backing| {
             let row = read::session(backing, &client_id)?;
             let mut subscriptions = Vec::new();
@@ -158,8 +192,9 @@ impl Sessions for NodeStatus {
                 });
             });
             let queue = read::queue(backing, row.session_id);
+            let address = addresses.address_of(&client_id, &row);
             Some(SessionDetail {
-                session: session_status(&client_id, &row, &queue),
+                session: session_status(&client_id, &row, &queue, address),
                 subscriptions,
             })
         }))
@@ -223,8 +258,12 @@ fn going_on_after(last: String) -> Option<String> {
     None
 }
 
-/// A page of the sessions.
-fn list_sessions(backing: &dyn Backing, page: &Page) -> Listed<SessionStatus> {
+/// A page of the sessions, whose clients are connected from where `address_of` says.
+fn list_sessions(
+    backing: &dyn Backing,
+    page: &Page,
+    address_of: impl Fn(&str, &state::Session) -> Option<IpAddr>,
+) -> Listed<SessionStatus> {
     let budget = ListBudget::default();
     let (rows, mut next) =
         read::sessions(backing, &page.after, page.size(), page.connected, budget);
@@ -237,7 +276,8 @@ fn list_sessions(backing: &dyn Backing, page: &Page) -> Listed<SessionStatus> {
         }
         left = left.saturating_sub(client_id.len() + row.principal.len());
         let queue = read::queue(backing, row.session_id);
-        entries.push(session_status(client_id, row, &queue));
+        let address = address_of(client_id, row);
+        entries.push(session_status(client_id, row, &queue, address));
     }
     let next = next.and_then(going_on_after);
     Listed { entries, next }
@@ -354,7 +394,7 @@ mod tests {
         let rows: BTreeMap<_, _> = rows.collect();
         let (mut page, mut found) = (Page::default(), Vec::new());
         loop {
-            let Listed { entries, next } = list_sessions(&rows, &page);
+            let Listed { entries, next } = list_sessions(&rows, &page, |_, _| None);
             assert!(entries.len() <= 176, "{} entries", entries.len());
             found.extend(entries.into_iter().map(|entry| entry.client_id));
             match next {

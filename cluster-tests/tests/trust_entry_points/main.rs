@@ -1,5 +1,7 @@
 //! Every transport of a listener with every way to say who a client is: the cells of the table in docs/security.md.
 
+mod services;
+
 use cluster_tests::cluster::{Cluster, Plan, binary};
 use cluster_tests::line::{self, Line, Transport};
 use cluster_tests::security::{Shown, of_code};
@@ -7,8 +9,9 @@ use cluster_tests::wire::{self, Connect, Disconnect, Packet, Properties, V5, V31
 use jsonwebtoken::{EncodingKey, Header};
 use quorumq::auth::scram::{Algorithm, Client};
 use serde_json::json;
+use services::{serve_judgements, service_accounts_and_a_service_that_judges};
 use std::io::Write as _;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -45,18 +48,21 @@ const TRANSPORTS: [(&str, &str, &str); 4] = [
     ("wss", "wss", "WebSocket over TLS"),
 ];
 
-/// The listeners: of each transport one that asks, one that lets everybody in, and one that asks and is behind a proxy.
+/// The listeners: of each transport one that asks, one that lets everybody in, one that asks and is behind a proxy, and
+/// one that has a service judge its clients.
 struct Place {
     directory: TempDir,
     /// By transport.
     asking: [u16; 4],
     open: [u16; 4],
     proxied: [u16; 4],
+    judged: [u16; 4],
+    service: SocketAddr,
 }
 
 impl Place {
     fn new() -> Place {
-        let held = [(); 12].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+        let held = [(); 16].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
         let port = |at: usize| {
             let address: std::io::Result<std::net::SocketAddr> = held[at].local_addr();
             address.expect("it is bound").port()
@@ -66,6 +72,8 @@ impl Place {
             asking: [0, 1, 2, 3].map(port),
             open: [4, 5, 6, 7].map(port),
             proxied: [8, 9, 10, 11].map(port),
+            judged: [12, 13, 14, 15].map(port),
+            service: serve_judgements(),
         };
         for authority in ["own", "foreign"] {
             place.make(authority, &["ca"]);
@@ -103,6 +111,7 @@ impl Place {
         let ports = match kind {
             "asking" => self.asking,
             "open" => self.open,
+            "judged" => self.judged,
             _ => self.proxied,
         };
         let at = Transport::ALL.iter().position(|one| *one == transport);
@@ -116,9 +125,11 @@ impl Place {
     fn toml(&self) -> String {
         let mut text = format!(
             "[auth]\npassword_memory_kib = 64\npassword_passes = 1\nscram_iterations = 4096\n\
+             http_url = \"http://{}/judge\"\n\
              [[auth.jwt]]\nissuer = \"plain\"\nalgorithms = [\"HS256\"]\nsecret_file = {:?}\n\
-             accept = [\"password\", \"JWT\"]\n\
+             accept = [\"password\", \"JWT\", \"K8S-SAT\"]\n\
              [[listeners]]\nname = \"first\"\naddress = \"{{mqtt}}\"\n",
+            self.service,
             self.path("own", "secret")
         );
         let mut add = |kind: &str, transport: &str, address: String, methods: &str| {
@@ -153,11 +164,13 @@ impl Place {
             add("asking", transport, asking, &format!("{first}{methods}"));
             add("open", transport, address(self.open[at]), "\"anonymous\"");
             add("proxied", transport, address(self.proxied[at]), methods);
+            add("judged", transport, address(self.judged[at]), "\"http\"");
         }
         for (kind, methods) in [
             ("asking", methods),
             ("open", "\"anonymous\""),
             ("proxied", methods),
+            ("judged", "\"http\""),
         ] {
             let address = format!("unix:{}", self.socket(kind).display());
             add(kind, "unix", address, methods);
@@ -211,9 +224,15 @@ impl Place {
 
 /// A token of anna.
 fn token(secret: &str) -> String {
+    token_of("anna", secret, 600)
+}
+
+/// A token that ends so many seconds from now.
+fn token_of(name: &str, secret: &str, ends_in_s: i64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let end_s = now.expect("it is after 1970").as_secs() + 600;
-    let claims = json!({"iss": "plain", "sub": "anna", "exp": end_s});
+    let now_s = now.expect("it is after 1970").as_secs();
+    let end_s = i64::try_from(now_s).expect("it is not that late") + ends_in_s;
+    let claims = json!({"iss": "plain", "sub": name, "exp": end_s});
     let key = EncodingKey::from_secret(secret.as_bytes());
     jsonwebtoken::encode(&Header::default(), &claims, &key).expect("it can be signed")
 }
@@ -333,6 +352,7 @@ fn every_transport_asks_for_every_method() {
     shown.saw(PART, "Unix socket", UNASKED, outcome);
     shown.finish();
     other_versions_other_packets_and_proxies(&place);
+    service_accounts_and_a_service_that_judges(&place);
 }
 
 /// Clients that the command line is none of.

@@ -159,14 +159,7 @@ pub async fn send(
                     .await
             }
         };
-        let answer = answer.map_err(|error| {
-            let cause = root_cause(&error);
-            let message = match hint(&error, is_tls) {
-                Some(hint) => format!("{address} does not answer as a node does: {cause}; {hint}"),
-                None => format!("{address} cannot be reached: {cause}"),
-            };
-            Failure::new(Exit::Unreachable, message)
-        })?;
+        let answer = answer.map_err(|error| no_answer(address, &error, is_tls))?;
         let (head, body) = answer.into_parts();
         let body = Limited::new(body, LARGEST_ANSWER_BYTES);
         let body = body.collect().await.map_err(Failure::failed)?.to_bytes();
@@ -184,13 +177,23 @@ pub async fn send(
         })
 }
 
-/// What to try when the port is there and speaks something else.
-fn hint(error: &hyper_util::client::legacy::Error, is_tls: bool) -> Option<&'static str> {
-    match is_tls {
+/// Nobody answers, or somebody who speaks something else: then with what to try.
+fn no_answer(
+    address: &Address,
+    error: &hyper_util::client::legacy::Error,
+    is_tls: bool,
+) -> Failure {
+    let hint = match is_tls {
         true => hint::speaks_no_tls(error).then_some(hint::NOT_HTTPS),
         // The connection was made, and what came over it was no answer.
         false => (!error.is_connect()).then_some(hint::NOT_HTTP),
-    }
+    };
+    let cause = root_cause(error);
+    let message = match hint {
+        Some(hint) => format!("{address} does not answer as a node does: {cause}; {hint}"),
+        None => format!("{address} cannot be reached: {cause}"),
+    };
+    Failure::new(Exit::Unreachable, message)
 }
 
 /// The innermost cause: the errors around it say only that a request failed.

@@ -272,7 +272,7 @@ fn a_compose_file_that_does_not_fit_is_noticed() {
         (
             "identity2:/identity:ro",
             "identity3:/identity:ro",
-            "identities",
+            "cluster.certificate is of",
         ),
         (
             "node2:/var/lib/quorumq",

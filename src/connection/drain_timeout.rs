@@ -96,7 +96,7 @@ mod tests {
         let packet = NewPacket::of(QoS::AtLeastOnce);
         let pushed = mailbox.push_packet(packet, |out| {
             out.extend_from_slice(&[0; 100]);
-            Ok(Some(0))
+            Ok(())
         });
         pushed.expect("it fits");
         assert_eq!(mailbox.state(), BackPressureState::Full);

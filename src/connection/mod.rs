@@ -18,6 +18,7 @@
 
 mod acknowledgements;
 mod authentication;
+mod backlog;
 mod bounds;
 pub(crate) mod broker;
 pub(crate) mod certified;

@@ -6,13 +6,13 @@
 //! Invariant: at most [`OWN_UNACKNOWLEDGED`] packet ids of the connection's own are in use, so there is always a free
 //! one, and finding it takes a bounded number of looks.
 
-use std::collections::VecDeque;
 use std::time::Instant;
 
 use rustc_hash::FxHashMap;
 
+use super::backlog::Backlog;
 use crate::codec::{PacketId, QoS};
-use crate::mailbox::{Body, Contents, Expiry, Packets};
+use crate::mailbox::{Contents, Packets};
 use crate::session::sequence::PACKET_IDS;
 use crate::session::{Acknowledged, Received, Sequence, Window};
 
@@ -37,24 +37,6 @@ enum Awaited {
     PubRec,
     /// PUBREL is sent.
     PubComp,
-}
-
-/// A packet that waits for room in the client's receive maximum.
-#[derive(Debug)]
-struct WaitingPacket {
-    packet: Box<[u8]>,
-    /// Its body, if that is shared with other subscribers.
-    body: Option<Body>,
-    packet_id_at: usize,
-    qos: QoS,
-    sequence: Option<Sequence>,
-    expiry: Option<Expiry>,
-}
-
-impl WaitingPacket {
-    fn len(&self) -> usize {
-        self.packet.len() + self.body.as_ref().map_or(0, |body| body.len())
-    }
 }
 
 /// Messages that expired while they waited, in the mailbox or for room in the client's receive maximum.
@@ -101,12 +83,9 @@ pub(super) struct Outbound {
     window: Window,
     /// The last message of the queue that was sent.
     sent_through: Sequence,
-    backlog: VecDeque<WaitingPacket>,
+    /// The mailbox counts its bytes as unsent, which bounds it.
+    backlog: Backlog,
     expired: Expired,
-    /// The mailbox counts them as unsent, which bounds the backlog.
-    backlog_bytes: usize,
-    /// The same without shared bodies.
-    owned_backlog_bytes: usize,
 }
 
 impl Outbound {
@@ -118,10 +97,8 @@ impl Outbound {
             awaited: FxHashMap::default(),
             window: Window::default(),
             sent_through: Sequence::NONE,
-            backlog: VecDeque::new(),
+            backlog: Backlog::default(),
             expired: Expired::default(),
-            backlog_bytes: 0,
-            owned_backlog_bytes: 0,
         }
     }
 
@@ -146,14 +123,13 @@ impl Outbound {
 
     /// Bytes of the packets that wait for room.
     pub(super) fn backlog_bytes(&self) -> usize {
-        self.backlog_bytes
+        self.backlog.bytes()
     }
 
     /// The same without bodies that other subscribers may have, too; what is remembered of unacknowledged messages
     /// added.
     pub(super) fn owned_bytes(&self) -> usize {
-        let backlog = self.backlog.len() * size_of::<WaitingPacket>();
-        backlog + self.owned_backlog_bytes + self.awaited.capacity() * AWAITED_BYTES
+        self.backlog.owned_bytes() + self.awaited.capacity() * AWAITED_BYTES
     }
 
     /// What expired since the last call.
@@ -196,83 +172,77 @@ impl Outbound {
 
     /// Numbers the packets taken from the mailbox and appends what may be sent now to `out`.
     pub(super) fn send(&mut self, contents: &mut Contents, out: &mut Packets) {
-        let mut sent_to = 0;
         let packets = &mut contents.packets;
+        let mut tracked = contents.tracked.drain(..).peekable();
+        // Where the next packet begins, up to where they are moved, and bodies between the two.
+        let (mut at, mut moved_to, mut bodies) = (0, 0, 0);
+        let mut special = std::mem::take(&mut contents.special);
         let mut kept_whole = true;
         // The clock is read once for all of them, if one of them expires.
         let mut now = None;
-        for entry in contents.tracked.drain(..) {
-            let (at, end) = (entry.at as usize, (entry.at + entry.length) as usize);
-            let packet_id_at = entry.packet_id_at as usize;
-            let waits = entry.qos != QoS::AtMostOnce
-                && !(self.backlog.is_empty() && self.has_room(entry.sequence));
-            if !waits {
-                let is_over = entry.expiry.is_some_and(|expiry| {
+        while special > 0
+            && let Some(found) = packets.locate(at, bodies)
+        {
+            let (start, end) = (at, found.end);
+            at = end;
+            let entry = tracked.next_if(|entry| entry.at as usize == start);
+            let is_special = found.qos != QoS::AtMostOnce || entry.is_some();
+            special -= usize::from(is_special);
+            let sequence = entry.and_then(|entry| entry.sequence);
+            let waits = found.qos != QoS::AtMostOnce
+                && !(self.backlog.is_empty() && self.has_room(sequence));
+            let is_over = !waits
+                && entry.and_then(|entry| entry.expiry).is_some_and(|expiry| {
                     let now = *now.get_or_insert_with(Instant::now);
-                    !expiry.count_down(&mut packets.bytes[at..end], now)
+                    !expiry.count_down(&mut packets.bytes[start..end], now)
                 });
-                if !is_over {
-                    if entry.qos != QoS::AtMostOnce {
-                        let packet_id = &mut packets.bytes[packet_id_at..packet_id_at + 2];
-                        self.send_one(packet_id, entry.qos, entry.sequence);
-                    }
-                    continue;
+            if !waits && !is_over {
+                if found.qos != QoS::AtMostOnce {
+                    let packet_id = &mut packets.bytes[found.packet_id_at..found.packet_id_at + 2];
+                    self.send_one(packet_id, found.qos, sequence);
                 }
-            }
-            kept_whole = false;
-            packets.move_range(sent_to..at, out);
-            sent_to = end;
-            let body = packets.take_body(end);
-            if !waits {
-                // [MQTT-3.3.2-5]
-                self.expired.add(entry.sequence);
+                bodies += usize::from(found.has_body);
                 continue;
             }
-            let waiting = WaitingPacket {
-                packet: packets.bytes[at..end].into(),
-                body,
-                packet_id_at: packet_id_at - at,
-                qos: entry.qos,
-                sequence: entry.sequence,
-                expiry: entry.expiry,
-            };
-            self.backlog_bytes += waiting.len();
-            self.owned_backlog_bytes += waiting.packet.len();
-            self.backlog.push_back(waiting);
+            kept_whole = false;
+            packets.move_range(moved_to..start, out);
+            (moved_to, bodies) = (end, 0);
+            if waits {
+                self.backlog.push(packets, start..end, found.whole, entry);
+            } else {
+                // [MQTT-3.3.2-5]
+                packets.take_body(end);
+                self.expired.add(sequence);
+            }
         }
+        debug_assert_eq!(special, 0, "a packet was not found");
         if kept_whole && out.is_empty() {
             std::mem::swap(out, packets);
         } else {
-            packets.move_range(sent_to..packets.bytes.len(), out);
+            packets.move_range(moved_to..packets.bytes.len(), out);
         }
         packets.clear();
     }
 
     /// Sends packets of the backlog while there is room.
     fn send_backlog(&mut self, out: &mut Packets) {
-        while let Some(first) = self.backlog.front()
+        let mut backlog = std::mem::take(&mut self.backlog);
+        while let Some(first) = backlog.first()
             && self.has_room(first.sequence)
-            && let Some(mut waiting) = self.backlog.pop_front()
         {
-            self.backlog_bytes -= waiting.len();
-            self.owned_backlog_bytes -= waiting.packet.len();
-            if let Some(expiry) = &waiting.expiry
-                && !expiry.count_down(&mut waiting.packet, Instant::now())
-            {
-                // [MQTT-3.3.2-5]
-                self.expired.add(waiting.sequence);
-                continue;
-            }
-            let packet_id = &mut waiting.packet[waiting.packet_id_at..waiting.packet_id_at + 2];
-            self.send_one(packet_id, waiting.qos, waiting.sequence);
-            out.bytes.extend_from_slice(&waiting.packet);
-            if let Some(body) = waiting.body {
-                out.push_body(body);
-            }
+            backlog.take_first(&first, out, |packet, packet_id| {
+                if let Some(expiry) = &first.expiry
+                    && !expiry.count_down(packet, Instant::now())
+                {
+                    // [MQTT-3.3.2-5]
+                    self.expired.add(first.sequence);
+                    return false;
+                }
+                self.send_one(&mut packet[packet_id], first.qos(), first.sequence);
+                true
+            });
         }
-        if self.backlog.is_empty() {
-            self.backlog = VecDeque::new();
-        }
+        self.backlog = backlog;
     }
 
     /// PUBACK.

@@ -4,25 +4,72 @@ use super::*;
 use std::time::Duration;
 
 use crate::codec::Version;
-use crate::mailbox::Tracked;
+use crate::mailbox::{Body, Expiry, Tracked};
 
-fn contents(packets: &[(&[u8], Option<usize>)]) -> Contents {
+/// A packet with this topic, before its packet id is known.
+fn packet(topic: u8, qos: QoS) -> Vec<u8> {
+    match qos {
+        QoS::AtMostOnce => vec![0x30, 3, 0, 1, topic],
+        _ => vec![0x30 | (qos as u8) << 1, 5, 0, 1, topic, 0, 0],
+    }
+}
+
+/// Bytes of a packet with QoS 1.
+const BYTES: usize = 7;
+
+fn packet_with_id(topic: u8, id: u16) -> Vec<u8> {
+    let mut packet = packet(topic, QoS::AtLeastOnce);
+    packet[5..].copy_from_slice(&id.to_be_bytes());
+    packet
+}
+
+/// Packets with these topics: with QoS 1 where it is a small letter, otherwise with QoS 0.
+fn contents(topics: &[u8]) -> Contents {
     let mut contents = Contents::default();
-    for (packet, id_at) in packets {
-        let at = contents.packets.len();
-        contents.packets.bytes.extend_from_slice(packet);
-        if let Some(id_at) = id_at {
-            contents.tracked.push(Tracked {
-                at: at as u32,
-                length: packet.len() as u32,
-                packet_id_at: (at + id_at) as u32,
-                qos: QoS::AtLeastOnce,
-                sequence: None,
-                expiry: None,
-            });
-        }
+    for topic in topics {
+        let qos = match topic.is_ascii_lowercase() {
+            true => QoS::AtLeastOnce,
+            false => QoS::AtMostOnce,
+        };
+        contents.special += usize::from(qos != QoS::AtMostOnce);
+        let packets = &mut contents.packets.bytes;
+        packets.extend_from_slice(&packet(*topic, qos));
     }
     contents
+}
+
+/// Remembers something of the packet with this topic.
+fn track(contents: &mut Contents, topic: u8, sequence: Option<u64>, expiry: Option<Expiry>) {
+    let (packets, mut at) = (&mut contents.packets, 0);
+    while packets.bytes[at + 4] != topic {
+        at = packets.locate(at, 0).expect("it is there").end;
+    }
+    let found = packets.locate(at, 0).expect("it is there");
+    if let Some(sequence) = sequence {
+        packets.bytes[found.packet_id_at + 1] = sequence as u8;
+    }
+    contents.special += usize::from(found.qos == QoS::AtMostOnce);
+    contents.tracked.push(Tracked {
+        at: at as u32,
+        sequence: sequence.map(Sequence),
+        expiry,
+    });
+}
+
+/// The topics of the packets, each with its packet id: 1 is the first of the connection's own, above the queue's.
+fn sent(packets: &Packets) -> Vec<(char, u16)> {
+    let (mut found, mut at) = (Vec::new(), 0);
+    while let Some(packet) = packets.locate(at, 0) {
+        let id = &packets.bytes[packet.packet_id_at..packet.end];
+        let id = match packet.qos {
+            QoS::AtMostOnce => 0,
+            _ => u16::from_be_bytes([id[0], id[1]]) - QUEUE_IDS,
+        };
+        found.push((char::from(packets.bytes[at + 4]), id));
+        at = packet.end;
+    }
+    assert_eq!(at, packets.bytes.len(), "packets are whole");
+    found
 }
 
 /// One of the connection's own ids, which begin above those of the queue.
@@ -43,37 +90,50 @@ fn room_is_short_when_half_of_what_is_granted_is_in_use() {
 fn the_receive_maximum_is_honoured_and_what_waits_goes_out_in_order() {
     let mut outbound = Outbound::new(2);
     let mut out = Packets::default();
-    let mut four = contents(&[
-        (b"a__", Some(1)),
-        (b"zero", None),
-        (b"b__", Some(1)),
-        (b"c__", Some(1)),
-        (b"0", None),
-        (b"d__", Some(1)),
-    ]);
-    outbound.send(&mut four, &mut out);
-    assert_eq!(out.bytes, b"a\x80\0zerob\x80\x010");
+    let mut six = contents(b"aYbcZd");
+    outbound.send(&mut six, &mut out);
+    assert_eq!(sent(&out), [('a', 1), ('Y', 0), ('b', 2), ('Z', 0)]);
     out.clear();
     assert_eq!(outbound.handle_puback(id(2), &mut out), After::Nothing);
-    assert_eq!(out.bytes, b"c\x80\x02");
+    assert_eq!(sent(&out), [('c', 3)]);
     outbound.handle_puback(id(2), &mut out);
-    assert_eq!(out.bytes, b"c\x80\x02", "acknowledged twice");
+    assert_eq!(sent(&out), [('c', 3)], "acknowledged twice");
     outbound.handle_puback(id(1), &mut out);
-    assert_eq!(out.bytes, b"c\x80\x02d\x80\x03");
+    assert_eq!(sent(&out), [('c', 3), ('d', 4)]);
 }
 
 #[test]
 fn the_backlog_is_counted() {
     let mut outbound = Outbound::new(1);
     let mut out = Packets::default();
-    let mut three = contents(&[(b"a__", Some(1)), (b"bb__", Some(2)), (b"c__", Some(1))]);
-    outbound.send(&mut three, &mut out);
-    assert_eq!(outbound.backlog_bytes(), 7);
-    outbound.handle_puback(id(1), &mut out);
-    assert_eq!(outbound.backlog_bytes(), 3);
-    outbound.handle_puback(id(2), &mut out);
-    assert_eq!(outbound.backlog_bytes(), 0);
-    assert_eq!(out.bytes, b"a\x80\0bb\x80\x01c\x80\x02");
+    outbound.send(&mut contents(b"abc"), &mut out);
+    for (number, left) in [(1, 2), (2, 1), (3, 0)] {
+        assert_eq!(outbound.backlog_bytes(), left * BYTES);
+        outbound.handle_puback(id(number), &mut out);
+    }
+    assert_eq!(sent(&out), [('a', 1), ('b', 2), ('c', 3)]);
+}
+
+/// A packet that waits takes as much memory as it has bytes, however small it is.
+#[test]
+fn nothing_is_remembered_of_packets_that_wait() {
+    let mut outbound = Outbound::new(1);
+    let mut out = Packets::default();
+    let idle = outbound.owned_bytes();
+    for _ in 0..1_000 {
+        outbound.send(&mut contents(&[b'a'; 100]), &mut out);
+    }
+    assert_eq!(outbound.backlog_bytes(), 99_999 * BYTES);
+    let awaited = outbound.awaited.capacity() * AWAITED_BYTES;
+    assert_eq!(outbound.owned_bytes() - idle - awaited, 99_999 * BYTES);
+    // What is sent is given back.
+    for number in 1..=60_000 {
+        let last = outbound.last_id;
+        outbound.handle_puback(PacketId::new(last).expect("not zero"), &mut out);
+        let left = (99_999 - number) * BYTES;
+        assert_eq!(outbound.backlog_bytes(), left);
+        assert!(outbound.backlog.owned_bytes() <= left + (64 << 10));
+    }
 }
 
 #[test]
@@ -116,15 +176,12 @@ fn qos_2_goes_from_pubrec_to_pubcomp() {
 fn messages_of_the_queue_keep_their_ids_and_count_against_the_same_maximum() {
     let mut outbound = Outbound::new(2);
     let mut out = Packets::default();
-    let mut three = contents(&[
-        (b"q\0\x07", Some(1)),
-        (b"a__", Some(1)),
-        (b"r\0\x08", Some(1)),
-    ]);
-    three.tracked[0].sequence = Some(Sequence(7));
-    three.tracked[2].sequence = Some(Sequence(8));
+    let mut three = contents(b"qar");
+    track(&mut three, b'q', Some(7), None);
+    track(&mut three, b'r', Some(8), None);
     outbound.send(&mut three, &mut out);
-    assert_eq!(out.bytes, b"q\0\x07a\x80\0");
+    let two = [packet_with_id(b'q', 7), packet_with_id(b'a', id(1).get())];
+    assert_eq!(out.bytes, two.concat());
     assert_eq!(outbound.sent_through(), Sequence(7));
     out.clear();
     let seven = PacketId::new(7).expect("not zero");
@@ -132,29 +189,36 @@ fn messages_of_the_queue_keep_their_ids_and_count_against_the_same_maximum() {
         outbound.handle_puback(seven, &mut out),
         After::Completed(Sequence(7))
     );
-    assert_eq!(out.bytes, b"r\0\x08");
+    assert_eq!(out.bytes, packet_with_id(b'r', 8));
     assert_eq!(outbound.handle_puback(seven, &mut out), After::Nothing);
+}
+
+/// QoS 1, topic `a`, an expiry interval of 9 s.
+const EXPIRING: &[u8] = b"\x32\x0c\0\x01a\0\0\x05\x02\0\0\0\x09m";
+
+/// The expiry of a packet that has waited for so long.
+fn expiry_after(waited_s: u64, expiry_s: u32, qos: QoS, packet: &[u8]) -> Option<Expiry> {
+    let mut expiry = Expiry::new(expiry_s, packet, qos, Version::V5);
+    expiry.deadline -= Duration::from_secs(waited_s);
+    Some(expiry)
 }
 
 #[test]
 fn what_waits_for_room_counts_down_and_expires() {
     let mut outbound = Outbound::new(1);
     let mut out = Packets::default();
-    let packet = b"\x32\x0c\0\x01a__\x05\x02\0\0\0\x09m";
-    let mut three = contents(&[(b"q__", Some(1)), (b"0__\0", Some(1)), (packet, Some(5))]);
-    let expiry = |expiry_s, packet: &[u8]| {
-        let qos = QoS::AtLeastOnce;
-        Some(Expiry::new(expiry_s, packet, qos, Version::V5))
-    };
-    three.tracked[1].expiry = expiry(0, b"");
-    three.tracked[2].expiry = expiry(9, packet);
-    outbound.send(&mut three, &mut out);
-    assert!(outbound.take_expired().is_none());
+    let mut three = contents(b"qe");
     // Of the first nothing is left: it does not wait longer than a second.
-    for (waiting, waited_s) in outbound.backlog.iter_mut().zip([1, 5]) {
-        let expiry = waiting.expiry.as_mut().expect("it expires");
-        expiry.deadline -= Duration::from_secs(waited_s);
-    }
+    track(&mut three, b'e', None, expiry_after(1, 0, QoS::AtLeastOnce, b""));
+    three.tracked.push(Tracked {
+        at: three.packets.bytes.len() as u32,
+        sequence: None,
+        expiry: expiry_after(5, 9, QoS::AtLeastOnce, EXPIRING),
+    });
+    three.special += 1;
+    three.packets.bytes.extend_from_slice(EXPIRING);
+    outbound.send(&mut three, &mut out);
+    assert!(outbound.take_expired().is_none(), "they wait");
     out.clear();
     outbound.handle_puback(id(1), &mut out);
     assert_eq!(out.bytes, b"\x32\x0c\0\x01a\x80\x01\x05\x02\0\0\0\x04m");
@@ -170,15 +234,15 @@ fn packet_ids_never_run_out() {
     let mut outbound = Outbound::new(u16::MAX);
     let mut out = Packets::default();
     for _ in 0..70 {
-        let packets: Vec<(&[u8], Option<usize>)> = vec![(b"___", Some(1)); 1_000];
-        outbound.send(&mut contents(&packets), &mut out);
+        outbound.send(&mut contents(&[b'a'; 1_000]), &mut out);
     }
     assert_eq!(outbound.awaited.len(), OWN_UNACKNOWLEDGED);
-    assert_eq!(out.len(), 3 * OWN_UNACKNOWLEDGED);
-    assert_eq!(outbound.backlog_bytes(), 3 * (70_000 - OWN_UNACKNOWLEDGED));
+    assert_eq!(out.len(), BYTES * OWN_UNACKNOWLEDGED);
+    let waiting = BYTES * (70_000 - OWN_UNACKNOWLEDGED);
+    assert_eq!(outbound.backlog_bytes(), waiting);
     // A message of the session's queue has an id of its own, but nothing overtakes.
-    let mut queued = contents(&[(b"q\0\x07", Some(1))]);
-    queued.tracked[0].sequence = Some(Sequence(7));
+    let mut queued = contents(b"q");
+    track(&mut queued, b'q', Some(7), None);
     out.clear();
     outbound.send(&mut queued, &mut out);
     assert!(out.is_empty());
@@ -187,7 +251,7 @@ fn packet_ids_never_run_out() {
     for number in 1..=OWN_UNACKNOWLEDGED as u16 {
         outbound.handle_puback(id(number), &mut out);
         acknowledged += 1;
-        assert_eq!(out.len(), 3 * acknowledged, "each makes room for one");
+        assert_eq!(out.len(), BYTES * acknowledged, "each makes room for one");
     }
     assert_eq!(outbound.awaited.len(), OWN_UNACKNOWLEDGED);
 }
@@ -197,26 +261,28 @@ fn packet_ids_never_run_out() {
 fn what_has_waited_in_the_mailbox_counts_down_and_expires() {
     let mut outbound = Outbound::new(2);
     let packet = b"\x30\x0a\0\x01a\x05\x02\0\0\0\x09m";
-    let mut three = contents(&[(packet, Some(0)), (packet, Some(0)), (b"b__", Some(1))]);
-    for entry in &mut three.tracked[..2] {
-        entry.qos = QoS::AtMostOnce;
-        let mut expiry = Expiry::new(9, packet, entry.qos, Version::V5);
-        expiry.deadline -= Duration::from_secs(6);
-        entry.expiry = Some(expiry);
+    let mut four = Contents::default();
+    for waited_s in [6, 10] {
+        four.tracked.push(Tracked {
+            at: four.packets.bytes.len() as u32,
+            sequence: None,
+            expiry: expiry_after(waited_s, 9, QoS::AtMostOnce, packet),
+        });
+        four.packets.bytes.extend_from_slice(packet);
     }
-    let over = three.tracked[1].expiry.as_mut().expect("it expires");
-    over.deadline -= Duration::from_secs(4);
-    let mut queued = three.tracked[2];
-    queued.sequence = Some(Sequence(3));
-    queued.expiry = three.tracked[1].expiry;
-    three.tracked.push(three.tracked[2]);
-    three.tracked[2] = queued;
-    three.tracked[3].at += 3;
-    three.tracked[3].packet_id_at += 3;
-    three.packets.bytes.extend_from_slice(b"c__");
+    let mut rest = contents(b"bc");
+    track(&mut rest, b'b', Some(3), expiry_after(10, 9, QoS::AtLeastOnce, b""));
+    four.tracked.extend(rest.tracked.drain(..).map(|entry| Tracked {
+        at: entry.at + 2 * packet.len() as u32,
+        ..entry
+    }));
+    four.special = 4;
+    four.packets.bytes.append(&mut rest.packets.bytes);
     let mut out = Packets::default();
-    outbound.send(&mut three, &mut out);
-    assert_eq!(out.bytes, b"\x30\x0a\0\x01a\x05\x02\0\0\0\x03mc\x80\0");
+    outbound.send(&mut four, &mut out);
+    let counted_down = b"\x30\x0a\0\x01a\x05\x02\0\0\0\x03m".to_vec();
+    let left = [counted_down, packet_with_id(b'c', id(1).get())];
+    assert_eq!(out.bytes, left.concat());
     let expired = outbound.take_expired().expect("two are over");
     assert_eq!((expired.count, expired.sequences), (2, vec![Sequence(3)]));
 }
@@ -225,31 +291,35 @@ fn what_has_waited_in_the_mailbox_counts_down_and_expires() {
 #[test]
 fn shared_bodies_stay_with_their_packets() {
     let memory = crate::mailbox::memory::NodeMemory::new(1 << 20);
-    let mut contents = Contents::default();
-    for head in [b"a__", b"b__"] {
-        let at = contents.packets.bytes.len() as u32;
-        contents.packets.bytes.extend_from_slice(head);
-        contents.packets.push_body(Body::new(&head[..1], &memory));
-        contents.tracked.push(Tracked {
-            at,
-            length: 3,
-            packet_id_at: at + 1,
-            qos: QoS::AtLeastOnce,
-            sequence: None,
-            expiry: None,
-        });
+    // A body of two bytes, and one small packet between.
+    let mut mixed = Contents::default();
+    for topic in b"abc" {
+        let mut head = packet(*topic, QoS::AtLeastOnce);
+        if *topic != b'b' {
+            head[1] += 2;
+        }
+        mixed.packets.bytes.extend_from_slice(&head);
+        if *topic != b'b' {
+            mixed.packets.push_body(Body::new(&[*topic; 2], &memory));
+        }
+        mixed.special += 1;
     }
+    let with_body = |topic: u8, number: u16| {
+        let mut packet = packet_with_id(topic, id(number).get());
+        packet[1] += 2;
+        packet.extend_from_slice(&[topic; 2]);
+        packet
+    };
     let mut outbound = Outbound::new(1);
     let mut out = crate::mailbox::Unsent::default();
-    outbound.send(&mut contents, out.packets());
-    assert_eq!(
-        (out.to_vec(), outbound.backlog_bytes()),
-        (b"a\x80\0a".to_vec(), 4)
-    );
-    out.advance(4);
+    outbound.send(&mut mixed, out.packets());
+    assert_eq!(out.to_vec(), with_body(b'a', 1));
+    assert_eq!(outbound.backlog_bytes(), 2 * BYTES + 2);
+    out.advance(BYTES + 2);
     outbound.handle_puback(id(1), out.packets());
-    assert_eq!(
-        (out.to_vec(), outbound.backlog_bytes()),
-        (b"b\x80\x01b".to_vec(), 0)
-    );
+    assert_eq!(out.to_vec(), packet_with_id(b'b', id(2).get()));
+    out.advance(BYTES);
+    outbound.handle_puback(id(2), out.packets());
+    assert_eq!(out.to_vec(), with_body(b'c', 3));
+    assert_eq!(outbound.backlog_bytes(), 0);
 }

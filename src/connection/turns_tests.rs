@@ -24,7 +24,7 @@ impl Client {
             .mailbox
             .push_packet(NewPacket::of(QoS::AtMostOnce), |out| {
                 out.extend_from_slice(&packet);
-                Ok(None)
+                Ok(())
             });
         pushed.expect("it fits");
         self.mailbox.wake();

@@ -55,7 +55,7 @@ fn arrive(
     arrived.push((id, forwarded.message.expiry));
     let put = subscriber.push_packet(NewPacket::of(QoS::AtLeastOnce), |out| {
         out.resize(out.len() + 10, 0);
-        Ok(Some(0))
+        Ok(())
     });
     let throttled = put.expect("it fits").throttled;
     let throttled = throttled.map(|end| (subscriber.clone(), end));

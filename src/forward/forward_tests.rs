@@ -117,7 +117,7 @@ fn arrive(subscriber: &Arc<Mailbox>, arrived: &mut Vec<RequestId>, payload: &[u8
     arrived.push(RequestId::from_be_bytes(request_id));
     let put = subscriber.push_packet(NewPacket::of(QoS::AtLeastOnce), |out| {
         out.resize(out.len() + SIZE, 0);
-        Ok(Some(0))
+        Ok(())
     });
     let throttled = put.ok().and_then(|put| put.throttled);
     throttled

@@ -67,7 +67,8 @@ pub enum BackPressureState {
     Normal,
     /// Acknowledgements are deferred.
     Throttled,
-    /// The mailbox has reached its limit: further messages count towards the overrun.
+    /// The mailbox has reached its limit, with what is remembered of its messages: further ones count towards the
+    /// overrun.
     Full,
     /// The client hardly reads: no acknowledgement waits for it until it has drained.
     Stalled,
@@ -181,12 +182,20 @@ impl<A> BackPressure<A> {
         }
     }
 
-    /// The state when `level` bytes wait for the client. A stalled client that has drained is not stalled any more.
-    pub(super) fn state(&mut self, level: usize, limits: &OutboxLimits) -> BackPressureState {
+    /// The state when `level` bytes wait for the client, and `tracked` bytes are remembered of them. A stalled client
+    /// that has drained is not stalled any more.
+    pub(super) fn state(
+        &mut self,
+        level: usize,
+        tracked: usize,
+        limits: &OutboxLimits,
+    ) -> BackPressureState {
         self.stalled &= level > limits.high_water_mark();
+        // Publishers of small messages wait when as much memory is taken as with large ones.
+        let taken = level + tracked + self.bytes();
         if self.stalled {
             BackPressureState::Stalled
-        } else if level >= limits.bytes && limits.defers() {
+        } else if taken >= limits.bytes && limits.defers() {
             BackPressureState::Full
         } else if self.deferred.is_empty() {
             BackPressureState::Normal

@@ -13,7 +13,7 @@ fn granted(mailbox: &Mailbox, sequence: u64, bytes: usize) {
     let packet = NewPacket::of(QoS::AtLeastOnce);
     let pushed = mailbox.push_granted(packet, granted, |out| {
         out.resize(out.len() + bytes, 0);
-        Ok(Some(0))
+        Ok(())
     });
     pushed.expect("the client takes packets of any size");
 }
@@ -47,10 +47,10 @@ fn what_is_granted_to_a_client_that_is_behind_waits_in_its_queue() {
     let packet = NewPacket::of(QoS::AtLeastOnce);
     let put = mailbox.push_withheld(Some(packet), |out| {
         out.push(0);
-        Ok(Some(0))
+        Ok(())
     });
     put.expect("it is small");
-    let passed_over = mailbox.push_withheld(None, |_| Ok(None));
+    let passed_over = mailbox.push_withheld(None, |_| Ok(()));
     passed_over.expect("nothing to refuse");
     assert_eq!(mailbox.withheld(1)[0].sequence, Sequence(5));
     let mut contents = Contents::default();
@@ -58,7 +58,7 @@ fn what_is_granted_to_a_client_that_is_behind_waits_in_its_queue() {
     assert_eq!(numbers(&contents), [3]);
 }
 
-/// What is remembered of a packet is many times as large as the smallest packet: the node counts it, and the client
+/// What is remembered of a packet that expires is larger than the smallest packet: the node counts it, and the client
 /// that is only slow goes on.
 #[test]
 fn tiny_packets_count_for_the_node_and_do_not_end_their_connection() {
@@ -73,7 +73,7 @@ fn tiny_packets_count_for_the_node_and_do_not_end_their_connection() {
     let push_expiring = || {
         mailbox.push_qos_0("t", expiring, |out, _| {
             out.resize(out.len() + TINY, 0);
-            Ok(None)
+            Ok(())
         })
     };
     let taken = (0..200_000).take_while(|_| push_expiring().is_ok()).count();
@@ -87,6 +87,59 @@ fn tiny_packets_count_for_the_node_and_do_not_end_their_connection() {
     assert!(!mailbox.is_ending());
     mailbox.close(&mut WakeList::default());
     assert_eq!(limits.memory.used(), 0);
+}
+
+/// A packet with QoS 1 or 2 that does not expire, for a session without a queue, takes its bytes and no more.
+#[test]
+fn nothing_is_remembered_of_ordinary_packets() {
+    const TINY: usize = 7;
+    let limits = OutboxLimits::of(1 << 20);
+    let mailbox = mailbox(&limits);
+    for _ in 0..100_000 {
+        push(&mailbox, TINY).expect("it fits");
+    }
+    assert_eq!(mailbox.memory(), 100_000 * TINY);
+}
+
+/// Publishers wait when as much memory is taken, whether messages are large or tiny.
+#[test]
+fn a_mailbox_is_full_with_what_is_remembered_of_messages() {
+    const TINY: usize = 8;
+    let limits = OutboxLimits::of(100_000);
+    let publisher = mailbox(&limits);
+    let slow = mailbox(&limits);
+    let mut pushed = 0;
+    while slow.state() != BackPressureState::Full {
+        let put = push(&slow, TINY).expect("it fits");
+        pushed += 1;
+        if let Some(end) = put.throttled {
+            let ack = DeferredAck::Local(publisher.clone(), 1);
+            slow.defer_ack(end, ack, &mut WakeList::default());
+        }
+    }
+    assert!(slow.memory() < limits.bytes + 100, "{}", slow.memory());
+    assert!(pushed * TINY > limits.high_water_mark());
+    // It is no reason to end the connection: those under way are taken.
+    let ahead = limits.overrun() - pushed * TINY;
+    push(&slow, ahead).expect("it was under way");
+    slow.close(&mut WakeList::default());
+
+    let slow = mailbox(&limits);
+    let expiring = NewPacket {
+        expiry_s: Some(9),
+        ..NewPacket::of(QoS::AtLeastOnce)
+    };
+    while slow.state() != BackPressureState::Full {
+        let put = slow.push_packet(expiring, |out| {
+            out.resize(out.len() + 2 * TINY, 0);
+            Ok(())
+        });
+        put.expect("it fits");
+    }
+    assert!(slow.memory() < limits.bytes + 100, "{}", slow.memory());
+    take(&slow, 0);
+    assert_eq!(slow.state(), BackPressureState::Normal);
+    assert!(!slow.is_ending());
 }
 
 #[test]
@@ -119,7 +172,7 @@ fn deferred_acknowledgements_and_withheld_messages_count() {
     assert!(behind.memory() >= withheld);
     assert!((withheld - 4096..=withheld + 4096).contains(&limits.memory.used()));
     for _ in 0..1_999 {
-        let passed_over = behind.push_withheld(None, |_| Ok(None));
+        let passed_over = behind.push_withheld(None, |_| Ok(()));
         passed_over.expect("nothing to refuse");
     }
     take(&behind, 0);
@@ -195,7 +248,7 @@ fn what_waits_is_charged_to_the_node_until_it_is_taken() {
     for _ in 0..10 {
         let pushed = mailbox.push_packet(packet, |out| {
             out.push(0);
-            Ok(Some(0))
+            Ok(())
         });
         pushed.expect("it fits");
     }

@@ -10,19 +10,14 @@ use crate::session::Sequence;
 /// Larger buffers are given back when they are empty.
 const KEPT_BYTES: usize = 256 << 10;
 
-/// A packet in the buffer that is not sent as it is: it has QoS 1 or 2, or it expires.
+/// What is remembered of a packet in the buffer that is of the session's queue, or expires. Of others nothing is
+/// remembered: there may be many small ones, and what is in the packet itself is read from there.
 #[derive(Clone, Copy, Debug)]
 pub struct Tracked {
     /// Where the packet begins in the buffer.
     pub at: u32,
-    /// Length of the packet, a body that is not in the buffer left out, bytes.
-    pub length: u32,
-    /// Where its packet id is, from the beginning of the buffer; 0 with QoS 0.
-    pub packet_id_at: u32,
-    /// Its QoS.
-    pub qos: QoS,
-    /// Number in the session's queue; the packet carries the packet id that follows from it. `None`: the packet id is
-    /// still to be filled in.
+    /// Number in the session's queue; the packet carries the packet id that follows from it. `None`: with QoS 1 and 2
+    /// the packet id is still to be filled in.
     pub sequence: Option<Sequence>,
     /// When it expires.
     pub expiry: Option<Expiry>,
@@ -61,7 +56,9 @@ impl NewPacket<'_> {
 pub struct Contents {
     /// Encoded PUBLISH packets.
     pub packets: Packets,
-    /// Those of them that are not sent as they are, in order.
+    /// How many of them are not sent as they are: they have QoS 1 or 2, or expire.
+    pub special: usize,
+    /// What is remembered of them, in order.
     pub tracked: Vec<Tracked>,
     /// Number of packets of each QoS.
     pub counts: [u32; 3],
@@ -145,35 +142,29 @@ impl Contents {
         item
     }
 
-    /// Appends one packet: `encode` writes it and returns where its packet id is, if it has one. A refused packet
-    /// leaves nothing behind.
+    /// Appends one packet, which `encode` writes. A refused packet leaves nothing behind.
     #[inline]
     pub(super) fn append(
         &mut self,
         packet: NewPacket<'_>,
         sequence: Option<Sequence>,
         version: Version,
-        encode: impl FnOnce(&mut Vec<u8>) -> Result<Option<usize>, Refused>,
+        encode: impl FnOnce(&mut Vec<u8>) -> Result<(), Refused>,
     ) -> Result<(), Refused> {
         let qos = packet.qos;
         let bytes = &mut self.packets.bytes;
         let at = bytes.len();
-        let packet_id_at = match encode(bytes) {
-            Ok(packet_id_at) => packet_id_at.filter(|_| qos != QoS::AtMostOnce),
-            Err(refused) => {
-                bytes.truncate(at);
-                return Err(refused);
-            }
-        };
-        if packet_id_at.is_some() || packet.expiry_s.is_some() {
-            let expiry = packet
-                .expiry_s
-                .map(|expiry_s| Expiry::new(expiry_s, &bytes[at..], qos, version));
+        if let Err(refused) = encode(bytes) {
+            bytes.truncate(at);
+            return Err(refused);
+        }
+        let expiry = packet
+            .expiry_s
+            .map(|expiry_s| Expiry::new(expiry_s, &bytes[at..], qos, version));
+        self.special += usize::from(qos != QoS::AtMostOnce || expiry.is_some());
+        if sequence.is_some() || expiry.is_some() {
             self.tracked.push(Tracked {
                 at: at as u32,
-                length: (bytes.len() - at) as u32,
-                packet_id_at: packet_id_at.unwrap_or_default() as u32,
-                qos,
                 sequence,
                 expiry,
             });
@@ -207,7 +198,7 @@ impl<'a> Filling<'a> {
         &mut self,
         qos: QoS,
         expiry_s: Option<u32>,
-        encode: impl FnOnce(&mut Vec<u8>) -> Result<Option<usize>, Refused>,
+        encode: impl FnOnce(&mut Vec<u8>) -> Result<(), Refused>,
     ) {
         let packet = NewPacket {
             expiry_s,

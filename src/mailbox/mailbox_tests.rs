@@ -26,7 +26,7 @@ fn a_topic_is_named_by_its_alias_once_the_client_has_seen_both() {
             if refuse {
                 Err(Refused::TooLarge)
             } else {
-                Ok(None)
+                Ok(())
             }
         });
         assert_eq!(pushed.is_err(), refuse);
@@ -51,7 +51,7 @@ fn a_topic_is_named_by_its_alias_once_the_client_has_seen_both() {
     );
     let pushed = without.push_qos_0("a", QOS_0, |_, alias| {
         assert_eq!(alias, None);
-        Ok(None)
+        Ok(())
     });
     assert!(pushed.is_ok());
 }
@@ -67,7 +67,7 @@ fn a_packet_that_may_expire_does_not_assign_an_alias() {
         let pushed = mailbox.push_qos_0("a", packet, |out, alias| {
             seen = alias.map(|alias| alias.send_topic);
             out.push(0);
-            Ok(None)
+            Ok(())
         });
         pushed.expect("it fits");
         seen
@@ -84,14 +84,14 @@ pub(super) fn mailbox(limits: &Arc<OutboxLimits>) -> Arc<Mailbox> {
 pub(super) fn push(mailbox: &Mailbox, bytes: usize) -> Result<Put, Refused> {
     mailbox.push_packet(NewPacket::of(QoS::AtLeastOnce), |out| {
         out.resize(out.len() + bytes, 0);
-        Ok(Some(0))
+        Ok(())
     })
 }
 
 pub(super) fn push_qos_0(mailbox: &Mailbox, bytes: usize) -> Result<bool, Refused> {
     mailbox.push_qos_0("t", QOS_0, |out, _| {
         out.resize(out.len() + bytes, 0);
-        Ok(None)
+        Ok(())
     })
 }
 

@@ -41,13 +41,11 @@ use back_pressure::{Admission, BackPressure, BackPressureState, OutboxLimits};
 use memory::Charge;
 use topic_aliases::TopicAliases;
 
-#[cfg(test)]
-pub use contents::Tracked;
-pub use contents::{Contents, Filling, NewPacket, Refused, Withheld};
+pub use contents::{Contents, Filling, NewPacket, Refused, Tracked, Withheld};
 pub use expiry::{Expiry, left};
 pub use item::{End, Item, RequestId};
 pub use notifications::{Notification, Notifications};
-pub use packets::{Body, Packets, Unsent, WeakBody};
+pub use packets::{Body, Located, Packets, Unsent, WeakBody};
 
 /// An acknowledgement (PUBACK or PUBREC) that waits until a subscriber has read enough.
 #[derive(Clone)]
@@ -193,14 +191,14 @@ impl Mailbox {
         client.is_none_or(|client| client.may_receive(topic, share))
     }
 
-    /// Puts one packet with QoS 1 or 2 in: `encode` appends it to the buffer and returns where its packet id is.
+    /// Puts one packet with QoS 1 or 2 in: `encode` appends it to the buffer.
     ///
     /// # Errors
     /// When the packet was refused. A dropped message is counted.
     pub fn push_packet(
         &self,
         packet: NewPacket<'_>,
-        encode: impl FnOnce(&mut Vec<u8>) -> Result<Option<usize>, Refused>,
+        encode: impl FnOnce(&mut Vec<u8>) -> Result<(), Refused>,
     ) -> Result<Put, Refused> {
         let inner = &mut *self.inner.lock();
         let unsent = self.unsent.load(Ordering::SeqCst);
@@ -219,7 +217,7 @@ impl Mailbox {
         let wake = !self.filled.swap(true, Ordering::AcqRel);
         let buffered = inner.contents.packets.len();
         let throttled = inner.back_pressure.throttle(buffered, unsent, &self.limits);
-        if buffered + unsent >= self.limits.bytes {
+        if buffered + unsent + inner.contents.tracked_bytes() >= self.limits.bytes {
             let left_normal = self.update_state(inner, None);
             return Ok(Put {
                 wake: wake || left_normal,
@@ -270,7 +268,7 @@ impl Mailbox {
         &self,
         topic: &str,
         packet: NewPacket<'_>,
-        encode: impl FnOnce(&mut Vec<u8>, Option<TopicAlias>) -> Result<Option<usize>, Refused>,
+        encode: impl FnOnce(&mut Vec<u8>, Option<TopicAlias>) -> Result<(), Refused>,
     ) -> Result<bool, Refused> {
         let inner = &mut *self.inner.lock();
         if inner.closed {

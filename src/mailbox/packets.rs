@@ -13,7 +13,7 @@ use std::ops::{Deref, Range};
 use std::sync::{Arc, Weak};
 
 use super::memory::{Charge, NodeMemory};
-use crate::codec::frame;
+use crate::codec::{QoS, frame};
 
 /// A message body that several packets share.
 #[derive(Clone, Debug)]
@@ -59,7 +59,22 @@ impl Deref for Body {
     }
 }
 
-/// Packets one behind the other.
+/// A packet in the buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Located {
+    /// Where it ends in the buffer.
+    pub end: usize,
+    /// All of its bytes, those of its body included.
+    pub whole: usize,
+    /// Its QoS.
+    pub qos: QoS,
+    /// Where its packet id is in the buffer, unless it has QoS 0.
+    pub packet_id_at: usize,
+    /// Its body is shared, and not in the buffer.
+    pub has_body: bool,
+}
+
+/// PUBLISH packets one behind the other.
 #[derive(Debug, Default)]
 pub struct Packets {
     /// Whole packets, and the beginnings of those whose body is not in here.
@@ -107,6 +122,31 @@ impl Packets {
         let (_, body) = self.bodies.pop_front_if(|(at, _)| *at <= offset)?;
         self.body_bytes -= body.len();
         Some(body)
+    }
+
+    /// The packet that begins at `at`, if `bodies` of the bodies belong to packets before it.
+    pub fn locate(&self, at: usize, bodies: usize) -> Option<Located> {
+        let rest = self.bytes.get(at..)?;
+        let header = frame::header(rest, u32::MAX).ok()??;
+        let whole = at + header.total();
+        let body = self.bodies.get(bodies);
+        let body = body.filter(|(end, body)| end + body.len() == whole);
+        let end = body.map_or(whole, |(end, _)| *end);
+        let topic = rest.get(header.length..header.length + 2)?;
+        let topic = usize::from(u16::from_be_bytes([topic[0], topic[1]]));
+        let qos = QoS::from_bits(header.first >> 1 & 3)?;
+        let packet_id_at = at + header.length + 2 + topic;
+        let head = match qos {
+            QoS::AtMostOnce => packet_id_at,
+            _ => packet_id_at + 2,
+        };
+        (head <= end && end <= self.bytes.len()).then_some(Located {
+            end,
+            whole: header.total(),
+            qos,
+            packet_id_at,
+            has_body: body.is_some(),
+        })
     }
 
     /// Appends the packets in `range` to `to`. Ranges are taken from the front; the bytes stay until

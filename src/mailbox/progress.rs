@@ -69,7 +69,8 @@ impl Mailbox {
                 inner.back_pressure.release(unsent, &self.limits, released);
             }
             let level = inner.contents.packets.len() + unsent;
-            let state = inner.back_pressure.state(level, &self.limits);
+            let tracked = inner.contents.tracked_bytes();
+            let state = inner.back_pressure.state(level, tracked, &self.limits);
             self.state.store(state as u8, Ordering::SeqCst);
             // The connection's task writes `unsent` without the lock, and reads the state afterwards. Either it sees
             // this state, or this loop sees its `unsent`.

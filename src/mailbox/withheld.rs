@@ -22,7 +22,7 @@ impl Mailbox {
         &self,
         packet: NewPacket<'_>,
         granted: Withheld,
-        encode: impl FnOnce(&mut Vec<u8>) -> Result<Option<usize>, Refused>,
+        encode: impl FnOnce(&mut Vec<u8>) -> Result<(), Refused>,
     ) -> Result<bool, Refused> {
         let inner = &mut *self.inner.lock();
         if inner.closed {
@@ -70,7 +70,7 @@ impl Mailbox {
     pub fn push_withheld(
         &self,
         packet: Option<NewPacket<'_>>,
-        encode: impl FnOnce(&mut Vec<u8>) -> Result<Option<usize>, Refused>,
+        encode: impl FnOnce(&mut Vec<u8>) -> Result<(), Refused>,
     ) -> Result<(), Refused> {
         let inner = &mut *self.inner.lock();
         let (Some(first), Some(packet)) = (inner.withheld.pop_front(), packet) else {

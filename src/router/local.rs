@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use super::message::Message;
 use crate::base::ids::{LogIndex, SessionId};
 use crate::base::limits;
-use crate::codec::{PacketId, PublishHeader, QoS, encode_publish, encode_publish_beginning, frame};
+use crate::codec::{PacketId, PublishHeader, QoS, encode_publish, encode_publish_beginning};
 use crate::machine::effect::{ApplicationMessage, Granted};
 use crate::machine::subscriptions::Subscription;
 use crate::mailbox::{
@@ -281,31 +281,20 @@ fn granted_header<'a>(mailbox: &Mailbox, granted: &'a Granted) -> PublishHeader<
     }
 }
 
-/// Appends the packet, with `body` without its payload. Returns where its packet id is, if it has one.
+/// Appends the packet, with `body` without its payload.
 fn encode(
     out: &mut Vec<u8>,
     message: &Message<'_>,
     body: Option<&Body>,
     header: &PublishHeader<'_>,
-) -> Result<Option<usize>, Refused> {
-    let at = out.len();
+) -> Result<(), Refused> {
     let (topic, properties) = (message.topic, message.properties);
     let encoded = match body {
         None => encode_publish(out, topic, properties, message.payload, header),
         Some(body) => encode_publish_beginning(out, topic, properties, body.len(), header),
     };
-    match encoded {
-        Ok(_) if header.qos == QoS::AtMostOnce => Ok(None),
-        Ok(_) => {
-            let fixed = frame::header(&out[at..], u32::MAX)
-                .ok()
-                .flatten()
-                .expect("the packet was encoded just now");
-            Ok(Some(at + fixed.length + 2 + message.topic.len()))
-        }
-        // Topic and properties were checked when the message was received, so only its size can be wrong.
-        Err(_) => Err(Refused::TooLarge),
-    }
+    // Topic and properties were checked when the message was received, so only its size can be wrong.
+    encoded.map(drop).map_err(|_| Refused::TooLarge)
 }
 
 #[cfg(test)]

@@ -386,11 +386,11 @@ impl Router {
     pub fn put_withheld(mailbox: &Mailbox, granted: Option<&Granted>) {
         let Some(granted) = granted else {
             // Without a packet there is nothing that could be refused.
-            let _ = mailbox.push_withheld(None, |_| Ok(None));
+            let _ = mailbox.push_withheld(None, |_| Ok(()));
             return;
         };
         if !may_receive_granted(mailbox, granted) {
-            let _ = mailbox.push_withheld(None, |_| Ok(None));
+            let _ = mailbox.push_withheld(None, |_| Ok(()));
             refuse_granted(mailbox, granted);
             return;
         }

@@ -327,7 +327,7 @@ fn a_slow_subscriber_slows_down_whose_messages_go_through_the_log() {
     }
     let full = subscriber.push_packet(NewPacket::of(QoS::AtLeastOnce), |out| {
         out.extend([0; 100]);
-        Ok(None)
+        Ok(())
     });
     assert!(full.is_ok());
     assert_eq!(publish(&mut client), Flow::Retry, "there is no room");

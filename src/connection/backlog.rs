@@ -1,0 +1,147 @@
+//! Packets that wait for room in the client's receive maximum.
+//!
+//! They are kept as they came, one behind the other: there may be many small ones, so each takes its own bytes and no
+//! more. What is taken from the front is given back piece by piece.
+//!
+//! Invariant: packets leave in the order in which they came.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use crate::codec::QoS;
+use crate::mailbox::{Expiry, Located, Packets, Tracked};
+use crate::session::Sequence;
+
+/// Bytes of a piece, unless one packet is larger.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// The packets.
+#[derive(Debug, Default)]
+pub(super) struct Backlog {
+    /// None of them is empty.
+    pieces: VecDeque<Piece>,
+    bytes: usize,
+    owned_bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct Piece {
+    packets: Packets,
+    /// Those up to here are taken.
+    taken: usize,
+    tracked: VecDeque<Tracked>,
+}
+
+/// The first packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    located: Located,
+    /// Its number, if it is of the session's queue.
+    pub(super) sequence: Option<Sequence>,
+    /// When it expires.
+    pub(super) expiry: Option<Expiry>,
+}
+
+impl Waiting {
+    /// Its QoS.
+    pub(super) fn qos(&self) -> QoS {
+        self.located.qos
+    }
+}
+
+impl Piece {
+    fn has_room(&self, bytes: usize) -> bool {
+        self.packets.bytes.len() + bytes <= PIECE_BYTES
+    }
+
+    fn owned_bytes(&self) -> usize {
+        self.packets.bytes.len() + self.tracked.len() * size_of::<Tracked>()
+    }
+}
+
+impl Backlog {
+    /// Whether nothing waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Bytes of the packets that wait.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Bytes of memory, without bodies that other subscribers may have, too.
+    pub(super) fn owned_bytes(&self) -> usize {
+        self.owned_bytes
+    }
+
+    /// Takes over the packet in `range` of `from`, of which `whole` bytes are to be sent, its body included.
+    pub(super) fn push(
+        &mut self,
+        from: &mut Packets,
+        range: Range<usize>,
+        whole: usize,
+        tracked: Option<Tracked>,
+    ) {
+        if !self.pieces.back().is_some_and(|last| last.has_room(range.len())) {
+            self.pieces.push_back(Piece::default());
+        }
+        let Some(piece) = self.pieces.back_mut() else {
+            return;
+        };
+        let before = piece.owned_bytes();
+        piece.tracked.extend(tracked.map(|tracked| Tracked {
+            at: piece.packets.bytes.len() as u32,
+            ..tracked
+        }));
+        from.move_range(range, &mut piece.packets);
+        self.bytes += whole;
+        self.owned_bytes += piece.owned_bytes() - before;
+    }
+
+    /// The first packet.
+    pub(super) fn first(&self) -> Option<Waiting> {
+        let piece = self.pieces.front()?;
+        let tracked = piece.tracked.front();
+        let tracked = tracked.filter(|tracked| tracked.at as usize == piece.taken);
+        Some(Waiting {
+            located: piece.packets.locate(piece.taken, 0)?,
+            sequence: tracked.and_then(|tracked| tracked.sequence),
+            expiry: tracked.and_then(|tracked| tracked.expiry),
+        })
+    }
+
+    /// Takes the first packet out, which is `first`: `prepare` gets the packet and where in it its packet id is. When
+    /// it returns `true`, the packet is appended to `out`, otherwise it is dropped.
+    pub(super) fn take_first(
+        &mut self,
+        first: &Waiting,
+        out: &mut Packets,
+        prepare: impl FnOnce(&mut [u8], Range<usize>) -> bool,
+    ) {
+        let Some(piece) = self.pieces.front_mut() else {
+            return;
+        };
+        let before = piece.owned_bytes();
+        let (start, end) = (piece.taken, first.located.end);
+        let packet_id_at = first.located.packet_id_at - start;
+        let packet = &mut piece.packets.bytes[start..end];
+        if prepare(packet, packet_id_at..packet_id_at + 2) {
+            piece.packets.move_range(start..end, out);
+        } else {
+            piece.packets.take_body(end);
+        }
+        piece.taken = end;
+        piece.tracked.pop_front_if(|tracked| tracked.at as usize == start);
+        self.bytes -= first.located.whole;
+        if end == piece.packets.bytes.len() {
+            self.owned_bytes -= before;
+            self.pieces.pop_front();
+        } else {
+            self.owned_bytes -= before - piece.owned_bytes();
+        }
+        if self.pieces.is_empty() {
+            self.pieces = VecDeque::new();
+        }
+    }
+}

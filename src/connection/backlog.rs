@@ -43,6 +43,11 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
+    /// All of its bytes, those of its body included.
+    pub(super) fn len(&self) -> usize {
+        self.located.whole
+    }
+
     /// Its QoS.
     pub(super) fn qos(&self) -> QoS {
         self.located.qos

@@ -448,6 +448,11 @@ impl Connection {
         self.context.output.unsent() + self.outbound.backlog_bytes()
     }
 
+    /// How much of the messages that were sent the client has read, as its acknowledgements tell.
+    pub(super) fn read_bytes(&self) -> u64 {
+        self.outbound.read_bytes()
+    }
+
     /// What the connection keeps for its client.
     pub(super) fn memory(&self) -> Memory {
         let (output, requests) = (&self.context.output, &self.context.requests);
@@ -471,18 +476,6 @@ impl Connection {
     /// See [`Authentication::check`].
     pub(super) fn check_authentication(&mut self, now: Instant) -> Result<(), Ended> {
         self.authentication.check(&mut self.context, now)
-    }
-
-    /// Sends what is left to acknowledge, and DISCONNECT where the version has one.
-    pub(super) fn disconnect(&mut self, reason: ReasonCode, text: &str) {
-        let context = &mut self.context;
-        context.output.flush_acknowledgements();
-        let mut packet = Disconnect::new(reason);
-        packet.reason_string = Some(text);
-        let (version, limits) = (context.options.version, context.options.limits);
-        // Before 5.0 there is no such packet: the socket is closed.
-        let packets = &mut context.output.packets().bytes;
-        let _ = encode::disconnect(packets, version, &packet, limits);
     }
 
     /// Whether another connection is about to take the session over.

@@ -5,6 +5,10 @@
 //! the connection's own together.
 //! Invariant: at most [`OWN_UNACKNOWLEDGED`] packet ids of the connection's own are in use, so there is always a free
 //! one, and finding it takes a bounded number of looks.
+//!
+//! An acknowledgement also tells how far the client has read: up to the message that it acknowledges, at least. The
+//! socket does not tell it as well: the client's system may hold megabytes that the client has not read, and takes more
+//! only when a sixteenth of them is gone. Then nothing moves for many seconds, although the client goes on reading.
 
 use std::time::Instant;
 
@@ -24,8 +28,8 @@ const QUEUE_IDS: u16 = PACKET_IDS as u16;
 /// free ones as ones in use, so an id costs two looks on average, whichever the client acknowledges.
 const OWN_UNACKNOWLEDGED: usize = (u16::MAX - QUEUE_IDS) as usize / 2;
 
-/// What an entry of a map of packet ids takes, about, bytes.
-const AWAITED_BYTES: usize = 5;
+/// What an entry of the map of packet ids takes, bytes: the map itself has a byte for each.
+const AWAITED_BYTES: usize = size_of::<(u16, Delivery)>() + 1;
 
 /// The packet of the client that a delivery waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +41,15 @@ enum Awaited {
     PubRec,
     /// PUBREL is sent.
     PubComp,
+}
+
+/// A message that the client has not acknowledged. There may be many, so it is packed.
+#[derive(Clone, Copy, Debug)]
+#[repr(packed(2))]
+struct Delivery {
+    awaited: Awaited,
+    /// Where it ends in the stream of messages, modulo 2^32.
+    end: u32,
 }
 
 /// Messages that expired while they waited, in the mailbox or for room in the client's receive maximum.
@@ -78,7 +91,11 @@ pub(super) struct Outbound {
     receive_maximum: u16,
     last_id: u16,
     /// What each of the connection's own packet ids waits for.
-    awaited: FxHashMap<u16, Awaited>,
+    awaited: FxHashMap<u16, Delivery>,
+    /// Bytes of messages that were sent: how long the stream of messages is.
+    sent_bytes: u64,
+    /// Up to where in that stream the client has read, at least.
+    read_bytes: u64,
     /// Messages of the session's queue.
     window: Window,
     /// The last message of the queue that was sent.
@@ -95,6 +112,8 @@ impl Outbound {
             receive_maximum,
             last_id: QUEUE_IDS,
             awaited: FxHashMap::default(),
+            sent_bytes: 0,
+            read_bytes: 0,
             window: Window::default(),
             sent_through: Sequence::NONE,
             backlog: Backlog::default(),
@@ -150,16 +169,17 @@ impl Outbound {
                 break;
             }
         }
-        let stage = if qos == QoS::ExactlyOnce {
-            Awaited::PubRec
-        } else {
-            Awaited::PubAck
+        let awaited = match qos {
+            QoS::ExactlyOnce => Awaited::PubRec,
+            _ => Awaited::PubAck,
         };
-        self.awaited.insert(self.last_id, stage);
+        let end = self.sent_bytes as u32;
+        self.awaited.insert(self.last_id, Delivery { awaited, end });
         self.last_id
     }
 
-    /// Notes that a packet is sent. A packet of the queue has its packet id already; another one gets it here.
+    /// Notes that a packet with QoS 1 or 2 is sent, with which [`Outbound::sent_bytes`] ends. A packet of the queue has
+    /// its packet id already; another one gets it here.
     fn send_one(&mut self, packet_id: &mut [u8], qos: QoS, sequence: Option<Sequence>) {
         match sequence {
             Some(sequence) => {
@@ -176,6 +196,7 @@ impl Outbound {
         let mut tracked = contents.tracked.drain(..).peekable();
         // Where the next packet begins, up to where they are moved, and bodies between the two.
         let (mut at, mut moved_to, mut bodies) = (0, 0, 0);
+        let (all, mut walked) = (packets.len(), 0);
         let mut special = std::mem::take(&mut contents.special);
         let mut kept_whole = true;
         // The clock is read once for all of them, if one of them expires.
@@ -185,6 +206,7 @@ impl Outbound {
         {
             let (start, end) = (at, found.end);
             at = end;
+            walked += found.whole;
             let entry = tracked.next_if(|entry| entry.at as usize == start);
             let is_special = found.qos != QoS::AtMostOnce || entry.is_some();
             special -= usize::from(is_special);
@@ -197,6 +219,7 @@ impl Outbound {
                     !expiry.count_down(&mut packets.bytes[start..end], now)
                 });
             if !waits && !is_over {
+                self.sent_bytes += found.whole as u64;
                 if found.qos != QoS::AtMostOnce {
                     let packet_id = &mut packets.bytes[found.packet_id_at..found.packet_id_at + 2];
                     self.send_one(packet_id, found.qos, sequence);
@@ -216,6 +239,8 @@ impl Outbound {
             }
         }
         debug_assert_eq!(special, 0, "a packet was not found");
+        // Behind the last special packet.
+        self.sent_bytes += (all - walked) as u64;
         if kept_whole && out.is_empty() {
             std::mem::swap(out, packets);
         } else {
@@ -238,11 +263,26 @@ impl Outbound {
                     self.expired.add(first.sequence);
                     return false;
                 }
+                self.sent_bytes += first.len() as u64;
                 self.send_one(&mut packet[packet_id], first.qos(), first.sequence);
                 true
             });
         }
         self.backlog = backlog;
+    }
+
+    /// Up to where in the stream of messages the client has read, at least: bytes.
+    pub(super) fn read_bytes(&self) -> u64 {
+        self.read_bytes
+    }
+
+    /// The client has acknowledged a message that ends there, perhaps before others that it has acknowledged.
+    fn note_read(&mut self, end: u32) {
+        let ahead = end.wrapping_sub(self.read_bytes as u32);
+        let read_bytes = self.read_bytes + u64::from(ahead);
+        if read_bytes <= self.sent_bytes {
+            self.read_bytes = read_bytes;
+        }
     }
 
     /// PUBACK.
@@ -275,15 +315,18 @@ impl Outbound {
     }
 
     fn finish(&mut self, id: PacketId, stage: Awaited, out: &mut Packets) -> After {
-        match self.awaited.get(&id.get()) {
-            Some(found) if *found == stage => {
-                self.awaited.remove(&id.get());
-                self.use_room(out);
-                After::Nothing
-            }
-            Some(Awaited::PubAck) => After::WrongQos,
-            Some(_) if stage == Awaited::PubAck => After::WrongQos,
-            _ => After::Nothing,
+        let Some(Delivery { awaited, end }) = self.awaited.get(&id.get()).copied() else {
+            return After::Nothing;
+        };
+        if awaited == stage {
+            self.note_read(end);
+            self.awaited.remove(&id.get());
+            self.use_room(out);
+            return After::Nothing;
+        }
+        match awaited == Awaited::PubAck || stage == Awaited::PubAck {
+            true => After::WrongQos,
+            false => After::Nothing,
         }
     }
 
@@ -314,15 +357,21 @@ impl Outbound {
                 Received::WrongQos => After::WrongQos,
             };
         }
-        match self.awaited.get_mut(&id.get()) {
-            Some(Awaited::PubAck) => After::WrongQos,
-            Some(Awaited::PubRec) if refused => self.finish(id, Awaited::PubRec, out),
-            Some(stage) => {
-                *stage = Awaited::PubComp;
+        let Some(delivery) = self.awaited.get_mut(&id.get()) else {
+            return match refused {
+                true => After::Nothing,
+                false => After::NotFound,
+            };
+        };
+        match delivery.awaited {
+            Awaited::PubAck => After::WrongQos,
+            Awaited::PubRec if refused => self.finish(id, Awaited::PubRec, out),
+            _ => {
+                delivery.awaited = Awaited::PubComp;
+                let end = delivery.end;
+                self.note_read(end);
                 After::SendPubRel
             }
-            None if refused => After::Nothing,
-            None => After::NotFound,
         }
     }
 

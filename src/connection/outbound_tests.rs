@@ -140,9 +140,38 @@ fn nothing_is_remembered_of_packets_that_wait() {
 fn packet_ids_in_use_are_passed_over() {
     let mut outbound = Outbound::new(u16::MAX);
     outbound.last_id = u16::MAX - 1;
-    outbound.awaited.insert(id(1).get(), Awaited::PubAck);
+    let delivery = Delivery {
+        awaited: Awaited::PubAck,
+        end: 0,
+    };
+    outbound.awaited.insert(id(1).get(), delivery);
     assert_eq!(outbound.assign_packet_id(QoS::AtLeastOnce), u16::MAX);
     assert_eq!(outbound.assign_packet_id(QoS::AtLeastOnce), id(2).get());
+}
+
+/// Whatever is acknowledged tells that all before it was read.
+#[test]
+fn acknowledgements_tell_how_far_the_client_has_read() {
+    let mut outbound = Outbound::new(3);
+    let mut out = Packets::default();
+    // Positions beyond 4 GiB are told, too.
+    let start = (1 << 32) - 10;
+    (outbound.sent_bytes, outbound.read_bytes) = (start, start);
+    outbound.send(&mut contents(b"XaYbcdZ"), &mut out);
+    const QOS_0: u64 = 5;
+    let (first, second) = (QOS_0 + BYTES as u64, 2 * QOS_0 + 2 * BYTES as u64);
+    assert_eq!(outbound.read_bytes(), start);
+    outbound.handle_puback(id(2), &mut out);
+    assert_eq!(outbound.read_bytes() - start, second);
+    outbound.handle_puback(id(1), &mut out);
+    assert_eq!(outbound.read_bytes() - start, second, "{first} was before");
+    outbound.handle_puback(id(9), &mut out);
+    assert_eq!(outbound.read_bytes() - start, second, "not in use");
+    // It had to wait, and Z was sent before it.
+    outbound.handle_puback(id(4), &mut out);
+    assert_eq!(outbound.read_bytes(), outbound.sent_bytes);
+    let all = 3 * QOS_0 + 4 * BYTES as u64;
+    assert_eq!(outbound.sent_bytes - start, all);
 }
 
 #[test]

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::broker::Broker;
 use super::coordinator::Connection;
-use super::drain_timeout::DrainTimeout;
+use super::drain_timeout::{DrainTimeout, Progress};
 use super::end::Ended;
 use super::input::{Input, Turn};
 use super::linger::{end_stream, linger, write_output};
@@ -327,10 +327,16 @@ impl Task {
     }
 
     fn update_drain_timeout(&mut self) {
+        let read = self.connection.read_bytes();
         let context = self.connection.context_mut();
+        let progress = Progress {
+            drained: context.mailbox.drained(),
+            read,
+        };
         self.drain_timeout.update(
             &context.options.client_id,
             &context.mailbox,
+            progress,
             &context.broker.settings.outbox,
             &mut context.wake,
         );

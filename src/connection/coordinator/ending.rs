@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 
 use super::Connection;
 use crate::base::proto::command::{self, command::Kind};
+use crate::codec::{Disconnect, ReasonCode, encode};
 use crate::connection::end::Ended;
 use crate::machine::effect::Reply;
 use crate::replica::reply_to::ReplyTo;
@@ -35,6 +36,18 @@ impl Connection {
         self.propose_end(ended, ReplyTo::Task(reply_to), weight);
         self.hand_over = None;
         is_known
+    }
+
+    /// Sends what is left to acknowledge, and DISCONNECT where the version has one.
+    pub(in crate::connection) fn disconnect(&mut self, reason: ReasonCode, text: &str) {
+        let context = &mut self.context;
+        context.output.flush_acknowledgements();
+        let mut packet = Disconnect::new(reason);
+        packet.reason_string = Some(text);
+        let (version, limits) = (context.options.version, context.options.limits);
+        // Before 5.0 there is no such packet: the socket is closed.
+        let packets = &mut context.output.packets().bytes;
+        let _ = encode::disconnect(packets, version, &packet, limits);
     }
 
     /// Beside its bytes the end counts `weight`.

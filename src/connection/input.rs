@@ -8,8 +8,10 @@
 //! PUBLISH does not overtake a SUBSCRIBE, and a DISCONNECT overtakes nothing, unless the session is taken over before
 //! what it waits for can be taken.
 //! Invariant: a client of which [`limits::HELD_INPUT_BYTES`] are held is not read.
+//! Invariant: the client's rate holds for what it has sent before it leaves, too. Who takes its session over does not
+//! wait for that.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::context::Flow;
 use super::coordinator::Connection;
@@ -17,10 +19,15 @@ use super::end::Ended;
 use super::rate::ClientRate;
 use crate::base::limits;
 use crate::codec::{PacketType, frame};
+use crate::telemetry::labels::DropReason;
 use crate::transport::StreamEnd;
 
 /// Capacity for unfinished packets that an idle connection may keep, bytes.
 const KEPT_BYTES: usize = 1024;
+
+/// How long the connection of a client that has sent DISCONNECT, or has closed its stream, goes on because PUBLISH
+/// packets before that are above the client's rate. Its will waits as long, and a node has room for so many.
+const LEAVING_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How a turn ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,9 +105,18 @@ struct PublishRate {
     rate: ClientRate,
     /// Packets that were taken.
     taken: u64,
+    /// Until when packets wait of a client that leaves.
+    leaves_by: Option<Instant>,
 }
 
 impl PublishRate {
+    /// Whether the client, which leaves, has packets that have waited long enough.
+    fn has_waited(&mut self) -> bool {
+        let now = Instant::now();
+        let leaves_by = *self.leaves_by.get_or_insert(now + LEAVING_TIMEOUT);
+        now >= leaves_by && self.is_exceeded()
+    }
+
     fn is_exceeded(&mut self) -> bool {
         self.rate.paused_until(Instant::now()).is_some()
     }
@@ -171,7 +187,13 @@ impl Input {
         Input {
             has_more: !unhandled.is_empty(),
             unhandled,
-            rate: rate.map(|rate| Box::new(PublishRate { rate, taken: 0 })),
+            rate: rate.map(|rate| {
+                Box::new(PublishRate {
+                    rate,
+                    taken: 0,
+                    leaves_by: None,
+                })
+            }),
             ..Input::default()
         }
     }
@@ -181,13 +203,17 @@ impl Input {
         self.packets
     }
 
-    /// Whether the client's rate is not kept any more: its connection ends with what has arrived, which is bounded, and
-    /// nobody is to wait for that end longer than it takes.
-    fn is_ending(&self, connection: &Connection) -> bool {
-        let disconnects = |held: &Held| !held.disconnect.is_empty();
-        self.closed.is_some()
-            || connection.is_handing_over()
-            || self.held.as_deref().is_some_and(disconnects)
+    /// Drops the PUBLISH packets of a client that leaves, if they are above its rate and have waited long enough.
+    fn drop_late_publishes(&mut self, connection: &Connection) {
+        if let Some(held) = &mut self.held
+            && (self.closed.is_some() || !held.disconnect.is_empty())
+            && !held.publishes.is_empty()
+            && let Some(rate) = &mut self.rate
+            && rate.has_waited()
+        {
+            let publishes = std::mem::take(&mut held.publishes);
+            count_lost(connection, &publishes.bytes[publishes.taken..]);
+        }
     }
 
     /// When the first PUBLISH packet that is held may be taken as far as the client's rate is concerned.
@@ -216,8 +242,14 @@ impl Input {
     }
 
     /// Drops everything: the connection has ended.
-    pub(super) fn clear(&mut self) {
-        *self = Input::default();
+    pub(super) fn clear(&mut self, connection: &Connection) {
+        let Input {
+            unhandled, held, ..
+        } = std::mem::take(self);
+        if let Some(held) = held {
+            count_lost(connection, &held.publishes.bytes[held.publishes.taken..]);
+        }
+        count_lost(connection, &unhandled);
     }
 
     /// Whether the client may be read.
@@ -296,14 +328,14 @@ impl Input {
     }
 
     fn offer_in_turn(&mut self, connection: &mut Connection) -> Result<Turn, Ended> {
-        let is_ending = self.is_ending(connection);
+        self.drop_late_publishes(connection);
         if let Some(held) = &mut self.held {
             let Held {
                 subscribes,
                 publishes,
                 disconnect,
             } = &mut **held;
-            let rate = self.rate.as_deref_mut().filter(|_| !is_ending);
+            let rate = self.rate.as_deref_mut();
             for (queue, rate) in [(subscribes, None), (publishes, rate), (disconnect, None)] {
                 if queue.offer(connection, rate)? == Turn::Over {
                     return Ok(Turn::Over);
@@ -373,8 +405,8 @@ impl Input {
             queue.push(packet);
             return Ok(());
         }
-        let is_paced = packet_type == Some(PacketType::Publish) && !connection.is_handing_over();
-        let mut rate = self.rate.as_mut().filter(|_| is_paced);
+        let is_publish = packet_type == Some(PacketType::Publish);
+        let mut rate = self.rate.as_mut().filter(|_| is_publish);
         let is_exceeded = rate.as_mut().is_some_and(|rate| rate.is_exceeded());
         if is_exceeded || connection.handle_frame(found)? == Flow::Retry {
             let held = self.held.get_or_insert_default();
@@ -391,6 +423,23 @@ impl Input {
             self.unhandled = Vec::new();
         }
     }
+}
+
+/// Counts the messages with QoS 0 among packets that are dropped; others are not acknowledged, so the client knows.
+fn count_lost(connection: &Connection, mut packets: &[u8]) {
+    let max_packet_size = connection.max_packet_size();
+    let mut lost = 0;
+    while let Ok(Some(found)) = frame::next(packets, max_packet_size) {
+        match found.packet_type() {
+            // What follows is not looked at.
+            Some(PacketType::Disconnect) => break,
+            Some(PacketType::Publish) if found.first & 0b110 == 0 => lost += 1,
+            _ => {}
+        }
+        packets = &packets[found.length..];
+    }
+    let mailbox = &connection.context().mailbox;
+    mailbox.count(DropReason::Unhandled, lost);
 }
 
 #[cfg(test)]

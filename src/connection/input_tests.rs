@@ -238,28 +238,76 @@ fn messages_above_the_rate_wait_and_nothing_else_does() {
     assert!(client.input.paused_until().is_none(), "nobody waits");
 }
 
-/// Its will, and whoever connects next as this client, would wait for it.
+impl Client {
+    fn rate(&mut self) -> &mut PublishRate {
+        self.input.rate.as_mut().expect("it has one")
+    }
+
+    /// The client is above its rate, for longer than the test takes.
+    fn pause(&mut self) {
+        self.rate().rate.passed(1_000, 0, Instant::now());
+    }
+
+    /// It may publish again.
+    fn resume(&mut self) {
+        self.rate().rate = ClientRate::new((2, 0)).expect("it is a bound");
+        self.renew_lease();
+    }
+
+    fn lost(&self) -> u64 {
+        let dropped = &self.broker.metrics.messages_dropped;
+        dropped.of(DropReason::Unhandled).get()
+    }
+}
+
+/// QoS 0, topic `t`.
+const QOS_0: &[u8] = b"\x30\x04\0\x01t\0";
+
 #[test]
-fn what_a_client_that_leaves_has_published_waits_for_no_rate() {
+fn what_a_client_that_leaves_has_published_waits_for_its_rate() {
     let mut client = Client::paced();
     client.send(&[&four()[..], DISCONNECT].concat());
+    client.pause();
+    assert_eq!(client.offer_again(), Ok(Turn::Done));
+    assert!(client.answers().ends_with(&puback(3)), "one waits");
+    client.resume();
     let ended = client.offer_again().expect_err("the DISCONNECT");
     assert_eq!(ended.cause, DisconnectReason::Client);
-    assert!(client.answers().ends_with(&puback(4)));
+    assert_eq!(client.answers(), puback(4));
     let mut client = Client::paced();
     client.send(&four());
     let more = client.input.close(StreamEnd::Lost);
     more.expect("something is left");
+    client.pause();
+    assert_eq!(client.offer_again(), Ok(Turn::Done));
+    client.resume();
     let ended = client.offer_again().expect_err("nothing is left");
     assert_eq!(ended.cause, DisconnectReason::Network);
     assert!(client.answers().ends_with(&puback(4)));
+    assert_eq!(client.lost(), 0);
+}
+
+/// Its will would wait for it, and the connection would take memory for as long as it likes.
+#[test]
+fn what_a_client_that_leaves_has_published_waits_for_a_while() {
+    let rest = [&four()[..], QOS_0, &publish(5)[..], QOS_0].concat();
+    let mut client = Client::paced();
+    client.send(&[&rest[..], DISCONNECT, QOS_0].concat());
+    client.pause();
+    assert_eq!(client.offer_again(), Ok(Turn::Done));
+    let leaves_by = client.rate().leaves_by.replace(Instant::now());
+    assert!(leaves_by.is_some_and(|by| by > Instant::now() + LEAVING_TIMEOUT / 2));
+    let ended = client.offer_again().expect_err("the DISCONNECT");
+    assert_eq!(ended.cause, DisconnectReason::Client);
+    assert!(client.answers().ends_with(&puback(3)), "no other is taken");
+    assert_eq!(client.lost(), 2);
 }
 
 #[test]
-fn what_is_handed_over_waits_for_no_rate() {
+fn a_hand_over_does_not_wait_for_a_rate() {
     let mut client = Client::paced();
-    client.send(&four());
-    client.answers();
+    client.send(&[&four()[..], QOS_0].concat());
+    client.pause();
     let (done, _handed_over) = tokio::sync::oneshot::channel();
     let context = client.connection.context();
     context
@@ -268,8 +316,8 @@ fn what_is_handed_over_waits_for_no_rate() {
     let mut contents = crate::mailbox::Contents::default();
     let drained = client.connection.drain_mailbox(&mut contents);
     drained.expect("the connection goes on");
-    assert_eq!(client.offer_again(), Ok(Turn::Done));
-    assert_eq!(client.answers(), puback(4));
-    client.send(&publish(5));
-    assert_eq!(client.answers(), puback(5));
+    assert_eq!(client.offer_again(), Ok(Turn::Done), "nothing more is done");
+    assert!(client.input.is_waiting());
+    client.input.clear(&client.connection);
+    assert_eq!(client.lost(), 1);
 }

@@ -108,7 +108,7 @@ impl Task {
     async fn close(&mut self, ended: Ended) {
         // The log is told first: the client's last packets may take their time.
         let is_known = self.connection.close(&ended);
-        self.input.clear();
+        self.input.clear(&self.connection);
         let context = self.connection.context_mut();
         let client_id = context.options.client_id.clone();
         // No publisher waits for the last packets.

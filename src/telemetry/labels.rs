@@ -137,6 +137,9 @@ labels! {
         TopicRefused = "topic_refused",
         /// The rules let its publisher not publish it, or its subscriber not get it.
         NotAuthorized = "not_authorized",
+        /// Its publisher's connection ended before it was taken: it was above the publisher's rate, or had to wait for
+        /// another reason (QoS 0).
+        Unhandled = "unhandled",
     }
 
     /// What a device, a module or a back end asks of the hub.

@@ -17,7 +17,11 @@ use crate::transport::Stream;
 const LAST_PACKETS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long the client may take to close its half.
-const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The same for a client that is ended because it reads slowly: what it has not read is ahead of the reason. It is as
+/// much as [`crate::transport`] lets the kernel hold back, and the rest of one packet.
+pub(super) const SLOW_LINGER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes that are read meanwhile: more than a client has under way that stops when it sees the end.
 const LINGER_BYTES: usize = 16 << 20;
@@ -54,9 +58,9 @@ pub(super) async fn end_stream(stream: &mut Stream) {
 }
 
 /// Reads and drops what the client sends, until it closes its half.
-pub(super) async fn linger(stream: &mut Stream) {
+pub(super) async fn linger(stream: &mut Stream, within: Duration) {
     // A client that goes on loses the reason.
-    let _ = tokio::time::timeout(LINGER_TIMEOUT, drop_input(stream)).await;
+    let _ = tokio::time::timeout(within, drop_input(stream)).await;
 }
 
 async fn drop_input(stream: &mut Stream) {
@@ -75,12 +79,11 @@ async fn drop_input(stream: &mut Stream) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
+    use crate::transport::Socket;
 
     /// Without lingering the reset would come before the client reads.
     #[tokio::test]
@@ -102,7 +105,7 @@ mod tests {
         stream.readable().await.expect("it sends");
         write_last(&mut stream, b"reason").await;
         end_stream(&mut stream).await;
-        linger(&mut stream).await;
+        linger(&mut stream, LINGER_TIMEOUT).await;
         drop(stream);
         assert_eq!(client.await.expect("no panic"), b"reason");
     }
@@ -113,8 +116,37 @@ mod tests {
         let address = listener.local_addr().expect("bound");
         let _client = TcpStream::connect(address).await.expect("listening");
         let (stream, _) = listener.accept().await.expect("a client");
-        let start = Instant::now();
-        linger(&mut Stream::of_tcp(stream)).await;
-        assert!(start.elapsed() < 2 * LINGER_TIMEOUT);
+        let within = Duration::from_millis(100);
+        linger(&mut Stream::of_tcp(stream), within).await;
+    }
+
+    /// The kernel holds the last bytes for a client that reads nothing, and they are there when it reads again.
+    #[tokio::test]
+    async fn the_last_bytes_do_not_wait_for_a_client_that_is_slow() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let mut client = TcpStream::connect(address).await.expect("listening");
+        let (stream, _) = listener.accept().await.expect("a client");
+        let socket = Socket::Tcp(stream);
+        socket.prepare(Duration::ZERO).expect("the options exist");
+        let mut stream = Stream::Plain(socket);
+        let (mut sent, chunk) = (0, [7; 16 << 10]);
+        loop {
+            match stream.try_write(&chunk) {
+                Ok(written) => sent += written,
+                Err(_) => break,
+            }
+        }
+        // The rest of a packet, and the reason.
+        let rest = vec![7; 200_000];
+        let mut output = OutputBuffers::new([&rest[..], b"reason"].concat());
+        stream.take_at_once();
+        write_output(&mut stream, &mut output).await;
+        assert_eq!(output.unsent(), 0, "the kernel has not taken it");
+        end_stream(&mut stream).await;
+        let mut received = Vec::new();
+        client.read_to_end(&mut received).await.expect("no reset");
+        assert_eq!(received.len(), sent + rest.len() + 6);
+        assert!(received.ends_with(b"reason"));
     }
 }

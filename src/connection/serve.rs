@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 use super::broker::Broker;
 use super::end::Ended;
 use super::handshake;
-use super::linger::{end_stream, linger, write_last};
+use super::linger::{LINGER_TIMEOUT, end_stream, linger, write_last};
 use super::refusal::Refusal;
 use super::task::{Task, report_end};
 use super::unfinished::Place;
@@ -50,7 +50,7 @@ async fn refuse(broker: &Broker, refused: Box<Refused>) {
     end_stream(&mut stream).await;
     report_end(broker, &refusal.ended, &peer, "");
     if !refusal.packet.is_empty() {
-        linger(&mut stream).await;
+        linger(&mut stream, LINGER_TIMEOUT).await;
     }
 }
 

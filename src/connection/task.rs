@@ -21,7 +21,7 @@ use super::coordinator::Connection;
 use super::drain_timeout::{DrainTimeout, Progress};
 use super::end::Ended;
 use super::input::{Input, Turn};
-use super::linger::{end_stream, linger, write_output};
+use super::linger::{LINGER_TIMEOUT, SLOW_LINGER_TIMEOUT, end_stream, linger, write_output};
 use super::liveness::Liveness;
 use super::rate::ClientRates;
 use super::socket::{READ_BUFFER, is_transient};
@@ -117,6 +117,7 @@ impl Task {
         if let Some(reason) = ended.reason {
             if ended.is_for_memory() {
                 self.connection.context_mut().output.drop_not_begun();
+                self.stream.take_at_once();
             }
             // Otherwise acknowledgements may be left of what is done.
             self.connection.disconnect(reason, ended.text);
@@ -138,7 +139,11 @@ impl Task {
         end_stream(&mut self.stream).await;
         report_end(&broker, &ended, &self.peer, &client_id);
         if ended.reason.is_some() && !broker.state.is_draining() {
-            linger(&mut self.stream).await;
+            let within = match ended.is_for_memory() {
+                true => SLOW_LINGER_TIMEOUT,
+                false => LINGER_TIMEOUT,
+            };
+            linger(&mut self.stream, within).await;
         }
     }
 

@@ -62,6 +62,14 @@ impl Socket {
         socket.set_tcp_user_timeout(Some(timeout))
     }
 
+    /// The kernel takes what is written from here on, as far as it has memory, however much it has not sent.
+    pub(super) fn take_at_once(&self) {
+        if let Socket::Tcp(stream) = self {
+            // A system that does not know it has no such bound either.
+            let _ = SockRef::from(stream).set_tcp_notsent_lowat(u32::MAX);
+        }
+    }
+
     /// Ready when there is something to read. Reads once. A read that does not fill the buffer has emptied the socket,
     /// which is taken into account: the kernel is not asked again before there is more.
     pub(super) fn poll_read(

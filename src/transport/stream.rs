@@ -112,6 +112,14 @@ impl Stream {
         }
     }
 
+    /// Has the kernel take the last bytes although the client is slow: nobody asks any more how far it has read.
+    pub(crate) fn take_at_once(&mut self) {
+        match self {
+            Stream::Plain(socket) => socket.take_at_once(),
+            Stream::Layered(layered) => layered.socket().take_at_once(),
+        }
+    }
+
     /// Bytes of memory that this stream holds beside the socket's.
     pub(crate) fn held_bytes(&self) -> usize {
         match self {

@@ -37,6 +37,85 @@ fn memory_of_one_worker() {
     fill_and_empty(1, "worker_threads = 1\n");
 }
 
+/// `mqtt.connection_memory_bytes` of a client to which tiny packets are sent.
+const CONNECTION: usize = 8 << 20;
+
+/// Publishers of tiny packets.
+const PUBLISHERS: usize = 8;
+
+/// A client that does not read makes its node keep as much of tiny packets as of large ones. Publishers wait for it.
+#[test]
+fn tiny_packets_for_a_client_that_does_not_read() {
+    let mut cluster = Cluster::start_with(Plan {
+        size: 1,
+        mqtt: format!(
+            "outbox_max_bytes = {}\nconnection_memory_bytes = {CONNECTION}\noutbox_stall_s = 600\n\
+             receive_maximum = 65535\n",
+            CONNECTION / 2
+        ),
+        ..Plan::default()
+    });
+    const RESIDENT: &str = "process_resident_memory_bytes ";
+    let before = metric(&cluster, RESIDENT);
+    let mut slow = connect_small(&cluster, "slow");
+    slow.subscribe(&[("t", 1)]);
+    std::thread::scope(|scope| {
+        for number in 0..PUBLISHERS {
+            let publisher = connect(&cluster, &format!("tiny-{number}"));
+            scope.spawn(move || publish_until_held_back(publisher));
+        }
+    });
+    let kept = metric(&cluster, "quorumq_client_memory_bytes ");
+    let grown = metric(&cluster, RESIDENT).saturating_sub(before);
+    eprintln!("{kept} bytes are counted, {grown} more are resident");
+    assert!(kept > CONNECTION / 4, "nothing waits");
+    assert!(kept < CONNECTION, "as for large packets");
+    // What the publishers had is not given back at once.
+    assert!(grown < CONNECTION / 2 * 3 + PUBLISHERS * (1 << 20), "{grown}");
+    // It is waited for, and gets everything when it reads.
+    for _ in 0..1_000 {
+        let publish = slow.publish_received();
+        assert_eq!(publish.topic, "t");
+    }
+    assert!(cluster.nodes[0].is_running());
+}
+
+/// Publishes the smallest packets with QoS 1 as fast as they are acknowledged, until they are not for a while.
+fn publish_until_held_back(mut publisher: Connection) {
+    const WINDOW: usize = 60_000;
+    let mut under_way = 0;
+    loop {
+        let free = WINDOW - under_way;
+        let packets = (0..free.min(1_000)).flat_map(|_| {
+            let packet_id = publisher.packet_id();
+            Message::new("t", "").qos(1, packet_id).bytes(V5)
+        });
+        let packets: Vec<u8> = packets.collect();
+        under_way += free.min(1_000);
+        if publisher.try_send(&packets) == Err(Fault::Timeout) {
+            return;
+        }
+        loop {
+            let within = match under_way < WINDOW {
+                true => Duration::from_millis(1),
+                false => Duration::from_secs(2),
+            };
+            match publisher.receive(within) {
+                Ok(wire::Packet::Puback(ack)) => {
+                    assert!(ack.code < 0x80, "{ack:?}");
+                    under_way -= 1;
+                }
+                Err(Fault::Timeout) if under_way < WINDOW => break,
+                Err(Fault::Timeout) => return,
+                other => panic!("a publisher that waits: {other:?}"),
+            }
+            if under_way + 1_000 < WINDOW {
+                break;
+            }
+        }
+    }
+}
+
 fn fill_and_empty(size: usize, runtime: &str) {
     Crowd::raise_limits();
     let mut cluster = Cluster::start_with(Plan {

@@ -6,7 +6,7 @@ use cluster_tests::connection::{Connection, Fault, TIMEOUT};
 use cluster_tests::flow::{self, Load, ReadRate};
 use cluster_tests::rules;
 use cluster_tests::wait;
-use cluster_tests::wire::{Connect, Message, Packet};
+use cluster_tests::wire::{self, Connect, Message, Packet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -31,6 +31,7 @@ fn back_pressure() {
             a_subscriber_that_acknowledges_slowly_slows_its_publishers,
             acknowledgements_of_logged_messages_are_deferred_on_the_subscribers_node,
             clients_that_publish_to_each_other_do_not_block_each_other,
+            a_subscriber_that_reads_steadily_stays,
             a_subscriber_that_does_not_read_is_ended,
         ],
     );
@@ -245,7 +246,6 @@ fn clients_that_publish_to_each_other_do_not_block_each_other(cluster: &Cluster)
 
 /// Publishes and receives as many, on one thread, with a large window.
 fn mutual(mut connection: Connection, other: &str, messages: u32) {
-    use cluster_tests::wire;
     let (mut sent, mut acknowledged, mut received) = (0, 0, 0);
     while acknowledged < messages || received < messages {
         while sent < messages && sent - acknowledged < 400 {
@@ -266,6 +266,70 @@ fn mutual(mut connection: Connection, other: &str, messages: u32) {
             found => panic!("{found:?}: {acknowledged} acknowledged, {received} received"),
         }
     }
+}
+
+/// Publishes with as many messages unacknowledged as fit into a window, until it is told to stop. With QoS 0 it waits a
+/// little after as many.
+fn publish_until(mut publisher: Connection, qos: u8, stop: &AtomicBool) {
+    const WINDOW: usize = 200;
+    let mut under_way = 0;
+    while !stop.load(Ordering::Relaxed) {
+        while under_way < WINDOW {
+            let packet_id = publisher.packet_id();
+            let message = Message::new("steady", vec![b's'; 4096]).qos(qos, packet_id);
+            publisher.send(&message.bytes(publisher.level()));
+            under_way += 1;
+        }
+        match publisher.receive(Duration::from_millis(100)) {
+            Ok(Packet::Puback(ack)) if ack.code < 0x80 => under_way -= 1,
+            Err(Fault::Timeout) if qos == 0 => under_way = 0,
+            Err(Fault::Timeout) => {}
+            other => panic!("QoS {qos}: {other:?}"),
+        }
+    }
+}
+
+/// Reads so many PUBLISH packets, and acknowledges them.
+fn read(subscriber: &mut Connection, messages: usize) {
+    for _ in 0..messages {
+        match subscriber.receive(flow::LIMIT) {
+            Ok(Packet::Publish(publish)) if publish.qos == 1 => {
+                subscriber.send(&wire::acknowledgement(wire::PUBACK, publish.packet_id));
+            }
+            Ok(Packet::Publish(_)) => {}
+            other => panic!("a subscriber that reads: {other:?}"),
+        }
+    }
+}
+
+/// 60 kB/s are twice as much as a client must read. Because it has read fast before, its system has made room for
+/// megabytes, and shows for many seconds nothing of what the client reads of them.
+fn a_subscriber_that_reads_steadily_stays(cluster: &Cluster) {
+    let (stalled, deferred) = (sum(cluster, STALLED), sum(cluster, DEFERRED));
+    let mut steady = Connection::v5(cluster.mqtt(0), "steady");
+    steady.subscribe(&[("steady", 1)]);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for (number, qos) in [1, 1, 0].into_iter().enumerate() {
+            let name = format!("steady-pub-{number}");
+            let publisher = Connection::v5(cluster.mqtt(number % 2), &name);
+            let stop = &stop;
+            scope.spawn(move || publish_until(publisher, qos, stop));
+        }
+        // Whatever becomes of the subscriber, the publishers are told to stop.
+        let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            read(&mut steady, 20_000);
+            let began = Instant::now();
+            while began.elapsed() < 5 * STALL {
+                read(&mut steady, 3);
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        }));
+        stop.store(true, Ordering::Relaxed);
+        read.expect("it is served");
+    });
+    assert_eq!(sum(cluster, STALLED) - stalled, 0.0, "it was stalled");
+    assert!(sum(cluster, DEFERRED) > deferred, "nobody had to wait");
 }
 
 fn a_subscriber_that_does_not_read_is_ended(cluster: &Cluster) {

@@ -43,6 +43,8 @@ fn limits_of_mqtt_hold() {
             there_are_not_more_groups,
             the_queues_hold_no_more,
             a_client_sends_no_faster,
+            a_client_that_leaves_has_sent_no_faster,
+            a_session_is_taken_over_at_once_from_a_client_above_its_rate,
             clients_connect_no_faster,
             there_are_not_more_sessions,
         ],
@@ -178,6 +180,53 @@ fn a_client_sends_no_faster(cluster: &Cluster) {
         pinged[0] < took / 2,
         "what is no PUBLISH waited for {pinged:?} of {took:?}"
     );
+}
+
+/// What comes behind the messages takes effect behind them.
+fn a_client_that_leaves_has_sent_no_faster(cluster: &Cluster) {
+    let mut reader = Connection::v5(cluster.mqtt(0), "leaves-reader");
+    reader.subscribe(&[("leaves", 0)]);
+    for says_so in [true, false] {
+        let connect = Connect {
+            will: Some(will("leaves")),
+            ..Connect::v5("leaves")
+        };
+        let (mut client, _) = Connection::connect(cluster.mqtt(0), &connect);
+        let mut packets = Message::new("leaves", "x").bytes(V5).repeat(3 * RATE as usize);
+        if says_so {
+            packets.extend(wire::disconnect(V5, 0, &Properties::new()));
+        }
+        let began = Instant::now();
+        client.send(&packets);
+        let closed = client.stream().shutdown(std::net::Shutdown::Write);
+        closed.expect("it is open");
+        for _ in 0..3 * RATE {
+            assert_eq!(reader.publish_received().payload, b"x");
+        }
+        let took = began.elapsed();
+        assert!(took >= Duration::from_millis(1_900), "it took {took:?}");
+        if !says_so {
+            assert_eq!(reader.publish_received().payload, b"", "the will");
+        }
+        client.expect_closed();
+    }
+    reader.expect_nothing();
+}
+
+fn a_session_is_taken_over_at_once_from_a_client_above_its_rate(cluster: &Cluster) {
+    let mut client = Connection::v5(cluster.mqtt(0), "taken-over");
+    client.send(&Message::new("taken-over", "x").bytes(V5).repeat(1_000));
+    let began = Instant::now();
+    let (next, _) = Connection::connect(cluster.mqtt(0), &Connect::v5("taken-over"));
+    let took = began.elapsed();
+    assert!(took < wait::allowed(Duration::from_secs(2)), "it took {took:?}");
+    next.disconnect();
+    let dropped = "quorumq_messages_dropped_total{reason=\"unhandled\"}";
+    wait::until("what is lost to be counted", TIMEOUT, || {
+        let metrics = cluster.nodes[0].get("/metrics")?.body;
+        let lost = metrics.lines().find_map(|line| line.strip_prefix(dropped))?;
+        (lost.trim() != "0").then_some(())
+    });
 }
 
 /// When each of many clients that connect at the same moment was answered, in the order in which they came. None is to

@@ -88,7 +88,8 @@ impl Backlog {
         whole: usize,
         tracked: Option<Tracked>,
     ) {
-        if !self.pieces.back().is_some_and(|last| last.has_room(range.len())) {
+        let last = self.pieces.back();
+        if last.is_none_or(|last| !last.has_room(range.len())) {
             self.pieces.push_back(Piece::default());
         }
         let Some(piece) = self.pieces.back_mut() else {
@@ -137,16 +138,15 @@ impl Backlog {
             piece.packets.take_body(end);
         }
         piece.taken = end;
-        piece.tracked.pop_front_if(|tracked| tracked.at as usize == start);
+        piece
+            .tracked
+            .pop_front_if(|tracked| tracked.at as usize == start);
         self.bytes -= first.located.whole;
         if end == piece.packets.bytes.len() {
             self.owned_bytes -= before;
             self.pieces.pop_front();
         } else {
             self.owned_bytes -= before - piece.owned_bytes();
-        }
-        if self.pieces.is_empty() {
-            self.pieces = VecDeque::new();
         }
     }
 }

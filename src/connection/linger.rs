@@ -131,10 +131,12 @@ mod tests {
         socket.prepare(Duration::ZERO).expect("the options exist");
         let mut stream = Stream::Plain(socket);
         let (mut sent, chunk) = (0, [7; 16 << 10]);
-        loop {
-            match stream.try_write(&chunk) {
-                Ok(written) => sent += written,
-                Err(_) => break,
+        // Until the kernel takes nothing for a while.
+        let a_while = Duration::from_millis(200);
+        while let Ok(writable) = tokio::time::timeout(a_while, stream.writable()).await {
+            writable.expect("it is open");
+            while let Ok(written) = stream.try_write(&chunk) {
+                sent += written;
             }
         }
         // The rest of a packet, and the reason.

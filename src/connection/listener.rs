@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::broker::Broker;
-use super::linger::{end_stream, linger, write_last};
+use super::linger::{LINGER_TIMEOUT, end_stream, linger, write_last};
 use super::rate::TokenBucket;
 use super::refusal::{Refusal, version_of};
 use super::serve::serve;
@@ -145,7 +145,7 @@ fn refuse(
             let refusal = Refusal::no_room(version_of(&bytes), cause, text);
             write_last(&mut stream, &refusal.packet).await;
             end_stream(&mut stream).await;
-            linger(&mut stream).await;
+            linger(&mut stream, LINGER_TIMEOUT).await;
         }
         places.refused.fetch_sub(1, Ordering::Relaxed);
     });

@@ -100,8 +100,8 @@ pub(super) struct Outbound {
     window: Window,
     /// The last message of the queue that was sent.
     sent_through: Sequence,
-    /// The mailbox counts its bytes as unsent, which bounds it.
-    backlog: Backlog,
+    /// The mailbox counts its bytes as unsent, which bounds it. Boxed, because most connections have none.
+    backlog: Option<Box<Backlog>>,
     expired: Expired,
 }
 
@@ -116,7 +116,7 @@ impl Outbound {
             read_bytes: 0,
             window: Window::default(),
             sent_through: Sequence::NONE,
-            backlog: Backlog::default(),
+            backlog: None,
             expired: Expired::default(),
         }
     }
@@ -137,18 +137,19 @@ impl Outbound {
 
     /// Whether packets wait for room.
     pub(super) fn has_backlog(&self) -> bool {
-        !self.backlog.is_empty()
+        self.backlog.is_some()
     }
 
     /// Bytes of the packets that wait for room.
     pub(super) fn backlog_bytes(&self) -> usize {
-        self.backlog.bytes()
+        self.backlog.as_ref().map_or(0, |backlog| backlog.bytes())
     }
 
     /// The same without bodies that other subscribers may have, too; what is remembered of unacknowledged messages
     /// added.
     pub(super) fn owned_bytes(&self) -> usize {
-        self.backlog.owned_bytes() + self.awaited.capacity() * AWAITED_BYTES
+        let backlog = self.backlog.as_ref();
+        backlog.map_or(0, |backlog| backlog.owned_bytes()) + self.awaited.capacity() * AWAITED_BYTES
     }
 
     /// What expired since the last call.
@@ -212,7 +213,7 @@ impl Outbound {
             special -= usize::from(is_special);
             let sequence = entry.and_then(|entry| entry.sequence);
             let waits = found.qos != QoS::AtMostOnce
-                && !(self.backlog.is_empty() && self.has_room(sequence));
+                && !(self.backlog.is_none() && self.has_room(sequence));
             let is_over = !waits
                 && entry.and_then(|entry| entry.expiry).is_some_and(|expiry| {
                     let now = *now.get_or_insert_with(Instant::now);
@@ -231,7 +232,8 @@ impl Outbound {
             packets.move_range(moved_to..start, out);
             (moved_to, bodies) = (end, 0);
             if waits {
-                self.backlog.push(packets, start..end, found.whole, entry);
+                let backlog = self.backlog.get_or_insert_default();
+                backlog.push(packets, start..end, found.whole, entry);
             } else {
                 // [MQTT-3.3.2-5]
                 packets.take_body(end);
@@ -251,7 +253,9 @@ impl Outbound {
 
     /// Sends packets of the backlog while there is room.
     fn send_backlog(&mut self, out: &mut Packets) {
-        let mut backlog = std::mem::take(&mut self.backlog);
+        let Some(mut backlog) = self.backlog.take() else {
+            return;
+        };
         while let Some(first) = backlog.first()
             && self.has_room(first.sequence)
         {
@@ -268,7 +272,7 @@ impl Outbound {
                 true
             });
         }
-        self.backlog = backlog;
+        self.backlog = Some(backlog).filter(|backlog| !backlog.is_empty());
     }
 
     /// Up to where in the stream of messages the client has read, at least: bytes.
@@ -331,7 +335,7 @@ impl Outbound {
     }
 
     fn use_room(&mut self, out: &mut Packets) {
-        if !self.backlog.is_empty() {
+        if self.backlog.is_some() {
             self.send_backlog(out);
         }
     }
@@ -363,7 +367,8 @@ impl Outbound {
                 false => After::NotFound,
             };
         };
-        match delivery.awaited {
+        let awaited = delivery.awaited;
+        match awaited {
             Awaited::PubAck => After::WrongQos,
             Awaited::PubRec if refused => self.finish(id, Awaited::PubRec, out),
             _ => {

@@ -144,10 +144,10 @@ fn a_mailbox_is_full_with_what_is_remembered_of_messages() {
 
 #[test]
 fn deferred_acknowledgements_and_withheld_messages_count() {
-    let limits = OutboxLimits::of(1_000);
+    let limits = OutboxLimits::of(2_000);
     let (slow, publisher) = (mailbox(&limits), mailbox(&limits));
     let mut ends = Vec::new();
-    for _ in 0..600 {
+    for _ in 0..1_400 {
         ends.extend(push(&slow, 1).expect("it fits").throttled);
     }
     let before = (slow.memory(), limits.memory.used());

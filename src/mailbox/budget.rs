@@ -4,7 +4,8 @@
 //!
 //! Invariant: packets that exceed the budget are refused, those of the session's queue are read again later
 //! ([`Mailbox::withheld`]), and an item that exceeds it ends the connection. What is remembered of packets and of
-//! messages counts for the node alone: a client that is only slow does not end because its messages are small.
+//! messages counts for the node, and makes publishers wait as packets do ([`super::back_pressure`]), but ends nobody: a
+//! client that is only slow does not end because its messages are small.
 
 use std::sync::atomic::Ordering;
 

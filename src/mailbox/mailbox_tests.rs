@@ -119,10 +119,10 @@ fn defer(mailbox: &Mailbox, publisher: &Arc<Mailbox>, request_id: RequestId, end
 
 #[test]
 fn a_publisher_waits_while_more_than_the_mark_is_ahead() {
-    let limits = OutboxLimits::of(100);
+    let limits = OutboxLimits::of(1_000);
     let (slow, publisher) = (mailbox(&limits), mailbox(&limits));
-    assert_eq!(push(&slow, 50).expect("it fits").throttled, None);
-    for (request_id, bytes) in [(1, 20), (2, 10)] {
+    assert_eq!(push(&slow, 500).expect("it fits").throttled, None);
+    for (request_id, bytes) in [(1, 200), (2, 100)] {
         let end = push(&slow, bytes).expect("it fits").throttled;
         assert!(defer(
             &slow,
@@ -132,23 +132,23 @@ fn a_publisher_waits_while_more_than_the_mark_is_ahead() {
         ));
     }
     assert_eq!(slow.state(), BackPressureState::Throttled);
-    take(&slow, 61);
+    take(&slow, 601);
     assert_eq!(
         released(&publisher),
         [0; 0],
-        "50 of its 70 bytes must be near"
+        "500 of its 700 bytes must be near"
     );
-    slow.progress(60, &mut WakeList::default());
+    slow.progress(600, &mut WakeList::default());
     assert_eq!(released(&publisher), [1]);
     assert_eq!(slow.state(), BackPressureState::Throttled);
-    slow.progress(50, &mut WakeList::default());
+    slow.progress(500, &mut WakeList::default());
     assert_eq!(released(&publisher), [2]);
     assert_eq!(slow.state(), BackPressureState::Normal);
     // What was put in above the mark and sent before anybody could wait.
-    let end = push(&slow, 10)
+    let end = push(&slow, 100)
         .expect("it fits")
         .throttled
-        .expect("60 wait");
+        .expect("600 wait");
     take(&slow, 0);
     assert!(!defer(&slow, &publisher, 3, end));
     assert_eq!(slow.limits.metrics.acknowledgements_deferred.get(), 2);

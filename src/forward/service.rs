@@ -97,6 +97,7 @@ impl ClusterService {
             let incarnation = itself(from, message.node, message.incarnation)?;
             // A node that was removed gets no entries, so it would never see what becomes of its proposals.
             self.member(from)?;
+            self.sequencer.heard(from, LogIndex(message.applied));
             // No sign of life: a node proposes, and sends heartbeats here, also when it can't serve. It asks for
             // contact all the time.
             if message.sequence != 0 {

@@ -204,6 +204,7 @@ pub(super) fn proposal(
         incarnation,
         sequence,
         commands: Bytes::copy_from_slice(commands),
+        applied: 0,
     }
 }
 

@@ -16,8 +16,9 @@ use crate::raft::{Leadership, Raft};
 use crate::replica::proposer::{Cursor, Proposer};
 use crate::replica::sequencer::Sequencer;
 
-/// How often the leader gets a sign of life.
-const HEARTBEAT: Duration = Duration::from_millis(500);
+/// How often the leader is told how far this node has applied the log, so that it holds back for one that does not keep
+/// up (see [`super::progress`]).
+const HEARTBEAT: Duration = Duration::from_millis(100);
 
 /// A proposal that is not applied after this time is sent again; the machine skips the copy. A cluster that is slow
 /// because it has much to do must not get more to do by that, so each time that did not help doubles the wait.
@@ -153,6 +154,7 @@ impl ProposalForwarder {
         let mut cursor = Cursor::default();
         let mut overdue = Overdue::new(Instant::now());
         let mut heartbeat = tokio::time::interval(HEARTBEAT);
+        let applied = self.raft.applied();
         loop {
             while let Ok(permit) = sender.try_reserve()
                 && let Some(proposal) = self.proposer.next(&mut cursor)
@@ -162,6 +164,7 @@ impl ProposalForwarder {
                     incarnation: proposal.incarnation.0,
                     sequence: proposal.sequence,
                     commands: proposal.commands,
+                    applied: applied.borrow().0,
                 });
             }
             tokio::select! {
@@ -188,6 +191,7 @@ impl ProposalForwarder {
                         incarnation,
                         sequence: 0,
                         commands: bytes::Bytes::new(),
+                        applied: applied.borrow().0,
                     });
                 }
             }

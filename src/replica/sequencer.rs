@@ -3,8 +3,9 @@
 //!
 //! Everything that waits when the previous batch has been appended becomes one log entry. When a timer is due and
 //! nothing is proposed, an empty batch moves log time on. When more is due than one batch does, further empty batches
-//! follow, and between them is time: the leader does not see how far the others' apply is behind its own, and what
-//! their clients wait for stands behind those batches.
+//! follow, and between them is time: the leader does not see at once how far the others' apply is behind its own, and
+//! what their clients wait for stands behind those batches. When it sees that one of them does not keep up
+//! ([`Progress`]), it holds back: empty batches wait for that node, and others come some at a time.
 //!
 //! Invariant: the proposals of a node are appended in the order in which they were submitted. A follower drops them;
 //! their nodes send them again to the leader.
@@ -25,6 +26,7 @@ use crate::base::time::Millis;
 use crate::raft::Raft;
 use crate::replica::admission;
 use crate::replica::clock::Clock;
+use crate::replica::progress::{Appended, Progress};
 use crate::replica::proposer::SequencedProposal;
 use crate::telemetry::metrics::Metrics;
 
@@ -41,6 +43,13 @@ const OVERDUE_MS: u64 = 1_000;
 
 /// How long an entry waits for those before it to be committed.
 const COMMIT_TIMEOUT: Duration = Duration::from_millis(50);
+
+/// How long an entry with commands is held back for a node whose apply does not keep up. So there are no more than
+/// twenty a second then, and each shares what a batch may do; and nobody's command waits longer for it.
+const HELD_BACK: Duration = Duration::from_millis(50);
+
+/// The same for an empty batch: nobody's command waits for that.
+const TICK_HELD_BACK: Duration = Duration::from_secs(1);
 
 /// How often a leader that waits for apply looks whether it still leads.
 const APPLY_CHECK_INTERVAL: Duration = Duration::from_millis(50);
@@ -105,6 +114,7 @@ enum Waiting {
 #[derive(Clone)]
 pub struct Sequencer {
     sender: mpsc::Sender<Waiting>,
+    progress: Arc<Progress>,
 }
 
 impl Sequencer {
@@ -116,10 +126,16 @@ impl Sequencer {
         metrics: Arc<Metrics>,
     ) -> (Sequencer, impl Future<Output = ()> + Send) {
         let (sender, receiver) = mpsc::channel(limits::SEQUENCER_QUEUE);
+        let progress = Arc::<Progress>::default();
         (
-            Sequencer { sender },
+            Sequencer {
+                sender,
+                progress: progress.clone(),
+            },
             Loop {
                 receiver,
+                progress,
+                appended: Appended::default(),
                 raft,
                 due,
                 clock,
@@ -136,6 +152,12 @@ impl Sequencer {
     pub async fn submit(&self, node: NodeId, proposal: SequencedProposal) {
         // Sending fails only when the node stops, because the loop runs as long as the node.
         let _ = self.sender.send(Waiting::Proposed(node, proposal)).await;
+    }
+
+    /// Another node says how far it has applied the log.
+    pub fn heard(&self, node: NodeId, applied: LogIndex) {
+        self.progress
+            .heard(node, applied, Instant::now().into_std());
     }
 
     /// Submits a command of the leader itself, which was decided in `term` and is not appended in another one. The
@@ -199,6 +221,9 @@ fn is_next(ticked: &mut Option<Tick>, applied: LogIndex) -> bool {
 
 struct Loop {
     receiver: mpsc::Receiver<Waiting>,
+    /// How far the other nodes are, and what was appended when.
+    progress: Arc<Progress>,
+    appended: Appended,
     raft: Raft,
     due: Arc<Due>,
     clock: Arc<Clock>,
@@ -240,6 +265,7 @@ impl Loop {
                 {
                     tokio::time::sleep_until(next).await;
                 }
+                self.progress.wait(&self.appended, TICK_HELD_BACK).await;
             };
             let mut is_tick = false;
             tokio::select! {
@@ -341,6 +367,9 @@ impl Loop {
             return false;
         }
         self.wait_for_apply().await;
+        if !proposals.is_empty() && self.progress.wait(&self.appended, HELD_BACK).await {
+            self.metrics.raft_held_back.increment();
+        }
         let Some(stamp) = self.stamp().await else {
             return false;
         };
@@ -355,6 +384,8 @@ impl Loop {
             Some(term) => self.raft.propose_in(term, batch).await,
             None => self.raft.propose(batch).await,
         };
+        let now = Instant::now().into_std();
+        self.appended.note(self.raft.last_index(), now);
         proposed.is_ok()
     }
 

@@ -104,6 +104,9 @@ metrics! {
     raft_commit_seconds: Grouped<Latency>;
     /// Time to apply one batch of entries, with the write to the state's tables.
     raft_apply_seconds: Grouped<Latency>;
+    /// Log entries that this node, as leader, held back for a moment because another node did not keep up with applying
+    /// the log. When it rises for minutes, one node is slower than the others, or has to do much more.
+    raft_held_back: Grouped<Counter>;
     /// Proposals that this node, as leader, did not put into the log because no replica could decode them. Always 0,
     /// unless a node is broken.
     proposals_refused: Counter;
@@ -189,6 +192,14 @@ metrics! {
     queued_messages: Gauge;
     /// Bytes of topic, payload and properties of the queued messages.
     queued_bytes: Gauge;
+    /// Acknowledged messages that are still to go into queues, whole cluster: a message for many sessions and shared
+    /// subscriptions goes into some of them at once and into the others while the cluster goes on. When it stays above
+    /// 0, more is published to many than the cluster can store; with too many of them, further ones are refused (0x97).
+    fan_outs: Gauge;
+    /// Bytes of topic, payload and properties of these messages.
+    fan_out_bytes: Gauge;
+    /// Age of the oldest of them, seconds: so late are messages for many.
+    fan_out_age_seconds: Gauge;
     /// Retained messages of the whole cluster; `mqtt.retained_max` bounds it.
     retained_messages: Gauge;
     /// State store commands answered by this node.

@@ -4,14 +4,15 @@
 //!
 //! Invariant: this thread is the only writer of the state.
 //! Invariant: the rows of all entries that were ready together, the last log id applied, and the membership are one
-//! atomic write. It ends early at an entry after which the state is to be looked at.
+//! atomic write. It ends early at an entry after which the state is to be looked at, and when those before have taken
+//! long: what they mean for clients is known only when they are written.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use openraft::storage::ApplyResponder;
@@ -37,6 +38,10 @@ const MEMBERSHIP: &[u8] = b"membership";
 const REMOVED: &[u8] = b"removed";
 /// The version of the machine that has applied the log.
 pub const MACHINE: &[u8] = b"machine";
+
+/// Entries are applied together until they have taken so long. One that is written for itself takes some ten
+/// microseconds more.
+const TOGETHER: Duration = Duration::from_millis(20);
 
 /// Jobs that may wait. The state machine's task waits for each, so there are never more than a few.
 const QUEUE: usize = 16;
@@ -287,7 +292,8 @@ impl Worker {
         }
     }
 
-    /// Applies entries, and writes what they did at once, up to one after which the state is to be looked at.
+    /// Applies entries, and writes what they did at once, up to one after which the state is to be looked at, or until
+    /// that has taken long.
     fn apply_run(&mut self, entries: &mut impl Iterator<Item = (Entry, Option<Responder>)>) {
         let started = Instant::now();
         let state = Arc::clone(&self.target.state);
@@ -315,7 +321,7 @@ impl Worker {
             }
             self.last = Some(entry.log_id);
             responders.extend(responder);
-            if look.is_some() {
+            if look.is_some() || started.elapsed() >= TOGETHER {
                 break;
             }
         }

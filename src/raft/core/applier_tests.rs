@@ -65,6 +65,12 @@ fn target(data: &Path) -> (Target, LogDb) {
     (target, log_db)
 }
 
+fn entry(index: u64) -> (Entry, Option<Responder>) {
+    let payload = Payload::Normal(Batch(Bytes::new()));
+    let log_id = encoding::log_id(1, index);
+    (Entry { log_id, payload }, None)
+}
+
 #[tokio::test]
 async fn a_view_has_the_rows_of_its_entry_and_none_of_the_next() {
     let dir = Directory::new();
@@ -78,11 +84,6 @@ async fn a_view_has_the_rows_of_its_entry_and_none_of_the_next() {
         go_on: Arc::new(Mutex::new(go_on)),
     };
     let applier = StateMachineApplier::start(Box::new(apply), target).expect("a thread");
-    let entry = |index| {
-        let payload = Payload::Normal(Batch(Bytes::new()));
-        let log_id = encoding::log_id(1, index);
-        (Entry { log_id, payload }, None)
-    };
     for entries in [(1..=7), (8..=9), (10..=20)] {
         let entries = entries.map(entry).collect();
         let applied = applier.ask(|done| Job::Apply { entries, done }).await;
@@ -104,6 +105,36 @@ async fn a_view_has_the_rows_of_its_entry_and_none_of_the_next() {
         true
     });
     assert_eq!(last, 20, "what follows is applied, too");
+    applier.stop().await;
+}
+
+/// Takes its time for every entry, and notes up to which ones its outputs are released.
+struct Slow(Arc<Mutex<Vec<u64>>>);
+
+impl Apply for Slow {
+    fn apply(&mut self, _index: LogIndex, _batch: Bytes, _tables: &mut Tables<'_>) {
+        std::thread::sleep(TOGETHER);
+    }
+
+    fn committed(&mut self, last: LogIndex) {
+        self.0.lock().push(last.0);
+    }
+
+    fn restored(&mut self, _backing: &dyn Backing, _last: LogIndex) {}
+}
+
+/// However many are ready together: whoever waits for the first does not wait for all.
+#[tokio::test]
+async fn entries_that_take_long_are_written_one_by_one() {
+    let dir = Directory::new();
+    let (target, _log) = target(dir.path());
+    let released = Arc::<Mutex<Vec<u64>>>::default();
+    let apply = Box::new(Slow(Arc::clone(&released)));
+    let applier = StateMachineApplier::start(apply, target).expect("a thread");
+    let entries = (1..=5).map(entry).collect();
+    let applied = applier.ask(|done| Job::Apply { entries, done }).await;
+    applied.expect("the thread runs");
+    assert_eq!(*released.lock(), [1, 2, 3, 4, 5]);
     applier.stop().await;
 }
 

@@ -86,6 +86,8 @@ pub(crate) struct Settings {
     pub(crate) outbox: Arc<OutboxLimits>,
     /// The memory of clients whose sessions are not open.
     pub(crate) handshake_memory: Arc<NodeMemory>,
+    /// Events of the life of clients are published.
+    pub(super) events_over_mqtt: bool,
     /// Places of connections that write much at once.
     pub(super) bulk_turns: Semaphore,
 }
@@ -131,6 +133,7 @@ impl Settings {
             watched_max_bytes: config.store.watched_max_bytes,
             outbox: Arc::new(outbox),
             handshake_memory,
+            events_over_mqtt: config.events.mqtt,
             bulk_turns: Semaphore::new(limits::BULK_TURNS_PER_THREAD * config.runtime.threads()),
         }
     }

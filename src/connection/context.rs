@@ -124,7 +124,8 @@ impl Context {
     }
 
     /// What the client's will counts in the proposal of the connection's end: the nodes publish it while they apply
-    /// that.
+    /// that. Its topic is looked up once, and others have their turn afterwards: the end is the last that the
+    /// connection's task does.
     pub(super) fn will_weight(&self) -> usize {
         let Some((topic, qos)) = self.rights.will() else {
             return 0;

@@ -27,6 +27,7 @@ mod coordinator;
 mod denials;
 mod drain_timeout;
 mod end;
+mod event_weight;
 mod handshake;
 pub(crate) mod hub;
 mod input;

@@ -14,6 +14,7 @@ use super::bounds::ClientBounds;
 use super::broker::Broker;
 use super::coordinator::Connection;
 use super::end::Ended;
+use super::event_weight::event_weight;
 use super::hub::identity::HubIdentity;
 use super::options::{ConnectionOptions, Opened};
 use super::origin::Origin;
@@ -27,7 +28,7 @@ use crate::codec::{
     ConnAck, ConnAckProperties, Connect, MAX_PACKET_SIZE, PeerLimits, QoS, ReasonCode, encode,
 };
 use crate::config::{Listener, MqttConfig, QueuePolicy};
-use crate::events::DisconnectionReason;
+use crate::events::{DisconnectionReason, Kind as EventKind};
 use crate::machine::effect::Reply;
 use crate::machine::read;
 use crate::mailbox::{End, Item, Mailbox, RequestId};
@@ -179,7 +180,9 @@ impl Opening {
         opening.register(broker, place)?;
         let reply_to = ReplyTo::Connection(opening.mailbox.clone(), OPENING);
         let command = Kind::OpenSession(command);
-        let proposed = services.proposer.submit(Share::Sessions, command, reply_to);
+        let weight = event_weight(broker, &opening.options, EventKind::Connected);
+        let proposer = &services.proposer;
+        let proposed = proposer.submit_weighing(Share::Sessions, command, reply_to, weight);
         if proposed.is_err() {
             broker.unregister(opening.mailbox.connection);
             let text = "too much is waiting to be committed";

@@ -9,6 +9,8 @@ use super::Connection;
 use crate::base::proto::command::{self, command::Kind};
 use crate::codec::{Disconnect, ReasonCode, encode};
 use crate::connection::end::Ended;
+use crate::connection::event_weight::event_weight;
+use crate::events::Kind as EventKind;
 use crate::machine::effect::Reply;
 use crate::replica::reply_to::ReplyTo;
 
@@ -29,10 +31,12 @@ impl Connection {
     pub(in crate::connection) fn close(&mut self, ended: &Ended) -> oneshot::Receiver<Reply> {
         self.propose_acknowledgements();
         let (reply_to, is_known) = oneshot::channel();
-        let weight = match ended.discard_will {
+        let will = match ended.discard_will {
             true => 0,
             false => self.context.will_weight(),
         };
+        let (broker, options) = (&self.context.broker, &self.context.options);
+        let weight = will + event_weight(broker, options, EventKind::Disconnected);
         self.propose_end(ended, ReplyTo::Task(reply_to), weight);
         self.hand_over = None;
         is_known

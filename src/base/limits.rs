@@ -200,6 +200,11 @@ pub const CACHED_MATCH_SETS: usize = 4096;
 /// Matches that all of these may hold together, some 100 bytes each.
 pub const REMEMBERED_MATCHES: usize = 1 << 19;
 
+/// Subscriptions, and parts of filters, that apply looks at in one batch because topics have to be looked up anew after
+/// the batch has changed subscriptions; the last look-up may exceed it. It takes some ten milliseconds. What is
+/// published to further topics then goes on with a later batch.
+pub const LOOKED_UP_ANEW_AT_ONCE: usize = 32_768;
+
 /// Topic aliases towards one client, however many it allows: each costs this node memory as long as the connection
 /// lasts.
 pub const CLIENT_TOPIC_ALIASES: u16 = 64;

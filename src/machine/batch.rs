@@ -81,6 +81,8 @@ pub(super) struct Budget {
     pub overdraft: usize,
     /// Queues that each publication goes into in any case.
     pub queues_at_least: usize,
+    /// What may be looked at because topics have to be looked up anew, after the batch has changed subscriptions.
+    pub looked_up_anew: usize,
 }
 
 impl Default for Budget {
@@ -90,6 +92,7 @@ impl Default for Budget {
             items_at_least: limits::ITEMS_AT_LEAST,
             overdraft: limits::ROW_OPERATIONS_AT_ONCE,
             queues_at_least: limits::QUEUES_AT_LEAST,
+            looked_up_anew: limits::LOOKED_UP_ANEW_AT_ONCE,
         }
     }
 }
@@ -210,7 +213,11 @@ impl<'a, 't> Batch<'a, 't> {
         act(self);
         let beyond = before.overdraft - self.budget.overdraft;
         let spent = most.saturating_sub(self.budget.row_operations) + beyond;
-        self.budget = before;
+        let looked_up_anew = self.budget.looked_up_anew;
+        self.budget = Budget {
+            looked_up_anew,
+            ..before
+        };
         self.spend(spent);
     }
 
@@ -264,6 +271,17 @@ impl<'a, 't> Batch<'a, 't> {
     /// So many of them were read.
     pub fn spend_resumed_ids(&mut self, ids: usize) {
         self.resumed_ids = self.resumed_ids.saturating_sub(ids);
+    }
+
+    /// Whether a topic may still be looked up anew because the batch has changed subscriptions.
+    pub fn may_look_up_anew(&self) -> bool {
+        self.budget.looked_up_anew > 0
+    }
+
+    /// So much was looked at for it.
+    pub fn spend_look_up(&mut self, looked_at: usize) {
+        let left = &mut self.budget.looked_up_anew;
+        *left = left.saturating_sub(looked_at.max(1));
     }
 
     /// Keeps row operations of the budget from whoever spends it now, until they are [given back](Batch::give_back).

@@ -18,6 +18,7 @@ use super::tables::Backing;
 use crate::base::ids::{LogIndex, SessionId};
 use crate::base::limits;
 use crate::base::proto::state;
+use crate::base::time::Millis;
 use crate::events::topic;
 use crate::session::{MessageId, QoS};
 use crate::topic::matches;
@@ -43,11 +44,24 @@ struct OfTopic {
     load: Load,
 }
 
+/// What is still to go into queues, in the whole cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FanOutUsage {
+    /// Messages.
+    pub messages: u64,
+    /// Their size, bytes.
+    pub bytes: u64,
+    /// The log time at which the oldest of them was published.
+    pub oldest: Option<Millis>,
+}
+
 /// All messages on their way into queues.
 #[derive(Default)]
 pub(super) struct FanOuts {
     /// Invariant: none is empty.
     by_topic: BTreeMap<String, OfTopic>,
+    /// When each was published; an older version has not noted it.
+    published: BTreeMap<MessageId, Millis>,
     all: Load,
     /// Of them, events: each has a topic of its own, and together they may take as much as those of one topic.
     events: Load,
@@ -94,9 +108,21 @@ impl FanOuts {
         if is_event(&row.topic) {
             self.events.add(row.size);
         }
+        if row.published_ms != 0 {
+            self.published.insert(id, Millis(row.published_ms));
+        }
         let of_topic = self.by_topic.entry(row.topic).or_default();
         of_topic.messages.push_back(id);
         of_topic.load.add(row.size);
+    }
+
+    /// What is on its way.
+    pub fn usage(&self) -> FanOutUsage {
+        FanOutUsage {
+            messages: self.all.count as u64,
+            bytes: self.all.bytes,
+            oldest: self.published.values().next().copied(),
+        }
     }
 
     /// Whether a message of a topic is on its way.
@@ -139,6 +165,7 @@ impl FanOuts {
             node: batch.node.0,
             index: batch.index.0,
             size,
+            published_ms: batch.now.0,
             ..Default::default()
         };
         let is_first = !self.has(&row.topic);
@@ -174,6 +201,7 @@ impl FanOuts {
         batch.tables.delete::<schema::FanOut>(id);
         message::release(batch, id);
         self.all.remove(row.size);
+        self.published.remove(&id);
         if is_event(&row.topic) {
             self.events.remove(row.size);
         }

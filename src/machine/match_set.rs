@@ -22,8 +22,8 @@ const LOOKED_AT_FREE: usize = 64;
 /// What a look-up looks at in the time of a row operation.
 const LOOKED_AT_PER_ROW_OPERATION: usize = 4;
 
-/// Matches of a message that goes on as if it went into one queue more: some hundredths of what it takes to find them.
-const MATCHES_PER_QUEUE: usize = 4096;
+/// Matches that are found in the time of putting a message into a queue.
+const MATCHES_PER_QUEUE: usize = 64;
 
 /// The matching subscriptions of one session.
 pub(super) struct MatchedSession {
@@ -159,11 +159,17 @@ impl MatchSet {
     /// costs as much, because another replica may not remember it; and it does not count what it has visited, which
     /// may have changed without a match.
     pub fn cost(&self, index: &SubscriptionIndex, topic: &str) -> usize {
-        let looked_at = self.matches + index.patterns_visited(topic);
+        let looked_at = self.looked_at(index, topic);
         looked_at.saturating_sub(LOOKED_AT_FREE) / LOOKED_AT_PER_ROW_OPERATION
     }
 
-    /// As how many queues the look-up counts where a message goes on: seldom is it made anew for that.
+    /// What a look-up of the topic looks at: subscriptions, and parts of filters.
+    pub fn looked_at(&self, index: &SubscriptionIndex, topic: &str) -> usize {
+        self.matches + index.patterns_visited(topic)
+    }
+
+    /// As how many queues the look-up counts where messages of a topic go on: another subscription may have outdated it
+    /// in every batch, and which topics are remembered nobody can tell.
     pub fn weight_again(&self) -> usize {
         self.matches / MATCHES_PER_QUEUE
     }
@@ -177,6 +183,9 @@ pub(super) struct MatchSets {
     former: Remembered,
     /// The last of those.
     large: Remembered,
+    /// Look-ups that were made.
+    #[cfg(test)]
+    made: usize,
 }
 
 #[derive(Default)]
@@ -208,6 +217,12 @@ impl Remembered {
 }
 
 impl MatchSets {
+    /// Look-ups that were made.
+    #[cfg(test)]
+    pub fn made(&self) -> usize {
+        self.made
+    }
+
     pub fn of(&mut self, index: &SubscriptionIndex, topic: &str) -> Arc<MatchSet> {
         for there in [&self.recent, &self.large] {
             if let Some(match_set) = there.by_topic.get(topic)
@@ -220,7 +235,13 @@ impl MatchSets {
             Some((topic, match_set)) if index.are_filters_current(&match_set.validity) => {
                 (topic, match_set)
             }
-            _ => (topic.into(), Arc::new(MatchSet::find(index, topic))),
+            _ => {
+                #[cfg(test)]
+                {
+                    self.made += 1;
+                }
+                (topic.into(), Arc::new(MatchSet::find(index, topic)))
+            }
         };
         if match_set.matches > limits::REMEMBERED_MATCHES / 2 {
             self.large = Remembered::default();

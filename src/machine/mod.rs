@@ -68,6 +68,7 @@ use batch::{Batch, Budget, Outputs, Shared};
 use bytes::Bytes;
 use effect::{Output, Skipped};
 use entry::Entry;
+pub use fan_out::FanOutUsage;
 use meta::Meta;
 pub use meta::{EventUsage, QueueUsage};
 use state_hash::HashRound;
@@ -81,7 +82,7 @@ use timers::Timers;
 /// It rises with every release in which the same entry could lead to other rows than before, or in which a command or a
 /// field of one is new. Nodes of different versions refuse each other, because their replicas could differ; what to do
 /// then is in docs/operations.md, Stopping, restarting, upgrading. Rows of the former version must stay readable.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 
 /// The state machine of one replica.
 pub struct Machine {
@@ -202,6 +203,11 @@ impl Machine {
     /// What waits for clients.
     pub fn queue_usage(&self) -> QueueUsage {
         self.shared.meta.queue_usage()
+    }
+
+    /// What was published and is still to go into queues.
+    pub fn fan_outs(&self) -> FanOutUsage {
+        self.parts.messaging.fan_outs()
     }
 
     /// What is kept of events.

@@ -174,6 +174,12 @@ fn node(broker: &Broker, outboxes: &Outboxes, metrics: &Metrics) {
     metrics.queued_messages.set(queues.messages);
     metrics.queued_bytes.set(queues.bytes);
     metrics.retained_messages.set(queues.retained);
+    let fan_outs = broker.services.view.fan_outs();
+    metrics.fan_outs.set(fan_outs.messages);
+    metrics.fan_out_bytes.set(fan_outs.bytes);
+    let now = broker.services.clock.now();
+    let age_ms = fan_outs.oldest.map_or(0, |oldest| now.since(oldest));
+    metrics.fan_out_age_seconds.set(age_ms / 1_000);
     let usage = broker.services.view.store_usage();
     metrics.store_keys.set(usage.keys);
     metrics.store_bytes.set(usage.bytes);

@@ -110,6 +110,7 @@ impl Applier {
         self.clock.observe(self.machine.clock());
         *self.view.usage.lock() = self.machine.usage();
         *self.view.queues.lock() = self.machine.queue_usage();
+        *self.view.fan_outs.lock() = self.machine.fan_outs();
         *self.view.identities.lock() = self.machine.identities();
         let twin_bytes = self.machine.twin_bytes();
         self.view.twin_bytes.store(twin_bytes, Ordering::Relaxed);

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::directory::DirectoryObservers;
 use crate::base::ids::{Incarnation, LogIndex, NodeId};
 use crate::machine::state_hash::HashRound;
-use crate::machine::{EventUsage, QueueUsage, WatchCounts};
+use crate::machine::{EventUsage, FanOutUsage, QueueUsage, WatchCounts};
 use crate::store::Usage;
 
 /// What the rest of the node needs to know of the machine.
@@ -22,6 +22,7 @@ pub struct View {
     pub(super) applied: AtomicU64,
     pub(super) usage: Mutex<Usage>,
     pub(super) queues: Mutex<QueueUsage>,
+    pub(super) fan_outs: Mutex<FanOutUsage>,
     pub(super) identities: Mutex<(u64, u64)>,
     pub(super) twin_bytes: AtomicU64,
     pub(super) events: Mutex<EventUsage>,
@@ -59,6 +60,11 @@ impl View {
     /// What waits in the queues of sessions and groups.
     pub fn queue_usage(&self) -> QueueUsage {
         *self.queues.lock()
+    }
+
+    /// What was published and is still to go into queues.
+    pub fn fan_outs(&self) -> FanOutUsage {
+        *self.fan_outs.lock()
     }
 
     /// Devices and modules that have an identity.

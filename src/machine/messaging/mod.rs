@@ -1,6 +1,8 @@
 //! How messages reach sessions: subscriptions, queues, groups and retained replays, and the order in which they act on
 //! one another. Each of them knows at most the queues beside itself; what takes more than one is routed here.
 
+mod bounds;
+mod look_ups;
 mod portion;
 mod publish;
 
@@ -9,21 +11,22 @@ pub(super) use portion::QUEUE_COST;
 use std::sync::Arc;
 
 use super::batch::Batch;
-use super::fan_out::FanOuts;
-use super::match_set::MatchSets;
+use super::fan_out::{FanOutUsage, FanOuts};
 use super::queue::{Queues, purge};
 use super::retained::replay::RetainedReplays;
 use super::schema;
 use super::schema::timer::Kind;
 use super::session::{owner_of, queueing_of};
 use super::shared::SharedGroups;
-use super::subscriptions::{Queueing, Subscriber, SubscriptionIndex, size_of_filter};
+use super::subscriptions::{Queueing, Subscriber, SubscriptionIndex};
 use super::tables::Backing;
 use crate::base::ids::{Incarnation, LogIndex, NodeId, SessionId};
 use crate::base::proto::{command, state};
 use crate::session::delivery;
 use crate::session::{Queue, Sequence};
 use crate::topic::Filter;
+use bounds::SubscriptionBounds;
+use look_ups::LookUps;
 
 /// Row operations that making or ending a subscription takes: its own row, those of its group and of its retained
 /// replay.
@@ -38,27 +41,11 @@ pub(super) struct Made {
     pub refused: Vec<usize>,
 }
 
-/// What there may be of subscriptions; 0 is no bound.
-struct SubscriptionBounds {
-    /// Subscriptions of one session.
-    of_session: u64,
-    /// Groups of the cluster.
-    groups: u64,
-    /// What those of one session count in memory.
-    session_bytes: u64,
-    /// What all count in memory.
-    total_bytes: u64,
-    /// Wildcard patterns of one session.
-    session_patterns: u64,
-    /// Deep ones of the cluster.
-    deep_patterns: u64,
-}
-
 /// Subscriptions and what follows from them.
 pub(super) struct Messaging {
     /// Derived from the rows of sessions and subscriptions; shared with the router.
     index: Arc<SubscriptionIndex>,
-    match_sets: MatchSets,
+    look_ups: LookUps,
     queues: Queues,
     groups: SharedGroups,
     fan_outs: FanOuts,
@@ -84,7 +71,7 @@ impl Messaging {
     pub fn new(index: Arc<SubscriptionIndex>) -> Self {
         Messaging {
             index,
-            match_sets: MatchSets::default(),
+            look_ups: LookUps::default(),
             queues: Queues::default(),
             groups: SharedGroups::default(),
             fan_outs: FanOuts::default(),
@@ -96,7 +83,7 @@ impl Messaging {
     /// [`Messaging::restore_session`], then come the subscriptions.
     pub fn restore(&mut self, backing: &dyn Backing) {
         self.index.clear();
-        self.match_sets = MatchSets::default();
+        self.look_ups = LookUps::default();
         self.queues = Queues::default();
         self.groups.restore(backing);
         self.fan_outs.restore(backing);
@@ -130,6 +117,7 @@ impl Messaging {
 
     /// A new batch begins.
     pub fn begin_batch(&mut self) {
+        self.look_ups.begin_batch();
         self.replays.begin_batch();
     }
 
@@ -286,6 +274,7 @@ impl Messaging {
         batch.spend(filters.len() * SUBSCRIPTION_COST);
         for filter in &filters {
             self.index.unsubscribe(session, filter);
+            self.look_ups.changed();
             self.groups.leave(batch, filter, session);
             let key = (session, filter.as_str());
             batch.tables.delete::<schema::Subscription>(key);
@@ -306,15 +295,8 @@ impl Messaging {
         command: command::Subscribe,
     ) -> Option<Made> {
         let subscriber = self.index.subscriber(session)?;
+        let bounds = SubscriptionBounds::of(&command);
         let subscriptions = command.subscriptions.into_iter();
-        let bounds = SubscriptionBounds {
-            of_session: command.max_subscriptions,
-            groups: command.max_groups,
-            session_bytes: command.max_session_bytes,
-            total_bytes: command.max_total_bytes,
-            session_patterns: command.max_session_patterns,
-            deep_patterns: command.max_deep_patterns,
-        };
         let mut made = Made::default();
         for subscription in subscriptions.take(batch.allowance_of_request(SUBSCRIPTION_COST)) {
             batch.spend(SUBSCRIPTION_COST);
@@ -327,42 +309,6 @@ impl Messaging {
             made.new.push(new);
         }
         Some(made)
-    }
-
-    /// Whether a subscription would be one more than its session or the cluster may have.
-    fn exceeds_subscriptions(
-        &self,
-        session: SessionId,
-        filter: &str,
-        bounds: &SubscriptionBounds,
-    ) -> bool {
-        let exceeds = |held: u64, bound: u64| bound != 0 && held > bound;
-        let (own, all) = self.index.held(session);
-        let size = size_of_filter(filter);
-        let is_full = exceeds(own.count + 1, bounds.of_session)
-            || exceeds(own.bytes + size, bounds.session_bytes)
-            || exceeds(all.bytes + size, bounds.total_bytes)
-            || self.exceeds_patterns(session, filter, bounds);
-        if is_full && !self.index.has_subscription(session, filter) {
-            return true;
-        }
-        let is_shared = Filter::parse(filter).is_ok_and(|filter| filter.share.is_some());
-        is_shared && exceeds(self.groups.count() + 1, bounds.groups) && !self.groups.has(filter)
-    }
-
-    /// Whether its filter needs wildcard patterns that are too many. One that needs no new ones is never refused.
-    fn exceeds_patterns(
-        &self,
-        session: SessionId,
-        filter: &str,
-        bounds: &SubscriptionBounds,
-    ) -> bool {
-        let needed = self.index.patterns_needed(session, filter);
-        let exceeds = |there: usize, missing: usize, bound: u64| {
-            bound != 0 && missing > 0 && (there + missing) as u64 > bound
-        };
-        exceeds(needed.own, needed.missing.own, bounds.session_patterns)
-            || exceeds(needed.deep, needed.missing.deep, bounds.deep_patterns)
     }
 
     /// Adds or replaces one subscription, with the retained messages it asks for; tells whether it is new.
@@ -388,6 +334,7 @@ impl Messaging {
             },
         };
         let new = self.index.subscribe(session, &filter, &row, batch.index);
+        self.look_ups.changed();
         batch.tables.put::<schema::Subscription>(key, &row);
         let queues = &mut self.queues;
         let is_shared = Filter::parse(&filter).is_ok_and(|filter| filter.share.is_some());
@@ -420,6 +367,7 @@ impl Messaging {
             batch.spend(SUBSCRIPTION_COST);
             let there = self.index.unsubscribe(session, &filter);
             if there {
+                self.look_ups.changed();
                 let key = (session, filter.as_str());
                 batch.tables.delete::<schema::Subscription>(key);
                 self.replays.end(batch, session, &filter);
@@ -471,6 +419,16 @@ impl Messaging {
             self.replays.resume(batch, queues, session);
             queues.store(batch, session);
         }
+    }
+
+    /// What is still to go into queues.
+    pub fn fan_outs(&self) -> FanOutUsage {
+        self.fan_outs.usage()
+    }
+
+    #[cfg(test)]
+    pub fn look_ups_made(&self) -> usize {
+        self.look_ups.made()
     }
 
     #[cfg(test)]

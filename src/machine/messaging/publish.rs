@@ -22,19 +22,42 @@ use crate::machine::schema;
 use crate::session::delivery::{expires_at, remaining_s};
 use crate::session::{MessageId, QoS};
 
+/// What became of a message at its own log entry.
+struct HandedOut {
+    /// How far it has come, if it goes on with later ones.
+    goes_on_at: Option<Position>,
+    /// Somebody gets it.
+    matched: bool,
+    /// Somebody may get it straight to its connection.
+    live: bool,
+}
+
+/// What became of a message in a later entry.
+#[derive(Default)]
+struct WentOn {
+    /// How far it has come, if that is not the end.
+    goes_on_at: Option<Position>,
+    /// Number of queues.
+    used: usize,
+    /// The look-up of its topic, as so many queues.
+    looking_up: usize,
+}
+
 impl Messaging {
     /// Whether a message would be queued although `max_queued_bytes` wait in all queues; 0 is no bound.
     pub fn exceeds(
         &mut self,
-        batch: &Batch<'_, '_>,
+        batch: &mut Batch<'_, '_>,
         message: &command::PublishedMessage,
         max_queued_bytes: u64,
     ) -> bool {
         if max_queued_bytes == 0 || batch.meta.queue_usage().bytes < max_queued_bytes {
             return false;
         }
-        let match_set = self.match_sets.of(&self.index, &message.topic);
-        match_set.has_queue(QoS::from_number(message.qos))
+        let match_set = self
+            .look_ups
+            .within_batch(batch, &self.index, &message.topic);
+        match_set.is_none_or(|match_set| match_set.has_queue(QoS::from_number(message.qos)))
     }
 
     /// The same as [`Messaging::publish`] for a message that the machine itself publishes, such as a will. Nothing has
@@ -45,7 +68,7 @@ impl Messaging {
         publisher: Option<SessionId>,
         message: command::PublishedMessage,
     ) {
-        let match_set = self.match_sets.of(&self.index, &message.topic);
+        let match_set = self.look_ups.of(&self.index, &message.topic);
         let cost = match_set.cost(&self.index, &message.topic);
         self.publish(batch, publisher, message);
         batch.spend(cost);
@@ -73,7 +96,9 @@ impl Messaging {
             expires_at,
             publisher,
         });
-        let match_set = self.match_sets.of(&self.index, &message.topic);
+        let match_set = self
+            .look_ups
+            .within_batch(batch, &self.index, &message.topic);
         let publication = Publication {
             index: batch.index,
             number: None,
@@ -82,24 +107,23 @@ impl Messaging {
         if message.retain {
             retained::retain(batch, &message);
         }
-        if match_set.is_empty() {
-            return false;
-        }
-        // What goes into no queue has nothing to wait for.
-        let is_next =
-            !self.fan_outs.has(&message.topic) || !self.is_more_work(&match_set, message.qos, 0);
-        let most = batch.queues(QUEUE_COST);
         let mut storing = Storing::new(message.clone());
-        let mut position = Position::default();
-        let mut portion = self.portion(&match_set, &publication, most, false);
-        let is_done = is_next && portion.hand_out(batch, &mut storing, &mut position);
-        let used = portion.used;
-        let (mut matched, mut live) = (portion.matched, portion.live);
-        batch.spend_queues(used, QUEUE_COST);
-        if !is_done {
-            matched |= match_set.has_receiver(&message);
-            // It was not looked whether there are others.
-            live = true;
+        let handed_out = match &match_set {
+            Some(match_set) if match_set.is_empty() => return false,
+            Some(match_set) => self.hand_out(batch, match_set, &publication, &mut storing),
+            // Whether anybody gets it shows later.
+            None => HandedOut {
+                goes_on_at: Some(Position::default()),
+                matched: true,
+                live: true,
+            },
+        };
+        let HandedOut {
+            goes_on_at,
+            matched,
+            live,
+        } = handed_out;
+        if let Some(position) = goes_on_at {
             let id = storing.refer(batch);
             self.fan_outs
                 .add(batch, id, &message, storing.size(), position);
@@ -114,6 +138,39 @@ impl Messaging {
             });
         }
         matched
+    }
+
+    /// The first portion of a message: as many queues as the batch's budget allows.
+    fn hand_out(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        match_set: &MatchSet,
+        publication: &Publication,
+        storing: &mut Storing,
+    ) -> HandedOut {
+        let message = storing.message.clone();
+        // What goes into no queue has nothing to wait for.
+        let is_next =
+            !self.fan_outs.has(&message.topic) || !self.is_more_work(match_set, message.qos, 0);
+        let most = batch.queues(QUEUE_COST);
+        let mut position = Position::default();
+        let mut portion = self.portion(match_set, publication, most, false);
+        let is_done = is_next && portion.hand_out(batch, storing, &mut position);
+        let (used, matched, live) = (portion.used, portion.matched, portion.live);
+        batch.spend_queues(used, QUEUE_COST);
+        match is_done {
+            true => HandedOut {
+                goes_on_at: None,
+                matched,
+                live,
+            },
+            // It was not looked whether there are others.
+            false => HandedOut {
+                goes_on_at: Some(position),
+                matched: matched || match_set.has_receiver(&message),
+                live: true,
+            },
+        }
     }
 
     /// Whether what a message does with queues, that of retained ones before it included, is more than `most`.
@@ -140,7 +197,7 @@ impl Messaging {
     /// Whether a message would go into queues later although as much as may wait for that does so.
     pub fn is_crowded(
         &mut self,
-        batch: &Batch<'_, '_>,
+        batch: &mut Batch<'_, '_>,
         message: &command::PublishedMessage,
     ) -> bool {
         if !self.fan_outs.is_full(&message.topic) {
@@ -150,8 +207,11 @@ impl Messaging {
             true => 0,
             false => batch.queues(QUEUE_COST),
         };
-        let match_set = self.match_sets.of(&self.index, &message.topic);
-        self.is_more_work(&match_set, QoS::from_number(message.qos), at_once)
+        let match_set = self
+            .look_ups
+            .within_batch(batch, &self.index, &message.topic);
+        let qos = QoS::from_number(message.qos);
+        match_set.is_none_or(|match_set| self.is_more_work(&match_set, qos, at_once))
     }
 
     /// A timer asks to go on with a message on its way into queues; the next ones of its topic follow it, as far as the
@@ -161,7 +221,7 @@ impl Messaging {
         let proposer = batch.node;
         // Others that are due get something of what timers may do.
         let most = (batch.allowance(QUEUE_COST) / 2).max(1);
-        let mut all_used = 0;
+        let (mut all_used, mut looking_up) = (0, 0);
         while let Some(id) = next {
             let left = most.saturating_sub(all_used);
             if left == 0 {
@@ -173,49 +233,52 @@ impl Messaging {
             };
             // What is dropped is counted where it was published.
             batch.node = NodeId(row.node);
-            let (position, is_done, used) = self.fan_out(batch, id, &row, left);
-            all_used += used.max(1);
+            let went_on = self.fan_out(batch, id, &row, left);
+            all_used += went_on.used.max(1);
+            // All are of one topic.
+            looking_up = looking_up.max(went_on.looking_up);
             next = None;
-            if is_done {
-                next = self.fan_outs.end(batch, id, &row);
-            } else {
-                self.fan_outs.keep(batch, id, row, position);
+            match went_on.goes_on_at {
+                None => next = self.fan_outs.end(batch, id, &row),
+                Some(position) => self.fan_outs.keep(batch, id, row, position),
             }
         }
         batch.node = proposer;
-        batch.spend(all_used * QUEUE_COST);
+        batch.spend((all_used + looking_up) * QUEUE_COST);
     }
 
-    /// One portion of a message on its way into queues: where it has come, whether that is the end, and the number of
-    /// queues.
+    /// One portion of a message on its way into queues.
     fn fan_out(
         &mut self,
         batch: &mut Batch<'_, '_>,
         id: MessageId,
         row: &state::FanOut,
         most: usize,
-    ) -> (Position, bool, usize) {
-        let mut position = fan_out::position(row);
+    ) -> WentOn {
         let Some(message) = fan_out::message(batch, id, row) else {
-            return (position, true, 0);
+            return WentOn::default();
         };
         if message.expires_at.is_some_and(|at| at < batch.now) {
             batch.count_dropped(DropReason::Expired, 1);
-            return (position, true, 0);
+            return WentOn::default();
         }
-        let match_set = self.match_sets.of(&self.index, &message.topic);
+        let match_set = self.look_ups.of(&self.index, &message.topic);
         let publication = Publication {
             index: fan_out::index_of(row),
             number: Some(id),
             retained: self.replays.retained(batch, &message.topic),
         };
         let mut storing = Storing::go_on(batch, id, Arc::new(message), most);
+        let mut position = fan_out::position(row);
         let mut portion = self.portion(&match_set, &publication, most, true);
         let is_done = portion.hand_out(batch, &mut storing, &mut position);
-        // The topic may have had to be looked up again.
-        let used = portion.used + match_set.weight_again();
+        let used = portion.used;
         storing.store(batch);
-        (position, is_done, used)
+        WentOn {
+            goes_on_at: (!is_done).then_some(position),
+            used,
+            looking_up: match_set.weight_again(),
+        }
     }
 
     fn portion<'a>(

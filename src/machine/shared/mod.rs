@@ -7,6 +7,7 @@
 //! connection ends and another member is connected, or when its session ends; QoS 2 under way stays with its session
 //! `[MQTT-4.8.2-5]`.
 
+mod give_back;
 mod group;
 mod purge;
 
@@ -27,12 +28,19 @@ use super::tables::Backing;
 use crate::base::ids::SessionId;
 use crate::base::proto::state;
 use crate::session::delivery::{Delivery, remaining_s};
-use crate::session::{DropPolicy, MessageId, QoS, Queued, Sequence};
+use crate::session::{DropPolicy, MessageId, QoS, Queued};
 use group::{Group, GroupMember};
 pub(super) use purge::go_on_purging;
 
 /// Row operations that giving a waiting message to a member takes.
 const GIVE_COST: usize = 8;
+
+/// Shared filters of a session, or groups in which messages wait, that are looked through for nothing: nearly every
+/// session has fewer.
+const LOOKED_THROUGH_FREE: usize = 64;
+
+/// How many of them are looked through in the time of a row operation.
+const LOOKED_THROUGH_PER_ROW_OPERATION: usize = 8;
 
 /// All groups; derived from the tables.
 #[derive(Default)]
@@ -167,6 +175,14 @@ impl SharedGroups {
         };
     }
 
+    /// Row operations that it takes to find out in which groups of a session messages wait. The fewer of both are
+    /// looked through, and it may be that none of them is among the others.
+    fn cost_of_looking(&self, session: SessionId) -> usize {
+        let filters = self.of_session.get(&session).map_or(0, BTreeSet::len);
+        let looked_through = filters.min(self.waiting.len());
+        looked_through.saturating_sub(LOOKED_THROUGH_FREE) / LOOKED_THROUGH_PER_ROW_OPERATION
+    }
+
     /// The first groups of a session in which messages wait.
     fn waiting_for(&self, session: SessionId, most: usize) -> Vec<Arc<str>> {
         let Some(filters) = self.of_session.get(&session) else {
@@ -296,7 +312,8 @@ impl SharedGroups {
         taken
     }
 
-    /// Gives a session what waits in its groups, while it can be sent it at once and the batch's budget allows it.
+    /// Gives a session what waits in its groups, while it can be sent it at once and the batch's budget allows it. One
+    /// that is a member of very many groups has to wait for a later batch where this one has done too much already.
     pub fn give_waiting(
         &mut self,
         batch: &mut Batch<'_, '_>,
@@ -306,6 +323,12 @@ impl SharedGroups {
         if self.waiting.is_empty() || queues.credit(session) == 0 {
             return;
         }
+        let cost = self.cost_of_looking(session);
+        if cost > 0 && batch.is_overdrawn() {
+            batch.set_timer(batch.now, Kind::Grant, &session.0.to_be_bytes());
+            return;
+        }
+        batch.spend(cost);
         let mut allowance = batch.allowance(GIVE_COST);
         for filter in self.waiting_for(session, allowance + 1) {
             loop {
@@ -371,75 +394,6 @@ impl SharedGroups {
             ..queued
         };
         queues.push(batch, session, queued, None);
-    }
-
-    /// The session has lost its connection: what it was sent and others can take goes back. If it has `ended`, so does
-    /// what nobody can take now; its queue has no entries before that one.
-    pub fn give_back(
-        &mut self,
-        batch: &mut Batch<'_, '_>,
-        queues: &mut Queues,
-        session: SessionId,
-        ended: Option<Sequence>,
-    ) {
-        if !self.of_session.contains_key(&session) {
-            return;
-        }
-        let mut kept: FxHashMap<u64, bool> = FxHashMap::default();
-        let from = ended.unwrap_or_else(|| queues.oldest(batch, session));
-        let shared = queues.take_shared(batch, session, from, |id| {
-            *kept.entry(id).or_insert_with(|| {
-                let filter = self.filters.get(&id);
-                let group = filter.and_then(|filter| self.by_filter.get(filter));
-                !group.is_some_and(|group| group.has_other(session, ended.is_none()))
-            })
-        });
-        let mut changed = BTreeSet::new();
-        // The oldest goes back last, and so to the very front.
-        for queued in shared.into_iter().rev() {
-            let id = queued.group;
-            let Some(filter) = id.and_then(|id| self.filters.get(&id).cloned()) else {
-                continue;
-            };
-            if let Some(group) = self.by_filter.get_mut(&filter) {
-                let queued = Queued {
-                    group: None,
-                    identifiers: SmallVec::new(),
-                    ..queued
-                };
-                group.prepend(batch, queued);
-            }
-            changed.insert(filter);
-        }
-        for filter in changed {
-            self.put_row(batch, &filter);
-            self.offer(batch, queues, &filter, session);
-        }
-    }
-
-    /// Has members other than `session` looked at, because messages wait in their group: the next ones in turn, as many
-    /// as the batch's budget allows. That is enough: a member that can't take a message now has some under way, and is
-    /// looked at again when they are acknowledged.
-    fn offer(
-        &self,
-        batch: &mut Batch<'_, '_>,
-        queues: &mut Queues,
-        filter: &Arc<str>,
-        session: SessionId,
-    ) {
-        let Some(group) = self.by_filter.get(filter) else {
-            return;
-        };
-        let most = batch.allowance(GIVE_COST);
-        let others = group
-            .in_turn()
-            .filter(|(member, found)| *member != session && found.subscriber.owner().is_some());
-        let mut offered = 0;
-        for (member, _) in others.take(most) {
-            queues.touch(member);
-            offered += 1;
-        }
-        batch.spend(offered * GIVE_COST);
     }
 
     /// Whether a session is a member of any group.

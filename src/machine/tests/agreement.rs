@@ -77,6 +77,7 @@ const TIGHT: batch::Budget = batch::Budget {
     items_at_least: 1,
     overdraft: 0,
     queues_at_least: 1,
+    looked_up_anew: 3,
 };
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -310,11 +311,22 @@ proptest! {
             prop_assert_eq!(hashes(&whole.replica), hashes(&restarted.replica));
             check_references(&whole.replica);
         }
-        // All sessions end.
-        whole.step(&Step::NodeDown);
-        whole.replica.settle();
-        whole.replica.pass(10_000);
-        whole.replica.settle();
+        // All sessions end, and what they leave behind goes: a replica that restarts before each batch does the same.
+        for run in [&mut whole, &mut restarted] {
+            run.step(&Step::NodeDown);
+        }
+        for ms in [1, 10_000] {
+            let mut passes = ms;
+            while passes > 1 || whole.replica.machine.next_due().0 <= whole.replica.now + 1 {
+                restarted.replica.restart();
+                restarted.replica.machine.parts.messaging.set_replay_budget(BUDGET);
+                for run in [&mut whole, &mut restarted] {
+                    run.replica.pass(passes);
+                }
+                prop_assert_eq!(&whole.replica.stored, &restarted.replica.stored, "while everything ends");
+                passes = 1;
+            }
+        }
         assert_empty(&whole.replica);
         let tables = [
             schema::Queue::ORDINAL,

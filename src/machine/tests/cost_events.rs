@@ -220,6 +220,7 @@ fn events_never_take_the_room_of_what_clients_publish() {
         items_at_least: 1,
         overdraft: 0,
         queues_at_least: 1,
+        looked_up_anew: 1_000,
     });
     let opened = (0..200).map(|number| {
         let client_id = format!("{number}{}", "x".repeat(20_000));

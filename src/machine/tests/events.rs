@@ -235,6 +235,7 @@ fn the_end_of_a_node_and_a_connect_elsewhere() {
         items_at_least: 1,
         overdraft: 0,
         queues_at_least: 1,
+        looked_up_anew: 1_000,
     });
     late.run_on(
         SECOND,

@@ -122,6 +122,7 @@ fn other_bounds_take_effect_at_once() {
         items_at_least: 1,
         overdraft: 0,
         queues_at_least: 1,
+        looked_up_anew: 1_000,
     });
     let outputs = replica.run(vec![set_events(|settings| {
         settings.keep_s = 100;

@@ -26,6 +26,7 @@ const TIGHT: batch::Budget = batch::Budget {
     items_at_least: 1,
     overdraft: 0,
     queues_at_least: 1,
+    looked_up_anew: 1_000,
 };
 
 #[derive(Clone, Debug)]

@@ -434,6 +434,7 @@ fn an_event_subscription_that_ends_leaves_nothing() {
         items_at_least: 1,
         overdraft: 0,
         queues_at_least: 1,
+        looked_up_anew: 1_000,
     });
     let end = command::DeleteEventSubscription {
         name: "s".to_owned(),

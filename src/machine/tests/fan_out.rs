@@ -15,6 +15,7 @@ pub(super) const TIGHT: Budget = Budget {
     items_at_least: 1,
     overdraft: 0,
     queues_at_least: 1,
+    looked_up_anew: 1,
 };
 
 const CLIENTS: u8 = 4;

@@ -3,6 +3,7 @@
 mod agreement;
 mod cost;
 mod cost_events;
+mod cost_groups;
 mod cost_kinds;
 mod cost_look_ups;
 mod cost_queues;

@@ -48,6 +48,7 @@ const LATE: Budget = Budget {
     items_at_least: 1,
     overdraft: 0,
     queues_at_least: 1,
+    looked_up_anew: 1_000,
 };
 
 fn turns() -> impl Strategy<Value = Vec<Turn>> {

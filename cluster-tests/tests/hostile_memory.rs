@@ -71,7 +71,10 @@ fn tiny_packets_for_a_client_that_does_not_read() {
     assert!(kept > CONNECTION / 4, "nothing waits");
     assert!(kept < CONNECTION, "as for large packets");
     // What the publishers had is not given back at once.
-    assert!(grown < CONNECTION / 2 * 3 + PUBLISHERS * (1 << 20), "{grown}");
+    assert!(
+        grown < CONNECTION / 2 * 3 + PUBLISHERS * (1 << 20),
+        "{grown}"
+    );
     // It is waited for, and gets everything when it reads.
     for _ in 0..1_000 {
         let publish = slow.publish_received();

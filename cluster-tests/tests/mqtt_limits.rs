@@ -192,7 +192,9 @@ fn a_client_that_leaves_has_sent_no_faster(cluster: &Cluster) {
             ..Connect::v5("leaves")
         };
         let (mut client, _) = Connection::connect(cluster.mqtt(0), &connect);
-        let mut packets = Message::new("leaves", "x").bytes(V5).repeat(3 * RATE as usize);
+        let mut packets = Message::new("leaves", "x")
+            .bytes(V5)
+            .repeat(3 * RATE as usize);
         if says_so {
             packets.extend(wire::disconnect(V5, 0, &Properties::new()));
         }
@@ -219,12 +221,17 @@ fn a_session_is_taken_over_at_once_from_a_client_above_its_rate(cluster: &Cluste
     let began = Instant::now();
     let (next, _) = Connection::connect(cluster.mqtt(0), &Connect::v5("taken-over"));
     let took = began.elapsed();
-    assert!(took < wait::allowed(Duration::from_secs(2)), "it took {took:?}");
+    assert!(
+        took < wait::allowed(Duration::from_secs(2)),
+        "it took {took:?}"
+    );
     next.disconnect();
     let dropped = "quorumq_messages_dropped_total{reason=\"unhandled\"}";
     wait::until("what is lost to be counted", TIMEOUT, || {
         let metrics = cluster.nodes[0].get("/metrics")?.body;
-        let lost = metrics.lines().find_map(|line| line.strip_prefix(dropped))?;
+        let lost = metrics
+            .lines()
+            .find_map(|line| line.strip_prefix(dropped))?;
         (lost.trim() != "0").then_some(())
     });
 }

@@ -45,7 +45,7 @@ enum Awaited {
 
 /// A message that the client has not acknowledged. There may be many, so it is packed.
 #[derive(Clone, Copy, Debug)]
-#[repr(packed(2))]
+#[repr(Rust, packed(2))]
 struct Delivery {
     awaited: Awaited,
     /// Where it ends in the stream of messages, modulo 2^32.

@@ -7,7 +7,7 @@ use cluster_tests::connection::{Connection, Fault};
 use cluster_tests::hostile::{Crowd, Terms, beside_on, reason_of_end};
 use cluster_tests::store::{Request, StoreClient};
 use cluster_tests::wait;
-use cluster_tests::wire::{self, Connect, Message, V5, V311};
+use cluster_tests::wire::{self, Connect, Message, V5, V311, Value, id};
 use rustix::net::sockopt::set_socket_recv_buffer_size;
 use std::time::Duration;
 
@@ -62,7 +62,8 @@ fn tiny_packets_for_a_client_that_does_not_read() {
     std::thread::scope(|scope| {
         for number in 0..PUBLISHERS {
             let publisher = connect(&cluster, &format!("tiny-{number}"));
-            scope.spawn(move || publish_until_held_back(publisher));
+            let expires = number % 2 == 1;
+            scope.spawn(move || publish_until_held_back(publisher, expires));
         }
     });
     let kept = metric(&cluster, "quorumq_client_memory_bytes ");
@@ -83,15 +84,21 @@ fn tiny_packets_for_a_client_that_does_not_read() {
     assert!(cluster.nodes[0].is_running());
 }
 
-/// Publishes the smallest packets with QoS 1 as fast as they are acknowledged, until they are not for a while.
-fn publish_until_held_back(mut publisher: Connection) {
+/// Publishes the smallest packets with QoS 1, or the smallest that expire, as fast as they are acknowledged, until they
+/// are not for a while.
+fn publish_until_held_back(mut publisher: Connection, expires: bool) {
     const WINDOW: usize = 60_000;
     let mut under_way = 0;
     loop {
         let free = WINDOW - under_way;
         let packets = (0..free.min(1_000)).flat_map(|_| {
             let packet_id = publisher.packet_id();
-            Message::new("t", "").qos(1, packet_id).bytes(V5)
+            let message = Message::new("t", "").qos(1, packet_id);
+            match expires {
+                true => message.with(id::MESSAGE_EXPIRY, Value::FourBytes(3_600)),
+                false => message,
+            }
+            .bytes(V5)
         });
         let packets: Vec<u8> = packets.collect();
         under_way += free.min(1_000);

@@ -22,6 +22,8 @@ pub(super) struct Backlog {
     pieces: VecDeque<Piece>,
     bytes: usize,
     owned_bytes: usize,
+    /// Number of packets of which something is remembered.
+    tracked: usize,
 }
 
 #[derive(Debug, Default)]
@@ -75,6 +77,11 @@ impl Backlog {
         self.bytes
     }
 
+    /// Bytes of what is remembered of them.
+    pub(super) fn tracked_bytes(&self) -> usize {
+        self.tracked * size_of::<Tracked>()
+    }
+
     /// Bytes of memory, without bodies that other subscribers may have, too.
     pub(super) fn owned_bytes(&self) -> usize {
         self.owned_bytes
@@ -96,6 +103,7 @@ impl Backlog {
             return;
         };
         let before = piece.owned_bytes();
+        self.tracked += usize::from(tracked.is_some());
         piece.tracked.extend(tracked.map(|tracked| Tracked {
             at: piece.packets.bytes.len() as u32,
             ..tracked
@@ -138,9 +146,9 @@ impl Backlog {
             piece.packets.take_body(end);
         }
         piece.taken = end;
-        piece
-            .tracked
-            .pop_front_if(|tracked| tracked.at as usize == start);
+        let tracked = &mut piece.tracked;
+        let is_its_own = |tracked: &mut Tracked| tracked.at as usize == start;
+        self.tracked -= usize::from(tracked.pop_front_if(is_its_own).is_some());
         self.bytes -= first.located.whole;
         if end == piece.packets.bytes.len() {
             self.owned_bytes -= before;

@@ -79,7 +79,7 @@ impl Client {
             peer: Peer::default(),
             listener: Arc::default(),
         };
-        let mut task = Task::new(connection, accepted, Vec::new());
+        let task = Task::new(connection, accepted, Vec::new());
         let mut client = Client {
             broker,
             mailbox,

@@ -443,9 +443,11 @@ impl Connection {
         Ok(())
     }
 
-    /// Bytes that the client has not got: they wait for the socket, or for room in its receive maximum.
+    /// Bytes that the client has not got: they wait for the socket, or for room in its receive maximum. What is
+    /// remembered of small packets may be more than they are, and counts.
     pub(super) fn unsent_bytes(&self) -> usize {
-        self.context.output.unsent() + self.outbound.backlog_bytes()
+        let backlog = self.outbound.backlog_bytes() + self.outbound.tracked_bytes();
+        self.context.output.unsent() + backlog
     }
 
     /// How much of the messages that were sent the client has read, as its acknowledgements tell.

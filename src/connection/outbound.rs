@@ -145,7 +145,13 @@ impl Outbound {
         self.backlog.as_ref().map_or(0, |backlog| backlog.bytes())
     }
 
-    /// The same without bodies that other subscribers may have, too; what is remembered of unacknowledged messages
+    /// Bytes of what is remembered of these packets.
+    pub(super) fn tracked_bytes(&self) -> usize {
+        let backlog = self.backlog.as_ref();
+        backlog.map_or(0, |backlog| backlog.tracked_bytes())
+    }
+
+    /// The packets without bodies that other subscribers may have, too; what is remembered of unacknowledged messages
     /// added.
     pub(super) fn owned_bytes(&self) -> usize {
         let backlog = self.backlog.as_ref();

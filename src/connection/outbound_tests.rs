@@ -3,8 +3,10 @@
 use super::*;
 use std::time::Duration;
 
+use crate::base::ids::ConnectionId;
 use crate::codec::Version;
-use crate::mailbox::{Body, Expiry, Tracked};
+use crate::mailbox::back_pressure::OutboxLimits;
+use crate::mailbox::{Body, Expiry, Mailbox, NewPacket, Tracked, Withheld};
 
 /// A packet with this topic, before its packet id is known.
 fn packet(topic: u8, qos: QoS) -> Vec<u8> {
@@ -54,6 +56,34 @@ fn track(contents: &mut Contents, topic: u8, sequence: Option<u64>, expiry: Opti
         sequence: sequence.map(Sequence),
         expiry,
     });
+}
+
+/// What a mailbox holds into which the queue's messages with these topics were put, numbered from 1: see [`contents`].
+fn granted(topics: &[u8]) -> Contents {
+    let limits = OutboxLimits::of(1 << 20);
+    let mailbox = Mailbox::new(ConnectionId(1), Version::V5, u32::MAX, 0, limits);
+    for (number, topic) in (1..).zip(topics) {
+        let granted = Withheld {
+            sequence: Sequence(number),
+            dup: false,
+        };
+        let qos = match topic.is_ascii_lowercase() {
+            true => QoS::AtLeastOnce,
+            false => QoS::AtMostOnce,
+        };
+        let pushed = mailbox.push_granted(NewPacket::of(qos), granted, |out| {
+            let mut packet = packet(*topic, qos);
+            if qos == QoS::AtLeastOnce {
+                packet[5..].copy_from_slice(&(number as u16).to_be_bytes());
+            }
+            out.extend_from_slice(&packet);
+            Ok(())
+        });
+        pushed.expect("it fits");
+    }
+    let mut contents = Contents::default();
+    mailbox.take(&mut contents);
+    contents
 }
 
 /// The topics of the packets, each with its packet id: 1 is the first of the connection's own, above the queue's.
@@ -225,6 +255,63 @@ fn messages_of_the_queue_keep_their_ids_and_count_against_the_same_maximum() {
 
 /// QoS 1, topic `a`, an expiry interval of 9 s.
 const EXPIRING: &[u8] = b"\x32\x0c\0\x01a\0\0\x05\x02\0\0\0\x09m";
+
+/// With `mqtt.queue_qos_0` those with QoS 0 come from the queue, too; nothing is left of them there.
+#[test]
+fn messages_of_the_queue_with_qos_0_need_no_room_and_take_none() {
+    let mut outbound = Outbound::new(2);
+    let mut out = Packets::default();
+    let mut taken = granted(b"AaBbCc");
+    assert_eq!(taken.tracked.len(), 3, "of QoS 0 nothing is remembered");
+    outbound.send(&mut taken, &mut out);
+    let first: String = topics(&out);
+    assert_eq!(first, "AaBbC", "the client takes two at once");
+    assert_eq!(outbound.sent_through(), Sequence(4));
+    out.clear();
+    let acknowledged = PacketId::new(2).expect("not zero");
+    assert_ne!(
+        outbound.handle_puback(acknowledged, &mut out),
+        After::Nothing
+    );
+    assert_eq!(topics(&out), "c");
+}
+
+/// The topics of the packets.
+fn topics(packets: &Packets) -> String {
+    let (mut found, mut at) = (String::new(), 0);
+    while let Some(packet) = packets.locate(at, 0) {
+        found.push(char::from(packets.bytes[at + 4]));
+        at = packet.end;
+    }
+    found
+}
+
+/// What is remembered of packets that wait counts as long as they wait, wherever that is.
+#[test]
+fn what_is_remembered_of_the_backlog_is_counted() {
+    let mut outbound = Outbound::new(1);
+    let mut out = Packets::default();
+    let mut three = Contents::default();
+    for at in (0..3).map(|number| number * EXPIRING.len()) {
+        three.packets.bytes.extend_from_slice(EXPIRING);
+        three.special += 1;
+        three.tracked.push(Tracked {
+            at: at as u32,
+            sequence: None,
+            expiry: expiry_after(0, 9, QoS::AtLeastOnce, EXPIRING),
+        });
+    }
+    outbound.send(&mut three, &mut out);
+    assert_eq!(outbound.tracked_bytes(), 2 * size_of::<Tracked>());
+    for (number, left) in [(1, 1), (2, 0)] {
+        outbound.handle_puback(id(number), &mut out);
+        assert_eq!(outbound.tracked_bytes(), left * size_of::<Tracked>());
+    }
+    assert_eq!(
+        (outbound.backlog_bytes(), outbound.has_backlog()),
+        (0, false)
+    );
+}
 
 /// The expiry of a packet that has waited for so long.
 fn expiry_after(waited_s: u64, expiry_s: u32, qos: QoS, packet: &[u8]) -> Option<Expiry> {

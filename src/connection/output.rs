@@ -90,11 +90,6 @@ impl OutputBuffers {
         self.unsent.is_empty() && self.acknowledgements.is_empty()
     }
 
-    /// Drops everything: the connection has ended.
-    pub(super) fn clear(&mut self) {
-        *self = OutputBuffers::default();
-    }
-
     /// Gives large empty buffers back: most connections are idle most of the time.
     pub(super) fn shrink(&mut self) {
         self.unsent.shrink(KEPT_BYTES);

@@ -23,7 +23,7 @@ use crate::transport::{EstablishError, Incoming, Located, Peer, Stream};
 /// connections are idle most of the time, and there are many.
 pub(super) async fn serve(broker: &Arc<Broker>, incoming: Incoming) {
     match Box::pin(begin(broker, incoming)).await {
-        Ok(mut task) => task.run().await,
+        Ok(task) => task.run().await,
         Err(refused) => Box::pin(refuse(broker, refused)).await,
     }
 }

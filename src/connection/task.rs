@@ -23,6 +23,7 @@ use super::end::Ended;
 use super::input::{Input, Turn};
 use super::linger::{LINGER_TIMEOUT, SLOW_LINGER_TIMEOUT, end_stream, linger, write_output};
 use super::liveness::Liveness;
+use super::output::OutputBuffers;
 use super::rate::ClientRates;
 use super::socket::{READ_BUFFER, is_transient};
 use crate::base::limits;
@@ -100,50 +101,63 @@ impl Task {
         })
     }
 
-    pub(super) async fn run(&mut self) {
+    pub(super) async fn run(mut self: Box<Self>) {
         let Err(ended) = self.serve().await;
         Box::pin(self.close(ended)).await;
     }
 
-    async fn close(&mut self, ended: Ended) {
+    /// What is kept for the client is given back before its last packets leave and it lingers.
+    async fn close(self: Box<Self>, ended: Ended) {
+        let Task {
+            mut connection,
+            mut stream,
+            peer,
+            mut input,
+            mut charge,
+            ..
+        } = *self;
         // The log is told first: the client's last packets may take their time.
-        let is_known = self.connection.close(&ended);
-        self.input.clear(&self.connection);
-        let context = self.connection.context_mut();
-        let client_id = context.options.client_id.clone();
+        let is_known = connection.close(&ended);
+        input.clear(&connection);
+        let context = connection.context_mut();
         // No publisher waits for the last packets.
         context.mailbox.close(&mut context.wake);
         context.wake.wake();
+        let mut output = OutputBuffers::default();
         if let Some(reason) = ended.reason {
             if ended.is_for_memory() {
-                self.connection.context_mut().output.drop_not_begun();
-                self.stream.take_at_once();
+                connection.context_mut().output.drop_not_begun();
+                stream.take_at_once();
             }
             // Otherwise acknowledgements may be left of what is done.
-            self.connection.disconnect(reason, ended.text);
-            let output = &mut self.connection.context_mut().output;
-            self.charge.set(output.owned());
-            write_output(&mut self.stream, output).await;
+            connection.disconnect(reason, ended.text);
+            output = std::mem::take(&mut connection.context_mut().output);
         }
-        let context = self.connection.context_mut();
-        context.output.clear();
+        let context = connection.context_mut();
+        let client_id = std::mem::take(&mut context.options.client_id);
+        let (broker, id) = (context.broker.clone(), context.mailbox.connection);
         context.mailbox.keep(0);
-        self.charge.set(0);
-        let broker = context.broker.clone();
-        broker.unregister(context.mailbox.connection);
+        drop(connection);
+        charge.set(output.owned());
+        if !output.is_empty() {
+            write_output(&mut stream, &mut output).await;
+        }
+        drop(output);
+        drop(charge);
+        broker.unregister(id);
         // The client may connect to another node as soon as it sees the end of the stream: by then the log knows.
         // Without a quorum it won't in time, and no node opens a session.
         if broker.state.is_serving() {
             let _ = tokio::time::timeout(limits::END_COMMIT_TIMEOUT, is_known).await;
         }
-        end_stream(&mut self.stream).await;
-        report_end(&broker, &ended, &self.peer, &client_id);
+        end_stream(&mut stream).await;
+        report_end(&broker, &ended, &peer, &client_id);
         if ended.reason.is_some() && !broker.state.is_draining() {
             let within = match ended.is_for_memory() {
                 true => SLOW_LINGER_TIMEOUT,
                 false => LINGER_TIMEOUT,
             };
-            linger(&mut self.stream, within).await;
+            linger(&mut stream, within).await;
         }
     }
 

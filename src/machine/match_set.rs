@@ -22,8 +22,8 @@ const LOOKED_AT_FREE: usize = 64;
 /// What a look-up looks at in the time of a row operation.
 const LOOKED_AT_PER_ROW_OPERATION: usize = 4;
 
-/// Matches that are found in the time of putting a message into a queue.
-const MATCHES_PER_QUEUE: usize = 64;
+/// What a look-up looks at in the time of putting a message into a queue.
+const LOOKED_AT_PER_QUEUE: usize = 64;
 
 /// The matching subscriptions of one session.
 pub(super) struct MatchedSession {
@@ -170,8 +170,8 @@ impl MatchSet {
 
     /// As how many queues the look-up counts where messages of a topic go on: another subscription may have outdated it
     /// in every batch, and which topics are remembered nobody can tell.
-    pub fn weight_again(&self) -> usize {
-        self.matches / MATCHES_PER_QUEUE
+    pub fn weight_again(&self, index: &SubscriptionIndex, topic: &str) -> usize {
+        self.looked_at(index, topic) / LOOKED_AT_PER_QUEUE
     }
 }
 

@@ -190,9 +190,10 @@ impl<A> BackPressure<A> {
         tracked: usize,
         limits: &OutboxLimits,
     ) -> BackPressureState {
-        self.stalled &= level > limits.high_water_mark();
-        // Publishers of small messages wait when as much memory is taken as with large ones.
-        let taken = level + tracked + self.bytes();
+        // Small messages count as much memory as they take.
+        let waiting = level + tracked;
+        self.stalled &= waiting > limits.high_water_mark();
+        let taken = waiting + self.bytes();
         if self.stalled {
             BackPressureState::Stalled
         } else if taken >= limits.bytes && limits.defers() {

@@ -101,6 +101,37 @@ fn nothing_is_remembered_of_ordinary_packets() {
     assert_eq!(mailbox.memory(), 100_000 * TINY);
 }
 
+/// What is remembered of its small messages fills the mailbox of a client that reads nothing. It stalls as with large
+/// ones: nobody waits for it for ever.
+#[test]
+fn a_client_with_a_mailbox_full_of_what_is_remembered_stalls() {
+    let limits = OutboxLimits::of(100_000);
+    let slow = mailbox(&limits);
+    let expiring = NewPacket {
+        expiry_s: Some(9),
+        ..NewPacket::of(QoS::AtLeastOnce)
+    };
+    let mut pushed = 0;
+    while slow.state() != BackPressureState::Full {
+        let put = slow.push_packet(expiring, |out| {
+            out.resize(out.len() + 20, 0);
+            Ok(())
+        });
+        put.expect("it fits");
+        pushed += 20;
+    }
+    assert!(pushed < limits.high_water_mark(), "the messages are small");
+    let publisher = mailbox(&limits);
+    slow.await_room(&publisher);
+    assert!(!publisher.take_offer(), "there is no room yet");
+    slow.stall(&mut WakeList::default());
+    assert_eq!(slow.state(), BackPressureState::Stalled);
+    assert!(publisher.take_offer(), "its publishers go on");
+    take(&slow, 0);
+    slow.progress(0, &mut WakeList::default());
+    assert_eq!(slow.state(), BackPressureState::Normal, "it has drained");
+}
+
 /// Publishers wait when as much memory is taken, whether messages are large or tiny.
 #[test]
 fn a_mailbox_is_full_with_what_is_remembered_of_messages() {

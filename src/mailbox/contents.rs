@@ -161,8 +161,11 @@ impl Contents {
         let expiry = packet
             .expiry_s
             .map(|expiry_s| Expiry::new(expiry_s, &bytes[at..], qos, version));
-        self.special += usize::from(qos != QoS::AtMostOnce || expiry.is_some());
-        if sequence.is_some() || expiry.is_some() {
+        // The queue has no entry any more of a message with QoS 0.
+        let sequence = sequence.filter(|_| qos != QoS::AtMostOnce);
+        let is_tracked = sequence.is_some() || expiry.is_some();
+        self.special += usize::from(qos != QoS::AtMostOnce || is_tracked);
+        if is_tracked {
             self.tracked.push(Tracked {
                 at: at as u32,
                 sequence,

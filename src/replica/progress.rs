@@ -5,8 +5,9 @@
 //! node that falls further and further behind leaves its clients waiting, and lets them go when it can't confirm any
 //! more that it has applied what was committed.
 //!
-//! Invariant: a node holds nobody up that tells nothing, that has yet to catch up, or that is so far behind that it
-//! can't serve.
+//! Invariant: a node holds nobody up that tells nothing, that has yet to catch up, that is so far behind that it can't
+//! serve, or that has not caught up for [`MOST`] although it was waited for. What is not committed yet, such as with
+//! slow disks, leaves nobody behind.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -17,10 +18,10 @@ use tokio::sync::Notify;
 
 use crate::base::ids::{LogIndex, NodeId};
 
-/// How old what a node has not applied must be for the leader to hold back.
+/// A node is behind when it has not applied what the leader had applied so long ago.
 const BEHIND: Duration = Duration::from_millis(300);
 
-/// How old that is where the node is no longer waited for: by then it has let its clients go.
+/// The same for a node that is no longer waited for: by then it has let its clients go.
 const LOST: Duration = Duration::from_secs(3);
 
 /// A node that has told nothing for so long is not waited for. This is less than [`BEHIND`], so one that stands still
@@ -28,6 +29,9 @@ const LOST: Duration = Duration::from_secs(3);
 const SILENT: Duration = Duration::from_millis(250);
 
 const _: () = assert!(SILENT.as_millis() < BEHIND.as_millis());
+
+/// How long a node may be behind all the time. One that does not catch up by then takes more than holding back gives.
+const MOST: Duration = Duration::from_secs(30);
 
 /// Between two indexes that the leader remembers with their time.
 const REMEMBERED_EVERY: Duration = Duration::from_millis(20);
@@ -44,30 +48,34 @@ pub struct Progress {
 struct Told {
     applied: LogIndex,
     at: Instant,
-    /// It has kept up since it was looked at last.
+    /// It is waited for: it has kept up since it began, or was given up.
     keeps_up: bool,
+    /// Since when it is behind, as far as it was looked at.
+    behind_since: Option<Instant>,
 }
 
 impl Progress {
     /// A node says how far it has applied the log.
     pub fn heard(&self, node: NodeId, applied: LogIndex, now: Instant) {
         let mut nodes = self.nodes.lock();
-        let keeps_up = nodes.get(&node).is_some_and(|told| told.keeps_up);
-        let told = Told {
+        let told = nodes.entry(node).or_insert(Told {
             applied,
             at: now,
-            keeps_up,
-        };
-        nodes.insert(node, told);
+            keeps_up: false,
+            behind_since: None,
+        });
+        told.applied = applied;
+        told.at = now;
         drop(nodes);
         self.changed.notify_one();
     }
 
-    /// Waits while a node does not keep up with what was appended, and no longer than `most`. Tells whether it waited.
-    pub async fn wait(&self, appended: &Appended, most: Duration) -> bool {
+    /// Waits while a node does not keep up with what this one has `applied`, and no longer than `most`. Tells whether
+    /// it waited.
+    pub async fn wait(&self, applied: &Applied, most: Duration) -> bool {
         let until = Instant::now() + most;
         let mut has_waited = false;
-        while self.is_behind(appended, Instant::now()) {
+        while self.is_behind(applied, Instant::now()) {
             has_waited = true;
             let changed = tokio::time::timeout_at(until.into(), self.changed.notified());
             if changed.await.is_err() {
@@ -77,32 +85,42 @@ impl Progress {
         has_waited
     }
 
-    /// Whether a node does not keep up with what was appended.
-    fn is_behind(&self, appended: &Appended, now: Instant) -> bool {
+    /// Whether a node does not keep up with what this one has applied.
+    fn is_behind(&self, applied: &Applied, now: Instant) -> bool {
         let mut nodes = self.nodes.lock();
         nodes.retain(|_, told| now.saturating_duration_since(told.at) < LOST);
+        let (behind, lost) = (applied.before(BEHIND, now), applied.before(LOST, now));
         let mut is_behind = false;
-        for told in nodes.values_mut() {
+        for (node, told) in nodes.iter_mut() {
             if now.saturating_duration_since(told.at) >= SILENT {
                 continue;
             }
-            if appended.before(BEHIND, now) <= told.applied {
+            if behind <= told.applied {
                 told.keeps_up = true;
-            } else if appended.before(LOST, now) > told.applied {
+                told.behind_since = None;
+                continue;
+            }
+            let since = *told.behind_since.get_or_insert(now);
+            let is_given_up = lost > told.applied || now.saturating_duration_since(since) >= MOST;
+            if told.keeps_up && is_given_up {
+                tracing::warn!(
+                    node = node.0,
+                    "a node does not keep up with applying the log: it is waited for no longer"
+                );
                 told.keeps_up = false;
             }
-            is_behind |= told.keeps_up && appended.before(BEHIND, now) > told.applied;
+            is_behind |= told.keeps_up;
         }
         is_behind
     }
 }
 
-/// What the leader has appended lately, and when.
+/// How far the leader itself has applied the log lately, and when.
 #[derive(Debug, Default)]
-pub struct Appended(VecDeque<(Instant, LogIndex)>);
+pub struct Applied(VecDeque<(Instant, LogIndex)>);
 
-impl Appended {
-    /// The last entry has this index.
+impl Applied {
+    /// It has applied the log up to this index.
     pub fn note(&mut self, last: LogIndex, now: Instant) {
         let is_new =
             |(at, _): &(Instant, LogIndex)| now.saturating_duration_since(*at) >= REMEMBERED_EVERY;
@@ -115,7 +133,7 @@ impl Appended {
         }
     }
 
-    /// The last entry that was appended so long ago or earlier, as far as it is known.
+    /// What was applied so long ago or earlier, as far as it is known.
     fn before(&self, age: Duration, now: Instant) -> LogIndex {
         let is_old = |(at, _): &(Instant, LogIndex)| now.saturating_duration_since(*at) >= age;
         let older = self.0.partition_point(is_old);
@@ -130,11 +148,11 @@ impl Appended {
 mod tests {
     use super::*;
 
-    /// A leader that appends an entry every ten milliseconds.
+    /// A leader that applies an entry every ten milliseconds.
     struct Leader {
         began: Instant,
         progress: Progress,
-        appended: Appended,
+        applied: Applied,
     }
 
     impl Leader {
@@ -142,7 +160,7 @@ mod tests {
             Leader {
                 began: Instant::now(),
                 progress: Progress::default(),
-                appended: Appended::default(),
+                applied: Applied::default(),
             }
         }
 
@@ -160,13 +178,13 @@ mod tests {
             times
                 .map(|ms| {
                     let now = self.at(ms);
-                    self.appended.note(LogIndex(ms / 10), now);
+                    self.applied.note(LogIndex(ms / 10), now);
                     if ms % 100 == 0
                         && let Some(applied) = applied(ms)
                     {
                         self.progress.heard(NodeId(2), LogIndex(applied), now);
                     }
-                    self.progress.is_behind(&self.appended, now)
+                    self.progress.is_behind(&self.applied, now)
                 })
                 .collect()
         }
@@ -221,29 +239,43 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_node_that_never_catches_up_is_not_waited_for_for_ever() {
+        let mut leader = Leader::new();
+        leader.run(0..1_000, |ms| Some(ms / 10));
+        // Whatever happens, it says that it is a second behind.
+        let late = |ms: u64| Some((ms - 1_000) / 10);
+        let seen = leader.run(1_000..60_000, late);
+        let most = MOST.as_millis() as usize / 10;
+        assert!(all(&seen[150..most], true) && all(&seen[most + 150..], false));
+        leader.run(60_000..61_000, |ms| Some(ms / 10));
+        let seen = leader.run(61_000..63_000, late);
+        assert!(seen.last() == Some(&true), "it has kept up meanwhile");
+    }
+
     #[tokio::test]
     async fn a_node_is_waited_for_until_it_has_caught_up_and_no_longer_than_said() {
         let mut leader = Leader::new();
         let ago = |ms| Instant::now().checked_sub(Duration::from_millis(ms));
         let ago = |ms| ago(ms).expect("the machine runs for longer");
         for (index, ms) in [(1, 1_000), (2, 500)] {
-            leader.appended.note(LogIndex(index), ago(ms));
+            leader.applied.note(LogIndex(index), ago(ms));
         }
-        let (progress, appended) = (&leader.progress, &leader.appended);
+        let (progress, own) = (&leader.progress, &leader.applied);
         let tell = |applied| progress.heard(NodeId(2), LogIndex(applied), Instant::now());
         let short = Duration::from_millis(20);
         tell(2);
-        assert!(!progress.wait(appended, short).await, "it keeps up");
+        assert!(!progress.wait(own, short).await, "it keeps up");
         tell(1);
-        assert!(progress.wait(appended, short).await, "it does not");
+        assert!(progress.wait(own, short).await, "it does not");
         tell(1);
         let caught_up = async {
             tokio::task::yield_now().await;
             tell(2);
         };
-        let (has_waited, ()) = tokio::join!(progress.wait(appended, LOST), caught_up);
+        let (has_waited, ()) = tokio::join!(progress.wait(own, LOST), caught_up);
         assert!(has_waited);
-        assert!(!progress.wait(appended, short).await, "it has caught up");
+        assert!(!progress.wait(own, short).await, "it has caught up");
     }
 
     #[test]
@@ -251,6 +283,6 @@ mod tests {
         let mut leader = Leader::new();
         leader.run(0..60_000, |ms| Some(ms / 10));
         let most = LOST.as_millis() / REMEMBERED_EVERY.as_millis() + 2;
-        assert!(leader.appended.0.len() <= most as usize);
+        assert!(leader.applied.0.len() <= most as usize);
     }
 }

@@ -26,7 +26,7 @@ use crate::base::time::Millis;
 use crate::raft::Raft;
 use crate::replica::admission;
 use crate::replica::clock::Clock;
-use crate::replica::progress::{Appended, Progress};
+use crate::replica::progress::{Applied, Progress};
 use crate::replica::proposer::SequencedProposal;
 use crate::telemetry::metrics::Metrics;
 
@@ -44,8 +44,8 @@ const OVERDUE_MS: u64 = 1_000;
 /// How long an entry waits for those before it to be committed.
 const COMMIT_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// How long an entry with commands is held back for a node whose apply does not keep up. So there are no more than
-/// twenty a second then, and each shares what a batch may do; and nobody's command waits longer for it.
+/// How long what waits is held back for a node whose apply does not keep up: what comes meanwhile shares its entry, and
+/// what a batch may do. Commands of the leader itself are not held back.
 const HELD_BACK: Duration = Duration::from_millis(50);
 
 /// The same for an empty batch: nobody's command waits for that.
@@ -135,7 +135,7 @@ impl Sequencer {
             Loop {
                 receiver,
                 progress,
-                appended: Appended::default(),
+                applied: Applied::default(),
                 raft,
                 due,
                 clock,
@@ -221,9 +221,9 @@ fn is_next(ticked: &mut Option<Tick>, applied: LogIndex) -> bool {
 
 struct Loop {
     receiver: mpsc::Receiver<Waiting>,
-    /// How far the other nodes are, and what was appended when.
+    /// How far the other nodes have applied the log, and how far this one had when.
     progress: Arc<Progress>,
-    appended: Appended,
+    applied: Applied,
     raft: Raft,
     due: Arc<Due>,
     clock: Arc<Clock>,
@@ -265,7 +265,7 @@ impl Loop {
                 {
                     tokio::time::sleep_until(next).await;
                 }
-                self.progress.wait(&self.appended, TICK_HELD_BACK).await;
+                self.progress.wait(&self.applied, TICK_HELD_BACK).await;
             };
             let mut is_tick = false;
             tokio::select! {
@@ -280,6 +280,7 @@ impl Loop {
                 () = tick => is_tick = true,
             }
             self.wait_for_commit().await;
+            self.hold_back(&waiting).await;
             while waiting.len() < limits::SEQUENCER_QUEUE
                 && let Ok(more) = self.receiver.try_recv()
             {
@@ -309,6 +310,17 @@ impl Loop {
         // The wait is bounded: a leader that has lost the majority must not stop here.
         let _ = tokio::time::timeout(COMMIT_TIMEOUT, all).await;
         self.uncommitted_bytes = 0;
+    }
+
+    /// Waits a moment for a node that does not keep up with applying the log, if clients' commands wait.
+    async fn hold_back(&mut self, waiting: &[Waiting]) {
+        let is_proposed = |waiting: &Waiting| matches!(waiting, Waiting::Proposed(..));
+        if waiting.iter().any(is_proposed)
+            && self.raft.leadership().borrow().is_leader
+            && self.progress.wait(&self.applied, HELD_BACK).await
+        {
+            self.metrics.raft_held_back.increment();
+        }
     }
 
     /// Appends what waits as one entry, or several when it is large.
@@ -367,9 +379,6 @@ impl Loop {
             return false;
         }
         self.wait_for_apply().await;
-        if !proposals.is_empty() && self.progress.wait(&self.appended, HELD_BACK).await {
-            self.metrics.raft_held_back.increment();
-        }
         let Some(stamp) = self.stamp().await else {
             return false;
         };
@@ -384,8 +393,8 @@ impl Loop {
             Some(term) => self.raft.propose_in(term, batch).await,
             None => self.raft.propose(batch).await,
         };
-        let now = Instant::now().into_std();
-        self.appended.note(self.raft.last_index(), now);
+        let applied = *self.raft.applied().borrow();
+        self.applied.note(applied, Instant::now().into_std());
         proposed.is_ok()
     }
 

@@ -1,9 +1,9 @@
 //! How many subscriptions there may be.
 
-use super::Messaging;
 use crate::base::ids::SessionId;
 use crate::base::proto::command;
-use crate::machine::subscriptions::size_of_filter;
+use crate::machine::shared::SharedGroups;
+use crate::machine::subscriptions::{SubscriptionIndex, size_of_filter};
 use crate::topic::Filter;
 
 /// What there may be of subscriptions; 0 is no bound.
@@ -34,42 +34,41 @@ impl SubscriptionBounds {
             deep_patterns: command.max_deep_patterns,
         }
     }
-}
 
-impl Messaging {
     /// Whether a subscription would be one more than its session or the cluster may have.
-    pub(super) fn exceeds_subscriptions(
+    pub fn are_exceeded(
         &self,
+        index: &SubscriptionIndex,
+        groups: &SharedGroups,
         session: SessionId,
         filter: &str,
-        bounds: &SubscriptionBounds,
     ) -> bool {
         let exceeds = |held: u64, bound: u64| bound != 0 && held > bound;
-        let (own, all) = self.index.held(session);
+        let (own, all) = index.held(session);
         let size = size_of_filter(filter);
-        let is_full = exceeds(own.count + 1, bounds.of_session)
-            || exceeds(own.bytes + size, bounds.session_bytes)
-            || exceeds(all.bytes + size, bounds.total_bytes)
-            || self.exceeds_patterns(session, filter, bounds);
-        if is_full && !self.index.has_subscription(session, filter) {
+        let is_full = exceeds(own.count + 1, self.of_session)
+            || exceeds(own.bytes + size, self.session_bytes)
+            || exceeds(all.bytes + size, self.total_bytes)
+            || self.are_patterns_exceeded(index, session, filter);
+        if is_full && !index.has_subscription(session, filter) {
             return true;
         }
         let is_shared = Filter::parse(filter).is_ok_and(|filter| filter.share.is_some());
-        is_shared && exceeds(self.groups.count() + 1, bounds.groups) && !self.groups.has(filter)
+        is_shared && exceeds(groups.count() + 1, self.groups) && !groups.has(filter)
     }
 
     /// Whether its filter needs wildcard patterns that are too many. One that needs no new ones is never refused.
-    fn exceeds_patterns(
+    fn are_patterns_exceeded(
         &self,
+        index: &SubscriptionIndex,
         session: SessionId,
         filter: &str,
-        bounds: &SubscriptionBounds,
     ) -> bool {
-        let needed = self.index.patterns_needed(session, filter);
+        let needed = index.patterns_needed(session, filter);
         let exceeds = |there: usize, missing: usize, bound: u64| {
             bound != 0 && missing > 0 && (there + missing) as u64 > bound
         };
-        exceeds(needed.own, needed.missing.own, bounds.session_patterns)
-            || exceeds(needed.deep, needed.missing.deep, bounds.deep_patterns)
+        exceeds(needed.own, needed.missing.own, self.session_patterns)
+            || exceeds(needed.deep, needed.missing.deep, self.deep_patterns)
     }
 }

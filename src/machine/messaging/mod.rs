@@ -300,7 +300,8 @@ impl Messaging {
         let mut made = Made::default();
         for subscription in subscriptions.take(batch.allowance_of_request(SUBSCRIPTION_COST)) {
             batch.spend(SUBSCRIPTION_COST);
-            if self.exceeds_subscriptions(session, &subscription.filter, &bounds) {
+            let filter = &subscription.filter;
+            if bounds.are_exceeded(&self.index, &self.groups, session, filter) {
                 made.refused.push(made.new.len());
                 made.new.push(false);
                 continue;

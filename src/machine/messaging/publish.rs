@@ -54,10 +54,19 @@ impl Messaging {
         if max_queued_bytes == 0 || batch.meta.queue_usage().bytes < max_queued_bytes {
             return false;
         }
-        let match_set = self
-            .look_ups
-            .within_batch(batch, &self.index, &message.topic);
-        match_set.is_none_or(|match_set| match_set.has_queue(QoS::from_number(message.qos)))
+        let match_set = self.look_up_to_judge(batch, &message.topic);
+        match_set.has_queue(QoS::from_number(message.qos))
+    }
+
+    /// Who gets the messages of a topic, so that it can be judged whether one is refused. Nobody is refused because a
+    /// look-up would be one too many in the batch: it counts in what the batch may do instead.
+    fn look_up_to_judge(&mut self, batch: &mut Batch<'_, '_>, topic: &str) -> Arc<MatchSet> {
+        if let Some(match_set) = self.look_ups.within_batch(batch, &self.index, topic) {
+            return match_set;
+        }
+        let match_set = self.look_ups.of(&self.index, topic);
+        batch.spend(match_set.cost(&self.index, topic));
+        match_set
     }
 
     /// The same as [`Messaging::publish`] for a message that the machine itself publishes, such as a will. Nothing has
@@ -207,11 +216,8 @@ impl Messaging {
             true => 0,
             false => batch.queues(QUEUE_COST),
         };
-        let match_set = self
-            .look_ups
-            .within_batch(batch, &self.index, &message.topic);
-        let qos = QoS::from_number(message.qos);
-        match_set.is_none_or(|match_set| self.is_more_work(&match_set, qos, at_once))
+        let match_set = self.look_up_to_judge(batch, &message.topic);
+        self.is_more_work(&match_set, QoS::from_number(message.qos), at_once)
     }
 
     /// A timer asks to go on with a message on its way into queues; the next ones of its topic follow it, as far as the
@@ -263,6 +269,7 @@ impl Messaging {
             return WentOn::default();
         }
         let match_set = self.look_ups.of(&self.index, &message.topic);
+        let looking_up = match_set.weight_again(&self.index, &message.topic);
         let publication = Publication {
             index: fan_out::index_of(row),
             number: Some(id),
@@ -277,7 +284,7 @@ impl Messaging {
         WentOn {
             goes_on_at: (!is_done).then_some(position),
             used,
-            looking_up: match_set.weight_again(),
+            looking_up,
         }
     }
 

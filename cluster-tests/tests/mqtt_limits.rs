@@ -44,6 +44,7 @@ fn limits_of_mqtt_hold() {
             the_queues_hold_no_more,
             a_client_sends_no_faster,
             a_client_that_leaves_has_sent_no_faster,
+            a_disconnect_holds_although_the_client_closes_its_socket,
             a_session_is_taken_over_at_once_from_a_client_above_its_rate,
             clients_connect_no_faster,
             there_are_not_more_sessions,
@@ -215,7 +216,61 @@ fn a_client_that_leaves_has_sent_no_faster(cluster: &Cluster) {
     reader.expect_nothing();
 }
 
+/// Whether a will was published, before a message that is sent afterwards.
+fn was_published(reader: &mut Connection, cluster: &Cluster, topic: &str) -> bool {
+    let mut last = Connection::v5(cluster.mqtt(0), "after-the-will");
+    last.send(&Message::new(topic, "last").bytes(V5));
+    let mut will = false;
+    loop {
+        match reader.publish_received().payload.as_slice() {
+            b"last" => return will,
+            b"" => will = true,
+            _ => {}
+        }
+    }
+}
+
+/// Messages that are lost because their publisher's connection ended.
+fn unhandled(cluster: &Cluster) -> Option<u64> {
+    let metrics = cluster.nodes[0].get("/metrics")?.body;
+    let name = "quorumq_messages_dropped_total{reason=\"unhandled\"}";
+    let lost = metrics.lines().find_map(|line| line.strip_prefix(name));
+    Some(lost.map_or(0, |lost| lost.trim().parse().expect("a number")))
+}
+
+/// Most clients close their socket right behind DISCONNECT, so that what they are sent ends the connection before it has
+/// its turn.
+fn a_disconnect_holds_although_the_client_closes_its_socket(cluster: &Cluster) {
+    let mut reader = Connection::v5(cluster.mqtt(0), "closes-reader");
+    reader.subscribe(&[("closes", 0)]);
+    for says_so in [true, false] {
+        let before = unhandled(cluster).expect("the node answers");
+        let connect = Connect {
+            will: Some(will("closes")),
+            ..Connect::v5("closes")
+        };
+        let (mut client, _) = Connection::connect(cluster.mqtt(0), &connect);
+        let mut packets = Vec::new();
+        for packet_id in 1..=2 * RATE as u16 {
+            packets.extend(Message::new("closes", "x").qos(1, packet_id).bytes(V5));
+        }
+        packets.extend(Message::new("closes", "x").bytes(V5).repeat(RATE as usize));
+        if says_so {
+            packets.extend(wire::disconnect(V5, 0, &Properties::new()));
+        }
+        client.send(&packets);
+        drop(client);
+        wait::until("the connection to end", TIMEOUT, || {
+            (unhandled(cluster)? > before).then_some(())
+        });
+        // Whoever opens the session next finds that it has ended.
+        Connection::v5(cluster.mqtt(0), "closes").disconnect();
+        assert_eq!(was_published(&mut reader, cluster, "closes"), !says_so);
+    }
+}
+
 fn a_session_is_taken_over_at_once_from_a_client_above_its_rate(cluster: &Cluster) {
+    let lost = unhandled(cluster).expect("the node answers");
     let mut client = Connection::v5(cluster.mqtt(0), "taken-over");
     client.send(&Message::new("taken-over", "x").bytes(V5).repeat(1_000));
     let began = Instant::now();
@@ -226,13 +281,8 @@ fn a_session_is_taken_over_at_once_from_a_client_above_its_rate(cluster: &Cluste
         "it took {took:?}"
     );
     next.disconnect();
-    let dropped = "quorumq_messages_dropped_total{reason=\"unhandled\"}";
     wait::until("what is lost to be counted", TIMEOUT, || {
-        let metrics = cluster.nodes[0].get("/metrics")?.body;
-        let lost = metrics
-            .lines()
-            .find_map(|line| line.strip_prefix(dropped))?;
-        (lost.trim() != "0").then_some(())
+        (unhandled(cluster)? > lost).then_some(())
     });
 }
 

@@ -102,7 +102,12 @@ impl Task {
     }
 
     pub(super) async fn run(mut self: Box<Self>) {
-        let Err(ended) = self.serve().await;
+        let Err(mut ended) = self.serve().await;
+        if !ended.discard_will
+            && let Some(disconnected) = self.input.disconnected(&mut self.connection)
+        {
+            ended = disconnected;
+        }
         Box::pin(self.close(ended)).await;
     }
 

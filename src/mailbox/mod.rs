@@ -453,6 +453,11 @@ impl WakeList {
         self.0.push(mailbox.clone());
     }
 
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Wakes them all.
     pub fn wake(&mut self) {
         for mailbox in self.0.drain(..) {

@@ -54,7 +54,7 @@ impl Replica {
         let router = Router::new(local, subscriptions, outboxes.clone());
         let due = Arc::new(Due::default());
         let clock = Arc::new(Clock::new(local));
-        let (applier, view, incarnation_events) = Applier::new(
+        let (mut applier, view, incarnation_events) = Applier::new(
             local,
             machine,
             proposer.clone(),
@@ -63,6 +63,7 @@ impl Replica {
             clock.clone(),
             metrics,
         );
+        applier.keep_pace_with(Handle::current());
         let mut settings = raft::RaftConfig::new(local, cluster, config.advertised().to_string());
         settings.trust = trust;
         settings.named = config

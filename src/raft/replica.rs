@@ -222,6 +222,12 @@ impl Raft {
         self.inner.committed.clone()
     }
 
+    /// The highest index that this replica knows to be committed. [`Raft::committed`] has it only when apply takes it
+    /// up.
+    pub fn known_committed(&self) -> LogIndex {
+        status::committed(&self.inner.core.metrics().borrow_watched())
+    }
+
     /// The index of the log's last entry.
     pub fn last_index(&self) -> LogIndex {
         LogIndex(self.inner.stores.log.next().saturating_sub(1))

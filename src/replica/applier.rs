@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use crate::base::ids::{Incarnation, LogIndex, NodeId, SessionId};
@@ -23,6 +24,7 @@ use crate::machine::tables::{Backing, Tables};
 use crate::mailbox::{End, Item, WakeList};
 use crate::raft::{Apply, Look};
 use crate::replica::clock::Clock;
+use crate::replica::pace::Pace;
 use crate::replica::proposer::Proposer;
 use crate::replica::sequencer::Due;
 use crate::replica::state_hasher::StateHasher;
@@ -56,6 +58,7 @@ pub struct Applier {
     /// publisher's session. If the publisher is a connection of this node, too, its acknowledgement is deferred.
     throttled: Option<(SessionId, Throttled)>,
     hashes: Arc<StateHasher>,
+    pace: Pace,
     /// The batch that was applied last.
     last: LogIndex,
     /// What the answers of the last hash round come to.
@@ -95,6 +98,7 @@ impl Applier {
             view: view.clone(),
             events,
             throttled: None,
+            pace: Pace::default(),
             hashes: StateHasher::new(proposer, metrics.clone()),
             metrics,
             last: LogIndex::default(),
@@ -102,6 +106,11 @@ impl Applier {
             diverged: None,
         };
         (applier, view, receiver)
+    }
+
+    /// Has apply keep pace with the threads that serve clients.
+    pub fn keep_pace_with(&mut self, clients: Handle) {
+        self.pace.keep_with(clients);
     }
 
     fn update_view(&self) {
@@ -362,12 +371,16 @@ impl Apply for Applier {
             }
         }
         self.view.applied.store(last.0, Ordering::Release);
+        self.pace.begin(outputs.len());
         let mut wake = WakeList::default();
         for output in outputs {
             // There may be many, and each may be for many connections.
             beat();
             self.perform(output, &mut wake);
         }
+        let woken = wake.len();
+        drop(wake);
+        self.pace.end(woken);
         self.update_view();
     }
 

@@ -9,6 +9,7 @@ pub mod applier;
 pub mod clock;
 pub mod directory;
 pub mod forwarder;
+mod pace;
 pub mod progress;
 pub mod proposer;
 pub mod reader;

@@ -1,25 +1,28 @@
-//! How far the other nodes have applied the log, as they tell the leader several times a second; and whether the leader
-//! is to hold back because one of them does not keep up.
+//! How far the nodes have applied the log, as the others tell the leader several times a second; and whether the leader
+//! is to hold back because one of them, or its own apply, does not keep up.
 //!
-//! The leader's own apply tells nothing of the others': they may have more connections, or less of their machine. A
-//! node that falls further and further behind leaves its clients waiting, and lets them go when it can't confirm any
-//! more that it has applied what was committed.
+//! One node's apply tells nothing of the others': they may have more connections, or less of their machine. A node that
+//! falls further and further behind leaves its clients waiting, and lets them go when it can't confirm any more that it
+//! has applied what was committed.
 //!
 //! Invariant: a node holds nobody up that tells nothing, that has yet to catch up, that is so far behind that it can't
-//! serve, or that has not caught up for [`MOST`] although it was waited for. What is not committed yet, such as with
-//! slow disks, leaves nobody behind.
+//! serve, or that has been waited for for [`MOST`] lately. What is not committed yet, such as with slow disks, leaves
+//! nobody behind.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::base::ids::{LogIndex, NodeId};
 
-/// A node is behind when it has not applied what the leader had applied so long ago.
+/// A node is behind when it has not applied what was committed so long ago.
 const BEHIND: Duration = Duration::from_millis(300);
+
+/// The same for the leader itself, which knows at once.
+const OWN_BEHIND: Duration = Duration::from_millis(100);
 
 /// The same for a node that is no longer waited for: by then it has let its clients go.
 const LOST: Duration = Duration::from_secs(3);
@@ -30,117 +33,191 @@ const SILENT: Duration = Duration::from_millis(250);
 
 const _: () = assert!(SILENT.as_millis() < BEHIND.as_millis());
 
-/// How long a node may be behind all the time. One that does not catch up by then takes more than holding back gives.
+/// How long a node may be behind, times in which it keeps up taken off at a tenth. Holding back does not help one that is
+/// behind for longer, and it is not waited for until half of that is taken off.
 const MOST: Duration = Duration::from_secs(30);
+
+/// Of two looks at a node that are further apart, nobody knows how it was in between.
+const LOOKED_AT_EVERY: Duration = Duration::from_millis(500);
 
 /// Between two indexes that the leader remembers with their time.
 const REMEMBERED_EVERY: Duration = Duration::from_millis(20);
 
-/// What the other nodes have told.
-#[derive(Debug, Default)]
+/// How far the nodes are.
+#[derive(Debug)]
 pub struct Progress {
-    nodes: Mutex<FxHashMap<NodeId, Told>>,
+    own: Mutex<KeepingUp>,
+    others: Mutex<FxHashMap<NodeId, Told>>,
     /// Somebody has told something new.
     changed: Notify,
 }
 
+/// What another node has told.
 #[derive(Clone, Copy, Debug)]
 struct Told {
     applied: LogIndex,
     at: Instant,
-    /// It is waited for: it has kept up since it began, or was given up.
-    keeps_up: bool,
-    /// Since when it is behind, as far as it was looked at.
-    behind_since: Option<Instant>,
+    keeping_up: KeepingUp,
+}
+
+/// Whether a node is waited for.
+#[derive(Clone, Copy, Debug, Default)]
+struct KeepingUp {
+    /// It has kept up, and has not been lost or given up since.
+    is_waited_for: bool,
+    looked_at: Option<Instant>,
+    /// For how long it was behind, see [`MOST`].
+    behind_for: Duration,
+    is_given_up: bool,
+}
+
+impl KeepingUp {
+    /// Takes in how far a node is now. Tells whether it is behind and waited for; says so when that ends.
+    fn is_behind(
+        &mut self,
+        node: Option<NodeId>,
+        applied: LogIndex,
+        committed: &Committed,
+        age: Duration,
+        now: Instant,
+    ) -> bool {
+        let former = self.looked_at.replace(now).unwrap_or(now);
+        let passed = now.saturating_duration_since(former).min(LOOKED_AT_EVERY);
+        let Some(due) = committed.before(age, now) else {
+            return false;
+        };
+        if due <= applied {
+            self.is_waited_for = true;
+            self.behind_for = self.behind_for.saturating_sub(passed / 10);
+            self.is_given_up &= self.behind_for > MOST / 2;
+            return false;
+        }
+        let is_lost = committed
+            .before(LOST, now)
+            .is_some_and(|lost| lost > applied);
+        self.is_waited_for &= !is_lost;
+        if !self.is_waited_for || self.is_given_up {
+            return false;
+        }
+        self.behind_for += passed;
+        self.is_given_up = self.behind_for >= MOST;
+        if self.is_given_up {
+            tracing::warn!(
+                node = node.map(|node| node.0),
+                "a node does not keep up with applying the log: the leader does not hold back for it any more"
+            );
+        }
+        !self.is_given_up
+    }
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        let own = KeepingUp {
+            is_waited_for: true,
+            ..KeepingUp::default()
+        };
+        Progress {
+            own: Mutex::new(own),
+            others: Mutex::default(),
+            changed: Notify::new(),
+        }
+    }
 }
 
 impl Progress {
     /// A node says how far it has applied the log.
     pub fn heard(&self, node: NodeId, applied: LogIndex, now: Instant) {
-        let mut nodes = self.nodes.lock();
-        let told = nodes.entry(node).or_insert(Told {
+        let mut others = self.others.lock();
+        let told = others.entry(node).or_insert(Told {
             applied,
             at: now,
-            keeps_up: false,
-            behind_since: None,
+            keeping_up: KeepingUp::default(),
         });
+        // It has started again, and catches up.
+        told.keeping_up.is_waited_for &= applied >= told.applied;
         told.applied = applied;
         told.at = now;
-        drop(nodes);
+        drop(others);
         self.changed.notify_one();
     }
 
-    /// Waits while a node does not keep up with what this one has `applied`, and no longer than `most`. Tells whether
-    /// it waited.
-    pub async fn wait(&self, applied: &Applied, most: Duration) -> bool {
+    /// Waits while a node, or this one with what it has `applied`, does not keep up with what is `committed`, and no
+    /// longer than `most`. Tells whether it waited.
+    pub async fn wait(
+        &self,
+        committed: &Committed,
+        applied: &mut watch::Receiver<LogIndex>,
+        most: Duration,
+    ) -> bool {
         let until = Instant::now() + most;
         let mut has_waited = false;
-        while self.is_behind(applied, Instant::now()) {
-            has_waited = true;
-            let changed = tokio::time::timeout_at(until.into(), self.changed.notified());
-            if changed.await.is_err() {
+        loop {
+            let (own, now) = (*applied.borrow_and_update(), Instant::now());
+            let mut keeping_up = *self.own.lock();
+            let is_behind = keeping_up.is_behind(None, own, committed, OWN_BEHIND, now);
+            *self.own.lock() = keeping_up;
+            if !is_behind && !self.is_behind(committed, now) {
                 break;
+            }
+            has_waited = true;
+            tokio::select! {
+                () = self.changed.notified() => {}
+                Ok(()) = applied.changed() => {}
+                () = tokio::time::sleep_until(until.into()) => break,
             }
         }
         has_waited
     }
 
-    /// Whether a node does not keep up with what this one has applied.
-    fn is_behind(&self, applied: &Applied, now: Instant) -> bool {
-        let mut nodes = self.nodes.lock();
-        nodes.retain(|_, told| now.saturating_duration_since(told.at) < LOST);
-        let (behind, lost) = (applied.before(BEHIND, now), applied.before(LOST, now));
+    /// Whether another node does not keep up with what is committed.
+    fn is_behind(&self, committed: &Committed, now: Instant) -> bool {
+        let mut others = self.others.lock();
+        others.retain(|_, told| now.saturating_duration_since(told.at) < LOST);
         let mut is_behind = false;
-        for (node, told) in nodes.iter_mut() {
-            if now.saturating_duration_since(told.at) >= SILENT {
-                continue;
+        for (node, told) in others.iter_mut() {
+            if now.saturating_duration_since(told.at) < SILENT {
+                let (node, applied) = (Some(*node), told.applied);
+                is_behind |= told
+                    .keeping_up
+                    .is_behind(node, applied, committed, BEHIND, now);
             }
-            if behind <= told.applied {
-                told.keeps_up = true;
-                told.behind_since = None;
-                continue;
-            }
-            let since = *told.behind_since.get_or_insert(now);
-            let is_given_up = lost > told.applied || now.saturating_duration_since(since) >= MOST;
-            if told.keeps_up && is_given_up {
-                tracing::warn!(
-                    node = node.0,
-                    "a node does not keep up with applying the log: it is waited for no longer"
-                );
-                told.keeps_up = false;
-            }
-            is_behind |= told.keeps_up;
         }
         is_behind
     }
 }
 
-/// How far the leader itself has applied the log lately, and when.
+/// How far the log was committed lately, and when, while this node leads.
 #[derive(Debug, Default)]
-pub struct Applied(VecDeque<(Instant, LogIndex)>);
+pub struct Committed {
+    term: u64,
+    noted: VecDeque<(Instant, LogIndex)>,
+}
 
-impl Applied {
-    /// It has applied the log up to this index.
-    pub fn note(&mut self, last: LogIndex, now: Instant) {
+impl Committed {
+    /// The log is committed up to this index, in a term in which this node leads.
+    pub fn note(&mut self, term: u64, last: LogIndex, now: Instant) {
+        // What was before another leader tells nothing of now.
+        if term != self.term {
+            self.noted.clear();
+            self.term = term;
+        }
         let is_new =
             |(at, _): &(Instant, LogIndex)| now.saturating_duration_since(*at) >= REMEMBERED_EVERY;
-        if self.0.back().is_none_or(is_new) {
-            self.0.push_back((now, last));
+        if self.noted.back().is_none_or(is_new) {
+            self.noted.push_back((now, last));
         }
         // The first one is what was there so long ago.
-        while self.0.len() > 1 && now.saturating_duration_since(self.0[1].0) >= LOST {
-            self.0.pop_front();
+        while self.noted.len() > 1 && now.saturating_duration_since(self.noted[1].0) >= LOST {
+            self.noted.pop_front();
         }
     }
 
-    /// What was applied so long ago or earlier, as far as it is known.
-    fn before(&self, age: Duration, now: Instant) -> LogIndex {
+    /// What was committed so long ago or earlier, as far as it is known.
+    fn before(&self, age: Duration, now: Instant) -> Option<LogIndex> {
         let is_old = |(at, _): &(Instant, LogIndex)| now.saturating_duration_since(*at) >= age;
-        let older = self.0.partition_point(is_old);
-        match older.checked_sub(1) {
-            Some(last) => self.0[last].1,
-            None => LogIndex::default(),
-        }
+        let older = self.noted.partition_point(is_old);
+        older.checked_sub(1).map(|last| self.noted[last].1)
     }
 }
 
@@ -148,11 +225,11 @@ impl Applied {
 mod tests {
     use super::*;
 
-    /// A leader that applies an entry every ten milliseconds.
+    /// A leader that commits an entry every ten milliseconds.
     struct Leader {
         began: Instant,
         progress: Progress,
-        applied: Applied,
+        committed: Committed,
     }
 
     impl Leader {
@@ -160,7 +237,7 @@ mod tests {
             Leader {
                 began: Instant::now(),
                 progress: Progress::default(),
-                applied: Applied::default(),
+                committed: Committed::default(),
             }
         }
 
@@ -178,13 +255,13 @@ mod tests {
             times
                 .map(|ms| {
                     let now = self.at(ms);
-                    self.applied.note(LogIndex(ms / 10), now);
+                    self.committed.note(1, LogIndex(ms / 10), now);
                     if ms % 100 == 0
                         && let Some(applied) = applied(ms)
                     {
                         self.progress.heard(NodeId(2), LogIndex(applied), now);
                     }
-                    self.progress.is_behind(&self.applied, now)
+                    self.progress.is_behind(&self.committed, now)
                 })
                 .collect()
         }
@@ -244,13 +321,53 @@ mod tests {
         let mut leader = Leader::new();
         leader.run(0..1_000, |ms| Some(ms / 10));
         // Whatever happens, it says that it is a second behind.
-        let late = |ms: u64| Some((ms - 1_000) / 10);
-        let seen = leader.run(1_000..60_000, late);
+        let late = |from: u64| move |ms: u64| Some((ms - 1_000).max(from) / 10);
+        let seen = leader.run(1_000..60_000, late(1_000));
         let most = MOST.as_millis() as usize / 10;
         assert!(all(&seen[150..most], true) && all(&seen[most + 150..], false));
+        // One moment in which it keeps up does not count.
         leader.run(60_000..61_000, |ms| Some(ms / 10));
-        let seen = leader.run(61_000..63_000, late);
-        assert!(seen.last() == Some(&true), "it has kept up meanwhile");
+        assert!(all(&leader.run(61_000..63_000, late(61_000)), false));
+        leader.run(63_000..63_000 + 6 * 30_000, |ms| Some(ms / 10));
+        let again = 63_000 + 6 * 30_000;
+        let seen = leader.run(again..again + 2_000, late(again));
+        assert!(seen.last() == Some(&true), "it has kept up for long");
+    }
+
+    /// As one whose disk stalls every other second does.
+    #[test]
+    fn a_node_that_falls_behind_again_and_again_costs_no_more() {
+        let mut leader = Leader::new();
+        let waited = (0..300).map(|number| {
+            let (from, to) = (number * 2_000, number * 2_000 + 1_000);
+            let seen = leader.run(from..to, |ms| Some(ms / 10));
+            assert!(seen.last() == Some(&false));
+            let seen = leader.run(to..to + 1_000, |_| Some(to / 10));
+            seen.iter().filter(|seen| **seen).count() as u32
+        });
+        let waited = Duration::from_millis(10) * waited.sum::<u32>();
+        assert!(
+            waited >= MOST && waited < 4 * MOST,
+            "{waited:?} of ten minutes"
+        );
+    }
+
+    /// It knows nothing of who has kept up before it led.
+    #[test]
+    fn a_new_leader_waits_for_nobody_who_catches_up() {
+        let mut leader = Leader::new();
+        assert!(all(
+            &leader.run(100_000..110_000, |ms| Some(ms / 20)),
+            false
+        ));
+        leader.run(110_000..111_000, |ms| Some(ms / 10));
+        // Another one has led meanwhile, and the node has started again.
+        for ms in (120_000..125_000).step_by(10) {
+            let now = leader.at(ms);
+            leader.committed.note(3, LogIndex(ms / 10), now);
+            leader.progress.heard(NodeId(2), LogIndex(ms / 20), now);
+            assert!(!leader.progress.is_behind(&leader.committed, now));
+        }
     }
 
     #[tokio::test]
@@ -258,24 +375,31 @@ mod tests {
         let mut leader = Leader::new();
         let ago = |ms| Instant::now().checked_sub(Duration::from_millis(ms));
         let ago = |ms| ago(ms).expect("the machine runs for longer");
-        for (index, ms) in [(1, 1_000), (2, 500)] {
-            leader.applied.note(LogIndex(index), ago(ms));
-        }
-        let (progress, own) = (&leader.progress, &leader.applied);
-        let tell = |applied| progress.heard(NodeId(2), LogIndex(applied), Instant::now());
+        let (_own, applied) = watch::channel(LogIndex(2));
+        let applied = &mut applied.clone();
         let short = Duration::from_millis(20);
-        tell(2);
-        assert!(!progress.wait(own, short).await, "it keeps up");
+        let (progress, committed) = (&leader.progress, &mut leader.committed);
+        let tell = |applied| progress.heard(NodeId(2), LogIndex(applied), Instant::now());
         tell(1);
-        assert!(progress.wait(own, short).await, "it does not");
+        committed.note(1, LogIndex(1), ago(1_000));
+        let has_waited = progress.wait(committed, applied, short).await;
+        assert!(!has_waited, "it keeps up");
+        committed.note(1, LogIndex(2), ago(500));
+        let has_waited = progress.wait(committed, applied, short).await;
+        assert!(has_waited, "it does not");
         tell(1);
         let caught_up = async {
             tokio::task::yield_now().await;
             tell(2);
         };
-        let (has_waited, ()) = tokio::join!(progress.wait(own, LOST), caught_up);
+        let (has_waited, ()) = tokio::join!(progress.wait(committed, applied, LOST), caught_up);
         assert!(has_waited);
-        assert!(!progress.wait(own, short).await, "it has caught up");
+        let has_waited = progress.wait(committed, applied, short).await;
+        assert!(!has_waited, "it has caught up");
+        // This node itself is behind.
+        committed.note(1, LogIndex(3), ago(150));
+        let has_waited = progress.wait(committed, applied, short).await;
+        assert!(has_waited);
     }
 
     #[test]
@@ -283,6 +407,6 @@ mod tests {
         let mut leader = Leader::new();
         leader.run(0..60_000, |ms| Some(ms / 10));
         let most = LOST.as_millis() / REMEMBERED_EVERY.as_millis() + 2;
-        assert!(leader.applied.0.len() <= most as usize);
+        assert!(leader.committed.noted.len() <= most as usize);
     }
 }

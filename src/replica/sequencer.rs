@@ -26,7 +26,7 @@ use crate::base::time::Millis;
 use crate::raft::Raft;
 use crate::replica::admission;
 use crate::replica::clock::Clock;
-use crate::replica::progress::{Applied, Progress};
+use crate::replica::progress::{Committed, Progress};
 use crate::replica::proposer::SequencedProposal;
 use crate::telemetry::metrics::Metrics;
 
@@ -45,10 +45,10 @@ const OVERDUE_MS: u64 = 1_000;
 const COMMIT_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// How long what waits is held back for a node whose apply does not keep up: what comes meanwhile shares its entry, and
-/// what a batch may do. Commands of the leader itself are not held back.
+/// what a batch may do. Commands of the leader itself are not held back, unless they come together with others.
 const HELD_BACK: Duration = Duration::from_millis(50);
 
-/// The same for an empty batch: nobody's command waits for that.
+/// The same for an empty batch, unless much is due: nobody's command waits for that.
 const TICK_HELD_BACK: Duration = Duration::from_secs(1);
 
 /// How often a leader that waits for apply looks whether it still leads.
@@ -135,7 +135,7 @@ impl Sequencer {
             Loop {
                 receiver,
                 progress,
-                applied: Applied::default(),
+                committed: Committed::default(),
                 raft,
                 due,
                 clock,
@@ -221,9 +221,9 @@ fn is_next(ticked: &mut Option<Tick>, applied: LogIndex) -> bool {
 
 struct Loop {
     receiver: mpsc::Receiver<Waiting>,
-    /// How far the other nodes have applied the log, and how far this one had when.
+    /// How far the other nodes have applied the log, and how far it was committed when.
     progress: Arc<Progress>,
-    applied: Applied,
+    committed: Committed,
     raft: Raft,
     due: Arc<Due>,
     clock: Arc<Clock>,
@@ -265,7 +265,12 @@ impl Loop {
                 {
                     tokio::time::sleep_until(next).await;
                 }
-                self.progress.wait(&self.applied, TICK_HELD_BACK).await;
+                let most = match self.due.is_pressing() {
+                    true => HELD_BACK,
+                    false => TICK_HELD_BACK,
+                };
+                let (progress, committed) = (&self.progress, &self.committed);
+                progress.wait(committed, &mut applied, most).await;
             };
             let mut is_tick = false;
             tokio::select! {
@@ -312,14 +317,15 @@ impl Loop {
         self.uncommitted_bytes = 0;
     }
 
-    /// Waits a moment for a node that does not keep up with applying the log, if clients' commands wait.
+    /// Waits a moment for a node that does not keep up with applying the log, this one included, if clients' commands
+    /// wait.
     async fn hold_back(&mut self, waiting: &[Waiting]) {
         let is_proposed = |waiting: &Waiting| matches!(waiting, Waiting::Proposed(..));
-        if waiting.iter().any(is_proposed)
-            && self.raft.leadership().borrow().is_leader
-            && self.progress.wait(&self.applied, HELD_BACK).await
-        {
-            self.metrics.raft_held_back.increment();
+        if waiting.iter().any(is_proposed) && self.raft.leadership().borrow().is_leader {
+            let (committed, applied) = (&self.committed, &mut self.raft.applied());
+            if self.progress.wait(committed, applied, HELD_BACK).await {
+                self.metrics.raft_held_back.increment();
+            }
         }
     }
 
@@ -393,8 +399,9 @@ impl Loop {
             Some(term) => self.raft.propose_in(term, batch).await,
             None => self.raft.propose(batch).await,
         };
-        let applied = *self.raft.applied().borrow();
-        self.applied.note(applied, Instant::now().into_std());
+        let committed = self.raft.known_committed();
+        let now = Instant::now().into_std();
+        self.committed.note(leadership.term, committed, now);
         proposed.is_ok()
     }
 

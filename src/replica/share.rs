@@ -17,6 +17,8 @@ use crate::base::limits;
 pub enum Share {
     /// Those that have no other share: of clients, and what nodes do on their own account.
     Common,
+    /// Writes to the state store of keys with very many watchers: a few bytes of one may weigh a megabyte.
+    Watched,
     /// Sessions that are opened.
     Sessions,
     /// Patches of devices and modules: a few bytes of one may weigh a megabyte.
@@ -33,8 +35,9 @@ pub enum Share {
 
 impl Share {
     /// All of them.
-    pub(super) const ALL: [Share; 7] = [
+    pub(super) const ALL: [Share; 8] = [
         Share::Common,
+        Share::Watched,
         Share::Sessions,
         Share::Devices,
         Share::BackEnds,
@@ -47,6 +50,7 @@ impl Share {
     pub(super) const fn bound(self) -> usize {
         match self {
             Share::Common => limits::PROPOSAL_QUEUE_BYTES,
+            Share::Watched => limits::PROPOSAL_QUEUE_WATCHED_BYTES,
             Share::Sessions => limits::PROPOSAL_QUEUE_SESSIONS_BYTES,
             Share::Devices | Share::BackEnds => limits::PROPOSAL_QUEUE_TWINS_BYTES,
             Share::Urgent => limits::PROPOSAL_QUEUE_URGENT_BYTES,

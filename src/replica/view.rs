@@ -107,6 +107,12 @@ impl View {
         self.watch_counts.of(store_key)
     }
 
+    #[cfg(test)]
+    pub fn set_watchers(&self, store_key: &'static [u8], watchers: usize) {
+        let store_key = bytes::Bytes::from_static(store_key);
+        self.watch_counts.set(&store_key, watchers);
+    }
+
     /// What the replicas have found when they hashed their states the last time, and the log entry with its latest
     /// change, as far as it is known.
     pub fn hash_round(&self) -> Option<(LogIndex, Arc<HashRound>)> {

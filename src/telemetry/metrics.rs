@@ -104,8 +104,8 @@ metrics! {
     raft_commit_seconds: Grouped<Latency>;
     /// Time to apply one batch of entries, with the write to the state's tables.
     raft_apply_seconds: Grouped<Latency>;
-    /// Log entries that this node, as leader, held back for a moment because another node did not keep up with applying
-    /// the log. When it rises for minutes, one node is slower than the others, or has to do much more.
+    /// Log entries that this node, as leader, held back for a moment because a node did not keep up with applying the
+    /// log. When it rises for minutes, one node is slower than the others, or has to do much more.
     raft_held_back: Grouped<Counter>;
     /// Proposals that this node, as leader, did not put into the log because no replica could decode them. Always 0,
     /// unless a node is broken.

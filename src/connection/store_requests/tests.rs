@@ -134,6 +134,25 @@ fn writes_with_high_priority_have_bounded_room_of_their_own() {
     }
 }
 
+/// Whoever writes much that very many are told has room for a few such writes: others' do not wait behind them.
+#[test]
+fn writes_of_keys_with_very_many_watchers_have_little_room_of_their_own() {
+    let mut context = Context::for_tests(false);
+    let services = &context.broker.services;
+    let (proposer, view) = (services.proposer.clone(), services.view.clone());
+    view.set_watchers(b"k", 2_000);
+    let mut taken = 0;
+    while set(&mut context, false) == Flow::Continue {
+        taken += 1;
+    }
+    let each = 2_000 * limits::LOGGED_NOTIFICATION_BYTES;
+    assert_eq!(taken, limits::PROPOSAL_QUEUE_WATCHED_BYTES.div_ceil(each));
+    assert_eq!(set(&mut context, true), Flow::Continue, "it is urgent");
+    assert!(proposer.has_room(Share::Common));
+    view.set_watchers(b"k", 200);
+    assert_eq!(set(&mut context, false), Flow::Continue);
+}
+
 /// Each answer has a topic that its client chose, and others of the thread wait while a thousand of them are looked up.
 #[test]
 fn replies_beyond_a_turn_are_answered_in_later_ones() {

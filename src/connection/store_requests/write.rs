@@ -48,10 +48,17 @@ pub(super) fn propose_write(
 ) -> Flow {
     // A request that has to wait is offered again and again: it is not copied and hashed each time.
     let proposer = &context.broker.services.proposer;
-    // What is urgent has room of its own where others have to wait.
-    let share = match properties.high_priority && !proposer.has_room(Share::Common) {
-        true => Share::Urgent,
+    // Each of them is told while the log is applied.
+    let watchers = context.broker.services.view.watchers_of(write.key);
+    let weight = watchers * limits::LOGGED_NOTIFICATION_BYTES;
+    let share = match weight > limits::MANY_NOTIFICATIONS_BYTES {
+        true => Share::Watched,
         false => Share::Common,
+    };
+    // What is urgent has room of its own where others have to wait.
+    let share = match properties.high_priority && !proposer.has_room(share) {
+        true => Share::Urgent,
+        false => share,
     };
     if !proposer.has_room_for(share, &context.mailbox) {
         return Flow::Retry;
@@ -76,9 +83,6 @@ pub(super) fn propose_write(
         },
         false => context.broker.settings.store_quota,
     };
-    // Each of them is told while the log is applied.
-    let watchers = context.broker.services.view.watchers_of(write.key);
-    let weight = watchers * limits::LOGGED_NOTIFICATION_BYTES;
     let command = to_command(write, &context.options.client_id, &identity, quota);
     let request = Request::Store(Box::new(request));
     context.propose_weighing(share, Kind::StoreWrite(command), request, weight)

@@ -64,7 +64,7 @@ impl Messaging {
         if let Some(match_set) = self.look_ups.within_batch(batch, &self.index, topic) {
             return match_set;
         }
-        let match_set = self.look_ups.of(&self.index, topic);
+        let match_set = self.look_ups.needed(&self.index, topic);
         batch.spend(match_set.cost(&self.index, topic));
         match_set
     }
@@ -77,7 +77,7 @@ impl Messaging {
         publisher: Option<SessionId>,
         message: command::PublishedMessage,
     ) {
-        let match_set = self.look_ups.of(&self.index, &message.topic);
+        let match_set = self.look_ups.needed(&self.index, &message.topic);
         let cost = match_set.cost(&self.index, &message.topic);
         self.publish(batch, publisher, message);
         batch.spend(cost);

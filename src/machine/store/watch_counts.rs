@@ -31,7 +31,7 @@ impl WatchCounts {
     }
 
     /// So many connections watch a key: one more or one less than before. Only the thread that applies the log writes.
-    pub(super) fn set(&self, store_key: &Bytes, watchers: usize) {
+    pub(crate) fn set(&self, store_key: &Bytes, watchers: usize) {
         if watchers < FEW {
             return;
         }

@@ -149,3 +149,38 @@ fn a_topic_is_not_looked_up_anew_as_often_as_subscriptions_change() {
         assert_eq!(payloads, expected, "connection {connection}");
     }
 }
+
+/// What was looked up to judge whether a message may be taken is known when it is published. It does not join those that
+/// wait, least of all when as many as may wait do so.
+#[test]
+fn a_message_that_was_judged_by_a_look_up_does_not_wait() {
+    let mut replica = Replica::new();
+    for (client_id, connection) in [("away", 1), ("changes", 2)] {
+        replica.present(durable(client_id, connection, 1));
+    }
+    replica.run(vec![subscribe("away", 1, "t", 1), super::close("away", 1)]);
+    replica.run(vec![publish("t", 1, "x")]);
+    replica.set_budget(Budget {
+        looked_up_anew: 0,
+        ..Budget::default()
+    });
+    let judged = |topic: &str| {
+        let mut kind = publish(topic, 1, "y");
+        if let Kind::Publish(command) = &mut kind {
+            command.max_queued_bytes = 1;
+        }
+        kind
+    };
+    let changed = subscribe("changes", 2, "u", 0);
+    let outputs = replica.run(vec![changed, judged("nobody"), judged("t")]);
+    let replies: Vec<&Reply> = outputs
+        .iter()
+        .filter_map(|output| match output {
+            Output::Reply { reply, .. } => Some(reply),
+            _ => None,
+        })
+        .collect();
+    assert!(matches!(replies[1], Reply::Published { matched: false }));
+    assert!(!matches!(replies[2], Reply::Published { .. }), "it is full");
+    assert_eq!(replica.machine.fan_outs().messages, 0);
+}

@@ -10,6 +10,11 @@ fn index(id: &Option<LogId>) -> u64 {
     id.map_or(0, |id| id.index)
 }
 
+/// The highest index that the replica knows to be committed.
+pub fn committed(metrics: &RaftMetrics<TypeConfig>) -> LogIndex {
+    LogIndex(index(&metrics.local_committed).max(index(&metrics.cluster_committed)))
+}
+
 fn milliseconds(elapsed: std::time::Duration) -> u64 {
     u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
 }
@@ -61,7 +66,7 @@ pub fn status(
             _ => "shutdown",
         },
         last_log,
-        committed: index(&metrics.local_committed).max(index(&metrics.cluster_committed)),
+        committed: committed(metrics).0,
         applied: applied.0,
         snapshot: metrics.snapshot.map(|id| id.index),
         purged: metrics.purged.map(|id| id.index),

@@ -40,8 +40,8 @@ pub const PROPOSAL_QUEUE_TWINS_BYTES: usize = PROPOSAL_QUEUE_BYTES / 4;
 /// each client, and not a way around what everybody else waits for.
 pub const PROPOSAL_QUEUE_URGENT_BYTES: usize = 8 << 20;
 
-/// Of writes of keys with very many watchers ([`MANY_NOTIFICATIONS_BYTES`]). Everybody's commands on the node wait behind
-/// those that are taken, so these are few.
+/// Of writes of keys with very many watchers ([`MANY_NOTIFICATIONS_BYTES`]). Everybody's commands on the node wait
+/// behind those that are taken, so these are few.
 pub const PROPOSAL_QUEUE_WATCHED_BYTES: usize = 2 * PROPOSAL_BYTES;
 
 /// What the notifications of a write weigh that counts among them.

@@ -327,8 +327,8 @@ impl Input {
         Ok(())
     }
 
-    /// How the connection ends if its client has sent a DISCONNECT that is held: that holds whatever ends the connection
-    /// before the packets ahead of it are taken, such as the client's socket that closes right behind it
+    /// How the connection ends if its client has sent a DISCONNECT that is held: it counts whatever ends the connection
+    /// before the packets ahead of it are taken, such as the socket that the client closes right behind it
     /// `[MQTT-3.14.4-3]`.
     pub(super) fn disconnected(&mut self, connection: &mut Connection) -> Option<Ended> {
         let held = self.held.as_mut()?;

@@ -33,8 +33,8 @@ const SILENT: Duration = Duration::from_millis(250);
 
 const _: () = assert!(SILENT.as_millis() < BEHIND.as_millis());
 
-/// How long a node may be behind, times in which it keeps up taken off at a tenth. Holding back does not help one that is
-/// behind for longer, and it is not waited for until half of that is taken off.
+/// How long a node may be behind, times in which it keeps up taken off at a tenth. Holding back does not help one that
+/// is behind for longer, and it is not waited for until half of that is taken off.
 const MOST: Duration = Duration::from_secs(30);
 
 /// Of two looks at a node that are further apart, nobody knows how it was in between.

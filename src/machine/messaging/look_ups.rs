@@ -48,8 +48,8 @@ impl LookUps {
         self.match_sets.of(index, topic)
     }
 
-    /// The same for whoever needs it in any case, and spends its cost: until the next change of the batch it need not be
-    /// looked up anew.
+    /// The same for whoever needs it in any case, and spends its cost: until the next change of the batch it need not
+    /// be looked up anew.
     pub fn needed(&mut self, index: &SubscriptionIndex, topic: &str) -> Arc<MatchSet> {
         if self.changes > 0 {
             self.at_change.insert(topic.into(), self.changes);

@@ -150,8 +150,8 @@ fn a_topic_is_not_looked_up_anew_as_often_as_subscriptions_change() {
     }
 }
 
-/// What was looked up to judge whether a message may be taken is known when it is published. It does not join those that
-/// wait, least of all when as many as may wait do so.
+/// What was looked up to judge whether a message may be taken is known when it is published. It does not join those
+/// that wait, least of all when as many as may wait do so.
 #[test]
 fn a_message_that_was_judged_by_a_look_up_does_not_wait() {
     let mut replica = Replica::new();

@@ -37,8 +37,8 @@ fn memory_of_one_worker() {
     fill_and_empty(1, "worker_threads = 1\n");
 }
 
-/// `mqtt.connection_memory_bytes` of a client to which tiny packets are sent.
-const CONNECTION: usize = 8 << 20;
+/// `mqtt.outbox_max_bytes` of a client to which tiny packets are sent.
+const OUTBOX: usize = 4 << 20;
 
 /// Publishers of tiny packets.
 const PUBLISHERS: usize = 8;
@@ -49,9 +49,7 @@ fn tiny_packets_for_a_client_that_does_not_read() {
     let mut cluster = Cluster::start_with(Plan {
         size: 1,
         mqtt: format!(
-            "outbox_max_bytes = {}\nconnection_memory_bytes = {CONNECTION}\noutbox_stall_s = 600\n\
-             receive_maximum = 65535\n",
-            CONNECTION / 2
+            "outbox_max_bytes = {OUTBOX}\noutbox_stall_s = 600\nreceive_maximum = 65535\n"
         ),
         ..Plan::default()
     });
@@ -69,13 +67,10 @@ fn tiny_packets_for_a_client_that_does_not_read() {
     let kept = metric(&cluster, "quorumq_client_memory_bytes ");
     let grown = metric(&cluster, RESIDENT).saturating_sub(before);
     eprintln!("{kept} bytes are counted, {grown} more are resident");
-    assert!(kept > CONNECTION / 4, "nothing waits");
-    assert!(kept < CONNECTION, "as for large packets");
+    assert!(kept > OUTBOX / 2, "nothing waits");
+    assert!(kept < 2 * OUTBOX, "as for large packets");
     // What the publishers had is not given back at once.
-    assert!(
-        grown < CONNECTION / 2 * 3 + PUBLISHERS * (1 << 20),
-        "{grown}"
-    );
+    assert!(grown < 3 * OUTBOX + PUBLISHERS * (1 << 20), "{grown}");
     // It is waited for, and gets everything when it reads.
     for _ in 0..1_000 {
         let publish = slow.publish_received();

@@ -91,7 +91,7 @@ const CHANGES: &[(&str, &str, &str, &str)] = &[
     (
         "quorumq.yaml",
         "mountPath: /var/lib/quorumq",
-        "mountPath: /data",
+        "mountPath: /elsewhere",
         "node.data_dir is no volume",
     ),
     (
@@ -276,7 +276,7 @@ fn a_compose_file_that_does_not_fit_is_noticed() {
         ),
         (
             "node2:/var/lib/quorumq",
-            "node2:/data",
+            "node2:/elsewhere",
             "no volume of its own",
         ),
         ("2=node2:7883", "2=node4:7883", "cluster.members"),

@@ -68,7 +68,8 @@ fn tiny_packets_for_a_client_that_does_not_read() {
     let grown = metric(&cluster, RESIDENT).saturating_sub(before);
     eprintln!("{kept} bytes are counted, {grown} more are resident");
     assert!(kept > OUTBOX / 2, "nothing waits");
-    assert!(kept < 2 * OUTBOX, "as for large packets");
+    // Beside it, the node remembers what its publishers wait for.
+    assert!(kept < 3 * OUTBOX, "as for large packets");
     // What the publishers had is not given back at once.
     assert!(grown < 3 * OUTBOX + PUBLISHERS * (1 << 20), "{grown}");
     // It is waited for, and gets everything when it reads.

@@ -36,9 +36,13 @@ impl Pace {
     /// So much is about to be handed out: waits, if that is much and the former mark has not come through.
     pub(super) fn begin(&mut self, count: usize) {
         self.handed_out += count;
-        if self.handed_out >= MUCH
-            && let Some(mark) = self.mark.take()
-        {
+        if self.handed_out >= MUCH {
+            self.wait();
+        }
+    }
+
+    fn wait(&mut self) {
+        if let Some(mark) = self.mark.take() {
             let _ = mark.recv_timeout(WITHIN);
         }
     }
@@ -49,6 +53,8 @@ impl Pace {
         if self.handed_out < MUCH {
             return;
         }
+        // One output may be for very many.
+        self.wait();
         self.handed_out = 0;
         self.mark = self.clients.as_ref().map(|clients| {
             let (sender, mark) = sync_channel(1);
@@ -96,6 +102,23 @@ mod tests {
         assert!(mark.try_recv().is_err(), "the thread is busy");
         drop(go_on);
         mark.recv().expect("it comes through");
+    }
+
+    /// One publication may wake ten thousand connections.
+    #[test]
+    fn apply_waits_for_what_few_outputs_have_woken() {
+        let runtime = clients();
+        let mut pace = Pace::default();
+        pace.keep_with(runtime.handle().clone());
+        let (go_on, wait) = channel::<()>();
+        runtime.spawn(async move { wait.recv() });
+        pace.begin(1);
+        pace.end(10_000);
+        let began = Instant::now();
+        pace.begin(1);
+        pace.end(10_000);
+        assert!(began.elapsed() >= WITHIN);
+        drop(go_on);
     }
 
     #[test]

@@ -40,11 +40,14 @@ const MOST: Duration = Duration::from_secs(30);
 /// Of two looks at a node that are further apart, nobody knows how it was in between.
 const LOOKED_AT_EVERY: Duration = Duration::from_millis(500);
 
+/// What is known of a node that has told nothing for so long is forgotten.
+const FORGOTTEN: Duration = Duration::from_secs(600);
+
 /// Between two indexes that the leader remembers with their time.
 const REMEMBERED_EVERY: Duration = Duration::from_millis(20);
 
 /// How far the nodes are.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Progress {
     own: Mutex<KeepingUp>,
     others: Mutex<FxHashMap<NodeId, Told>>,
@@ -63,7 +66,9 @@ struct Told {
 /// Whether a node is waited for.
 #[derive(Clone, Copy, Debug, Default)]
 struct KeepingUp {
-    /// It has kept up, and has not been lost or given up since.
+    /// The term in which it was last looked at.
+    term: u64,
+    /// It has kept up in that term, and has not been lost or given up since.
     is_waited_for: bool,
     looked_at: Option<Instant>,
     /// For how long it was behind, see [`MOST`].
@@ -83,6 +88,9 @@ impl KeepingUp {
     ) -> bool {
         let former = self.looked_at.replace(now).unwrap_or(now);
         let passed = now.saturating_duration_since(former).min(LOOKED_AT_EVERY);
+        // It may have to catch up with what another leader has committed.
+        self.is_waited_for &= self.term == committed.term;
+        self.term = committed.term;
         let Some(due) = committed.before(age, now) else {
             return false;
         };
@@ -111,20 +119,6 @@ impl KeepingUp {
     }
 }
 
-impl Default for Progress {
-    fn default() -> Self {
-        let own = KeepingUp {
-            is_waited_for: true,
-            ..KeepingUp::default()
-        };
-        Progress {
-            own: Mutex::new(own),
-            others: Mutex::default(),
-            changed: Notify::new(),
-        }
-    }
-}
-
 impl Progress {
     /// A node says how far it has applied the log.
     pub fn heard(&self, node: NodeId, applied: LogIndex, now: Instant) {
@@ -134,8 +128,9 @@ impl Progress {
             at: now,
             keeping_up: KeepingUp::default(),
         });
-        // It has started again, and catches up.
-        told.keeping_up.is_waited_for &= applied >= told.applied;
+        // It has started again, or was away, and catches up.
+        let was_there = now.saturating_duration_since(told.at) < LOST;
+        told.keeping_up.is_waited_for &= was_there && applied >= told.applied;
         told.applied = applied;
         told.at = now;
         drop(others);
@@ -173,7 +168,7 @@ impl Progress {
     /// Whether another node does not keep up with what is committed.
     fn is_behind(&self, committed: &Committed, now: Instant) -> bool {
         let mut others = self.others.lock();
-        others.retain(|_, told| now.saturating_duration_since(told.at) < LOST);
+        others.retain(|_, told| now.saturating_duration_since(told.at) < FORGOTTEN);
         let mut is_behind = false;
         for (node, told) in others.iter_mut() {
             if now.saturating_duration_since(told.at) < SILENT {
@@ -328,8 +323,12 @@ mod tests {
         // One moment in which it keeps up does not count.
         leader.run(60_000..61_000, |ms| Some(ms / 10));
         assert!(all(&leader.run(61_000..63_000, late(61_000)), false));
-        leader.run(63_000..63_000 + 6 * 30_000, |ms| Some(ms / 10));
-        let again = 63_000 + 6 * 30_000;
+        // Nor does that it was away.
+        leader.run(63_000..67_000, |_| None);
+        leader.run(67_000..68_000, |ms| Some(ms / 10));
+        assert!(all(&leader.run(68_000..69_000, late(68_000)), false));
+        leader.run(69_000..69_000 + 6 * 30_000, |ms| Some(ms / 10));
+        let again = 69_000 + 6 * 30_000;
         let seen = leader.run(again..again + 2_000, late(again));
         assert!(seen.last() == Some(&true), "it has kept up for long");
     }
@@ -365,7 +364,8 @@ mod tests {
         for ms in (120_000..125_000).step_by(10) {
             let now = leader.at(ms);
             leader.committed.note(3, LogIndex(ms / 10), now);
-            leader.progress.heard(NodeId(2), LogIndex(ms / 20), now);
+            let applied = LogIndex(11_200 + (ms - 120_000) / 20);
+            leader.progress.heard(NodeId(2), applied, now);
             assert!(!leader.progress.is_behind(&leader.committed, now));
         }
     }

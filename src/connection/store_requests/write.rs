@@ -55,10 +55,10 @@ pub(super) fn propose_write(
         true => Share::Watched,
         false => Share::Common,
     };
-    // What is urgent has room of its own where others have to wait.
-    let share = match properties.high_priority && !proposer.has_room(share) {
-        true => Share::Urgent,
-        false => share,
+    // What is urgent has room of its own where others have to wait, unless very many are told of it.
+    let share = match share {
+        Share::Common if properties.high_priority && !proposer.has_room(share) => Share::Urgent,
+        _ => share,
     };
     if !proposer.has_room_for(share, &context.mailbox) {
         return Flow::Retry;

@@ -276,7 +276,7 @@ config! {
         connection_rate: u32 = 0, "connections/s", 0..=1_000_000;
         /// PUBLISH packets that one client may send per second, a second's worth at once. Those above it wait, and what
         /// else the client sends is handled meanwhile; with 256 KiB of them it is read no further. Nothing is dropped
-        /// as long as the client is connected; one that disconnects is given half a minute. 0: no bound.
+        /// as long as the client is connected; one that leaves is given half a minute. 0: no bound.
         client_message_rate: u32 = 0, "messages/s", 0..=10_000_000;
         /// Bytes that one client may send per second, a second's worth at once. It is read more slowly. 0: no bound.
         client_byte_rate: u64 = 0, "bytes/s", 0..=1_000_000_000_000;

@@ -15,6 +15,7 @@ use crate::base::time::elapsed_now;
 use crate::codec::QoS;
 use crate::connection::context::Context as Surroundings;
 use crate::connection::options::Opened;
+use crate::connection::places::PrincipalPlaces;
 use crate::machine::effect::Reply;
 use crate::mailbox::{Mailbox, NewPacket, WakeList, Withheld};
 use crate::replica::proposer::{Cursor, SequencedProposal};
@@ -42,7 +43,10 @@ struct Client {
 
 impl Client {
     async fn new() -> Client {
-        let surroundings = Surroundings::for_tests(true);
+        Client::of(Surroundings::for_tests(true)).await
+    }
+
+    async fn of(surroundings: Surroundings) -> Client {
         let (broker, mailbox) = (surroundings.broker, surroundings.mailbox);
         broker.state.set_registered(true);
         broker
@@ -361,6 +365,86 @@ async fn a_hand_over_of_a_connection_that_is_gone_waits_for_its_end() {
     assert!(!asked.is_finished(), "the end is not committed");
     client.commit();
     asked.await.expect("it does not panic");
+}
+
+/// Waits for what must come.
+async fn until(what: &str, is_so: impl Fn() -> bool) {
+    let waiting = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let came = tokio::time::timeout(LONG_ENOUGH, waiting).await;
+    assert!(came.is_ok(), "it did not come: {what}");
+}
+
+/// A DISCONNECT that is held counts, whatever ends the connection meanwhile.
+#[tokio::test]
+async fn mqtt_3_14_4_3_a_disconnect_that_is_held_counts_when_the_node_ends_the_connection() {
+    let mut client = Client::new().await;
+    let sent = [PUBLISH, DISCONNECT].concat();
+    client.send(&sent).await;
+    let metrics = client.broker.metrics.clone();
+    until("the client's packets", || {
+        metrics.bytes_received.get() >= sent.len() as u64
+    })
+    .await;
+    client.mailbox.end(crate::mailbox::End::NodeMemory);
+    client.mailbox.wake();
+    let proposed = client.proposed().await;
+    assert!(
+        matches!(&proposed[..], [end] if is_end(end)),
+        "{proposed:?}"
+    );
+}
+
+/// Whoever never closes its half has nothing of the node's memory while the node waits for that.
+#[tokio::test]
+async fn a_connection_that_lingers_keeps_no_memory() {
+    let mut client = Client::new().await;
+    let memory = client.broker.settings.outbox.memory.clone();
+    let before = memory.used();
+    // A PUBLISH of 100,000 bytes and a bit, which is held.
+    let mut publish = b"\x32\xa6\x8d\x06\0\x01t\0\x01\0".to_vec();
+    publish.resize(publish.len() + 100_000, 0xFF);
+    client.send(&publish).await;
+    until("the packet", || memory.used() >= before + (64 << 10)).await;
+    // Its flags are malformed.
+    client.send(b"\xc1\0").await;
+    client.proposed().await;
+    client.commit();
+    let mut all = Vec::new();
+    let end = client.socket.read_to_end(&mut all).await;
+    end.expect("a DISCONNECT, and the end of the stream");
+    assert_eq!(all.first(), Some(&0xE0));
+    assert!(!client.task.is_finished(), "it lingers");
+    assert_eq!(memory.used(), 0);
+}
+
+/// Who may have one connection has no other beside those that end.
+#[tokio::test]
+async fn a_connection_that_lingers_has_the_place_of_its_principal() {
+    let mut surroundings = Surroundings::for_tests(true);
+    let limits = crate::acl::Limits {
+        connections: Some(1),
+        ..crate::acl::Limits::default()
+    };
+    let (places, name) = (Arc::<PrincipalPlaces>::default(), Arc::from("ann"));
+    let take = || places.take(&name, &limits, std::time::Instant::now());
+    let place = take().expect("it is free").expect("it is bounded");
+    surroundings.rights.keep(place);
+    let mut client = Client::of(surroundings).await;
+    // Its flags are malformed.
+    client.send(b"\xe3\0").await;
+    client.proposed().await;
+    client.commit();
+    let mut all = Vec::new();
+    let end = client.socket.read_to_end(&mut all).await;
+    end.expect("a DISCONNECT, and the end of the stream");
+    assert!(take().is_err(), "it lingers");
+    drop(client.socket);
+    client.task.await.expect("it ends");
+    assert!(take().is_ok());
 }
 
 #[path = "turns_tests.rs"]

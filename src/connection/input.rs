@@ -27,7 +27,7 @@ const KEPT_BYTES: usize = 1024;
 
 /// How long the connection of a client that has sent DISCONNECT, or has closed its stream, goes on because PUBLISH
 /// packets before that are above the client's rate. Its will waits as long, and a node has room for so many.
-const LEAVING_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const LEAVING_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How a turn ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +70,10 @@ impl PacketQueue {
         if 2 * self.taken > self.bytes.len() {
             self.bytes.drain(..self.taken);
             self.taken = 0;
+            // What is kept counts by its length.
+            if self.bytes.capacity() > 4 * self.bytes.len() + KEPT_BYTES {
+                self.bytes.shrink_to(2 * self.bytes.len());
+            }
         }
     }
 
@@ -110,11 +114,16 @@ struct PublishRate {
 }
 
 impl PublishRate {
-    /// Whether the client, which leaves, has packets that have waited long enough.
+    /// From now on packets above the rate wait for a while and no longer.
+    fn leave(&mut self) {
+        let leaves_by = || Instant::now() + LEAVING_TIMEOUT;
+        self.leaves_by.get_or_insert_with(leaves_by);
+    }
+
+    /// Whether the client leaves, and has packets that have waited long enough.
     fn has_waited(&mut self) -> bool {
-        let now = Instant::now();
-        let leaves_by = *self.leaves_by.get_or_insert(now + LEAVING_TIMEOUT);
-        now >= leaves_by && self.is_exceeded()
+        let has_left = |leaves_by| Instant::now() >= leaves_by;
+        self.leaves_by.is_some_and(has_left) && self.is_exceeded()
     }
 
     fn is_exceeded(&mut self) -> bool {
@@ -176,6 +185,8 @@ pub(super) struct Input {
     packets: u64,
     /// Boxed, because most clients have none.
     rate: Option<Box<PublishRate>>,
+    /// A packet has ended the connection. What is behind it does not count.
+    is_refused: bool,
     /// The client will send nothing more.
     closed: Option<StreamEnd>,
 }
@@ -203,10 +214,24 @@ impl Input {
         self.packets
     }
 
+    /// The client has closed its half of the stream. What it has sent before is read yet.
+    pub(super) fn leave(&mut self) {
+        if let Some(rate) = &mut self.rate {
+            rate.leave();
+        }
+    }
+
     /// Drops the PUBLISH packets of a client that leaves, if they are above its rate and have waited long enough.
     fn drop_late_publishes(&mut self, connection: &Connection) {
+        if self.closed.is_some()
+            || self
+                .held
+                .as_ref()
+                .is_some_and(|held| !held.disconnect.is_empty())
+        {
+            self.leave();
+        }
         if let Some(held) = &mut self.held
-            && (self.closed.is_some() || !held.disconnect.is_empty())
             && !held.publishes.is_empty()
             && let Some(rate) = &mut self.rate
             && rate.has_waited()
@@ -289,6 +314,7 @@ impl Input {
             self.unhandled.extend_from_slice(bytes);
             self.handle_unhandled(connection)
         };
+        self.is_refused = handled.is_err();
         connection.end_turn();
         self.has_more = handled? == Turn::Over;
         Ok(())
@@ -301,6 +327,7 @@ impl Input {
     pub(super) fn offer_again(&mut self, connection: &mut Connection) -> Result<Turn, Ended> {
         connection.begin_turn()?;
         let offered = self.offer_in_turn(connection);
+        self.is_refused = offered.is_err();
         connection.end_turn();
         let turn = offered?;
         if turn == Turn::Done
@@ -312,27 +339,42 @@ impl Input {
         Ok(turn)
     }
 
-    /// Handles a DISCONNECT that is held although packets before it were not taken: another connection is about to
+    /// Handles a DISCONNECT that has arrived although packets before it were not taken: another connection is about to
     /// take the session over, and those packets come to nothing. Without it the will would be published
     /// `[MQTT-3.14.4-3]`.
     ///
     /// # Errors
     /// There is one, or the node does not serve any more.
-    pub(super) fn disconnect_held(&mut self, connection: &mut Connection) -> Result<(), Ended> {
-        let Some(held) = &mut self.held else {
-            return Ok(());
-        };
+    pub(super) fn disconnect_first(&mut self, connection: &mut Connection) -> Result<(), Ended> {
         connection.begin_turn()?;
-        held.disconnect.offer(connection, None)?;
-        Ok(())
+        self.disconnected(connection).map_or(Ok(()), Err)
     }
 
-    /// How the connection ends if its client has sent a DISCONNECT that is held: it counts whatever ends the connection
-    /// before the packets ahead of it are taken, such as the socket that the client closes right behind it
-    /// `[MQTT-3.14.4-3]`.
+    /// How the connection ends if its client has sent a DISCONNECT: it counts whatever ends the connection before the
+    /// packets ahead of it are taken, such as the socket that the client closes right behind it `[MQTT-3.14.4-3]`. It
+    /// does not count behind a packet that has ended the connection.
     pub(super) fn disconnected(&mut self, connection: &mut Connection) -> Option<Ended> {
-        let held = self.held.as_mut()?;
-        held.disconnect.offer(connection, None).err()
+        if self.is_refused {
+            return None;
+        }
+        connection.context_mut().work = 0;
+        if let Some(held) = &mut self.held
+            && !held.disconnect.is_empty()
+        {
+            return held.disconnect.offer(connection, None).err();
+        }
+        let mut rest = match self.has_more {
+            true => &self.unhandled[..],
+            false => &[],
+        };
+        let max_packet_size = connection.max_packet_size();
+        while let Ok(Some(found)) = frame::next(rest, max_packet_size) {
+            if found.packet_type() == Some(PacketType::Disconnect) {
+                return connection.handle_frame(found).err();
+            }
+            rest = &rest[found.length..];
+        }
+        None
     }
 
     fn offer_in_turn(&mut self, connection: &mut Connection) -> Result<Turn, Ended> {

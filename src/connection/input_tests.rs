@@ -207,6 +207,47 @@ fn a_malformed_packet_behind_a_held_one_ends_the_connection() {
 }
 
 impl Client {
+    /// How it ends when the node ends its connection.
+    fn ends(&mut self) -> Option<Ended> {
+        self.input.disconnected(&mut self.connection)
+    }
+}
+
+fn is_clean(ended: Option<Ended>) -> bool {
+    ended.is_some_and(|ended| ended.cause == DisconnectReason::Client && ended.discard_will)
+}
+
+/// Its will is not published although nobody has come to handle the DISCONNECT.
+#[test]
+fn mqtt_3_14_4_3_a_disconnect_counts_as_soon_as_it_has_arrived() {
+    let mut client = Client::new();
+    client.send(&[&publish(1)[..], DISCONNECT].concat());
+    // Other packets of this turn were much work.
+    client.connection.context_mut().work = limits::TURN_WORK;
+    assert!(is_clean(client.ends()), "it is held");
+    let mut client = Client::new();
+    client.send(&[&PINGREQ.repeat(limits::TURN_WORK + 1)[..], DISCONNECT].concat());
+    assert!(is_clean(client.ends()), "it is left for the next turn");
+    let mut client = Client::new();
+    client.input = Input::new(DISCONNECT.to_vec(), 0);
+    assert!(is_clean(client.ends()), "it came with the CONNECT");
+    let mut client = Client::new();
+    client.send(&[PINGREQ, &DISCONNECT[..1]].concat());
+    assert_eq!(client.ends(), None, "it has not arrived whole");
+}
+
+#[test]
+fn a_disconnect_does_not_count_behind_a_packet_that_has_ended_the_connection() {
+    let mut client = Client::new();
+    let malformed = b"\x36\x04\0\x01t\0";
+    client.send(&[&publish(1)[..], malformed, DISCONNECT].concat());
+    client.renew_lease();
+    let ended = client.offer_again().expect_err("QoS 3");
+    assert_eq!(ended.reason, Some(ReasonCode::MalformedPacket));
+    assert_eq!(client.ends(), None);
+}
+
+impl Client {
     /// It may publish two messages a second.
     fn paced() -> Client {
         let mut client = Client::new();
@@ -301,6 +342,39 @@ fn what_a_client_that_leaves_has_published_waits_for_a_while() {
     assert_eq!(ended.cause, DisconnectReason::Client);
     assert!(client.answers().ends_with(&puback(3)), "no other is taken");
     assert_eq!(client.lost(), 2);
+}
+
+/// What it has sent may be in the socket yet.
+#[test]
+fn whoever_has_closed_its_half_has_as_long_as_whoever_says_so() {
+    let mut client = Client::paced();
+    client.send(&[&four()[..], QOS_0].concat());
+    client.pause();
+    client.input.leave();
+    assert_eq!(client.offer_again(), Ok(Turn::Done));
+    assert_eq!(client.lost(), 0);
+    let leaves_by = client.rate().leaves_by.replace(Instant::now());
+    assert!(leaves_by.is_some_and(|by| by > Instant::now() + LEAVING_TIMEOUT / 2));
+    assert_eq!(client.offer_again(), Ok(Turn::Done));
+    assert_eq!(client.lost(), 1);
+    assert!(client.input.takes_more(), "its DISCONNECT may follow");
+}
+
+#[test]
+fn what_is_held_takes_no_more_memory_than_it_counts() {
+    let mut client = Client::paced();
+    client.pause();
+    let mut large = b"\x30\xa4\x8d\x06\0\x01t\0".to_vec();
+    large.resize(large.len() + 100_000, 0xFF);
+    client.send(&[&large[..], &QOS_0.repeat(1_000)].concat());
+    assert!(client.input.bytes() > 100_000);
+    client.resume();
+    assert_eq!(client.offer_again(), Ok(Turn::Done));
+    let left = client.input.bytes();
+    assert!((1_000..10_000).contains(&left), "{left} bytes wait");
+    let held = client.input.held.as_ref().expect("some wait");
+    let capacity = held.publishes.bytes.capacity();
+    assert!(capacity <= 4 * left + KEPT_BYTES, "{capacity} for {left}");
 }
 
 #[test]

@@ -92,6 +92,8 @@ pub(super) struct ClientRates {
     pub(super) received: Option<ClientRate>,
     /// Of what it is sent.
     pub(super) sent: Option<ClientRate>,
+    /// The client leaves; until when it is read at its rate.
+    leaves_by: Option<Instant>,
 }
 
 impl ClientRates {
@@ -100,8 +102,16 @@ impl ClientRates {
         let rates = ClientRates {
             received: ClientRate::new((0, received_bytes)),
             sent: ClientRate::new(sent),
+            leaves_by: None,
         };
         (rates.received.is_some() || rates.sent.is_some()).then(|| Box::new(rates))
+    }
+
+    /// The client has closed its half of the stream: after `within`, what it has sent is read at any rate.
+    pub(super) fn leave(&mut self, within: Duration, now: Instant) {
+        if now >= *self.leaves_by.get_or_insert(now + within) {
+            self.received = None;
+        }
     }
 }
 
@@ -131,6 +141,17 @@ mod tests {
         }
         assert!((205..=215).contains(&sent), "{sent} in 20 s");
         assert_eq!(bucket.take(u64::MAX, 0, now), Duration::ZERO, "no bound");
+    }
+
+    #[test]
+    fn whoever_leaves_is_read_at_its_rate_for_a_while() {
+        let mut rates = ClientRates::new(1_000, (0, 0)).expect("bounded");
+        let (start, within) = (Instant::now(), Duration::from_secs(30));
+        rates.leave(within, start);
+        rates.leave(within, start + within / 2);
+        assert!(rates.received.is_some());
+        rates.leave(within, start + within);
+        assert!(rates.received.is_none());
     }
 
     #[test]

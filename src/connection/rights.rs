@@ -95,6 +95,11 @@ impl ClientRights {
         self.place = Some(place);
     }
 
+    /// The client's place, for as long as its connection takes to end.
+    pub(super) fn take_place(&mut self) -> Option<PrincipalPlace> {
+        self.place.take()
+    }
+
     /// The client's rights by the rules as they are.
     #[inline]
     pub(super) fn now(&mut self) -> &Arc<Rights> {

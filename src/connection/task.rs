@@ -6,6 +6,7 @@
 //! Invariant: one turn does a bounded amount of work; the rest waits until other tasks had theirs.
 
 mod hand_over;
+mod rates;
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -140,6 +141,7 @@ impl Task {
         }
         let context = connection.context_mut();
         let client_id = std::mem::take(&mut context.options.client_id);
+        let _place = context.rights.take_place();
         let (broker, id) = (context.broker.clone(), context.mailbox.connection);
         context.mailbox.keep(0);
         drop(connection);
@@ -190,6 +192,9 @@ impl Task {
             // A client that does not take its answers is not read either.
             let is_read = takes_more && answers < settings.mqtt.outbox_max_bytes;
             self.liveness.set_read(is_read);
+            if !is_read && (paused_until.is_some() || self.input.paused_until().is_some()) {
+                self.look_for_end();
+            }
             if turn == Turn::Over {
                 // Whose socket takes nothing now has no use for a place.
                 if written == Turn::Over && self.connection.context().output.unsent() > 0 {
@@ -200,9 +205,7 @@ impl Task {
                 tokio::task::yield_now().await;
                 continue;
             }
-            let again = self
-                .input
-                .is_waiting()
+            let again = (self.input.is_waiting() || paused_until.is_some())
                 .then(|| Instant::now() + OFFER_AGAIN_AFTER);
             let deadlines = [
                 again,
@@ -240,20 +243,6 @@ impl Task {
             true => self.input.bytes(),
             false => 0,
         }
-    }
-
-    /// Until when the client is not read, because it has sent more bytes than its rate.
-    fn paused_until(&mut self) -> Option<Instant> {
-        let rate = self.rates.as_mut()?.received.as_mut()?;
-        rate.paused_until(Instant::now().into_std())
-            .map(Instant::from_std)
-    }
-
-    /// Until when the client is sent nothing more, because it has got more than its rate.
-    fn held_back_until(&mut self) -> Option<Instant> {
-        let rate = self.rates.as_mut()?.sent.as_mut()?;
-        rate.paused_until(Instant::now().into_std())
-            .map(Instant::from_std)
     }
 
     /// Counts what this connection keeps. Returns the bytes of its answers.

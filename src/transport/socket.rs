@@ -2,12 +2,12 @@
 
 use std::io::{self, IoSlice, Read as _};
 use std::net::Shutdown;
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, ReadBuf};
+use tokio::io::{AsyncRead, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
 /// Probes of an idle connection that are not answered before it counts as gone.
@@ -84,6 +84,16 @@ impl Socket {
         either!(self, stream => stream.poll_write_ready(context))
     }
 
+    /// Whether the other end has closed its half, or the socket is broken, as far as the runtime has noticed.
+    pub(super) fn is_read_closed(&self) -> bool {
+        let mut context = Context::from_waker(Waker::noop());
+        let ready = either!(self, stream => {
+            let ready = pin!(stream.ready(Interest::READABLE));
+            ready.poll(&mut context)
+        });
+        matches!(ready, Poll::Ready(Ok(ready)) if ready.is_read_closed())
+    }
+
     pub(super) async fn readable(&self) -> io::Result<()> {
         either!(self, stream => stream.readable().await)
     }
@@ -121,6 +131,28 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+
+    #[tokio::test]
+    async fn the_end_of_a_stream_is_seen_although_nobody_reads() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        let (stream, _) = accepted.expect("it connects");
+        let (client, socket) = (client.expect("listening"), Socket::Tcp(stream));
+        client.try_write(b"unread").expect("there is room");
+        socket.readable().await.expect("it is open");
+        assert!(!socket.is_read_closed());
+        drop(client);
+        let seen = async {
+            while !socket.is_read_closed() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let within = Duration::from_secs(10);
+        tokio::time::timeout(within, seen)
+            .await
+            .expect("it is seen");
+    }
 
     #[tokio::test]
     async fn a_dead_client_is_noticed_without_keep_alive() {

@@ -47,6 +47,15 @@ impl Stream {
         }
     }
 
+    /// Whether the other end has closed its half of the socket, or the socket is broken, as far as the runtime has
+    /// noticed; there may be something to read before that.
+    pub(crate) fn is_read_closed(&self) -> bool {
+        match self {
+            Stream::Plain(socket) => socket.is_read_closed(),
+            Stream::Layered(layered) => layered.socket().is_read_closed(),
+        }
+    }
+
     /// Waits until there may be something to read.
     pub(crate) async fn readable(&mut self) -> io::Result<()> {
         match self {

@@ -30,7 +30,7 @@ impl Task {
         })?;
         self.note_arrival(now);
         if offered == Turn::Done || now >= until {
-            self.input.disconnect_held(&mut self.connection)?;
+            self.input.disconnect_first(&mut self.connection)?;
             self.connection.hand_over();
             self.hand_over_until = None;
         }

@@ -109,6 +109,8 @@ struct PublishRate {
     rate: ClientRate,
     /// Packets that were taken.
     taken: u64,
+    /// The last packet that was offered had to wait for the rate.
+    was_exceeded: bool,
     /// Until when packets wait of a client that leaves.
     leaves_by: Option<Instant>,
 }
@@ -122,12 +124,12 @@ impl PublishRate {
 
     /// Whether the client leaves, and has packets that have waited long enough.
     fn has_waited(&mut self) -> bool {
-        let has_left = |leaves_by| Instant::now() >= leaves_by;
-        self.leaves_by.is_some_and(has_left) && self.is_exceeded()
+        self.was_exceeded && self.leaves_by.is_some_and(|by| Instant::now() >= by)
     }
 
     fn is_exceeded(&mut self) -> bool {
-        self.rate.paused_until(Instant::now()).is_some()
+        self.was_exceeded = self.rate.paused_until(Instant::now()).is_some();
+        self.was_exceeded
     }
 
     fn count(&mut self) {
@@ -202,6 +204,7 @@ impl Input {
                 Box::new(PublishRate {
                     rate,
                     taken: 0,
+                    was_exceeded: false,
                     leaves_by: None,
                 })
             }),

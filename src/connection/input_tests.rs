@@ -360,6 +360,18 @@ fn whoever_has_closed_its_half_has_as_long_as_whoever_says_so() {
     assert!(client.input.takes_more(), "its DISCONNECT may follow");
 }
 
+/// The connection's task comes round when the next packet may be taken.
+#[test]
+fn what_has_waited_long_enough_does_not_go_on_at_its_rate() {
+    let mut client = Client::paced();
+    client.send(&[&four()[..], QOS_0, QOS_0, QOS_0, QOS_0].concat());
+    client.input.leave();
+    client.rate().leaves_by = Some(Instant::now());
+    client.resume();
+    assert_eq!(client.offer_again(), Ok(Turn::Done));
+    assert_eq!(client.lost(), 4);
+}
+
 #[test]
 fn what_is_held_takes_no_more_memory_than_it_counts() {
     let mut client = Client::paced();

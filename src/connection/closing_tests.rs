@@ -20,6 +20,7 @@ use crate::machine::effect::Reply;
 use crate::mailbox::{Mailbox, NewPacket, WakeList, Withheld};
 use crate::replica::proposer::{Cursor, SequencedProposal};
 use crate::session::Sequence;
+use crate::telemetry::labels::DropReason;
 
 const INCARNATION: Incarnation = Incarnation(1);
 
@@ -28,6 +29,9 @@ const A_MOMENT: Duration = Duration::from_millis(50);
 
 /// How long it is waited for what must come: less than without the rule.
 const LONG_ENOUGH: Duration = Duration::from_secs(2);
+
+/// How long it is waited for what comes or the test fails.
+const MOST: Duration = Duration::from_secs(60);
 
 const DISCONNECT: &[u8] = b"\xe0\0";
 
@@ -55,12 +59,7 @@ impl Client {
             .hold_until(elapsed_now().plus(Duration::from_secs(3_600)));
         broker.services.proposer.begin(INCARNATION);
         broker.services.router.register(mailbox.clone());
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-            .await
-            .expect("a free port");
-        let address = listener.local_addr().expect("it is bound");
-        let (socket, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
-        let (stream, _) = accepted.expect("it connects");
+        let (socket, stream) = connected().await;
         // Large packets do not vanish in the system's buffers.
         let sent = socket2::SockRef::from(&stream).set_send_buffer_size(64 << 10);
         sent.expect("it is open");
@@ -87,7 +86,7 @@ impl Client {
         let mut client = Client {
             broker,
             mailbox,
-            socket: socket.expect("it connects"),
+            socket,
             task: tokio::spawn(async move { task.run().await }),
             cursor: Cursor::default(),
             proposed: Vec::new(),
@@ -118,19 +117,35 @@ impl Client {
         assert_eq!(&read, packet);
     }
 
+    /// Sends so much, and closes its half when it is read no more.
+    async fn sends_and_leaves(&mut self, bytes: &[u8]) {
+        self.send(bytes).await;
+        let metrics = self.broker.metrics.clone();
+        until("the client's packets", || {
+            let read = bytes.len().min(limits::HELD_INPUT_BYTES);
+            metrics.bytes_received.get() >= read as u64
+        })
+        .await;
+        self.socket.shutdown().await.expect("it is open");
+    }
+
     async fn send(&mut self, bytes: &[u8]) {
         self.socket.write_all(bytes).await.expect("it is open");
     }
 
     /// The commands of the next proposal.
     async fn proposed(&mut self) -> Vec<Kind> {
-        let proposer = &self.broker.services.proposer;
-        let proposal = loop {
-            match proposer.next(&mut self.cursor) {
-                Some(proposal) => break proposal,
-                None => proposer.changed().await,
+        let proposer = self.broker.services.proposer.clone();
+        let next = async {
+            loop {
+                match proposer.next(&mut self.cursor) {
+                    Some(proposal) => break proposal,
+                    None => proposer.changed().await,
+                }
             }
         };
+        let next = tokio::time::timeout(MOST, next).await;
+        let proposal = next.expect("nothing is proposed");
         self.proposed.push(proposal.clone());
         let mut commands = proposal.commands;
         let mut kinds = Vec::new();
@@ -153,6 +168,16 @@ impl Client {
         }
     }
 
+    /// Everything up to the end of the stream.
+    async fn rest(&mut self) -> Vec<u8> {
+        let mut all = Vec::new();
+        let end = tokio::time::timeout(MOST, self.socket.read_to_end(&mut all));
+        end.await
+            .expect("the stream does not end")
+            .expect("it is not reset");
+        all
+    }
+
     /// Whether the stream ends within this time.
     async fn ends_within(&mut self, time: Duration) -> bool {
         let end = async {
@@ -169,6 +194,17 @@ impl Client {
             connection: ConnectionId(1),
         }
     }
+}
+
+/// Two ends of a stream.
+async fn connected() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .await
+        .expect("a free port");
+    let address = listener.local_addr().expect("it is bound");
+    let (socket, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+    let (stream, _) = accepted.expect("it connects");
+    (socket.expect("it connects"), stream)
 }
 
 fn is_end(kind: &Kind) -> bool {
@@ -374,7 +410,7 @@ async fn until(what: &str, is_so: impl Fn() -> bool) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    let came = tokio::time::timeout(LONG_ENOUGH, waiting).await;
+    let came = tokio::time::timeout(MOST, waiting).await;
     assert!(came.is_ok(), "it did not come: {what}");
 }
 
@@ -413,38 +449,110 @@ async fn a_connection_that_lingers_keeps_no_memory() {
     client.send(b"\xc1\0").await;
     client.proposed().await;
     client.commit();
-    let mut all = Vec::new();
-    let end = client.socket.read_to_end(&mut all).await;
-    end.expect("a DISCONNECT, and the end of the stream");
-    assert_eq!(all.first(), Some(&0xE0));
+    assert_eq!(client.rest().await.first(), Some(&0xE0));
     assert!(!client.task.is_finished(), "it lingers");
     assert_eq!(memory.used(), 0);
 }
 
-/// Who may have one connection has no other beside those that end.
-#[tokio::test]
-async fn a_connection_that_lingers_has_the_place_of_its_principal() {
+/// A connection of the only one that its principal may have, and whether there may be one now.
+async fn the_only_one() -> (Client, impl Fn() -> bool) {
     let mut surroundings = Surroundings::for_tests(true);
     let limits = crate::acl::Limits {
         connections: Some(1),
         ..crate::acl::Limits::default()
     };
     let (places, name) = (Arc::<PrincipalPlaces>::default(), Arc::from("ann"));
-    let take = || places.take(&name, &limits, std::time::Instant::now());
+    let take = move || places.take(&name, &limits, std::time::Instant::now());
     let place = take().expect("it is free").expect("it is bounded");
     surroundings.rights.keep(place);
-    let mut client = Client::of(surroundings).await;
+    (Client::of(surroundings).await, move || take().is_ok())
+}
+
+/// Who may have one connection has no other beside those that the node ends.
+#[tokio::test]
+async fn a_connection_that_lingers_has_the_place_of_its_principal() {
+    let (mut client, is_free) = the_only_one().await;
     // Its flags are malformed.
     client.send(b"\xe3\0").await;
     client.proposed().await;
     client.commit();
-    let mut all = Vec::new();
-    let end = client.socket.read_to_end(&mut all).await;
-    end.expect("a DISCONNECT, and the end of the stream");
-    assert!(take().is_err(), "it lingers");
+    client.rest().await;
+    assert!(!is_free(), "it lingers");
     drop(client.socket);
     client.task.await.expect("it ends");
-    assert!(take().is_ok());
+    assert!(is_free());
+}
+
+#[tokio::test]
+async fn whoever_leaves_may_come_again_at_once() {
+    let (mut client, is_free) = the_only_one().await;
+    client.send(DISCONNECT).await;
+    assert!(client.proposed().await.iter().any(is_end));
+    until("the place", &is_free).await;
+    assert!(!client.task.is_finished(), "the log does not know yet");
+}
+
+/// The node can't write any more, and has not read yet.
+#[tokio::test]
+async fn mqtt_3_14_4_3_a_disconnect_counts_whose_client_has_reset_the_stream_behind_it() {
+    let mut client = Client::new().await;
+    let (other, _) = connected().await;
+    let socket = std::mem::replace(&mut client.socket, other);
+    let packet = NewPacket::of(QoS::AtLeastOnce);
+    let pushed = client.mailbox.push_packet(packet, |out| {
+        out.extend_from_slice(PUBLISH);
+        Ok(())
+    });
+    pushed.expect("it fits");
+    let written = socket.try_write(DISCONNECT);
+    assert_eq!(written.expect("it is open"), DISCONNECT.len());
+    let reset = socket2::SockRef::from(&socket).set_linger(Some(Duration::ZERO));
+    reset.expect("it is open");
+    drop(socket);
+    client.mailbox.wake();
+    let proposed = client.proposed().await;
+    assert!(
+        matches!(&proposed[..], [end] if is_end(end)),
+        "{proposed:?}"
+    );
+}
+
+/// It is not read for as long as it is above its rate, and would keep its session, and its will, for that long.
+#[tokio::test]
+async fn the_end_of_a_client_above_its_byte_rate_is_heard() {
+    let mut surroundings = Surroundings::for_tests(true);
+    Arc::make_mut(&mut surroundings.options.bounds).rate_in.1 = 1;
+    let mut client = Client::of(surroundings).await;
+    client.sends_and_leaves(&b"\xc0\0".repeat(50)).await;
+    let proposed = client.proposed().await;
+    assert!(
+        matches!(&proposed[..], [Kind::CloseSession(end)] if !end.discard_will),
+        "{proposed:?}"
+    );
+}
+
+#[tokio::test]
+async fn the_end_of_a_client_of_which_much_is_held_is_heard() {
+    let mut surroundings = Surroundings::for_tests(true);
+    Arc::make_mut(&mut surroundings.options.bounds).rate_in.0 = 1;
+    let mut client = Client::of(surroundings).await;
+    let later = elapsed_now().plus(Duration::from_secs(3_600));
+    client.broker.state.routing_lease().renew(later);
+    // QoS 0, 1,000 bytes and a bit.
+    let mut publish = b"\x30\xec\x07\0\x01t\0".to_vec();
+    publish.resize(publish.len() + 1_000, 0xFF);
+    let sent = publish.repeat(limits::HELD_INPUT_BYTES / 1_000 + 2);
+    client.sends_and_leaves(&sent).await;
+    let mut proposed = client.proposed().await;
+    while !proposed
+        .iter()
+        .any(|kind| matches!(kind, Kind::CloseSession(_)))
+    {
+        client.commit();
+        proposed = client.proposed().await;
+    }
+    let dropped = &client.broker.metrics.messages_dropped;
+    assert!(dropped.of(DropReason::Unhandled).get() > 200);
 }
 
 #[path = "turns_tests.rs"]

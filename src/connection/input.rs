@@ -11,12 +11,12 @@
 //! Invariant: the client's rate holds for what it has sent before it leaves, too. Who takes its session over does not
 //! wait for that.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::context::Flow;
 use super::coordinator::Connection;
 use super::end::Ended;
-use super::rate::ClientRate;
+use super::publish_rate::PublishRate;
 use crate::base::limits;
 use crate::codec::{PacketType, frame};
 use crate::telemetry::labels::DropReason;
@@ -24,10 +24,6 @@ use crate::transport::StreamEnd;
 
 /// Capacity for unfinished packets that an idle connection may keep, bytes.
 const KEPT_BYTES: usize = 1024;
-
-/// How long the connection of a client that has sent DISCONNECT, or has closed its stream, goes on because PUBLISH
-/// packets before that are above the client's rate. Its will waits as long, and a node has room for so many.
-pub(super) const LEAVING_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How a turn ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,41 +99,6 @@ impl PacketQueue {
     }
 }
 
-/// The rate of a client's PUBLISH packets. Those above it wait, and what else the client sends is handled meanwhile.
-#[derive(Debug)]
-struct PublishRate {
-    rate: ClientRate,
-    /// Packets that were taken.
-    taken: u64,
-    /// The last packet that was offered had to wait for the rate.
-    was_exceeded: bool,
-    /// Until when packets wait of a client that leaves.
-    leaves_by: Option<Instant>,
-}
-
-impl PublishRate {
-    /// From now on packets above the rate wait for a while and no longer.
-    fn leave(&mut self) {
-        let leaves_by = || Instant::now() + LEAVING_TIMEOUT;
-        self.leaves_by.get_or_insert_with(leaves_by);
-    }
-
-    /// Whether the client leaves, and has packets that have waited long enough.
-    fn has_waited(&mut self) -> bool {
-        self.was_exceeded && self.leaves_by.is_some_and(|by| Instant::now() >= by)
-    }
-
-    fn is_exceeded(&mut self) -> bool {
-        self.was_exceeded = self.rate.paused_until(Instant::now()).is_some();
-        self.was_exceeded
-    }
-
-    fn count(&mut self) {
-        self.taken += 1;
-        self.rate.passed(self.taken, 0, Instant::now());
-    }
-}
-
 /// Packets that can't be taken yet.
 #[derive(Debug, Default)]
 struct Held {
@@ -196,18 +157,10 @@ pub(super) struct Input {
 impl Input {
     /// `unhandled` came with the CONNECT. The client may publish so many messages a second; 0 is no bound.
     pub(super) fn new(unhandled: Vec<u8>, messages_per_s: u32) -> Input {
-        let rate = ClientRate::new((messages_per_s, 0));
         Input {
             has_more: !unhandled.is_empty(),
             unhandled,
-            rate: rate.map(|rate| {
-                Box::new(PublishRate {
-                    rate,
-                    taken: 0,
-                    was_exceeded: false,
-                    leaves_by: None,
-                })
-            }),
+            rate: PublishRate::new(messages_per_s),
             ..Input::default()
         }
     }
@@ -215,6 +168,11 @@ impl Input {
     /// Packets that arrived whole since the beginning.
     pub(super) fn packets(&self) -> u64 {
         self.packets
+    }
+
+    /// A packet has ended the connection.
+    pub(super) fn is_refused(&self) -> bool {
+        self.is_refused
     }
 
     /// The client has closed its half of the stream. What it has sent before is read yet.
@@ -235,6 +193,7 @@ impl Input {
             self.leave();
         }
         if let Some(held) = &mut self.held
+            && held.subscribes.is_empty()
             && !held.publishes.is_empty()
             && let Some(rate) = &mut self.rate
             && rate.has_waited()
@@ -250,7 +209,7 @@ impl Input {
         let rate = self.rate.as_mut()?;
         match held.publishes.is_empty() {
             true => None,
-            false => rate.rate.paused_until(Instant::now()),
+            false => rate.paused_until(),
         }
     }
 
@@ -308,7 +267,7 @@ impl Input {
         connection: &mut Connection,
         bytes: &[u8],
     ) -> Result<(), Ended> {
-        connection.begin_turn()?;
+        connection.begin_turn().inspect_err(|_| self.keep(bytes))?;
         let handled = if self.unhandled.is_empty() {
             let (taken, handled) = self.handle(connection, bytes);
             self.unhandled.extend_from_slice(&bytes[taken..]);
@@ -321,6 +280,12 @@ impl Input {
         connection.end_turn();
         self.has_more = handled? == Turn::Over;
         Ok(())
+    }
+
+    /// Keeps what was read and can't be handled any more.
+    pub(super) fn keep(&mut self, bytes: &[u8]) {
+        self.unhandled.extend_from_slice(bytes);
+        self.has_more = !self.unhandled.is_empty();
     }
 
     /// Offers what waits: packets that are held, and those that are left of the last turn.
@@ -355,12 +320,17 @@ impl Input {
 
     /// How the connection ends if its client has sent a DISCONNECT: it counts whatever ends the connection before the
     /// packets ahead of it are taken, such as the socket that the client closes right behind it `[MQTT-3.14.4-3]`. It
-    /// does not count behind a packet that has ended the connection.
+    /// does not count behind a packet that has ended the connection, or if it is malformed itself.
     pub(super) fn disconnected(&mut self, connection: &mut Connection) -> Option<Ended> {
         if self.is_refused {
             return None;
         }
         connection.context_mut().work = 0;
+        self.offer_disconnect(connection)
+            .filter(|ended| ended.reason.is_none())
+    }
+
+    fn offer_disconnect(&mut self, connection: &mut Connection) -> Option<Ended> {
         if let Some(held) = &mut self.held
             && !held.disconnect.is_empty()
         {

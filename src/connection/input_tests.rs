@@ -10,6 +10,8 @@ use crate::codec::ReasonCode;
 use crate::connection::broker::Broker;
 use crate::connection::context::Context;
 use crate::connection::options::Opened;
+use crate::connection::publish_rate::LEAVING_TIMEOUT;
+use crate::connection::rate::ClientRate;
 use crate::telemetry::labels::DisconnectReason;
 
 const PINGREQ: &[u8] = b"\xc0\0";

@@ -44,6 +44,7 @@ mod origin;
 mod outbound;
 mod output;
 pub(crate) mod places;
+mod publish_rate;
 mod publishing;
 mod rate;
 mod refusal;

@@ -36,6 +36,9 @@ use crate::transport::{Accepted, Peer, Stream};
 /// Before a packet that could not be taken is offered again although nothing has said that it may be taken now.
 const OFFER_AGAIN_AFTER: Duration = Duration::from_millis(250);
 
+/// How often the socket of a client that is not read is looked at.
+const LOOK_FOR_END_AFTER: Duration = Duration::from_secs(1);
+
 thread_local! {
     /// What is taken from any mailbox of this thread.
     static CONTENTS: RefCell<Contents> = RefCell::default();
@@ -104,10 +107,11 @@ impl Task {
 
     pub(super) async fn run(mut self: Box<Self>) {
         let Err(mut ended) = self.serve().await;
-        if !ended.discard_will
-            && let Some(disconnected) = self.input.disconnected(&mut self.connection)
-        {
-            ended = disconnected;
+        if !ended.discard_will && !self.input.is_refused() {
+            self.read_rest();
+            if let Some(disconnected) = self.input.disconnected(&mut self.connection) {
+                ended = disconnected;
+            }
         }
         Box::pin(self.close(ended)).await;
     }
@@ -141,7 +145,9 @@ impl Task {
         }
         let context = connection.context_mut();
         let client_id = std::mem::take(&mut context.options.client_id);
-        let _place = context.rights.take_place();
+        // Whoever leaves may come again at once.
+        let place = context.rights.take_place();
+        let _place = place.filter(|_| ended.reason.is_some());
         let (broker, id) = (context.broker.clone(), context.mailbox.connection);
         context.mailbox.keep(0);
         drop(connection);
@@ -205,11 +211,10 @@ impl Task {
                 tokio::task::yield_now().await;
                 continue;
             }
-            let again = (self.input.is_waiting() || paused_until.is_some())
-                .then(|| Instant::now() + OFFER_AGAIN_AFTER);
+            let is_waiting = self.input.is_waiting();
             let deadlines = [
-                again,
-                paused_until,
+                is_waiting.then(|| Instant::now() + OFFER_AGAIN_AFTER),
+                paused_until.map(|until| until.min(Instant::now() + LOOK_FOR_END_AFTER)),
                 self.input.paused_until().map(Instant::from_std),
                 self.held_back_until(),
                 self.connection.authentication_deadline(),

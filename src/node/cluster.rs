@@ -53,7 +53,8 @@ impl ClusterTasks {
         let local = self.broker.settings.node;
         let metrics = self.broker.metrics.clone();
         let clock = self.clock.clone();
-        let (sequencer, sequence) = Sequencer::new(raft.clone(), self.due.clone(), clock, metrics);
+        let (sequencer, sequence) =
+            Sequencer::new(local, raft.clone(), self.due.clone(), clock, metrics);
         replication.spawn(sequence);
         let webhooks = self.webhooks(sequencer.clone());
         tokio::spawn(self.event_settings(sequencer.clone()).run());

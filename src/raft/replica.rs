@@ -222,10 +222,9 @@ impl Raft {
         self.inner.committed.clone()
     }
 
-    /// The highest index that this replica knows to be committed. [`Raft::committed`] has it only when apply takes it
-    /// up.
-    pub fn known_committed(&self) -> LogIndex {
-        status::committed(&self.inner.core.metrics().borrow_watched())
+    /// How far the log is committed, and how much of that each node's log has, as far as this replica, as leader, knows.
+    pub fn committed_logs(&self) -> (LogIndex, Vec<(NodeId, LogIndex)>) {
+        status::committed_logs(&self.inner.core.metrics().borrow_watched())
     }
 
     /// The index of the log's last entry.

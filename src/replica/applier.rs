@@ -380,8 +380,8 @@ impl Apply for Applier {
         }
         let woken = wake.len();
         drop(wake);
-        self.pace.end(woken);
         self.update_view();
+        self.pace.end(woken);
     }
 
     fn restored(&mut self, backing: &dyn Backing, last: LogIndex) {

@@ -6,8 +6,8 @@
 //! has applied what was committed.
 //!
 //! Invariant: a node holds nobody up that tells nothing, that has yet to catch up, that is so far behind that it can't
-//! serve, or that has been waited for for [`MOST`] lately. What is not committed yet, such as with slow disks, leaves
-//! nobody behind.
+//! serve, or that has been waited for for [`MOST`] lately. What is not committed yet, or not in a node's log yet, such
+//! as with slow disks, leaves nobody behind: holding back would not help.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::base::ids::{LogIndex, NodeId};
 
-/// A node is behind when it has not applied what was committed so long ago.
+/// A node is behind when it has not applied what was committed, and in its log, so long ago.
 const BEHIND: Duration = Duration::from_millis(300);
 
 /// The same for the leader itself, which knows at once.
@@ -80,7 +80,7 @@ impl KeepingUp {
     /// Takes in how far a node is now. Tells whether it is behind and waited for; says so when that ends.
     fn is_behind(
         &mut self,
-        node: Option<NodeId>,
+        node: NodeId,
         applied: LogIndex,
         committed: &Committed,
         age: Duration,
@@ -88,30 +88,36 @@ impl KeepingUp {
     ) -> bool {
         let former = self.looked_at.replace(now).unwrap_or(now);
         let passed = now.saturating_duration_since(former).min(LOOKED_AT_EVERY);
-        // It may have to catch up with what another leader has committed.
-        self.is_waited_for &= self.term == committed.term;
-        self.term = committed.term;
-        let Some(due) = committed.before(age, now) else {
+        if self.term != committed.term {
+            // Another node may have to catch up with what another leader has committed; the leader has done so.
+            self.is_waited_for = node == committed.own;
+            self.term = committed.term;
+        }
+        let has_applied = |due| due <= applied;
+        let all = &committed.all;
+        if !all.before(LOST, now).is_none_or(has_applied) {
+            self.is_waited_for = false;
+        }
+        let Some(due) = all.before(age, now) else {
             return false;
         };
-        if due <= applied {
+        // What its log lacks is not due, but only who has applied all that is committed keeps up.
+        if has_applied(due) {
             self.is_waited_for = true;
             self.behind_for = self.behind_for.saturating_sub(passed / 10);
             self.is_given_up &= self.behind_for > MOST / 2;
             return false;
         }
-        let is_lost = committed
-            .before(LOST, now)
-            .is_some_and(|lost| lost > applied);
-        self.is_waited_for &= !is_lost;
-        if !self.is_waited_for || self.is_given_up {
+        let log = committed.logs.get(&node);
+        let in_log = log.and_then(|log| log.before(age, now));
+        if !self.is_waited_for || self.is_given_up || in_log.is_none_or(has_applied) {
             return false;
         }
         self.behind_for += passed;
         self.is_given_up = self.behind_for >= MOST;
         if self.is_given_up {
             tracing::warn!(
-                node = node.map(|node| node.0),
+                node = node.0,
                 "a node does not keep up with applying the log: the leader does not hold back for it any more"
             );
         }
@@ -150,7 +156,7 @@ impl Progress {
         loop {
             let (own, now) = (*applied.borrow_and_update(), Instant::now());
             let mut keeping_up = *self.own.lock();
-            let is_behind = keeping_up.is_behind(None, own, committed, OWN_BEHIND, now);
+            let is_behind = keeping_up.is_behind(committed.own, own, committed, OWN_BEHIND, now);
             *self.own.lock() = keeping_up;
             if !is_behind && !self.is_behind(committed, now) {
                 break;
@@ -172,47 +178,87 @@ impl Progress {
         let mut is_behind = false;
         for (node, told) in others.iter_mut() {
             if now.saturating_duration_since(told.at) < SILENT {
-                let (node, applied) = (Some(*node), told.applied);
+                let applied = told.applied;
                 is_behind |= told
                     .keeping_up
-                    .is_behind(node, applied, committed, BEHIND, now);
+                    .is_behind(*node, applied, committed, BEHIND, now);
             }
         }
         is_behind
     }
 }
 
-/// How far the log was committed lately, and when, while this node leads.
-#[derive(Debug, Default)]
+/// How far the log was committed lately, and each node's log, and when, while this node leads.
+#[derive(Debug)]
 pub struct Committed {
+    own: NodeId,
     term: u64,
-    noted: VecDeque<(Instant, LogIndex)>,
+    all: Noted,
+    logs: FxHashMap<NodeId, Noted>,
 }
 
 impl Committed {
-    /// The log is committed up to this index, in a term in which this node leads.
-    pub fn note(&mut self, term: u64, last: LogIndex, now: Instant) {
-        // What was before another leader tells nothing of now.
-        if term != self.term {
-            self.noted.clear();
-            self.term = term;
-        }
-        let is_new =
-            |(at, _): &(Instant, LogIndex)| now.saturating_duration_since(*at) >= REMEMBERED_EVERY;
-        if self.noted.back().is_none_or(is_new) {
-            self.noted.push_back((now, last));
-        }
-        // The first one is what was there so long ago.
-        while self.noted.len() > 1 && now.saturating_duration_since(self.noted[1].0) >= LOST {
-            self.noted.pop_front();
+    /// Nothing is known.
+    pub fn new(own: NodeId) -> Committed {
+        Committed {
+            own,
+            term: 0,
+            all: Noted::default(),
+            logs: FxHashMap::default(),
         }
     }
 
-    /// What was committed so long ago or earlier, as far as it is known.
+    /// `known` tells how far the log is committed, and how much of that the nodes' logs have, in a term in which this
+    /// node leads. It is asked when the last time is a while ago.
+    pub fn note(
+        &mut self,
+        term: u64,
+        known: impl FnOnce() -> (LogIndex, Vec<(NodeId, LogIndex)>),
+        now: Instant,
+    ) {
+        // What was before another leader tells nothing of now.
+        if term != self.term {
+            *self = Committed {
+                term,
+                ..Committed::new(self.own)
+            };
+        }
+        let is_new = |at| now.saturating_duration_since(at) >= REMEMBERED_EVERY;
+        if !self.all.last_at().is_none_or(is_new) {
+            return;
+        }
+        let (all, logs) = known();
+        self.all.note(all, now);
+        for (node, last) in logs {
+            self.logs.entry(node).or_default().note(last, now);
+        }
+        // Others are no members any more.
+        self.logs.retain(|_, log| log.last_at() == Some(now));
+    }
+}
+
+/// Indexes, and when they were known.
+#[derive(Debug, Default)]
+struct Noted(VecDeque<(Instant, LogIndex)>);
+
+impl Noted {
+    fn note(&mut self, last: LogIndex, now: Instant) {
+        self.0.push_back((now, last));
+        // The first one is what was there so long ago.
+        while self.0.len() > 1 && now.saturating_duration_since(self.0[1].0) >= LOST {
+            self.0.pop_front();
+        }
+    }
+
+    fn last_at(&self) -> Option<Instant> {
+        self.0.back().map(|(at, _)| *at)
+    }
+
+    /// What there was so long ago or earlier, as far as it is known.
     fn before(&self, age: Duration, now: Instant) -> Option<LogIndex> {
         let is_old = |(at, _): &(Instant, LogIndex)| now.saturating_duration_since(*at) >= age;
-        let older = self.noted.partition_point(is_old);
-        older.checked_sub(1).map(|last| self.noted[last].1)
+        let older = self.0.partition_point(is_old);
+        older.checked_sub(1).map(|last| self.0[last].1)
     }
 }
 
@@ -232,7 +278,7 @@ mod tests {
             Leader {
                 began: Instant::now(),
                 progress: Progress::default(),
-                committed: Committed::default(),
+                committed: Committed::new(NodeId(1)),
             }
         }
 
@@ -241,16 +287,29 @@ mod tests {
         }
 
         /// From one time to another a node tells how far it is, which is told it; whether it is behind at each time.
+        /// Its log has everything that is committed.
         fn run(
             &mut self,
             ms: std::ops::Range<u64>,
+            applied: impl Fn(u64) -> Option<u64>,
+        ) -> Vec<bool> {
+            self.run_with(ms, |ms| ms / 10, applied)
+        }
+
+        /// The same with the last entry of its log.
+        fn run_with(
+            &mut self,
+            ms: std::ops::Range<u64>,
+            log: impl Fn(u64) -> u64,
             applied: impl Fn(u64) -> Option<u64>,
         ) -> Vec<bool> {
             let times = ms.step_by(10);
             times
                 .map(|ms| {
                     let now = self.at(ms);
-                    self.committed.note(1, LogIndex(ms / 10), now);
+                    let log = LogIndex(log(ms));
+                    let known = || (LogIndex(ms / 10), vec![(NodeId(2), log)]);
+                    self.committed.note(1, known, now);
                     if ms % 100 == 0
                         && let Some(applied) = applied(ms)
                     {
@@ -351,6 +410,39 @@ mod tests {
         );
     }
 
+    /// Such as one whose disk stands still: it applies nothing, and then much at once.
+    #[test]
+    fn a_node_is_not_waited_for_because_of_what_its_log_lacks() {
+        let mut leader = Leader::new();
+        leader.run(0..1_000, |ms| Some(ms / 10));
+        for from in (1_000..20_000).step_by(4_000) {
+            let to = from + 2_000;
+            let seen = leader.run_with(from..to, |_| from / 10, |_| Some(from / 10));
+            assert!(all(&seen, false), "its disk stands still");
+            let told = |ms: u64| Some(if ms < to + 200 { from } else { ms } / 10);
+            let seen = leader.run(to..to + 2_000, told);
+            assert!(all(&seen, false), "it goes on");
+        }
+        // Once its log has them, applying them is due.
+        leader.run_with(21_000..23_000, |_| 2_100, |_| Some(2_100));
+        let seen = leader.run(23_000..23_900, |_| Some(2_100));
+        assert!(all(&seen[..30], false) && all(&seen[31..], true));
+    }
+
+    #[test]
+    fn a_node_that_gets_its_log_back_is_not_waited_for_before_it_has_caught_up() {
+        let mut leader = Leader::new();
+        leader.run(0..1_000, |ms| Some(ms / 10));
+        let seen = leader.run_with(1_000..11_000, |_| 100, |_| Some(100));
+        assert!(all(&seen, false), "its log lacks what is committed");
+        // Its log comes at once, and it applies as fast again as the leader commits.
+        let seen = leader.run(11_000..20_000, |ms| Some(100 + (ms - 11_000) / 5));
+        assert!(all(&seen, false), "it catches up");
+        leader.run(21_000..22_000, |ms| Some(ms / 10));
+        let seen = leader.run(22_000..23_000, |_| Some(2_200));
+        assert!(seen.last() == Some(&true), "it counts again");
+    }
+
     /// It knows nothing of who has kept up before it led.
     #[test]
     fn a_new_leader_waits_for_nobody_who_catches_up() {
@@ -363,7 +455,10 @@ mod tests {
         // Another one has led meanwhile, and the node has started again.
         for ms in (120_000..125_000).step_by(10) {
             let now = leader.at(ms);
-            leader.committed.note(3, LogIndex(ms / 10), now);
+            // At first the leader knows nothing of the node's log.
+            let log = LogIndex(if ms < 120_400 { 0 } else { ms / 10 });
+            let known = || (LogIndex(ms / 10), vec![(NodeId(2), log)]);
+            leader.committed.note(3, known, now);
             let applied = LogIndex(11_200 + (ms - 120_000) / 20);
             leader.progress.heard(NodeId(2), applied, now);
             assert!(!leader.progress.is_behind(&leader.committed, now));
@@ -379,12 +474,16 @@ mod tests {
         let applied = &mut applied.clone();
         let short = Duration::from_millis(20);
         let (progress, committed) = (&leader.progress, &mut leader.committed);
+        let note = |committed: &mut Committed, last, at| {
+            let logs = [NodeId(1), NodeId(2)].map(|node| (node, LogIndex(last)));
+            committed.note(1, || (LogIndex(last), logs.to_vec()), at);
+        };
         let tell = |applied| progress.heard(NodeId(2), LogIndex(applied), Instant::now());
         tell(1);
-        committed.note(1, LogIndex(1), ago(1_000));
+        note(committed, 1, ago(1_000));
         let has_waited = progress.wait(committed, applied, short).await;
         assert!(!has_waited, "it keeps up");
-        committed.note(1, LogIndex(2), ago(500));
+        note(committed, 2, ago(500));
         let has_waited = progress.wait(committed, applied, short).await;
         assert!(has_waited, "it does not");
         tell(1);
@@ -397,7 +496,7 @@ mod tests {
         let has_waited = progress.wait(committed, applied, short).await;
         assert!(!has_waited, "it has caught up");
         // This node itself is behind.
-        committed.note(1, LogIndex(3), ago(150));
+        note(committed, 3, ago(150));
         let has_waited = progress.wait(committed, applied, short).await;
         assert!(has_waited);
     }
@@ -407,6 +506,11 @@ mod tests {
         let mut leader = Leader::new();
         leader.run(0..60_000, |ms| Some(ms / 10));
         let most = LOST.as_millis() / REMEMBERED_EVERY.as_millis() + 2;
-        assert!(leader.committed.noted.len() <= most as usize);
+        assert!(leader.committed.all.0.len() <= most as usize);
+        assert!(leader.committed.logs[&NodeId(2)].0.len() <= most as usize);
+        // It is no member any more.
+        let (nobody, now) = (|| (LogIndex(1), Vec::new()), leader.at(60_000));
+        leader.committed.note(1, nobody, now);
+        assert!(leader.committed.logs.is_empty());
     }
 }

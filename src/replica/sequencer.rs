@@ -118,8 +118,9 @@ pub struct Sequencer {
 }
 
 impl Sequencer {
-    /// The handle, and the loop that is to be spawned.
+    /// The handle, and the loop that is to be spawned, of the node `own`.
     pub fn new(
+        own: NodeId,
         raft: Raft,
         due: Arc<Due>,
         clock: Arc<Clock>,
@@ -135,7 +136,7 @@ impl Sequencer {
             Loop {
                 receiver,
                 progress,
-                committed: Committed::default(),
+                committed: Committed::new(own),
                 raft,
                 due,
                 clock,
@@ -221,7 +222,7 @@ fn is_next(ticked: &mut Option<Tick>, applied: LogIndex) -> bool {
 
 struct Loop {
     receiver: mpsc::Receiver<Waiting>,
-    /// How far the other nodes have applied the log, and how far it was committed when.
+    /// How far the nodes have applied the log, and how far it was committed when.
     progress: Arc<Progress>,
     committed: Committed,
     raft: Raft,
@@ -399,9 +400,8 @@ impl Loop {
             Some(term) => self.raft.propose_in(term, batch).await,
             None => self.raft.propose(batch).await,
         };
-        let committed = self.raft.known_committed();
-        let now = Instant::now().into_std();
-        self.committed.note(leadership.term, committed, now);
+        let (known, now) = (|| self.raft.committed_logs(), Instant::now().into_std());
+        self.committed.note(leadership.term, known, now);
         proposed.is_ok()
     }
 

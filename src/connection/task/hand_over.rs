@@ -1,4 +1,5 @@
-//! The hand-over of a session to the connection that takes it over.
+//! What the socket has is read without waiting: before a session is handed over to the connection that takes it over,
+//! and when a connection ends.
 
 use tokio::time::Instant;
 
@@ -59,5 +60,23 @@ impl Task {
             taken += read;
         }
         Ok(())
+    }
+    /// Reads what the socket has, without handling it. A client that writes a DISCONNECT and closes its socket may end
+    /// the connection by that before it is read, because the node can't write any more.
+    pub(super) fn read_rest(&mut self) {
+        let mut taken = 0;
+        while taken < limits::HAND_OVER_BYTES {
+            let read = READ_BUFFER.with_borrow_mut(|buffer| {
+                let read = self.stream.read_now(buffer).unwrap_or(0);
+                self.input.keep(&buffer[..read]);
+                read
+            });
+            if read == 0 {
+                break;
+            }
+            let metrics = &self.connection.context().broker.metrics;
+            metrics.bytes_received.add(read as u64);
+            taken += read;
+        }
     }
 }

@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::Task;
-use crate::connection::input::LEAVING_TIMEOUT;
+use crate::connection::publish_rate::LEAVING_TIMEOUT;
 
 impl Task {
     /// Until when the client is not read, because it has sent more bytes than its rate.

@@ -3,7 +3,7 @@
 use openraft::{Instant, RaftMetrics, ServerState};
 
 use super::type_config::{LogId, TypeConfig};
-use crate::base::ids::LogIndex;
+use crate::base::ids::{LogIndex, NodeId};
 use crate::raft::types::{ReplicaStatus, Role, Status};
 
 fn index(id: &Option<LogId>) -> u64 {
@@ -11,8 +11,19 @@ fn index(id: &Option<LogId>) -> u64 {
 }
 
 /// The highest index that the replica knows to be committed.
-pub fn committed(metrics: &RaftMetrics<TypeConfig>) -> LogIndex {
+fn committed(metrics: &RaftMetrics<TypeConfig>) -> LogIndex {
     LogIndex(index(&metrics.local_committed).max(index(&metrics.cluster_committed)))
+}
+
+/// How far the log is committed, and how much of that each node's log has, as the leader knows it.
+pub fn committed_logs(metrics: &RaftMetrics<TypeConfig>) -> (LogIndex, Vec<(NodeId, LogIndex)>) {
+    let all = committed(metrics);
+    let logs = metrics.replication.iter().flatten();
+    let logs = logs.filter_map(|(node, matched)| {
+        let matched = matched.as_ref()?;
+        Some((NodeId(*node), all.min(LogIndex(matched.index))))
+    });
+    (all, logs.collect())
 }
 
 fn milliseconds(elapsed: std::time::Duration) -> u64 {

@@ -31,7 +31,7 @@ const A_MOMENT: Duration = Duration::from_millis(50);
 const LONG_ENOUGH: Duration = Duration::from_secs(2);
 
 /// How long it is waited for what comes or the test fails.
-const MOST: Duration = Duration::from_secs(60);
+const MOST: Duration = Duration::from_secs(30);
 
 const DISCONNECT: &[u8] = b"\xe0\0";
 

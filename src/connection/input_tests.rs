@@ -249,6 +249,24 @@ fn a_disconnect_does_not_count_behind_a_packet_that_has_ended_the_connection() {
     assert_eq!(client.ends(), None);
 }
 
+/// It has arrived all the same.
+#[test]
+fn mqtt_3_14_4_3_a_disconnect_counts_that_a_node_reads_which_does_not_serve() {
+    let mut client = Client::new();
+    client.broker.state.contact().end();
+    let received = client.input.receive(&mut client.connection, DISCONNECT);
+    assert!(received.is_err());
+    assert!(is_clean(client.ends()));
+}
+
+/// The node's own reason for the end stays.
+#[test]
+fn a_malformed_disconnect_that_is_held_is_none() {
+    let mut client = Client::new();
+    client.send(&[&publish(1)[..], b"\xe1\0"].concat());
+    assert!(client.ends().is_none());
+}
+
 impl Client {
     /// It may publish two messages a second.
     fn paced() -> Client {

@@ -222,7 +222,7 @@ impl Raft {
         self.inner.committed.clone()
     }
 
-    /// How far the log is committed, and how much of that each node's log has, as far as this replica, as leader, knows.
+    /// How far the log is committed, and how much of that each node's log has, as this replica, as leader, knows it.
     pub fn committed_logs(&self) -> (LogIndex, Vec<(NodeId, LogIndex)>) {
         status::committed_logs(&self.inner.core.metrics().borrow_watched())
     }

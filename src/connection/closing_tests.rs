@@ -142,6 +142,13 @@ impl Client {
         kinds
     }
 
+    /// The next proposal is the end of the session's connection, without its will, and nothing else.
+    async fn ends_without_will(&mut self) {
+        let proposed = self.proposed().await;
+        let is_all = matches!(&proposed[..], [end] if is_end(end));
+        assert!(is_all, "{proposed:?}");
+    }
+
     /// Everything that was proposed is applied.
     fn commit(&mut self) {
         let proposer = &self.broker.services.proposer;
@@ -206,11 +213,7 @@ fn is_acknowledgement(kind: &Kind) -> bool {
 async fn mqtt_3_14_4_3_the_stream_ends_when_the_log_knows_of_the_disconnect() {
     let mut client = Client::new().await;
     client.send(DISCONNECT).await;
-    let proposed = client.proposed().await;
-    assert!(
-        matches!(&proposed[..], [end] if is_end(end)),
-        "{proposed:?}"
-    );
+    client.ends_without_will().await;
     assert!(
         !client.ends_within(A_MOMENT).await,
         "nobody knows of the end"
@@ -413,11 +416,7 @@ async fn mqtt_3_14_4_3_a_disconnect_that_is_held_counts_when_the_node_ends_the_c
     .await;
     client.mailbox.end(crate::mailbox::End::NodeMemory);
     client.mailbox.wake();
-    let proposed = client.proposed().await;
-    assert!(
-        matches!(&proposed[..], [end] if is_end(end)),
-        "{proposed:?}"
-    );
+    client.ends_without_will().await;
 }
 
 /// Whoever never closes its half has nothing of the node's memory while the node waits for that.

@@ -61,6 +61,7 @@ impl Task {
         }
         Ok(())
     }
+
     /// Reads what the socket has, without handling it. A client that writes a DISCONNECT and closes its socket may end
     /// the connection by that before it is read, because the node can't write any more.
     pub(super) fn read_rest(&mut self) {

@@ -28,6 +28,9 @@ pub const HAND_OVERS_AT_ONCE: usize = 256;
 /// behind them.
 pub const HAND_OVER_BYTES: usize = 256 << 10;
 
+/// Reads of the socket for that. There may be very many bytes of TLS and WebSocket for few of MQTT.
+pub const HAND_OVER_READS: usize = 64;
+
 /// Bytes of commands that may wait to be proposed; connections wait while there are more. Those that the next constants
 /// name have room of their own beside it (`replica::share`).
 pub const PROPOSAL_QUEUE_BYTES: usize = 64 << 20;

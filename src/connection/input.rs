@@ -170,9 +170,10 @@ impl Input {
         self.packets
     }
 
-    /// A packet has ended the connection.
-    pub(super) fn is_refused(&self) -> bool {
-        self.is_refused
+    /// What the client has sent beside this does not count: a packet has ended the connection, or a DISCONNECT is held.
+    pub(super) fn is_settled(&self) -> bool {
+        let has_disconnect = |held: &Held| !held.disconnect.is_empty();
+        self.is_refused || self.held.as_deref().is_some_and(has_disconnect)
     }
 
     /// The client has closed its half of the stream. What it has sent before is read yet.

@@ -101,7 +101,7 @@ async fn the_end_of_a_client_of_which_much_is_held_is_heard() {
     // QoS 0, 1,000 bytes and a bit.
     let mut publish = b"\x30\xec\x07\0\x01t\0".to_vec();
     publish.resize(publish.len() + 1_000, 0xFF);
-    let sent = publish.repeat(limits::HELD_INPUT_BYTES / 1_000 + 2);
+    let sent = publish.repeat(limits::HELD_INPUT_BYTES / 1_000 + 40);
     client.sends_and_leaves(&sent).await;
     let mut proposed = client.proposed().await;
     while !proposed

@@ -6,7 +6,7 @@ use super::rate::ClientRate;
 
 /// How long the connection of a client that has sent DISCONNECT, or has closed its stream, goes on because PUBLISH
 /// packets before that are above the client's rate. Its will waits as long, and a node has room for so many.
-pub(super) const LEAVING_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 30 });
+pub(super) const LEAVING_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 5 } else { 30 });
 
 /// The rate of a client's PUBLISH packets. Those above it wait, and what else the client sends is handled meanwhile.
 #[derive(Debug)]

@@ -107,7 +107,7 @@ impl Task {
 
     pub(super) async fn run(mut self: Box<Self>) {
         let Err(mut ended) = self.serve().await;
-        if !ended.discard_will && !self.input.is_refused() {
+        if !ended.discard_will {
             self.read_rest();
             if let Some(disconnected) = self.input.disconnected(&mut self.connection) {
                 ended = disconnected;

@@ -40,7 +40,7 @@ const MOST: Duration = Duration::from_secs(30);
 /// Of two looks at a node that are further apart, nobody knows how it was in between.
 const LOOKED_AT_EVERY: Duration = Duration::from_millis(500);
 
-/// What is known of a node that has told nothing for so long is forgotten.
+/// What is known of a node that has told nothing, or was not looked at, for so long is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(600);
 
 /// Between two indexes that the leader remembers with their time.
@@ -87,9 +87,13 @@ impl KeepingUp {
         now: Instant,
     ) -> bool {
         let former = self.looked_at.replace(now).unwrap_or(now);
-        let passed = now.saturating_duration_since(former).min(LOOKED_AT_EVERY);
+        let passed = now.saturating_duration_since(former);
+        if passed >= FORGOTTEN {
+            (self.behind_for, self.is_given_up) = (Duration::ZERO, false);
+        }
+        let passed = passed.min(LOOKED_AT_EVERY);
         if self.term != committed.term {
-            // Another node may have to catch up with what another leader has committed; the leader has done so.
+            // Others may have to catch up with what another leader has committed.
             self.is_waited_for = node == committed.own;
             self.term = committed.term;
         }

@@ -225,12 +225,43 @@ async fn a_node_is_waited_for_until_it_has_caught_up_and_no_longer_than_said() {
     };
     let (has_waited, ()) = tokio::join!(progress.wait(committed, applied, LOST), caught_up);
     assert!(has_waited);
+    tell(2);
     let has_waited = progress.wait(committed, applied, short).await;
     assert!(!has_waited, "it has caught up");
     // This node itself is behind.
     note(committed, 3, ago(150));
     let has_waited = progress.wait(committed, applied, short).await;
     assert!(has_waited);
+}
+
+/// It begins under what the nodes send again, and its own apply counts from the first entry on.
+#[tokio::test]
+async fn a_new_leader_holds_back_for_itself() {
+    let (progress, mut committed) = (Progress::default(), Committed::new(NodeId(1)));
+    let (_own, mut applied) = watch::channel(LogIndex(2));
+    let ago = Instant::now().checked_sub(OWN_BEHIND * 2);
+    let known = || (LogIndex(3), vec![(NodeId(1), LogIndex(3))]);
+    committed.note(1, known, ago.expect("the machine runs for longer"));
+    let short = Duration::from_millis(20);
+    assert!(progress.wait(&committed, &mut applied, short).await);
+}
+
+/// It has led, did not keep up, and leads again much later.
+#[test]
+fn that_a_node_did_not_keep_up_is_forgotten() {
+    let (mut leader, mut own) = (Leader::new(), KeepingUp::default());
+    let mut look = |ms: u64| {
+        let now = leader.at(ms);
+        let known = || (LogIndex(ms), vec![(NodeId(1), LogIndex(ms))]);
+        leader.committed.note(1, known, now);
+        let applied = LogIndex(ms.saturating_sub(1_000));
+        own.is_behind(NodeId(1), applied, &leader.committed, OWN_BEHIND, now)
+    };
+    let seen: Vec<bool> = (0..60_000).step_by(100).map(&mut look).collect();
+    assert!(all(&seen[20..200], true) && all(&seen[400..], false));
+    let again = 60_000 + FORGOTTEN.as_millis() as u64;
+    look(again);
+    assert!(look(again + 200), "it is waited for");
 }
 
 #[test]

@@ -80,11 +80,16 @@ impl Stream {
         }
     }
 
-    /// The same, and asks the kernel even if the runtime has not noticed yet that there is something.
-    pub(crate) fn read_now(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+    /// The same, and asks the kernel even if the runtime has not noticed yet that there is something. The socket is read
+    /// `reads` times at most, from which those are taken off.
+    pub(crate) fn read_now(&mut self, buffer: &mut [u8], reads: &mut usize) -> io::Result<usize> {
         match self {
-            Stream::Plain(socket) => socket.read_now(buffer),
-            Stream::Layered(layered) => layered.read_now(buffer),
+            _ if *reads == 0 => Err(io::ErrorKind::WouldBlock.into()),
+            Stream::Plain(socket) => {
+                *reads -= 1;
+                socket.read_now(buffer)
+            }
+            Stream::Layered(layered) => layered.read_now(buffer, reads),
         }
     }
 

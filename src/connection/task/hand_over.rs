@@ -39,20 +39,44 @@ impl Task {
         Ok(Turn::Over)
     }
 
-    /// Handles what the socket has, without waiting for more, whatever keeps the client from being read otherwise.
+    /// Handles what the socket has, whatever keeps the client from being read otherwise.
     fn read_for_hand_over(&mut self) -> Result<(), Ended> {
-        let mut taken = 0;
+        self.read_now(Task::handle)
+    }
+
+    /// Reads what the socket has, without handling it. A client that writes a DISCONNECT and closes its socket may end
+    /// the connection by that before it is read, because the node can't write any more.
+    pub(super) fn read_rest(&mut self) {
+        if self.input.is_settled() {
+            return;
+        }
+        let read = |task: &mut Task, bytes: &[u8]| {
+            let metrics = &task.connection.context().broker.metrics;
+            metrics.bytes_received.add(bytes.len() as u64);
+            task.input.keep(bytes);
+            Ok(())
+        };
+        // The connection has ended anyway.
+        let _ = busy(Phase::Packets, || self.read_now(read));
+    }
+
+    /// Takes what the socket has, without waiting for more.
+    fn read_now(
+        &mut self,
+        take: impl Fn(&mut Task, &[u8]) -> Result<(), Ended>,
+    ) -> Result<(), Ended> {
+        let (mut taken, mut reads) = (0, limits::HAND_OVER_READS);
         while taken < limits::HAND_OVER_BYTES {
             let read = READ_BUFFER.with_borrow_mut(|buffer| {
                 // The kernel is asked: the runtime may not have noticed yet that there is something.
-                let read = match self.stream.read_now(buffer) {
+                let read = match self.stream.read_now(buffer, &mut reads) {
                     // What came before the end is handled first.
                     Ok(0) => return self.input.close(self.stream.end()).map(|()| 0),
                     Ok(read) => read,
                     Err(error) if is_transient(&error) => return Ok(0),
                     Err(_) => return Err(Ended::of_stream(self.stream.end())),
                 };
-                self.handle(&buffer[..read]).map(|()| read)
+                take(self, &buffer[..read]).map(|()| read)
             })?;
             if read == 0 {
                 break;
@@ -60,24 +84,5 @@ impl Task {
             taken += read;
         }
         Ok(())
-    }
-
-    /// Reads what the socket has, without handling it. A client that writes a DISCONNECT and closes its socket may end
-    /// the connection by that before it is read, because the node can't write any more.
-    pub(super) fn read_rest(&mut self) {
-        let mut taken = 0;
-        while taken < limits::HAND_OVER_BYTES {
-            let read = READ_BUFFER.with_borrow_mut(|buffer| {
-                let read = self.stream.read_now(buffer).unwrap_or(0);
-                self.input.keep(&buffer[..read]);
-                read
-            });
-            if read == 0 {
-                break;
-            }
-            let metrics = &self.connection.context().broker.metrics;
-            metrics.bytes_received.add(read as u64);
-            taken += read;
-        }
     }
 }

@@ -95,3 +95,22 @@ pub fn status(
             .map(ToString::to_string),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::encoding::log_id;
+    use super::*;
+
+    #[test]
+    fn a_log_has_what_is_committed_and_has_reached_it() {
+        let mut metrics = RaftMetrics::<TypeConfig>::new_initial(1);
+        assert_eq!(committed_logs(&metrics), (LogIndex(0), Vec::new()));
+        metrics.cluster_committed = Some(log_id(2, 7));
+        let matched = [(1, Some(9)), (2, Some(5)), (3, None)];
+        let matched = matched.map(|(node, index)| (node, index.map(|index| log_id(2, index))));
+        metrics.replication = Some(matched.into());
+        // Nothing is known of the third one.
+        let logs = [(NodeId(1), LogIndex(7)), (NodeId(2), LogIndex(5))];
+        assert_eq!(committed_logs(&metrics), (LogIndex(7), logs.to_vec()));
+    }
+}

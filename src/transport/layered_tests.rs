@@ -44,6 +44,8 @@ async fn what_comes_before_a_ping_is_read_though_no_pong_can_be_sent() {
     let data = [0x82, 0x82, 0, 0, 0, 0, 0xE0, 0];
     let sent = [&data[..], &PING].concat();
     other.write_all(&sent).expect("it is open");
+    let ready = std::future::poll_fn(|context| layered.socket.poll_write_ready(context));
+    ready.await.expect("it is open");
     drop(other);
     let mut buffer = [0; 100];
     let read = layered.read_now(&mut buffer, &mut 64);

@@ -80,8 +80,8 @@ impl Stream {
         }
     }
 
-    /// The same, and asks the kernel even if the runtime has not noticed yet that there is something. The socket is read
-    /// `reads` times at most, from which those are taken off.
+    /// The same, and asks the kernel even if the runtime has not noticed yet that there is something. The socket is
+    /// read `reads` times at most, from which those are taken off.
     pub(crate) fn read_now(&mut self, buffer: &mut [u8], reads: &mut usize) -> io::Result<usize> {
         match self {
             _ if *reads == 0 => Err(io::ErrorKind::WouldBlock.into()),

@@ -20,6 +20,7 @@ use super::rules::{ConnectRule, Rule, Rules};
 use super::template::Template;
 use super::topics::{Bounds, TopicRule};
 use crate::auth::Method;
+use crate::base::object::Object;
 use crate::codec::QoS;
 use crate::store::glob::Glob;
 use crate::topic::{FilterError, check_filter};
@@ -39,7 +40,8 @@ impl Document {
         if text.len() > MAX_BYTES {
             return Err(RulesError::TooLong(text.len()));
         }
-        Ok(serde_json::from_slice(text)?)
+        let Object(document) = serde_json::from_slice(text)?;
+        Ok(document)
     }
 }
 
@@ -57,7 +59,7 @@ impl Rules {
     /// # Errors
     /// What is wrong first.
     pub fn stored(text: &[u8], version: u64) -> Result<Rules, RulesError> {
-        Rules::compile_by(&Document::read(text)?, version, true)
+        Rules::compile_by(&serde_json::from_slice(text)?, version, true)
     }
 
     /// Compiles a document.

@@ -301,6 +301,16 @@ fn what_is_in_force_stays_readable() {
     assert!(Rules::stored(text, 1).is_ok());
 }
 
+/// Nobody means to deny everybody everything by an empty list.
+#[test]
+fn a_list_is_no_document() {
+    for text in [&b"[]"[..], br#"["allow"]"#] {
+        let error = Rules::parse(text, 1).expect_err("a list");
+        assert!(error.to_string().contains("expected an object"), "{error}");
+        assert!(Rules::stored(text, 1).is_ok(), "it was taken");
+    }
+}
+
 #[test]
 fn the_book_tells_when_rules_have_changed() {
     let book = Arc::new(RuleBook::default());

@@ -12,6 +12,7 @@ pub mod lease;
 pub mod limits;
 pub mod local_only;
 pub mod network;
+pub mod object;
 pub mod places;
 pub mod proto;
 pub mod pulse;

@@ -12,6 +12,7 @@ use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use super::identity::Identity;
+use crate::base::object::Object;
 use crate::config::bounds::ADMIN_REQUEST_TIMEOUT_S;
 use crate::telemetry::audit::Kind;
 
@@ -220,14 +221,19 @@ pub(super) async fn bounded<T>(work: AdminFuture<'_, T>) -> Result<T, AdminError
         .unwrap_or(Err(AdminError::TimedOut))
 }
 
-pub(super) fn body<T>(parsed: Result<Json<T>, JsonRejection>) -> Result<T, AdminError> {
-    parsed.map(|Json(request)| request).map_err(|rejection| {
-        let text = rejection.body_text();
-        match rejection.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => AdminError::TooLarge(text),
-            _ => AdminError::Invalid(text),
-        }
-    })
+/// The JSON object that came with a request, if it did.
+pub(super) type Posted<T> = Result<Json<Object<T>>, JsonRejection>;
+
+pub(super) fn body<T>(parsed: Posted<T>) -> Result<T, AdminError> {
+    parsed
+        .map(|Json(Object(request))| request)
+        .map_err(|rejection| {
+            let text = rejection.body_text();
+            match rejection.status() {
+                StatusCode::PAYLOAD_TOO_LARGE => AdminError::TooLarge(text),
+                _ => AdminError::Invalid(text),
+            }
+        })
 }
 
 pub(super) async fn status(
@@ -239,7 +245,7 @@ pub(super) async fn status(
 pub(super) async fn join(
     State(admin): State<Arc<dyn Admin>>,
     Extension(identity): Extension<Identity>,
-    request: Result<Json<JoinRequest>, JsonRejection>,
+    request: Posted<JoinRequest>,
 ) -> Result<Json<serde_json::Value>, AdminError> {
     let request = body(request)?;
     let (id, address) = (request.id, request.address.clone());
@@ -257,7 +263,7 @@ pub(super) async fn join(
 pub(super) async fn leave(
     State(admin): State<Arc<dyn Admin>>,
     Extension(identity): Extension<Identity>,
-    request: Result<Json<LeaveRequest>, JsonRejection>,
+    request: Posted<LeaveRequest>,
 ) -> Result<Json<serde_json::Value>, AdminError> {
     let request = body(request)?;
     let id = request.id;
@@ -271,7 +277,7 @@ pub(super) async fn leave(
 pub(super) async fn transfer(
     State(admin): State<Arc<dyn Admin>>,
     Extension(identity): Extension<Identity>,
-    request: Result<Json<TransferRequest>, JsonRejection>,
+    request: Posted<TransferRequest>,
 ) -> Result<Json<serde_json::Value>, AdminError> {
     let leader = bounded(admin.transfer(body(request)?)).await;
     identity.note(Kind::Membership, &leader, &[("action", "transfer")]);

@@ -5,14 +5,13 @@
 
 use std::sync::Arc;
 
-use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
 use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::admin::{AdminError, AdminFuture, body, bounded};
+use super::admin::{AdminError, AdminFuture, Posted, body, bounded};
 use super::events::held;
 use super::identity::Identity;
 use crate::telemetry::audit::Kind;
@@ -297,7 +296,7 @@ pub(super) async fn put(
     State(events): Subscriptions,
     Extension(identity): Extension<Identity>,
     Path(name): Path<String>,
-    request: Result<Json<NewEventSubscription>, JsonRejection>,
+    request: Posted<NewEventSubscription>,
 ) -> Answer<EventSubscriptionStatus> {
     let put = bounded(events.put(name.clone(), body(request)?)).await;
     note(&identity, &put, "put", &name);
@@ -338,7 +337,7 @@ pub(super) async fn test(
     State(events): Subscriptions,
     Extension(identity): Extension<Identity>,
     Path(name): Path<String>,
-    request: Result<Json<TestRequest>, JsonRejection>,
+    request: Posted<TestRequest>,
 ) -> Answer<TestAnswer> {
     // Consent that the endpoint gives, or takes back, is a change.
     let tested = bounded(events.test(name.clone(), body(request)?)).await;
@@ -382,7 +381,7 @@ pub(super) async fn replay(
     State(events): Subscriptions,
     Extension(identity): Extension<Identity>,
     Path(name): Path<String>,
-    request: Result<Json<DeadLetterRange>, JsonRejection>,
+    request: Posted<DeadLetterRange>,
 ) -> Answer<serde_json::Value> {
     let range = body(request)?;
     settle(&events, &identity, name, range, DeadLetterFate::Replayed).await
@@ -392,7 +391,7 @@ pub(super) async fn purge(
     State(events): Subscriptions,
     Extension(identity): Extension<Identity>,
     Path(name): Path<String>,
-    request: Result<Json<DeadLetterRange>, JsonRejection>,
+    request: Posted<DeadLetterRange>,
 ) -> Answer<serde_json::Value> {
     let range = body(request)?;
     settle(&events, &identity, name, range, DeadLetterFate::Purged).await

@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use axum::extract::rejection::JsonRejection;
 use axum::extract::{Query, State};
 use axum::http::{HeaderName, header};
 use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroize;
 
-use super::admin::{AdminError, AdminFuture, body, bounded};
+use super::admin::{AdminError, AdminFuture, Posted, body, bounded};
 use super::identity::Identity;
 use super::tokens::{TokenStatus, is_token_name};
 use crate::config::Scope;
@@ -83,7 +82,7 @@ type NotCached = [(HeaderName, &'static str); 1];
 pub(super) async fn add(
     State(tokens): State<Arc<dyn Tokens>>,
     Extension(identity): Extension<Identity>,
-    request: Result<Json<NewToken>, JsonRejection>,
+    request: Posted<NewToken>,
 ) -> Result<(NotCached, Json<MadeToken>), AdminError> {
     let request = body(request)?;
     let invalid = |text: &str| AdminError::Invalid(text.to_owned());

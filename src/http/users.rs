@@ -8,13 +8,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use axum::extract::rejection::JsonRejection;
 use axum::extract::{Query, State};
 use axum::{Extension, Json};
 use serde::{Deserialize, Deserializer, Serialize};
 use zeroize::Zeroizing;
 
-use super::admin::{AdminError, AdminFuture, body, bounded};
+use super::admin::{AdminError, AdminFuture, Posted, body, bounded};
 use super::identity::Identity;
 use super::sessions::{Listed, Page};
 use crate::telemetry::audit::Kind;
@@ -256,7 +255,7 @@ pub(super) async fn show(
 pub(super) async fn add(
     State(users): State<Arc<dyn Users>>,
     Extension(identity): Extension<Identity>,
-    request: Result<Json<NewUser>, JsonRejection>,
+    request: Posted<NewUser>,
 ) -> Answer<UserStatus> {
     let user = body(request)?;
     let name = user.name.clone();
@@ -283,7 +282,7 @@ pub(super) async fn change(
     State(users): State<Arc<dyn Users>>,
     Extension(identity): Extension<Identity>,
     Query(user): Query<UserName>,
-    request: Result<Json<UserChange>, JsonRejection>,
+    request: Posted<UserChange>,
 ) -> Answer<UserStatus> {
     let change = body(request)?;
     let parts = changed(&change);
@@ -313,7 +312,7 @@ pub(super) async fn delete(
 pub(super) async fn import(
     State(users): State<Arc<dyn Users>>,
     Extension(identity): Extension<Identity>,
-    request: Result<Json<ImportRequest>, JsonRejection>,
+    request: Posted<ImportRequest>,
 ) -> Answer<ImportAnswer> {
     let imported = bounded(users.import(body(request)?, identity.clone())).await;
     if imported.is_err() {
@@ -332,7 +331,7 @@ pub(super) async fn bans(
 pub(super) async fn ban(
     State(users): State<Arc<dyn Users>>,
     Extension(identity): Extension<Identity>,
-    request: Result<Json<NewBan>, JsonRejection>,
+    request: Posted<NewBan>,
 ) -> Answer<BanStatus> {
     let ban = body(request)?;
     let seconds = ban.seconds.map(|seconds| seconds.to_string());

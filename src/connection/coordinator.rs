@@ -411,7 +411,6 @@ impl Connection {
                 let packet_id = self.outbound.handle_pubrel_due(sequence);
                 context.resend_pubrel(packet_id);
             }
-            Item::HandOver(done) => self.hand_over = Some(done),
             Item::End(end) => return Err(context.ended(end)),
         }
         Ok(())
@@ -481,7 +480,10 @@ impl Connection {
     }
 
     /// Whether another connection is about to take the session over.
-    pub(super) fn is_handing_over(&self) -> bool {
+    pub(super) fn is_handing_over(&mut self) -> bool {
+        if let Some(done) = self.context.mailbox.take_hand_over() {
+            self.hand_over = Some(done);
+        }
         self.hand_over.is_some()
     }
 

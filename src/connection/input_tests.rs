@@ -416,12 +416,8 @@ fn a_hand_over_does_not_wait_for_a_rate() {
     client.pause();
     let (done, _handed_over) = tokio::sync::oneshot::channel();
     let context = client.connection.context();
-    context
-        .mailbox
-        .push_item(crate::mailbox::Item::HandOver(done));
-    let mut contents = crate::mailbox::Contents::default();
-    let drained = client.connection.drain_mailbox(&mut contents);
-    drained.expect("the connection goes on");
+    context.mailbox.ask_for_hand_over(done);
+    assert!(client.connection.is_handing_over());
     assert_eq!(client.offer_again(), Ok(Turn::Done), "nothing more is done");
     assert!(client.input.is_waiting());
     client.input.clear(&client.connection);

@@ -271,7 +271,8 @@ impl Task {
         poll_fn(|context| {
             let mailbox = &self.connection.context().mailbox;
             mailbox.register(context.waker());
-            if mailbox.is_filled() && (takes_more || mailbox.is_ending()) || mailbox.take_offer() {
+            let takes = mailbox.is_filled() && (takes_more || mailbox.is_ending());
+            if takes || mailbox.is_asked_for_hand_over() || mailbox.take_offer() {
                 return Poll::Ready(Ok(Event::Mailbox));
             }
             if takes_more && self.connection.wants_replay() {
@@ -321,20 +322,11 @@ impl Task {
     }
 
     fn handle(&mut self, bytes: &[u8]) -> Result<(), Ended> {
-        let metrics = &self.connection.context().broker.metrics;
-        metrics.bytes_received.add(bytes.len() as u64);
+        self.count_received(bytes.len());
         busy(Phase::Packets, || {
             self.input.receive(&mut self.connection, bytes)
         })?;
-        let now = Instant::now();
-        self.note_arrival(now);
-        if let Some(rate) = self
-            .rates
-            .as_mut()
-            .and_then(|rates| rates.received.as_mut())
-        {
-            rate.passed(0, bytes.len() as u64, now.into_std());
-        }
+        self.note_arrival(Instant::now());
         Ok(())
     }
 

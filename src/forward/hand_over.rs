@@ -21,7 +21,6 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::base::ids::{ConnectionId, NodeId, Owner};
 use crate::base::limits;
 use crate::base::proto::cluster::HandOverRequest;
-use crate::mailbox::{Item, WakeList};
 use crate::raft::Raft;
 use crate::replica::proposer::Proposer;
 use crate::router::Router;
@@ -117,9 +116,7 @@ impl HandOvers {
     async fn carry_out(&self, connection: ConnectionId) {
         let hand_over = async {
             let (done, is_done) = oneshot::channel();
-            let item = Item::HandOver(done);
-            let wake = &mut WakeList::default();
-            self.router.post_if_open(connection, item, wake);
+            self.router.ask_for_hand_over(connection, done);
             // It is dropped unanswered when the connection has ended; then its end is proposed.
             let _ = is_done.await;
             // Proposals are applied in order: what the connection has proposed is applied before this.

@@ -1,7 +1,6 @@
 //! What a mailbox holds beside packets: replies to the connection's requests, and notices.
 
 use bytes::Bytes;
-use tokio::sync::oneshot;
 
 use crate::machine::effect::{Change, EndReason, Reply};
 use crate::session::Sequence;
@@ -39,9 +38,6 @@ pub enum Item {
     Undeliverable(Sequence),
     /// The client is to get PUBREL for a message of the session's queue.
     SendPubRel(Sequence),
-    /// Another connection is about to take the session over: what the client has sent is to be proposed. The sender is
-    /// dropped, or sends, when that is done.
-    HandOver(oneshot::Sender<()>),
     /// The connection must end.
     End(End),
 }

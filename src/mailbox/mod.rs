@@ -14,6 +14,7 @@ mod budget;
 mod contents;
 mod desired;
 mod expiry;
+mod hand_over;
 mod item;
 pub mod memory;
 mod notifications;
@@ -32,6 +33,7 @@ use std::task::{Context, Poll};
 use futures::task::AtomicWaker;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+use tokio::sync::oneshot;
 
 use crate::acl::{Client, Share};
 use crate::base::ids::{ConnectionId, SessionId};
@@ -100,6 +102,7 @@ struct Inner {
     /// Publishers whose next packet waits until this mailbox has room.
     publishers: FxHashMap<ConnectionId, Arc<Mailbox>>,
     charge: Charge,
+    hand_over: Option<oneshot::Sender<()>>,
     /// The connection takes nothing any more.
     closed: bool,
 }
@@ -124,6 +127,8 @@ pub struct Mailbox {
     kept: AtomicUsize,
     /// A packet of the client that had to wait is to be offered again.
     offer: AtomicBool,
+    /// A hand-over is asked for.
+    is_asked: AtomicBool,
     /// A [`BackPressureState`].
     state: AtomicU8,
     /// An [`Item::End`] was put in.
@@ -160,6 +165,7 @@ impl Mailbox {
             withheld: VecDeque::new(),
             publishers: FxHashMap::default(),
             charge: Charge::new(&limits.memory, 0),
+            hand_over: None,
             closed: false,
         };
         Arc::new(Mailbox {
@@ -172,6 +178,7 @@ impl Mailbox {
             unsent: AtomicUsize::new(0),
             kept: AtomicUsize::new(0),
             offer: AtomicBool::new(false),
+            is_asked: AtomicBool::new(false),
             state: AtomicU8::new(BackPressureState::Normal as u8),
             ending: AtomicBool::new(false),
             session: AtomicU64::new(0),

@@ -138,6 +138,7 @@ impl Mailbox {
         let mut inner = self.inner.lock();
         inner.closed = true;
         inner.contents = Contents::default();
+        inner.hand_over = None;
         inner.aliases = Default::default();
         inner.withheld = VecDeque::new();
         let publishers = std::mem::take(&mut inner.publishers);

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
+use tokio::sync::oneshot;
 
 use crate::acl::Share;
 use crate::base::ids::{ConnectionId, LogIndex, NodeId, SessionId};
@@ -157,13 +158,12 @@ impl Router {
         }
     }
 
-    /// Posts an item to one connection whose session is open; drops it when there is none.
-    pub fn post_if_open(&self, connection: ConnectionId, item: Item, wake: &mut WakeList) {
+    /// Asks a connection whose session is open to hand it over; `done` is dropped when there is none.
+    pub fn ask_for_hand_over(&self, connection: ConnectionId, done: oneshot::Sender<()>) {
         if let Some(mailbox) = self.mailbox(connection)
             && mailbox.session().is_some()
-            && mailbox.push_item(item)
         {
-            wake.add(&mailbox);
+            mailbox.ask_for_hand_over(done);
         }
     }
 

@@ -136,7 +136,14 @@ impl Layered {
                 // Otherwise it is sent with what comes next.
                 let _ = self.flush();
             }
-            Poll::Ready(taken.map(|()| filled))
+            match taken {
+                Err(_) if filled > 0 => {
+                    // What came before the record that is wrong was proved, and is read. Then it is over.
+                    self.is_ended = true;
+                }
+                taken => taken?,
+            }
+            Poll::Ready(Ok(filled))
         })
     }
 

@@ -36,13 +36,15 @@ fn framed() -> (Layered, std::os::unix::net::UnixStream) {
     (layered, other)
 }
 
+/// A frame with a DISCONNECT.
+const DATA: [u8; 8] = [0x82, 0x82, 0, 0, 0, 0, 0xE0, 0];
+
 const PING: [u8; 6] = [0x89, 0x80, 0, 0, 0, 0];
 
 #[tokio::test]
 async fn what_comes_before_a_ping_is_read_though_no_pong_can_be_sent() {
     let (mut layered, mut other) = framed();
-    let data = [0x82, 0x82, 0, 0, 0, 0, 0xE0, 0];
-    let sent = [&data[..], &PING].concat();
+    let sent = [&DATA[..], &PING].concat();
     other.write_all(&sent).expect("it is open");
     let ready = std::future::poll_fn(|context| layered.socket.poll_write_ready(context));
     ready.await.expect("it is open");
@@ -51,6 +53,26 @@ async fn what_comes_before_a_ping_is_read_though_no_pong_can_be_sent() {
     let read = layered.read_now(&mut buffer, &mut 64);
     assert_eq!(read.expect("it has arrived"), 2);
     assert_eq!(buffer[..2], [0xE0, 0]);
+}
+
+/// Whether it comes with the frame that is wrong, or before it, is up to the network.
+#[tokio::test]
+async fn what_comes_before_a_frame_that_is_wrong_is_read() {
+    let text = [0x81, 0x80, 0, 0, 0, 0];
+    let half_a_code = [0x88, 0x81, 0, 0, 0, 0, 3];
+    for wrong in [&text[..], &half_a_code] {
+        let (mut layered, mut other) = framed();
+        other
+            .write_all(&[&DATA[..], wrong].concat())
+            .expect("it is open");
+        let mut buffer = [0; 100];
+        let read = layered.read_now(&mut buffer, &mut 64);
+        assert_eq!(read.expect("it has arrived"), 2);
+        assert_eq!(buffer[..2], [0xE0, 0]);
+        let end = layered.read_now(&mut buffer, &mut 64);
+        assert_eq!(end.expect("it is over"), 0);
+        assert_eq!(layered.end(), StreamEnd::Violated);
+    }
 }
 
 #[tokio::test]

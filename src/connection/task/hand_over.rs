@@ -20,7 +20,8 @@ impl Task {
         let until = match &self.hand_over_until {
             Some(until) => **until,
             None => {
-                self.read_for_hand_over()?;
+                // Whatever keeps the client from being read otherwise.
+                self.read_now()?;
                 let until = now + limits::HAND_OVER_TIMEOUT;
                 self.hand_over_until = Some(Box::new(until));
                 until
@@ -39,32 +40,17 @@ impl Task {
         Ok(Turn::Over)
     }
 
-    /// Handles what the socket has, whatever keeps the client from being read otherwise.
-    fn read_for_hand_over(&mut self) -> Result<(), Ended> {
-        self.read_now(Task::handle)
-    }
-
-    /// Reads what the socket has, without handling it. A client that writes a DISCONNECT and closes its socket may end
-    /// the connection by that before it is read, because the node can't write any more.
+    /// Reads what the socket has when the connection has ended. A client that writes a DISCONNECT and closes its socket
+    /// may end the connection by that before it is read, because the node can't write any more.
     pub(super) fn read_rest(&mut self) {
-        if self.input.is_settled() {
-            return;
+        if !self.input.is_settled() {
+            // The connection has ended anyway.
+            let _ = busy(Phase::Packets, || self.read_now());
         }
-        let read = |task: &mut Task, bytes: &[u8]| {
-            let metrics = &task.connection.context().broker.metrics;
-            metrics.bytes_received.add(bytes.len() as u64);
-            task.input.keep(bytes);
-            Ok(())
-        };
-        // The connection has ended anyway.
-        let _ = busy(Phase::Packets, || self.read_now(read));
     }
 
-    /// Takes what the socket has, without waiting for more.
-    fn read_now(
-        &mut self,
-        take: impl Fn(&mut Task, &[u8]) -> Result<(), Ended>,
-    ) -> Result<(), Ended> {
+    /// Takes what the socket has, without waiting for more. It is handled turn by turn.
+    fn read_now(&mut self) -> Result<(), Ended> {
         let (mut taken, mut reads) = (0, limits::HAND_OVER_READS);
         while taken < limits::HAND_OVER_BYTES {
             let read = READ_BUFFER.with_borrow_mut(|buffer| {
@@ -76,7 +62,9 @@ impl Task {
                     Err(error) if is_transient(&error) => return Ok(0),
                     Err(_) => return Err(Ended::of_stream(self.stream.end())),
                 };
-                take(self, &buffer[..read]).map(|()| read)
+                self.input.keep(&buffer[..read]);
+                self.count_received(read);
+                Ok(read)
             })?;
             if read == 0 {
                 break;

@@ -6,6 +6,17 @@ use super::Task;
 use crate::connection::publish_rate::LEAVING_TIMEOUT;
 
 impl Task {
+    /// Counts bytes that were read.
+    pub(super) fn count_received(&mut self, bytes: usize) {
+        let bytes = bytes as u64;
+        let metrics = &self.connection.context().broker.metrics;
+        metrics.bytes_received.add(bytes);
+        let rates = self.rates.as_mut();
+        if let Some(rate) = rates.and_then(|rates| rates.received.as_mut()) {
+            rate.passed(0, bytes, Instant::now().into_std());
+        }
+    }
+
     /// Until when the client is not read, because it has sent more bytes than its rate.
     pub(super) fn paused_until(&mut self) -> Option<Instant> {
         let rate = self.rates.as_mut()?.received.as_mut()?;

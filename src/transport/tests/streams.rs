@@ -17,6 +17,14 @@ use crate::transport::{
 
 /// A listener on a free port that sends back what it gets. Returns where it listens.
 async fn echo(config: config::Listener) -> std::net::SocketAddr {
+    serve(config, echo_all).await
+}
+
+/// A listener on a free port, and what it does with each connection. Returns where it listens.
+async fn serve<T: Future<Output = ()> + Send>(
+    config: config::Listener,
+    with: impl Fn(Accepted) -> T + Clone + Send + 'static,
+) -> std::net::SocketAddr {
     let port = tokio::net::TcpListener::bind("127.0.0.1:0")
         .await
         .expect("a free port");
@@ -32,11 +40,11 @@ async fn echo(config: config::Listener) -> std::net::SocketAddr {
     tokio::spawn(async move {
         loop {
             let incoming = listening.accept().await.expect("a connection");
+            let with = with.clone();
             tokio::spawn(async move {
-                let Ok(accepted) = incoming.establish(|_| true).await else {
-                    return;
-                };
-                echo_all(accepted).await;
+                if let Ok(accepted) = incoming.establish(|_| true).await {
+                    with(accepted).await;
+                }
             });
         }
     });
@@ -121,6 +129,47 @@ async fn bytes_come_back_over_tls_and_its_end_is_told() {
     writer.shutdown().await.expect("open");
     // An end without close_notify would be an error here.
     assert_eq!(reader.read(&mut read).await.expect("close_notify"), 0);
+}
+
+/// A record that is wrong takes back nothing of what was proved before it.
+#[tokio::test]
+async fn what_comes_before_a_record_that_is_wrong_is_read() {
+    let authority = Authority::new();
+    let (told, mut reads) = tokio::sync::mpsc::unbounded_channel();
+    let read = move |mut accepted: Accepted| {
+        let told = told.clone();
+        async move {
+            let mut buffer = [0; 100];
+            loop {
+                accepted.stream.readable().await.expect("open");
+                let read = accepted.stream.try_read(&mut buffer);
+                let is_over = matches!(read, Ok(0));
+                match read {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                    read => told
+                        .send(read.map(|read| buffer[..read].to_vec()))
+                        .expect("the test waits"),
+                }
+                if is_over {
+                    break;
+                }
+            }
+        }
+    };
+    let address = serve(tls_listener(&authority, Transport::Tls), read).await;
+    let client = tls_client(&authority, address).await;
+    let (mut socket, mut session) = client.into_inner();
+    let mut sent = Vec::new();
+    let mut writer = session.writer();
+    io::Write::write_all(&mut writer, b"\xe0\0").expect("there is room");
+    session.write_tls(&mut sent).expect("a record");
+    sent.extend_from_slice(b"\x17\x03\x03\0\x20");
+    sent.resize(sent.len() + 32, 0);
+    socket.write_all(&sent).await.expect("open");
+    let first = reads.recv().await.expect("it is read");
+    assert_eq!(first.expect("it was proved"), b"\xe0\0");
+    let second = reads.recv().await.expect("it is read");
+    assert_eq!(second.expect("it is over"), b"");
 }
 
 #[tokio::test]

@@ -100,21 +100,25 @@ impl Frames {
         matches!(self.state, State::Violated)
     }
 
-    /// Reads frames. The bytes of MQTT in them are moved to the front of `bytes`; returns how many they are.
+    /// Reads frames. The bytes of MQTT in them are moved to the front of `bytes`; returns how many they are. What comes
+    /// before a frame that breaks the protocol is read all the same.
     ///
     /// # Errors
     /// The other side breaks the protocol. What to send it is among the answers.
     pub(crate) fn receive(&mut self, bytes: &mut [u8]) -> Result<usize, FrameError> {
-        let received = self.read(bytes);
-        if let Err(error) = received {
+        let mut kept = 0;
+        if let Err(error) = self.read(bytes, &mut kept) {
             self.close(error.code);
             self.state = State::Violated;
+            if kept == 0 {
+                return Err(error);
+            }
         }
-        received
+        Ok(kept)
     }
 
-    fn read(&mut self, bytes: &mut [u8]) -> Result<usize, FrameError> {
-        let (mut at, mut kept) = (0, 0);
+    fn read(&mut self, bytes: &mut [u8], kept: &mut usize) -> Result<(), FrameError> {
+        let mut at = 0;
         while at < bytes.len() {
             match self.state {
                 State::Header(have) => {
@@ -129,9 +133,9 @@ impl Frames {
                 State::Data => {
                     let length = self.payload(bytes.len() - at);
                     unmask(&mut bytes[at..at + length], self.mask, &mut self.mask_at);
-                    bytes.copy_within(at..at + length, kept);
+                    bytes.copy_within(at..at + length, *kept);
                     at += length;
-                    kept += length;
+                    *kept += length;
                     if self.remaining == 0 {
                         self.state = State::Header(0);
                     }
@@ -149,7 +153,7 @@ impl Frames {
                 State::Closed | State::Violated => break,
             }
         }
-        Ok(kept)
+        Ok(())
     }
 
     /// Takes as many bytes of the payload as there are.

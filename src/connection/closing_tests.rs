@@ -33,6 +33,9 @@ const MOST: Duration = Duration::from_secs(30);
 
 const DISCONNECT: &[u8] = b"\xe0\0";
 
+/// Bytes of a PUBLISH that no socket takes at once.
+const LARGE: usize = 4_000_011;
+
 /// A client, its connection, and the log.
 struct Client {
     broker: Arc<Broker>,
@@ -147,6 +150,30 @@ impl Client {
         let proposed = self.proposed().await;
         let is_all = matches!(&proposed[..], [end] if is_end(end));
         assert!(is_all, "{proposed:?}");
+    }
+
+    /// Another connection takes the session over, and the first that is proposed is the end without a will.
+    async fn taken_over_behind_its_end(mut self) {
+        let (broker, owner) = (self.broker.clone(), self.owner());
+        let asked = tokio::spawn(async move { broker.services.hand_overs.ask(owner).await });
+        let proposed = self.proposed().await;
+        assert!(proposed.first().is_some_and(is_end), "{proposed:?}");
+        self.commit();
+        asked.abort();
+    }
+
+    /// Leaves a PUBLISH of [`LARGE`] bytes for the client, whose system takes less than that.
+    fn push_large(&self) {
+        let socket = socket2::SockRef::from(&self.socket);
+        socket.set_recv_buffer_size(256 << 10).expect("it is open");
+        let packet = NewPacket::of(QoS::AtLeastOnce);
+        let pushed = self.mailbox.push_packet(packet, |out| {
+            out.extend_from_slice(b"\x32\x86\x92\xf4\x01\0\x01t\0\0\0");
+            out.resize(LARGE, 0xFF);
+            Ok(())
+        });
+        pushed.expect("it fits");
+        self.mailbox.wake();
     }
 
     /// Everything that was proposed is applied.
@@ -298,12 +325,7 @@ async fn a_hand_over_of_a_client_that_has_gone_away_finds_its_disconnect() {
     let mut client = Client::new().await;
     client.send(&[PUBLISH, DISCONNECT].concat()).await;
     client.socket.shutdown().await.expect("it is open");
-    let (broker, owner) = (client.broker.clone(), client.owner());
-    let asked = tokio::spawn(async move { broker.services.hand_overs.ask(owner).await });
-    let proposed = client.proposed().await;
-    assert!(proposed.first().is_some_and(is_end), "{proposed:?}");
-    client.commit();
-    asked.abort();
+    client.taken_over_behind_its_end().await;
 }
 
 /// What ends for its memory does not write what waits.
@@ -355,17 +377,7 @@ async fn the_end_for_memory_drops_what_is_not_begun() {
 #[tokio::test]
 async fn rules_end_a_connection_whose_client_does_not_read() {
     let mut client = Client::new().await;
-    let socket = socket2::SockRef::from(&client.socket);
-    socket.set_recv_buffer_size(256 << 10).expect("it is open");
-    let packet = NewPacket::of(QoS::AtLeastOnce);
-    let pushed = client.mailbox.push_packet(packet, |out| {
-        // A PUBLISH of 4,000,000 bytes and a bit.
-        out.extend_from_slice(b"\x32\x86\x92\xf4\x01\0\x01t\0\0\0");
-        out.resize(out.len() + 4_000_000, 0xFF);
-        Ok(())
-    });
-    pushed.expect("it fits");
-    client.mailbox.wake();
+    client.push_large();
     client.socket.readable().await.expect("it begins");
     let nobody = crate::acl::Rules::parse(br#"{"rules": []}"#, 1).expect("rules");
     client.broker.services.rules.set(nobody);

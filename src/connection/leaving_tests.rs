@@ -78,31 +78,11 @@ async fn mqtt_3_14_4_3_a_disconnect_counts_whose_client_has_reset_the_stream_beh
 }
 
 /// What the connection can't send is no reason to overlook what its client has sent, when the session is taken over.
-async fn is_handed_over(mut client: Client) {
+async fn is_heard_when_taken_over(mut client: Client) {
     client.send(&[PUBLISH, DISCONNECT].concat()).await;
     // What is read is read by then, and nothing but the request wakes the connection.
     tokio::time::sleep(A_MOMENT).await;
-    let (broker, owner) = (client.broker.clone(), client.owner());
-    let asked = tokio::spawn(async move { broker.services.hand_overs.ask(owner).await });
-    let proposed = client.proposed().await;
-    assert!(proposed.first().is_some_and(is_end), "{proposed:?}");
-    client.commit();
-    asked.abort();
-}
-
-/// Bytes of [`push_large`].
-const LARGE: usize = 4_000_011;
-
-/// Leaves a PUBLISH with a large payload for the client.
-fn push_large(mailbox: &Mailbox) {
-    let packet = NewPacket::of(QoS::AtLeastOnce);
-    let pushed = mailbox.push_packet(packet, |out| {
-        out.extend_from_slice(b"\x32\x86\x92\xf4\x01\0\x01t\0\0\0");
-        out.resize(LARGE, 0xFF);
-        Ok(())
-    });
-    pushed.expect("it fits");
-    mailbox.wake();
+    client.taken_over_behind_its_end().await;
 }
 
 #[tokio::test]
@@ -110,22 +90,20 @@ async fn mqtt_3_14_4_3_a_client_above_the_rate_of_what_it_is_sent_is_handed_over
     let mut surroundings = Surroundings::for_tests(true);
     Arc::make_mut(&mut surroundings.options.bounds).rate_out.1 = 1;
     let mut client = Client::of(surroundings).await;
-    push_large(&client.mailbox);
+    client.push_large();
     let mut read = vec![0; LARGE];
     client
         .socket
         .read_exact(&mut read)
         .await
         .expect("all of it");
-    is_handed_over(client).await;
+    is_heard_when_taken_over(client).await;
 }
 
 #[tokio::test]
 async fn mqtt_3_14_4_3_a_client_that_does_not_read_is_handed_over() {
     let mut client = Client::new().await;
-    let socket = socket2::SockRef::from(&client.socket);
-    socket.set_recv_buffer_size(256 << 10).expect("it is open");
-    push_large(&client.mailbox);
+    client.push_large();
     client.socket.read_u8().await.expect("it begins");
     let mut unsent = usize::MAX;
     while unsent != client.mailbox.unsent() {
@@ -133,7 +111,7 @@ async fn mqtt_3_14_4_3_a_client_that_does_not_read_is_handed_over() {
         tokio::time::sleep(A_MOMENT).await;
     }
     assert!(unsent > 0, "the socket takes everything");
-    is_handed_over(client).await;
+    is_heard_when_taken_over(client).await;
 }
 
 /// It is not read for as long as it is above its rate, and would keep its session, and its will, for that long.

@@ -21,6 +21,12 @@ pub const END_COMMIT_TIMEOUT: Duration = Duration::from_secs(3);
 /// as long as a busy cluster takes, and no longer than a client waits without notice.
 pub const HAND_OVER_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// How long the node that is asked takes for it: a slow one is not taken for one that does not answer.
+pub const HAND_OVER_ANSWERED_WITHIN: Duration = Duration::from_millis(350);
+
+/// How long the former connection handles what it has read: there is time left for the commit.
+pub const HAND_OVER_HANDLED_WITHIN: Duration = Duration::from_millis(200);
+
 /// Hand-overs that a node asks for at once; beyond it, sessions are taken over without.
 pub const HAND_OVERS_AT_ONCE: usize = 256;
 
@@ -256,15 +262,11 @@ pub const TURN_WORK: usize = 4_096;
 pub const TURN_WRITTEN_BYTES: usize = 16 << 10;
 
 /// Bytes that a connection with more than that writes in one turn, when it has waited for its place among the few that
-/// do so at once: whatever goes to thousands, others wait for those few.
+/// do so at once: whatever goes to thousands, others wait for those few. Whoever waits for its place is read meanwhile.
 pub const BULK_WRITTEN_BYTES: usize = 128 << 10;
 
 /// Connections that do so at once, for each thread.
 pub const BULK_TURNS_PER_THREAD: usize = 2;
-
-/// How long a connection waits for its place among them. It is neither read nor handed over meanwhile, so that it goes
-/// on without one then, as slowly as all others.
-pub const BULK_TURN_WITHIN: Duration = Duration::from_millis(50);
 
 /// Remembered replies that a request is compared with. More than one of a client have the same correlation data and
 /// 64-bit fingerprint only if somebody constructed them; such a client loses the older ones.

@@ -9,7 +9,6 @@ mod ending;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::acknowledgements::{Acknowledgements, AcknowledgementsInLog, Gathered};
@@ -52,8 +51,6 @@ pub(super) struct Connection {
     hub: HubRequests,
     /// Messages of the session's queue wait there until there is room.
     has_withheld: bool,
-    /// Who waits for what the client has sent to be proposed. Of two at once, the first waits no longer.
-    hand_over: Option<oneshot::Sender<()>>,
     /// The log was told that the connection has ended.
     is_closed: bool,
 }
@@ -96,7 +93,6 @@ impl Connection {
             authentication,
             hub,
             has_withheld: false,
-            hand_over: None,
             is_closed: false,
         }
     }
@@ -480,17 +476,13 @@ impl Connection {
     }
 
     /// Whether another connection is about to take the session over.
-    pub(super) fn is_handing_over(&mut self) -> bool {
-        if let Some(done) = self.context.mailbox.take_hand_over() {
-            self.hand_over = Some(done);
-        }
-        self.hand_over.is_some()
+    pub(super) fn is_handing_over(&self) -> bool {
+        self.context.mailbox.is_asked_for_hand_over()
     }
 
     /// What the client has sent is handled: proposes what follows.
     pub(super) fn hand_over(&mut self) {
         self.propose_acknowledgements();
-        // Who waits proposes something of its own behind it, and waits for that.
-        self.hand_over = None;
+        self.context.mailbox.handed_over();
     }
 }

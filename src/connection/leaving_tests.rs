@@ -114,6 +114,45 @@ async fn mqtt_3_14_4_3_a_client_that_does_not_read_is_handed_over() {
     is_heard_when_taken_over(client).await;
 }
 
+/// A client above its byte rate is not read, so what it had acknowledged before its stream broke is still there when it
+/// connects anew.
+#[tokio::test]
+async fn what_a_client_has_acknowledged_before_its_stream_broke_is_handed_over() {
+    let mut surroundings = Surroundings::for_tests(true);
+    Arc::make_mut(&mut surroundings.options.bounds).rate_in.1 = 1;
+    let mut client = Client::of(surroundings).await;
+    client.receive().await;
+    client.send(&b"\xc0\0".repeat(50)).await;
+    client.socket.read_u8().await.expect("it is answered");
+    client.send(b"\x40\x02\0\x01").await;
+    let (other, _) = connected().await;
+    let socket = std::mem::replace(&mut client.socket, other);
+    let reset = socket2::SockRef::from(&socket).set_linger(Some(Duration::ZERO));
+    reset.expect("it is open");
+    drop(socket);
+    let (broker, owner) = (client.broker.clone(), client.owner());
+    let asked = tokio::spawn(async move { broker.services.hand_overs.ask(owner).await });
+    let proposed = client.proposed().await;
+    assert!(
+        proposed.first().is_some_and(is_acknowledgement),
+        "{proposed:?}"
+    );
+    client.commit();
+    asked.abort();
+}
+
+/// Numbers of connections begin anew with each process.
+#[tokio::test]
+async fn a_connection_of_another_incarnation_is_not_asked() {
+    let client = Client::new().await;
+    let mut owner = client.owner();
+    owner.incarnation.0 += 1;
+    client.broker.services.hand_overs.ask(owner).await;
+    assert!(!client.mailbox.is_asked_for_hand_over());
+    let asked = client.broker.services.proposer.depth();
+    assert_eq!(asked.queued, 0, "nothing is proposed for it");
+}
+
 /// It is not read for as long as it is above its rate, and would keep its session, and its will, for that long.
 #[tokio::test]
 async fn the_end_of_a_client_above_its_byte_rate_is_heard() {

@@ -94,6 +94,8 @@ pub(super) struct ClientRates {
     pub(super) sent: Option<ClientRate>,
     /// The client leaves; until when it is read at its rate.
     leaves_by: Option<Instant>,
+    /// Until when what it sends is not read beyond its rate once more.
+    made_up_by: Option<Instant>,
 }
 
 impl ClientRates {
@@ -103,8 +105,21 @@ impl ClientRates {
             received: ClientRate::new((0, received_bytes)),
             sent: ClientRate::new(sent),
             leaves_by: None,
+            made_up_by: None,
         };
         (rates.received.is_some() || rates.sent.is_some()).then(|| Box::new(rates))
+    }
+
+    /// Whether what the client has sent may be read at once, whatever its rate: not again before it has made up for
+    /// the last time.
+    pub(super) fn may_be_read_at_once(&self, now: Instant) -> bool {
+        self.made_up_by.is_none_or(|until| until <= now)
+    }
+
+    /// What the client had sent was read at once.
+    pub(super) fn was_read_at_once(&mut self, now: Instant) {
+        let received = self.received.as_mut();
+        self.made_up_by = received.and_then(|rate| rate.paused_until(now));
     }
 
     /// The client has closed its half of the stream: after `within`, what it has sent is read at any rate.
@@ -152,6 +167,19 @@ mod tests {
         assert!(rates.received.is_some());
         rates.leave(within, start + within);
         assert!(rates.received.is_none());
+    }
+
+    #[test]
+    fn who_was_read_at_once_is_not_again_before_it_has_made_up_for_it() {
+        let mut rates = ClientRates::new(1_000, (0, 0)).expect("bounded");
+        let start = Instant::now();
+        assert!(rates.may_be_read_at_once(start));
+        let received = rates.received.as_mut().expect("bounded");
+        received.passed(0, 11_000, start);
+        rates.was_read_at_once(start);
+        let made_up = start + Duration::from_secs(10);
+        assert!(!rates.may_be_read_at_once(made_up - Duration::from_millis(1)));
+        assert!(rates.may_be_read_at_once(made_up));
     }
 
     #[test]

@@ -54,6 +54,8 @@ enum Event {
     /// Publishers have begun to wait for this client, wait no longer, or have waited long enough.
     BackPressure,
     Liveness,
+    /// Much has been sent.
+    BulkTurn,
 }
 
 /// Counts the end of a connection, and says why.
@@ -188,7 +190,7 @@ impl Task {
                     written = self.exchange(limits::TURN_WRITTEN_BYTES)?;
                 }
             }
-            turn = turn.or(self.hand_over()?).or(written);
+            turn = turn.or(self.hand_over()?);
             let answers = self.account()?;
             self.connection.check_authentication(Instant::now())?;
             self.connection.check_rights()?;
@@ -201,12 +203,9 @@ impl Task {
             if !is_read && (paused_until.is_some() || self.input.paused_until().is_some()) {
                 self.look_for_end();
             }
-            if turn == Turn::Over {
-                // Whose socket takes nothing now has no use for a place.
-                if written == Turn::Over && self.connection.context().output.unsent() > 0 {
-                    // Most connections never do, and keep no room for it.
-                    Box::pin(self.write_bulk()).await?;
-                }
+            // Whose socket takes nothing now has no use for a place.
+            let is_bulk = written == Turn::Over && self.connection.context().output.unsent() > 0;
+            if turn == Turn::Over || (written == Turn::Over && !is_bulk) {
                 self.read_meanwhile(is_read).await?;
                 tokio::task::yield_now().await;
                 continue;
@@ -226,9 +225,16 @@ impl Task {
                 Some(pause) => pause.as_mut().poll(context),
                 None => Poll::Pending,
             });
+            let next = async {
+                match is_bulk {
+                    // Most connections never are, and keep no room for it.
+                    true => Box::pin(self.bulk_turn(is_read)).await,
+                    false => self.next_event(is_read, false).await,
+                }
+            };
             let event = tokio::select! {
                 biased;
-                event = self.next_event(is_read) => event?,
+                event = next => event?,
                 () = pause => continue,
             };
             match event {
@@ -237,7 +243,11 @@ impl Task {
                     self.liveness.check(bytes, Instant::now())?;
                 }
                 Event::BackPressure => self.update_drain_timeout(),
+                Event::BulkTurn => continue,
                 Event::Read | Event::Mailbox | Event::Replay | Event::Writable => {}
+            }
+            if is_bulk {
+                tokio::task::yield_now().await;
             }
         }
     }
@@ -264,8 +274,9 @@ impl Task {
         Ok(memory.answers)
     }
 
-    /// Waits for the socket, the mailbox or a timer. What arrives is read and handled here.
-    async fn next_event(&mut self, is_read: bool) -> Result<Event, Ended> {
+    /// Waits for the socket, the mailbox or a timer. What arrives is read and handled here. Who `waits_for_turn` to
+    /// write does not wait for the socket to take more.
+    async fn next_event(&mut self, is_read: bool, waits_for_turn: bool) -> Result<Event, Ended> {
         let unsent = self.connection.context().output.unsent();
         let takes_more = unsent == 0 && self.held_back_until().is_none();
         poll_fn(|context| {
@@ -287,7 +298,8 @@ impl Task {
             if self.drain_timeout.poll(context, state).is_ready() {
                 return Poll::Ready(Ok(Event::BackPressure));
             }
-            if (unsent > 0 || self.stream.is_unsent())
+            if !waits_for_turn
+                && (unsent > 0 || self.stream.is_unsent())
                 && let Poll::Ready(ready) = self.stream.poll_write_ready(context)
             {
                 let writable = ready.map(|()| Event::Writable);
@@ -389,17 +401,21 @@ impl Task {
         Ok(())
     }
 
-    /// Sends much, when it is this connection's turn among those that do; and as much as anybody if that takes long.
-    async fn write_bulk(&mut self) -> Result<(), Ended> {
+    /// Waits until it is this connection's turn among those that send much, and does so. Whatever else happens comes
+    /// first; then it queues up again.
+    async fn bulk_turn(&mut self, is_read: bool) -> Result<Event, Ended> {
         let broker = self.connection.context().broker.clone();
-        // Nobody closes it, and whoever has a place does not wait.
-        let place = broker.settings.bulk_turns.acquire();
-        let place = tokio::time::timeout(limits::BULK_TURN_WITHIN, place).await;
-        let most = match &place {
-            Ok(_) => limits::BULK_WRITTEN_BYTES,
-            Err(_) => limits::TURN_WRITTEN_BYTES,
+        let _place = tokio::select! {
+            biased;
+            // Nobody closes it.
+            place = broker.settings.bulk_turns.acquire() => place,
+            event = self.next_event(is_read, true) => return event,
         };
-        self.exchange(most).map(drop)
+        self.exchange(limits::BULK_WRITTEN_BYTES)?;
+        self.read_meanwhile(is_read).await?;
+        // Others come in between before the next one has its place.
+        tokio::task::yield_now().await;
+        Ok(Event::BulkTurn)
     }
 
     /// Takes what is in the mailbox and sends what the socket takes, up to `most` bytes.

@@ -64,26 +64,44 @@ async fn what_is_held_goes_on_while_much_is_written() {
     assert_eq!(meanwhile, one_turn, "it came after other turns");
 }
 
-/// Who writes a little more than in one turn does not wait for those who write much.
+/// Who waits for a place among those who write much is read meanwhile, and has a turn like anybody each time.
 #[tokio::test]
-async fn without_a_place_among_those_who_write_much_it_goes_on() {
+async fn who_waits_for_a_place_is_read() {
     let mut client = Client::new().await;
+    let broker = client.broker.clone();
+    broker.state.routing_lease().renew(elapsed_now());
+    let places = &broker.settings.bulk_turns;
+    let all = u32::try_from(places.available_permits()).expect("few");
+    let others = places.acquire_many(all).await.expect("it is open");
+    let mut all = vec![0; client.leave(200 << 10)];
+    client.socket.readable().await.expect("it begins");
+    for number in 1..4 {
+        client.send(PUBLISH).await;
+        while client.received() < number {
+            tokio::task::yield_now().await;
+        }
+    }
+    drop(others);
+    let read = tokio::time::timeout(LONG_ENOUGH, client.socket.read_exact(&mut all)).await;
+    let read = read.expect("it gets its place");
+    read.expect("the connection is open");
+}
+
+/// Who writes much keeps its place until others of its thread had their turn.
+#[tokio::test]
+async fn who_writes_much_lets_others_come_in_between() {
+    let client = Client::new().await;
     let broker = client.broker.clone();
     let places = &broker.settings.bulk_turns;
     let all = u32::try_from(places.available_permits()).expect("few");
-    let _all = places.acquire_many(all).await.expect("it is open");
-    let mut all = vec![0; client.leave(64 << 10)];
-    client.send(b"\xc0\0").await;
-    let read = async {
-        let read = client.socket.read_exact(&mut all).await;
-        read.expect("the connection is open");
-        let mut answer = [0; 2];
-        let read = client.socket.read_exact(&mut answer).await;
-        read.expect("the connection is open");
-        answer
-    };
-    let answer = tokio::time::timeout(LONG_ENOUGH, read).await;
-    assert_eq!(answer.expect("it is not kept waiting"), *b"\xd0\0");
+    let _others = places.acquire_many(all - 1).await.expect("it is open");
+    let sent_before = broker.metrics.bytes_sent.get();
+    client.leave(limits::BULK_WRITTEN_BYTES + 4 * limits::TURN_WRITTEN_BYTES);
+    let first = limits::BULK_WRITTEN_BYTES + limits::TURN_WRITTEN_BYTES;
+    while broker.metrics.bytes_sent.get() - sent_before < first as u64 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(places.available_permits(), 0, "another one writes much");
 }
 
 /// Whose socket is full asks for no place, however many turns its packets take.

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::sync::{Semaphore, oneshot};
 
-use crate::base::ids::{ConnectionId, NodeId, Owner};
+use crate::base::ids::{ConnectionId, Incarnation, NodeId, Owner};
 use crate::base::limits;
 use crate::base::proto::cluster::HandOverRequest;
 use crate::raft::Raft;
@@ -65,7 +65,7 @@ impl HandOvers {
             return;
         };
         if owner.node == self.local {
-            self.carry_out(owner.connection).await;
+            self.carry_out(owner).await;
         } else if self.is_worth_asking(owner.node) && !self.ask_remote(owner).await {
             self.silent.lock().insert(owner.node, Instant::now());
         }
@@ -105,24 +105,30 @@ impl HandOvers {
         answered
     }
 
-    /// Another node asks; `owner` is a connection of this one.
+    /// Another node asks for a connection of this one.
     pub async fn answer(&self, request: HandOverRequest) {
-        // Numbers of connections begin anew with each process, incarnations do not.
-        if request.incarnation == self.proposer.incarnation().0 {
-            self.carry_out(ConnectionId(request.connection)).await;
-        }
+        let owner = Owner {
+            node: self.local,
+            incarnation: Incarnation(request.incarnation),
+            connection: ConnectionId(request.connection),
+        };
+        self.carry_out(owner).await;
     }
 
-    async fn carry_out(&self, connection: ConnectionId) {
+    async fn carry_out(&self, owner: Owner) {
+        // Numbers of connections begin anew with each process, incarnations do not.
+        if owner.incarnation != self.proposer.incarnation() {
+            return;
+        }
         let hand_over = async {
             let (done, is_done) = oneshot::channel();
-            self.router.ask_for_hand_over(connection, done);
+            self.router.ask_for_hand_over(owner.connection, done);
             // It is dropped unanswered when the connection has ended; then its end is proposed.
             let _ = is_done.await;
             // Proposals are applied in order: what the connection has proposed is applied before this.
             self.proposer.pass().await;
         };
         // A node that is merely slow answers before it counts as silent.
-        let _ = tokio::time::timeout(limits::HAND_OVER_TIMEOUT * 4 / 5, hand_over).await;
+        let _ = tokio::time::timeout(limits::HAND_OVER_ANSWERED_WITHIN, hand_over).await;
     }
 }

@@ -15,25 +15,23 @@ impl Mailbox {
         if inner.closed {
             return;
         }
-        inner.hand_over = Some(done);
+        // Those who asked before may have given up.
+        inner.hand_overs.retain(|asked| !asked.is_closed());
+        inner.hand_overs.push(done);
         self.is_asked.store(true, Ordering::Release);
         drop(inner);
         self.wake();
     }
 
-    /// Whether a hand-over is asked for.
+    /// Whether a hand-over is asked for and under way.
     pub fn is_asked_for_hand_over(&self) -> bool {
         self.is_asked.load(Ordering::Acquire)
     }
 
-    /// Takes the request.
-    pub fn take_hand_over(&self) -> Option<oneshot::Sender<()>> {
-        // Most turns find none, and take no lock.
-        if !self.is_asked_for_hand_over() {
-            return None;
-        }
+    /// It is done: whoever has asked proposes something of its own now, behind what this connection has.
+    pub fn handed_over(&self) {
         let mut inner = self.inner.lock();
         self.is_asked.store(false, Ordering::Release);
-        inner.hand_over.take()
+        inner.hand_overs.clear();
     }
 }

@@ -10,6 +10,32 @@ const QOS_0: NewPacket<'_> = NewPacket {
 };
 
 #[test]
+fn everybody_who_asks_for_a_hand_over_waits_until_it_is_done() {
+    let mailbox = Mailbox::new(
+        ConnectionId(1),
+        Version::V5,
+        u32::MAX,
+        0,
+        OutboxLimits::of(100),
+    );
+    let (asks, mut first) = oneshot::channel();
+    mailbox.ask_for_hand_over(asks);
+    let (asks, mut second) = oneshot::channel();
+    mailbox.ask_for_hand_over(asks);
+    for asked in [&mut first, &mut second] {
+        let waits = asked.try_recv();
+        assert_eq!(waits, Err(oneshot::error::TryRecvError::Empty));
+    }
+    assert!(mailbox.is_asked_for_hand_over());
+    mailbox.handed_over();
+    for asked in [&mut first, &mut second] {
+        let done = asked.try_recv();
+        assert_eq!(done, Err(oneshot::error::TryRecvError::Closed));
+    }
+    assert!(!mailbox.is_asked_for_hand_over());
+}
+
+#[test]
 fn a_topic_is_named_by_its_alias_once_the_client_has_seen_both() {
     let mailbox = Mailbox::new(
         ConnectionId(1),

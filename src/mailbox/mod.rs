@@ -22,6 +22,7 @@ mod packets;
 mod progress;
 mod topic_aliases;
 pub mod wait_list;
+mod wake_list;
 mod withheld;
 
 use std::collections::VecDeque;
@@ -48,6 +49,7 @@ pub use expiry::{Expiry, left};
 pub use item::{End, Item, RequestId};
 pub use notifications::{Notification, Notifications};
 pub use packets::{Body, Located, Packets, Unsent, WeakBody};
+pub use wake_list::{WakeList, all_woken};
 
 /// An acknowledgement (PUBACK or PUBREC) that waits until a subscriber has read enough.
 #[derive(Clone)]
@@ -102,7 +104,7 @@ struct Inner {
     /// Publishers whose next packet waits until this mailbox has room.
     publishers: FxHashMap<ConnectionId, Arc<Mailbox>>,
     charge: Charge,
-    hand_over: Option<oneshot::Sender<()>>,
+    hand_overs: Vec<oneshot::Sender<()>>,
     /// The connection takes nothing any more.
     closed: bool,
 }
@@ -165,7 +167,7 @@ impl Mailbox {
             withheld: VecDeque::new(),
             publishers: FxHashMap::default(),
             charge: Charge::new(&limits.memory, 0),
-            hand_over: None,
+            hand_overs: Vec::new(),
             closed: false,
         };
         Arc::new(Mailbox {
@@ -447,35 +449,6 @@ impl Mailbox {
     /// Whether a packet that had to wait is to be offered again.
     pub fn take_offer(&self) -> bool {
         self.offer.load(Ordering::Relaxed) && self.offer.swap(false, Ordering::Acquire)
-    }
-}
-
-/// Mailboxes whose connections are woken together when a batch of work is done.
-#[derive(Default)]
-pub struct WakeList(Vec<Arc<Mailbox>>);
-
-impl WakeList {
-    /// Adds a mailbox.
-    pub fn add(&mut self, mailbox: &Arc<Mailbox>) {
-        self.0.push(mailbox.clone());
-    }
-
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Wakes them all.
-    pub fn wake(&mut self) {
-        for mailbox in self.0.drain(..) {
-            mailbox.wake();
-        }
-    }
-}
-
-impl Drop for WakeList {
-    fn drop(&mut self) {
-        self.wake();
     }
 }
 

@@ -138,7 +138,7 @@ impl Mailbox {
         let mut inner = self.inner.lock();
         inner.closed = true;
         inner.contents = Contents::default();
-        inner.hand_over = None;
+        inner.hand_overs = Vec::new();
         inner.aliases = Default::default();
         inner.withheld = VecDeque::new();
         let publishers = std::mem::take(&mut inner.publishers);

@@ -379,7 +379,7 @@ impl Apply for Applier {
             self.perform(output, &mut wake);
         }
         let woken = wake.len();
-        drop(wake);
+        self.pace.wake(wake);
         self.update_view();
         self.pace.end(woken);
     }

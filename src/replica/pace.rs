@@ -1,9 +1,8 @@
 //! Apply does not run ahead of the threads that serve clients.
 //!
 //! What the log tells thousands of connections is handed to them faster than they send it. Those that are woken wait in
-//! one queue for the clients' threads, so an answer that one client waits for comes after what all of them are told.
-//! When much has been handed out, a mark goes through the same queue, and before as much more is handed out, apply
-//! waits for it. What is late then is apply, which the leader sees ([`super::progress`]).
+//! one queue for the clients' threads. When much has been handed out, a mark goes through the same queue, and before as
+//! much more is handed out, apply waits for it. What is late then is apply, which the leader sees ([`super::progress`]).
 //!
 //! Invariant: apply waits no longer than [`WITHIN`] for a mark, whatever the clients' threads do.
 
@@ -11,6 +10,8 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+
+use crate::mailbox::{WakeList, all_woken};
 
 /// Connections, and messages for them, between two marks.
 const MUCH: usize = 1_024;
@@ -41,6 +42,12 @@ impl Pace {
         }
     }
 
+    /// Wakes those to whom something was handed out; very many on the clients' threads, a few at a time.
+    pub(super) fn wake(&self, mut list: WakeList) {
+        let _context = self.clients.as_ref().map(Handle::enter);
+        list.wake();
+    }
+
     fn wait(&mut self) {
         if let Some(mark) = self.mark.take() {
             let _ = mark.recv_timeout(WITHIN);
@@ -58,7 +65,10 @@ impl Pace {
         self.handed_out = 0;
         self.mark = self.clients.as_ref().map(|clients| {
             let (sender, mark) = sync_channel(1);
-            clients.spawn(async move { sender.send(()) });
+            clients.spawn(async move {
+                all_woken().await;
+                sender.send(())
+            });
             mark
         });
     }

@@ -18,8 +18,9 @@ use tokio::sync::{Notify, watch};
 
 use crate::base::ids::{LogIndex, NodeId};
 
-/// A node is behind when it has not applied what was committed, and in its log, so long ago.
-const BEHIND: Duration = Duration::from_millis(300);
+/// A node is behind when it has not applied what was committed, and in its log, so long before it told. How long ago it
+/// told does not matter: what it tells may be late.
+const BEHIND: Duration = Duration::from_millis(150);
 
 /// The same for the leader itself, which knows at once.
 const OWN_BEHIND: Duration = Duration::from_millis(100);
@@ -27,11 +28,8 @@ const OWN_BEHIND: Duration = Duration::from_millis(100);
 /// The same for a node that is no longer waited for: by then it has let its clients go.
 const LOST: Duration = Duration::from_secs(3);
 
-/// A node that has told nothing for so long is not waited for. This is less than [`BEHIND`], so one that stands still
-/// is passed over before it counts as behind.
+/// A node that has told nothing for so long is not waited for: perhaps it stands still.
 const SILENT: Duration = Duration::from_millis(250);
-
-const _: () = assert!(SILENT.as_millis() < BEHIND.as_millis());
 
 /// How long a node may be behind, times in which it keeps up taken off at a tenth. Holding back does not help one that
 /// is behind for longer, and it is not waited for until half of that is taken off.
@@ -181,11 +179,12 @@ impl Progress {
         others.retain(|_, told| now.saturating_duration_since(told.at) < FORGOTTEN);
         let mut is_behind = false;
         for (node, told) in others.iter_mut() {
-            if now.saturating_duration_since(told.at) < SILENT {
-                let applied = told.applied;
+            let told_before = now.saturating_duration_since(told.at);
+            if told_before < SILENT {
+                let (applied, age) = (told.applied, BEHIND + told_before);
                 is_behind |= told
                     .keeping_up
-                    .is_behind(*node, applied, committed, BEHIND, now);
+                    .is_behind(*node, applied, committed, age, now);
             }
         }
         is_behind

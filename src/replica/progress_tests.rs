@@ -65,6 +65,15 @@ fn a_node_that_keeps_up_holds_nobody_up() {
     assert!(all(&leader.run(10_000..20_000, a_little_behind), false));
 }
 
+/// What it tells is as old as its way to the leader was long, and then the leader knows nothing newer for a while.
+#[test]
+fn a_node_is_not_behind_because_it_tells_seldom() {
+    let mut leader = Leader::new();
+    leader.run(0..1_000, |ms| Some(ms / 10));
+    let seldom = |ms: u64| ms.is_multiple_of(200).then(|| ms.saturating_sub(100) / 10);
+    assert!(all(&leader.run(1_000..10_000, seldom), false));
+}
+
 #[test]
 fn a_node_that_falls_behind_is_waited_for_until_it_has_caught_up() {
     let mut leader = Leader::new();
@@ -158,7 +167,7 @@ fn a_node_is_not_waited_for_because_of_what_its_log_lacks() {
     // Once its log has them, applying them is due.
     leader.run_with(21_000..23_000, |_| 2_100, |_| Some(2_100));
     let seen = leader.run(23_000..23_900, |_| Some(2_100));
-    assert!(all(&seen[..30], false) && all(&seen[31..], true));
+    assert!(all(&seen[..20], false) && all(&seen[21..], true));
 }
 
 #[test]

@@ -139,7 +139,7 @@ impl LocalSubscriber {
             encode(out, message, body, &header)
         })?;
         if must_wake {
-            wake.add(&self.mailbox);
+            wake.add_receiving(&self.mailbox);
         }
         Ok(())
     }
@@ -159,7 +159,7 @@ impl LocalSubscriber {
             .mailbox
             .push_packet(packet, |out| encode(out, message, body, &header));
         if matches!(pushed, Ok(Put { wake: true, .. }) | Err(Refused::Ended)) {
-            wake.add(&self.mailbox);
+            wake.add_receiving(&self.mailbox);
         }
         // A direct message has no publisher whose acknowledgement could be deferred.
         Ok(pushed?.throttled.filter(|_| !message.direct))

@@ -145,7 +145,7 @@ impl Router {
         if let Some(mailbox) = self.mailbox(connection)
             && mailbox.push_item(item)
         {
-            wake.add(&mailbox);
+            wake.add_receiving(&mailbox);
         }
     }
 
@@ -154,15 +154,13 @@ impl Router {
         if let Some(mailbox) = self.mailbox(change.connection)
             && mailbox.push_desired(change)
         {
-            wake.add(&mailbox);
+            wake.add_receiving(&mailbox);
         }
     }
 
-    /// Asks a connection whose session is open to hand it over; `done` is dropped when there is none.
+    /// Asks a connection to hand its session over; `done` is dropped when there is none.
     pub fn ask_for_hand_over(&self, connection: ConnectionId, done: oneshot::Sender<()>) {
-        if let Some(mailbox) = self.mailbox(connection)
-            && mailbox.session().is_some()
-        {
+        if let Some(mailbox) = self.mailbox(connection) {
             mailbox.ask_for_hand_over(done);
         }
     }
@@ -377,7 +375,7 @@ impl Router {
             Err(_) => mailbox.push_item(Item::Undeliverable(granted.sequence)),
         };
         if must_wake {
-            wake.add(&mailbox);
+            wake.add_receiving(&mailbox);
         }
     }
 

@@ -38,7 +38,7 @@ impl Connection {
         let (broker, options) = (&self.context.broker, &self.context.options);
         let weight = will + event_weight(broker, options, EventKind::Disconnected);
         self.propose_end(ended, ReplyTo::Task(reply_to), weight);
-        self.hand_over = None;
+        self.context.mailbox.handed_over();
         is_known
     }
 

@@ -21,8 +21,8 @@ impl Task {
             Some(until) => **until,
             None => {
                 // Whatever keeps the client from being read otherwise.
-                self.read_now()?;
-                let until = now + limits::HAND_OVER_TIMEOUT;
+                self.read_at_once(now)?;
+                let until = now + limits::HAND_OVER_HANDLED_WITHIN;
                 self.hand_over_until = Some(Box::new(until));
                 until
             }
@@ -38,6 +38,21 @@ impl Task {
         }
         // If it is over, the answers are sent in the next turn.
         Ok(Turn::Over)
+    }
+
+    /// Takes what the socket has. Whoever asks for very many hand-overs is read beyond its rate only once.
+    fn read_at_once(&mut self, now: Instant) -> Result<(), Ended> {
+        let at = now.into_std();
+        if let Some(rates) = &self.rates
+            && !rates.may_be_read_at_once(at)
+        {
+            return Ok(());
+        }
+        let read = self.read_now();
+        if let Some(rates) = &mut self.rates {
+            rates.was_read_at_once(at);
+        }
+        read
     }
 
     /// Reads what the socket has when the connection has ended. A client that writes a DISCONNECT and closes its socket
@@ -60,7 +75,7 @@ impl Task {
                     Ok(0) => return self.input.close(self.stream.end()).map(|()| 0),
                     Ok(read) => read,
                     Err(error) if is_transient(&error) => return Ok(0),
-                    Err(_) => return Err(Ended::of_stream(self.stream.end())),
+                    Err(_) => return self.input.close(self.stream.end()).map(|()| 0),
                 };
                 self.input.keep(&buffer[..read]);
                 self.count_received(read);

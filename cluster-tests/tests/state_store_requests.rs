@@ -28,6 +28,7 @@ fn requests_and_answers() {
             a_forbidden_response_topic_is_acknowledged_and_then_disconnected,
             a_client_before_mqtt_5_is_not_served_but_stays_connected,
             many_requests_may_be_outstanding,
+            a_client_that_asks_for_much_at_once_gets_it,
             any_node_answers_and_sees_what_others_wrote,
         ],
     );
@@ -280,6 +281,45 @@ fn a_client_before_mqtt_5_is_not_served_but_stays_connected(cluster: &Cluster) {
         client.expect_nothing();
     }
     StoreClient::connected("old-reader", cluster.mqtt(0)).expect(&Request::get("old"), "$-1\r\n");
+}
+
+/// What is read for a client waits until it has taken what was read before.
+fn a_client_that_asks_for_much_at_once_gets_it(cluster: &Cluster) {
+    let mut writer = StoreClient::connected("much-writer", cluster.mqtt(0));
+    for (bytes, count) in [(900_000, 20_u16), (50_000, 300), (10_000, 1_000)] {
+        let value = vec![b'v'; bytes];
+        writer.expect(&Request::set("much", &value), b"+OK\r\n");
+        let name = format!("much-{bytes}");
+        let mut client = Connection::v5(cluster.mqtt(1), &name);
+        client.subscribe(&[("much/answers", 0)]);
+        let asked = (1..=count).flat_map(|number| {
+            let message = request(
+                &resp(["GET", "much"]),
+                "much/answers",
+                &number.to_be_bytes(),
+            );
+            message.qos(1, number).bytes(V5)
+        });
+        client.send(&asked.collect::<Vec<_>>());
+        let (mut acknowledged, mut answered) = (0, 0);
+        while acknowledged < count || answered < count {
+            match client.expect() {
+                Packet::Puback(ack) => {
+                    acknowledged += 1;
+                    assert_eq!((ack.code, ack.packet_id), (0, acknowledged), "{name}");
+                }
+                Packet::Publish(publish) => {
+                    answered += 1;
+                    let correlation = publish.properties.binary(id::CORRELATION_DATA);
+                    assert_eq!(correlation, Some(&answered.to_be_bytes()[..]), "{name}");
+                    assert_eq!(publish.payload, blob(&value), "{name}");
+                }
+                other => panic!("{name} after {answered} answers: {other:?}"),
+            }
+        }
+        client.disconnect();
+    }
+    writer.disconnect();
 }
 
 fn many_requests_may_be_outstanding(cluster: &Cluster) {

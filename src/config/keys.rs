@@ -454,8 +454,8 @@ config! {
 
     /// The reserve on the disk of `node.data_dir`. While less is free, this node refuses what would be stored (reason
     /// 0x97, or the state store's quota error), and it is not ready; reads, deletions and acknowledgements go on. So do
-    /// all nodes when the cluster could not lose one more voter without it. With a quarter of the reserve left, or 512
-    /// MiB if that is less, the node stops.
+    /// all nodes when the cluster could not lose one more voter without it. With a quarter of the reserve left (128 MiB
+    /// at least, or half of a reserve that is smaller than twice that; 512 MiB at most), the node stops.
     disk: DiskConfig {
         /// The reserve as a share of the volume: 256 MiB at least (half of a volume that is smaller than 512 MiB), and
         /// at most `disk.reserve_bytes`. 0: the disk is not watched.

@@ -5,6 +5,7 @@
 //! must outlive the connection is in the replicated machine; here is only what ends with it.
 
 mod ending;
+mod sending;
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -340,22 +341,22 @@ impl Connection {
         {
             return Err(End::Unavailable.into());
         }
+        self.note_sent();
         while self.context.mailbox.is_filled() || self.read_withheld() {
             self.has_withheld = self.context.mailbox.take(contents);
             for item in contents.take_items() {
                 self.handle_item(item)?;
             }
             notifying::notify(&mut self.context, &mut contents.desired, self.hub.shown())?;
-            self.context
-                .count_sent(std::mem::take(&mut contents.counts));
-            if !contents.packets.is_empty() {
-                self.outbound.send(contents, self.context.output.packets());
-            }
+            self.send(contents);
         }
         self.hub.answer_due(&mut self.context)?;
         self.store_requests.answer_due(&mut self.context)?;
         self.propose_acknowledgements();
         self.context.output.flush_acknowledgements();
+        if !self.context.mailbox.is_filled() {
+            self.note_sent();
+        }
         Ok(())
     }
 
@@ -377,11 +378,7 @@ impl Connection {
             return;
         }
         self.subscribing.read_retained(&mut self.context, contents);
-        self.context
-            .count_sent(std::mem::take(&mut contents.counts));
-        if !contents.packets.is_empty() {
-            self.outbound.send(contents, self.context.output.packets());
-        }
+        self.send(contents);
     }
 
     /// Reads messages of the session's queue that were granted while the client was behind.
@@ -394,6 +391,7 @@ impl Connection {
         match item {
             Item::Reply(_, Reply::Undecodable) => return Err(Ended::undecodable()),
             Item::Reply(id, reply) => self.handle_reply(id, &reply)?,
+            Item::ReadRefused => self.store_requests.handle_refused(context),
             Item::Read(id, reply) => self.store_requests.handle_store_reply(context, id, &reply),
             Item::BarrierPassed(id) => self.hub.handle_barrier(context, id),
             Item::ForwardConfirmed(id) => self.publishing.handle_forward_confirmed(context, id),

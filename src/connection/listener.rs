@@ -82,7 +82,10 @@ fn accept(broker: &Arc<Broker>, incoming: Incoming, places: &Arc<Places>) {
     let metrics = &broker.metrics;
     metrics.connections_opened.increment();
     if is_full(broker, &incoming, places) {
-        let text = "there are as many connections as there may be, or the server shuts down";
+        let text = match broker.state.is_draining() {
+            true => "the server shuts down",
+            false => "there are as many connections as there may be",
+        };
         refuse(broker, incoming, places, DisconnectReason::TooMany, text);
         return;
     }

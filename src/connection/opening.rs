@@ -349,7 +349,8 @@ impl Opening {
         }
         if let Reply::QuotaExceeded = reply {
             broker.unregister(self.mailbox.connection);
-            let text = "there are as many sessions as the cluster may have";
+            let text =
+                "there are as many sessions as the cluster, or this client's principal, may have";
             return Err(self.refuse(ReasonCode::QuotaExceeded, text));
         }
         if let Reply::NotAuthorized = reply {

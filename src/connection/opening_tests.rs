@@ -26,16 +26,21 @@ use crate::replica::directory::DirectoryObserver as _;
 use crate::replica::proposer::Cursor;
 
 /// A CONNECT with Clean Start, and with a will to the topic `t` if these are flags of one.
-fn connect(will_flags: u8, payload: u8) -> Vec<u8> {
+fn connect(will_flags: u8, payload: u16) -> Vec<u8> {
     let mut body = b"\0\x04MQTT\x05".to_vec();
     body.push(2 | will_flags);
     body.extend(b"\0\0\0\0\x01c");
     if will_flags != 0 {
-        body.extend(b"\0\0\x01t\0");
-        body.push(payload);
+        body.extend(b"\0\0\x01t");
+        body.extend(payload.to_be_bytes());
         body.extend(vec![b'p'; payload.into()]);
     }
-    let mut packet = vec![0x10, body.len() as u8];
+    let length = body.len();
+    let mut packet = vec![0x10];
+    match length {
+        ..128 => packet.push(length as u8),
+        _ => packet.extend([(length % 128) as u8 | 0x80, (length / 128) as u8]),
+    }
     packet.extend(body);
     packet
 }
@@ -73,6 +78,10 @@ fn p12_a_will_that_would_be_stored_is_refused_while_disks_are_low() {
     assert!(!is_taken(WILL | RETAIN, 1));
     assert!(is_taken(WILL | RETAIN, 0), "it makes room");
     assert!(is_taken(WILL | QOS_1, 1), "nobody keeps it");
+    assert!(
+        is_taken(WILL, 500) && !is_taken(WILL, 512),
+        "its session does"
+    );
     let index = broker.services.router.subscriptions();
     let queueing = Queueing {
         durable: true,
@@ -85,7 +94,7 @@ fn p12_a_will_that_would_be_stored_is_refused_while_disks_are_low() {
     index.put(SessionId(2), None, queueing, &[]);
     index.put_row(SessionId(2), "t", &row, LogIndex::default());
     assert!(!is_taken(WILL | QOS_1, 1));
-    assert_eq!(broker.metrics.writes_refused.get(), 2);
+    assert_eq!(broker.metrics.writes_refused.get(), 3);
 }
 
 /// The code of the CONNACK of a client that is judged, and whose session is opened after `change`.

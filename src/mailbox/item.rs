@@ -16,6 +16,9 @@ pub enum Item {
     Reply(RequestId, Reply),
     /// A linearizable read was carried out.
     Read(RequestId, StoreReply),
+    /// A GET was not, because too much of what was read before is on its way to the client. Until
+    /// [`end_refusal`](super::Mailbox::end_refusal), none is.
+    ReadRefused,
     /// What was acknowledged anywhere before it was asked for is in this node's state.
     BarrierPassed(RequestId),
     /// Another node has handed a forwarded message to its connections.

@@ -9,6 +9,7 @@
 //! bounded, see [`back_pressure`], and every dropped message is counted. Invariant: what waits for a connection, here
 //! and in its task, stays below [`OutboxLimits::connection_bytes`], see [`budget`].
 
+mod answers;
 pub mod back_pressure;
 mod budget;
 mod contents;
@@ -40,6 +41,7 @@ use crate::acl::{Client, Share};
 use crate::base::ids::{ConnectionId, SessionId};
 use crate::codec::{TopicAlias, Version};
 use crate::telemetry::labels::DropReason;
+use answers::Answers;
 use back_pressure::{Admission, BackPressure, BackPressureState, OutboxLimits};
 use memory::Charge;
 use topic_aliases::TopicAliases;
@@ -131,6 +133,7 @@ pub struct Mailbox {
     offer: AtomicBool,
     /// A hand-over is asked for.
     is_asked: AtomicBool,
+    answers: Answers,
     /// A [`BackPressureState`].
     state: AtomicU8,
     /// An [`Item::End`] was put in.
@@ -181,6 +184,7 @@ impl Mailbox {
             kept: AtomicUsize::new(0),
             offer: AtomicBool::new(false),
             is_asked: AtomicBool::new(false),
+            answers: Answers::default(),
             state: AtomicU8::new(BackPressureState::Normal as u8),
             ending: AtomicBool::new(false),
             session: AtomicU64::new(0),

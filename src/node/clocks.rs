@@ -55,7 +55,7 @@ fn name(clocks: impl Iterator<Item = (NodeId, i64)>, wrong: &mut BTreeSet<NodeId
                 tracing::error!(
                     node = node.0,
                     ahead_ms,
-                    "the wall clock of this node is wrong: a majority of the nodes' clocks shows another time; \
+                    "the wall clock of the node that is named is wrong: a majority of the nodes' clocks shows another time; \
                      log time does not follow it"
                 );
             }
@@ -63,7 +63,7 @@ fn name(clocks: impl Iterator<Item = (NodeId, i64)>, wrong: &mut BTreeSet<NodeId
             tracing::info!(
                 node = node.0,
                 ahead_ms,
-                "the wall clock of this node is right again"
+                "the wall clock of the node that is named is right again"
             );
         }
     }

@@ -45,6 +45,10 @@ const RECOVERED_QUARTERS: u64 = 5;
 /// A node stops when a quarter of the reserve is left, or this many bytes.
 const STOP_AT_BYTES: u64 = 512 << 20;
 
+/// Or so many, if that is more, and no more than half the reserve: RocksDB writes a memtable of 64 MiB while another
+/// one fills.
+const STOP_AT_LEAST_BYTES: u64 = 128 << 20;
+
 /// Files that must be free, or one in a hundred if that is less. RocksDB needs dozens.
 const RESERVED_FILES: u64 = 10_000;
 
@@ -71,12 +75,18 @@ fn reserve(config: &DiskConfig, space: &Space) -> u64 {
     share.max(least).min(config.reserve_bytes)
 }
 
+/// Below how many free bytes a node stops.
+fn stop_at(reserve: u64) -> u64 {
+    let quarter = (reserve / 4).min(STOP_AT_BYTES);
+    quarter.max(STOP_AT_LEAST_BYTES.min(reserve / 2))
+}
+
 /// When to look again at a disk: before it can have passed the next bound.
 fn pause(config: &DiskConfig, level: Level, space: &Space) -> Duration {
     let reserve = reserve(config, space);
     let bound = match level {
         Level::Fine => reserve,
-        Level::Low | Level::Full => (reserve / 4).min(STOP_AT_BYTES),
+        Level::Low | Level::Full => stop_at(reserve),
     };
     let millis = space.free_bytes.saturating_sub(bound) / (FASTEST_WRITES / 1_000);
     Duration::from_millis(millis).clamp(SHORTEST_INTERVAL, INTERVAL)
@@ -86,7 +96,7 @@ fn pause(config: &DiskConfig, level: Level, space: &Space) -> Duration {
 pub(super) fn judge(config: &DiskConfig, before: Level, space: &Space) -> Level {
     let reserve = reserve(config, space);
     let files = RESERVED_FILES.min(space.total_files / 100);
-    if space.free_bytes < (reserve / 4).min(STOP_AT_BYTES) || space.free_files < files / 4 {
+    if space.free_bytes < stop_at(reserve) || space.free_files < files / 4 {
         return Level::Full;
     }
     // What was low must recover by more than what a deletion gives back at once.

@@ -7,6 +7,8 @@
 //! who scans a lot holds up itself. Keys that a client may not read are left out where the rows are read: the thread
 //! of its connection judges none of them.
 //!
+//! Invariant: a value is read only while its client has few of those that were read before on their way
+//! ([`Mailbox::begin_answer`]). It asks again when they have left.
 //! Invariant: a read sees every write that was acknowledged anywhere before the read was submitted, and no expiry that
 //! is not in the log.
 
@@ -36,8 +38,8 @@ const RETRY: Duration = Duration::from_millis(20);
 /// What is to be read.
 #[derive(Clone, Debug)]
 pub enum Query {
-    /// GET of a key.
-    Get(Bytes),
+    /// GET of a key, and bytes of the answer beside the value.
+    Get(Bytes, usize),
     /// SCAN.
     Scan(ScanQuery),
 }
@@ -64,6 +66,8 @@ struct Asker {
 /// A GET that waits.
 struct Get {
     key: Bytes,
+    /// Bytes of the answer beside the value.
+    beside: usize,
     asker: Asker,
 }
 
@@ -130,7 +134,7 @@ impl Reader {
             request_id,
         };
         self.add(|waiting| match query {
-            Query::Get(key) => waiting.gets.push(Get { key, asker }),
+            Query::Get(key, beside) => waiting.gets.push(Get { key, beside, asker }),
             Query::Scan(query) => waiting.scans.push(Scan { query, asker }),
         });
     }
@@ -246,8 +250,23 @@ impl Reader {
 
 impl Asker {
     fn answer(&self, reply: Reply, wake: &mut WakeList) {
-        if self.mailbox.push_item(Item::Read(self.request_id, reply)) {
+        self.tell(Item::Read(self.request_id, reply), wake);
+    }
+
+    fn tell(&self, item: Item, wake: &mut WakeList) {
+        if self.mailbox.push_item(item) {
             wake.add(&self.mailbox);
+        }
+    }
+}
+
+impl Get {
+    /// Answers, if the client has room for it; if not, it has to ask again.
+    fn answer(&self, reply: Reply, wake: &mut WakeList) {
+        let bytes = self.beside + reply.content_bytes();
+        match self.asker.mailbox.begin_answer(bytes) {
+            true => self.asker.answer(reply, wake),
+            false => self.asker.tell(Item::ReadRefused, wake),
         }
     }
 }
@@ -279,10 +298,14 @@ fn answer_all(backing: &dyn Backing, gets: Vec<Get>, now: Millis) -> Vec<Get> {
     let mut wake = WakeList::default();
     let mut due = Vec::new();
     for get in gets {
+        if get.asker.mailbox.refuses_answers() {
+            get.asker.tell(Item::ReadRefused, &mut wake);
+            continue;
+        }
         let found = read::get(backing, &get.key);
         match found.expires_at.is_some_and(|deadline| deadline <= now) {
             true => due.push(get),
-            false => get.asker.answer(found.reply, &mut wake),
+            false => get.answer(found.reply, &mut wake),
         }
     }
     due
@@ -297,6 +320,6 @@ async fn answer_after_tick(gets: Vec<Get>, backing: Arc<dyn Backing>, proposer: 
     let mut wake = WakeList::default();
     for get in &gets {
         let reply = read::get_at_log_time(&*backing, &get.key);
-        get.asker.answer(reply, &mut wake);
+        get.answer(reply, &mut wake);
     }
 }

@@ -40,8 +40,16 @@ fn will_mark() -> Vec<u8> {
     properties.raw().to_vec()
 }
 
-/// Whether a will adds to what is stored when it is published: as a PUBLISH that goes through the log does.
+/// Bytes of a will that is kept with its connection also while disks are low, as the connection itself is.
+const KEPT_AT_LOW_DISK: usize = 512;
+
+/// Whether a will adds to what is stored: when the client connects, because it is long, or when it is published, as a
+/// PUBLISH that goes through the log does.
 pub(super) fn is_stored(broker: &Broker, will: &Will<'_>) -> bool {
+    let properties = will.properties.forwardable();
+    if will.topic.len() + will.payload.len() + properties.len() > KEPT_AT_LOW_DISK {
+        return true;
+    }
     if will.retain {
         return !will.payload.is_empty();
     }

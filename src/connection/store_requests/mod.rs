@@ -6,6 +6,7 @@
 //! [`INVOKE`]: crate::store::topics::INVOKE
 
 mod due;
+mod gets;
 mod judgement;
 pub(super) mod request;
 mod scan;
@@ -24,12 +25,12 @@ use crate::base::proto::command::{KeyNotify, command::Kind};
 use crate::codec::{PacketId, Publish, QoS, ReasonCode};
 use crate::machine::effect::{Change, Reply as MachineReply};
 use crate::mailbox::{End, Item, RequestId};
-use crate::replica::reader::Query;
 use crate::router::Origin;
 use crate::store::request::Write;
 use crate::store::{self, Properties, Reply, StoreError, WriteAction, notify, reply, topics};
 use crate::telemetry::labels::{DisconnectReason, DropReason, Outcome, Verb};
 use due::{Due, DueReplies};
+use gets::Gets;
 use judgement::{not_authorized, refuses_answer, verb_of};
 use request::{Scan, StoreRequest};
 use scan::Scans;
@@ -41,6 +42,7 @@ use write::{REMEMBERED_AT_LOW_DISK, propose_write};
 pub(super) struct StoreRequests {
     /// Boxed, because most clients do not use the store.
     answers: Option<Box<Answers>>,
+    gets: Gets,
     scans: Scans,
 }
 
@@ -116,6 +118,7 @@ impl StoreRequests {
             response_topic: response_topic.into(),
             correlation_data: Bytes::copy_from_slice(correlation_data),
             verb: Verb::Unknown,
+            key: Bytes::new(),
             scan: None,
         };
         Ok(self.start(context, publish, request))
@@ -201,7 +204,9 @@ impl StoreRequests {
             }
             store::Request::Get { key } => {
                 request.verb = Verb::Get;
-                read(context, Query::Get(Bytes::copy_from_slice(key)), request)
+                request.key = Bytes::copy_from_slice(key);
+                self.gets.begin(context, request);
+                Flow::Continue
             }
             store::Request::Scan { pattern, token } => {
                 request.verb = Verb::Scan;
@@ -233,7 +238,7 @@ impl StoreRequests {
     /// Bytes that are kept for routes of response topics, pages and replies.
     pub(super) fn memory(&self) -> usize {
         let of_answers = |answers: &Answers| answers.routes.memory() + answers.due.memory();
-        self.answers.as_deref().map_or(0, of_answers) + self.scans.memory()
+        self.answers.as_deref().map_or(0, of_answers) + self.gets.memory() + self.scans.memory()
     }
 
     /// The machine or the reader has the reply.
@@ -256,6 +261,19 @@ impl StoreRequests {
     pub(super) fn has_due(&self) -> bool {
         let answers = self.answers.as_deref();
         answers.is_some_and(|answers| !answers.due.is_empty())
+    }
+
+    /// A GET was not carried out.
+    pub(super) fn handle_refused(&mut self, context: &Context) {
+        self.gets.handle_refused(context);
+    }
+
+    /// Everything that the client was to be sent has left: what waits for that goes on.
+    pub(super) fn handle_sent(&mut self, context: &mut Context) {
+        if !self.has_due() {
+            self.gets.handle_sent(context);
+            self.scans.handle_sent(context);
+        }
     }
 
     /// Answers those that are left of former turns, as many as one turn may; at least one.
@@ -300,6 +318,9 @@ impl StoreRequests {
             return;
         };
         let is_scan = request.scan.is_some();
+        if request.verb == Verb::Get {
+            self.gets.answered(context, request_id, &request, reply);
+        }
         match reply {
             Reply::Page { keys, token } => {
                 let page = scan::page(context, *request, keys, token.as_ref());
@@ -311,7 +332,7 @@ impl StoreRequests {
             reply => self.answer(context, &request, reply),
         }
         if is_scan {
-            self.scans.end(context);
+            self.scans.end();
         }
     }
 
@@ -364,13 +385,6 @@ impl StoreRequests {
 fn count_unanswerable(context: &Context) {
     let dropped = &context.broker.metrics.messages_dropped;
     dropped.of(DropReason::Unanswerable).increment();
-}
-
-fn read(context: &mut Context, query: Query, request: StoreRequest) -> Flow {
-    let request_id = context.requests.insert(Request::Store(Box::new(request)));
-    let reader = &context.broker.services.reader;
-    reader.submit(query, &context.mailbox, request_id);
-    Flow::Continue
 }
 
 #[cfg(test)]

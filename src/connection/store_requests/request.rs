@@ -8,6 +8,9 @@ use crate::acl::Rights;
 use crate::codec::PacketId;
 use crate::telemetry::labels::Verb;
 
+/// Bytes of an answer beside the client's own and what it tells, at most.
+const BESIDE_BYTES: usize = 128;
+
 /// A request's way back to the client.
 #[derive(Debug)]
 pub(in crate::connection) struct StoreRequest {
@@ -17,6 +20,8 @@ pub(in crate::connection) struct StoreRequest {
     /// Repeated in the answer.
     pub(super) correlation_data: Bytes,
     pub(super) verb: Verb,
+    /// What a GET asks for.
+    pub(super) key: Bytes,
     /// What a SCAN needs to go on.
     pub(super) scan: Option<Box<Scan>>,
 }
@@ -25,7 +30,17 @@ impl StoreRequest {
     /// Memory that it takes, about.
     pub(in crate::connection) fn bytes(&self) -> usize {
         let scan = self.scan.as_ref().map_or(0, |scan| scan.bytes());
-        size_of::<StoreRequest>() + self.response_topic.len() + self.correlation_data.len() + scan
+        let key = self.key.len();
+        size_of::<StoreRequest>()
+            + self.response_topic.len()
+            + self.correlation_data.len()
+            + key
+            + scan
+    }
+
+    /// Bytes of the answer beside what it tells, about.
+    pub(super) fn beside(&self) -> usize {
+        BESIDE_BYTES + self.response_topic.len() + self.correlation_data.len()
     }
 }
 

@@ -267,6 +267,7 @@ fn scan_request(token: Option<Bytes>) -> StoreRequest {
         response_topic: "answers".into(),
         correlation_data: Bytes::new(),
         verb: Verb::Scan,
+        key: Bytes::new(),
         scan: Some(Box::new(Scan::new(Bytes::from_static(b"*"), token))),
     }
 }
@@ -393,6 +394,7 @@ fn one_scan_of_a_connection_is_read_at_a_time() {
         for (request_id, reply) in read(&context, &rows, 5_000) {
             requests.handle_store_reply(&mut context, request_id, &reply);
         }
+        requests.handle_sent(&mut context);
         acknowledged.extend(context.take_acknowledgements());
     }
     let expected: Vec<u8> = (1..=20).flat_map(|id| [0x40, 2, 0, id]).collect();

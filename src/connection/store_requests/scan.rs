@@ -10,7 +10,8 @@
 //! what it lacks ([`PageBudget::missing`]). Keys are judged by the thread that reads them ([`ScanQuery::rights`]); here
 //! they are judged again only if the rules have changed since, no more of them than one answer and one key.
 //!
-//! Invariant: one SCAN of a connection is read at a time; its others wait in their order. So what a client has others
+//! Invariant: one SCAN of a connection is read at a time; its others wait in their order, until the client has been sent
+//! the answer. So what a client has others
 //! read for it does not grow with its receive maximum.
 //!
 //! [`PageBudget::missing`]: crate::store::scan::PageBudget::missing
@@ -37,14 +38,18 @@ pub(super) struct Scans {
 }
 
 #[derive(Default)]
-struct Waiting(VecDeque<RequestId>);
+struct Waiting {
+    requests: VecDeque<RequestId>,
+    /// The one that was read is answered, and the answer has not left.
+    is_answered: bool,
+}
 
 impl Scans {
     /// Has a request read when its turn comes.
     pub(super) fn begin(&mut self, context: &mut Context, request: StoreRequest) {
         let request_id = context.requests.insert(Request::Store(Box::new(request)));
         match &mut self.waiting {
-            Some(waiting) => waiting.0.push_back(request_id),
+            Some(waiting) => waiting.requests.push_back(request_id),
             None => {
                 self.waiting = Some(Box::default());
                 read(context, request_id);
@@ -52,10 +57,20 @@ impl Scans {
         }
     }
 
-    /// The request that was read is answered: the next one is read.
-    pub(super) fn end(&mut self, context: &mut Context) {
-        let next = self.waiting.as_mut().and_then(|it| it.0.pop_front());
-        match next {
+    /// The request that was read is answered.
+    pub(super) fn end(&mut self) {
+        if let Some(waiting) = &mut self.waiting {
+            waiting.is_answered = true;
+        }
+    }
+
+    /// Everything that the client was to be sent has left: the next request is read.
+    pub(super) fn handle_sent(&mut self, context: &mut Context) {
+        let Some(waiting) = self.waiting.as_mut().filter(|it| it.is_answered) else {
+            return;
+        };
+        waiting.is_answered = false;
+        match waiting.requests.pop_front() {
             Some(request_id) => read(context, request_id),
             None => self.waiting = None,
         }
@@ -64,7 +79,7 @@ impl Scans {
     /// Memory that they take.
     pub(super) fn memory(&self) -> usize {
         let waiting = self.waiting.as_ref();
-        waiting.map_or(0, |it| it.0.capacity() * size_of::<RequestId>())
+        waiting.map_or(0, |it| it.requests.capacity() * size_of::<RequestId>())
     }
 }
 

@@ -170,6 +170,7 @@ fn replies_beyond_a_turn_are_answered_in_later_ones() {
                 response_topic: format!("r/{packet_id}").into(),
                 correlation_data: Bytes::new(),
                 verb: Verb::Get,
+                key: Bytes::new(),
                 scan: None,
             };
             context.requests.insert(Request::Store(Box::new(request)))

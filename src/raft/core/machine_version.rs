@@ -43,6 +43,15 @@ pub enum VersionError {
         /// What it knew to be committed.
         committed: u64,
     },
+    /// The log is there, the state is not.
+    #[error(
+        "the log is committed up to entry {committed}, but there is no state: the directory state/ is lost or empty. \
+         Put it back; or empty the data directory, and the node gets everything from the others (docs/operations.md)"
+    )]
+    NoState {
+        /// What is known to be committed.
+        committed: u64,
+    },
     /// What the older version has left could not be removed.
     #[error("removing the log and the snapshot of the older machine version: {0}")]
     Remove(#[from] std::io::Error),
@@ -74,6 +83,7 @@ pub fn take_over(
         }
         // A new directory.
         None if applied == 0 && committed == 0 => 0,
+        None if applied == 0 => return Err(VersionError::NoState { committed }),
         None => FIRST,
     };
     if stored > own {

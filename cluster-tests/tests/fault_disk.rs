@@ -375,7 +375,7 @@ fn one_low_disk_of_three_refuses_writes_on_every_node() {
     };
     let mut before: Vec<Before> = (0..3).map(|node| Before::on(&cluster, node)).collect();
     let low = cluster.a_follower();
-    ballast(&cluster.nodes[low], 1024 - 192);
+    ballast(&cluster.nodes[low], 1024 - 240);
     let mut disks = [false; 3];
     disks[low] = true;
     wait_low(&cluster, disks);

@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use prost::Message as _;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

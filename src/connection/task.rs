@@ -12,7 +12,6 @@ use std::cell::RefCell;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use tokio::io::ReadBuf;
 use tokio::time::{Instant, sleep_until};
@@ -32,12 +31,6 @@ use crate::base::pulse::{Phase, busy};
 use crate::mailbox::memory::Charge;
 use crate::mailbox::{Contents, End};
 use crate::transport::{Accepted, Peer, Stream};
-
-/// Before a packet that could not be taken is offered again although nothing has said that it may be taken now.
-const OFFER_AGAIN_AFTER: Duration = Duration::from_millis(250);
-
-/// How often the socket of a client that is not read is looked at.
-const LOOK_FOR_END_AFTER: Duration = Duration::from_secs(1);
 
 thread_local! {
     /// What is taken from any mailbox of this thread.
@@ -210,16 +203,8 @@ impl Task {
                 tokio::task::yield_now().await;
                 continue;
             }
-            let is_waiting = self.input.is_waiting();
-            let deadlines = [
-                is_waiting.then(|| Instant::now() + OFFER_AGAIN_AFTER),
-                paused_until.map(|until| until.min(Instant::now() + LOOK_FOR_END_AFTER)),
-                self.input.paused_until().map(Instant::from_std),
-                self.held_back_until(),
-                self.connection.authentication_deadline(),
-            ];
-            let deadline = deadlines.into_iter().flatten().min();
             // An idle connection has none, and keeps no room for it.
+            let deadline = self.deadline(paused_until);
             let mut pause = deadline.map(|deadline| Box::pin(sleep_until(deadline)));
             let pause = poll_fn(|context| match &mut pause {
                 Some(pause) => pause.as_mut().poll(context),

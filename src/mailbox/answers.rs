@@ -1,57 +1,79 @@
 //! Answers of reads on their way to the client. What a client asks for is longer than its requests, so it is read only
 //! while little of what was read for it before waits.
 //!
-//! Invariant: what waits of them is at most half of [`OutboxLimits::bytes`], or one answer. So a client that reads never
-//! ends because of what it has asked for, and one that does not read has little read for it.
+//! Invariant: what waits of them is at most half of what may wait for the client (`mqtt.outbox_max_bytes`), or one
+//! answer. So a client that reads never ends because of what it has asked for, and one that does not read has little
+//! read for it.
 //! Invariant: when one is refused, all that were asked for behind it are, until the connection ends that: so they are
 //! answered in their order.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::Mailbox;
-#[cfg(doc)]
-use super::back_pressure::OutboxLimits;
-
-/// What a mailbox knows of them.
-#[derive(Debug, Default)]
-pub(super) struct Answers {
-    /// Bytes that are on their way.
+/// The answers for one connection.
+#[derive(Debug)]
+pub struct Answers {
+    /// Bytes that may be on their way.
+    most: usize,
+    /// Bytes that are.
     bytes: AtomicUsize,
     are_refused: AtomicBool,
 }
 
-impl Mailbox {
+impl Answers {
+    /// None, to a client for which `outbox_bytes` may wait.
+    pub(super) fn new(outbox_bytes: usize) -> Answers {
+        Answers {
+            most: outbox_bytes / 2,
+            bytes: AtomicUsize::new(0),
+            are_refused: AtomicBool::new(false),
+        }
+    }
+
     /// Whether an answer of so many bytes may be added to those that are on their way; if so, it is. If not, others are
     /// refused as well.
-    pub fn begin_answer(&self, bytes: usize) -> bool {
-        let most = self.limits.bytes / 2;
+    pub fn begin(&self, bytes: usize) -> bool {
         let add = |waiting: usize| {
             let all = waiting.saturating_add(bytes);
-            (waiting == 0 || all <= most).then_some(all)
+            (waiting == 0 || all <= self.most).then_some(all)
         };
-        let (known, order) = (&self.answers, Ordering::Relaxed);
-        let is_added =
-            !self.refuses_answers() && known.bytes.fetch_update(order, order, add).is_ok();
+        let order = Ordering::Relaxed;
+        let is_added = !self.are_refused() && self.bytes.fetch_update(order, order, add).is_ok();
         if !is_added {
-            known.are_refused.store(true, Ordering::Release);
+            self.are_refused.store(true, Ordering::Release);
         }
         is_added
     }
 
     /// Whether answers are refused.
-    pub fn refuses_answers(&self) -> bool {
-        self.answers.are_refused.load(Ordering::Acquire)
+    pub fn are_refused(&self) -> bool {
+        self.are_refused.load(Ordering::Acquire)
     }
 
     /// Everything that was asked for is refused: the connection may ask again.
     pub fn end_refusal(&self) {
-        self.answers.are_refused.store(false, Ordering::Release);
+        self.are_refused.store(false, Ordering::Release);
     }
 
     /// Answers of so many bytes have left.
-    pub fn end_answers(&self, bytes: usize) {
+    pub fn end(&self, bytes: usize) {
         if bytes > 0 {
-            self.answers.bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_of_what_may_wait_is_answered_or_one() {
+        let answers = Answers::new(100);
+        assert!(answers.begin(1_000), "the first one always");
+        assert!(!answers.begin(1) && answers.are_refused());
+        answers.end(1_000);
+        assert!(!answers.begin(1), "what is behind it is refused, too");
+        answers.end_refusal();
+        assert!(answers.begin(25) && answers.begin(25) && !answers.begin(1));
     }
 }

@@ -17,7 +17,7 @@ pub enum Item {
     /// A linearizable read was carried out.
     Read(RequestId, StoreReply),
     /// A GET was not, because too much of what was read before is on its way to the client. Until
-    /// [`end_refusal`](super::Mailbox::end_refusal), none is.
+    /// the connection ends that, none is.
     ReadRefused,
     /// What was acknowledged anywhere before it was asked for is in this node's state.
     BarrierPassed(RequestId),

@@ -41,11 +41,11 @@ use crate::acl::{Client, Share};
 use crate::base::ids::{ConnectionId, SessionId};
 use crate::codec::{TopicAlias, Version};
 use crate::telemetry::labels::DropReason;
-use answers::Answers;
 use back_pressure::{Admission, BackPressure, BackPressureState, OutboxLimits};
 use memory::Charge;
 use topic_aliases::TopicAliases;
 
+pub use answers::Answers;
 pub use contents::{Contents, Filling, NewPacket, Refused, Tracked, Withheld};
 pub use expiry::{Expiry, left};
 pub use item::{End, Item, RequestId};
@@ -133,7 +133,8 @@ pub struct Mailbox {
     offer: AtomicBool,
     /// A hand-over is asked for.
     is_asked: AtomicBool,
-    answers: Answers,
+    /// Of reads, on their way to the client.
+    pub answers: Answers,
     /// A [`BackPressureState`].
     state: AtomicU8,
     /// An [`Item::End`] was put in.
@@ -177,6 +178,7 @@ impl Mailbox {
             connection,
             version,
             max_packet_size,
+            answers: Answers::new(limits.bytes),
             limits,
             inner: Mutex::new(inner),
             filled: AtomicBool::new(false),
@@ -184,7 +186,6 @@ impl Mailbox {
             kept: AtomicUsize::new(0),
             offer: AtomicBool::new(false),
             is_asked: AtomicBool::new(false),
-            answers: Answers::default(),
             state: AtomicU8::new(BackPressureState::Normal as u8),
             ending: AtomicBool::new(false),
             session: AtomicU64::new(0),

@@ -1,8 +1,9 @@
 //! Apply does not run ahead of the threads that serve clients.
 //!
 //! What the log tells thousands of connections is handed to them faster than they send it. Those that are woken wait in
-//! one queue for the clients' threads. When much has been handed out, a mark goes through the same queue, and before as
-//! much more is handed out, apply waits for it. What is late then is apply, which the leader sees ([`super::progress`]).
+//! one queue for those threads. When much has been handed out, a mark goes through the same queue, and before
+//! as much more is handed out, apply waits for it. What is late then is apply, which the leader sees
+//! ([`super::progress`]).
 //!
 //! Invariant: apply waits no longer than [`WITHIN`] for a mark, whatever the clients' threads do.
 

@@ -8,7 +8,7 @@
 //! of its connection judges none of them.
 //!
 //! Invariant: a value is read only while its client has few of those that were read before on their way
-//! ([`Mailbox::begin_answer`]). It asks again when they have left.
+//! ([`Answers`](crate::mailbox::Answers)). It asks again when they have left.
 //! Invariant: a read sees every write that was acknowledged anywhere before the read was submitted, and no expiry that
 //! is not in the log.
 
@@ -264,7 +264,7 @@ impl Get {
     /// Answers, if the client has room for it; if not, it has to ask again.
     fn answer(&self, reply: Reply, wake: &mut WakeList) {
         let bytes = self.beside + reply.content_bytes();
-        match self.asker.mailbox.begin_answer(bytes) {
+        match self.asker.mailbox.answers.begin(bytes) {
             true => self.asker.answer(reply, wake),
             false => self.asker.tell(Item::ReadRefused, wake),
         }
@@ -298,7 +298,7 @@ fn answer_all(backing: &dyn Backing, gets: Vec<Get>, now: Millis) -> Vec<Get> {
     let mut wake = WakeList::default();
     let mut due = Vec::new();
     for get in gets {
-        if get.asker.mailbox.refuses_answers() {
+        if get.asker.mailbox.answers.are_refused() {
             get.asker.tell(Item::ReadRefused, &mut wake);
             continue;
         }

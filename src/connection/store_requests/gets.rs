@@ -69,13 +69,13 @@ impl Gets {
     fn end_refusal(&mut self, context: &Context) {
         if self.refused > 0 && self.refused == self.asked {
             (self.refused, self.asked) = (0, 0);
-            context.mailbox.end_refusal();
+            context.mailbox.answers.end_refusal();
         }
     }
 
     /// Everything that was taken out of the mailbox has left.
     pub(super) fn handle_sent(&mut self, context: &mut Context) {
-        context.mailbox.end_answers(self.leaving);
+        context.mailbox.answers.end(self.leaving);
         self.leaving = std::mem::take(&mut self.answered);
         while self.refused == 0 && self.asked < self.open.len().min(AT_ONCE) {
             self.ask_next(context);

@@ -10,9 +10,8 @@
 //! what it lacks ([`PageBudget::missing`]). Keys are judged by the thread that reads them ([`ScanQuery::rights`]); here
 //! they are judged again only if the rules have changed since, no more of them than one answer and one key.
 //!
-//! Invariant: one SCAN of a connection is read at a time; its others wait in their order, until the client has been sent
-//! the answer. So what a client has others
-//! read for it does not grow with its receive maximum.
+//! Invariant: one SCAN of a connection is read at a time; its others wait in their order, until the answer has left. So
+//! what a client has others read for it does not grow with its receive maximum.
 //!
 //! [`PageBudget::missing`]: crate::store::scan::PageBudget::missing
 

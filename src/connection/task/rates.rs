@@ -1,11 +1,32 @@
 //! What the rates of a client mean for its connection: when it is not read, and when it is sent nothing.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 
 use super::Task;
 use crate::connection::publish_rate::LEAVING_TIMEOUT;
 
+/// Before a packet that could not be taken is offered again although nothing has said that it may be taken now.
+const OFFER_AGAIN_AFTER: Duration = Duration::from_millis(250);
+
+/// How often the socket of a client that is not read is looked at.
+const LOOK_FOR_END_AFTER: Duration = Duration::from_secs(1);
+
 impl Task {
+    /// Until when the connection waits, if nothing happens.
+    pub(super) fn deadline(&mut self, paused_until: Option<Instant>) -> Option<Instant> {
+        let is_waiting = self.input.is_waiting();
+        let deadlines = [
+            is_waiting.then(|| Instant::now() + OFFER_AGAIN_AFTER),
+            paused_until.map(|until| until.min(Instant::now() + LOOK_FOR_END_AFTER)),
+            self.input.paused_until().map(Instant::from_std),
+            self.held_back_until(),
+            self.connection.authentication_deadline(),
+        ];
+        deadlines.into_iter().flatten().min()
+    }
+
     /// Counts bytes that were read.
     pub(super) fn count_received(&mut self, bytes: usize) {
         let bytes = bytes as u64;

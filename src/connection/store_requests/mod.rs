@@ -42,7 +42,6 @@ use write::{REMEMBERED_AT_LOW_DISK, propose_write};
 pub(super) struct StoreRequests {
     /// Boxed, because most clients do not use the store.
     answers: Option<Box<Answers>>,
-    gets: Gets,
     scans: Scans,
 }
 
@@ -52,6 +51,7 @@ struct Answers {
     /// Of response topics.
     routes: RouteCache,
     due: DueReplies,
+    gets: Gets,
 }
 
 impl StoreRequests {
@@ -205,7 +205,8 @@ impl StoreRequests {
             store::Request::Get { key } => {
                 request.verb = Verb::Get;
                 request.key = Bytes::copy_from_slice(key);
-                self.gets.begin(context, request);
+                let gets = &mut self.answers.get_or_insert_default().gets;
+                gets.begin(context, request);
                 Flow::Continue
             }
             store::Request::Scan { pattern, token } => {
@@ -237,8 +238,10 @@ impl StoreRequests {
 
     /// Bytes that are kept for routes of response topics, pages and replies.
     pub(super) fn memory(&self) -> usize {
-        let of_answers = |answers: &Answers| answers.routes.memory() + answers.due.memory();
-        self.answers.as_deref().map_or(0, of_answers) + self.gets.memory() + self.scans.memory()
+        let of_answers = |answers: &Answers| {
+            answers.routes.memory() + answers.due.memory() + answers.gets.memory()
+        };
+        self.answers.as_deref().map_or(0, of_answers) + self.scans.memory()
     }
 
     /// The machine or the reader has the reply.
@@ -265,15 +268,19 @@ impl StoreRequests {
 
     /// A GET was not carried out.
     pub(super) fn handle_refused(&mut self, context: &Context) {
-        self.gets.handle_refused(context);
+        let gets = &mut self.answers.get_or_insert_default().gets;
+        gets.handle_refused(context);
     }
 
     /// Everything that the client was to be sent has left: what waits for that goes on.
     pub(super) fn handle_sent(&mut self, context: &mut Context) {
-        if !self.has_due() {
-            self.gets.handle_sent(context);
-            self.scans.handle_sent(context);
+        if self.has_due() {
+            return;
         }
+        if let Some(answers) = &mut self.answers {
+            answers.gets.handle_sent(context);
+        }
+        self.scans.handle_sent(context);
     }
 
     /// Answers those that are left of former turns, as many as one turn may; at least one.
@@ -319,7 +326,8 @@ impl StoreRequests {
         };
         let is_scan = request.scan.is_some();
         if request.verb == Verb::Get {
-            self.gets.answered(context, request_id, &request, reply);
+            let gets = &mut self.answers.get_or_insert_default().gets;
+            gets.answered(context, request_id, &request, reply);
         }
         match reply {
             Reply::Page { keys, token } => {

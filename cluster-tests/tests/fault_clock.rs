@@ -180,7 +180,7 @@ fn clocks_five_minutes_off_are_passed_over_and_named() {
             (wrong == 2.0 && (290_000.0..310_000.0).contains(&own)).then_some(())
         });
         let log = cluster.nodes[leader].log_text();
-        assert!(log.contains("the wall clock of this node is wrong"));
+        assert!(log.contains("the wall clock of the node that is named is wrong"));
     });
 }
 

@@ -29,6 +29,7 @@ fn requests_and_answers() {
             a_client_before_mqtt_5_is_not_served_but_stays_connected,
             many_requests_may_be_outstanding,
             a_client_that_asks_for_much_at_once_gets_it,
+            a_client_that_acknowledges_late_is_answered,
             any_node_answers_and_sees_what_others_wrote,
         ],
     );
@@ -319,6 +320,64 @@ fn a_client_that_asks_for_much_at_once_gets_it(cluster: &Cluster) {
         }
         client.disconnect();
     }
+    writer.disconnect();
+}
+
+/// What waits for its acknowledgements holds up no answer: it may acknowledge a message by what it is answered.
+fn a_client_that_acknowledges_late_is_answered(cluster: &Cluster) {
+    const MESSAGES: u16 = 400;
+    const ASKED: u16 = 60;
+    let mut writer = StoreClient::connected("late-writer", cluster.mqtt(0));
+    writer.expect(&Request::set("late", vec![b'v'; 10_000]), b"+OK\r\n");
+    let connect = Connect::v5("late").with(id::RECEIVE_MAXIMUM, Value::TwoBytes(1));
+    let (mut client, _) = Connection::connect(cluster.mqtt(1), &connect);
+    client.subscribe(&[
+        ("late/messages", 1),
+        ("late/answers", 0),
+        ("late/certain", 1),
+    ]);
+    let mut publisher = Connection::v5(cluster.mqtt(1), "late-publisher");
+    for _ in 0..MESSAGES {
+        let message = Message::new("late/messages", vec![b'm'; 1_000]);
+        assert_eq!(publisher.publish(message.qos(1, 0)), 0);
+    }
+    let first = client.publish_received();
+    for number in 1..=3_u16 {
+        for words in [["GET", "late"], ["SCAN", "late*"]] {
+            let message = request(&resp(words), "late/answers", &number.to_be_bytes());
+            client.send(&message.qos(1, number).bytes(V5));
+            let answer = client.publish_received();
+            assert_eq!(answer.topic, "late/answers");
+            assert!(matches!(client.expect(), Packet::Puback(_)));
+        }
+    }
+    // Answers that wait for acknowledgements, too.
+    let asked = (1..=ASKED).flat_map(|number| {
+        let message = request(
+            &resp(["GET", "late"]),
+            "late/certain",
+            &number.to_be_bytes(),
+        );
+        message.qos(1, number).bytes(V5)
+    });
+    client.send(&asked.collect::<Vec<_>>());
+    client.send(&wire::acknowledgement(wire::PUBACK, first.packet_id));
+    let (mut messages, mut answers) = (1, 0);
+    while messages < MESSAGES || answers < ASKED {
+        match client.expect() {
+            Packet::Publish(publish) => {
+                match &*publish.topic {
+                    "late/messages" => messages += 1,
+                    _ => answers += 1,
+                }
+                client.send(&wire::acknowledgement(wire::PUBACK, publish.packet_id));
+            }
+            Packet::Puback(ack) => assert_eq!(ack.code, 0),
+            other => panic!("after {messages} messages, {answers} answers: {other:?}"),
+        }
+    }
+    client.disconnect();
+    publisher.disconnect();
     writer.disconnect();
 }
 

@@ -268,6 +268,12 @@ pub const BULK_WRITTEN_BYTES: usize = 128 << 10;
 /// Connections that do so at once, for each thread.
 pub const BULK_TURNS_PER_THREAD: usize = 2;
 
+/// How long a connection waits for its place among them: a thread that does not come round may have them all.
+pub const BULK_TURN_WITHIN: Duration = Duration::from_secs(1);
+
+/// How long many connections that get a message wait until those that got one before have been woken.
+pub const WAKE_TURN_WITHIN: Duration = Duration::from_millis(250);
+
 /// Remembered replies that a request is compared with. More than one of a client have the same correlation data and
 /// 64-bit fingerprint only if somebody constructed them; such a client loses the older ones.
 pub const SIMILAR_REQUESTS: usize = 8;

@@ -395,6 +395,8 @@ impl Task {
             // Nobody closes it.
             place = broker.settings.bulk_turns.acquire() => place,
             event = self.next_event(is_read, true) => return event,
+            // It goes on as slowly as anybody.
+            () = tokio::time::sleep(limits::BULK_TURN_WITHIN) => return Ok(Event::BulkTurn),
         };
         self.exchange(limits::BULK_WRITTEN_BYTES)?;
         self.read_meanwhile(is_read).await?;

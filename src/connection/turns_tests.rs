@@ -87,6 +87,20 @@ async fn who_waits_for_a_place_is_read() {
     read.expect("the connection is open");
 }
 
+/// Those who have the places may be of a thread that does not come round.
+#[tokio::test]
+async fn whose_place_never_comes_goes_on_without() {
+    let mut client = Client::new().await;
+    let broker = client.broker.clone();
+    let places = &broker.settings.bulk_turns;
+    let all = u32::try_from(places.available_permits()).expect("few");
+    let _all = places.acquire_many(all).await.expect("it is open");
+    let mut all = vec![0; client.leave(2 * limits::TURN_WRITTEN_BYTES)];
+    let read = tokio::time::timeout(MOST, client.socket.read_exact(&mut all)).await;
+    let read = read.expect("it goes on");
+    read.expect("the connection is open");
+}
+
 /// Who writes much keeps its place until others of its thread had their turn.
 #[tokio::test]
 async fn who_writes_much_lets_others_come_in_between() {

@@ -5,8 +5,7 @@
 //! write. So those that only get messages, when they are many, are woken a few at a time, and whoever is answered comes
 //! in between.
 //!
-//! Invariant: a mailbox that was added is woken, and none of another's messages waits longer for it than its own turn
-//! would take.
+//! Invariant: a mailbox that was added is woken. Whoever gets messages and is answered meanwhile hears of both together.
 
 use std::sync::Arc;
 
@@ -14,6 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use super::Mailbox;
+use crate::base::limits;
 
 /// Connections that are woken at once because they get messages, for each thread of the runtime.
 const AT_ONCE: usize = 64;
@@ -79,7 +79,8 @@ pub async fn all_woken() {
 /// Wakes many, a few at a time: the next ones when the thread has run those before.
 async fn wake_in_turn(many: Vec<Arc<Mailbox>>) {
     let threads = Handle::current().metrics().num_workers();
-    let _turn = TURN.acquire().await;
+    // A thread that does not come round may have the turn: the others do not wait for it.
+    let _turn = tokio::time::timeout(limits::WAKE_TURN_WITHIN, TURN.acquire()).await;
     for some in many.chunks(AT_ONCE * threads) {
         for mailbox in some {
             mailbox.wake();

@@ -13,10 +13,10 @@ impl Connection {
         }
     }
 
-    /// What waits until everything else has left goes on, if it has. Few packets may still wait for acknowledgements.
+    /// What waits until everything else has left goes on, if it has. Packets that wait for acknowledgements of the client
+    /// hold nothing up: it may acknowledge them when it has its answers.
     pub(super) fn note_sent(&mut self) {
-        let few = self.context.broker.settings.mqtt.outbox_max_bytes / 8;
-        if self.context.output.unsent() == 0 && self.unsent_bytes() <= few {
+        if self.context.output.unsent() == 0 {
             self.store_requests.handle_sent(&mut self.context);
         }
     }

@@ -1,9 +1,9 @@
 //! Mailboxes whose connections are woken when a batch of work is done.
 //!
 //! A thread runs those that are woken in the order in which they were. What goes to thousands would so keep everybody
-//! waiting that is answered after it: a connection of one thread would wait for a turn of all of them, twice for each
-//! write. So those that only get messages, when they are many, are woken a few at a time, and whoever is answered comes
-//! in between.
+//! waiting that is answered after it: a connection of one thread would wait for a turn of all of them, twice for
+//! each write. So those that only get messages, when they are many, are woken a few at a time, and whoever is
+//! answered comes in between.
 //!
 //! Invariant: a mailbox that was added is woken. Whoever gets messages and is answered meanwhile hears of both together.
 

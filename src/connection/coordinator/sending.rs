@@ -13,8 +13,8 @@ impl Connection {
         }
     }
 
-    /// What waits until everything else has left goes on, if it has. Packets that wait for acknowledgements of the client
-    /// hold nothing up: it may acknowledge them when it has its answers.
+    /// What waits until everything else has left goes on, if it has. Packets that wait for acknowledgements of the
+    /// client hold nothing up: it may acknowledge them when it has its answers.
     pub(super) fn note_sent(&mut self) {
         if self.context.output.unsent() == 0 {
             self.store_requests.handle_sent(&mut self.context);

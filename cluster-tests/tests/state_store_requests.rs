@@ -28,6 +28,7 @@ fn requests_and_answers() {
             a_forbidden_response_topic_is_acknowledged_and_then_disconnected,
             a_client_before_mqtt_5_is_not_served_but_stays_connected,
             many_requests_may_be_outstanding,
+            answers_go_before_their_acknowledgements,
             a_client_that_asks_for_much_at_once_gets_it,
             a_client_that_acknowledges_late_is_answered,
             any_node_answers_and_sees_what_others_wrote,
@@ -386,6 +387,39 @@ fn a_client_that_acknowledges_late_is_answered(cluster: &Cluster) {
     client.disconnect();
     publisher.disconnect();
     writer.disconnect();
+}
+
+/// Also when there are more than one turn of the connection answers: each goes to others, too.
+fn answers_go_before_their_acknowledgements(cluster: &Cluster) {
+    const COUNT: u16 = 1_000;
+    let subscribed = |number| {
+        let mut client = Connection::v5(cluster.mqtt(1), &format!("order-{number}"));
+        client.subscribe(&[("order/#", 0)]);
+        client
+    };
+    let _others: Vec<_> = (1..10).map(subscribed).collect();
+    let mut client = subscribed(0);
+    let asked = (1..=COUNT).flat_map(|number| {
+        let topic = format!("order/{number}");
+        let message = request(&resp(["SET", "order", "x"]), &topic, &number.to_be_bytes());
+        message.qos(1, number).bytes(V5)
+    });
+    client.send(&asked.collect::<Vec<_>>());
+    let (mut acknowledged, mut answered) = (0, std::collections::HashSet::new());
+    while acknowledged < COUNT {
+        match client.expect() {
+            Packet::Puback(ack) => {
+                let (id, count) = (ack.packet_id, answered.len());
+                assert!(answered.contains(&Some(id)), "{id} after {count}");
+                acknowledged += 1;
+            }
+            Packet::Publish(answer) => {
+                let number = answer.properties.binary(id::CORRELATION_DATA);
+                answered.insert(number.map(|number| u16::from_be_bytes([number[0], number[1]])));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 fn many_requests_may_be_outstanding(cluster: &Cluster) {

@@ -261,6 +261,10 @@ pub const TURN_WORK: usize = 4_096;
 /// wait for a turn of each.
 pub const TURN_WRITTEN_BYTES: usize = 16 << 10;
 
+/// Bytes of a connection's output while packets wait that expire: in the output their time would not count. Enough for
+/// a few turns.
+pub const EXPIRING_OUTPUT_BYTES: usize = 64 << 10;
+
 /// Bytes that a connection with more than that writes in one turn, when it has waited for its place among the few that
 /// do so at once: whatever goes to thousands, others wait for those few. Whoever waits for its place is read meanwhile.
 pub const BULK_WRITTEN_BYTES: usize = 128 << 10;

@@ -1,4 +1,4 @@
-//! Packets that wait for room in the client's receive maximum.
+//! Packets that wait: for room in the client's receive maximum, or until the socket has taken others.
 //!
 //! They are kept as they came, one behind the other: there may be many small ones, so each takes its own bytes and no
 //! more. What is taken from the front is given back piece by piece.
@@ -53,6 +53,11 @@ impl Waiting {
     /// Its QoS.
     pub(super) fn qos(&self) -> QoS {
         self.located.qos
+    }
+
+    /// Where in its packets its packet id is, unless it has QoS 0.
+    pub(super) fn packet_id(&self) -> Range<usize> {
+        self.located.packet_id_at..self.located.packet_id_at + 2
     }
 }
 
@@ -125,30 +130,23 @@ impl Backlog {
         })
     }
 
-    /// Takes the first packet out, which is `first`: `prepare` gets the packet and where in it its packet id is. When
-    /// it returns `true`, the packet is appended to `out`, otherwise it is dropped.
+    /// Takes the first packet out, which is `first`: `take` gets where it is and what is remembered of it. It moves
+    /// the packet or takes its body.
     pub(super) fn take_first(
         &mut self,
         first: &Waiting,
-        out: &mut Packets,
-        prepare: impl FnOnce(&mut [u8], Range<usize>) -> bool,
+        take: impl FnOnce(&mut Packets, Range<usize>, Option<Tracked>),
     ) {
         let Some(piece) = self.pieces.front_mut() else {
             return;
         };
         let before = piece.owned_bytes();
         let (start, end) = (piece.taken, first.located.end);
-        let packet_id_at = first.located.packet_id_at - start;
-        let packet = &mut piece.packets.bytes[start..end];
-        if prepare(packet, packet_id_at..packet_id_at + 2) {
-            piece.packets.move_range(start..end, out);
-        } else {
-            piece.packets.take_body(end);
-        }
-        piece.taken = end;
-        let tracked = &mut piece.tracked;
         let is_its_own = |tracked: &mut Tracked| tracked.at as usize == start;
-        self.tracked -= usize::from(tracked.pop_front_if(is_its_own).is_some());
+        let tracked = piece.tracked.pop_front_if(is_its_own);
+        self.tracked -= usize::from(tracked.is_some());
+        take(&mut piece.packets, start..end, tracked);
+        piece.taken = end;
         self.bytes -= first.located.whole;
         if end == piece.packets.bytes.len() {
             self.owned_bytes -= before;

@@ -341,8 +341,13 @@ impl Connection {
         {
             return Err(End::Unavailable.into());
         }
+        self.send_rest();
         self.note_sent();
-        while self.context.mailbox.is_filled() || self.read_withheld() {
+        if self.takes_more() {
+            // Into the mailbox.
+            self.store_requests.answer_due(&mut self.context)?;
+        }
+        while self.takes_more() && (self.context.mailbox.is_filled() || self.read_withheld()) {
             self.has_withheld = self.context.mailbox.take(contents);
             for item in contents.take_items() {
                 self.handle_item(item)?;
@@ -350,10 +355,12 @@ impl Connection {
             notifying::notify(&mut self.context, &mut contents.desired, self.hub.shown())?;
             self.send(contents);
         }
-        self.hub.answer_due(&mut self.context)?;
-        self.store_requests.answer_due(&mut self.context)?;
+        if self.takes_more() {
+            // Behind the changes that were in the mailbox.
+            self.hub.answer_due(&mut self.context)?;
+        }
         self.propose_acknowledgements();
-        self.context.output.flush_acknowledgements();
+        self.send_acknowledgements();
         if !self.context.mailbox.is_filled() {
             self.note_sent();
         }

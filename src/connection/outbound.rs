@@ -5,18 +5,22 @@
 //! the connection's own together.
 //! Invariant: at most [`OWN_UNACKNOWLEDGED`] packet ids of the connection's own are in use, so there is always a free
 //! one, and finding it takes a bounded number of looks.
+//! Invariant: packets that expire are handed to the output a little at a time, and whatever comes behind them waits with
+//! them. So their interval goes on until the socket takes them, or a little before.
 //!
 //! An acknowledgement also tells how far the client has read: up to the message that it acknowledges, at least. The
 //! socket does not tell it as well: the client's system may hold megabytes that the client has not read, and takes more
 //! only when a sixteenth of them is gone. Then nothing moves for many seconds, although the client goes on reading.
 
+use std::ops::Range;
 use std::time::Instant;
 
 use rustc_hash::FxHashMap;
 
-use super::backlog::Backlog;
+use super::backlog::{Backlog, Waiting};
+use crate::base::limits;
 use crate::codec::{PacketId, QoS};
-use crate::mailbox::{Contents, Packets};
+use crate::mailbox::{Contents, Packets, Tracked};
 use crate::session::sequence::PACKET_IDS;
 use crate::session::{Acknowledged, Received, Sequence, Window};
 
@@ -102,6 +106,8 @@ pub(super) struct Outbound {
     sent_through: Sequence,
     /// The mailbox counts its bytes as unsent, which bounds it. Boxed, because most connections have none.
     backlog: Option<Box<Backlog>>,
+    /// The rest of what was taken from the mailbox, if some of it expires. It waits until the output has little.
+    rest: Option<Box<Backlog>>,
     expired: Expired,
 }
 
@@ -117,6 +123,7 @@ impl Outbound {
             window: Window::default(),
             sent_through: Sequence::NONE,
             backlog: None,
+            rest: None,
             expired: Expired::default(),
         }
     }
@@ -135,27 +142,38 @@ impl Outbound {
         has_id && self.awaited.len() + self.window.len() < usize::from(self.receive_maximum)
     }
 
-    /// Whether packets wait for room.
+    /// Whether packets wait, for room or for the output.
     pub(super) fn has_backlog(&self) -> bool {
-        self.backlog.is_some()
+        self.backlog.is_some() || self.rest.is_some()
     }
 
-    /// Bytes of the packets that wait for room.
+    /// Whether packets wait for the output.
+    pub(super) fn has_rest(&self) -> bool {
+        self.rest.is_some()
+    }
+
+    fn waiting(&self) -> impl Iterator<Item = &Backlog> {
+        self.backlog
+            .as_deref()
+            .into_iter()
+            .chain(self.rest.as_deref())
+    }
+
+    /// Bytes of the packets that wait.
     pub(super) fn backlog_bytes(&self) -> usize {
-        self.backlog.as_ref().map_or(0, |backlog| backlog.bytes())
+        self.waiting().map(Backlog::bytes).sum()
     }
 
     /// Bytes of what is remembered of these packets.
     pub(super) fn tracked_bytes(&self) -> usize {
-        let backlog = self.backlog.as_ref();
-        backlog.map_or(0, |backlog| backlog.tracked_bytes())
+        self.waiting().map(Backlog::tracked_bytes).sum()
     }
 
     /// The packets without bodies that other subscribers may have, too; what is remembered of unacknowledged messages
     /// added.
     pub(super) fn owned_bytes(&self) -> usize {
-        let backlog = self.backlog.as_ref();
-        backlog.map_or(0, |backlog| backlog.owned_bytes()) + self.awaited.capacity() * AWAITED_BYTES
+        let waiting: usize = self.waiting().map(Backlog::owned_bytes).sum();
+        waiting + self.awaited.capacity() * AWAITED_BYTES
     }
 
     /// What expired since the last call.
@@ -199,6 +217,12 @@ impl Outbound {
 
     /// Numbers the packets taken from the mailbox and appends what may be sent now to `out`.
     pub(super) fn send(&mut self, contents: &mut Contents, out: &mut Packets) {
+        let is_long = || out.len() + contents.packets.len() > limits::EXPIRING_OUTPUT_BYTES;
+        let expires = |tracked: &Tracked| tracked.expiry.is_some();
+        if self.rest.is_some() || (is_long() && contents.tracked.iter().any(expires)) {
+            self.keep_rest(contents);
+            return self.send_rest(out, limits::EXPIRING_OUTPUT_BYTES);
+        }
         let packets = &mut contents.packets;
         let mut tracked = contents.tracked.drain(..).peekable();
         // Where the next packet begins, up to where they are moved, and bodies between the two.
@@ -257,6 +281,43 @@ impl Outbound {
         packets.clear();
     }
 
+    /// Keeps the packets behind those that wait for the output.
+    fn keep_rest(&mut self, contents: &mut Contents) {
+        let rest = self.rest.get_or_insert_default();
+        let packets = &mut contents.packets;
+        let mut tracked = contents.tracked.drain(..).peekable();
+        let mut at = 0;
+        while let Some(found) = packets.locate(at, 0) {
+            let entry = tracked.next_if(|entry| entry.at as usize == at);
+            rest.push(packets, at..found.end, found.whole, entry);
+            at = found.end;
+        }
+        debug_assert_eq!(at, packets.bytes.len(), "packets are whole");
+        contents.special = 0;
+        packets.clear();
+    }
+
+    /// Sends what waits for the output, until that has `most` bytes.
+    pub(super) fn send_rest(&mut self, out: &mut Packets, most: usize) {
+        let Some(mut rest) = self.rest.take() else {
+            return;
+        };
+        while out.len() < most
+            && let Some(first) = rest.first()
+        {
+            let waits = first.qos() != QoS::AtMostOnce
+                && !(self.backlog.is_none() && self.has_room(first.sequence));
+            rest.take_first(&first, |packets, range, tracked| match waits {
+                true => {
+                    let backlog = self.backlog.get_or_insert_default();
+                    backlog.push(packets, range, first.len(), tracked);
+                }
+                false => self.send_first(&first, packets, range, out),
+            });
+        }
+        self.rest = Some(rest).filter(|rest| !rest.is_empty());
+    }
+
     /// Sends packets of the backlog while there is room.
     fn send_backlog(&mut self, out: &mut Packets) {
         let Some(mut backlog) = self.backlog.take() else {
@@ -265,20 +326,34 @@ impl Outbound {
         while let Some(first) = backlog.first()
             && self.has_room(first.sequence)
         {
-            backlog.take_first(&first, out, |packet, packet_id| {
-                if let Some(expiry) = &first.expiry
-                    && !expiry.count_down(packet, Instant::now())
-                {
-                    // [MQTT-3.3.2-5]
-                    self.expired.add(first.sequence);
-                    return false;
-                }
-                self.sent_bytes += first.len() as u64;
-                self.send_one(&mut packet[packet_id], first.qos(), first.sequence);
-                true
+            backlog.take_first(&first, |packets, range, _| {
+                self.send_first(&first, packets, range, out);
             });
         }
         self.backlog = Some(backlog).filter(|backlog| !backlog.is_empty());
+    }
+
+    /// Sends a packet that has waited, unless it is over.
+    fn send_first(
+        &mut self,
+        first: &Waiting,
+        packets: &mut Packets,
+        range: Range<usize>,
+        out: &mut Packets,
+    ) {
+        if let Some(expiry) = &first.expiry
+            && !expiry.count_down(&mut packets.bytes[range.clone()], Instant::now())
+        {
+            // [MQTT-3.3.2-5]
+            packets.take_body(range.end);
+            return self.expired.add(first.sequence);
+        }
+        self.sent_bytes += first.len() as u64;
+        if first.qos() != QoS::AtMostOnce {
+            let packet_id = &mut packets.bytes[first.packet_id()];
+            self.send_one(packet_id, first.qos(), first.sequence);
+        }
+        packets.move_range(range, out);
     }
 
     /// Up to where in the stream of messages the client has read, at least: bytes.
@@ -392,6 +467,9 @@ impl Outbound {
     }
 }
 
+#[cfg(test)]
+#[path = "outbound_rest_tests.rs"]
+mod rest_tests;
 #[cfg(test)]
 #[path = "outbound_tests.rs"]
 mod tests;

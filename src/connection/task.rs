@@ -428,10 +428,7 @@ impl Task {
                     self.drain()?;
                 } else {
                     // Acknowledgements do not wait for messages.
-                    self.connection
-                        .context_mut()
-                        .output
-                        .flush_acknowledgements();
+                    self.connection.send_acknowledgements();
                 }
                 if self.connection.context().output.unsent() == 0 {
                     self.report_progress();

@@ -31,6 +31,24 @@ impl Client {
         packet.len()
     }
 
+    /// Leaves messages with QoS 0 and 1,000 bytes that expire; returns how long a packet is.
+    fn leave_expiring(&self, count: usize, expiry_s: u32) -> usize {
+        let packet = large(1_000);
+        for _ in 0..count {
+            let new = NewPacket {
+                expiry_s: Some(expiry_s),
+                ..NewPacket::of(QoS::AtMostOnce)
+            };
+            let pushed = self.mailbox.push_packet(new, |out| {
+                out.extend_from_slice(&packet);
+                Ok(())
+            });
+            pushed.expect("it fits");
+        }
+        self.mailbox.wake();
+        packet.len()
+    }
+
     fn received(&self) -> u64 {
         let received = &self.broker.metrics.messages_received;
         received
@@ -149,4 +167,39 @@ async fn a_full_socket_takes_no_place_among_those_who_write_much() {
         last = places.try_acquire().expect("nobody wants it");
         tokio::task::yield_now().await;
     }
+}
+
+/// Messages of one batch expire while the socket does not take them.
+#[tokio::test]
+async fn mqtt_3_3_2_5_what_the_socket_does_not_take_in_time_is_dropped() {
+    const MANY: usize = 900;
+    let mut client = Client::new().await;
+    let length = client.leave_expiring(MANY, 1);
+    client.socket.readable().await.expect("it begins");
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    let expired = &client.broker.metrics.messages_dropped;
+    let expired = expired.of(crate::telemetry::labels::DropReason::Expired);
+    let mut all = Vec::new();
+    while expired.get() == 0 || all.len() / length + (expired.get() as usize) < MANY {
+        let read = tokio::time::timeout(MOST, client.socket.read_buf(&mut all)).await;
+        let read = read.expect("what is left");
+        assert!(read.expect("it is open") > 0, "{} bytes came", all.len());
+    }
+    assert_eq!(all.len() % length, 0, "packets are whole");
+    assert!(expired.get() as usize > MANY / 4, "{}", expired.get());
+}
+
+/// What was taken out of the mailbox counts as sent: it comes before the reason why the connection ends.
+#[tokio::test]
+async fn what_waits_for_the_socket_goes_before_the_end() {
+    const MANY: usize = 900;
+    let mut client = Client::new().await;
+    let length = client.leave_expiring(MANY, 600);
+    client.socket.readable().await.expect("it begins");
+    client.mailbox.end(crate::mailbox::End::ShuttingDown);
+    client.mailbox.wake();
+    client.proposed().await;
+    client.commit();
+    let all = client.rest().await;
+    assert_eq!(all.get(MANY * length), Some(&0xE0), "{}", all.len());
 }

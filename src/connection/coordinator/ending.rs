@@ -29,6 +29,11 @@ impl Drop for Connection {
 impl Connection {
     /// Tells the machine that the connection has ended; acknowledgements go first. The reply comes when the log knows.
     pub(in crate::connection) fn close(&mut self, ended: &Ended) -> oneshot::Receiver<Reply> {
+        if ended.reason.is_some() && !ended.is_for_memory() {
+            // It counts as sent.
+            let out = self.context.output.packets();
+            self.outbound.send_rest(out, usize::MAX);
+        }
         self.propose_acknowledgements();
         let (reply_to, is_known) = oneshot::channel();
         let will = match ended.discard_will {

@@ -1,6 +1,7 @@
 //! What goes to the client, and what waits until that has left.
 
 use super::Connection;
+use crate::base::limits;
 use crate::mailbox::Contents;
 
 impl Connection {
@@ -13,10 +14,28 @@ impl Connection {
         }
     }
 
+    /// Sends more of what was taken from the mailbox before.
+    pub(super) fn send_rest(&mut self) {
+        let out = self.context.output.packets();
+        self.outbound.send_rest(out, limits::EXPIRING_OUTPUT_BYTES);
+    }
+
+    /// Whether what was taken from the mailbox before is sent, or the connection ends: more may be taken.
+    pub(super) fn takes_more(&self) -> bool {
+        !self.outbound.has_rest() || self.context.mailbox.is_ending()
+    }
+
+    /// Sends acknowledgements behind the answers that they follow.
+    pub(in crate::connection) fn send_acknowledgements(&mut self) {
+        if !self.outbound.has_rest() {
+            self.context.output.flush_acknowledgements();
+        }
+    }
+
     /// What waits until everything else has left goes on, if it has. Packets that wait for acknowledgements of the
     /// client hold nothing up: it may acknowledge them when it has its answers.
     pub(super) fn note_sent(&mut self) {
-        if self.context.output.unsent() == 0 {
+        if self.context.output.unsent() == 0 && !self.outbound.has_rest() {
             self.store_requests.handle_sent(&mut self.context);
         }
     }

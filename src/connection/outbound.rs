@@ -5,8 +5,8 @@
 //! the connection's own together.
 //! Invariant: at most [`OWN_UNACKNOWLEDGED`] packet ids of the connection's own are in use, so there is always a free
 //! one, and finding it takes a bounded number of looks.
-//! Invariant: packets that expire are handed to the output a little at a time, and whatever comes behind them waits with
-//! them. So their interval goes on until the socket takes them, or a little before.
+//! Invariant: packets that expire are handed to the output a little at a time, and whatever comes behind them waits
+//! with them. So their interval goes on until the socket takes them, or a little before.
 //!
 //! An acknowledgement also tells how far the client has read: up to the message that it acknowledges, at least. The
 //! socket does not tell it as well: the client's system may hold megabytes that the client has not read, and takes more

@@ -5,7 +5,7 @@
 //! each write. So those that only get messages, when they are many, are woken a few at a time, and whoever is
 //! answered comes in between.
 //!
-//! Invariant: a mailbox that was added is woken. Whoever gets messages and is answered meanwhile hears of both together.
+//! Invariant: a mailbox that was added is woken. Who gets messages and is answered meanwhile hears of both together.
 
 use std::sync::Arc;
 

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::identity::Identity;
 use crate::base::object::Object;
-use crate::config::bounds::ADMIN_REQUEST_TIMEOUT_S;
+use crate::config::bounds::{ADMIN_REQUEST_TIMEOUT_S, LARGEST_ADMIN_BODY_BYTES};
 use crate::telemetry::audit::Kind;
 
 /// The cluster as one node sees it.
@@ -227,12 +227,11 @@ pub(super) type Posted<T> = Result<Json<Object<T>>, JsonRejection>;
 pub(super) fn body<T>(parsed: Posted<T>) -> Result<T, AdminError> {
     parsed
         .map(|Json(Object(request))| request)
-        .map_err(|rejection| {
-            let text = rejection.body_text();
-            match rejection.status() {
-                StatusCode::PAYLOAD_TOO_LARGE => AdminError::TooLarge(text),
-                _ => AdminError::Invalid(text),
-            }
+        .map_err(|rejection| match rejection.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => AdminError::TooLarge(format!(
+                "a body has at most {LARGEST_ADMIN_BODY_BYTES} bytes"
+            )),
+            _ => AdminError::Invalid(rejection.body_text()),
         })
 }
 

@@ -229,7 +229,7 @@ async fn whole(request: Request) -> Result<Request, Response> {
         };
         if bytes.len() + data.len() > LARGEST_BODY_BYTES {
             let text = format!("a body has at most {LARGEST_BODY_BYTES} bytes");
-            return Err(invalid(text));
+            return Err(AdminError::TooLarge(text).into_response());
         }
         wiped::append(&mut bytes, &data);
     }

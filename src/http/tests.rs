@@ -333,6 +333,7 @@ async fn what_is_too_large_is_refused_as_that() {
     let body = format!("{{\"id\":1,\"pad\":\"{}\"}}", "x".repeat(70_000));
     let (code, answer) = ask(true, "POST", "/v1/cluster/leave", &body).await;
     assert_eq!(code, 413, "{answer}");
+    assert!(answer.contains("at most 65536 bytes"), "{answer}");
     for (bytes, expected) in [(60_000, "200"), (66_000, "431"), (120_000, "431")] {
         let pad = "x".repeat(bytes);
         let request =

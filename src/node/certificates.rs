@@ -1,5 +1,7 @@
 //! The certificates that the configuration names: what is wrong with them, and what will be.
 
+use std::fmt::Display;
+use std::iter;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -17,6 +19,14 @@ use crate::transport::tls::{EXPIRES_SOON, ServerTls, earliest_expiry, note_expir
 
 /// How often the certificate for the service that judges clients is looked at: that of a listener is as often.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+
+/// The keys of what nodes show each other.
+const OF_NODES: [&str; 4] = [
+    "cluster.certificate",
+    "cluster.key",
+    "cluster.ca_file",
+    "cluster.crl_files",
+];
 
 /// What a look at the certificates has found.
 #[derive(Debug, Default)]
@@ -36,31 +46,25 @@ pub fn inspect(config: &Config) -> Inspection {
             Ok(tls) => found.look_at(tls.as_deref()),
             Err(error) => {
                 let name = &listener.name;
-                found
-                    .problems
-                    .push(("listeners", format!("the listener {name:?}: {error}")));
+                found.add("listeners", format!("the listener {name:?}: {error}"));
             }
         }
     }
     match http_ports::load_tls(&config.http) {
         Ok(tls) => found.look_at(tls.as_deref()),
-        Err(error) => found
-            .problems
-            .push(("http.certificates", error.to_string())),
+        Err(error) => found.add("http.certificates", error),
     }
     found.look_at_nodes(config);
     match hub_port::load_tls(config) {
         Ok(tls) => found.look_at(tls.as_deref()),
-        Err(error) => found.problems.push(("hub.https_listen", error.to_string())),
+        Err(error) => found.add("hub.https_listen", error),
     }
     found.look_at_service(config);
-    let hub = hub::load(config).err().into_iter().flatten();
-    found
-        .problems
-        .extend(hub.map(|problem| (problem.key, problem.to_string())));
+    for problem in hub::load(config).err().into_iter().flatten() {
+        found.add(problem.key, &problem);
+    }
     if let Err(error) = Gate::new(&config.http, Arc::default(), Arc::default()) {
-        let text = RunError::from(error).to_string();
-        found.problems.push(("http.token_file", text));
+        found.add("http.token_file", RunError::from(error));
     }
     found.warnings.sort();
     found.warnings.dedup();
@@ -68,24 +72,50 @@ pub fn inspect(config: &Config) -> Inspection {
 }
 
 impl Inspection {
+    /// Notes a problem of this key. What says for itself which key it is about says so once.
+    fn add(&mut self, key: &'static str, problem: impl Display) {
+        let text = problem.to_string();
+        let named = OF_NODES.iter().copied().chain([key]).find_map(|key| {
+            let rest = text.strip_prefix(key)?.strip_prefix(": ")?;
+            Some((key, rest.to_owned()))
+        });
+        self.problems.push(named.unwrap_or((key, text)));
+    }
+
     /// Judges what this node shows to the others, as they would.
     fn look_at_nodes(&mut self, config: &Config) {
         let settings = Settings::of(config);
-        let (key, path) = match &settings.source {
+        let files = match settings.source.clone() {
             Source::Open => return,
-            Source::Secret(path) => ("cluster.secret_file", path.clone()),
-            Source::Certificates { certificate, .. } => {
-                ("cluster.certificate", certificate.clone())
+            Source::Secret(path) => vec![("cluster.secret_file", path)],
+            Source::Certificates {
+                certificate,
+                key,
+                authorities,
+                lists,
+            } => {
+                let files = [certificate, key, authorities].into_iter().chain(lists);
+                let keys = OF_NODES.into_iter().chain(iter::repeat(OF_NODES[3]));
+                keys.zip(files).collect()
             }
         };
         match Trust::new(settings) {
             Ok(trust) => {
                 let now = SystemTime::now();
                 let left = trust.valid_for_s().map(Duration::from_secs);
-                let soon = left.and_then(|left| warning(&path, now + left, now));
+                let soon = left.and_then(|left| warning(&files[0].1, now + left, now));
                 self.warnings.extend(soon);
             }
-            Err(error) => self.problems.push((key, error.to_string())),
+            Err(error) => {
+                let text = error.to_string();
+                let is_of = |path: &Path| {
+                    let rest = text.strip_prefix(&path.display().to_string());
+                    rest.is_some_and(|rest| rest.starts_with([':', ' ']))
+                };
+                let file = files.iter().find(|(_, path)| is_of(path));
+                let key = file.unwrap_or(&files[0]).0;
+                self.add(key, text);
+            }
         }
     }
 
@@ -240,6 +270,53 @@ mod tests {
             let (_, text) = &found.problems[0];
             assert!(text.contains(&path.to_string()), "{text}");
         }
+    }
+
+    /// Each problem is under the key whose file has it, and says no key twice.
+    #[test]
+    fn a_problem_is_under_the_key_that_it_is_about() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let authority = Authority::new("nodes");
+        let put = |name: &str| {
+            let files = Files::in_directory(&directory.path().join(name));
+            files.put_certificate(&authority, &Subject::node("test", 1));
+            files.put_authorities(&[&authority]);
+            files
+        };
+        let (files, others) = (put("own"), put("other"));
+        let pair = CertificatePair {
+            certificate: files.certificate.clone(),
+            key: others.key.clone(),
+        };
+        let mut config = Config::default();
+        config.node.id = 1;
+        config.cluster.name = "test".parse().expect("a word");
+        config.cluster.certificate = Some(pair.certificate.clone());
+        config.cluster.key = Some(pair.key.clone());
+        config.cluster.ca_file = Some(files.authorities.clone());
+        config.http.token_file = Some(directory.path().join("none"));
+        config.http.certificates = vec![pair.clone()];
+        let found = inspect(&config).problems;
+        let missing = format!("{}/none: No such file", directory.path().display());
+        let (key, certificate) = (pair.key.display(), pair.certificate.display());
+        let fits = format!("{key}: it is not the key of {certificate}");
+        let of_nodes = "it is not the key of cluster.certificate";
+        let wanted = [
+            ("http.certificates", &*fits),
+            ("cluster.key", of_nodes),
+            ("http.token_file", &*missing),
+        ];
+        assert_eq!(found.len(), wanted.len(), "{found:?}");
+        for ((key, text), (wanted, begins)) in found.iter().zip(wanted) {
+            assert_eq!(*key, wanted, "{text}");
+            assert!(text.starts_with(begins), "{key}: {text}");
+        }
+        std::fs::write(&others.key, "none").expect("a file can be written");
+        let found = inspect(&config).problems;
+        assert!(
+            found.iter().any(|(key, _)| *key == "cluster.key"),
+            "{found:?}"
+        );
     }
 
     #[tokio::test]

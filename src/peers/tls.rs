@@ -23,8 +23,8 @@ use rustls::server::{
     NoServerSessionStorage, ParsedCertificate, VerifierBuilderError, WebPkiClientVerifier,
 };
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, OtherError,
-    RootCertStore, ServerConfig, SignatureScheme, version,
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error,
+    InconsistentKeys, OtherError, RootCertStore, ServerConfig, SignatureScheme, version,
 };
 
 use super::name::{NameError, NodeName};
@@ -54,6 +54,9 @@ pub enum TlsError {
     /// Key and certificate do not fit, or something is wrong with them.
     #[error("cluster.certificate and cluster.key: {0}")]
     Pair(Error),
+    /// The key is that of another certificate.
+    #[error("cluster.key: it is not the key of cluster.certificate")]
+    OtherKey,
     /// An authority can't be used.
     #[error("cluster.ca_file: {0}")]
     Authority(String),
@@ -298,7 +301,10 @@ impl Material {
             .map_err(TlsError::Pair)?
             .with_client_cert_verifier(Arc::new(Clients(authorities.clone())))
             .with_single_cert(chain.clone(), key.clone_key())
-            .map_err(TlsError::Pair)?;
+            .map_err(|error| match error {
+                Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => TlsError::OtherKey,
+                error => TlsError::Pair(error),
+            })?;
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
         server.alpn_protocols = vec![PROTOCOL.to_vec()];

@@ -9,7 +9,7 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ServerSessionMemoryCache, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
-use rustls::{RootCertStore, ServerConfig};
+use rustls::{InconsistentKeys, RootCertStore, ServerConfig};
 
 use super::any_certificate::AnyCertificate;
 use super::expiry::earliest_expiry;
@@ -66,9 +66,17 @@ pub(crate) enum TlsError {
     /// A file can't be used.
     #[error(transparent)]
     File(#[from] PemError),
-    /// A key can't be used, or does not belong to the certificate.
+    /// A key can't be used.
     #[error("{path}: {1}", path = .0.display())]
     Key(PathBuf, rustls::Error),
+    /// It is the key of another certificate.
+    #[error("{}: it is not the key of {}", .key.display(), .certificate.display())]
+    OtherKey {
+        /// The file of the key.
+        key: PathBuf,
+        /// The file of the certificate that stands beside it.
+        certificate: PathBuf,
+    },
     /// A CA's certificate can't be used.
     #[error("{path}: {1}", path = .0.display())]
     Authority(PathBuf, rustls::Error),
@@ -78,6 +86,18 @@ pub(crate) enum TlsError {
     /// The library does not offer it.
     #[error(transparent)]
     Library(#[from] rustls::Error),
+}
+
+impl TlsError {
+    fn of_key(pair: &CertificatePair, error: rustls::Error) -> TlsError {
+        match error {
+            rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => TlsError::OtherKey {
+                key: pair.key.clone(),
+                certificate: pair.certificate.clone(),
+            },
+            error => TlsError::Key(pair.key.clone(), error),
+        }
+    }
 }
 
 /// What came of reading files again.
@@ -206,7 +226,7 @@ fn load(files: &Files, protocols: &[Vec<u8>], before: Option<&Loaded>) -> Result
         expiries.extend(earliest_expiry(&chain).map(|at| (pair.certificate.clone(), at)));
         let key = pem::private_key(&pair.key)?;
         let key = CertifiedKey::from_der(chain, key, &provider);
-        let key = key.map_err(|error| TlsError::Key(pair.key.clone(), error))?;
+        let key = key.map_err(|error| TlsError::of_key(pair, error))?;
         keys.push(Arc::new(key));
     }
     let authorities = authorities(files)?;

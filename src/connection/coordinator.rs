@@ -341,24 +341,26 @@ impl Connection {
         {
             return Err(End::Unavailable.into());
         }
-        self.send_rest();
-        self.note_sent();
-        if self.takes_more() {
-            // Into the mailbox.
-            self.store_requests.answer_due(&mut self.context)?;
+        if self.send_rest() && !self.context.mailbox.is_ending() {
+            self.propose_acknowledgements();
+            return Ok(());
         }
+        // Once for all that was taken: the mailbox may never be empty.
+        self.note_sent();
+        self.send_acknowledgements();
+        // Into the mailbox.
+        self.store_requests.answer_due(&mut self.context)?;
         while self.takes_more() && (self.context.mailbox.is_filled() || self.read_withheld()) {
             self.has_withheld = self.context.mailbox.take(contents);
+            self.context.output.note_taken();
             for item in contents.take_items() {
                 self.handle_item(item)?;
             }
             notifying::notify(&mut self.context, &mut contents.desired, self.hub.shown())?;
             self.send(contents);
         }
-        if self.takes_more() {
-            // Behind the changes that were in the mailbox.
-            self.hub.answer_due(&mut self.context)?;
-        }
+        // Behind the changes that were in the mailbox.
+        self.hub.answer_due(&mut self.context)?;
         self.propose_acknowledgements();
         self.send_acknowledgements();
         if !self.context.mailbox.is_filled() {
@@ -483,6 +485,11 @@ impl Connection {
     /// Whether another connection is about to take the session over.
     pub(super) fn is_handing_over(&self) -> bool {
         self.context.mailbox.is_asked_for_hand_over()
+    }
+
+    /// The client is read for those who have asked.
+    pub(super) fn begin_hand_over(&self) {
+        self.context.mailbox.begin_hand_over();
     }
 
     /// What the client has sent is handled: proposes what follows.

@@ -108,7 +108,8 @@ pub(super) struct Outbound {
     backlog: Option<Box<Backlog>>,
     /// The rest of what was taken from the mailbox, if some of it expires. It waits until the output has little.
     rest: Option<Box<Backlog>>,
-    expired: Expired,
+    /// Boxed, because there is seldom something.
+    expired: Option<Box<Expired>>,
 }
 
 impl Outbound {
@@ -124,7 +125,7 @@ impl Outbound {
             sent_through: Sequence::NONE,
             backlog: None,
             rest: None,
-            expired: Expired::default(),
+            expired: None,
         }
     }
 
@@ -178,7 +179,7 @@ impl Outbound {
 
     /// What expired since the last call.
     pub(super) fn take_expired(&mut self) -> Option<Expired> {
-        (self.expired.count > 0).then(|| std::mem::take(&mut self.expired))
+        self.expired.take().map(|expired| *expired)
     }
 
     /// The last message of the session's queue that was sent on this connection.
@@ -267,7 +268,7 @@ impl Outbound {
             } else {
                 // [MQTT-3.3.2-5]
                 packets.take_body(end);
-                self.expired.add(sequence);
+                self.expired.get_or_insert_default().add(sequence);
             }
         }
         debug_assert_eq!(special, 0, "a packet was not found");
@@ -346,7 +347,7 @@ impl Outbound {
         {
             // [MQTT-3.3.2-5]
             packets.take_body(range.end);
-            return self.expired.add(first.sequence);
+            return self.expired.get_or_insert_default().add(first.sequence);
         }
         self.sent_bytes += first.len() as u64;
         if first.qos() != QoS::AtMostOnce {

@@ -13,12 +13,14 @@ const SLICES: usize = 64;
 
 /// Packets for the socket, and acknowledgements that must go behind what is still in the mailbox.
 ///
-/// Invariant: acknowledgements join the packets only when the mailbox is empty, so the answer to a request always goes
-/// before the request's acknowledgement (`docs/adr/0003-answers-before-acknowledgements.md`).
+/// Invariant: the acknowledgement of a request joins the packets when its answer is not in the mailbox any more, so the
+/// answer always goes first (`docs/adr/0003-answers-before-acknowledgements.md`).
 #[derive(Debug, Default)]
 pub(super) struct OutputBuffers {
     unsent: Unsent,
     acknowledgements: Vec<u8>,
+    /// Where those begin that follow an answer which is in the mailbox, and whatever comes behind them.
+    answers_at: Option<usize>,
 }
 
 impl OutputBuffers {
@@ -40,13 +42,29 @@ impl OutputBuffers {
         &mut self.acknowledgements
     }
 
-    /// Appends the acknowledgements to the packets.
+    /// An answer is in the mailbox: its acknowledgement is the next one.
+    pub(super) fn note_answer(&mut self) {
+        self.answers_at.get_or_insert(self.acknowledgements.len());
+    }
+
+    /// What is in the mailbox is taken.
+    pub(super) fn note_taken(&mut self) {
+        self.answers_at = None;
+    }
+
+    /// Appends the acknowledgements to the packets, up to the first whose answer is in the mailbox.
     pub(super) fn flush_acknowledgements(&mut self) {
         let packets = self.unsent.packets();
-        if packets.is_empty() {
-            std::mem::swap(&mut packets.bytes, &mut self.acknowledgements);
-        } else {
-            packets.bytes.append(&mut self.acknowledgements);
+        match &mut self.answers_at {
+            Some(at) => {
+                let ready = self.acknowledgements.drain(..*at);
+                packets.bytes.extend(ready);
+                *at = 0;
+            }
+            None if packets.is_empty() => {
+                std::mem::swap(&mut packets.bytes, &mut self.acknowledgements);
+            }
+            None => packets.bytes.append(&mut self.acknowledgements),
         }
     }
 
@@ -83,6 +101,7 @@ impl OutputBuffers {
     pub(super) fn drop_not_begun(&mut self) {
         self.unsent.drop_not_begun();
         self.acknowledgements = Vec::new();
+        self.answers_at = None;
     }
 
     /// Whether nothing is to be sent.
@@ -126,5 +145,23 @@ mod tests {
         assert!(!output.is_empty());
         output.flush_acknowledgements();
         assert_eq!(output.take(7), b"pubcomp");
+    }
+
+    #[test]
+    fn acknowledgements_do_not_overtake_answers_that_are_in_the_mailbox() {
+        let mut output = OutputBuffers::default();
+        output.acknowledgements().extend_from_slice(b"pingresp ");
+        for _ in 0..2 {
+            output.note_answer();
+            output.acknowledgements().extend_from_slice(b"puback ");
+        }
+        output.flush_acknowledgements();
+        assert_eq!((output.unsent(), output.waiting()), (9, 23));
+        output.flush_acknowledgements();
+        assert_eq!(output.take(9), b"pingresp ", "and no more");
+        output.note_taken();
+        output.packets().bytes.extend_from_slice(b"answers ");
+        output.flush_acknowledgements();
+        assert_eq!(output.take(22), b"answers puback puback ");
     }
 }

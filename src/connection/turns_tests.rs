@@ -203,3 +203,26 @@ async fn what_waits_for_the_socket_goes_before_the_end() {
     let all = client.rest().await;
     assert_eq!(all.get(MANY * length), Some(&0xE0), "{}", all.len());
 }
+
+/// The mailbox of a client that is sent much is never empty: what it asks for is answered all the same.
+#[tokio::test]
+async fn a_ping_is_answered_while_messages_come_that_expire() {
+    const BATCH: usize = 300;
+    let mut client = Client::new().await;
+    let mut all = Vec::new();
+    let mut one = client.leave_expiring(BATCH, 600);
+    client.send(b"\xc0\0").await;
+    while !all.windows(2).any(|bytes| bytes == b"\xd0\0") {
+        assert!(
+            all.len() < 8 * BATCH * one,
+            "no PINGRESP among {} bytes",
+            all.len()
+        );
+        if !client.mailbox.is_filled() {
+            one = client.leave_expiring(BATCH, 600);
+        }
+        let read = tokio::time::timeout(MOST, client.socket.read_buf(&mut all)).await;
+        let read = read.expect("what is left").expect("it is open");
+        assert!(read > 0, "{} bytes came", all.len());
+    }
+}

@@ -7,6 +7,14 @@ use tokio::sync::oneshot;
 
 use super::Mailbox;
 
+/// Somebody who has asked.
+#[derive(Debug)]
+pub(super) struct HandOver {
+    done: oneshot::Sender<()>,
+    /// The client was read since.
+    is_begun: bool,
+}
+
 impl Mailbox {
     /// Another connection is about to take the session over: what the client has sent is to be proposed. The sender is
     /// dropped when that is done, and when the connection has ended.
@@ -16,8 +24,11 @@ impl Mailbox {
             return;
         }
         // Those who asked before may have given up.
-        inner.hand_overs.retain(|asked| !asked.is_closed());
-        inner.hand_overs.push(done);
+        inner.hand_overs.retain(|asked| !asked.done.is_closed());
+        inner.hand_overs.push(HandOver {
+            done,
+            is_begun: false,
+        });
         self.is_asked.store(true, Ordering::Release);
         drop(inner);
         self.wake();
@@ -28,10 +39,20 @@ impl Mailbox {
         self.is_asked.load(Ordering::Acquire)
     }
 
-    /// It is done: whoever has asked proposes something of its own now, behind what this connection has.
+    /// What the client has sent is read for those who have asked.
+    pub fn begin_hand_over(&self) {
+        let mut inner = self.inner.lock();
+        for asked in &mut inner.hand_overs {
+            asked.is_begun = true;
+        }
+    }
+
+    /// It is done: whoever has asked before it was begun proposes something of its own now, behind what this connection
+    /// has. For those who came later the client is read again.
     pub fn handed_over(&self) {
         let mut inner = self.inner.lock();
-        self.is_asked.store(false, Ordering::Release);
-        inner.hand_overs.clear();
+        inner.hand_overs.retain(|asked| !asked.is_begun);
+        let is_asked = !inner.hand_overs.is_empty();
+        self.is_asked.store(is_asked, Ordering::Release);
     }
 }

@@ -1,3 +1,5 @@
+use tokio::sync::oneshot;
+
 use super::*;
 use crate::codec::QoS;
 
@@ -27,11 +29,22 @@ fn everybody_who_asks_for_a_hand_over_waits_until_it_is_done() {
         assert_eq!(waits, Err(oneshot::error::TryRecvError::Empty));
     }
     assert!(mailbox.is_asked_for_hand_over());
+    mailbox.begin_hand_over();
+    // What the client has sent before this one asks may have come after it was read.
+    let (asks, mut third) = oneshot::channel();
+    mailbox.ask_for_hand_over(asks);
     mailbox.handed_over();
     for asked in [&mut first, &mut second] {
         let done = asked.try_recv();
         assert_eq!(done, Err(oneshot::error::TryRecvError::Closed));
     }
+    let waits = third.try_recv();
+    assert_eq!(waits, Err(oneshot::error::TryRecvError::Empty));
+    assert!(mailbox.is_asked_for_hand_over(), "the third goes on");
+    mailbox.begin_hand_over();
+    mailbox.handed_over();
+    let done = third.try_recv();
+    assert_eq!(done, Err(oneshot::error::TryRecvError::Closed));
     assert!(!mailbox.is_asked_for_hand_over());
 }
 

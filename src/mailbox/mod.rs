@@ -35,13 +35,13 @@ use std::task::{Context, Poll};
 use futures::task::AtomicWaker;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use tokio::sync::oneshot;
 
 use crate::acl::{Client, Share};
 use crate::base::ids::{ConnectionId, SessionId};
 use crate::codec::{TopicAlias, Version};
 use crate::telemetry::labels::DropReason;
 use back_pressure::{Admission, BackPressure, BackPressureState, OutboxLimits};
+use hand_over::HandOver;
 use memory::Charge;
 use topic_aliases::TopicAliases;
 
@@ -106,7 +106,7 @@ struct Inner {
     /// Publishers whose next packet waits until this mailbox has room.
     publishers: FxHashMap<ConnectionId, Arc<Mailbox>>,
     charge: Charge,
-    hand_overs: Vec<oneshot::Sender<()>>,
+    hand_overs: Vec<HandOver>,
     /// The connection takes nothing any more.
     closed: bool,
 }

@@ -43,6 +43,7 @@ impl Connection {
         let (broker, options) = (&self.context.broker, &self.context.options);
         let weight = will + event_weight(broker, options, EventKind::Disconnected);
         self.propose_end(ended, ReplyTo::Task(reply_to), weight);
+        self.context.mailbox.begin_hand_over();
         self.context.mailbox.handed_over();
         is_known
     }
@@ -50,6 +51,7 @@ impl Connection {
     /// Sends what is left to acknowledge, and DISCONNECT where the version has one.
     pub(in crate::connection) fn disconnect(&mut self, reason: ReasonCode, text: &str) {
         let context = &mut self.context;
+        context.output.note_taken();
         context.output.flush_acknowledgements();
         let mut packet = Disconnect::new(reason);
         packet.reason_string = Some(text);

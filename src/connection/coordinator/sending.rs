@@ -14,19 +14,27 @@ impl Connection {
         }
     }
 
-    /// Sends more of what was taken from the mailbox before.
-    pub(super) fn send_rest(&mut self) {
+    /// Sends more of what was taken from the mailbox before, if something is left. Returns whether that goes before
+    /// anything else.
+    pub(super) fn send_rest(&mut self) -> bool {
+        if !self.outbound.has_rest() {
+            return false;
+        }
         let out = self.context.output.packets();
         self.outbound.send_rest(out, limits::EXPIRING_OUTPUT_BYTES);
+        self.context.output.unsent() > 0
     }
 
-    /// Whether what was taken from the mailbox before is sent, or the connection ends: more may be taken.
+    /// Whether all that was taken from the mailbox is sent, or the connection ends: more may be taken.
     pub(super) fn takes_more(&self) -> bool {
         !self.outbound.has_rest() || self.context.mailbox.is_ending()
     }
 
     /// Sends acknowledgements behind the answers that they follow.
     pub(in crate::connection) fn send_acknowledgements(&mut self) {
+        if !self.context.mailbox.is_filled() {
+            self.context.output.note_taken();
+        }
         if !self.outbound.has_rest() {
             self.context.output.flush_acknowledgements();
         }

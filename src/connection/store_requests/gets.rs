@@ -1,5 +1,5 @@
-//! GET: many of a connection at a time, as long as the client takes what is read for it; they are answered in their
-//! order.
+//! GET: many of a connection at a time, as long as the client takes what is read for it. Those that are read are
+//! answered in their order.
 
 use std::collections::VecDeque;
 

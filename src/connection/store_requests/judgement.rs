@@ -1,5 +1,8 @@
 //! What the rules say of a request to the state store, before it is carried out.
 
+use std::sync::Arc;
+
+use super::request::StoreRequest;
 use crate::acl::{KeyAccess, Publication, Share};
 use crate::codec::QoS;
 use crate::connection::context::Context;
@@ -37,6 +40,16 @@ pub(super) fn not_authorized(context: &mut Context, request: &store::Request<'_>
         }
     };
     (!context.rights.may_access(access, key, metrics)).then_some(verb)
+}
+
+/// Whether a GET may still be answered: the client's rights may have changed since it was judged.
+pub(super) fn may_still_read(context: &mut Context, request: &StoreRequest) -> bool {
+    let Some(judged) = &request.judged else {
+        return true;
+    };
+    let metrics = &context.broker.metrics;
+    Arc::ptr_eq(context.rights.now(), judged)
+        || (context.rights).may_access(KeyAccess::Read, &request.key, metrics)
 }
 
 /// What a write is counted as.

@@ -31,7 +31,7 @@ use crate::store::{self, Properties, Reply, StoreError, WriteAction, notify, rep
 use crate::telemetry::labels::{DisconnectReason, DropReason, Outcome, Verb};
 use due::{Due, DueReplies};
 use gets::Gets;
-use judgement::{not_authorized, refuses_answer, verb_of};
+use judgement::{may_still_read, not_authorized, refuses_answer, verb_of};
 use request::{Scan, StoreRequest};
 use scan::Scans;
 use sent::{message, notify, properties};
@@ -119,6 +119,7 @@ impl StoreRequests {
             correlation_data: Bytes::copy_from_slice(correlation_data),
             verb: Verb::Unknown,
             key: Bytes::new(),
+            judged: None,
             scan: None,
         };
         Ok(self.start(context, publish, request))
@@ -205,6 +206,7 @@ impl StoreRequests {
             store::Request::Get { key } => {
                 request.verb = Verb::Get;
                 request.key = Bytes::copy_from_slice(key);
+                request.judged = Some(context.rights.now().clone());
                 let gets = &mut self.answers.get_or_insert_default().gets;
                 gets.begin(context, request);
                 Flow::Continue
@@ -337,7 +339,8 @@ impl StoreRequests {
                 };
                 self.answer(context, &request, &page);
             }
-            reply => self.answer(context, &request, reply),
+            reply if may_still_read(context, &request) => self.answer(context, &request, reply),
+            _ => self.answer(context, &request, &Reply::Error(StoreError::NotAuthorized)),
         }
         if is_scan {
             self.scans.end();
@@ -372,6 +375,7 @@ impl StoreRequests {
             );
             context.work += 1 + route.work(&message);
             let wake = &mut context.wake;
+            context.output.note_answer();
             let delivered = router.deliver(&route, &message, Origin::default(), wake);
             if delivered.dropped > 0 {
                 let dropped = &context.broker.metrics.messages_dropped;

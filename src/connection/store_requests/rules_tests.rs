@@ -268,6 +268,7 @@ fn scan_request(token: Option<Bytes>) -> StoreRequest {
         correlation_data: Bytes::new(),
         verb: Verb::Scan,
         key: Bytes::new(),
+        judged: None,
         scan: Some(Box::new(Scan::new(Bytes::from_static(b"*"), token))),
     }
 }
@@ -461,4 +462,24 @@ fn rights_that_are_lost_while_a_scan_goes_on_count_in_its_answer() {
         token: None,
     };
     assert_eq!(page, expected);
+}
+
+/// A GET may wait for long until its client takes what was read before.
+#[test]
+fn a_right_that_is_lost_while_a_get_waits_counts_in_its_answer() {
+    for (readable, is_answered) in [("a*", true), ("b*", false)] {
+        let mut context = Context::for_tests(false);
+        let rules = Rules::parse(RULES.as_bytes(), 1).expect("rules");
+        context.broker.services.rules.set(rules);
+        ask(&mut context, "answers", &["GET", "a1"]);
+        let others = RULES.replace("a*", readable);
+        let others = Rules::parse(others.as_bytes(), 2).expect("rules");
+        context.broker.services.rules.set(others);
+        StoreRequests::default().answer_reply(&mut context, 0, &Reply::NoValue);
+        assert_eq!(context.requests.len(), 0);
+        let gets = context.broker.metrics.store_commands.of(Verb::Get);
+        let counted = [Outcome::Absent, Outcome::Error].map(|outcome| gets.of(outcome).get());
+        let expected = [u64::from(is_answered), u64::from(!is_answered)];
+        assert_eq!(counted, expected, "{readable}");
+    }
 }

@@ -171,6 +171,7 @@ fn replies_beyond_a_turn_are_answered_in_later_ones() {
                 correlation_data: Bytes::new(),
                 verb: Verb::Get,
                 key: Bytes::new(),
+                judged: None,
                 scan: None,
             };
             context.requests.insert(Request::Store(Box::new(request)))

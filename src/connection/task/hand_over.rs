@@ -21,6 +21,7 @@ impl Task {
             Some(until) => **until,
             None => {
                 // Whatever keeps the client from being read otherwise.
+                self.connection.begin_hand_over();
                 self.read_at_once(now)?;
                 let until = now + limits::HAND_OVER_HANDLED_WITHIN;
                 self.hand_over_until = Some(Box::new(until));

@@ -5,15 +5,7 @@ use std::sync::atomic::Ordering;
 
 use tokio::sync::oneshot;
 
-use super::Mailbox;
-
-/// Somebody who has asked.
-#[derive(Debug)]
-pub(super) struct HandOver {
-    done: oneshot::Sender<()>,
-    /// The client was read since.
-    is_begun: bool,
-}
+use super::{HandOver, Mailbox};
 
 impl Mailbox {
     /// Another connection is about to take the session over: what the client has sent is to be proposed. The sender is

@@ -1,5 +1,3 @@
-use tokio::sync::oneshot;
-
 use super::*;
 use crate::codec::QoS;
 

@@ -35,13 +35,13 @@ use std::task::{Context, Poll};
 use futures::task::AtomicWaker;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+use tokio::sync::oneshot;
 
 use crate::acl::{Client, Share};
 use crate::base::ids::{ConnectionId, SessionId};
 use crate::codec::{TopicAlias, Version};
 use crate::telemetry::labels::DropReason;
 use back_pressure::{Admission, BackPressure, BackPressureState, OutboxLimits};
-use hand_over::HandOver;
 use memory::Charge;
 use topic_aliases::TopicAliases;
 
@@ -92,6 +92,14 @@ impl fmt::Debug for DeferredAck {
             DeferredAck::Remote(ack) => write!(f, "Remote({ack:?})"),
         }
     }
+}
+
+/// Somebody who has asked for a hand-over.
+#[derive(Debug)]
+struct HandOver {
+    done: oneshot::Sender<()>,
+    /// The client was read since.
+    is_begun: bool,
 }
 
 /// What the lock of a mailbox protects.

@@ -44,6 +44,23 @@ pub(super) struct Waiting {
     pub(super) expiry: Option<Expiry>,
 }
 
+/// Messages that expired while they waited, in the mailbox or for room in the client's receive maximum.
+#[derive(Debug, Default)]
+pub(super) struct Expired {
+    /// How many.
+    pub(super) count: u64,
+    /// Those of them that are in the session's queue.
+    pub(super) sequences: Vec<Sequence>,
+}
+
+impl Expired {
+    /// Adds one, which may be of the session's queue.
+    pub(super) fn add(&mut self, sequence: Option<Sequence>) {
+        self.count += 1;
+        self.sequences.extend(sequence);
+    }
+}
+
 impl Waiting {
     /// All of its bytes, those of its body included.
     pub(super) fn len(&self) -> usize {

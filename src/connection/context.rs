@@ -341,6 +341,7 @@ impl Context {
     /// Takes the acknowledgements that are to be sent.
     pub(super) fn take_acknowledgements(&mut self) -> Vec<u8> {
         self.output.note_taken();
+        self.output.note_sent();
         std::mem::take(self.output.acknowledgements())
     }
 }

@@ -343,6 +343,7 @@ impl Connection {
         }
         if self.send_rest() && !self.context.mailbox.is_ending() {
             self.propose_acknowledgements();
+            self.send_acknowledgements();
             return Ok(());
         }
         // Once for all that was taken: the mailbox may never be empty.
@@ -480,21 +481,5 @@ impl Connection {
     /// See [`Authentication::check`].
     pub(super) fn check_authentication(&mut self, now: Instant) -> Result<(), Ended> {
         self.authentication.check(&mut self.context, now)
-    }
-
-    /// Whether another connection is about to take the session over.
-    pub(super) fn is_handing_over(&self) -> bool {
-        self.context.mailbox.is_asked_for_hand_over()
-    }
-
-    /// The client is read for those who have asked.
-    pub(super) fn begin_hand_over(&self) {
-        self.context.mailbox.begin_hand_over();
-    }
-
-    /// What the client has sent is handled: proposes what follows.
-    pub(super) fn hand_over(&mut self) {
-        self.propose_acknowledgements();
-        self.context.mailbox.handed_over();
     }
 }

@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use rustc_hash::FxHashMap;
 
-use super::backlog::{Backlog, Waiting};
+use super::backlog::{Backlog, Expired, Waiting};
 use crate::base::limits;
 use crate::codec::{PacketId, QoS};
 use crate::mailbox::{Contents, Packets, Tracked};
@@ -56,22 +56,6 @@ struct Delivery {
     end: u32,
 }
 
-/// Messages that expired while they waited, in the mailbox or for room in the client's receive maximum.
-#[derive(Debug, Default)]
-pub(super) struct Expired {
-    /// How many.
-    pub(super) count: u64,
-    /// Those of them that are in the session's queue.
-    pub(super) sequences: Vec<Sequence>,
-}
-
-impl Expired {
-    fn add(&mut self, sequence: Option<Sequence>) {
-        self.count += 1;
-        self.sequences.extend(sequence);
-    }
-}
-
 /// What follows from the client's PUBACK, PUBREC or PUBCOMP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum After {
@@ -108,6 +92,10 @@ pub(super) struct Outbound {
     backlog: Option<Box<Backlog>>,
     /// The rest of what was taken from the mailbox, if some of it expires. It waits until the output has little.
     rest: Option<Box<Backlog>>,
+    /// It has answers that the client itself has asked for.
+    rest_has_answers: bool,
+    /// Bytes of the backlog up to the last such answer, at most.
+    answers_through: u32,
     /// Boxed, because there is seldom something.
     expired: Option<Box<Expired>>,
 }
@@ -125,6 +113,8 @@ impl Outbound {
             sent_through: Sequence::NONE,
             backlog: None,
             rest: None,
+            rest_has_answers: false,
+            answers_through: 0,
             expired: None,
         }
     }
@@ -151,6 +141,17 @@ impl Outbound {
     /// Whether packets wait for the output.
     pub(super) fn has_rest(&self) -> bool {
         self.rest.is_some()
+    }
+
+    /// Whether answers that the client itself has asked for wait for room.
+    pub(super) fn has_answers(&self) -> bool {
+        self.answers_through > 0
+    }
+
+    /// The backlog may have such answers now.
+    fn note_answers(&mut self) {
+        let bytes = self.backlog.as_ref().map_or(0, |backlog| backlog.bytes());
+        self.answers_through = u32::try_from(bytes).unwrap_or(u32::MAX);
     }
 
     fn waiting(&self) -> impl Iterator<Item = &Backlog> {
@@ -218,10 +219,12 @@ impl Outbound {
 
     /// Numbers the packets taken from the mailbox and appends what may be sent now to `out`.
     pub(super) fn send(&mut self, contents: &mut Contents, out: &mut Packets) {
+        let has_answers = std::mem::take(&mut contents.has_answers);
         let is_long = || out.len() + contents.packets.len() > limits::EXPIRING_OUTPUT_BYTES;
         let expires = |tracked: &Tracked| tracked.expiry.is_some();
         if self.rest.is_some() || (is_long() && contents.tracked.iter().any(expires)) {
             self.keep_rest(contents);
+            self.rest_has_answers |= has_answers;
             return self.send_rest(out, limits::EXPIRING_OUTPUT_BYTES);
         }
         let packets = &mut contents.packets;
@@ -280,6 +283,9 @@ impl Outbound {
             packets.move_range(moved_to..packets.bytes.len(), out);
         }
         packets.clear();
+        if has_answers {
+            self.note_answers();
+        }
     }
 
     /// Keeps the packets behind those that wait for the output.
@@ -317,6 +323,9 @@ impl Outbound {
             });
         }
         self.rest = Some(rest).filter(|rest| !rest.is_empty());
+        if self.rest.is_none() && std::mem::take(&mut self.rest_has_answers) {
+            self.note_answers();
+        }
     }
 
     /// Sends packets of the backlog while there is room.
@@ -327,6 +336,8 @@ impl Outbound {
         while let Some(first) = backlog.first()
             && self.has_room(first.sequence)
         {
+            let taken = u32::try_from(first.len()).unwrap_or(u32::MAX);
+            self.answers_through = self.answers_through.saturating_sub(taken);
             backlog.take_first(&first, |packets, range, _| {
                 self.send_first(&first, packets, range, out);
             });

@@ -112,6 +112,37 @@ fn what_does_not_expire_and_a_little_of_what_does_is_handed_over_whole() {
     assert_eq!(got.numbers[1].len(), 550);
 }
 
+/// Answers that wait for room in the receive maximum are known until the last of them has left; others do not count.
+#[test]
+fn answers_that_wait_are_known() {
+    for expiry_s in [None, Some(9)] {
+        let (mut outbound, mut out) = (Outbound::new(1), Packets::default());
+        let mut got = Got::default();
+        let mut step = |outbound: &mut Outbound, out: &mut Packets| {
+            got.take(out);
+            let id = got.unacknowledged.pop_front().expect("one is under way");
+            outbound.handle_puback(id, out);
+            outbound.send_rest(out, limits::EXPIRING_OUTPUT_BYTES);
+        };
+        outbound.send(&mut packets(0..5, QoS::AtLeastOnce, None), &mut out);
+        assert!(!outbound.has_answers(), "messages of others");
+        let mut answers = packets(5..105, QoS::AtLeastOnce, expiry_s);
+        answers.has_answers = true;
+        outbound.send(&mut answers, &mut out);
+        assert!(!answers.has_answers, "the next ones may be of others");
+        assert!(outbound.has_answers());
+        let others = &mut packets(105..110, QoS::AtLeastOnce, None);
+        outbound.send(others, &mut out);
+        let mut acknowledged = 0;
+        while outbound.has_answers() {
+            acknowledged += 1;
+            step(&mut outbound, &mut out);
+        }
+        assert_eq!(acknowledged, 104, "the last one leaves");
+        assert!(outbound.has_backlog(), "messages of others still wait");
+    }
+}
+
 proptest::proptest! {
     /// However the socket takes them, and the client acknowledges: every packet leaves once, in the order of its QoS.
     #[test]

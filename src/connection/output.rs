@@ -13,14 +13,16 @@ const SLICES: usize = 64;
 
 /// Packets for the socket, and acknowledgements that must go behind what is still in the mailbox.
 ///
-/// Invariant: the acknowledgement of a request joins the packets when its answer is not in the mailbox any more, so the
-/// answer always goes first (`docs/adr/0003-answers-before-acknowledgements.md`).
+/// Invariant: the acknowledgement of a request joins the packets when its answer has, so the answer always goes first
+/// (`docs/adr/0003-answers-before-acknowledgements.md`).
 #[derive(Debug, Default)]
 pub(super) struct OutputBuffers {
     unsent: Unsent,
     acknowledgements: Vec<u8>,
     /// Where those begin that follow an answer which is in the mailbox, and whatever comes behind them.
-    answers_at: Option<usize>,
+    answers_at: Option<u32>,
+    /// The same of answers that were taken from the mailbox and wait.
+    taken_at: Option<u32>,
 }
 
 impl OutputBuffers {
@@ -44,22 +46,32 @@ impl OutputBuffers {
 
     /// An answer is in the mailbox: its acknowledgement is the next one.
     pub(super) fn note_answer(&mut self) {
-        self.answers_at.get_or_insert(self.acknowledgements.len());
+        // There are at most as many as requests that are not acknowledged.
+        self.answers_at
+            .get_or_insert(self.acknowledgements.len() as u32);
     }
 
-    /// What is in the mailbox is taken.
+    /// What was in the mailbox is taken.
     pub(super) fn note_taken(&mut self) {
-        self.answers_at = None;
+        let taken = self.answers_at.take();
+        self.taken_at = self.taken_at.or(taken);
     }
 
-    /// Appends the acknowledgements to the packets, up to the first whose answer is in the mailbox.
+    /// What was taken is among the packets.
+    pub(super) fn note_sent(&mut self) {
+        self.taken_at = None;
+    }
+
+    /// Appends the acknowledgements to the packets, up to the first whose answer is not there.
     pub(super) fn flush_acknowledgements(&mut self) {
         let packets = self.unsent.packets();
-        match &mut self.answers_at {
+        match self.taken_at.or(self.answers_at) {
             Some(at) => {
-                let ready = self.acknowledgements.drain(..*at);
+                let ready = self.acknowledgements.drain(..at as usize);
                 packets.bytes.extend(ready);
-                *at = 0;
+                for later in [&mut self.taken_at, &mut self.answers_at] {
+                    *later = later.map(|later| later - at);
+                }
             }
             None if packets.is_empty() => {
                 std::mem::swap(&mut packets.bytes, &mut self.acknowledgements);
@@ -101,7 +113,7 @@ impl OutputBuffers {
     pub(super) fn drop_not_begun(&mut self) {
         self.unsent.drop_not_begun();
         self.acknowledgements = Vec::new();
-        self.answers_at = None;
+        (self.answers_at, self.taken_at) = (None, None);
     }
 
     /// Whether nothing is to be sent.
@@ -160,8 +172,18 @@ mod tests {
         output.flush_acknowledgements();
         assert_eq!(output.take(9), b"pingresp ", "and no more");
         output.note_taken();
-        output.packets().bytes.extend_from_slice(b"answers ");
+        output.acknowledgements().extend_from_slice(b"pingresp ");
+        output.note_answer();
+        output.acknowledgements().extend_from_slice(b"puback ");
         output.flush_acknowledgements();
-        assert_eq!(output.take(22), b"answers puback puback ");
+        assert!(output.unsent() == 0, "they are taken, but wait");
+        output.packets().bytes.extend_from_slice(b"answers ");
+        output.note_sent();
+        output.flush_acknowledgements();
+        assert_eq!(output.take(31), b"answers puback puback pingresp ");
+        output.note_taken();
+        output.note_sent();
+        output.flush_acknowledgements();
+        assert_eq!(output.take(7), b"puback ");
     }
 }

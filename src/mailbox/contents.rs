@@ -60,6 +60,8 @@ pub struct Contents {
     pub special: usize,
     /// What is remembered of them, in order.
     pub tracked: Vec<Tracked>,
+    /// Some of them are answers with QoS 1 or 2 that the client itself has asked for.
+    pub has_answers: bool,
     /// Number of packets of each QoS.
     pub counts: [u32; 3],
     /// Everything else, in order.
@@ -175,6 +177,7 @@ impl Contents {
         if let Some(body) = packet.body {
             self.packets.push_body(body.clone());
         }
+        self.has_answers |= packet.is_asked_for && qos != QoS::AtMostOnce;
         self.counts[qos as usize] += 1;
         Ok(())
     }

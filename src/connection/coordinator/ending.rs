@@ -48,10 +48,27 @@ impl Connection {
         is_known
     }
 
+    /// Whether another connection is about to take the session over.
+    pub(in crate::connection) fn is_handing_over(&self) -> bool {
+        self.context.mailbox.is_asked_for_hand_over()
+    }
+
+    /// The client is read for those who have asked.
+    pub(in crate::connection) fn begin_hand_over(&self) {
+        self.context.mailbox.begin_hand_over();
+    }
+
+    /// What the client has sent is handled: proposes what follows.
+    pub(in crate::connection) fn hand_over(&mut self) {
+        self.propose_acknowledgements();
+        self.context.mailbox.handed_over();
+    }
+
     /// Sends what is left to acknowledge, and DISCONNECT where the version has one.
     pub(in crate::connection) fn disconnect(&mut self, reason: ReasonCode, text: &str) {
         let context = &mut self.context;
         context.output.note_taken();
+        context.output.note_sent();
         context.output.flush_acknowledgements();
         let mut packet = Disconnect::new(reason);
         packet.reason_string = Some(text);

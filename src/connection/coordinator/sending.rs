@@ -32,18 +32,21 @@ impl Connection {
 
     /// Sends acknowledgements behind the answers that they follow.
     pub(in crate::connection) fn send_acknowledgements(&mut self) {
+        let output = &mut self.context.output;
         if !self.context.mailbox.is_filled() {
-            self.context.output.note_taken();
+            output.note_taken();
         }
         if !self.outbound.has_rest() {
-            self.context.output.flush_acknowledgements();
+            output.note_sent();
         }
+        output.flush_acknowledgements();
     }
 
-    /// What waits until everything else has left goes on, if it has. Packets that wait for acknowledgements of the
-    /// client hold nothing up: it may acknowledge them when it has its answers.
+    /// What waits until everything else has left goes on, if it has. Messages that wait for acknowledgements of the
+    /// client hold nothing up: it may acknowledge them when it has its answers. Answers that wait for that do.
     pub(super) fn note_sent(&mut self) {
-        if self.context.output.unsent() == 0 && !self.outbound.has_rest() {
+        let waits = self.outbound.has_rest() || self.outbound.has_answers();
+        if self.context.output.unsent() == 0 && !waits {
             self.store_requests.handle_sent(&mut self.context);
         }
     }

@@ -134,11 +134,13 @@ fn publish(mut connection: Connection, qos: u8, stop: &AtomicBool) {
     }
 }
 
-/// Holds a thread until the log names it. Where the thread has just begun or ended a piece of work, nobody would: it
-/// is tried again. `None`: nobody may trace here.
-fn hold(node: &Node, stuck: &Stuck) -> Option<(HeldThread, Instant)> {
+/// Holds a thread that has `work` until the log names it. Where the thread has just begun or ended a piece of work,
+/// nobody would: it is tried again, with new work, since the former may have ended meanwhile. `None`: nobody may trace
+/// here.
+fn hold<W>(node: &Node, stuck: &Stuck, work: impl Fn() -> W) -> Option<(HeldThread, Instant, W)> {
     let process = node.pid().expect("it runs");
     for _ in 0..5 {
+        let work = work();
         let before = node.log_text().len();
         let held = match HeldThread::hold(process, stuck.thread, stuck.place) {
             Ok(held) => held,
@@ -156,11 +158,12 @@ fn hold(node: &Node, stuck: &Stuck) -> Option<(HeldThread, Instant)> {
                 let parts = ["does not come round", stuck.named, stuck.doing];
                 parts.iter().all(|part| line.contains(part))
             }) {
-                return Some((held, began));
+                return Some((held, began, work));
             }
             std::thread::sleep(Duration::from_millis(50));
         }
         eprintln!("{} was held where nobody missed it", stuck.thread);
+        drop(held);
     }
     panic!("nobody missed the thread {}", stuck.thread);
 }
@@ -234,8 +237,9 @@ fn an_apply_thread_that_stands_still_is_named_and_then_ends_its_node() {
     let mut cluster = cluster();
     let victim = cluster.wait_leader();
     let _client = durable_client(&cluster, victim);
-    let work = Work::start(cluster.mqtt((victim + 1) % 3), 1);
-    let Some((held, _)) = hold(&cluster.nodes[victim], &APPLY) else {
+    let other = cluster.mqtt((victim + 1) % 3);
+    let held = hold(&cluster.nodes[victim], &APPLY, || Work::start(other, 1));
+    let Some((held, _, work)) = held else {
         return;
     };
     assert_told(&cluster.nodes[victim], &APPLY);
@@ -254,8 +258,9 @@ fn an_apply_thread_that_stands_still_is_named_and_then_ends_its_node() {
     drop(work);
     let victim = cluster.wait_leader();
     let _client = durable_client(&cluster, victim);
-    let work = Work::start(cluster.mqtt((victim + 1) % 3), 1);
-    let Some((_held, since)) = hold(&cluster.nodes[victim], &APPLY) else {
+    let other = cluster.mqtt((victim + 1) % 3);
+    let held = hold(&cluster.nodes[victim], &APPLY, || Work::start(other, 1));
+    let Some((_held, since, work)) = held else {
         return;
     };
     assert_ends(&mut cluster.nodes[victim], &APPLY, since);
@@ -269,7 +274,7 @@ fn a_replication_thread_that_stands_still_costs_its_node_the_lead() {
     let mut cluster = cluster();
     let victim = cluster.wait_leader();
     let _client = durable_client(&cluster, victim);
-    let Some((_held, since)) = hold(&cluster.nodes[victim], &REPLICATION) else {
+    let Some((_held, since, ())) = hold(&cluster.nodes[victim], &REPLICATION, || ()) else {
         return;
     };
     assert_told(&cluster.nodes[victim], &REPLICATION);
@@ -290,8 +295,9 @@ fn a_worker_that_stands_still_holds_up_its_own_node_alone() {
     let mut cluster = cluster();
     let victim = cluster.a_follower();
     let _client = durable_client(&cluster, victim);
-    let work = Work::start(cluster.mqtt(victim), 0);
-    let Some((_held, since)) = hold(&cluster.nodes[victim], &WORKER) else {
+    let own = cluster.mqtt(victim);
+    let held = hold(&cluster.nodes[victim], &WORKER, || Work::start(own, 0));
+    let Some((_held, since, work)) = held else {
         return;
     };
     assert_told(&cluster.nodes[victim], &WORKER);

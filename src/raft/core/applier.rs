@@ -261,8 +261,10 @@ impl Worker {
             // The caller may have been cancelled; the job is done all the same.
             match job {
                 Job::Apply { entries, done } => {
-                    busy(Phase::Apply, || self.apply(entries));
-                    let _ = done.send(());
+                    busy(Phase::Apply, || {
+                        self.apply(entries);
+                        let _ = done.send(());
+                    });
                 }
                 Job::Snapshot { done } => {
                     let taken = busy(Phase::Snapshot, || self.checkpoint());

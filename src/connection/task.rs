@@ -268,7 +268,9 @@ impl Task {
             let mailbox = &self.connection.context().mailbox;
             mailbox.register(context.waker());
             let takes = mailbox.is_filled() && (takes_more || mailbox.is_ending());
-            if takes || mailbox.is_asked_for_hand_over() || mailbox.take_offer() {
+            // What a rate has held back may go on by now.
+            let goes_on = takes_more && self.connection.has_more_to_send();
+            if takes || goes_on || mailbox.is_asked_for_hand_over() || mailbox.take_offer() {
                 return Poll::Ready(Ok(Event::Mailbox));
             }
             if takes_more && self.connection.wants_replay() {

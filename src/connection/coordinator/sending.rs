@@ -25,6 +25,11 @@ impl Connection {
         self.context.output.unsent() > 0
     }
 
+    /// Whether something is to be sent that waits for nothing but its turn.
+    pub(in crate::connection) fn has_more_to_send(&self) -> bool {
+        self.outbound.has_rest() || self.has_due()
+    }
+
     /// Whether all that was taken from the mailbox is sent, or the connection ends: more may be taken.
     pub(super) fn takes_more(&self) -> bool {
         !self.outbound.has_rest() || self.context.mailbox.is_ending()

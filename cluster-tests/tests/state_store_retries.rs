@@ -1,10 +1,13 @@
 //! A request that is sent again is applied once and answered as the first time, on any node: K11
 //! (docs/spec/state-store.md, Retries).
 
+use std::collections::HashSet;
+
 use cluster_tests::cluster::Cluster;
-use cluster_tests::connection::TIMEOUT;
-use cluster_tests::rules;
+use cluster_tests::connection::{Connection, TIMEOUT};
 use cluster_tests::store::{CallOutcome, Reply, Request, StoreClient, blob};
+use cluster_tests::wire::{Connect, Packet, V5, id};
+use cluster_tests::{flow, rules, wait};
 
 #[test]
 fn retries() {
@@ -18,6 +21,7 @@ fn retries() {
             a_resent_set_does_not_overwrite_what_came_after,
             correlation_data_of_another_client_is_another_request,
             correlation_data_used_for_another_request_is_another_request,
+            what_is_acknowledged_is_answered_also_when_the_session_is_taken_over,
         ],
     );
 }
@@ -141,4 +145,55 @@ fn correlation_data_used_for_another_request_is_another_request(cluster: &Cluste
     );
     let del = Request::del("retry-other");
     assert_eq!(again(&mut client, &del, &[6; 16], false).payload, b":1\r\n");
+}
+
+/// A client that has the PUBACK has the answer, whatever ends its connection: whoever takes the session over does not
+/// ask again (docs/adr/0003-answers-before-acknowledgements.md).
+fn what_is_acknowledged_is_answered_also_when_the_session_is_taken_over(cluster: &Cluster) {
+    const COUNT: u16 = 1_000;
+    const NAME: &str = "taken-over";
+    let address = cluster.mqtt(1);
+    let subscribed = |mut client: Connection| {
+        client.subscribe(&[("taken-over/answers", 0)]);
+        client
+    };
+    // More work for each answer, so that there is more than one turn of it.
+    let others = (0..9).map(|number| format!("taken-over-{number}"));
+    let _others: Vec<_> = others
+        .map(|name| subscribed(Connection::v5(address, &name)))
+        .collect();
+    let mut client = subscribed(flow::with_small_buffer(address, &Connect::v5(NAME)));
+    let requests = (1..=COUNT).flat_map(|number| {
+        let mut correlation = vec![b'c'; 4_000];
+        correlation[..2].copy_from_slice(&number.to_be_bytes());
+        let request = Request::set("taken-over", &number.to_string());
+        let mut asks = StoreClient::new(NAME, &[address], 1);
+        asks.response_topic = "taken-over/answers".into();
+        asks.message(&request, &correlation, number).bytes(V5)
+    });
+    client.send(&requests.collect::<Vec<_>>());
+    let mut reader = StoreClient::connected("taken-over-reader", address);
+    wait::until("the last SET", TIMEOUT, || {
+        let value = reader.call(&Request::get("taken-over"));
+        (value.payload == blob(COUNT.to_string().as_bytes())).then_some(())
+    });
+    let _next = Connection::v5(address, NAME);
+    let (mut answered, mut acknowledged) = (HashSet::new(), 0);
+    loop {
+        match client.receive(TIMEOUT) {
+            Ok(Packet::Publish(answer)) => {
+                let correlation = answer.properties.binary(id::CORRELATION_DATA);
+                answered.insert(correlation.map(|data| u16::from_be_bytes([data[0], data[1]])));
+            }
+            Ok(Packet::Puback(ack)) => {
+                acknowledged += 1;
+                let (id, count) = (ack.packet_id, answered.len());
+                assert!(answered.contains(&Some(id)), "{id} after {count} answers");
+            }
+            Ok(Packet::Disconnect(_)) | Err(_) => break,
+            Ok(other) => panic!("{other:?}"),
+        }
+    }
+    eprintln!("{acknowledged} acknowledged, {} answered", answered.len());
+    assert!(acknowledged < COUNT, "it was behind");
 }

@@ -24,6 +24,8 @@ pub(super) struct Backlog {
     owned_bytes: usize,
     /// Number of packets of which something is remembered.
     tracked: usize,
+    /// Some are, or were, answers that the client itself has asked for.
+    pub(super) has_answers: bool,
 }
 
 #[derive(Debug, Default)]

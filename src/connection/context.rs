@@ -225,6 +225,22 @@ impl Context {
         };
     }
 
+    /// Acknowledges a PUBLISH with QoS 1 that ends the connection, whether answers to others are sent or not.
+    pub(super) fn acknowledge_at_end(
+        &mut self,
+        packet_id: PacketId,
+        reason: ReasonCode,
+        text: &str,
+    ) {
+        let ack = Ack {
+            reason_string: Some(text),
+            ..Ack::with_reason(packet_id, reason)
+        };
+        let out = &mut self.output.packets().bytes;
+        // As above.
+        let _ = encode::puback(out, self.options.version, &ack, self.options.limits);
+    }
+
     /// Sends PUBREL.
     pub(super) fn send_pubrel(&mut self, packet_id: PacketId, reason: ReasonCode) {
         let ack = Ack::with_reason(packet_id, reason);

@@ -266,6 +266,7 @@ impl Connection {
 
     /// What follows from the client's PUBACK, PUBREC or PUBCOMP.
     fn follow_up(&mut self, packet_id: PacketId, after: After) -> Result<(), Ended> {
+        self.count_sent();
         match after {
             After::Nothing => {}
             After::SendPubRel => self.context.send_pubrel(packet_id, ReasonCode::Success),
@@ -349,8 +350,10 @@ impl Connection {
         // Once for all that was taken: the mailbox may never be empty.
         self.note_sent();
         self.send_acknowledgements();
-        // Into the mailbox.
-        self.store_requests.answer_due(&mut self.context)?;
+        // Into the mailbox. Nobody takes them out any more when the connection ends.
+        if !self.context.mailbox.is_ending() {
+            self.store_requests.answer_due(&mut self.context)?;
+        }
         while self.takes_more() && (self.context.mailbox.is_filled() || self.read_withheld()) {
             self.has_withheld = self.context.mailbox.take(contents);
             self.context.output.note_taken();

@@ -92,12 +92,12 @@ pub(super) struct Outbound {
     backlog: Option<Box<Backlog>>,
     /// The rest of what was taken from the mailbox, if some of it expires. It waits until the output has little.
     rest: Option<Box<Backlog>>,
-    /// It has answers that the client itself has asked for.
-    rest_has_answers: bool,
     /// Bytes of the backlog up to the last such answer, at most.
     answers_through: u32,
     /// Boxed, because there is seldom something.
     expired: Option<Box<Expired>>,
+    /// Messages of each QoS that went to the output and are not counted yet.
+    counts: [u32; 3],
 }
 
 impl Outbound {
@@ -113,9 +113,9 @@ impl Outbound {
             sent_through: Sequence::NONE,
             backlog: None,
             rest: None,
-            rest_has_answers: false,
             answers_through: 0,
             expired: None,
+            counts: [0; 3],
         }
     }
 
@@ -178,6 +178,11 @@ impl Outbound {
         waiting + self.awaited.capacity() * AWAITED_BYTES
     }
 
+    /// How many messages of each QoS went to the output since the last call.
+    pub(super) fn take_counts(&mut self) -> [u32; 3] {
+        std::mem::take(&mut self.counts)
+    }
+
     /// What expired since the last call.
     pub(super) fn take_expired(&mut self) -> Option<Expired> {
         self.expired.take().map(|expired| *expired)
@@ -220,13 +225,14 @@ impl Outbound {
     /// Numbers the packets taken from the mailbox and appends what may be sent now to `out`.
     pub(super) fn send(&mut self, contents: &mut Contents, out: &mut Packets) {
         let has_answers = std::mem::take(&mut contents.has_answers);
+        let counts = std::mem::take(&mut contents.counts);
         let is_long = || out.len() + contents.packets.len() > limits::EXPIRING_OUTPUT_BYTES;
         let expires = |tracked: &Tracked| tracked.expiry.is_some();
         if self.rest.is_some() || (is_long() && contents.tracked.iter().any(expires)) {
-            self.keep_rest(contents);
-            self.rest_has_answers |= has_answers;
+            self.keep_rest(contents, has_answers);
             return self.send_rest(out, limits::EXPIRING_OUTPUT_BYTES);
         }
+        self.counts = std::array::from_fn(|qos| self.counts[qos] + counts[qos]);
         let packets = &mut contents.packets;
         let mut tracked = contents.tracked.drain(..).peekable();
         // Where the next packet begins, up to where they are moved, and bodies between the two.
@@ -263,6 +269,7 @@ impl Outbound {
                 continue;
             }
             kept_whole = false;
+            self.counts[found.qos as usize] -= 1;
             packets.move_range(moved_to..start, out);
             (moved_to, bodies) = (end, 0);
             if waits {
@@ -289,8 +296,9 @@ impl Outbound {
     }
 
     /// Keeps the packets behind those that wait for the output.
-    fn keep_rest(&mut self, contents: &mut Contents) {
+    fn keep_rest(&mut self, contents: &mut Contents, has_answers: bool) {
         let rest = self.rest.get_or_insert_default();
+        rest.has_answers |= has_answers;
         let packets = &mut contents.packets;
         let mut tracked = contents.tracked.drain(..).peekable();
         let mut at = 0;
@@ -322,10 +330,10 @@ impl Outbound {
                 false => self.send_first(&first, packets, range, out),
             });
         }
-        self.rest = Some(rest).filter(|rest| !rest.is_empty());
-        if self.rest.is_none() && std::mem::take(&mut self.rest_has_answers) {
+        if rest.is_empty() && rest.has_answers {
             self.note_answers();
         }
+        self.rest = Some(rest).filter(|rest| !rest.is_empty());
     }
 
     /// Sends packets of the backlog while there is room.
@@ -361,6 +369,7 @@ impl Outbound {
             return self.expired.get_or_insert_default().add(first.sequence);
         }
         self.sent_bytes += first.len() as u64;
+        self.counts[first.qos() as usize] += 1;
         if first.qos() != QoS::AtMostOnce {
             let packet_id = &mut packets.bytes[first.packet_id()];
             self.send_one(packet_id, first.qos(), first.sequence);

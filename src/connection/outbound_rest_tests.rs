@@ -93,6 +93,8 @@ fn what_waits_for_the_socket_expires() {
         }
         got.take(&mut out);
         assert!(got.numbers[qos as usize].iter().copied().eq(0..200));
+        let sent = outbound.take_counts();
+        assert_eq!((sent[qos as usize], sent.iter().sum()), (200, 200u32));
         let expired = outbound.take_expired().map(|expired| expired.count);
         assert_eq!(expired, Some(300));
         let left = outbound.backlog_bytes() + outbound.tracked_bytes();

@@ -34,6 +34,7 @@ fn contents(topics: &[u8]) -> Contents {
             false => QoS::AtMostOnce,
         };
         contents.special += usize::from(qos != QoS::AtMostOnce);
+        contents.counts[qos as usize] += 1;
         let packets = &mut contents.packets.bytes;
         packets.extend_from_slice(&packet(*topic, qos));
     }
@@ -295,6 +296,7 @@ fn what_is_remembered_of_the_backlog_is_counted() {
     for at in (0..3).map(|number| number * EXPIRING.len()) {
         three.packets.bytes.extend_from_slice(EXPIRING);
         three.special += 1;
+        three.counts[1] += 1;
         three.tracked.push(Tracked {
             at: at as u32,
             sequence: None,
@@ -338,6 +340,7 @@ fn what_waits_for_room_counts_down_and_expires() {
         expiry: expiry_after(5, 9, QoS::AtLeastOnce, EXPIRING),
     });
     three.special += 1;
+    three.counts[1] += 1;
     three.packets.bytes.extend_from_slice(EXPIRING);
     outbound.send(&mut three, &mut out);
     assert!(outbound.take_expired().is_none(), "they wait");
@@ -405,6 +408,7 @@ fn what_has_waited_in_the_mailbox_counts_down_and_expires() {
             ..entry
         }));
     four.special = 4;
+    four.counts = [2, 2, 0];
     four.packets.bytes.append(&mut rest.packets.bytes);
     let mut out = Packets::default();
     outbound.send(&mut four, &mut out);
@@ -431,6 +435,7 @@ fn shared_bodies_stay_with_their_packets() {
             mixed.packets.push_body(Body::new(&[*topic; 2], &memory));
         }
         mixed.special += 1;
+        mixed.counts[1] += 1;
     }
     let with_body = |topic: u8, number: u16| {
         let mut packet = packet_with_id(topic, id(number).get());

@@ -15,14 +15,23 @@ const SLICES: usize = 64;
 ///
 /// Invariant: the acknowledgement of a request joins the packets when its answer has, so the answer always goes first
 /// (`docs/adr/0003-answers-before-acknowledgements.md`).
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct OutputBuffers {
     unsent: Unsent,
     acknowledgements: Vec<u8>,
-    /// Where those begin that follow an answer which is in the mailbox, and whatever comes behind them.
-    answers_at: Option<u32>,
+    /// Where those begin that follow an answer which is in the mailbox, and whatever comes behind them; or [`NOWHERE`].
+    answers_at: u32,
     /// The same of answers that were taken from the mailbox and wait.
-    taken_at: Option<u32>,
+    taken_at: u32,
+}
+
+/// There are none.
+const NOWHERE: u32 = u32::MAX;
+
+impl Default for OutputBuffers {
+    fn default() -> OutputBuffers {
+        OutputBuffers::new(Vec::new())
+    }
 }
 
 impl OutputBuffers {
@@ -30,7 +39,9 @@ impl OutputBuffers {
     pub(super) fn new(packets: Vec<u8>) -> OutputBuffers {
         OutputBuffers {
             unsent: Unsent::new(packets),
-            ..OutputBuffers::default()
+            acknowledgements: Vec::new(),
+            answers_at: NOWHERE,
+            taken_at: NOWHERE,
         }
     }
 
@@ -47,37 +58,49 @@ impl OutputBuffers {
     /// An answer is in the mailbox: its acknowledgement is the next one.
     pub(super) fn note_answer(&mut self) {
         // There are at most as many as requests that are not acknowledged.
-        self.answers_at
-            .get_or_insert(self.acknowledgements.len() as u32);
+        self.answers_at = self.answers_at.min(self.acknowledgements.len() as u32);
     }
 
     /// What was in the mailbox is taken.
     pub(super) fn note_taken(&mut self) {
-        let taken = self.answers_at.take();
-        self.taken_at = self.taken_at.or(taken);
+        self.taken_at = self.taken_at.min(self.answers_at);
+        self.answers_at = NOWHERE;
     }
 
     /// What was taken is among the packets.
     pub(super) fn note_sent(&mut self) {
-        self.taken_at = None;
+        self.taken_at = NOWHERE;
     }
 
     /// Appends the acknowledgements to the packets, up to the first whose answer is not there.
     pub(super) fn flush_acknowledgements(&mut self) {
         let packets = self.unsent.packets();
-        match self.taken_at.or(self.answers_at) {
-            Some(at) => {
+        match self.taken_at.min(self.answers_at) {
+            NOWHERE if packets.is_empty() => {
+                std::mem::swap(&mut packets.bytes, &mut self.acknowledgements);
+            }
+            NOWHERE => packets.bytes.append(&mut self.acknowledgements),
+            at => {
                 let ready = self.acknowledgements.drain(..at as usize);
                 packets.bytes.extend(ready);
                 for later in [&mut self.taken_at, &mut self.answers_at] {
-                    *later = later.map(|later| later - at);
+                    if *later != NOWHERE {
+                        *later -= at;
+                    }
                 }
             }
-            None if packets.is_empty() => {
-                std::mem::swap(&mut packets.bytes, &mut self.acknowledgements);
-            }
-            None => packets.bytes.append(&mut self.acknowledgements),
         }
+    }
+
+    /// The same, and drops the others.
+    pub(super) fn end_acknowledgements(&mut self) {
+        self.flush_acknowledgements();
+        self.drop_acknowledgements();
+    }
+
+    fn drop_acknowledgements(&mut self) {
+        self.acknowledgements = Vec::new();
+        (self.answers_at, self.taken_at) = (NOWHERE, NOWHERE);
     }
 
     /// Bytes that the socket has not taken, acknowledgements that are not flushed left out.
@@ -112,8 +135,7 @@ impl OutputBuffers {
     /// Drops what is not begun: the socket has taken a part of at most one packet, and gets the rest of it.
     pub(super) fn drop_not_begun(&mut self) {
         self.unsent.drop_not_begun();
-        self.acknowledgements = Vec::new();
-        (self.answers_at, self.taken_at) = (None, None);
+        self.drop_acknowledgements();
     }
 
     /// Whether nothing is to be sent.

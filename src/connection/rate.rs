@@ -72,6 +72,10 @@ impl ClientRate {
     /// `messages` have passed since the beginning, and `bytes` more.
     pub(super) fn passed(&mut self, messages: u64, bytes: u64, now: Instant) {
         let new = messages - std::mem::replace(&mut self.seen, messages);
+        self.take(new, bytes, now);
+    }
+
+    fn take(&mut self, new: u64, bytes: u64, now: Instant) {
         let messages = self.messages.take(new, self.messages_per_s, now);
         let bytes = self.bytes.take(bytes, self.bytes_per_s, now);
         let wait = messages.max(bytes);
@@ -80,7 +84,10 @@ impl ClientRate {
 
     /// When more may pass; `None` when it may now.
     pub(super) fn paused_until(&mut self, now: Instant) -> Option<Instant> {
-        self.until = self.until.filter(|until| *until > now);
+        if self.until? <= now {
+            // It may have been overdrawn for longer than the longest pause.
+            self.take(0, 0, now);
+        }
         self.until
     }
 }
@@ -94,8 +101,8 @@ pub(super) struct ClientRates {
     pub(super) sent: Option<ClientRate>,
     /// The client leaves; until when it is read at its rate.
     leaves_by: Option<Instant>,
-    /// Until when what it sends is not read beyond its rate once more.
-    made_up_by: Option<Instant>,
+    /// It was read beyond its rate, and has not made up for it.
+    owes: bool,
 }
 
 impl ClientRates {
@@ -105,21 +112,30 @@ impl ClientRates {
             received: ClientRate::new((0, received_bytes)),
             sent: ClientRate::new(sent),
             leaves_by: None,
-            made_up_by: None,
+            owes: false,
         };
         (rates.received.is_some() || rates.sent.is_some()).then(|| Box::new(rates))
     }
 
     /// Whether what the client has sent may be read at once, whatever its rate: not again before it has made up for
     /// the last time.
-    pub(super) fn may_be_read_at_once(&self, now: Instant) -> bool {
-        self.made_up_by.is_none_or(|until| until <= now)
+    pub(super) fn may_be_read_at_once(&mut self, now: Instant) -> bool {
+        self.paused_until(now);
+        !self.owes
     }
 
     /// What the client had sent was read at once.
     pub(super) fn was_read_at_once(&mut self, now: Instant) {
+        self.owes = true;
+        self.paused_until(now);
+    }
+
+    /// Until when the client is not read.
+    pub(super) fn paused_until(&mut self, now: Instant) -> Option<Instant> {
         let received = self.received.as_mut();
-        self.made_up_by = received.and_then(|rate| rate.paused_until(now));
+        let until = received.and_then(|rate| rate.paused_until(now));
+        self.owes &= until.is_some();
+        until
     }
 
     /// The client has closed its half of the stream: after `within`, what it has sent is read at any rate.
@@ -133,7 +149,7 @@ impl ClientRates {
 /// What waits for less goes on at once, and all of it waits a little later: timers are not as exact.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 
-/// The longest pause: a client that sent one large packet at a low rate is looked at again after it.
+/// After this a pause is looked at again, which may last longer.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
@@ -178,8 +194,32 @@ mod tests {
         received.passed(0, 11_000, start);
         rates.was_read_at_once(start);
         let made_up = start + Duration::from_secs(10);
-        assert!(!rates.may_be_read_at_once(made_up - Duration::from_millis(1)));
+        assert!(!rates.may_be_read_at_once(made_up - Duration::from_millis(10)));
         assert!(rates.may_be_read_at_once(made_up));
+    }
+
+    /// What was read at once, or sent, may be worth more than the longest pause.
+    #[test]
+    fn a_low_rate_is_kept() {
+        let mut rates = ClientRates::new(100, (0, 0)).expect("bounded");
+        let start = Instant::now();
+        rates
+            .received
+            .as_mut()
+            .expect("bounded")
+            .passed(0, 100_000, start);
+        rates.was_read_at_once(start);
+        let mut now = start;
+        while let Some(until) = rates.paused_until(now) {
+            assert!(until > now && !rates.may_be_read_at_once(now));
+            now = until;
+        }
+        let passed = now - start;
+        assert!(
+            passed.abs_diff(Duration::from_secs(999)) < Duration::from_secs(1),
+            "{passed:?}"
+        );
+        assert!(rates.may_be_read_at_once(now));
     }
 
     #[test]

@@ -226,3 +226,31 @@ async fn a_ping_is_answered_while_messages_come_that_expire() {
         assert!(read > 0, "{} bytes came", all.len());
     }
 }
+
+/// What a rate holds back goes on when its time is over, also where a PINGREQ comes right before.
+#[tokio::test]
+async fn what_a_rate_holds_back_goes_on() {
+    const MANY: usize = 1_000;
+    /// Above this, each chunk of the output takes a pause of about 100 ms.
+    const RATE: u64 = 640_000;
+    let one = async |number: u64| {
+        let mut surroundings = Surroundings::for_tests(true);
+        Arc::make_mut(&mut surroundings.options.bounds).rate_out.1 = RATE;
+        let mut client = Client::of(surroundings).await;
+        let mut left = MANY * client.leave_expiring(MANY, 600);
+        let mut buffer = vec![0; 64 << 10];
+        // Until it is held back.
+        while left > 400_000 {
+            left -= client.socket.read(&mut buffer).await.expect("it is open");
+        }
+        tokio::time::sleep(Duration::from_millis(3 * number)).await;
+        client.send(b"\xc0\0").await;
+        left += 2;
+        while left > 0 {
+            let read = tokio::time::timeout(MOST, client.socket.read(&mut buffer)).await;
+            let read = read.unwrap_or_else(|_| panic!("{number}: {left} bytes are left"));
+            left -= read.expect("it is open");
+        }
+    };
+    futures::future::join_all((0..40).map(one)).await;
+}

@@ -1,7 +1,6 @@
 //! The certificates that the configuration names: what is wrong with them, and what will be.
 
 use std::fmt::Display;
-use std::iter;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -12,7 +11,7 @@ use super::hub;
 use super::hub_port;
 use crate::config::{AuthConfig, Config, pem};
 use crate::http::Gate;
-use crate::peers::{Settings, Source, Trust};
+use crate::peers::{Settings, Trust};
 use crate::telemetry::metrics::Metrics;
 use crate::transport;
 use crate::transport::tls::{EXPIRES_SOON, ServerTls, earliest_expiry, note_expiry};
@@ -85,25 +84,16 @@ impl Inspection {
     /// Judges what this node shows to the others, as they would.
     fn look_at_nodes(&mut self, config: &Config) {
         let settings = Settings::of(config);
-        let files = match settings.source.clone() {
-            Source::Open => return,
-            Source::Secret(path) => vec![("cluster.secret_file", path)],
-            Source::Certificates {
-                certificate,
-                key,
-                authorities,
-                lists,
-            } => {
-                let files = [certificate, key, authorities].into_iter().chain(lists);
-                let keys = OF_NODES.into_iter().chain(iter::repeat(OF_NODES[3]));
-                keys.zip(files).collect()
-            }
+        let source = settings.source.clone();
+        let files = source.files();
+        let Some(own) = files.first() else {
+            return;
         };
         match Trust::new(settings) {
             Ok(trust) => {
                 let now = SystemTime::now();
                 let left = trust.valid_for_s().map(Duration::from_secs);
-                let soon = left.and_then(|left| warning(&files[0].1, now + left, now));
+                let soon = left.and_then(|left| warning(own.1, now + left, now));
                 self.warnings.extend(soon);
             }
             Err(error) => {
@@ -113,7 +103,7 @@ impl Inspection {
                     rest.is_some_and(|rest| rest.starts_with([':', ' ']))
                 };
                 let file = files.iter().find(|(_, path)| is_of(path));
-                let key = file.unwrap_or(&files[0]).0;
+                let key = file.unwrap_or(own).0;
                 self.add(key, text);
             }
         }

@@ -1,6 +1,6 @@
 //! What the configuration says of the proofs between nodes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::name::NodeName;
 use super::reach::Reach;
@@ -28,23 +28,33 @@ pub enum Source {
 }
 
 impl Source {
-    /// Its files, for people.
-    pub fn describe(&self) -> String {
-        let files: Vec<&PathBuf> = match self {
+    /// Its files, each with the key that names it.
+    pub fn files(&self) -> Vec<(&'static str, &Path)> {
+        match self {
             Source::Open => Vec::new(),
             Source::Certificates {
                 certificate,
                 key,
                 authorities,
                 lists,
-            } => [certificate, key, authorities]
-                .into_iter()
-                .chain(lists)
-                .collect(),
-            Source::Secret(file) => vec![file],
-        };
-        let files = files.iter().map(|file| file.display().to_string());
-        files.collect::<Vec<_>>().join(", ")
+            } => {
+                let lists = lists.iter().map(|list| ("cluster.crl_files", &**list));
+                let others: [(_, &Path); 3] = [
+                    ("cluster.certificate", certificate),
+                    ("cluster.key", key),
+                    ("cluster.ca_file", authorities),
+                ];
+                others.into_iter().chain(lists).collect()
+            }
+            Source::Secret(file) => vec![("cluster.secret_file", file)],
+        }
+    }
+
+    /// Its files, for people.
+    pub fn describe(&self) -> String {
+        let files = self.files();
+        let names = files.iter().map(|(_, path)| path.display().to_string());
+        names.collect::<Vec<_>>().join(", ")
     }
 }
 

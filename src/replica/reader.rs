@@ -314,11 +314,13 @@ fn answer_all(backing: &dyn Backing, gets: Vec<Get>, now: Millis) -> Vec<Get> {
 /// Answers reads of keys that may have expired. The leader's clock decides, so an empty command is committed first: it
 /// fires the timers that are due.
 async fn answer_after_tick(gets: Vec<Get>, backing: Arc<dyn Backing>, proposer: Arc<Proposer>) {
-    if !proposer.pass().await {
-        return;
-    }
+    let is_passed = proposer.pass().await;
     let mut wake = WakeList::default();
     for get in &gets {
+        if !is_passed || get.asker.mailbox.answers.are_refused() {
+            get.asker.tell(Item::ReadRefused, &mut wake);
+            continue;
+        }
         let reply = read::get_at_log_time(&*backing, &get.key);
         get.answer(reply, &mut wake);
     }

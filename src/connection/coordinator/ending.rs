@@ -33,6 +33,7 @@ impl Connection {
             // It counts as sent.
             let out = self.context.output.packets();
             self.outbound.send_rest(out, usize::MAX);
+            self.count_sent();
         }
         self.propose_acknowledgements();
         let (reply_to, is_known) = oneshot::channel();
@@ -64,12 +65,11 @@ impl Connection {
         self.context.mailbox.handed_over();
     }
 
-    /// Sends what is left to acknowledge, and DISCONNECT where the version has one.
+    /// Sends what is left to acknowledge, and DISCONNECT where the version has one. What is answered by something that
+    /// was in the mailbox is not acknowledged: the client asks again.
     pub(in crate::connection) fn disconnect(&mut self, reason: ReasonCode, text: &str) {
         let context = &mut self.context;
-        context.output.note_taken();
-        context.output.note_sent();
-        context.output.flush_acknowledgements();
+        context.output.end_acknowledgements();
         let mut packet = Disconnect::new(reason);
         packet.reason_string = Some(text);
         let (version, limits) = (context.options.version, context.options.limits);

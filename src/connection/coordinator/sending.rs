@@ -5,12 +5,25 @@ use crate::base::limits;
 use crate::mailbox::Contents;
 
 impl Connection {
-    /// Sends packets that are counted.
+    /// Sends what was taken from the mailbox, or as much of it as may be sent now.
     pub(super) fn send(&mut self, contents: &mut Contents) {
-        self.context
-            .count_sent(std::mem::take(&mut contents.counts));
         if !contents.packets.is_empty() {
             self.outbound.send(contents, self.context.output.packets());
+            self.count_sent();
+        }
+        self.note_rest();
+    }
+
+    /// Counts the messages that went to the output.
+    pub(super) fn count_sent(&mut self) {
+        let counts = self.outbound.take_counts();
+        self.context.count_sent(counts);
+    }
+
+    /// What was taken from the mailbox is among the packets, unless it waits.
+    fn note_rest(&mut self) {
+        if !self.outbound.has_rest() {
+            self.context.output.note_sent();
         }
     }
 
@@ -22,6 +35,8 @@ impl Connection {
         }
         let out = self.context.output.packets();
         self.outbound.send_rest(out, limits::EXPIRING_OUTPUT_BYTES);
+        self.count_sent();
+        self.note_rest();
         self.context.output.unsent() > 0
     }
 
@@ -37,14 +52,12 @@ impl Connection {
 
     /// Sends acknowledgements behind the answers that they follow.
     pub(in crate::connection) fn send_acknowledgements(&mut self) {
-        let output = &mut self.context.output;
+        // Answers that are not there went to others alone.
         if !self.context.mailbox.is_filled() {
-            output.note_taken();
+            self.context.output.note_taken();
+            self.note_rest();
         }
-        if !self.outbound.has_rest() {
-            output.note_sent();
-        }
-        output.flush_acknowledgements();
+        self.context.output.flush_acknowledgements();
     }
 
     /// What waits until everything else has left goes on, if it has. Messages that wait for acknowledgements of the

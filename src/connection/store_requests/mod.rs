@@ -134,7 +134,7 @@ impl StoreRequests {
     ) -> Ended {
         let text = "the response topic of a state store request is not allowed";
         let reason = ReasonCode::TopicNameInvalid;
-        context.acknowledge(packet_id, QoS::AtLeastOnce, reason, Some(text));
+        context.acknowledge_at_end(packet_id, reason, text);
         Ended::disconnect(DisconnectReason::Protocol, reason, text)
     }
 

@@ -44,7 +44,7 @@ impl Task {
     /// Takes what the socket has. Whoever asks for very many hand-overs is read beyond its rate only once.
     fn read_at_once(&mut self, now: Instant) -> Result<(), Ended> {
         let at = now.into_std();
-        if let Some(rates) = &self.rates
+        if let Some(rates) = &mut self.rates
             && !rates.may_be_read_at_once(at)
         {
             return Ok(());

@@ -40,8 +40,9 @@ impl Task {
 
     /// Until when the client is not read, because it has sent more bytes than its rate.
     pub(super) fn paused_until(&mut self) -> Option<Instant> {
-        let rate = self.rates.as_mut()?.received.as_mut()?;
-        rate.paused_until(Instant::now().into_std())
+        let rates = self.rates.as_mut()?;
+        rates
+            .paused_until(Instant::now().into_std())
             .map(Instant::from_std)
     }
 

@@ -166,7 +166,7 @@ fn what_is_acknowledged_is_answered_also_when_the_session_is_taken_over(cluster:
     let requests = (1..=COUNT).flat_map(|number| {
         let mut correlation = vec![b'c'; 4_000];
         correlation[..2].copy_from_slice(&number.to_be_bytes());
-        let request = Request::set("taken-over", &number.to_string());
+        let request = Request::set("taken-over", number.to_string());
         let mut asks = StoreClient::new(NAME, &[address], 1);
         asks.response_topic = "taken-over/answers".into();
         asks.message(&request, &correlation, number).bytes(V5)

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::codec::QoS;
-use crate::mailbox::{Expiry, Located, Packets, Tracked};
+use crate::mailbox::{Contents, Expiry, Located, Packets, Tracked};
 use crate::session::Sequence;
 
 /// Bytes of a piece, unless one packet is larger.
@@ -135,6 +135,22 @@ impl Backlog {
         from.move_range(range, &mut piece.packets);
         self.bytes += whole;
         self.owned_bytes += piece.owned_bytes() - before;
+    }
+
+    /// Takes over all packets that were taken from the mailbox.
+    pub(super) fn push_all(&mut self, contents: &mut Contents) {
+        self.has_answers |= std::mem::take(&mut contents.has_answers);
+        let packets = &mut contents.packets;
+        let mut tracked = contents.tracked.drain(..).peekable();
+        let mut at = 0;
+        while let Some(found) = packets.locate(at, 0) {
+            let entry = tracked.next_if(|entry| entry.at as usize == at);
+            self.push(packets, at..found.end, found.whole, entry);
+            at = found.end;
+        }
+        debug_assert_eq!(at, packets.bytes.len(), "packets are whole");
+        contents.special = 0;
+        packets.clear();
     }
 
     /// The first packet.

@@ -92,7 +92,7 @@ pub(super) struct Outbound {
     backlog: Option<Box<Backlog>>,
     /// The rest of what was taken from the mailbox, if some of it expires. It waits until the output has little.
     rest: Option<Box<Backlog>>,
-    /// Bytes of the backlog up to the last such answer, at most.
+    /// Bytes of the backlog up to the last answer that the client itself has asked for, at most.
     answers_through: u32,
     /// Boxed, because there is seldom something.
     expired: Option<Box<Expired>>,
@@ -224,12 +224,9 @@ impl Outbound {
 
     /// Numbers the packets taken from the mailbox and appends what may be sent now to `out`.
     pub(super) fn send(&mut self, contents: &mut Contents, out: &mut Packets) {
-        let has_answers = std::mem::take(&mut contents.has_answers);
         let counts = std::mem::take(&mut contents.counts);
-        let is_long = || out.len() + contents.packets.len() > limits::EXPIRING_OUTPUT_BYTES;
-        let expires = |tracked: &Tracked| tracked.expiry.is_some();
-        if self.rest.is_some() || (is_long() && contents.tracked.iter().any(expires)) {
-            self.keep_rest(contents, has_answers);
+        if self.must_wait(contents, out) {
+            self.rest.get_or_insert_default().push_all(contents);
             return self.send_rest(out, limits::EXPIRING_OUTPUT_BYTES);
         }
         self.counts = std::array::from_fn(|qos| self.counts[qos] + counts[qos]);
@@ -290,26 +287,17 @@ impl Outbound {
             packets.move_range(moved_to..packets.bytes.len(), out);
         }
         packets.clear();
-        if has_answers {
+        if std::mem::take(&mut contents.has_answers) {
             self.note_answers();
         }
     }
 
-    /// Keeps the packets behind those that wait for the output.
-    fn keep_rest(&mut self, contents: &mut Contents, has_answers: bool) {
-        let rest = self.rest.get_or_insert_default();
-        rest.has_answers |= has_answers;
-        let packets = &mut contents.packets;
-        let mut tracked = contents.tracked.drain(..).peekable();
-        let mut at = 0;
-        while let Some(found) = packets.locate(at, 0) {
-            let entry = tracked.next_if(|entry| entry.at as usize == at);
-            rest.push(packets, at..found.end, found.whole, entry);
-            at = found.end;
-        }
-        debug_assert_eq!(at, packets.bytes.len(), "packets are whole");
-        contents.special = 0;
-        packets.clear();
+    /// Whether packets taken from the mailbox wait for the output: behind others that do, or because they expire and
+    /// are more than the output holds of such.
+    fn must_wait(&self, contents: &Contents, out: &Packets) -> bool {
+        let is_long = || out.len() + contents.packets.len() > limits::EXPIRING_OUTPUT_BYTES;
+        let expires = |tracked: &Tracked| tracked.expiry.is_some();
+        self.rest.is_some() || (is_long() && contents.tracked.iter().any(expires))
     }
 
     /// Sends what waits for the output, until that has `most` bytes.

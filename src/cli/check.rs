@@ -80,11 +80,12 @@ fn effective(loaded: &Loaded, format: Format) -> Outcome {
     let values = loaded.effective();
     match format {
         Format::Table => {
+            // The value last: a long one widens no column then.
             let rows: Vec<_> = values
                 .into_iter()
-                .map(|(key, value, origin)| vec![key.to_owned(), value, origin.to_string()])
+                .map(|(key, value, origin)| vec![key.to_owned(), origin.to_string(), value])
                 .collect();
-            output::table(&["KEY", "VALUE", "ORIGIN"], &rows)?;
+            output::table(&["KEY", "ORIGIN", "VALUE"], &rows)?;
         }
         Format::Json => {
             for (key, value, origin) in values {

@@ -56,17 +56,21 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
 
 /// Columns without borders, two spaces apart, and no spaces at the end of a line.
 fn render(head: &[&str], rows: &[Vec<String>]) -> String {
-    let cell = |text: &str| {
-        Cell::new(harmless(text)).set_alignment(match is_number(text) {
+    let has_numbers_right: Vec<_> = (0..head.len())
+        .map(|column| has_numbers_right(rows.iter().filter_map(|row| row.get(column))))
+        .collect();
+    let cell = |(text, has_numbers_right): (&String, &bool)| {
+        let is_right = *has_numbers_right && is_number(text);
+        Cell::new(harmless(text)).set_alignment(match is_right {
             true => CellAlignment::Right,
             false => CellAlignment::Left,
         })
     };
     let mut table = Table::new();
     table.load_style(comfy_table::presets::NOTHING);
-    table.set_header(head.iter().map(|text| cell(text)));
+    table.set_header(head.iter().map(Cell::new));
     for row in rows {
-        table.add_row(row.iter().map(|text| cell(text)));
+        table.add_row(row.iter().zip(&has_numbers_right).map(cell));
     }
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
@@ -87,6 +91,20 @@ fn harmless(text: &str) -> Cow<'_, str> {
         }
     }
     Cow::Owned(shown)
+}
+
+/// Whether numbers stand right in a column: no text in it is longer, from which they would be far away.
+fn has_numbers_right<'a>(column: impl Iterator<Item = &'a String>) -> bool {
+    let (mut number, mut text) = (0, 0);
+    for cell in column {
+        let longest = if is_number(cell) {
+            &mut number
+        } else {
+            &mut text
+        };
+        *longest = cell.len().max(*longest);
+    }
+    text <= number
 }
 
 fn is_number(cell: &str) -> bool {
@@ -120,6 +138,16 @@ mod tests {
         assert_eq!(
             render(&["name", "count"], &rows),
             "name   count\none        5\nthree   1234"
+        );
+    }
+
+    #[test]
+    fn numbers_stand_left_beside_long_texts() {
+        let row = |key: &str, value: &str| vec![key.to_owned(), value.to_owned()];
+        let rows = vec![row("id", "7"), row("name", "a long one")];
+        assert_eq!(
+            render(&["field", "value"], &rows),
+            "field  value\nid     7\nname   a long one"
         );
     }
 

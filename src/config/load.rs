@@ -166,7 +166,7 @@ impl Loader {
             }
             Err(error) => {
                 let kind = describe(key.kind, key.unit, key.range.as_ref());
-                let hint = Some(format!("{} is {kind}", key.name));
+                let hint = Some(format!("{} takes: {kind}", key.name));
                 self.problem(origin, name, error.to_string(), hint);
             }
         }
@@ -264,7 +264,7 @@ impl Loader {
                 };
                 if let Err(error) = (key.set)(&mut listener, &Input::Toml(value.get_ref())) {
                     let kind = describe(key.kind, key.unit, key.range.as_ref());
-                    let hint = Some(format!("{full} is {kind}"));
+                    let hint = Some(format!("{full} takes: {kind}"));
                     self.problem(at, &full, error.to_string(), hint);
                 }
             }

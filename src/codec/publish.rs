@@ -333,9 +333,12 @@ impl PublishPropertiesBuf {
     }
 }
 
-/// Topic and packet id of a PUBLISH whose properties were refused, so that it can be acknowledged before the connection
-/// is closed.
+/// Topic and packet id of a PUBLISH with QoS 1 whose properties were refused, so that it can be acknowledged before the
+/// connection is closed.
 pub fn refused_publish(frame: Frame<'_>) -> Option<(&str, PacketId)> {
+    if QoS::from_bits(frame.flags() >> 1 & 0b11) != Some(QoS::AtLeastOnce) {
+        return None;
+    }
     let mut body = Reader::new(frame.body);
     let topic = check::topic_name_field(body.binary().ok()?).ok()?;
     Some((topic, body.packet_id().ok()?))

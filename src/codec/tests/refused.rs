@@ -413,3 +413,21 @@ fn the_version_of_a_refused_connect_is_known_for_its_answer() {
         assert_eq!(super::super::sniff_version(only_frame(&unknown)), None);
     }
 }
+
+/// With QoS 0 there is no packet id, and with QoS 2 no PUBACK.
+#[test]
+fn only_qos_1_is_acknowledged_before_the_end() {
+    let found = |first: u8| {
+        let body = b"\0\x01t\0\x07\x05\x08\0\x02a#";
+        let length = body.len() + 2;
+        let frame = crate::codec::frame::Frame {
+            first,
+            body,
+            length,
+        };
+        crate::codec::refused_publish(frame).map(|(topic, id)| (topic.to_owned(), id.get()))
+    };
+    assert_eq!(found(0x32), Some(("t".to_owned(), 7)));
+    assert_eq!(found(0x3A), Some(("t".to_owned(), 7)), "DUP");
+    assert_eq!((found(0x30), found(0x34)), (None, None));
+}

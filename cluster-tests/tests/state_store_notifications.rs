@@ -2,12 +2,12 @@
 
 use cluster_tests::check::kv;
 use cluster_tests::cluster::Cluster;
-use cluster_tests::connection::TIMEOUT;
+use cluster_tests::connection::{Connection, TIMEOUT};
 use cluster_tests::history::{Command, History, Operation, Outcome};
 use cluster_tests::rules;
 use cluster_tests::store::{Hlc, Notification, Request, StoreClient, hex, resp};
 use cluster_tests::wait::{can_exceed, with_slack};
-use cluster_tests::wire::{Packet, id};
+use cluster_tests::wire::{Connect, Packet, V5, Value, id};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -21,6 +21,7 @@ fn notifications() {
             the_writer_hears_of_its_own_writes,
             watching_twice_notifies_once,
             a_subscriber_to_the_topic_is_not_notified_twice,
+            a_watcher_that_acknowledges_late_is_answered,
             stop_ends_it_and_says_whether_it_was_watched,
             nothing_is_notified_where_nothing_changed,
             expiry_is_a_deletion,
@@ -161,6 +162,49 @@ fn a_subscriber_to_the_topic_is_not_notified_twice(cluster: &Cluster) {
     client.expect(&Request::set("subscribed", "v"), OK);
     assert_eq!(heard(&mut client, 1).len(), 1);
     heard_nothing_before(&mut client, "subscribed/marker");
+}
+
+/// Notifications that wait for acknowledgements hold up no answer: what is done about one may need what is asked for.
+fn a_watcher_that_acknowledges_late_is_answered(cluster: &Cluster) {
+    const ANSWERS: &str = "late-watcher/answers";
+    let connect = Connect::v5("late-watcher").with(id::RECEIVE_MAXIMUM, Value::TwoBytes(2));
+    let (mut client, _) = Connection::connect(cluster.mqtt(1), &connect);
+    client.subscribe(&[(ANSWERS, 0)]);
+    let mut asks = StoreClient::new("late-watcher", &[], 0);
+    asks.response_topic = ANSWERS.into();
+    let mut id = 0_u16;
+    let mut ask = |client: &mut Connection, request: &Request, times: usize| {
+        let messages = (0..times).flat_map(|_| {
+            id += 1;
+            asks.message(request, &id.to_be_bytes(), id).bytes(V5)
+        });
+        client.send(&messages.collect::<Vec<_>>());
+    };
+    ask(&mut client, &Request::keynotify("late-watched"), 1);
+    let mut writer = StoreClient::connected("late-watched-writer", cluster.mqtt(0));
+    let (mut notified, mut answered) = (0, 0);
+    while answered < 4 {
+        match client.expect() {
+            Packet::Publish(answer) if answer.topic == ANSWERS => {
+                answered += 1;
+                if answered == 1 {
+                    for number in 0..5 {
+                        let set = Request::set("late-watched", number.to_string());
+                        writer.expect(&set, OK);
+                    }
+                }
+            }
+            Packet::Publish(_) => {
+                notified += 1;
+                if notified == 2 {
+                    ask(&mut client, &Request::of(["SCAN", "late-watched*"]), 3);
+                }
+            }
+            Packet::Puback(ack) => assert_eq!(ack.code, 0),
+            other => panic!("{notified} notifications, {answered} answers: {other:?}"),
+        }
+    }
+    assert_eq!(notified, 2, "none is acknowledged");
 }
 
 fn stop_ends_it_and_says_whether_it_was_watched(cluster: &Cluster) {

@@ -36,6 +36,8 @@ pub struct NewPacket<'a> {
     pub is_direct: bool,
     /// The client itself has asked for it.
     pub is_asked_for: bool,
+    /// It answers a request of the client's.
+    pub is_answer: bool,
 }
 
 impl NewPacket<'_> {
@@ -47,6 +49,7 @@ impl NewPacket<'_> {
             body: None,
             is_direct: false,
             is_asked_for: false,
+            is_answer: false,
         }
     }
 }
@@ -177,7 +180,7 @@ impl Contents {
         if let Some(body) = packet.body {
             self.packets.push_body(body.clone());
         }
-        self.has_answers |= packet.is_asked_for && qos != QoS::AtMostOnce;
+        self.has_answers |= packet.is_answer && qos != QoS::AtMostOnce;
         self.counts[qos as usize] += 1;
         Ok(())
     }

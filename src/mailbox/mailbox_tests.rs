@@ -7,6 +7,7 @@ const QOS_0: NewPacket<'_> = NewPacket {
     body: None,
     is_direct: false,
     is_asked_for: false,
+    is_answer: false,
 };
 
 #[test]
@@ -91,6 +92,41 @@ fn a_topic_is_named_by_its_alias_once_the_client_has_seen_both() {
         Ok(())
     });
     assert!(pushed.is_ok());
+}
+
+/// The client waits in vain for an answer that has no room: with QoS 0 it is taken for as long as with QoS 1, and above
+/// that the connection ends.
+#[test]
+fn answers_with_qos_0_are_taken_above_the_limit() {
+    const LIMIT: usize = 100;
+    let limits = OutboxLimits::of(LIMIT);
+    let mailbox = Mailbox::new(ConnectionId(1), Version::V5, u32::MAX, 0, limits);
+    let push = |is_asked_for: bool| {
+        let packet = NewPacket {
+            is_direct: true,
+            is_asked_for,
+            is_answer: is_asked_for,
+            ..QOS_0
+        };
+        mailbox.push_qos_0("a", packet, |out, _| {
+            out.extend_from_slice(&[0; 10]);
+            Ok(())
+        })
+    };
+    let mut taken = 0;
+    while taken < LIMIT {
+        push(false).expect("it fits");
+        taken += 10;
+    }
+    assert_eq!(push(false), Err(Refused::Full), "messages of others");
+    assert!(!mailbox.is_overrun());
+    while !mailbox.is_overrun() {
+        push(true).expect("it is answered");
+        taken += 10;
+        assert!(taken <= 16 * LIMIT, "there is no bound");
+    }
+    assert!(taken > LIMIT);
+    assert_eq!(push(true), Err(Refused::Full));
 }
 
 /// [MQTT-3.3.2-5] drops it, and later packets would use an alias that the client never saw.

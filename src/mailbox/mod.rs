@@ -296,8 +296,9 @@ impl Mailbox {
         if inner.closed {
             return Err(Refused::Ended);
         }
-        let unsent = self.unsent.load(Ordering::Relaxed);
-        if inner.contents.packets.len() + unsent >= self.limits.bytes {
+        let level = inner.contents.packets.len() + self.unsent.load(Ordering::SeqCst);
+        let is_full = level >= self.limits.bytes;
+        if is_full && !(packet.is_asked_for && self.takes_beyond(inner, level)) {
             return Err(Refused::Full);
         }
         let alias = inner.aliases.get(topic).filter(|alias| {
@@ -308,7 +309,14 @@ impl Mailbox {
         inner.contents.append(packet, None, self.version, encode)?;
         inner.account();
         inner.aliases.confirm(topic, alias);
-        Ok(!self.filled.swap(true, Ordering::AcqRel))
+        let wake = !self.filled.swap(true, Ordering::AcqRel);
+        Ok(wake || (is_full && self.update_state(inner, None)))
+    }
+
+    /// Whether what the client has asked for is taken above the limit, where messages with QoS 1 are.
+    fn takes_beyond(&self, inner: &Inner, level: usize) -> bool {
+        let admission = inner.back_pressure.admit(level, &self.limits);
+        admission == Admission::Accept && !self.exceeds_memory(inner)
     }
 
     /// Copies a large body, for several packets to share.

@@ -78,11 +78,13 @@ impl LocalSubscriber {
     }
 
     fn packet<'a>(&self, message: &Message<'_>, qos: QoS, body: Option<&'a Body>) -> NewPacket<'a> {
+        let is_asked_for = message.direct && message.publisher == Some(self.session);
         NewPacket {
             expiry_s: message.expiry,
             body,
             is_direct: message.direct,
-            is_asked_for: message.direct && message.publisher == Some(self.session),
+            is_asked_for,
+            is_answer: is_asked_for,
             ..NewPacket::of(qos)
         }
     }
@@ -153,8 +155,26 @@ impl LocalSubscriber {
         qos: QoS,
         wake: &mut WakeList,
     ) -> Result<Option<u64>, Refused> {
-        let header = self.header(message, qos);
-        let packet = self.packet(message, qos, body);
+        self.push_packet(self.packet(message, qos, body), message, wake)
+    }
+
+    /// The same, of something that a client has asked to be told and that answers no request.
+    pub(super) fn push_notification(&self, message: &Message<'_>) -> Result<(), Refused> {
+        let packet = NewPacket {
+            is_answer: false,
+            ..self.packet(message, message.qos, None)
+        };
+        let pushed = self.push_packet(packet, message, &mut WakeList::default());
+        pushed.map(|_| ())
+    }
+
+    fn push_packet(
+        &self,
+        packet: NewPacket<'_>,
+        message: &Message<'_>,
+        wake: &mut WakeList,
+    ) -> Result<Option<u64>, Refused> {
+        let (header, body) = (self.header(message, packet.qos), packet.body);
         let pushed = self
             .mailbox
             .push_packet(packet, |out| encode(out, message, body, &header));

@@ -282,15 +282,13 @@ impl Router {
         }
     }
 
-    /// Delivers a message with QoS 1 or 2 to one connection of this node, whatever it has subscribed to.
+    /// Notifies one connection of this node, whatever it has subscribed to, by a message with QoS 1 or 2.
     ///
     /// # Errors
     /// When it was not taken.
-    pub fn deliver_to(&self, mailbox: &Arc<Mailbox>, message: &Message<'_>) -> Result<(), Refused> {
+    pub fn notify(&self, mailbox: &Arc<Mailbox>, message: &Message<'_>) -> Result<(), Refused> {
         let session = mailbox.session().unwrap_or_default();
-        let target = LocalSubscriber::new(session, mailbox, message.qos);
-        let pushed = target.push(message, None, message.qos, &mut WakeList::default());
-        pushed.map(|_| ())
+        LocalSubscriber::new(session, mailbox, message.qos).push_notification(message)
     }
 
     /// Puts a message into a mailbox that its own connection fills.

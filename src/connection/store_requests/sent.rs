@@ -47,7 +47,7 @@ pub(super) fn notify(context: &mut Context, key: &[u8], change: &Change) -> Resu
     context.work += 1;
     let message = message(context.session, &topic, properties.raw(), &payload);
     let router = &context.broker.services.router;
-    match router.deliver_to(&context.mailbox, &message) {
+    match router.notify(&context.mailbox, &message) {
         Ok(()) => {}
         Err(Refused::TooLarge) => {
             return Err(Ended::disconnect(

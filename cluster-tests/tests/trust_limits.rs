@@ -3,8 +3,9 @@
 
 use cluster_tests::cluster::{Cluster, Plan};
 use cluster_tests::connection::{Connection, TIMEOUT};
-use cluster_tests::wire::{Connect, Message, Properties, V5, V311, Value, Will, id};
-use cluster_tests::{http, rules, wait};
+use cluster_tests::store::{Request, StoreClient};
+use cluster_tests::wire::{Connect, Message, Packet, Properties, V5, V311, Value, Will, id};
+use cluster_tests::{http, rules, wait, wire};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -100,6 +101,65 @@ fn limits_of_a_listener_hold() {
             a_principal_that_may_not_retain_is_told,
         ],
     );
+}
+
+/// A client that is sent no more for now gets the rest when that time is over, whatever it sends right before.
+#[test]
+fn what_a_rate_holds_back_goes_on() {
+    const CLIENTS: u64 = 8;
+    const BYTES: usize = 20_000;
+    /// Bytes per second: that many at once, then one answer each 50 ms.
+    const RATE: usize = 20 * BYTES;
+    const ANSWERS: u16 = 20 + 15;
+    let held = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let paced = held.local_addr().expect("it is bound");
+    drop(held);
+    let cluster = Cluster::start_with(Plan {
+        size: 1,
+        // One answer at a time: the next GET waits until it has left.
+        mqtt: "max_packet_size_bytes = 32000\noutbox_max_bytes = 32000\n".into(),
+        extra: format!(
+            "[[listeners]]\nname = \"open\"\naddress = \"{{mqtt}}\"\n\
+             [[listeners]]\nname = \"paced\"\naddress = \"{paced}\"\ndelivery_byte_rate = {RATE}\n"
+        ),
+        ..Plan::default()
+    });
+    let mut writer = StoreClient::connected("paced-writer", cluster.mqtt(0));
+    writer.expect(&Request::set("paced", vec![b'v'; BYTES]), b"+OK\r\n");
+    let one = |client: u64| {
+        let name = format!("paced-{client}");
+        let mut asks = StoreClient::new(&name, &[paced], 0);
+        asks.response_topic = format!("{name}/answers");
+        let mut connection = Connection::v5(paced, &name);
+        connection.subscribe(&[(&asks.response_topic, 0)]);
+        let requests = (1..=ANSWERS).flat_map(|id| {
+            let correlation = id.to_be_bytes();
+            asks.message(&Request::get("paced"), &correlation, id)
+                .bytes(V5)
+        });
+        connection.send(&requests.collect::<Vec<_>>());
+        for number in 0..u64::from(ANSWERS) {
+            let bytes = loop {
+                match connection.receive(TIMEOUT) {
+                    Ok(Packet::Publish(answer)) => break answer.payload.len() + 200,
+                    Ok(Packet::Puback(_) | Packet::Pingresp) => {}
+                    other => panic!("{name}, instead of answer {number}: {other:?}"),
+                }
+            };
+            if number >= 20 {
+                let pause = Duration::from_secs_f64(bytes as f64 / RATE as f64);
+                let before = Duration::from_micros(500 * (1 + (number * 7 + client) % 15));
+                std::thread::sleep(pause.saturating_sub(before));
+                connection.send(&wire::PINGREQ);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let one = &one;
+            scope.spawn(move || one(client));
+        }
+    });
 }
 
 fn the_connack_announces_them(_: &Cluster) {

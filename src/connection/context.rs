@@ -216,12 +216,11 @@ impl Context {
             reason_string: text,
             ..Ack::with_reason(packet_id, reason)
         };
-        let out = self.output.acknowledgements();
         let (version, limits) = (self.options.version, self.options.limits);
         // A reason string that does not fit is left out, and the rest always fits.
         let _ = match qos {
-            QoS::ExactlyOnce => encode::pubrec(out, version, &ack, limits),
-            _ => encode::puback(out, version, &ack, limits),
+            QoS::ExactlyOnce => encode::pubrec(self.output.unordered(), version, &ack, limits),
+            _ => encode::puback(self.output.acknowledgements(), version, &ack, limits),
         };
     }
 
@@ -236,6 +235,7 @@ impl Context {
             reason_string: Some(text),
             ..Ack::with_reason(packet_id, reason)
         };
+        self.output.flush_acknowledgements();
         let out = &mut self.output.packets().bytes;
         // As above.
         let _ = encode::puback(out, self.options.version, &ack, self.options.limits);
@@ -244,7 +244,7 @@ impl Context {
     /// Sends PUBREL.
     pub(super) fn send_pubrel(&mut self, packet_id: PacketId, reason: ReasonCode) {
         let ack = Ack::with_reason(packet_id, reason);
-        let out = self.output.acknowledgements();
+        let out = self.output.unordered();
         // An acknowledgement without properties always fits.
         let _ = encode::pubrel(out, self.options.version, &ack, self.options.limits);
     }
@@ -261,7 +261,7 @@ impl Context {
     /// Sends PUBCOMP.
     pub(super) fn send_pubcomp(&mut self, packet_id: PacketId, reason: ReasonCode) {
         let ack = Ack::with_reason(packet_id, reason);
-        let out = self.output.acknowledgements();
+        let out = self.output.unordered();
         // An acknowledgement without properties always fits.
         let _ = encode::pubcomp(out, self.options.version, &ack, self.options.limits);
     }

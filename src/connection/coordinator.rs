@@ -184,7 +184,7 @@ impl Connection {
             }
             // [MQTT-3.12.4-1]
             Packet::PingReq => {
-                encode::pingresp(context.output.acknowledgements());
+                encode::pingresp(context.output.unordered());
             }
             Packet::Disconnect(disconnect) => return Err(self.handle_disconnect(&disconnect)),
             Packet::Auth(auth) => self.authentication.handle_auth(context, &auth)?,

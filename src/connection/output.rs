@@ -55,6 +55,17 @@ impl OutputBuffers {
         &mut self.acknowledgements
     }
 
+    /// Where packets go that follow no answer: PINGRESP, PUBREC, PUBREL and PUBCOMP. Those that do may wait for as
+    /// long as a rate of the client's holds messages back.
+    pub(super) fn unordered(&mut self) -> &mut Vec<u8> {
+        if self.taken_at.min(self.answers_at) == NOWHERE {
+            return &mut self.acknowledgements;
+        }
+        // Those before it first.
+        self.flush_acknowledgements();
+        &mut self.unsent.packets().bytes
+    }
+
     /// An answer is in the mailbox: its acknowledgement is the next one.
     pub(super) fn note_answer(&mut self) {
         // There are at most as many as requests that are not acknowledged.
@@ -184,7 +195,7 @@ mod tests {
     #[test]
     fn acknowledgements_do_not_overtake_answers_that_are_in_the_mailbox() {
         let mut output = OutputBuffers::default();
-        output.acknowledgements().extend_from_slice(b"pingresp ");
+        output.unordered().extend_from_slice(b"pingresp ");
         for _ in 0..2 {
             output.note_answer();
             output.acknowledgements().extend_from_slice(b"puback ");
@@ -193,8 +204,12 @@ mod tests {
         assert_eq!((output.unsent(), output.waiting()), (9, 23));
         output.flush_acknowledgements();
         assert_eq!(output.take(9), b"pingresp ", "and no more");
+        output.unordered().extend_from_slice(b"pubrel ");
+        assert_eq!(output.take(7), b"pubrel ", "it follows no answer");
         output.note_taken();
-        output.acknowledgements().extend_from_slice(b"pingresp ");
+        output.unordered().extend_from_slice(b"pubcomp ");
+        assert_eq!(output.take(8), b"pubcomp ");
+        output.acknowledgements().extend_from_slice(b"puback ");
         output.note_answer();
         output.acknowledgements().extend_from_slice(b"puback ");
         output.flush_acknowledgements();
@@ -202,7 +217,7 @@ mod tests {
         output.packets().bytes.extend_from_slice(b"answers ");
         output.note_sent();
         output.flush_acknowledgements();
-        assert_eq!(output.take(31), b"answers puback puback pingresp ");
+        assert_eq!(output.take(29), b"answers puback puback puback ");
         output.note_taken();
         output.note_sent();
         output.flush_acknowledgements();

@@ -103,6 +103,8 @@ pub(super) struct ClientRates {
     leaves_by: Option<Instant>,
     /// It was read beyond its rate, and has not made up for it.
     owes: bool,
+    /// What it is to be sent was not looked at the last time.
+    pub(super) was_held_back: bool,
 }
 
 impl ClientRates {
@@ -113,6 +115,7 @@ impl ClientRates {
             sent: ClientRate::new(sent),
             leaves_by: None,
             owes: false,
+            was_held_back: false,
         };
         (rates.received.is_some() || rates.sent.is_some()).then(|| Box::new(rates))
     }

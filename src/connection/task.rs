@@ -268,8 +268,8 @@ impl Task {
             let mailbox = &self.connection.context().mailbox;
             mailbox.register(context.waker());
             let takes = mailbox.is_filled() && (takes_more || mailbox.is_ending());
-            // What a rate has held back may go on by now.
-            let goes_on = takes_more && self.connection.has_more_to_send();
+            // Something may be sent that a rate has held back.
+            let goes_on = takes_more && self.was_held_back();
             if takes || goes_on || mailbox.is_asked_for_hand_over() || mailbox.take_offer() {
                 return Poll::Ready(Ok(Event::Mailbox));
             }
@@ -415,7 +415,7 @@ impl Task {
                 _ => {}
             }
         }
-        let is_held_back = self.held_back_until().is_some();
+        let is_held_back = self.is_held_back();
         if !is_held_back {
             CONTENTS.with_borrow_mut(|contents| self.connection.replay(contents));
         }
@@ -429,7 +429,7 @@ impl Task {
                 if !is_held_back || self.connection.context().mailbox.is_ending() {
                     self.drain()?;
                 } else {
-                    // Acknowledgements do not wait for messages.
+                    // Acknowledgements wait for their answers, and not for messages.
                     self.connection.send_acknowledgements();
                 }
                 if self.connection.context().output.unsent() == 0 {

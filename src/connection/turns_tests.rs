@@ -1,6 +1,7 @@
 //! Whose turn it is: writing much, and packets that wait, each by itself.
 
 use super::*;
+use crate::codec::{Property, PublishPropertiesBuf};
 
 /// A PUBLISH with QoS 0 of about so many bytes.
 fn large(bytes: usize) -> Vec<u8> {
@@ -14,6 +15,25 @@ fn large(bytes: usize) -> Vec<u8> {
     packet.extend_from_slice(b"\0\x01t\0");
     packet.resize(packet.len() + bytes, 0xFF);
     packet
+}
+
+/// A request to the state store that is answered as soon as it is read.
+fn faulty_request(packet_id: u16) -> Vec<u8> {
+    let mut properties = PublishPropertiesBuf::new();
+    for property in [
+        Property::ResponseTopic("r"),
+        Property::CorrelationData(b"c"),
+    ] {
+        properties.push(property).expect("it is short");
+    }
+    let list = properties.raw();
+    let mut body = crate::store::topics::INVOKE.as_bytes().to_vec();
+    body.splice(..0, (body.len() as u16).to_be_bytes());
+    body.extend_from_slice(&packet_id.to_be_bytes());
+    body.push(list.len() as u8);
+    body.extend_from_slice(list);
+    body.extend_from_slice(b"*1\r\n$4\r\nNONE\r\n");
+    [&[0x32, body.len() as u8], &body[..]].concat()
 }
 
 impl Client {
@@ -189,19 +209,24 @@ async fn mqtt_3_3_2_5_what_the_socket_does_not_take_in_time_is_dropped() {
     assert!(expired.get() as usize > MANY / 4, "{}", expired.get());
 }
 
-/// What was taken out of the mailbox counts as sent: it comes before the reason why the connection ends.
+/// What was taken out of the mailbox counts as sent: it comes before the reason why the connection ends, and so does
+/// the acknowledgement of what is answered by it.
 #[tokio::test]
 async fn what_waits_for_the_socket_goes_before_the_end() {
     const MANY: usize = 900;
     let mut client = Client::new().await;
     let length = client.leave_expiring(MANY, 600);
     client.socket.readable().await.expect("it begins");
+    client.broker.state.routing_lease().renew(elapsed_now());
+    client.send(&faulty_request(9)).await;
+    until("the request is read", || client.received() > 0).await;
     client.mailbox.end(crate::mailbox::End::ShuttingDown);
     client.mailbox.wake();
     client.proposed().await;
     client.commit();
     let all = client.rest().await;
-    assert_eq!(all.get(MANY * length), Some(&0xE0), "{}", all.len());
+    let behind = all.get(MANY * length..).expect("all of them");
+    assert!(behind.starts_with(b"\x40\x02\0\x09\xe0"), "{behind:x?}");
 }
 
 /// The mailbox of a client that is sent much is never empty: what it asks for is answered all the same.
@@ -225,6 +250,28 @@ async fn a_ping_is_answered_while_messages_come_that_expire() {
         let read = read.expect("what is left").expect("it is open");
         assert!(read > 0, "{} bytes came", all.len());
     }
+}
+
+/// However long messages are held back: the client takes the connection for dead otherwise.
+#[tokio::test]
+async fn a_ping_is_answered_while_a_rate_holds_back_an_answer() {
+    let mut surroundings = Surroundings::for_tests(true);
+    Arc::make_mut(&mut surroundings.options.bounds).rate_out.1 = 100;
+    let mut client = Client::of(surroundings).await;
+    let mut first = vec![0; client.leave(20_000)];
+    let read = client.socket.read_exact(&mut first).await;
+    read.expect("the connection is open");
+    // Its answer waits in the mailbox.
+    client.leave(1);
+    client.broker.state.routing_lease().renew(elapsed_now());
+    client.send(&faulty_request(9)).await;
+    until("the request is read", || client.received() > 0).await;
+    client.send(b"\xc0\0").await;
+    let mut answer = [0; 2];
+    let read = tokio::time::timeout(MOST, client.socket.read_exact(&mut answer)).await;
+    read.expect("it is answered")
+        .expect("the connection is open");
+    assert_eq!(answer, *b"\xd0\0");
 }
 
 /// What a rate holds back goes on when its time is over, also where a PINGREQ comes right before.

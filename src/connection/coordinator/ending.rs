@@ -34,6 +34,7 @@ impl Connection {
             let out = self.context.output.packets();
             self.outbound.send_rest(out, usize::MAX);
             self.count_sent();
+            self.note_rest();
         }
         self.propose_acknowledgements();
         let (reply_to, is_known) = oneshot::channel();

@@ -21,7 +21,7 @@ impl Connection {
     }
 
     /// What was taken from the mailbox is among the packets, unless it waits.
-    fn note_rest(&mut self) {
+    pub(super) fn note_rest(&mut self) {
         if !self.outbound.has_rest() {
             self.context.output.note_sent();
         }
@@ -38,11 +38,6 @@ impl Connection {
         self.count_sent();
         self.note_rest();
         self.context.output.unsent() > 0
-    }
-
-    /// Whether something is to be sent that waits for nothing but its turn.
-    pub(in crate::connection) fn has_more_to_send(&self) -> bool {
-        self.outbound.has_rest() || self.has_due()
     }
 
     /// Whether all that was taken from the mailbox is sent, or the connection ends: more may be taken.

@@ -53,6 +53,21 @@ impl Task {
             .map(Instant::from_std)
     }
 
+    /// Whether the client is sent nothing more for now.
+    pub(super) fn is_held_back(&mut self) -> bool {
+        let is_held_back = self.held_back_until().is_some();
+        if let Some(rates) = &mut self.rates {
+            rates.was_held_back = is_held_back;
+        }
+        is_held_back
+    }
+
+    /// Whether it was held back when its turn came: it may not be any more, and nothing else has told so.
+    pub(super) fn was_held_back(&self) -> bool {
+        let rates = self.rates.as_ref();
+        rates.is_some_and(|rates| rates.was_held_back)
+    }
+
     /// Looks whether a client that is not read has closed its half: it has as long then as one that is.
     pub(super) fn look_for_end(&mut self) {
         if self.stream.is_read_closed() {

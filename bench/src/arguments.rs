@@ -241,6 +241,10 @@ pub struct ConnectArgs {
     #[arg(long, requires = "ca_file", conflicts_with_all = ["durable", "username", "pingers", "ws"])]
     pub handshakes: bool,
 
+    /// Most connections in a second beside clients that send PINGREQ; without it, as many as there can be.
+    #[arg(long, requires = "pingers", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub connects: Option<u32>,
+
     /// Clients beside them that send PINGREQ all the time, for as long again before the connects, too.
     #[arg(long, default_value_t = 0)]
     pub pingers: u32,

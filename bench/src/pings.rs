@@ -171,17 +171,18 @@ pub fn beside(
     let elapsed = drive(&mut engine, &mut both, None, run.duration)?;
     let alone = both.pings.report("pings-alone", elapsed);
 
-    drive(&mut engine, &mut both, Some(&run.servers), run.warmup)?;
+    let connects = Some((&run.servers[..], Instant::now()));
+    drive(&mut engine, &mut both, connects, run.warmup)?;
     both.pings.latency.clear();
     both.storm.latency.clear();
     let (cpu, own) = (process::cpu_times(&run.pids), own_cpu());
-    let elapsed = drive(&mut engine, &mut both, Some(&run.servers), run.duration)?;
+    let elapsed = drive(&mut engine, &mut both, connects, run.duration)?;
     let latency = std::mem::take(&mut both.storm.latency);
     let operations = latency.total();
     let mut extra = vec![load_cpu(own, elapsed)];
     extra.extend(cpu_per_operation(run, cpu, operations));
     extra.push(("pingers", json!(both.pings.asked.len())));
-    let connects = Report {
+    let report = Report {
         mode: "connect".into(),
         clients: plan.slots,
         elapsed,
@@ -191,22 +192,22 @@ pub fn beside(
         extra,
     };
     let pings = both.pings.report("pings-beside", elapsed);
-    Ok(vec![alone, connects, pings])
+    Ok(vec![alone, report, pings])
 }
 
-/// Has them ask for a time, and connects meanwhile, if there are servers. Returns the time.
+/// Has them ask for a time, and connects meanwhile, if there are servers, since a time. Returns how long it took.
 fn drive(
     engine: &mut Engine,
     both: &mut Beside,
-    servers: Option<&[SocketAddr]>,
+    connects: Option<(&[SocketAddr], Instant)>,
     limit: Duration,
 ) -> Result<Duration, Failure> {
     let begin = Instant::now();
     while begin.elapsed() < limit {
         both.pings.ask(engine);
-        if let Some(servers) = servers {
+        if let Some((servers, since)) = connects {
             both.storm
-                .open(engine, servers, begin.elapsed())
+                .open(engine, servers, since.elapsed())
                 .map_err(refused)?;
         }
         engine

@@ -260,7 +260,7 @@ fn connect_runs(run: &Run, arguments: &ConnectArgs) -> Result<Vec<Report>, Failu
         slots: clients,
         version: arguments.protocol.version(),
         durable: arguments.durable,
-        most_per_second: None,
+        most_per_second: arguments.connects.map(f64::from),
     };
     let speech = pings::speech(arguments)?;
     if arguments.pingers > 0 {

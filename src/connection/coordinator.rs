@@ -357,11 +357,12 @@ impl Connection {
         while self.takes_more() && (self.context.mailbox.is_filled() || self.read_withheld()) {
             self.has_withheld = self.context.mailbox.take(contents);
             self.context.output.note_taken();
-            for item in contents.take_items() {
-                self.handle_item(item)?;
+            let handled = self.handle_taken(contents);
+            // It counts as sent, also where the connection ends: acknowledgements follow the answers among it.
+            if !handled.as_ref().is_err_and(Ended::is_for_memory) {
+                self.send(contents);
             }
-            notifying::notify(&mut self.context, &mut contents.desired, self.hub.shown())?;
-            self.send(contents);
+            handled?;
         }
         // Behind the changes that were in the mailbox.
         self.hub.answer_due(&mut self.context)?;
@@ -371,6 +372,14 @@ impl Connection {
             self.note_sent();
         }
         Ok(())
+    }
+
+    /// Handles what was taken from the mailbox beside packets.
+    fn handle_taken(&mut self, contents: &mut Contents) -> Result<(), Ended> {
+        for item in contents.take_items() {
+            self.handle_item(item)?;
+        }
+        notifying::notify(&mut self.context, &mut contents.desired, self.hub.shown())
     }
 
     /// Whether answers are left for the next turn.

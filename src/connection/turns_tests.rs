@@ -1,7 +1,9 @@
 //! Whose turn it is: writing much, and packets that wait, each by itself.
 
 use super::*;
-use crate::codec::{Property, PublishPropertiesBuf};
+use crate::codec::{PacketType, Property, PublishPropertiesBuf, frame};
+use crate::machine::subscriptions::Queueing;
+use crate::mailbox::{End, Item};
 
 /// A PUBLISH with QoS 0 of about so many bytes.
 fn large(bytes: usize) -> Vec<u8> {
@@ -209,24 +211,53 @@ async fn mqtt_3_3_2_5_what_the_socket_does_not_take_in_time_is_dropped() {
     assert!(expired.get() as usize > MANY / 4, "{}", expired.get());
 }
 
-/// What was taken out of the mailbox counts as sent: it comes before the reason why the connection ends, and so does
-/// the acknowledgement of what is answered by it.
-#[tokio::test]
-async fn what_waits_for_the_socket_goes_before_the_end() {
+/// All that the client gets when its connection ends for this reason, while messages wait for the socket and an answer
+/// waits in the mailbox; and how many bytes the messages are.
+async fn at_the_end(end: End) -> (Vec<u8>, usize) {
     const MANY: usize = 900;
     let mut client = Client::new().await;
+    let owner = Some(client.owner());
+    let index = client.broker.services.router.subscriptions();
+    index.put(SessionId(1), owner, Queueing::default(), &["r"]);
     let length = client.leave_expiring(MANY, 600);
     client.socket.readable().await.expect("it begins");
     client.broker.state.routing_lease().renew(elapsed_now());
     client.send(&faulty_request(9)).await;
     until("the request is read", || client.received() > 0).await;
-    client.mailbox.end(crate::mailbox::End::ShuttingDown);
+    client.mailbox.push_item(Item::End(end));
     client.mailbox.wake();
     client.proposed().await;
     client.commit();
-    let all = client.rest().await;
-    let behind = all.get(MANY * length..).expect("all of them");
-    assert!(behind.starts_with(b"\x40\x02\0\x09\xe0"), "{behind:x?}");
+    (client.rest().await, MANY * length)
+}
+
+/// What was taken out of the mailbox counts as sent: it comes before the reason why the connection ends, and what it
+/// answers is acknowledged.
+#[tokio::test]
+async fn what_waits_goes_before_the_end() {
+    let (all, messages) = at_the_end(End::ShuttingDown).await;
+    let behind = all.get(messages..).expect("all of them");
+    let mut rest = behind;
+    let mut packets = Vec::new();
+    while let Some(found) = frame::next(rest, u32::MAX).expect("well-formed") {
+        packets.push(found.packet_type().expect("a packet"));
+        rest = &rest[found.length..];
+    }
+    let expected = [
+        PacketType::Publish,
+        PacketType::PubAck,
+        PacketType::Disconnect,
+    ];
+    assert_eq!(packets, expected, "{behind:x?}");
+}
+
+/// No answer comes, and no acknowledgement of what was asked.
+#[tokio::test]
+async fn what_waits_is_dropped_for_memory() {
+    let (all, messages) = at_the_end(End::ConnectionMemory).await;
+    assert!(all.len() < messages, "{}", all.len());
+    let is_acknowledged = all.windows(4).any(|bytes| bytes == b"\x40\x02\0\x09");
+    assert!(!is_acknowledged, "{}", all.len());
 }
 
 /// The mailbox of a client that is sent much is never empty: what it asks for is answered all the same.

@@ -364,7 +364,7 @@ fn send_auth(context: &mut Context, reason: ReasonCode, data: &[u8]) -> Result<(
     let data = Some(data).filter(|data| !data.is_empty());
     let packet = Auth::new(reason, method, data);
     let (version, limits) = (context.options.version, context.options.limits);
-    let out = context.output.acknowledgements();
+    let out = context.output.unordered();
     match encode::auth(out, version, &packet, limits) {
         Ok(_) => Ok(()),
         Err(_) => {

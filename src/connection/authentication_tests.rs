@@ -126,6 +126,29 @@ async fn a_re_authentication_does_not_tell_whether_it_has_guessed_anothers_passw
     assert_eq!(context.broker.metrics.logins_refused.get(), 3);
 }
 
+/// A rate of the client's may hold an answer back for longer than a re-authentication may take.
+#[tokio::test]
+async fn a_challenge_waits_for_no_answer() {
+    let mut context = by_scram();
+    context.output.note_answer();
+    context
+        .output
+        .acknowledgements()
+        .extend_from_slice(b"puback");
+    let scram = scram::Client::new("anna", "pencil", &[7; ENTROPY_BYTES]).expect("plain names");
+    let first = scram.first();
+    let begun = Auth::new(
+        ReasonCode::ReAuthenticate,
+        Algorithm::Sha256.name(),
+        Some(first.as_bytes()),
+    );
+    let handled = Authentication::default().handle_auth(&mut context, &begun);
+    assert_eq!(handled, Ok(()));
+    let sent = &context.output.packets().bytes;
+    assert!(sent.starts_with(b"\xf0"), "{sent:x?}");
+    assert_eq!(context.output.acknowledgements(), b"puback");
+}
+
 #[tokio::test]
 async fn who_guesses_by_re_authentications_is_not_listened_to() {
     let mut context = by_scram();

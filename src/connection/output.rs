@@ -55,8 +55,8 @@ impl OutputBuffers {
         &mut self.acknowledgements
     }
 
-    /// Where packets go that follow no answer: PINGRESP, PUBREC, PUBREL and PUBCOMP. Those that do may wait for as
-    /// long as a rate of the client's holds messages back.
+    /// Where packets go that follow no answer: PINGRESP, AUTH, PUBREC, PUBREL and PUBCOMP. Those that do may wait for
+    /// as long as a rate of the client's holds messages back.
     pub(super) fn unordered(&mut self) -> &mut Vec<u8> {
         if self.taken_at.min(self.answers_at) == NOWHERE {
             return &mut self.acknowledgements;

@@ -188,7 +188,8 @@ impl Task {
             self.connection.check_authentication(Instant::now())?;
             self.connection.check_rights()?;
             let paused_until = self.paused_until();
-            let takes_more = self.input.takes_more() && paused_until.is_none();
+            let takes_more = self.input.takes_more(self.connection.awaits_client());
+            let takes_more = takes_more && paused_until.is_none();
             let settings = &self.connection.context().broker.settings;
             // A client that does not take its answers is not read either.
             let is_read = takes_more && answers < settings.mqtt.outbox_max_bytes;

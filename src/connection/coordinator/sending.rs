@@ -55,6 +55,13 @@ impl Connection {
         self.context.output.flush_acknowledgements();
     }
 
+    /// Whether nothing that the client has asked for goes on before it acknowledges answers: it is read for that,
+    /// however much it has asked for.
+    pub(in crate::connection) fn awaits_client(&self) -> bool {
+        let waiting = self.store_requests.waiting();
+        waiting > 0 && waiting == self.context.requests.len() && self.outbound.has_answers()
+    }
+
     /// What waits until everything else has left goes on, if it has. Messages that wait for acknowledgements of the
     /// client hold nothing up: it may acknowledge them when it has its answers. Answers that wait for that do.
     pub(super) fn note_sent(&mut self) {

@@ -246,6 +246,12 @@ impl StoreRequests {
         self.answers.as_deref().map_or(0, of_answers) + self.scans.memory()
     }
 
+    /// Requests that go on when everything has left for the client.
+    pub(super) fn waiting(&self) -> usize {
+        let gets = |answers: &Answers| answers.gets.waiting();
+        self.answers.as_deref().map_or(0, gets) + self.scans.waiting()
+    }
+
     /// The machine or the reader has the reply.
     pub(super) fn handle_store_reply(
         &mut self,

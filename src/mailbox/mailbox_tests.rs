@@ -98,8 +98,14 @@ fn a_topic_is_named_by_its_alias_once_the_client_has_seen_both() {
 /// that the connection ends.
 #[test]
 fn answers_with_qos_0_are_taken_above_the_limit() {
+    for limits in [OutboxLimits::of, OutboxLimits::dropping] {
+        take_answers(limits);
+    }
+}
+
+fn take_answers(limits: fn(usize) -> Arc<OutboxLimits>) {
     const LIMIT: usize = 100;
-    let limits = OutboxLimits::of(LIMIT);
+    let limits = limits(LIMIT);
     let mailbox = Mailbox::new(ConnectionId(1), Version::V5, u32::MAX, 0, limits);
     let push = |is_asked_for: bool| {
         let packet = NewPacket {

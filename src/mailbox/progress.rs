@@ -15,13 +15,13 @@ use super::contents::Contents;
 use super::{DeferredAck, Inner, Mailbox, WakeList};
 
 impl Mailbox {
-    /// Whether the policy is to end the connection before another message is put in. Direct messages do not: who asks
-    /// for them looks here.
+    /// Whether nothing more is put in. Direct messages are dropped then, whatever the policy: who asks for them looks
+    /// here.
     pub fn is_overrun(&self) -> bool {
         let inner = self.inner.lock();
         let level = inner.contents.packets.len() + self.unsent.load(Ordering::Relaxed);
         let admission = || inner.back_pressure.admit(level, &self.limits);
-        !inner.closed && level >= self.limits.bytes && admission() == Admission::Disconnect
+        !inner.closed && level >= self.limits.bytes && admission() != Admission::Accept
     }
 
     /// Defers `ack` until at most the high-water mark is ahead of the message that ends at `end`. Returns whether it

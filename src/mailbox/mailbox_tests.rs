@@ -1,5 +1,6 @@
 use super::*;
 use crate::codec::QoS;
+use crate::session::Sequence;
 
 const QOS_0: NewPacket<'_> = NewPacket {
     qos: QoS::AtMostOnce,
@@ -92,6 +93,36 @@ fn a_topic_is_named_by_its_alias_once_the_client_has_seen_both() {
         Ok(())
     });
     assert!(pushed.is_ok());
+}
+
+/// Whoever may not be sent anything any more is not sent what comes afterwards.
+#[test]
+fn nothing_is_put_in_behind_an_end() {
+    let limits = OutboxLimits::of(1_000);
+    let mailbox = Mailbox::new(ConnectionId(1), Version::V5, u32::MAX, 0, limits);
+    let encode = |out: &mut Vec<u8>| {
+        out.push(0);
+        Ok(())
+    };
+    mailbox.push_packet(QOS_0, encode).expect("before it");
+    mailbox.push_item(Item::End(End::Unavailable));
+    assert_eq!(
+        mailbox.push_packet(QOS_0, encode).err(),
+        Some(Refused::Ended)
+    );
+    let pushed = mailbox.push_qos_0("t", QOS_0, |out, _| encode(out));
+    assert_eq!(pushed, Err(Refused::Ended));
+    let granted = Withheld {
+        sequence: Sequence(1),
+        dup: false,
+    };
+    assert_eq!(
+        mailbox.push_granted(NewPacket::of(QoS::AtLeastOnce), granted, encode),
+        Ok(false)
+    );
+    let mut contents = Contents::default();
+    mailbox.take(&mut contents);
+    assert_eq!(contents.packets.len(), 1);
 }
 
 /// The client waits in vain for an answer that has no room: with QoS 0 it is taken for as long as with QoS 1, and above

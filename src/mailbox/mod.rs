@@ -225,7 +225,7 @@ impl Mailbox {
         let inner = &mut *self.inner.lock();
         let unsent = self.unsent.load(Ordering::SeqCst);
         let level = inner.contents.packets.len() + unsent;
-        if inner.closed {
+        if inner.closed || self.is_ending() {
             return Err(Refused::Ended);
         }
         if level >= self.limits.bytes {
@@ -293,7 +293,7 @@ impl Mailbox {
         encode: impl FnOnce(&mut Vec<u8>, Option<TopicAlias>) -> Result<(), Refused>,
     ) -> Result<bool, Refused> {
         let inner = &mut *self.inner.lock();
-        if inner.closed {
+        if inner.closed || self.is_ending() {
             return Err(Refused::Ended);
         }
         let level = inner.contents.packets.len() + self.unsent.load(Ordering::SeqCst);
@@ -351,10 +351,10 @@ impl Mailbox {
             return self.end(End::ConnectionMemory);
         }
         inner.account();
-        drop(inner);
         if ends {
             self.ending.store(true, Ordering::Release);
         }
+        drop(inner);
         !self.filled.swap(true, Ordering::AcqRel) || ends
     }
 

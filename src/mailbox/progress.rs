@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use parking_lot::MutexGuard;
 use rustc_hash::FxHashMap;
 
-use super::back_pressure::{Admission, BackPressureState};
+use super::back_pressure::BackPressureState;
 use super::contents::Contents;
 use super::{DeferredAck, Inner, Mailbox, WakeList};
 
@@ -20,8 +20,7 @@ impl Mailbox {
     pub fn is_overrun(&self) -> bool {
         let inner = self.inner.lock();
         let level = inner.contents.packets.len() + self.unsent.load(Ordering::Relaxed);
-        let admission = || inner.back_pressure.admit(level, &self.limits);
-        !inner.closed && level >= self.limits.bytes && admission() != Admission::Accept
+        !inner.closed && level >= self.limits.bytes && !self.takes_beyond(&inner, level)
     }
 
     /// Defers `ack` until at most the high-water mark is ahead of the message that ends at `end`. Returns whether it

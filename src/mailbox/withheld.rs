@@ -25,7 +25,7 @@ impl Mailbox {
         encode: impl FnOnce(&mut Vec<u8>) -> Result<(), Refused>,
     ) -> Result<bool, Refused> {
         let inner = &mut *self.inner.lock();
-        if inner.closed {
+        if inner.closed || self.is_ending() {
             return Ok(false);
         }
         if self.has_no_room(inner) {

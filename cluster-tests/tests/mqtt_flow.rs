@@ -5,9 +5,8 @@ use cluster_tests::cluster::{Cluster, Plan};
 use cluster_tests::connection::{Connection, Fault, TIMEOUT};
 use cluster_tests::flow::{self, Load, ReadRate};
 use cluster_tests::rules;
-use cluster_tests::store::{Request, StoreClient};
 use cluster_tests::wait;
-use cluster_tests::wire::{self, Connect, Message, Packet, V5, Value, id};
+use cluster_tests::wire::{self, Connect, Message, Packet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -34,7 +33,6 @@ fn back_pressure() {
             clients_that_publish_to_each_other_do_not_block_each_other,
             a_subscriber_that_reads_steadily_stays,
             a_subscriber_that_does_not_read_is_ended,
-            a_client_whose_answers_wait_for_its_acknowledgements_is_read,
         ],
     );
 }
@@ -449,41 +447,4 @@ fn the_end_of_the_subscribers_node_releases_publishers() {
         dead.read_to_end(TIMEOUT),
         Ok(_) | Err(Fault::Closed)
     ));
-}
-
-/// However much it has asked for: its acknowledgements are behind that.
-fn a_client_whose_answers_wait_for_its_acknowledgements_is_read(cluster: &Cluster) {
-    const ANSWERS: &str = "acknowledging/answers";
-    const UNDER_WAY: u16 = 1_000;
-    const ALL: u16 = 3_000;
-    let connect = Connect::v5("acknowledging").with(id::RECEIVE_MAXIMUM, Value::TwoBytes(10));
-    let (mut client, _) = Connection::connect(cluster.mqtt(1), &connect);
-    client.subscribe(&[(ANSWERS, 1)]);
-    let mut asks = StoreClient::new("acknowledging", &[], 0);
-    asks.response_topic = ANSWERS.into();
-    // What is under way is more than an outbox holds (`mqtt.outbox_max_bytes`).
-    let mut correlation = vec![b'c'; 1_000];
-    let mut asked = |number: u16| {
-        correlation[..2].copy_from_slice(&number.to_be_bytes());
-        let request = Request::of(["GET", "acknowledging"]);
-        asks.message(&request, &correlation, number).bytes(V5)
-    };
-    client.send(&(1..=UNDER_WAY).flat_map(&mut asked).collect::<Vec<_>>());
-    let (mut answers, mut acknowledged) = (0, 0);
-    while answers < ALL || acknowledged < ALL {
-        match client.receive(TIMEOUT) {
-            Ok(Packet::Publish(answer)) => {
-                answers += 1;
-                client.send(&wire::acknowledgement(wire::PUBACK, answer.packet_id));
-            }
-            Ok(Packet::Puback(ack)) if ack.code == 0 => {
-                acknowledged += 1;
-                let next = UNDER_WAY + acknowledged;
-                if next <= ALL {
-                    client.send(&asked(next));
-                }
-            }
-            other => panic!("{answers} answers, {acknowledged} acknowledgements: {other:?}"),
-        }
-    }
 }

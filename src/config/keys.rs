@@ -204,8 +204,8 @@ config! {
         /// get the acknowledgement all the same. Only the end of the connection (reason 0x97, quota exceeded) tells the
         /// subscriber that messages are missing; therefore it is the default. `drop` drops and counts the messages, for
         /// clients that would rather miss messages than connect again. Sessions that outlive their connection have
-        /// `mqtt.queue_full` instead. Who asks the state store while nothing fits is disconnected in either case: the request
-        /// would be acknowledged without an answer.
+        /// `mqtt.queue_full` instead. Who asks the state store while nothing fits is disconnected in either case: there
+        /// would be an acknowledgement without an answer.
         outbox_full: OutboxPolicy = OutboxPolicy::Disconnect, "";
         /// What happens when a client before MQTT 5 publishes with QoS 1 or 2 what the rules do not let it publish: its
         /// acknowledgements have no reason code. `acknowledge` acknowledges the message, drops and counts it;

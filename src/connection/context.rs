@@ -30,8 +30,8 @@ pub(super) enum Flow {
 /// Bytes that a connection keeps for its client, the input left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Memory {
-    /// What waits for the socket, and requests that go on without the client. A client that has much of it is not read:
-    /// reading it would add to it, and it goes without being read.
+    /// What waits for the socket, and requests under way. A client that has much of it is not read: reading it would
+    /// add to it, and it goes without being read, unless it waits for what the client has to acknowledge.
     pub(super) answers: usize,
     /// Everything.
     pub(super) all: usize,

@@ -477,13 +477,10 @@ impl Connection {
         let requested = self.store_requests.memory() + self.hub.memory();
         let parts = self.publishing.memory() + self.subscribing.memory() + requested;
         let state = parts + self.context.rights.memory();
-        let kept = output.waiting() + requests.bytes();
+        let answers = output.waiting() + requests.bytes();
         Memory {
-            answers: match self.awaits_client() {
-                true => output.waiting(),
-                false => kept,
-            },
-            all: kept + backlog + state,
+            answers,
+            all: answers + backlog + state,
             owned: output.owned() + requests.bytes() + owned_backlog + state,
         }
     }

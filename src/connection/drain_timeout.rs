@@ -15,7 +15,8 @@ use crate::mailbox::{Mailbox, WakeList};
 /// The socket of a client that reads slowly may take nothing for long, because the client's system holds much for it.
 #[derive(Default)]
 pub(super) struct DrainTimeout {
-    running: Option<Running>,
+    /// Boxed, because most connections have none.
+    running: Option<Box<Running>>,
 }
 
 struct Running {
@@ -68,10 +69,10 @@ impl DrainTimeout {
         let deadline = Instant::now() + limits.stall;
         let Some(running) = &mut self.running else {
             let timer = Box::pin(sleep_until(deadline));
-            self.running = Some(Running {
+            self.running = Some(Box::new(Running {
                 timer,
                 before: progress,
-            });
+            }));
             return;
         };
         let state = mailbox.state();

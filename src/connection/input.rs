@@ -7,8 +7,8 @@
 //! Invariant: PUBLISH packets are handled in the order in which they came, and so are SUBSCRIBE and UNSUBSCRIBE. A
 //! PUBLISH does not overtake a SUBSCRIBE, and a DISCONNECT overtakes nothing, unless the session is taken over before
 //! what it waits for can be taken.
-//! Invariant: a client of which [`limits::HELD_INPUT_BYTES`] are held is not read, unless they wait for something that
-//! it has to send.
+//! Invariant: a client of which [`limits::HELD_INPUT_BYTES`] are held is not read, unless something waits for what it
+//! has to acknowledge.
 //! Invariant: the client's rate holds for what it has sent before it leaves, too. Who takes its session over does not
 //! wait for that.
 
@@ -241,13 +241,21 @@ impl Input {
         count_lost(connection, &unhandled);
     }
 
-    /// Whether the client may be read. `awaits_client`: what is held waits for something that follows it.
-    pub(super) fn takes_more(&self, awaits_client: bool) -> bool {
-        let has_room = |held: &Held| {
-            let is_full = held.bytes() >= limits::HELD_INPUT_BYTES;
-            held.disconnect.is_empty() && (!is_full || awaits_client)
-        };
-        !self.has_more && self.closed.is_none() && self.held.as_deref().is_none_or(has_room)
+    /// Whether there may be more to read, and all of the last turn is handled.
+    pub(super) fn takes_more(&self) -> bool {
+        let leaves = |held: &Held| !held.disconnect.is_empty();
+        !self.has_more && self.closed.is_none() && !self.held.as_deref().is_some_and(leaves)
+    }
+
+    /// Whether less is held than may be.
+    pub(super) fn has_room(&self) -> bool {
+        let is_full = |held: &Held| held.bytes() >= limits::HELD_INPUT_BYTES;
+        !self.held.as_deref().is_some_and(is_full)
+    }
+
+    /// Whether the client has closed its side.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.is_some()
     }
 
     /// The client has closed its side. What it sent before is handled first.

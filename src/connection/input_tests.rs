@@ -146,7 +146,7 @@ fn a_disconnect_waits_for_what_the_client_has_published() {
     let mut client = Client::new();
     client.send(&[&publish(1)[..], DISCONNECT, PINGREQ].concat());
     assert!(client.answers().is_empty(), "nothing follows a DISCONNECT");
-    assert!(!client.input.takes_more(false));
+    assert!(!client.input.takes_more());
     assert_eq!(client.offer_again(), Ok(Turn::Done));
     client.renew_lease();
     let ended = client.offer_again().expect_err("the DISCONNECT");
@@ -162,7 +162,7 @@ fn what_was_published_before_the_end_of_the_stream_is_handled() {
         .input
         .close(StreamEnd::Lost)
         .expect("something is left");
-    assert!(!client.input.takes_more(false));
+    assert!(!client.input.takes_more());
     client.renew_lease();
     let ended = client.offer_again().expect_err("nothing is left");
     assert_eq!(ended.cause, DisconnectReason::Network);
@@ -174,16 +174,15 @@ fn what_is_held_is_bounded() {
     let mut client = Client::new();
     let many = publish(1).repeat(4096);
     let mut sent = 0;
-    while client.input.takes_more(false) {
+    while client.input.has_room() {
         client.send(&many);
         sent += many.len();
         assert!(sent <= limits::HELD_INPUT_BYTES + many.len());
     }
     assert_eq!(client.input.bytes(), sent);
-    let awaits_client = true;
-    assert!(client.input.takes_more(awaits_client), "it may free them");
+    assert!(client.input.takes_more(), "its acknowledgements may follow");
     client.send(DISCONNECT);
-    assert!(!client.input.takes_more(awaits_client), "it sends no more");
+    assert!(!client.input.takes_more(), "nothing follows");
 }
 
 /// However much one read brings, other connections have their turn.
@@ -193,14 +192,14 @@ fn a_turn_is_bounded() {
     let count = 3 * limits::TURN_WORK;
     client.send(&PINGREQ.repeat(count));
     assert_eq!(client.answers().len(), limits::TURN_WORK * PINGRESP.len());
-    assert!(client.input.is_waiting() && !client.input.takes_more(false));
+    assert!(client.input.is_waiting() && !client.input.takes_more());
     assert_eq!(client.offer_again(), Ok(Turn::Over));
     assert_eq!(client.offer_again(), Ok(Turn::Done));
     assert_eq!(
         client.answers().len(),
         2 * limits::TURN_WORK * PINGRESP.len()
     );
-    assert!(!client.input.is_waiting() && client.input.takes_more(false));
+    assert!(!client.input.is_waiting() && client.input.takes_more());
 }
 
 #[test]
@@ -292,7 +291,7 @@ fn messages_above_the_rate_wait_and_nothing_else_does() {
     client.send(&[&four()[..], PINGREQ].concat());
     let passed = [puback(1), puback(2), puback(3)].concat();
     assert_eq!(client.answers(), [&passed[..], PINGRESP].concat());
-    assert!(client.input.takes_more(false));
+    assert!(client.input.takes_more());
     assert_eq!(client.offer_again(), Ok(Turn::Done));
     assert!(client.answers().is_empty(), "it is too early");
     let until = client.input.paused_until().expect("one waits");
@@ -381,7 +380,7 @@ fn whoever_has_closed_its_half_has_as_long_as_whoever_says_so() {
     assert!(leaves_by.is_some_and(|by| by > Instant::now() + LEAVING_TIMEOUT / 2));
     assert_eq!(client.offer_again(), Ok(Turn::Done));
     assert_eq!(client.lost(), 1);
-    assert!(client.input.takes_more(false), "its DISCONNECT may follow");
+    assert!(client.input.takes_more(), "its DISCONNECT may follow");
 }
 
 /// The connection's task comes round when the next packet may be taken.

@@ -190,3 +190,15 @@ async fn the_end_of_a_client_of_which_much_is_held_is_heard() {
     let dropped = &client.broker.metrics.messages_dropped;
     assert!(dropped.of(DropReason::Unhandled).get() > 200);
 }
+
+/// What it has published waits for something that does not come.
+#[tokio::test]
+async fn the_end_of_a_client_whose_messages_are_held_is_heard() {
+    let mut client = Client::new().await;
+    client.sends_and_leaves(PUBLISH).await;
+    let proposed = client.proposed().await;
+    assert!(
+        matches!(&proposed[..], [Kind::CloseSession(end)] if !end.discard_will),
+        "{proposed:?}"
+    );
+}

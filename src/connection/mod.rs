@@ -60,4 +60,5 @@ mod subscribing;
 pub(crate) mod sys;
 mod task;
 mod unfinished;
+mod unread;
 mod withheld;

@@ -138,6 +138,11 @@ impl Outbound {
         self.backlog.is_some() || self.rest.is_some()
     }
 
+    /// Whether packets wait for room in the client's receive maximum.
+    pub(super) fn awaits_client(&self) -> bool {
+        self.backlog.is_some()
+    }
+
     /// Whether packets wait for the output.
     pub(super) fn has_rest(&self) -> bool {
         self.rest.is_some()

@@ -7,6 +7,7 @@
 
 mod hand_over;
 mod rates;
+mod reading;
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -17,6 +18,7 @@ use tokio::io::ReadBuf;
 use tokio::time::{Instant, sleep_until};
 
 use super::broker::Broker;
+use super::context::Memory;
 use super::coordinator::Connection;
 use super::drain_timeout::{DrainTimeout, Progress};
 use super::end::Ended;
@@ -26,6 +28,7 @@ use super::liveness::Liveness;
 use super::output::OutputBuffers;
 use super::rate::ClientRates;
 use super::socket::{READ_BUFFER, is_transient};
+use super::unread::Unread;
 use crate::base::limits;
 use crate::base::pulse::{Phase, busy};
 use crate::mailbox::memory::Charge;
@@ -73,6 +76,7 @@ pub(super) struct Task {
     has_yielded: bool,
     liveness: Liveness,
     rates: Option<Box<ClientRates>>,
+    unread: Unread,
 }
 
 impl Task {
@@ -96,6 +100,7 @@ impl Task {
             has_yielded: false,
             liveness: Liveness::new(context.options.keep_alive, Instant::now()),
             rates: ClientRates::new(bounds.rate_in.1, bounds.rate_out),
+            unread: Unread::default(),
             connection,
         })
     }
@@ -184,19 +189,12 @@ impl Task {
                 }
             }
             turn = turn.or(self.hand_over()?);
-            let answers = self.account()?;
+            let kept = self.account()?;
             self.connection.check_authentication(Instant::now())?;
             self.connection.check_rights()?;
             let paused_until = self.paused_until();
-            let takes_more = self.input.takes_more(self.connection.awaits_client());
-            let takes_more = takes_more && paused_until.is_none();
-            let settings = &self.connection.context().broker.settings;
-            // A client that does not take its answers is not read either.
-            let is_read = takes_more && answers < settings.mqtt.outbox_max_bytes;
+            let is_read = paused_until.is_none() && self.may_read(&kept);
             self.liveness.set_read(is_read);
-            if !is_read && (paused_until.is_some() || self.input.paused_until().is_some()) {
-                self.look_for_end();
-            }
             // Whose socket takes nothing now has no use for a place.
             let is_bulk = written == Turn::Over && self.connection.context().output.unsent() > 0;
             if turn == Turn::Over || (written == Turn::Over && !is_bulk) {
@@ -204,6 +202,7 @@ impl Task {
                 tokio::task::yield_now().await;
                 continue;
             }
+            self.watch_unread(is_read, paused_until.is_some(), &kept)?;
             // An idle connection has none, and keeps no room for it.
             let deadline = self.deadline(paused_until);
             let mut pause = deadline.map(|deadline| Box::pin(sleep_until(deadline)));
@@ -246,8 +245,8 @@ impl Task {
         }
     }
 
-    /// Counts what this connection keeps. Returns the bytes of its answers.
-    fn account(&mut self) -> Result<usize, Ended> {
+    /// Counts what this connection keeps.
+    fn account(&mut self) -> Result<Memory, Ended> {
         let memory = self.connection.memory();
         let context = self.connection.context();
         let held = self.input.bytes() + self.stream.held_bytes();
@@ -257,7 +256,7 @@ impl Task {
         if all >= context.broker.settings.outbox.connection_bytes {
             return Err(End::ConnectionMemory.into());
         }
-        Ok(memory.answers)
+        Ok(Memory { all, ..memory })
     }
 
     /// Waits for the socket, the mailbox or a timer. What arrives is read and handled here. Who `waits_for_turn` to

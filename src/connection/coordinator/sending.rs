@@ -55,11 +55,10 @@ impl Connection {
         self.context.output.flush_acknowledgements();
     }
 
-    /// Whether nothing that the client has asked for goes on before it acknowledges answers: it is read for that,
-    /// however much it has asked for.
+    /// Whether something waits for acknowledgements of the client: messages for it, or messages of its own with QoS 2
+    /// that are as many as there may be.
     pub(in crate::connection) fn awaits_client(&self) -> bool {
-        let waiting = self.store_requests.waiting();
-        waiting > 0 && waiting == self.context.requests.len() && self.outbound.has_answers()
+        self.outbound.awaits_client() || self.publishing.awaits_client()
     }
 
     /// What waits until everything else has left goes on, if it has. Messages that wait for acknowledgements of the

@@ -206,6 +206,11 @@ impl Publishing {
         self.exchanges.is_full_with(context.requests.stores())
     }
 
+    /// Whether the next message waits for acknowledgements of the client.
+    pub(super) fn awaits_client(&self) -> bool {
+        self.exchanges.is_full()
+    }
+
     /// PUBREL; tells whether the log must know of it before PUBCOMP.
     pub(super) fn handle_pubrel(&mut self, context: &mut Context, packet_id: PacketId) -> bool {
         self.exchanges.handle_pubrel(context, packet_id)

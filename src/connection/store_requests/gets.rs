@@ -92,11 +92,6 @@ impl Gets {
         }
     }
 
-    /// Those that are read when everything has left for the client.
-    pub(super) fn waiting(&self) -> usize {
-        self.open.len() - self.asked
-    }
-
     /// Memory that they take.
     pub(super) fn memory(&self) -> usize {
         self.open.capacity() * size_of::<RequestId>()

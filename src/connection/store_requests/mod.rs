@@ -52,6 +52,8 @@ struct Answers {
     routes: RouteCache,
     due: DueReplies,
     gets: Gets,
+    /// Bytes of answers since everything had left for the client the last time.
+    unsent: usize,
 }
 
 impl StoreRequests {
@@ -110,7 +112,7 @@ impl StoreRequests {
             context.acknowledge(packet_id, publish.qos, reason, text);
             return Ok(Flow::Continue);
         }
-        if context.is_busy() {
+        if context.is_busy() || self.owes_answers(context) {
             return Ok(Flow::Retry);
         }
         let request = StoreRequest {
@@ -246,10 +248,10 @@ impl StoreRequests {
         self.answers.as_deref().map_or(0, of_answers) + self.scans.memory()
     }
 
-    /// Requests that go on when everything has left for the client.
-    pub(super) fn waiting(&self) -> usize {
-        let gets = |answers: &Answers| answers.gets.waiting();
-        self.answers.as_deref().map_or(0, gets) + self.scans.waiting()
+    /// Whether so many answers wait for the client that another request has to. There is an outbox of them at most.
+    fn owes_answers(&self, context: &Context) -> bool {
+        let unsent = self.answers.as_deref().map_or(0, |answers| answers.unsent);
+        unsent >= context.broker.settings.mqtt.outbox_max_bytes / 2
     }
 
     /// The machine or the reader has the reply.
@@ -286,6 +288,7 @@ impl StoreRequests {
             return;
         }
         if let Some(answers) = &mut self.answers {
+            answers.unsent = 0;
             answers.gets.handle_sent(context);
         }
         self.scans.handle_sent(context);
@@ -372,13 +375,12 @@ impl StoreRequests {
             let asker = context.session;
             let message = message(asker, &request.response_topic, properties.raw(), &payload);
             let router = &context.broker.services.router;
+            let answers = self.answers.get_or_insert_default();
+            answers.unsent += message.topic.len() + message.properties.len() + payload.len();
             // The store is the publisher, so a No Local subscription of the requester gets the answer, too.
-            let route = self.answers.get_or_insert_default().routes.current(
-                router,
-                message.topic,
-                None,
-                &mut context.work,
-            );
+            let route = answers
+                .routes
+                .current(router, message.topic, None, &mut context.work);
             context.work += 1 + route.work(&message);
             let wake = &mut context.wake;
             context.output.note_answer();

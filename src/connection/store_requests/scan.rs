@@ -75,12 +75,6 @@ impl Scans {
         }
     }
 
-    /// Those that are read when everything has left for the client.
-    pub(super) fn waiting(&self) -> usize {
-        let waiting = self.waiting.as_ref();
-        waiting.map_or(0, |it| it.requests.len())
-    }
-
     /// Memory that they take.
     pub(super) fn memory(&self) -> usize {
         let waiting = self.waiting.as_ref();

@@ -5,13 +5,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Task;
-use crate::connection::publish_rate::LEAVING_TIMEOUT;
 
 /// Before a packet that could not be taken is offered again although nothing has said that it may be taken now.
 const OFFER_AGAIN_AFTER: Duration = Duration::from_millis(250);
-
-/// How often the socket of a client that is not read is looked at.
-const LOOK_FOR_END_AFTER: Duration = Duration::from_secs(1);
 
 impl Task {
     /// Until when the connection waits, if nothing happens.
@@ -19,7 +15,8 @@ impl Task {
         let is_waiting = self.input.is_waiting();
         let deadlines = [
             is_waiting.then(|| Instant::now() + OFFER_AGAIN_AFTER),
-            paused_until.map(|until| until.min(Instant::now() + LOOK_FOR_END_AFTER)),
+            paused_until,
+            self.unread.look_at(),
             self.input.paused_until().map(Instant::from_std),
             self.held_back_until(),
             self.connection.authentication_deadline(),
@@ -66,15 +63,5 @@ impl Task {
     pub(super) fn was_held_back(&self) -> bool {
         let rates = self.rates.as_ref();
         rates.is_some_and(|rates| rates.was_held_back)
-    }
-
-    /// Looks whether a client that is not read has closed its half: it has as long then as one that is.
-    pub(super) fn look_for_end(&mut self) {
-        if self.stream.is_read_closed() {
-            self.input.leave();
-            if let Some(rates) = &mut self.rates {
-                rates.leave(LEAVING_TIMEOUT, Instant::now().into_std());
-            }
-        }
     }
 }

@@ -1,0 +1,149 @@
+//! Clients that keep to the server's receive maximum and acknowledge at once what they get: they are served, however much
+//! they send ahead of their acknowledgements.
+
+use cluster_tests::cluster::Cluster;
+use cluster_tests::connection::{Connection, TIMEOUT};
+use cluster_tests::rules;
+use cluster_tests::store::{Request, StoreClient};
+use cluster_tests::wire::{self, Connect, Message, Packet, V5, V311, Value, Will, id};
+
+#[test]
+fn windows() {
+    let cluster = Cluster::start();
+    rules::show(
+        &cluster,
+        rules![
+            reads_are_answered,
+            writes_are_answered,
+            reads_are_answered_beside_messages_to_oneself,
+            before_mqtt_5_messages_with_qos_2_need_no_window,
+            a_client_that_never_releases_its_messages_is_ended,
+        ],
+    );
+}
+
+/// Messages under way, of at most 1,024 (`mqtt.receive_maximum`).
+const UNDER_WAY: u16 = 1_000;
+
+/// Sends that many messages to the client's node, each when there is room for it, and acknowledges what comes: one
+/// message for each. The client's receive maximum is small, so what comes has to wait for its acknowledgements.
+#[track_caller]
+fn exchange(cluster: &Cluster, name: &str, all: u16, mut message: impl FnMut(u16) -> Vec<u8>) {
+    let connect = Connect::v5(name).with(id::RECEIVE_MAXIMUM, Value::TwoBytes(10));
+    let (mut client, _) = Connection::connect(cluster.mqtt(1), &connect);
+    client.subscribe(&[(&answers(name), 1), (&messages(name), 1)]);
+    client.send(&(1..=UNDER_WAY).flat_map(&mut message).collect::<Vec<_>>());
+    let (mut received, mut acknowledged) = (0, 0);
+    while received < all || acknowledged < all {
+        match client.receive(TIMEOUT) {
+            Ok(Packet::Publish(publish)) => {
+                received += 1;
+                client.send(&wire::acknowledgement(wire::PUBACK, publish.packet_id));
+            }
+            Ok(Packet::Puback(ack)) if ack.code == 0 => {
+                acknowledged += 1;
+                let next = UNDER_WAY + acknowledged;
+                if next <= all {
+                    client.send(&message(next));
+                }
+            }
+            other => panic!("{received} messages, {acknowledged} acknowledgements: {other:?}"),
+        }
+    }
+    client.disconnect();
+}
+
+fn answers(name: &str) -> String {
+    format!("windows/{name}/answers")
+}
+
+fn messages(name: &str) -> String {
+    format!("windows/{name}/messages")
+}
+
+/// Requests to the state store with so many bytes of correlation data.
+fn asking(name: &str, bytes: usize, request: Request) -> impl FnMut(u16) -> Vec<u8> {
+    let mut asks = StoreClient::new(name, &[], 0);
+    asks.response_topic = answers(name);
+    let mut correlation = vec![b'c'; bytes];
+    move |number| {
+        correlation[..2].copy_from_slice(&number.to_be_bytes());
+        asks.message(&request, &correlation, number).bytes(V5)
+    }
+}
+
+/// What is under way is more than an outbox holds (`mqtt.outbox_max_bytes`).
+fn reads_are_answered(cluster: &Cluster) {
+    let read = asking("reads", 1_000, Request::of(["GET", "windows"]));
+    exchange(cluster, "reads", 3_000, read);
+}
+
+/// All of their answers would be more than may wait for a client.
+fn writes_are_answered(cluster: &Cluster) {
+    let write = asking("writes", 1_000, Request::set("windows", "v"));
+    exchange(cluster, "writes", 4_000, write);
+}
+
+/// The messages wait for their own subscriber.
+fn reads_are_answered_beside_messages_to_oneself(cluster: &Cluster) {
+    let mut read = asking("mixture", 2_100, Request::of(["GET", "windows"]));
+    let topic = messages("mixture");
+    exchange(cluster, "mixture", 5_000, |number| match number % 2 {
+        0 => read(number),
+        _ => {
+            let message = Message::new(&topic, vec![b'm'; 2_000]);
+            message.qos(1, number).bytes(V5)
+        }
+    });
+}
+
+/// There is no receive maximum. Each PUBREL is behind all that was sent before its PUBREC.
+fn before_mqtt_5_messages_with_qos_2_need_no_window(cluster: &Cluster) {
+    const ALL: u16 = 3_000;
+    let connect = Connect::at("without-window", V311);
+    let (mut client, _) = Connection::connect(cluster.mqtt(1), &connect);
+    client.send(&of_qos_2(1..=ALL));
+    let (mut received, mut completed) = (0, 0);
+    while completed < ALL {
+        match client.receive(TIMEOUT) {
+            Ok(Packet::Pubrec(ack)) => {
+                received += 1;
+                client.send(&wire::acknowledgement(wire::PUBREL, ack.packet_id));
+            }
+            Ok(Packet::Pubcomp(_)) => completed += 1,
+            other => panic!("{received} received, {completed} completed: {other:?}"),
+        }
+    }
+    client.disconnect();
+}
+
+fn of_qos_2(numbers: impl Iterator<Item = u16>) -> Vec<u8> {
+    let message = |number| Message::new("windows/none", vec![b'm'; 1_000]).qos(2, number);
+    numbers
+        .flat_map(|number| message(number).bytes(V311))
+        .collect()
+}
+
+/// It is not read any further, and nothing goes on.
+fn a_client_that_never_releases_its_messages_is_ended(cluster: &Cluster) {
+    let mut heir = Connection::v5(cluster.mqtt(2), "heir");
+    heir.subscribe(&[("windows/will", 0)]);
+    let mut connect = Connect::at("never-releases", V311);
+    connect.will = Some(Will {
+        topic: "windows/will".into(),
+        payload: b"gone".to_vec(),
+        qos: 0,
+        retain: false,
+        properties: wire::Properties::new(),
+    });
+    let (mut client, _) = Connection::connect(cluster.mqtt(1), &connect);
+    std::thread::scope(|scope| {
+        // It stands still when neither the node nor the system takes more.
+        scope.spawn(|| client.try_send(&of_qos_2(1..=20_000)));
+        let will = heir.receive(2 * TIMEOUT + TIMEOUT);
+        assert!(
+            matches!(&will, Ok(Packet::Publish(will)) if will.payload == b"gone"),
+            "{will:?}"
+        );
+    });
+}

@@ -1,0 +1,57 @@
+//! When a client is read.
+//!
+//! Invariant: what waits for acknowledgements of the client keeps it from being read no earlier than the memory of its
+//! connection does: they may be behind what it has sent and asked for.
+
+use tokio::time::Instant;
+
+use super::Task;
+use crate::connection::context::Memory;
+use crate::connection::end::Ended;
+use crate::connection::publish_rate::LEAVING_TIMEOUT;
+use crate::connection::unread::TooLong;
+use crate::mailbox::End;
+
+impl Task {
+    /// Whether the client may be read, its rate left out. One that does not take its answers is not read, nor is one of
+    /// which much is held.
+    pub(super) fn may_read(&self, kept: &Memory) -> bool {
+        let settings = &self.connection.context().broker.settings;
+        let has_room = self.input.has_room() && kept.answers < settings.mqtt.outbox_max_bytes;
+        let may_be_more = || kept.all < settings.outbox.connection_bytes / 4 * 3;
+        self.input.takes_more() && (has_room || (may_be_more() && self.connection.awaits_client()))
+    }
+
+    /// Notes whether the client is read, and whether it is not because of its rate.
+    ///
+    /// # Errors
+    /// It has not been read for too long.
+    pub(super) fn watch_unread(
+        &mut self,
+        is_read: bool,
+        is_paused: bool,
+        kept: &Memory,
+    ) -> Result<(), Ended> {
+        if is_read {
+            self.unread.end();
+            return Ok(());
+        }
+        let now = Instant::now();
+        let is_gone = self.input.is_closed() || self.stream.is_read_closed();
+        if is_gone {
+            // What it has sent waits for its rate no longer than that of a client that is read.
+            self.input.leave();
+            if let Some(rates) = &mut self.rates {
+                rates.leave(LEAVING_TIMEOUT, now.into_std());
+            }
+        }
+        let is_paused = is_paused || self.input.paused_until().is_some();
+        let awaits_client =
+            !is_paused && self.input.takes_more() && self.connection.awaits_client();
+        match self.unread.go_on(kept.all, awaits_client, is_gone, now) {
+            None => Ok(()),
+            Some(TooLong::Stuck) => Err(End::ConnectionMemory.into()),
+            Some(TooLong::Gone) => Err(Ended::of_stream(self.stream.end())),
+        }
+    }
+}

@@ -2,7 +2,7 @@
 //! they send ahead of their acknowledgements.
 
 use cluster_tests::cluster::Cluster;
-use cluster_tests::connection::{Connection, TIMEOUT};
+use cluster_tests::connection::{Connection, Fault, TIMEOUT};
 use cluster_tests::rules;
 use cluster_tests::store::{Request, StoreClient};
 use cluster_tests::wire::{self, Connect, Message, Packet, V5, V311, Value, Will, id};
@@ -18,6 +18,7 @@ fn windows() {
             reads_are_answered_beside_messages_to_oneself,
             before_mqtt_5_messages_with_qos_2_need_no_window,
             a_client_that_never_releases_its_messages_is_ended,
+            a_client_that_leaves_while_its_requests_wait_is_heard,
         ],
     );
 }
@@ -146,4 +147,21 @@ fn a_client_that_never_releases_its_messages_is_ended(cluster: &Cluster) {
             "{will:?}"
         );
     });
+}
+
+/// They wait for its acknowledgements of answers, of which none follows.
+fn a_client_that_leaves_while_its_requests_wait_is_heard(cluster: &Cluster) {
+    let connect = Connect::v5("leaves").with(id::RECEIVE_MAXIMUM, Value::TwoBytes(2));
+    let (mut client, _) = Connection::connect(cluster.mqtt(1), &connect);
+    client.subscribe(&[(&answers("leaves"), 1)]);
+    let mut write = asking("leaves", 3_000, Request::set("windows", "v"));
+    client.send(&(1..=UNDER_WAY).flat_map(&mut write).collect::<Vec<_>>());
+    client.send(&wire::disconnect(V5, 0, &wire::Properties::new()));
+    let end = loop {
+        match client.receive(TIMEOUT) {
+            Ok(Packet::Publish(_) | Packet::Puback(_)) => {}
+            end => break end,
+        }
+    };
+    assert!(matches!(end, Err(Fault::Closed)), "{end:?}");
 }

@@ -59,6 +59,8 @@ pub(super) struct Context {
     /// Whether this node knew of everything that was answered when this turn began: of all subscriptions, so that
     /// messages may go past the log (P6), and of all revocations and rules. Without it nothing is judged: it waits.
     pub(super) has_routing_lease: bool,
+    /// The client has sent a DISCONNECT behind packets that wait.
+    pub(super) is_leaving: bool,
 }
 
 impl Context {
@@ -351,6 +353,7 @@ impl Context {
             wake: WakeList::default(),
             work: 0,
             has_routing_lease: true,
+            is_leaving: false,
         }
     }
 

@@ -85,6 +85,7 @@ impl Connection {
                 wake: WakeList::default(),
                 work: 0,
                 has_routing_lease: false,
+                is_leaving: false,
             },
             publishing: Publishing::new(receive_maximum, opened.received, logged_through),
             subscribing: Subscribing::default(),

@@ -243,8 +243,7 @@ impl Input {
 
     /// Whether there may be more to read, and all of the last turn is handled.
     pub(super) fn takes_more(&self) -> bool {
-        let leaves = |held: &Held| !held.disconnect.is_empty();
-        !self.has_more && self.closed.is_none() && !self.held.as_deref().is_some_and(leaves)
+        !self.has_more && !self.is_closed()
     }
 
     /// Whether less is held than may be.
@@ -253,9 +252,10 @@ impl Input {
         !self.held.as_deref().is_some_and(is_full)
     }
 
-    /// Whether the client has closed its side.
+    /// Whether the client has closed its side, or has sent a DISCONNECT.
     pub(super) fn is_closed(&self) -> bool {
-        self.closed.is_some()
+        let leaves = |held: &Held| !held.disconnect.is_empty();
+        self.closed.is_some() || self.held.as_deref().is_some_and(leaves)
     }
 
     /// The client has closed its side. What it sent before is handled first.
@@ -438,6 +438,7 @@ impl Input {
             && let Some(queue) = held.queue_of(packet_type)
         {
             queue.push(packet);
+            connection.context_mut().is_leaving |= !held.disconnect.is_empty();
             return Ok(());
         }
         let is_publish = packet_type == Some(PacketType::Publish);

@@ -351,11 +351,12 @@ impl Mailbox {
             return self.end(End::ConnectionMemory);
         }
         inner.account();
+        // Whoever sees that it ends sees that there is something, too.
+        let was_empty = !self.filled.swap(true, Ordering::AcqRel);
         if ends {
             self.ending.store(true, Ordering::Release);
         }
-        drop(inner);
-        !self.filled.swap(true, Ordering::AcqRel) || ends
+        was_empty || ends
     }
 
     /// Ends the connection and drops at once what waits for it. Returns whether the connection must be woken.
@@ -367,7 +368,6 @@ impl Mailbox {
         inner.contents = Contents::default();
         inner.contents.push_item(Item::End(end));
         inner.account();
-        drop(inner);
         self.filled.store(true, Ordering::Release);
         true
     }

@@ -193,6 +193,12 @@ impl Inbound {
         self.unacknowledged() >= usize::from(self.receive_maximum.get())
     }
 
+    /// Whether the next exchange waits for a PUBREL, however soon others are acknowledged.
+    pub fn awaits_release(&self) -> bool {
+        let is_received = |exchange: &Exchange| exchange.stage == Stage::Received;
+        self.is_full() && self.qos_2.iter().any(is_received)
+    }
+
     fn search(&self, packet_id: NonZeroU16) -> Result<usize, usize> {
         self.qos_2
             .binary_search_by_key(&packet_id, |exchange| exchange.packet_id)
@@ -209,6 +215,18 @@ mod tests {
 
     fn inbound(receive_maximum: u16) -> Inbound {
         Inbound::new(id(receive_maximum), [])
+    }
+
+    #[test]
+    fn a_client_is_waited_for_when_its_releases_alone_make_room() {
+        let mut inbound = inbound(2);
+        inbound.handle_qos_1();
+        inbound.handle_qos_2(id(1));
+        assert!(inbound.is_full() && !inbound.awaits_release(), "others are");
+        inbound.received_qos_2(id(1), false);
+        assert!(inbound.awaits_release());
+        inbound.acknowledged_qos_1();
+        assert!(!inbound.awaits_release(), "there is room");
     }
 
     #[test]

@@ -55,10 +55,16 @@ impl Connection {
         self.context.output.flush_acknowledgements();
     }
 
-    /// Whether something waits for acknowledgements of the client: messages for it, or messages of its own with QoS 2
-    /// that are as many as there may be.
+    /// Whether something waits for acknowledgements of the client: messages for it, or its next message because others
+    /// with QoS 2 are as many as there may be.
     pub(in crate::connection) fn awaits_client(&self) -> bool {
         self.outbound.awaits_client() || self.publishing.awaits_client()
+    }
+
+    /// The same, and whether nothing is under way that goes on without it.
+    pub(in crate::connection) fn awaits_only_client(&self) -> bool {
+        let requests = &self.context.requests;
+        requests.len() == requests.stores() && self.awaits_client()
     }
 
     /// What waits until everything else has left goes on, if it has. Messages that wait for acknowledgements of the

@@ -76,6 +76,11 @@ impl Exchanges {
         self.inbound.is_full()
     }
 
+    /// Whether that is so because PUBRELs of the client are missing.
+    pub(super) fn awaits_release(&self) -> bool {
+        self.inbound.awaits_release()
+    }
+
     /// Whether the session remembers so many QoS 2 exchanges that it takes no more.
     pub(super) fn remembers_too_many(&self) -> bool {
         self.inbound.remembers_too_many()

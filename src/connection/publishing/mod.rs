@@ -208,7 +208,7 @@ impl Publishing {
 
     /// Whether the next message waits for acknowledgements of the client.
     pub(super) fn awaits_client(&self) -> bool {
-        self.exchanges.is_full()
+        self.exchanges.awaits_release()
     }
 
     /// PUBREL; tells whether the log must know of it before PUBCOMP.

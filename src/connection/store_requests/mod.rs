@@ -248,10 +248,12 @@ impl StoreRequests {
         self.answers.as_deref().map_or(0, of_answers) + self.scans.memory()
     }
 
-    /// Whether so many answers wait for the client that another request has to. There is an outbox of them at most.
+    /// Whether so many answers wait for the client, or will when its requests are answered, that another request has
+    /// to: there is room for four outboxes. A client that leaves gets none of them.
     fn owes_answers(&self, context: &Context) -> bool {
         let unsent = self.answers.as_deref().map_or(0, |answers| answers.unsent);
-        unsent >= context.broker.settings.mqtt.outbox_max_bytes / 2
+        let most = 2 * context.broker.settings.mqtt.outbox_max_bytes;
+        unsent > 0 && unsent + context.requests.bytes() >= most && !context.is_leaving
     }
 
     /// The machine or the reader has the reply.
@@ -391,10 +393,15 @@ impl StoreRequests {
                 dropped.of(reason).add(delivered.dropped.into());
             }
         }
+        // Nothing is put in behind what ends the connection: without the answer there is no acknowledgement.
+        if context.mailbox.is_ending() {
+            return;
+        }
         // What does not fit is dropped, so that nobody's connection ends by the answers to others. The requester's
         // does: it must not take the acknowledgement for an answer that it has.
-        if context.mailbox.is_overrun() && !context.mailbox.is_ending() {
+        if context.mailbox.is_overrun() {
             context.mailbox.push_item(Item::End(End::OutboxFull));
+            return;
         }
         let packet_id = request.packet_id;
         context.acknowledge(packet_id, QoS::AtLeastOnce, ReasonCode::Success, None);

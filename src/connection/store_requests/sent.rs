@@ -56,7 +56,9 @@ pub(super) fn notify(context: &mut Context, key: &[u8], change: &Change) -> Resu
                 "a notification is larger than the client accepts",
             ));
         }
-        Err(Refused::Full | Refused::Ended) => {
+        // What ends the connection is in the mailbox, and says why.
+        Err(Refused::Ended) => return Ok(()),
+        Err(Refused::Full) => {
             return Err(Ended::disconnect(
                 DisconnectReason::SlowConsumer,
                 ReasonCode::QuotaExceeded,

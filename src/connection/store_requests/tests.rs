@@ -70,6 +70,27 @@ fn p12_what_would_be_stored_is_refused_while_disks_are_low() {
     assert!(proposed(false, &long, &["GET", "k"]));
 }
 
+/// What ends the connection says why; the client asks again.
+#[test]
+fn nothing_is_answered_or_notified_behind_the_end() {
+    let mut context = Context::for_tests(false);
+    context.mailbox.push_item(Item::End(End::Unavailable));
+    let bytes = publish(false, b"c", &["NONE"]);
+    let found = frame::next(&bytes, u32::MAX).expect("well-formed");
+    let packet = decode(Version::V5, found.expect("whole")).expect("well-formed");
+    let Packet::Publish(publish) = packet else {
+        panic!("{packet:?}");
+    };
+    let flow = StoreRequests::default().handle_publish(&mut context, &publish, false);
+    assert_eq!(flow, Ok(Flow::Continue));
+    assert!(context.output.acknowledgements().is_empty());
+    let version = Hlc::parse("1696374425000:0:CLIENT");
+    let deleted = Change::Delete {
+        version: version.expect("well-formed"),
+    };
+    assert_eq!(notify(&mut context, b"k", &deleted), Ok(()));
+}
+
 /// A client that asks for ten minutes fills no node's memory.
 #[test]
 fn replies_are_remembered_for_a_minute_where_they_are_costly() {

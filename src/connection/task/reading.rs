@@ -45,9 +45,10 @@ impl Task {
                 rates.leave(LEAVING_TIMEOUT, now.into_std());
             }
         }
-        let is_paused = is_paused || self.input.paused_until().is_some();
+        let is_paused =
+            is_paused || self.input.paused_until().is_some() || self.held_back_until().is_some();
         let awaits_client =
-            !is_paused && self.input.takes_more() && self.connection.awaits_client();
+            !is_paused && self.input.takes_more() && self.connection.awaits_only_client();
         match self.unread.go_on(kept.all, awaits_client, is_gone, now) {
             None => Ok(()),
             Some(TooLong::Stuck) => Err(End::ConnectionMemory.into()),

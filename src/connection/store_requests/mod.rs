@@ -52,8 +52,10 @@ struct Answers {
     routes: RouteCache,
     due: DueReplies,
     gets: Gets,
-    /// Bytes of answers since everything had left for the client the last time.
-    unsent: usize,
+    /// Bytes of answers since everything had left for the client the last time: some may still be in the mailbox.
+    answered: usize,
+    /// Bytes of those before.
+    leaving: usize,
 }
 
 impl StoreRequests {
@@ -251,9 +253,12 @@ impl StoreRequests {
     /// Whether so many answers wait for the client, or will when its requests are answered, that another request has
     /// to: there is room for four outboxes. A client that leaves gets none of them.
     fn owes_answers(&self, context: &Context) -> bool {
-        let unsent = self.answers.as_deref().map_or(0, |answers| answers.unsent);
+        let unsent = |answers: &Answers| answers.answered + answers.leaving;
+        let unsent = self.answers.as_deref().map_or(0, unsent);
+        // Without any nothing would be waited for.
+        let has_some = unsent > 0 || context.requests.stores() > 0;
         let most = 2 * context.broker.settings.mqtt.outbox_max_bytes;
-        unsent > 0 && unsent + context.requests.bytes() >= most && !context.is_leaving
+        has_some && unsent + context.requests.bytes() >= most && !context.is_leaving
     }
 
     /// The machine or the reader has the reply.
@@ -290,7 +295,7 @@ impl StoreRequests {
             return;
         }
         if let Some(answers) = &mut self.answers {
-            answers.unsent = 0;
+            answers.leaving = std::mem::take(&mut answers.answered);
             answers.gets.handle_sent(context);
         }
         self.scans.handle_sent(context);
@@ -378,7 +383,7 @@ impl StoreRequests {
             let message = message(asker, &request.response_topic, properties.raw(), &payload);
             let router = &context.broker.services.router;
             let answers = self.answers.get_or_insert_default();
-            answers.unsent += message.topic.len() + message.properties.len() + payload.len();
+            answers.answered += message.topic.len() + message.properties.len() + payload.len();
             // The store is the publisher, so a No Local subscription of the requester gets the answer, too.
             let route = answers
                 .routes

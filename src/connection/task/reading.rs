@@ -18,7 +18,7 @@ impl Task {
     pub(super) fn may_read(&self, kept: &Memory) -> bool {
         let settings = &self.connection.context().broker.settings;
         let has_room = self.input.has_room() && kept.answers < settings.mqtt.outbox_max_bytes;
-        let may_be_more = || kept.all < settings.outbox.connection_bytes / 4 * 3;
+        let may_be_more = || kept.all < settings.outbox.connection_bytes / 8 * 5;
         self.input.takes_more() && (has_room || (may_be_more() && self.connection.awaits_client()))
     }
 

@@ -1,10 +1,10 @@
 //! Clients that keep to the server's receive maximum and acknowledge at once what they get: they are served, however much
 //! they send ahead of their acknowledgements.
 
-use cluster_tests::cluster::Cluster;
+use cluster_tests::cluster::{Cluster, Plan};
 use cluster_tests::connection::{Connection, Fault, TIMEOUT};
 use cluster_tests::rules;
-use cluster_tests::store::{Request, StoreClient};
+use cluster_tests::store::{Request, StoreClient, blob};
 use cluster_tests::wire::{self, Connect, Message, Packet, V5, V311, Value, Will, id};
 
 #[test]
@@ -19,8 +19,31 @@ fn windows() {
             before_mqtt_5_messages_with_qos_2_need_no_window,
             a_client_that_never_releases_its_messages_is_ended,
             a_client_that_leaves_while_its_requests_wait_is_heard,
+            answers_that_the_client_does_not_accept_are_told,
         ],
     );
+}
+
+/// No answer is taken above `mqtt.outbox_max_bytes` then, and requests wait earlier.
+#[test]
+fn windows_without_back_pressure() {
+    let cluster = Cluster::start_with(Plan {
+        mqtt: "outbox_stall_s = 0".to_owned(),
+        ..Plan::default()
+    });
+    for bytes in [1_000, 2_500] {
+        let name = format!("writes-{bytes}");
+        let write = asking(&name, bytes, Request::set("windows", "v"));
+        exchange(&cluster, &name, 3_000, write);
+    }
+    // An answer that is larger than all that may wait, when nothing else does.
+    let value = vec![b'v'; 1_048_000];
+    let mut writer = StoreClient::connected("large-writer", cluster.mqtt(0));
+    writer.expect(&Request::set("large", &value), "+OK\r\n");
+    let mut client = Connection::v5(cluster.mqtt(1), "large");
+    client.subscribe(&[(&answers("large"), 1)]);
+    client.send(&asking("large", 1_000, Request::of(["GET", "large"]))(7));
+    assert_eq!(client.publish_received().payload, blob(&value));
 }
 
 /// Messages under way, of at most 1,024 (`mqtt.receive_maximum`).
@@ -164,4 +187,36 @@ fn a_client_that_leaves_while_its_requests_wait_is_heard(cluster: &Cluster) {
         }
     };
     assert!(matches!(end, Err(Fault::Closed)), "{end:?}");
+}
+
+/// A value is an error then. What has been done is none: without its answer it is not acknowledged.
+fn answers_that_the_client_does_not_accept_are_told(cluster: &Cluster) {
+    let mut writer = StoreClient::connected("accepts-all", cluster.mqtt(0));
+    writer.expect(&Request::set("large", vec![b'v'; 3_000]), "+OK\r\n");
+    let accepts = |name: &str| {
+        let connect = Connect::v5(name).with(id::MAXIMUM_PACKET_SIZE, Value::FourBytes(1_000));
+        let (mut client, _) = Connection::connect(cluster.mqtt(1), &connect);
+        client.subscribe(&[(&answers(name), 1)]);
+        client
+    };
+    let mut client = accepts("accepts-little");
+    for (key, told) in [("large", "-ERR the answer is larger"), ("none", "$-1")] {
+        let mut read = asking("accepts-little", 16, Request::of(["GET", key]));
+        client.send(&read(7));
+        match (client.expect(), client.expect()) {
+            (Packet::Publish(answer), Packet::Puback(ack)) => {
+                let payload = String::from_utf8_lossy(&answer.payload);
+                assert!(payload.starts_with(told), "{payload}");
+                assert_eq!((ack.packet_id, ack.code), (7, 0));
+            }
+            other => panic!("{key}: {other:?}"),
+        }
+    }
+    client.disconnect();
+    for request in [Request::of(["GET", "large"]), Request::set("done", "v")] {
+        let mut client = accepts("accepts-nothing");
+        client.send(&asking("accepts-nothing", 1_000, request)(7));
+        client.expect_disconnect(0x95);
+    }
+    writer.expect(&Request::of(["GET", "done"]), blob(b"v"));
 }

@@ -204,8 +204,8 @@ config! {
         /// get the acknowledgement all the same. Only the end of the connection (reason 0x97, quota exceeded) tells the
         /// subscriber that messages are missing; therefore it is the default. `drop` drops and counts the messages, for
         /// clients that would rather miss messages than connect again. Sessions that outlive their connection have
-        /// `mqtt.queue_full` instead. Who asks the state store while nothing fits is disconnected in either case: there
-        /// would be an acknowledgement without an answer.
+        /// `mqtt.queue_full` instead. Who asks the state store and whose answer does not fit is disconnected in either
+        /// case: there would be an acknowledgement without an answer.
         outbox_full: OutboxPolicy = OutboxPolicy::Disconnect, "";
         /// What happens when a client before MQTT 5 publishes with QoS 1 or 2 what the rules do not let it publish: its
         /// acknowledgements have no reason code. `acknowledge` acknowledges the message, drops and counts it;
@@ -276,8 +276,9 @@ config! {
         /// Connections that this node accepts per second; further ones wait in the system's queue. 0: no bound.
         connection_rate: u32 = 0, "connections/s", 0..=1_000_000;
         /// PUBLISH packets that one client may send per second, a second's worth at once. Those above it wait, and what
-        /// else the client sends is handled meanwhile; with 256 KiB of them it is read no further. Nothing is dropped
-        /// as long as the client is connected; one that leaves is given half a minute. 0: no bound.
+        /// else the client sends is handled meanwhile; with 256 KiB of them it is read no further, unless something
+        /// waits for what it has to acknowledge. Nothing is dropped as long as the client is connected; one that leaves
+        /// is given half a minute. 0: no bound.
         client_message_rate: u32 = 0, "messages/s", 0..=10_000_000;
         /// Bytes that one client may send per second, a second's worth at once. It is read more slowly. 0: no bound.
         client_byte_rate: u64 = 0, "bytes/s", 0..=1_000_000_000_000;

@@ -284,14 +284,17 @@ impl Context {
     ) -> Context {
         use super::broker::{Services, Settings};
         use crate::acl::{Client, Facts};
-        use crate::base::ids::{ConnectionId, NodeId};
+        use crate::base::ids::{ConnectionId, Incarnation, NodeId, Owner};
         use crate::codec::{PeerLimits, Version};
         use crate::forward::hand_over::HandOvers;
+        use crate::machine::subscriptions::Queueing;
         use crate::replica::proposer::Proposer;
 
         let metrics = Arc::default();
         let outboxes = Arc::new(crate::forward::outbox::Outboxes::default());
-        let settings = Settings::new(&crate::config::Config::default(), &metrics);
+        let mut config = crate::config::Config::default();
+        config.node.id = 0;
+        let settings = Settings::new(&config, &metrics);
         let router = crate::router::Router::new(NodeId(0), Arc::default(), outboxes.clone());
         let proposer: Arc<Proposer> = Arc::default();
         let view: Arc<crate::replica::view::View> = Arc::default();
@@ -332,6 +335,13 @@ impl Context {
         let broker = Broker::new(settings, services, Default::default(), metrics);
         let bounds = broker.bounds.clone();
         let (connection, size) = (ConnectionId(1), limits.max_packet_size);
+        let owner = Owner {
+            node: broker.settings.node,
+            incarnation: Incarnation::default(),
+            connection,
+        };
+        let subscriptions = broker.services.router.subscriptions();
+        subscriptions.put(SessionId(1), Some(owner), Queueing::default(), &[]);
         Context {
             broker,
             mailbox: Mailbox::new(connection, version, size, 0, outbox),

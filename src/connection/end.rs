@@ -236,7 +236,12 @@ impl From<End> for Ended {
             End::OutboxFull => Ended::disconnect(
                 Cause::SlowConsumer,
                 ReasonCode::QuotaExceeded,
-                "the client reads more slowly than its subscriptions' messages come",
+                "the client reads more slowly than messages for it come",
+            ),
+            End::AnswerTooLarge => Ended::disconnect(
+                Cause::PacketTooLarge,
+                ReasonCode::PacketTooLarge,
+                "the answer to a request is larger than the client accepts",
             ),
             End::ConnectionMemory => Ended::disconnect(
                 Cause::ConnectionMemory,

@@ -6,7 +6,7 @@ use crate::telemetry::cells::Label as _;
 use DisconnectionReason as Event;
 
 /// What the server ends connections for.
-const ENDS: [End; 13] = [
+const ENDS: [End; 14] = [
     End::Machine(EndReason::TakenOver),
     End::Machine(EndReason::Administrative),
     End::Machine(EndReason::QueueFull),
@@ -14,6 +14,7 @@ const ENDS: [End; 13] = [
     End::Unavailable,
     End::ShuttingDown,
     End::OutboxFull,
+    End::AnswerTooLarge,
     End::ConnectionMemory,
     End::NodeMemory,
     End::Revoked,
@@ -32,6 +33,7 @@ fn expected(end: End) -> (Event, u8) {
         End::Unavailable => (Event::ServerError, 0x9c),
         End::ShuttingDown => (Event::ServerInitiatedDisconnect, 0x8b),
         End::OutboxFull => (Event::SessionOverflow, 0x97),
+        End::AnswerTooLarge => (Event::ClientError, 0x95),
         End::ConnectionMemory | End::NodeMemory => (Event::QuotaExceeded, 0x97),
         End::Machine(EndReason::IdentityRevoked) | End::Revoked | End::Changed => {
             (Event::ClientAuthenticationError, 0x87)

@@ -264,7 +264,7 @@ impl SubscriptionIndex {
     }
 
     /// A session.
-    pub(super) fn subscriber(&self, session: SessionId) -> Option<Arc<Subscriber>> {
+    pub fn subscriber(&self, session: SessionId) -> Option<Arc<Subscriber>> {
         let inner = self.inner.read();
         let known = inner.sessions.get(&session);
         known.map(|known| known.subscriber.clone())

@@ -54,6 +54,14 @@ impl OutboxLimits {
         (self.bytes / 8) as u64
     }
 
+    /// Bytes that a mailbox takes as long as its client does not stall.
+    pub(super) fn takes(&self) -> usize {
+        match self.defers() {
+            true => self.overrun(),
+            false => self.bytes,
+        }
+    }
+
     fn defers(&self) -> bool {
         !self.stall.is_zero()
     }

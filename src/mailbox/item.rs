@@ -70,6 +70,8 @@ pub enum End {
     ShuttingDown,
     /// The client reads too slowly for what it has subscribed to.
     OutboxFull,
+    /// The answer to a request is larger than the client accepts.
+    AnswerTooLarge,
     /// What is kept for the client exceeds the memory that one connection may have.
     ConnectionMemory,
     /// The memory of the node for its clients is used up, and this connection has much of it.

@@ -156,9 +156,7 @@ fn take_answers(limits: fn(usize) -> Arc<OutboxLimits>) {
         taken += 10;
     }
     assert_eq!(push(false), Err(Refused::Full), "messages of others");
-    assert!(!mailbox.is_overrun());
-    while !mailbox.is_overrun() {
-        push(true).expect("it is answered");
+    while push(true).is_ok() {
         taken += 10;
         assert!(taken <= 16 * LIMIT, "there is no bound");
     }

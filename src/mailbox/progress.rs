@@ -15,12 +15,12 @@ use super::contents::Contents;
 use super::{DeferredAck, Inner, Mailbox, WakeList};
 
 impl Mailbox {
-    /// Whether nothing more is put in. Direct messages are dropped then, whatever the policy: who asks for them looks
-    /// here.
-    pub fn is_overrun(&self) -> bool {
-        let inner = self.inner.lock();
-        let level = inner.contents.packets.len() + self.unsent.load(Ordering::Relaxed);
-        !inner.closed && level >= self.limits.bytes && !self.takes_beyond(&inner, level)
+    /// Bytes of answers to the client that are taken while nothing else waits for it.
+    pub fn takes_answers(&self) -> usize {
+        match self.state() {
+            BackPressureState::Stalled => self.limits.bytes,
+            _ => self.limits.takes(),
+        }
     }
 
     /// Defers `ack` until at most the high-water mark is ahead of the message that ends at `end`. Returns whether it

@@ -96,31 +96,29 @@ impl LocalSubscriber {
     }
 
     /// Delivers a message with the QoS that was granted, unless it reaches the session through its queue. `body` is its
-    /// body if that is large. Returns whether it was taken; what is dropped is counted. A mailbox above its high-water
-    /// mark is added to `throttled`.
+    /// body if that is large. A mailbox above its high-water mark is added to `throttled`.
+    ///
+    /// # Errors
+    /// It was not taken, which is counted.
     pub(super) fn deliver(
         &self,
         message: &Message<'_>,
         body: Option<&Body>,
         throttled: &mut Throttled,
         wake: &mut WakeList,
-    ) -> bool {
+    ) -> Result<(), Refused> {
         let qos = message.qos.min(self.qos);
         if qos == QoS::AtMostOnce {
             let pushed = self.push_qos_0(message, body, wake);
-            return pushed
-                .inspect_err(|refused| self.mailbox.count_refused(*refused))
-                .is_ok();
+            return pushed.inspect_err(|refused| self.mailbox.count_refused(*refused));
         }
         if self.durable && !message.direct {
-            return true;
+            return Ok(());
         }
-        match self.push(message, body, qos, wake) {
-            Ok(Some(end)) => throttled.push((self.mailbox.clone(), end)),
-            Ok(None) => {}
-            Err(_) => return false,
+        if let Some(end) = self.push(message, body, qos, wake)? {
+            throttled.push((self.mailbox.clone(), end));
         }
-        true
+        Ok(())
     }
 
     /// Delivers with QoS 0. The caller counts a refused message.
@@ -382,19 +380,23 @@ mod tests {
             let (throttled, wake) = (&mut Throttled::new(), &mut WakeList::default());
             subscriber.deliver(&message(direct, publisher), None, throttled, wake)
         };
-        let taken = (0..100).filter(|_| deliver(true, 2)).count();
+        let taken = (0..100).filter(|_| deliver(true, 2).is_ok()).count();
         assert_eq!(taken, 2, "up to the limit");
         assert_eq!(
             metrics.messages_dropped.of(OUTBOX_FULL).get(),
             100 - taken as u64
         );
-        let has_room = deliver(false, 2);
+        let has_room = deliver(false, 2).is_ok();
         assert!(has_room, "for what its publishers have under way");
-        let asked_for = (0..100).filter(|_| deliver(true, 1)).count();
+        let asked_for = (0..100).filter(|_| deliver(true, 1).is_ok()).count();
         assert!((1..10).contains(&asked_for), "{asked_for}");
+        assert_eq!(
+            deliver(true, 1),
+            Err(Refused::Full),
+            "the requester is told"
+        );
         assert!(!mailbox.is_ending());
-        assert!(mailbox.is_overrun(), "the requester is told");
-        assert!(!deliver(false, 2) && mailbox.is_ending());
+        assert!(deliver(false, 2).is_err() && mailbox.is_ending());
     }
 
     const OUTBOX_FULL: crate::telemetry::labels::DropReason =

@@ -57,6 +57,8 @@ pub struct Delivered {
     pub forwarded: u32,
     /// Connections of this node that the acknowledgement must wait for.
     pub throttled: Throttled,
+    /// Why the publisher does not get the message, if it has subscribed to it.
+    pub to_publisher: Option<Refused>,
     /// Where a message with QoS 0 is on its way: nodes, and the numbers of their batches.
     pub on_the_way: OnTheWay,
 }
@@ -224,7 +226,7 @@ impl Router {
         wake: &mut WakeList,
     ) -> Delivered {
         let mut delivered = Delivered::default();
-        route.deliver_local(message, &mut delivered.throttled, wake);
+        delivered.to_publisher = route.deliver_local(message, &mut delivered.throttled, wake);
         if message.qos == QoS::AtMostOnce && !message.direct && !route.groups().is_empty() {
             self.deliver_to_groups(route, message, origin.after, &mut delivered, wake);
             return delivered;

@@ -12,7 +12,7 @@ use crate::base::ids::{LogIndex, NodeId, SessionId};
 use crate::base::limits;
 use crate::codec::QoS;
 use crate::mailbox::back_pressure::BackPressureState;
-use crate::mailbox::{Body, Mailbox, WakeList};
+use crate::mailbox::{Body, Mailbox, Refused, WakeList};
 use crate::topic::generations::Validity;
 
 /// Bytes that are copied into a mailbox in the time that a delivery takes anyway.
@@ -232,17 +232,24 @@ impl Route {
     }
 
     /// Writes the packet into the mailbox of every subscriber of this node, and adds those that throttle the publisher
-    /// to `throttled`.
+    /// to `throttled`. Returns why it is not in the mailbox of its own publisher, if that has subscribed to it.
     pub(super) fn deliver_local(
         &self,
         message: &Message<'_>,
         throttled: &mut Throttled,
         wake: &mut WakeList,
-    ) {
+    ) -> Option<Refused> {
         let body = self.shared_body(message);
+        let mut to_publisher = None;
         for subscriber in self.local() {
-            subscriber.deliver(message, body.as_ref(), throttled, wake);
+            let delivered = subscriber.deliver(message, body.as_ref(), throttled, wake);
+            if let Err(refused) = delivered
+                && message.publisher == Some(subscriber.session)
+            {
+                to_publisher = Some(refused);
+            }
         }
+        to_publisher
     }
 
     /// The same for a message that the log entry `index` has published. Outputs of several entries are performed
@@ -257,7 +264,8 @@ impl Route {
         let body = self.shared_body(message);
         for subscriber in self.local() {
             if subscriber.since < index {
-                subscriber.deliver(message, body.as_ref(), throttled, wake);
+                // What is dropped is counted there.
+                let _ = subscriber.deliver(message, body.as_ref(), throttled, wake);
             }
         }
     }

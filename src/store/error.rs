@@ -46,11 +46,14 @@ pub enum StoreError {
     /// The key is empty.
     #[error("the key length is zero")]
     EmptyKey = 12,
+    /// The client accepts no packet as large as the answer.
+    #[error("the answer is larger than the client's maximum packet size")]
+    AnswerTooLarge = 13,
 }
 
 impl StoreError {
     /// Every error, in the order of their numbers.
-    pub const ALL: [StoreError; 12] = [
+    pub const ALL: [StoreError; 13] = [
         StoreError::TimestampTooFarAhead,
         StoreError::FencingTokenRequired,
         StoreError::FencingTokenTooFarAhead,
@@ -63,6 +66,7 @@ impl StoreError {
         StoreError::MissingTimestamp,
         StoreError::MalformedTimestamp,
         StoreError::EmptyKey,
+        StoreError::AnswerTooLarge,
     ];
 
     /// The number under which a remembered reply keeps this error; it is for ever.

@@ -13,6 +13,8 @@ mod scan;
 mod sent;
 mod write;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use super::context::{Context, Flow};
@@ -24,7 +26,8 @@ use crate::base::limits;
 use crate::base::proto::command::{KeyNotify, command::Kind};
 use crate::codec::{PacketId, Publish, QoS, ReasonCode};
 use crate::machine::effect::{Change, Reply as MachineReply};
-use crate::mailbox::{End, Item, RequestId};
+use crate::machine::subscriptions::Subscriber;
+use crate::mailbox::{End, Item, Refused, RequestId};
 use crate::router::Origin;
 use crate::store::request::Write;
 use crate::store::{self, Properties, Reply, StoreError, WriteAction, notify, reply, topics};
@@ -56,6 +59,8 @@ struct Answers {
     answered: usize,
     /// Bytes of those before.
     leaving: usize,
+    /// The client's session, as routing knows it.
+    subscriber: Option<Arc<Subscriber>>,
 }
 
 impl StoreRequests {
@@ -251,14 +256,30 @@ impl StoreRequests {
     }
 
     /// Whether so many answers wait for the client, or will when its requests are answered, that another request has
-    /// to: there is room for four outboxes. A client that leaves gets none of them.
+    /// to: half of what the mailbox takes. A client that leaves gets none of them.
     fn owes_answers(&self, context: &Context) -> bool {
         let unsent = |answers: &Answers| answers.answered + answers.leaving;
         let unsent = self.answers.as_deref().map_or(0, unsent);
         // Without any nothing would be waited for.
         let has_some = unsent > 0 || context.requests.stores() > 0;
-        let most = 2 * context.broker.settings.mqtt.outbox_max_bytes;
+        let most = context.mailbox.takes_answers() / 2;
         has_some && unsent + context.requests.bytes() >= most && !context.is_leaving
+    }
+
+    /// Whether answers to the client's response topics go to this connection. Routing knows that another one, or none,
+    /// owns the session before this one ends.
+    fn owns_session(&mut self, context: &Context) -> bool {
+        let answers = self.answers.get_or_insert_default();
+        if answers.subscriber.is_none() {
+            let subscriptions = context.broker.services.router.subscriptions();
+            answers.subscriber = subscriptions.subscriber(context.session);
+        }
+        let subscriber = answers.subscriber.as_deref();
+        let owner = subscriber.and_then(Subscriber::owner);
+        owner.is_some_and(|owner| {
+            owner.node == context.broker.settings.node
+                && owner.connection == context.mailbox.connection
+        })
     }
 
     /// The machine or the reader has the reply.
@@ -363,8 +384,12 @@ impl StoreRequests {
         }
     }
 
-    /// Publishes the answer, then acknowledges the request.
+    /// Publishes the answer, then acknowledges the request. Without the answer there is no acknowledgement.
     fn answer(&mut self, context: &mut Context, request: &StoreRequest, reply: &Reply) {
+        // Nothing is put in behind what ends the connection.
+        if context.mailbox.is_ending() {
+            return;
+        }
         let outcome = match reply {
             Reply::Error(_) => Outcome::Error,
             Reply::NoValue | Reply::NothingToDelete | Reply::NotWatched => Outcome::Absent,
@@ -373,43 +398,60 @@ impl StoreRequests {
         };
         let commands = &context.broker.metrics.store_commands;
         commands.of(request.verb).of(outcome).increment();
-        let mut payload = Vec::with_capacity(64);
-        reply.write_payload(&mut payload);
-        let status = Some(reply::STATUS);
-        if let Some(properties) =
-            properties(Some(&request.correlation_data), status, reply.timestamp())
-        {
-            let asker = context.session;
-            let message = message(asker, &request.response_topic, properties.raw(), &payload);
-            let router = &context.broker.services.router;
-            let answers = self.answers.get_or_insert_default();
-            answers.answered += message.topic.len() + message.properties.len() + payload.len();
-            // The store is the publisher, so a No Local subscription of the requester gets the answer, too.
-            let route = answers
-                .routes
-                .current(router, message.topic, None, &mut context.work);
-            context.work += 1 + route.work(&message);
-            let wake = &mut context.wake;
-            context.output.note_answer();
-            let delivered = router.deliver(&route, &message, Origin::default(), wake);
-            if delivered.dropped > 0 {
-                let dropped = &context.broker.metrics.messages_dropped;
-                let reason = DropReason::PeerQueueFull;
-                dropped.of(reason).add(delivered.dropped.into());
-            }
+        let mut refused = self.publish_answer(context, request, reply);
+        let has_read = matches!(reply, Reply::Value { .. } | Reply::Page { .. });
+        if refused == Some(Refused::TooLarge) && has_read {
+            let error = Reply::Error(StoreError::AnswerTooLarge);
+            refused = self.publish_answer(context, request, &error);
         }
-        // Nothing is put in behind what ends the connection: without the answer there is no acknowledgement.
-        if context.mailbox.is_ending() {
+        // Another connection, or none, may have the session by now and get the answer.
+        if context.mailbox.is_ending() || !self.owns_session(context) {
             return;
         }
         // What does not fit is dropped, so that nobody's connection ends by the answers to others. The requester's
         // does: it must not take the acknowledgement for an answer that it has.
-        if context.mailbox.is_overrun() {
-            context.mailbox.push_item(Item::End(End::OutboxFull));
-            return;
+        let end = match refused {
+            None => {
+                let packet_id = request.packet_id;
+                context.acknowledge(packet_id, QoS::AtLeastOnce, ReasonCode::Success, None);
+                return;
+            }
+            Some(Refused::Ended) => return,
+            Some(Refused::Full) => End::OutboxFull,
+            Some(Refused::TooLarge) => End::AnswerTooLarge,
+        };
+        context.mailbox.push_item(Item::End(end));
+    }
+
+    /// Publishes an answer; why the client does not get it, if it has subscribed to the response topic.
+    fn publish_answer(
+        &mut self,
+        context: &mut Context,
+        request: &StoreRequest,
+        reply: &Reply,
+    ) -> Option<Refused> {
+        let mut payload = Vec::with_capacity(64);
+        reply.write_payload(&mut payload);
+        let (data, status) = (Some(&*request.correlation_data), Some(reply::STATUS));
+        let properties = properties(data, status, reply.timestamp())?;
+        let topic = &request.response_topic;
+        let message = message(context.session, topic, properties.raw(), &payload);
+        let router = &context.broker.services.router;
+        let answers = self.answers.get_or_insert_default();
+        answers.answered += message.topic.len() + message.properties.len() + payload.len();
+        // The store is the publisher, so a No Local subscription of the requester gets the answer, too.
+        let work = &mut context.work;
+        let route = answers.routes.current(router, message.topic, None, work);
+        context.work += 1 + route.work(&message);
+        context.output.note_answer();
+        let wake = &mut context.wake;
+        let delivered = router.deliver(&route, &message, Origin::default(), wake);
+        if delivered.dropped > 0 {
+            let dropped = &context.broker.metrics.messages_dropped;
+            let reason = DropReason::PeerQueueFull;
+            dropped.of(reason).add(delivered.dropped.into());
         }
-        let packet_id = request.packet_id;
-        context.acknowledge(packet_id, QoS::AtLeastOnce, ReasonCode::Success, None);
+        delivered.to_publisher
     }
 }
 
@@ -419,6 +461,8 @@ fn count_unanswerable(context: &Context) {
     dropped.of(DropReason::Unanswerable).increment();
 }
 
+#[cfg(test)]
+mod answer_tests;
 #[cfg(test)]
 mod rules_tests;
 #[cfg(test)]

@@ -195,6 +195,9 @@ impl Task {
             let paused_until = self.paused_until();
             let is_read = paused_until.is_none() && self.may_read(&kept);
             self.liveness.set_read(is_read);
+            if is_read {
+                self.unread.end();
+            }
             // Whose socket takes nothing now has no use for a place.
             let is_bulk = written == Turn::Over && self.connection.context().output.unsent() > 0;
             if turn == Turn::Over || (written == Turn::Over && !is_bulk) {

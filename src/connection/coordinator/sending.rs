@@ -64,7 +64,8 @@ impl Connection {
     /// The same, and whether nothing is under way that goes on without it.
     pub(in crate::connection) fn awaits_only_client(&self) -> bool {
         let requests = &self.context.requests;
-        requests.len() == requests.stores() && self.awaits_client()
+        let is_sent = self.context.output.unsent() == 0;
+        is_sent && requests.len() == requests.stores() && self.awaits_client()
     }
 
     /// What waits until everything else has left goes on, if it has. Messages that wait for acknowledgements of the

@@ -18,7 +18,10 @@ impl Task {
     pub(super) fn may_read(&self, kept: &Memory) -> bool {
         let settings = &self.connection.context().broker.settings;
         let has_room = self.input.has_room() && kept.answers < settings.mqtt.outbox_max_bytes;
-        let may_be_more = || kept.all < settings.outbox.connection_bytes / 8 * 5;
+        let outbox = &settings.outbox;
+        // Beyond what messages for it may take there is room yet.
+        let most = (outbox.connection_bytes / 8 * 5).max(outbox.overrun() + outbox.bytes);
+        let may_be_more = || kept.all < most;
         self.input.takes_more() && (has_room || (may_be_more() && self.connection.awaits_client()))
     }
 
@@ -33,7 +36,6 @@ impl Task {
         kept: &Memory,
     ) -> Result<(), Ended> {
         if is_read {
-            self.unread.end();
             return Ok(());
         }
         let now = Instant::now();
@@ -47,8 +49,8 @@ impl Task {
         }
         let is_paused =
             is_paused || self.input.paused_until().is_some() || self.held_back_until().is_some();
-        let awaits_client =
-            !is_paused && self.input.takes_more() && self.connection.awaits_only_client();
+        let may_go_on = is_gone || is_paused || !self.input.takes_more();
+        let awaits_client = !may_go_on && self.connection.awaits_only_client();
         match self.unread.go_on(kept.all, awaits_client, is_gone, now) {
             None => Ok(()),
             Some(TooLong::Stuck) => Err(End::ConnectionMemory.into()),

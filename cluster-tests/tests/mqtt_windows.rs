@@ -40,10 +40,37 @@ fn windows_without_back_pressure() {
     let value = vec![b'v'; 1_048_000];
     let mut writer = StoreClient::connected("large-writer", cluster.mqtt(0));
     writer.expect(&Request::set("large", &value), "+OK\r\n");
-    let mut client = Connection::v5(cluster.mqtt(1), "large");
+    let connect = Connect::v5("large").with(id::RECEIVE_MAXIMUM, Value::TwoBytes(1));
+    let (mut client, _) = Connection::connect(cluster.mqtt(1), &connect);
     client.subscribe(&[(&answers("large"), 1)]);
-    client.send(&asking("large", 1_000, Request::of(["GET", "large"]))(7));
-    assert_eq!(client.publish_received().payload, blob(&value));
+    // It is not sent before the first is acknowledged, and answers of writes come behind it, or before.
+    let mut asked = asking("large", 1_000, Request::of(["GET", "none"]))(1);
+    asked.extend(asking("large", 1_000, Request::of(["GET", "large"]))(2));
+    let mut write = asking("large", 1_000, Request::set("windows", "v"));
+    asked.extend((3..=100).flat_map(&mut write));
+    client.send(&asked);
+    let (mut received, mut acknowledged, mut read) = (0, 0, 0);
+    let mut first = None;
+    while received < 100 || acknowledged < 100 {
+        match client.expect() {
+            Packet::Publish(answer) => {
+                received += 1;
+                read += usize::from(answer.payload == blob(&value));
+                match received {
+                    1 => first = Some(answer.packet_id),
+                    _ => client.send(&wire::acknowledgement(wire::PUBACK, answer.packet_id)),
+                }
+            }
+            Packet::Puback(ack) if ack.code == 0 => acknowledged += 1,
+            other => panic!("{received} answers, {acknowledged} acknowledgements: {other:?}"),
+        }
+        if acknowledged >= 2
+            && let Some(packet_id) = first.take()
+        {
+            client.send(&wire::acknowledgement(wire::PUBACK, packet_id));
+        }
+    }
+    assert_eq!(read, 1);
 }
 
 /// Messages under way, of at most 1,024 (`mqtt.receive_maximum`).

@@ -15,8 +15,8 @@ use super::password_rules;
 use super::setting::Address;
 
 /// How many times `mqtt.outbox_max_bytes` a connection may need: four times are messages that wait for it, see
-/// [`crate::base::limits::OUTBOX_OVERRUN`], the others are answers and input.
-const LEAST_CONNECTION_MEMORY: usize = 6;
+/// [`crate::base::limits::OUTBOX_OVERRUN`]; it is read up to five, so that what it acknowledges is found behind more.
+const LEAST_CONNECTION_MEMORY: usize = 8;
 
 /// Every broken rule.
 pub fn findings(config: &Config) -> Vec<Finding> {

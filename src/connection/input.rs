@@ -64,7 +64,8 @@ impl PacketQueue {
 
     fn advance(&mut self, length: usize) {
         self.taken += length;
-        if 2 * self.taken > self.bytes.len() {
+        // What is handled counts until it is dropped, and to drop it moves the others.
+        if 4 * self.taken > self.bytes.len() {
             self.bytes.drain(..self.taken);
             self.taken = 0;
             // What is kept counts by its length.

@@ -45,6 +45,7 @@ impl OutboxLimits {
     }
 
     /// Bytes that no mailbox exceeds, not even by messages that were under way when their publishers were throttled.
+    /// Only answers to its own client may.
     pub fn overrun(&self) -> usize {
         self.bytes.saturating_mul(limits::OUTBOX_OVERRUN)
     }
@@ -54,7 +55,7 @@ impl OutboxLimits {
         (self.bytes / 8) as u64
     }
 
-    /// Bytes that a mailbox takes as long as its client does not stall.
+    /// Bytes of messages that a mailbox takes as long as its client does not stall.
     pub(super) fn takes(&self) -> usize {
         match self.defers() {
             true => self.overrun(),

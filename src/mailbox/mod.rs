@@ -250,7 +250,8 @@ impl Mailbox {
     }
 
     /// Decides about a message that does not fit below the limit. What is above it belongs to publishers that can be
-    /// slowed down, and to whom the client has asked: the answers to others must not fill it up.
+    /// slowed down, and to what the client has asked to be told: the answers to others must not fill it up. Answers to
+    /// the client are bounded by its requests, and by the memory of its connection.
     #[cold]
     fn admit(
         &self,
@@ -260,7 +261,11 @@ impl Mailbox {
     ) -> Result<(), Refused> {
         let is_direct = packet.is_direct;
         let is_others = is_direct && !packet.is_asked_for;
-        let level = match is_others || self.exceeds_memory(inner) {
+        let exceeds_memory = self.exceeds_memory(inner);
+        if packet.is_answer && !exceeds_memory {
+            return Ok(());
+        }
+        let level = match is_others || exceeds_memory {
             true => usize::MAX,
             false => level,
         };
@@ -298,7 +303,7 @@ impl Mailbox {
         }
         let level = inner.contents.packets.len() + self.unsent.load(Ordering::SeqCst);
         let is_full = level >= self.limits.bytes;
-        if is_full && !(packet.is_asked_for && self.takes_beyond(inner, level)) {
+        if is_full && (!packet.is_answer || self.exceeds_memory(inner)) {
             return Err(Refused::Full);
         }
         let alias = inner.aliases.get(topic).filter(|alias| {
@@ -311,12 +316,6 @@ impl Mailbox {
         inner.aliases.confirm(topic, alias);
         let wake = !self.filled.swap(true, Ordering::AcqRel);
         Ok(wake || (is_full && self.update_state(inner, None)))
-    }
-
-    /// Whether what the client has asked for is taken above the limit, where messages with QoS 1 are.
-    fn takes_beyond(&self, inner: &Inner, level: usize) -> bool {
-        let admission = inner.back_pressure.admit(level, &self.limits);
-        admission == Admission::Accept && !self.exceeds_memory(inner)
     }
 
     /// Copies a large body, for several packets to share.

@@ -15,8 +15,8 @@ use super::contents::Contents;
 use super::{DeferredAck, Inner, Mailbox, WakeList};
 
 impl Mailbox {
-    /// Bytes of answers to the client that are taken while nothing else waits for it.
-    pub fn takes_answers(&self) -> usize {
+    /// Bytes of answers to the client that leave no room for messages: they should not take half of that.
+    pub fn takes(&self) -> usize {
         match self.state() {
             BackPressureState::Stalled => self.limits.bytes,
             _ => self.limits.takes(),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::acl::{Rights, Rules};
 use crate::base::hlc::Hlc;
 use crate::base::ids::{ConnectionId, Incarnation, LogIndex, Owner, SessionId};
 use crate::base::proto::state::Subscription;
@@ -55,13 +56,27 @@ impl Asker {
 
     /// A request is answered: whether it is acknowledged.
     fn answer(&mut self, verb: Verb, correlation_data: usize, reply: &Reply) -> bool {
+        let judged = self.context.rights.now().clone();
+        !self
+            .acknowledgement(verb, correlation_data, judged, reply)
+            .is_empty()
+    }
+
+    /// How one is acknowledged that was judged by these rights.
+    fn acknowledgement(
+        &mut self,
+        verb: Verb,
+        correlation_data: usize,
+        judged: Arc<Rights>,
+        reply: &Reply,
+    ) -> Vec<u8> {
         let request = StoreRequest {
             packet_id: PacketId::new(7).expect("not 0"),
             response_topic: "r".into(),
             correlation_data: vec![b'c'; correlation_data].into(),
             verb,
             key: Bytes::new(),
-            judged: None,
+            judged: Some(judged),
             scan: None,
         };
         let requests = &mut self.context.requests;
@@ -69,7 +84,7 @@ impl Asker {
         self.context.work = 0;
         self.requests
             .handle_store_reply(&mut self.context, id, reply);
-        !self.context.take_acknowledgements().is_empty()
+        self.context.take_acknowledgements()
     }
 
     /// The payloads that have come for it since, and why its connection ends.
@@ -145,27 +160,48 @@ fn who_has_lost_its_session_acknowledges_nothing() {
     assert!(!asker.answer(Verb::Get, 16, &value(10)), "it has ended");
 }
 
-/// The mailbox is full by it, and has taken it.
+/// The rules may change between a request and its answer, which is not delivered then.
 #[test]
-fn an_answer_that_was_taken_ends_nothing() {
+fn who_may_not_have_the_answer_any_more_is_told() {
+    let mut asker = Asker::new(u32::MAX, outbox(1 << 20));
+    let judged = asker.context.rights.now().clone();
+    let set = Reply::Set { version: version() };
+    let acknowledged = asker.acknowledgement(Verb::Set, 16, judged.clone(), &set);
+    assert_eq!(acknowledged, [0x40, 2, 0, 7]);
+    let rules = r#"{"rules": [{"state_store_resources": [{"method": "read_write"}]}]}"#;
+    let rules = Rules::parse(rules.as_bytes(), 1).expect("rules");
+    asker.context.broker.services.rules.set(rules);
+    let acknowledged = asker.acknowledgement(Verb::Set, 16, judged, &set);
+    assert_eq!(
+        (acknowledged[0], &acknowledged[2..5]),
+        (0x40, &[0, 7, 0x87][..])
+    );
+}
+
+/// However much waits for the client: only the memory of its connection bounds what it has asked for.
+#[test]
+fn an_answer_ends_nothing_as_long_as_there_is_memory() {
     for full in [OutboxPolicy::Drop, OutboxPolicy::Disconnect] {
         let outbox = OutboxLimits {
             stall: Duration::ZERO,
             full,
+            connection_bytes: 8_000,
             ..outbox(1_000)
         };
         let mut asker = Asker::new(u32::MAX, outbox);
-        assert!(asker.answer(Verb::Get, 16, &value(1_500)), "{full:?}");
+        for _ in 0..8 {
+            assert!(asker.answer(Verb::Get, 16, &value(1_000)), "{full:?}");
+        }
         assert!(!asker.answer(Verb::Get, 16, &value(10)), "{full:?}");
         let (payloads, end) = asker.taken();
-        assert_eq!((payloads.len(), end), (1, Some(End::OutboxFull)));
+        assert_eq!((payloads.len(), end), (8, Some(End::OutboxFull)));
     }
 }
 
-/// Requests wait earlier than what the mailbox does not take, whatever that is.
+/// Requests wait while answers leave room for messages, whatever the mailbox takes.
 #[test]
-fn requests_wait_while_there_is_room_for_their_answers() {
-    let ends = |stall: Duration, stalls: bool| {
+fn requests_wait_while_there_is_room() {
+    let answered = |stall: Duration| {
         let outbox = OutboxLimits {
             stall,
             ..outbox(10_000)
@@ -176,21 +212,15 @@ fn requests_wait_while_there_is_room_for_their_answers() {
             assert!(asker.answer(Verb::Get, 16, &value(500)));
             answered += 1;
         }
-        if stalls {
-            asker.context.mailbox.stall(&mut WakeList::default());
-        }
-        assert!(asker.requests.owes_answers(&asker.context));
         answered
     };
-    let normally = ends(Duration::from_secs(5), false);
+    let normally = answered(Duration::from_secs(5));
     assert!((20..40).contains(&normally), "{normally}");
-    assert_eq!(ends(Duration::from_secs(5), true), normally);
-    let without = ends(Duration::ZERO, false);
+    let without = answered(Duration::ZERO);
     assert!((5..10).contains(&without), "{without}");
     // Of a client that has stalled, too.
     let mut asker = Asker::new(u32::MAX, outbox(10_000));
-    let limits = 9_000;
-    assert!(asker.answer(Verb::Get, 16, &value(limits)));
+    assert!(asker.answer(Verb::Get, 16, &value(9_000)));
     assert!(!asker.requests.owes_answers(&asker.context));
     asker.context.mailbox.stall(&mut WakeList::default());
     assert!(asker.requests.owes_answers(&asker.context));

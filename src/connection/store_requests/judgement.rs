@@ -44,12 +44,23 @@ pub(super) fn not_authorized(context: &mut Context, request: &store::Request<'_>
 
 /// Whether a GET may still be answered: the client's rights may have changed since it was judged.
 pub(super) fn may_still_read(context: &mut Context, request: &StoreRequest) -> bool {
-    let Some(judged) = &request.judged else {
+    if request.verb != Verb::Get || has_same_rights(context, request) {
         return true;
-    };
+    }
     let metrics = &context.broker.metrics;
-    Arc::ptr_eq(context.rights.now(), judged)
-        || (context.rights).may_access(KeyAccess::Read, &request.key, metrics)
+    (context.rights).may_access(KeyAccess::Read, &request.key, metrics)
+}
+
+/// Whether the client may still have the answer where it has asked for it.
+pub(super) fn may_still_be_answered(context: &mut Context, request: &StoreRequest) -> bool {
+    let topic = &request.response_topic;
+    has_same_rights(context, request) || context.rights.now().may_receive(topic, Share::None)
+}
+
+/// Whether the client's rights are what its request was judged by.
+fn has_same_rights(context: &mut Context, request: &StoreRequest) -> bool {
+    let judged = request.judged.as_ref();
+    judged.is_none_or(|judged| Arc::ptr_eq(context.rights.now(), judged))
 }
 
 /// What a write is counted as.

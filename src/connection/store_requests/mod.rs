@@ -31,10 +31,10 @@ use crate::mailbox::{End, Item, Refused, RequestId};
 use crate::router::Origin;
 use crate::store::request::Write;
 use crate::store::{self, Properties, Reply, StoreError, WriteAction, notify, reply, topics};
-use crate::telemetry::labels::{DisconnectReason, DropReason, Outcome, Verb};
+use crate::telemetry::labels::{Action, DisconnectReason, DropReason, Outcome, Verb};
 use due::{Due, DueReplies};
 use gets::Gets;
-use judgement::{may_still_read, not_authorized, refuses_answer, verb_of};
+use judgement::{may_still_be_answered, may_still_read, not_authorized, refuses_answer, verb_of};
 use request::{Scan, StoreRequest};
 use scan::Scans;
 use sent::{message, notify, properties};
@@ -112,11 +112,7 @@ impl StoreRequests {
             return Ok(Flow::Continue);
         }
         if let Some(action) = refuses_answer(context, response_topic) {
-            let metrics = &context.broker.metrics;
-            context.rights.deny(action, Some(response_topic), metrics);
-            let text = Some("the rules do not let the client have the answer there");
-            let reason = ReasonCode::NotAuthorized;
-            context.acknowledge(packet_id, publish.qos, reason, text);
+            deny_answer(context, action, response_topic, packet_id);
             return Ok(Flow::Continue);
         }
         if context.is_busy() || self.owes_answers(context) {
@@ -128,7 +124,7 @@ impl StoreRequests {
             correlation_data: Bytes::copy_from_slice(correlation_data),
             verb: Verb::Unknown,
             key: Bytes::new(),
-            judged: None,
+            judged: Some(context.rights.now().clone()),
             scan: None,
         };
         Ok(self.start(context, publish, request))
@@ -215,7 +211,6 @@ impl StoreRequests {
             store::Request::Get { key } => {
                 request.verb = Verb::Get;
                 request.key = Bytes::copy_from_slice(key);
-                request.judged = Some(context.rights.now().clone());
                 let gets = &mut self.answers.get_or_insert_default().gets;
                 gets.begin(context, request);
                 Flow::Continue
@@ -262,7 +257,7 @@ impl StoreRequests {
         let unsent = self.answers.as_deref().map_or(0, unsent);
         // Without any nothing would be waited for.
         let has_some = unsent > 0 || context.requests.stores() > 0;
-        let most = context.mailbox.takes_answers() / 2;
+        let most = context.mailbox.takes() / 2;
         has_some && unsent + context.requests.bytes() >= most && !context.is_leaving
     }
 
@@ -413,6 +408,15 @@ impl StoreRequests {
         let end = match refused {
             None => {
                 let packet_id = request.packet_id;
+                if !may_still_be_answered(context, request) {
+                    deny_answer(
+                        context,
+                        Action::Subscribe,
+                        &request.response_topic,
+                        packet_id,
+                    );
+                    return;
+                }
                 context.acknowledge(packet_id, QoS::AtLeastOnce, ReasonCode::Success, None);
                 return;
             }
@@ -453,6 +457,15 @@ impl StoreRequests {
         }
         delivered.to_publisher
     }
+}
+
+/// The client may not have the answer to a request.
+fn deny_answer(context: &mut Context, action: Action, response_topic: &str, packet_id: PacketId) {
+    let metrics = &context.broker.metrics;
+    context.rights.deny(action, Some(response_topic), metrics);
+    let text = Some("the rules do not let the client have the answer there");
+    let reason = ReasonCode::NotAuthorized;
+    context.acknowledge(packet_id, QoS::AtLeastOnce, reason, text);
 }
 
 /// A request that nobody could get an answer to is dropped.

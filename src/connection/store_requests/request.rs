@@ -22,7 +22,7 @@ pub(in crate::connection) struct StoreRequest {
     pub(super) verb: Verb,
     /// What a GET asks for.
     pub(super) key: Bytes,
-    /// What a GET was judged by: it may wait for long until it is read.
+    /// What it was judged by: it may wait for long until it is carried out.
     pub(super) judged: Option<Arc<Rights>>,
     /// What a SCAN needs to go on.
     pub(super) scan: Option<Box<Scan>>,

@@ -1,7 +1,6 @@
 //! Requests to the state store by clients whom the rules do not let do everything.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
@@ -10,7 +9,6 @@ use crate::codec::{Property, PublishPropertiesBuf};
 use crate::connection::hub::shared::Hub;
 use crate::machine::read::store_row;
 use crate::machine::tables::Backing;
-use crate::telemetry::labels::Action;
 
 const ID: PacketId = PacketId::new(7).expect("not zero");
 

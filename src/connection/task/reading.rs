@@ -18,10 +18,7 @@ impl Task {
     pub(super) fn may_read(&self, kept: &Memory) -> bool {
         let settings = &self.connection.context().broker.settings;
         let has_room = self.input.has_room() && kept.answers < settings.mqtt.outbox_max_bytes;
-        let outbox = &settings.outbox;
-        // Beyond what messages for it may take there is room yet.
-        let most = (outbox.connection_bytes / 8 * 5).max(outbox.overrun() + outbox.bytes);
-        let may_be_more = || kept.all < most;
+        let may_be_more = || kept.all < settings.outbox.connection_bytes / 8 * 5;
         self.input.takes_more() && (has_room || (may_be_more() && self.connection.awaits_client()))
     }
 
@@ -49,6 +46,7 @@ impl Task {
         }
         let is_paused =
             is_paused || self.input.paused_until().is_some() || self.held_back_until().is_some();
+        let is_paused = is_paused || self.stream.is_unsent();
         let may_go_on = is_gone || is_paused || !self.input.takes_more();
         let awaits_client = !may_go_on && self.connection.awaits_only_client();
         match self.unread.go_on(kept.all, awaits_client, is_gone, now) {

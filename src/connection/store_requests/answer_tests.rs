@@ -168,7 +168,8 @@ fn who_may_not_have_the_answer_any_more_is_told() {
     let set = Reply::Set { version: version() };
     let acknowledged = asker.acknowledgement(Verb::Set, 16, judged.clone(), &set);
     assert_eq!(acknowledged, [0x40, 2, 0, 7]);
-    let rules = r#"{"rules": [{"state_store_resources": [{"method": "read_write"}]}]}"#;
+    let rules =
+        r#"{"rules": [{"state_store_resources": [{"method": "read_write", "keys": ["*"]}]}]}"#;
     let rules = Rules::parse(rules.as_bytes(), 1).expect("rules");
     asker.context.broker.services.rules.set(rules);
     let acknowledged = asker.acknowledgement(Verb::Set, 16, judged, &set);

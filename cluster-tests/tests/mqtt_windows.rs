@@ -24,7 +24,7 @@ fn windows() {
     );
 }
 
-/// No answer is taken above `mqtt.outbox_max_bytes` then, and requests wait earlier.
+/// Messages are not taken above `mqtt.outbox_max_bytes` then, and requests wait earlier.
 #[test]
 fn windows_without_back_pressure() {
     let cluster = Cluster::start_with(Plan {

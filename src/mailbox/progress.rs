@@ -15,7 +15,7 @@ use super::contents::Contents;
 use super::{DeferredAck, Inner, Mailbox, WakeList};
 
 impl Mailbox {
-    /// Bytes of answers to the client that leave no room for messages: they should not take half of that.
+    /// Bytes of messages that may wait for the client, as it reads now. Answers to it count among them.
     pub fn takes(&self) -> usize {
         match self.state() {
             BackPressureState::Stalled => self.limits.bytes,

@@ -30,7 +30,7 @@ fn back_pressure() {
             a_subscriber_that_reads_slowly_slows_its_publishers_and_nobody_else,
             a_subscriber_that_acknowledges_slowly_slows_its_publishers,
             acknowledgements_of_logged_messages_are_deferred_on_the_subscribers_node,
-            clients_that_publish_to_each_other_do_not_block_each_other,
+            a_publisher_with_messages_unacknowledged_waits_as_others_do,
             a_subscriber_that_reads_steadily_stays,
             a_subscriber_that_does_not_read_is_ended,
         ],
@@ -219,52 +219,45 @@ fn acknowledgements_of_logged_messages_are_deferred_on_the_subscribers_node(clus
     assert!(sum(cluster, DEFERRED) > deferred, "nobody had to wait");
 }
 
-/// Each has its acknowledgements behind its messages: whoever stops reading one of them blocks the other.
-fn clients_that_publish_to_each_other_do_not_block_each_other(cluster: &Cluster) {
-    let (ended, dropped) = (sum(cluster, STALLED), sum(cluster, DROPPED));
-    let deferred = sum(cluster, DEFERRED);
-    const MESSAGES: u32 = 3000;
-    let clients = [("mutual-a", "mutual-b"), ("mutual-b", "mutual-a")].map(|(own, other)| {
-        let connect = flow::connect_with_maximum(own, 20);
-        let mut connection = Connection::connect(cluster.mqtt(0), &connect).0;
-        connection.subscribe(&[(own, 1)]);
-        (connection, other)
-    });
-    std::thread::scope(|scope| {
-        for (connection, other) in clients {
-            scope.spawn(move || mutual(connection, other, MESSAGES));
+/// It never acknowledges what it has sent to itself, and sends ten times what may wait for a subscriber that takes a
+/// few megabytes a second.
+fn a_publisher_with_messages_unacknowledged_waits_as_others_do(cluster: &Cluster) {
+    for node in [0, 1] {
+        let load = Load {
+            topic: format!("behind-{node}"),
+            qos: 1,
+            messages: 1000,
+            bytes: 16 << 10,
+            window: 1000,
+        };
+        let connect = flow::connect_with_maximum(&format!("{}-reader", load.topic), 100);
+        let mut reader = flow::with_small_buffer(cluster.mqtt(0), &connect);
+        reader.subscribe(&[(&load.topic, 1)]);
+        let own = format!("{}-own", load.topic);
+        let connect = flow::connect_with_maximum(&own, 1);
+        let mut behind = Connection::connect(cluster.mqtt(node), &connect).0;
+        behind.subscribe(&[(&own, 1)]);
+        for _ in 0..2 {
+            let packet_id = behind.packet_id();
+            let message = Message::new(&own, "never acknowledged").qos(1, packet_id);
+            behind.send(&message.bytes(behind.level()));
         }
-    });
-    assert_eq!(
-        sum(cluster, DROPPED) - dropped,
-        0.0,
-        "something was dropped"
-    );
-    assert_eq!(sum(cluster, STALLED) - ended, 0.0, "somebody was stalled");
-    assert!(sum(cluster, DEFERRED) > deferred, "nobody had to wait");
-}
-
-/// Publishes and receives as many, on one thread, with a large window.
-fn mutual(mut connection: Connection, other: &str, messages: u32) {
-    let (mut sent, mut acknowledged, mut received) = (0, 0, 0);
-    while acknowledged < messages || received < messages {
-        while sent < messages && sent - acknowledged < 400 {
-            let packet_id = connection.packet_id();
-            let message = Message::new(other, vec![b'm'; 2048]).qos(1, packet_id);
-            connection.send(&message.bytes(connection.level()));
-            sent += 1;
+        for _ in 0..3 {
+            let received = behind.expect();
+            assert!(
+                matches!(received, Packet::Publish(_) | Packet::Puback(_)),
+                "{received:?}"
+            );
         }
-        match connection.receive(flow::LIMIT) {
-            Ok(Packet::Puback(ack)) => {
-                assert!(ack.code < 0x80, "{ack:?}");
-                acknowledged += 1;
-            }
-            Ok(Packet::Publish(publish)) => {
-                connection.send(&wire::acknowledgement(wire::PUBACK, publish.packet_id));
-                received += 1;
-            }
-            found => panic!("{found:?}: {acknowledged} acknowledged, {received} received"),
-        }
+        std::thread::scope(|scope| {
+            let published = scope.spawn(|| flow::publish(behind, 0, &load));
+            let rate = ReadRate {
+                messages: 4,
+                rest: Duration::from_millis(16),
+            };
+            flow::subscribe(&mut reader, load.messages, rate);
+            published.join().expect("all is acknowledged");
+        });
     }
 }
 

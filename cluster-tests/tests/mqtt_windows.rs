@@ -3,9 +3,14 @@
 
 use cluster_tests::cluster::{Cluster, Plan};
 use cluster_tests::connection::{Connection, Fault, TIMEOUT};
+use cluster_tests::flow::{self, Load};
 use cluster_tests::rules;
 use cluster_tests::store::{Request, StoreClient, blob};
 use cluster_tests::wire::{self, Connect, Message, Packet, V5, V311, Value, Will, id};
+
+const DEFERRED: &str = "quorumq_acknowledgements_deferred_total";
+const DROPPED: &str = "quorumq_messages_dropped_total";
+const STALLED: &str = "quorumq_subscribers_stalled_total";
 
 #[test]
 fn windows() {
@@ -20,6 +25,8 @@ fn windows() {
             a_client_that_never_releases_its_messages_is_ended,
             a_client_that_leaves_while_its_requests_wait_is_heard,
             answers_that_the_client_does_not_accept_are_told,
+            clients_that_publish_to_each_other_do_not_block_each_other,
+            clients_that_write_all_before_they_read_do_not_block_each_other,
         ],
     );
 }
@@ -246,4 +253,83 @@ fn answers_that_the_client_does_not_accept_are_told(cluster: &Cluster) {
         client.expect_disconnect(0x95);
     }
     writer.expect(&Request::of(["GET", "done"]), blob(b"v"));
+}
+
+fn sum(cluster: &Cluster, metric: &str) -> f64 {
+    let nodes = cluster.nodes.iter();
+    nodes.filter_map(|node| node.metric(metric)).sum()
+}
+
+/// Each has its acknowledgements behind its messages: whoever stops reading one of them blocks the other.
+fn clients_that_publish_to_each_other_do_not_block_each_other(cluster: &Cluster) {
+    let deferred = sum(cluster, DEFERRED);
+    let load = Load {
+        topic: "mutual".into(),
+        qos: 1,
+        messages: 3000,
+        bytes: 2048,
+        window: 400,
+    };
+    publish_to_each_other(cluster, &load, 20);
+    assert!(sum(cluster, DEFERRED) > deferred, "nobody had to wait");
+}
+
+/// They take nothing before that, so more waits for each than its socket takes.
+fn clients_that_write_all_before_they_read_do_not_block_each_other(cluster: &Cluster) {
+    let load = Load {
+        topic: "all-written".into(),
+        qos: 1,
+        messages: 3000,
+        bytes: 6000,
+        window: 1000,
+    };
+    publish_to_each_other(cluster, &load, 1000);
+}
+
+/// Two clients of one node.
+#[track_caller]
+fn publish_to_each_other(cluster: &Cluster, load: &Load, receive_maximum: u16) {
+    let (stalled, dropped) = (sum(cluster, STALLED), sum(cluster, DROPPED));
+    let names = ["a", "b"].map(|name| format!("{}-{name}", load.topic));
+    let clients = names.each_ref().map(|own| {
+        let connect = flow::connect_with_maximum(own, receive_maximum);
+        let mut connection = flow::with_small_buffer(cluster.mqtt(0), &connect);
+        connection.subscribe(&[(own, 1)]);
+        connection
+    });
+    std::thread::scope(|scope| {
+        for (connection, other) in clients.into_iter().zip(names.iter().rev()) {
+            scope.spawn(move || mutual(connection, other, load));
+        }
+    });
+    assert_eq!(
+        sum(cluster, DROPPED) - dropped,
+        0.0,
+        "something was dropped"
+    );
+    assert_eq!(sum(cluster, STALLED) - stalled, 0.0, "somebody was stalled");
+}
+
+/// Publishes and receives as many, on one thread.
+fn mutual(mut connection: Connection, other: &str, load: &Load) {
+    let (mut sent, mut acknowledged, mut received) = (0, 0, 0);
+    while acknowledged < load.messages || received < load.messages {
+        while sent < load.messages && sent - acknowledged < load.window as u32 {
+            let packet_id = connection.packet_id();
+            let message = Message::new(other, vec![b'm'; load.bytes]).qos(load.qos, packet_id);
+            connection.send(&message.bytes(connection.level()));
+            sent += 1;
+        }
+        match connection.receive(flow::LIMIT) {
+            Ok(Packet::Puback(ack)) => {
+                assert!(ack.code < 0x80, "{ack:?}");
+                acknowledged += 1;
+            }
+            Ok(Packet::Publish(publish)) => {
+                connection.send(&wire::acknowledgement(wire::PUBACK, publish.packet_id));
+                received += 1;
+            }
+            found => panic!("{found:?}: {acknowledged} acknowledged, {received} received"),
+        }
+    }
 }

@@ -229,9 +229,7 @@ impl Connection {
             self.store_requests
                 .handle_publish(context, publish, is_full)?
         } else {
-            let client_is_behind = self.outbound.has_backlog() || context.mailbox.unsent() > 0;
-            self.publishing
-                .handle_publish(context, topic, publish, client_is_behind)?
+            self.publishing.handle_publish(context, topic, publish)?
         };
         if flow == Flow::Continue {
             let received = &self.context.broker.metrics.messages_received;

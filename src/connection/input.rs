@@ -7,8 +7,8 @@
 //! Invariant: PUBLISH packets are handled in the order in which they came, and so are SUBSCRIBE and UNSUBSCRIBE. A
 //! PUBLISH does not overtake a SUBSCRIBE, and a DISCONNECT overtakes nothing, unless the session is taken over before
 //! what it waits for can be taken.
-//! Invariant: a client of which [`limits::HELD_INPUT_BYTES`] are held is not read, unless something waits for what it
-//! has to acknowledge.
+//! Invariant: a client of which [`limits::HELD_INPUT_BYTES`] are held is not read, unless somebody may wait for what is
+//! behind them.
 //! Invariant: the client's rate holds for what it has sent before it leaves, too. Who takes its session over does not
 //! wait for that.
 
@@ -245,6 +245,12 @@ impl Input {
     /// Whether there may be more to read, and all of the last turn is handled.
     pub(super) fn takes_more(&self) -> bool {
         !self.has_more && !self.is_closed()
+    }
+
+    /// Whether PUBLISH packets are held.
+    pub(super) fn holds_messages(&self) -> bool {
+        let holds = |held: &Held| !held.publishes.is_empty();
+        self.held.as_deref().is_some_and(holds)
     }
 
     /// Whether less is held than may be.

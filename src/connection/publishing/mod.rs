@@ -63,8 +63,7 @@ impl Publishing {
         self.aliases.resolve(maximum, alias, topic)
     }
 
-    /// Takes a PUBLISH to `topic`. While `client_is_behind`, the client has acknowledgements to send behind its
-    /// messages.
+    /// Takes a PUBLISH to `topic`.
     ///
     /// # Errors
     /// The client exceeds the receive maximum.
@@ -73,16 +72,13 @@ impl Publishing {
         context: &mut Context,
         topic: &str,
         publish: &Publish<'_>,
-        client_is_behind: bool,
     ) -> Result<Flow, Ended> {
         if !context.has_routing_lease {
             return Ok(context.await_routing_lease());
         }
         match publish.packet_id {
             None => Ok(self.handle_qos_0(context, topic, publish)),
-            Some(packet_id) => {
-                self.handle_acknowledged(context, topic, publish, packet_id, client_is_behind)
-            }
+            Some(packet_id) => self.handle_acknowledged(context, topic, publish, packet_id),
         }
     }
 
@@ -131,7 +127,6 @@ impl Publishing {
         topic: &str,
         publish: &Publish<'_>,
         packet_id: PacketId,
-        client_is_behind: bool,
     ) -> Result<Flow, Ended> {
         let Publishing {
             routes, exchanges, ..
@@ -177,9 +172,7 @@ impl Publishing {
             // Who has no queue gets it straight when it is applied.
             let route = current_route(routes, context, topic);
             let is_waited_for = route.has_waited_for();
-            let must_wait =
-                !client_is_behind && is_held_back(exchanges, context, &route, is_waited_for);
-            if must_wait || !has_room(context) {
+            if is_held_back(exchanges, context, &route, is_waited_for) || !has_room(context) {
                 return Ok(Flow::Retry);
             }
             let weight = route.logged_weight(publish.qos);
@@ -187,8 +180,7 @@ impl Publishing {
                 exchanges, context, topic, publish, packet_id, weight,
             ));
         };
-        // A client that is behind must be read all the same: two clients may wait for each other's acknowledgements.
-        if !client_is_behind && is_held_back(exchanges, context, &route, route.has_remote()) {
+        if is_held_back(exchanges, context, &route, route.has_remote()) {
             return Ok(Flow::Retry);
         }
         exchanges.begin(packet_id, publish.qos);

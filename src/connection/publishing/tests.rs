@@ -39,7 +39,7 @@ impl Client {
     fn publish(&mut self, qos: QoS, retain: bool) -> Flow {
         let publish = publish(qos, retain);
         self.publishing
-            .handle_publish(&mut self.context, publish.topic, &publish, false)
+            .handle_publish(&mut self.context, publish.topic, &publish)
             .expect("within the receive maximum")
     }
 
@@ -149,14 +149,14 @@ fn topics_of_the_broker_are_refused() {
         let mut client = Client::new(false);
         let acknowledged = publish(QoS::AtLeastOnce, false);
         let publishing = &mut client.publishing;
-        let flow = publishing.handle_publish(&mut client.context, topic, &acknowledged, false);
+        let flow = publishing.handle_publish(&mut client.context, topic, &acknowledged);
         assert_eq!(flow, Ok(Flow::Continue));
         // Packet id, reason code, and the properties with a reason string.
         let length = 2 + 1 + 1 + 3 + "the topic is the broker's own".len() as u8;
         assert_eq!(client.sent()[..5], [0x40, length, 0, 7, 0x87], "{topic}");
         let unacknowledged = publish(QoS::AtMostOnce, true);
         let publishing = &mut client.publishing;
-        let flow = publishing.handle_publish(&mut client.context, topic, &unacknowledged, false);
+        let flow = publishing.handle_publish(&mut client.context, topic, &unacknowledged);
         assert_eq!(flow, Ok(Flow::Continue));
         assert!(client.context.requests.len() == 0, "nothing is proposed");
     }
@@ -170,10 +170,9 @@ fn topics_of_the_hub_are_refused_while_there_is_one() {
         broker.services.hub = has_hub.then(crate::connection::hub::shared::Hub::for_tests);
         for topic in ["$iothub/twin/GET/", "devices/d/messages/events/"] {
             let publish = publish(QoS::AtLeastOnce, false);
-            let flow =
-                client
-                    .publishing
-                    .handle_publish(&mut client.context, topic, &publish, false);
+            let flow = client
+                .publishing
+                .handle_publish(&mut client.context, topic, &publish);
             assert_eq!(flow, Ok(Flow::Continue));
             let is_of_hub = has_hub || topic.starts_with("$iothub/");
             let code = if is_of_hub { 0x87 } else { 0x10 };
@@ -206,7 +205,7 @@ fn p12_a_message_that_would_be_stored_is_refused_while_disks_are_low() {
     let topic = deletion.topic;
     let flow = client
         .publishing
-        .handle_publish(&mut client.context, topic, &deletion, false);
+        .handle_publish(&mut client.context, topic, &deletion);
     assert!(matches!(flow, Ok(Flow::Continue)));
     assert_eq!(client.context.requests.len(), 1, "it makes room");
     client.context.broker.state.set_refuses_writes(false);
@@ -277,10 +276,9 @@ fn mqtt311_3_3_5_2_a_refused_message_is_acknowledged_or_ends_the_connection() {
     let broker = Arc::get_mut(&mut client.context.broker).expect("no other connection");
     broker.settings.mqtt.refused_publish = RefusedPublish::Disconnect;
     let publish = publish(QoS::AtLeastOnce, true);
-    let ended =
-        client
-            .publishing
-            .handle_publish(&mut client.context, publish.topic, &publish, false);
+    let ended = client
+        .publishing
+        .handle_publish(&mut client.context, publish.topic, &publish);
     let reason = ended.expect_err("as it is configured").reason;
     assert_eq!(reason, Some(ReasonCode::NotAuthorized));
 }
@@ -314,7 +312,7 @@ fn a_slow_subscriber_slows_down_whose_messages_go_through_the_log() {
             context,
             publishing,
         } = client;
-        let flow = publishing.handle_publish(context, "t", &large, false);
+        let flow = publishing.handle_publish(context, "t", &large);
         flow.expect("within the receive maximum")
     };
     assert_eq!(publish(&mut client), Flow::Continue);

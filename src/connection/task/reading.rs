@@ -19,7 +19,15 @@ impl Task {
         let settings = &self.connection.context().broker.settings;
         let has_room = self.input.has_room() && kept.answers < settings.mqtt.outbox_max_bytes;
         let may_be_more = || kept.all < settings.outbox.connection_bytes / 8 * 5;
-        self.input.takes_more() && (has_room || (may_be_more() && self.connection.awaits_client()))
+        self.input.takes_more() && (has_room || (may_be_more() && self.may_be_waited_for()))
+    }
+
+    /// Whether somebody may wait for what the client has sent behind its messages, which wait themselves: for its
+    /// acknowledgements, or until it takes what is sent to it, which many a client does only when it has written
+    /// everything. Two clients that publish to each other would wait for each other.
+    fn may_be_waited_for(&self) -> bool {
+        let is_behind = self.connection.context().output.unsent() > 0;
+        self.connection.awaits_client() || (is_behind && self.input.holds_messages())
     }
 
     /// Notes whether the client is read, and whether it is not because of its rate.

@@ -69,8 +69,8 @@ impl PacketQueue {
             self.bytes.drain(..self.taken);
             self.taken = 0;
             // What is kept counts by its length.
-            if self.bytes.capacity() > 4 * self.bytes.len() + KEPT_BYTES {
-                self.bytes.shrink_to(2 * self.bytes.len());
+            if self.bytes.capacity() > 2 * self.bytes.len() + KEPT_BYTES {
+                self.bytes.shrink_to(self.bytes.len() / 2 * 3);
             }
         }
     }
@@ -221,9 +221,12 @@ impl Input {
         self.unhandled.len() + self.held.as_ref().map_or(0, |held| held.bytes())
     }
 
-    /// Whether the beginning of a packet waits for its rest.
-    pub(super) fn is_incomplete(&self) -> bool {
-        !self.unhandled.is_empty() && !self.has_more
+    /// Bytes of the packet that has not arrived whole.
+    pub(super) fn incomplete_bytes(&self) -> usize {
+        match self.has_more {
+            true => 0,
+            false => self.unhandled.len(),
+        }
     }
 
     /// Whether packets wait to be offered.
@@ -247,10 +250,10 @@ impl Input {
         !self.has_more && !self.is_closed()
     }
 
-    /// Whether PUBLISH packets are held.
-    pub(super) fn holds_messages(&self) -> bool {
+    /// Whether PUBLISH packets are held, and not because of the client's own rate.
+    pub(super) fn holds_messages(&mut self) -> bool {
         let holds = |held: &Held| !held.publishes.is_empty();
-        self.held.as_deref().is_some_and(holds)
+        self.held.as_deref().is_some_and(holds) && self.paused_until().is_none()
     }
 
     /// Whether less is held than may be.

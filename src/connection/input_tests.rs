@@ -91,7 +91,12 @@ fn a_publisher_that_is_held_back_is_heard() {
     assert_eq!(client.answers(), PINGRESP);
     client.send(&[PINGREQ, &publish(2)[..], PINGREQ, &[0x32, 6, 0]].concat());
     assert_eq!(client.answers(), [PINGRESP, PINGRESP].concat());
-    assert!(client.input.is_incomplete() && client.input.is_waiting());
+    let held = 2 * publish(1).len();
+    assert_eq!(
+        (client.input.incomplete_bytes(), client.input.bytes()),
+        (3, held + 3)
+    );
+    assert!(client.input.is_waiting() && client.input.holds_messages());
     assert_eq!(client.input.packets(), 5);
     assert_eq!(client.offer_again(), Ok(Turn::Done));
     assert!(client.answers().is_empty(), "they wait");

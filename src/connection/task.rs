@@ -227,7 +227,7 @@ impl Task {
             };
             match event {
                 Event::Liveness => {
-                    let bytes = self.incomplete_bytes();
+                    let bytes = self.input.incomplete_bytes();
                     self.liveness.check(bytes, Instant::now())?;
                 }
                 Event::BackPressure => self.update_drain_timeout(),
@@ -237,14 +237,6 @@ impl Task {
             if is_bulk {
                 tokio::task::yield_now().await;
             }
-        }
-    }
-
-    /// Bytes of the packet that has not arrived whole.
-    fn incomplete_bytes(&self) -> usize {
-        match self.input.is_incomplete() {
-            true => self.input.bytes(),
-            false => 0,
         }
     }
 
@@ -334,7 +326,7 @@ impl Task {
 
     /// Tells how far the client's packets have arrived.
     fn note_arrival(&mut self, now: Instant) {
-        let bytes = self.incomplete_bytes();
+        let bytes = self.input.incomplete_bytes();
         self.liveness.arrived(self.input.packets(), bytes, now);
     }
 
@@ -385,7 +377,7 @@ impl Task {
             Poll::Ready(Ok::<_, Ended>(self.liveness.poll(context).is_ready()))
         });
         if is_due.await? {
-            let bytes = self.incomplete_bytes();
+            let bytes = self.input.incomplete_bytes();
             self.liveness.check(bytes, Instant::now())?;
         }
         Ok(())

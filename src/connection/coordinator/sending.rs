@@ -65,7 +65,8 @@ impl Connection {
     pub(in crate::connection) fn awaits_only_client(&self) -> bool {
         let requests = &self.context.requests;
         let is_sent = self.context.output.unsent() == 0;
-        is_sent && requests.len() == requests.stores() && self.awaits_client()
+        let goes_on = requests.len() > requests.stores() || self.publishing.awaits_room();
+        is_sent && !goes_on && self.awaits_client()
     }
 
     /// What waits until everything else has left goes on, if it has. Messages that wait for acknowledgements of the

@@ -32,6 +32,8 @@ pub(super) struct Publishing {
     aliases: TopicAliases,
     routes: RouteCache,
     exchanges: Exchanges,
+    /// The message that was offered last waits until its subscribers have room.
+    awaits_room: bool,
 }
 
 impl Publishing {
@@ -46,6 +48,7 @@ impl Publishing {
             aliases: TopicAliases::default(),
             routes: RouteCache::default(),
             exchanges: Exchanges::new(receive_maximum, received, logged_through),
+            awaits_room: false,
         }
     }
 
@@ -73,6 +76,7 @@ impl Publishing {
         topic: &str,
         publish: &Publish<'_>,
     ) -> Result<Flow, Ended> {
+        self.awaits_room = false;
         if !context.has_routing_lease {
             return Ok(context.await_routing_lease());
         }
@@ -129,7 +133,10 @@ impl Publishing {
         packet_id: PacketId,
     ) -> Result<Flow, Ended> {
         let Publishing {
-            routes, exchanges, ..
+            routes,
+            exchanges,
+            awaits_room,
+            ..
         } = self;
         if publish.qos == QoS::ExactlyOnce && exchanges.knows(packet_id) {
             return Ok(exchanges.handle_repeated(context, packet_id));
@@ -172,7 +179,8 @@ impl Publishing {
             // Who has no queue gets it straight when it is applied.
             let route = current_route(routes, context, topic);
             let is_waited_for = route.has_waited_for();
-            if is_held_back(exchanges, context, &route, is_waited_for) || !has_room(context) {
+            *awaits_room = is_held_back(exchanges, context, &route, is_waited_for);
+            if *awaits_room || !has_room(context) {
                 return Ok(Flow::Retry);
             }
             let weight = route.logged_weight(publish.qos);
@@ -180,7 +188,8 @@ impl Publishing {
                 exchanges, context, topic, publish, packet_id, weight,
             ));
         };
-        if is_held_back(exchanges, context, &route, route.has_remote()) {
+        *awaits_room = is_held_back(exchanges, context, &route, route.has_remote());
+        if *awaits_room {
             return Ok(Flow::Retry);
         }
         exchanges.begin(packet_id, publish.qos);
@@ -201,6 +210,11 @@ impl Publishing {
     /// Whether the next message waits for acknowledgements of the client.
     pub(super) fn awaits_client(&self) -> bool {
         self.exchanges.awaits_release()
+    }
+
+    /// Whether the next message waits for its subscribers, which back-pressure bounds.
+    pub(super) fn awaits_room(&self) -> bool {
+        self.awaits_room
     }
 
     /// PUBREL; tells whether the log must know of it before PUBCOMP.

@@ -329,8 +329,10 @@ fn a_slow_subscriber_slows_down_whose_messages_go_through_the_log() {
     });
     assert!(full.is_ok());
     assert_eq!(publish(&mut client), Flow::Retry, "there is no room");
+    assert!(client.publishing.awaits_room());
     assert!(!client.context.mailbox.take_offer());
     subscriber.close(&mut WakeList::default());
     assert!(client.context.mailbox.take_offer(), "it is read again");
     assert_eq!(publish(&mut client), Flow::Continue);
+    assert!(!client.publishing.awaits_room());
 }

@@ -15,19 +15,25 @@ use crate::mailbox::End;
 impl Task {
     /// Whether the client may be read, its rate left out. One that does not take its answers is not read, nor is one of
     /// which much is held.
-    pub(super) fn may_read(&self, kept: &Memory) -> bool {
+    pub(super) fn may_read(&mut self, kept: &Memory) -> bool {
+        if !self.input.takes_more() {
+            return false;
+        }
         let settings = &self.connection.context().broker.settings;
-        let has_room = self.input.has_room() && kept.answers < settings.mqtt.outbox_max_bytes;
-        let may_be_more = || kept.all < settings.outbox.connection_bytes / 8 * 5;
-        self.input.takes_more() && (has_room || (may_be_more() && self.may_be_waited_for()))
+        let memory = settings.outbox.connection_bytes;
+        if self.input.has_room() && kept.answers < settings.mqtt.outbox_max_bytes {
+            return true;
+        }
+        let awaits_client = kept.all < memory / 8 * 5 && self.connection.awaits_client();
+        awaits_client || (kept.all < memory / 2 && self.may_be_writing())
     }
 
-    /// Whether somebody may wait for what the client has sent behind its messages, which wait themselves: for its
-    /// acknowledgements, or until it takes what is sent to it, which many a client does only when it has written
-    /// everything. Two clients that publish to each other would wait for each other.
-    fn may_be_waited_for(&self) -> bool {
+    /// Whether the client may not take what it is sent because it writes, and takes nothing before all is written: the
+    /// rest of it is behind messages that wait for others. Two such clients that publish to each other would wait for
+    /// each other.
+    fn may_be_writing(&mut self) -> bool {
         let is_behind = self.connection.context().output.unsent() > 0;
-        self.connection.awaits_client() || (is_behind && self.input.holds_messages())
+        is_behind && self.input.holds_messages()
     }
 
     /// Notes whether the client is read, and whether it is not because of its rate.

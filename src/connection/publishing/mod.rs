@@ -152,22 +152,8 @@ impl Publishing {
             let text = "too many QoS 2 messages of the session wait for their PUBREL";
             return refuse_stored(context, publish.qos, packet_id, text);
         }
-        if let Some(text) = reserved(context, topic) {
-            let reason = ReasonCode::NotAuthorized;
-            context.acknowledge(packet_id, publish.qos, reason, Some(text));
-            return Ok(Flow::Continue);
-        }
-        if !context.rights.may_publish(topic, publish) {
-            context
-                .rights
-                .refuse_publish(topic, &context.broker.metrics);
-            return refuse_not_authorized(context, publish.qos, packet_id);
-        }
-        if !context.accepts_topic(topic) {
-            count_refused_topic(context);
-            let text = Some("the topic name is longer or deeper than this server takes");
-            context.acknowledge(packet_id, publish.qos, ReasonCode::TopicNameInvalid, text);
-            return Ok(Flow::Continue);
+        if let Some(refused) = refuse_topic(context, topic, publish, packet_id) {
+            return refused;
         }
         let Some(route) = direct_route(routes, exchanges, context, topic, publish) else {
             if exchanges.awaits_confirmation() {
@@ -312,6 +298,31 @@ fn refuse_stored(
     }
     context.acknowledge(packet_id, qos, reason, Some(text));
     Ok(Flow::Continue)
+}
+
+/// Refuses a message to a topic that its client may not publish to, or that this server does not take.
+fn refuse_topic(
+    context: &mut Context,
+    topic: &str,
+    publish: &Publish<'_>,
+    packet_id: PacketId,
+) -> Option<Result<Flow, Ended>> {
+    let (reason, text) = if let Some(text) = reserved(context, topic) {
+        (ReasonCode::NotAuthorized, text)
+    } else if !context.rights.may_publish(topic, publish) {
+        context
+            .rights
+            .refuse_publish(topic, &context.broker.metrics);
+        return Some(refuse_not_authorized(context, publish.qos, packet_id));
+    } else if !context.accepts_topic(topic) {
+        count_refused_topic(context);
+        let text = "the topic name is longer or deeper than this server takes";
+        (ReasonCode::TopicNameInvalid, text)
+    } else {
+        return None;
+    };
+    context.acknowledge(packet_id, publish.qos, reason, Some(text));
+    Some(Ok(Flow::Continue))
 }
 
 /// Refuses a message that its client may not publish. An acknowledgement of MQTT 3 has no reason: the message is

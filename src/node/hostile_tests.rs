@@ -13,7 +13,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
 use super::shutdown::Node;
-use super::start;
+use super::{Runtimes, start};
 use crate::base::ids::{ConnectionId, Incarnation, NodeId};
 use crate::base::proto::cluster::cluster_client::ClusterClient;
 use crate::base::proto::cluster::{
@@ -112,10 +112,9 @@ impl Attacked {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let files = authority.files(&directory.path().join("1"), "test", 1);
         let config = config(directory.path(), &files, free_address());
-        let replication = tokio::runtime::Handle::current();
-        let node = start(config.clone(), &replication)
-            .await
-            .expect("it starts");
+        let runtime = tokio::runtime::Handle::current();
+        let node = start(config.clone(), &Runtimes::one(&runtime)).await;
+        let node = node.expect("it starts");
         let deadline = Instant::now() + Duration::from_secs(30);
         while !node.broker.state.is_serving() {
             assert!(Instant::now() < deadline, "the node does not serve");

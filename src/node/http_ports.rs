@@ -1,13 +1,18 @@
 //! The HTTP ports of a node: their sockets, who may ask, and their end.
+//!
+//! Invariant: they have threads of their own. Probes, metrics and operators are answered when those of clients wait for
+//! a lock, or have more to do than they can.
 
 use std::sync::Arc;
 
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use super::error::RunError;
 use super::hub_port::HubPort;
 use super::listen::bind;
+use super::process::on;
 use crate::config::{Config, HttpAuthentication, HttpConfig};
 use crate::http::{self, Endpoints, Gate, Hosts, Part, Port, TlsSource};
 use crate::transport;
@@ -21,37 +26,47 @@ pub(super) struct HttpPorts {
     pub(super) gate: Arc<Gate>,
     /// That of back ends.
     pub(super) hub: Option<HubPort>,
+    /// Drives them, but that of back ends.
+    runtime: Handle,
+}
+
+async fn sockets(http: &HttpConfig) -> Result<Vec<(TcpListener, Part)>, RunError> {
+    let mut sockets = Vec::new();
+    if let Some(address) = &http.listen {
+        let part = match http.admin_listen {
+            Some(_) => Part::Probes,
+            None => Part::Everything,
+        };
+        sockets.push((bind("http.listen", address).await?, part));
+    }
+    if let Some(address) = &http.admin_listen {
+        let socket = bind("http.admin_listen", address).await?;
+        sockets.push((socket, Part::State));
+    }
+    Ok(sockets)
 }
 
 impl HttpPorts {
     /// Opens them.
-    pub(super) async fn open(config: &Config) -> Result<HttpPorts, RunError> {
-        let http = &config.http;
-        let gate = Gate::new(http, Arc::default(), Arc::default())?;
-        let mut sockets = Vec::new();
-        if let Some(address) = &http.listen {
-            let part = match http.admin_listen {
-                Some(_) => Part::Probes,
-                None => Part::Everything,
-            };
-            sockets.push((bind("http.listen", address).await?, part));
-        }
-        if let Some(address) = &http.admin_listen {
-            let socket = bind("http.admin_listen", address).await?;
-            sockets.push((socket, Part::State));
-        }
+    pub(super) async fn open(
+        config: &Arc<Config>,
+        runtime: &Handle,
+    ) -> Result<HttpPorts, RunError> {
+        let gate = Gate::new(&config.http, Arc::default(), Arc::default())?;
+        let opened = config.clone();
         Ok(HttpPorts {
-            sockets,
-            tls: load_tls(http)?,
+            sockets: on(runtime, async move { sockets(&opened.http).await }).await?,
+            tls: load_tls(&config.http)?,
             gate: Arc::new(gate),
             hub: HubPort::open(config).await?,
+            runtime: runtime.clone(),
         })
     }
 
     /// Serves them until the sender is dropped or says so.
     pub(super) fn serve(self, config: &Config, endpoints: &Endpoints) -> watch::Sender<bool> {
         if let Some(tls) = &self.tls {
-            tokio::spawn(transport::tls::watch(
+            self.runtime.spawn(transport::tls::watch(
                 tls.clone(),
                 endpoints.metrics.clone(),
                 || (),
@@ -81,7 +96,7 @@ impl HttpPorts {
                 self.gate.clone(),
                 stopped,
             );
-            tokio::spawn(served);
+            self.runtime.spawn(served);
         }
         stop
     }

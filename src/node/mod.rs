@@ -84,6 +84,15 @@ pub use error::RunError;
 /// How long the threads that still use a database at the end may take.
 const CLOSED_WITHIN: Duration = Duration::from_secs(5);
 
+/// Threads that answer HTTP.
+const HTTP_THREADS: usize = 2;
+
+/// The runtimes beside that of clients.
+struct Runtimes<'a> {
+    replication: &'a Handle,
+    http: &'a Handle,
+}
+
 /// Runs a node until SIGTERM or Ctrl-C, then takes it down in order.
 ///
 /// # Errors
@@ -93,9 +102,14 @@ pub fn run(config: Config) -> Result<(), RunError> {
     keep_files_private();
     let data_dir = config.node.data_dir.clone();
     let replication = threads("replication", 1)?;
+    let http = threads("http", HTTP_THREADS)?;
     let clients = threads("clients", config.runtime.threads())?;
+    let runtimes = Runtimes {
+        replication: replication.handle(),
+        http: http.handle(),
+    };
     let ended = clients.block_on(async {
-        let mut node = start(config, replication.handle()).await?;
+        let mut node = start(config, &runtimes).await?;
         let full = tokio::select! {
             () = signalled() => None,
             space = node.disk_full() => Some(space),
@@ -104,6 +118,7 @@ pub fn run(config: Config) -> Result<(), RunError> {
         audit::flush();
         full.map_or(Ok(()), |space| Err(RunError::DiskFull(space.free_bytes)))
     });
+    http.shutdown_timeout(Duration::from_secs(1));
     clients.shutdown_timeout(Duration::from_secs(1));
     replication.shutdown_timeout(Duration::from_secs(1));
     if !storage::wait_closed(&data_dir, CLOSED_WITHIN) {
@@ -112,6 +127,17 @@ pub fn run(config: Config) -> Result<(), RunError> {
         );
     }
     ended
+}
+
+#[cfg(test)]
+impl<'a> Runtimes<'a> {
+    /// Everything in one.
+    fn one(runtime: &'a Handle) -> Runtimes<'a> {
+        Runtimes {
+            replication: runtime,
+            http: runtime,
+        }
+    }
 }
 
 /// The open listeners.
@@ -123,17 +149,17 @@ struct Listeners {
 
 impl Listeners {
     async fn open(
-        config: &Config,
+        config: &Arc<Config>,
         metrics: &Arc<Metrics>,
-        replication: &Handle,
+        runtimes: &Runtimes<'_>,
     ) -> Result<Listeners, RunError> {
         let address = config.cluster.listen.clone();
-        let cluster = on(replication, async move {
+        let cluster = on(runtimes.replication, async move {
             bind("cluster.listen", &address).await
         });
         let cluster = cluster.await?;
         let mqtt = listen::open(config, metrics).await?;
-        let http = HttpPorts::open(config).await?;
+        let http = HttpPorts::open(config, runtimes.http).await?;
         Ok(Listeners {
             cluster,
             mqtt,
@@ -142,8 +168,8 @@ impl Listeners {
     }
 }
 
-async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
-    let config = Arc::new(config);
+async fn start(config: Config, runtimes: &Runtimes<'_>) -> Result<Node, RunError> {
+    let (config, replication) = (Arc::new(config), runtimes.replication);
     authentication::check(&config).map_err(RunError::Users)?;
     hub::load(&config).map_err(RunError::Users)?;
     authentication::announce(&config.auth);
@@ -151,7 +177,7 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     check_disk(&config)?;
     let metrics = start_audit(&config)?;
     // Listeners first: a port in use is found before anything is written.
-    let listeners = Listeners::open(&config, &metrics, replication).await?;
+    let listeners = Listeners::open(&config, &metrics, runtimes).await?;
     let replica = Replica::start(&config, trust.clone(), metrics.clone(), replication).await?;
     let raft = replica.raft.clone();
     let reader = Arc::new(Reader::default());
@@ -187,7 +213,7 @@ async fn start(config: Config, replication: &Handle) -> Result<Node, RunError> {
     tasks.start(listeners.cluster, replication);
     cluster::bootstrap(raft.clone(), &config);
     spawn_watchers(&broker, &raft, replica.outboxes);
-    let stuck = watch_threads(&config, &broker, replication)?;
+    let stuck = watch_threads(&config, &broker, runtimes)?;
     let status = Arc::new(NodeStatus {
         config: config.clone(),
         raft: raft.clone(),
@@ -227,10 +253,11 @@ fn observe_rules(broker: &Broker) {
 fn watch_threads(
     config: &Config,
     broker: &Broker,
-    replication: &Handle,
+    runtimes: &Runtimes<'_>,
 ) -> Result<StuckThreads, RunError> {
     let runtimes = [
-        ("replication runtime", replication.clone()),
+        ("replication runtime", runtimes.replication.clone()),
+        ("http runtime", runtimes.http.clone()),
         ("clients runtime", Handle::current()),
     ];
     let bound = Duration::from_secs(config.node.stuck_s);

@@ -176,8 +176,8 @@ fn run(bound: Duration, metrics: &Metrics, known: &StuckThreads) {
         named = stuck.iter().map(|one| one.name.clone()).collect();
         metrics.threads_stuck.set(stuck.len() as u64);
         *known.lock() = stuck.iter().map(describe).collect();
-        if let Some(worst) = beyond(&stuck, bound) {
-            end_process(worst);
+        if beyond(&stuck, bound).is_some() {
+            end_process(&stuck);
         }
     }
 }
@@ -191,9 +191,11 @@ fn describe(stuck: &Stuck) -> String {
     )
 }
 
-/// Ends the process at once. It aborts, so that a core dump shows where the thread is.
-fn end_process(stuck: &Stuck) -> ! {
-    let what = describe(stuck);
+/// Ends the process at once, and names all that are stuck: a runtime may wait for one of its threads. It aborts, so
+/// that a core dump shows where they are.
+fn end_process(stuck: &[Stuck]) -> ! {
+    let what: Vec<String> = stuck.iter().map(describe).collect();
+    let what = what.join(", ");
     tracing::error!(what, "a thread is stuck: this process ends (node.stuck_s)");
     let mut stderr = std::io::stderr();
     // Nothing is left to do when stderr is gone too.

@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::shutdown::Node;
-use super::start;
+use super::{Runtimes, start};
 use crate::base::time::wall_now;
 use crate::config::{Config, Flag, Sources, load};
 use crate::registry::sign::sign;
@@ -136,8 +136,9 @@ impl Hub {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let https = free_address();
         let config = config(directory.path(), https);
-        let replication = tokio::runtime::Handle::current();
-        let node = start(config, &replication).await.expect("it starts");
+        let runtime = tokio::runtime::Handle::current();
+        let node = start(config, &Runtimes::one(&runtime)).await;
+        let node = node.expect("it starts");
         let deadline = Instant::now() + Duration::from_secs(30);
         while !node.broker.state.is_serving() {
             assert!(Instant::now() < deadline, "the node does not serve");

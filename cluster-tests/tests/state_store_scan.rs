@@ -2,7 +2,7 @@
 
 use cluster_tests::cluster::Cluster;
 use cluster_tests::rules;
-use cluster_tests::store::{Request, StoreClient};
+use cluster_tests::store::{Request, StoreClient, page, parse_page, scan_all};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -19,70 +19,9 @@ fn scan() {
             deleted_and_expired_and_binary_keys_are_not_listed,
             a_scan_works_while_keys_change,
             a_token_is_not_taken_from_nowhere,
+            keys_as_long_as_a_packet_are_listed,
         ],
     );
-}
-
-/// One page: its keys and the token of the next.
-#[track_caller]
-fn page(
-    client: &mut StoreClient,
-    pattern: &str,
-    token: Option<&[u8]>,
-) -> (Vec<String>, Option<Vec<u8>>) {
-    let mut items: Vec<&[u8]> = vec![b"SCAN", pattern.as_bytes()];
-    items.extend(token);
-    let reply = client.call(&Request::of(items));
-    parse(&reply.payload).unwrap_or_else(|| {
-        panic!(
-            "SCAN answered {:?}",
-            String::from_utf8_lossy(&reply.payload)
-        )
-    })
-}
-
-fn line<'a>(bytes: &mut &'a [u8], first: u8) -> Option<&'a str> {
-    let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
-    let (head, rest) = (&bytes[..end], &bytes[end + 2..]);
-    *bytes = rest;
-    std::str::from_utf8(head.strip_prefix(&[first])?).ok()
-}
-
-fn blob<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let length: usize = line(bytes, b'$')?.parse().ok()?;
-    let found = bytes.get(..length)?;
-    *bytes = bytes.get(length..)?.strip_prefix(b"\r\n")?;
-    Some(found)
-}
-
-fn parse(mut bytes: &[u8]) -> Option<(Vec<String>, Option<Vec<u8>>)> {
-    let parts = line(&mut bytes, b'*')?;
-    let count: usize = line(&mut bytes, b'*')?.parse().ok()?;
-    let keys = (0..count)
-        .map(|_| String::from_utf8(blob(&mut bytes)?.to_vec()).ok())
-        .collect::<Option<Vec<String>>>()?;
-    let token = match parts {
-        "1" => None,
-        "2" => Some(blob(&mut bytes)?.to_vec()),
-        _ => return None,
-    };
-    bytes.is_empty().then_some((keys, token))
-}
-
-/// Every key that the pattern lists, and how many pages it took.
-#[track_caller]
-fn scan_all(client: &mut StoreClient, pattern: &str) -> (Vec<String>, usize) {
-    let mut keys = Vec::new();
-    let mut token: Option<Vec<u8>> = None;
-    for pages in 1..=1000 {
-        let (found, next) = page(client, pattern, token.as_deref());
-        keys.extend(found);
-        token = next;
-        if token.is_none() {
-            return (keys, pages);
-        }
-    }
-    panic!("a scan without an end");
 }
 
 #[track_caller]
@@ -253,7 +192,23 @@ fn a_token_is_not_taken_from_nowhere(cluster: &Cluster) {
     let mut client = StoreClient::connected("scan-token", cluster.mqtt(0));
     for token in ["", "x", "\0\0\0\0", "99999999999999999999"] {
         let reply = client.call(&Request::of(["SCAN", "token/*", token]));
-        let answered = parse(&reply.payload).is_some() || reply.payload == b"-ERR syntax error\r\n";
+        let answered =
+            parse_page(&reply.payload).is_some() || reply.payload == b"-ERR syntax error\r\n";
         assert!(answered, "{:?}", String::from_utf8_lossy(&reply.payload));
     }
+}
+
+/// Their pages have one each: several would be more than may wait for a client, and nothing for it would get room.
+fn keys_as_long_as_a_packet_are_listed(cluster: &Cluster) {
+    let mut client = StoreClient::connected("scan-long", cluster.mqtt(2));
+    let end = "k".repeat(500_000);
+    let keys: Vec<String> = (0..8)
+        .map(|number| format!("long/{number}/{end}"))
+        .collect();
+    for key in &keys {
+        client.expect(&Request::set(key, "v"), "+OK\r\n");
+    }
+    let (listed, pages) = scan_all(&mut client, "long/*");
+    assert!(listed == keys, "{} keys", listed.len());
+    assert_eq!(pages, keys.len());
 }

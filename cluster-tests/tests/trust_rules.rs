@@ -6,7 +6,7 @@ use cluster_tests::audit::Audit;
 use cluster_tests::cluster::{Cluster, Plan, binary};
 use cluster_tests::connection::{Connection, TIMEOUT};
 use cluster_tests::rules;
-use cluster_tests::store::{Request, StoreClient};
+use cluster_tests::store::{Request, StoreClient, scan_all};
 use cluster_tests::wire::{Connect, Message, Publish, V311};
 use serde_json::{Value, json};
 use std::io::Write as _;
@@ -96,6 +96,7 @@ fn rules_hold() {
             a_change_is_in_force_on_every_node_when_it_is_answered,
             a_change_is_made_only_to_the_version_that_was_read,
             the_state_store_is_judged_by_its_keys,
+            long_keys_are_listed_to_who_may_read_some,
             mosquittos_clients_are_told,
             the_command_line_tests_and_imports,
         ],
@@ -341,6 +342,27 @@ fn the_state_store_is_judged_by_its_keys(cluster: &Cluster) {
     assert_eq!(answer.codes, [NOT_AUTHORIZED, NOT_AUTHORIZED]);
     set(cluster, 0, &open());
     client.expect(&Request::get("other"), "$1\r\n1\r\n");
+}
+
+/// Pages are put together for such a client, and kept meanwhile.
+fn long_keys_are_listed_to_who_may_read_some(cluster: &Cluster) {
+    let mut client = StoreClient::connected("long-keys", cluster.mqtt(1));
+    let end = "k".repeat(1_000_000);
+    let keys: Vec<String> = (0..8)
+        .map(|number| format!("long/{number}/{end}"))
+        .collect();
+    for key in &keys {
+        client.expect(&Request::set(key, "v"), "+OK\r\n");
+    }
+    let rules = json!({ "rules": [{
+        "broker_resources": [{ "method": "connect" }],
+        "state_store_resources": [{ "method": "read", "keys": ["long/*"] }],
+    }]});
+    set(cluster, 0, &rules);
+    let (listed, pages) = scan_all(&mut client, "*");
+    assert!(listed == keys, "{} keys", listed.len());
+    assert_eq!(pages, keys.len());
+    set(cluster, 0, &open());
 }
 
 fn mosquittos_clients_are_told(cluster: &Cluster) {

@@ -123,6 +123,7 @@ impl Settings {
             mqtt,
             scan_page: PageBudget {
                 max_keys: config.store.scan_page_keys,
+                max_answer_bytes: config.mqtt.outbox_max_bytes / 2,
                 ..PageBudget::default()
             },
             store_quota: Quota {

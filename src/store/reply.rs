@@ -64,13 +64,13 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// Bytes of what it holds beside itself: a value, or keys.
+    /// Bytes of what it holds beside itself: a value, or keys and a token.
     pub fn content_bytes(&self) -> usize {
         match self {
             Reply::Value { value, .. } => value.len(),
-            Reply::Page { keys, .. } => {
-                let keys = keys.iter().map(|key| size_of::<Bytes>() + key.len());
-                keys.sum()
+            Reply::Page { keys, token } => {
+                let parts = keys.iter().chain(token);
+                parts.map(|part| size_of::<Bytes>() + part.len()).sum()
             }
             _ => 0,
         }

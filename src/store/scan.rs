@@ -12,7 +12,7 @@ use super::reply::Reply;
 /// First byte of every token; its numbers are for ever.
 const TOKEN_FORMAT: u8 = 1;
 
-/// Keys a page has room for however long they are (docs/spec/state-store.md, Scan).
+/// Keys a page has room for as long as they fit in an answer (docs/spec/state-store.md, Scan).
 const MIN_KEYS: usize = 4;
 
 /// What one page may cost. Whichever is used up first ends the page.
@@ -22,6 +22,8 @@ pub struct PageBudget {
     pub max_keys: usize,
     /// The most bytes of keys listed, once there are 4.
     pub max_bytes: usize,
+    /// The most bytes of keys listed that an answer may have, once there is one.
+    pub max_answer_bytes: usize,
     /// The most rows looked at, so that a pattern that matches nothing doesn't hold a reader up.
     pub max_rows: usize,
     /// The most bytes of rows, values included, looked at once there are 4: the reader takes them all from the disk.
@@ -47,12 +49,21 @@ impl PageBudget {
     pub fn page_of(&self, keys: &[Bytes]) -> usize {
         let mut bytes = 0_usize;
         let full = keys.iter().enumerate().position(|(before, key)| {
-            let is_full = before >= self.max_keys.max(MIN_KEYS)
-                || (before >= MIN_KEYS && bytes >= self.max_bytes);
+            let is_full = self.is_full(before, bytes) || self.exceeds(before, bytes, key);
             bytes = bytes.saturating_add(key.len());
             is_full
         });
         full.unwrap_or(keys.len())
+    }
+
+    /// Whether a page with so many keys, of so many bytes, takes no more.
+    fn is_full(self, keys: usize, bytes: usize) -> bool {
+        keys >= self.max_keys.max(MIN_KEYS) || (keys >= MIN_KEYS && bytes >= self.max_bytes)
+    }
+
+    /// Whether such a page is too long for one answer with `next`.
+    fn exceeds(self, keys: usize, bytes: usize, next: &[u8]) -> bool {
+        keys > 0 && bytes.saturating_add(next.len()) > self.max_answer_bytes
     }
 }
 
@@ -61,6 +72,7 @@ impl Default for PageBudget {
         PageBudget {
             max_keys: 256,
             max_bytes: 32 * 1024,
+            max_answer_bytes: 512 << 10,
             max_rows: 10_000,
             max_row_bytes: 16 << 20,
             max_steps: 1 << 20,
@@ -154,22 +166,28 @@ impl<'g> Page<'g> {
             self.has_more = true;
             return false;
         }
+        let is_listed = is_there && self.lists(key);
+        if is_listed && self.budget.exceeds(self.keys.len(), self.bytes, key) {
+            self.has_more = true;
+            return false;
+        }
         self.rows += 1;
         self.row_bytes = self.row_bytes.saturating_add(key.len() + value_bytes);
         self.last.clear();
         self.last.extend_from_slice(key);
-        if !is_there {
-            return true;
-        }
-        let steps = &mut self.steps;
-        if let Ok(text) = std::str::from_utf8(key)
-            && self.glob.matches(text, steps)
-            && self.may_list.is_none_or(|may_list| may_list(key, steps))
-        {
+        if is_listed {
             self.bytes = self.bytes.saturating_add(key.len());
             self.keys.push(Bytes::copy_from_slice(key));
         }
         true
+    }
+
+    fn lists(&mut self, key: &[u8]) -> bool {
+        let steps = &mut self.steps;
+        std::str::from_utf8(key).is_ok_and(|text| {
+            self.glob.matches(text, steps)
+                && self.may_list.is_none_or(|may_list| may_list(key, steps))
+        })
     }
 
     /// The answer: the keys, and a token when rows are left.
@@ -182,9 +200,7 @@ impl<'g> Page<'g> {
     }
 
     fn is_full(&self) -> bool {
-        let keys = self.keys.len();
-        keys >= self.budget.max_keys.max(MIN_KEYS)
-            || (keys >= MIN_KEYS && self.bytes >= self.budget.max_bytes)
+        self.budget.is_full(self.keys.len(), self.bytes)
             || self.rows >= self.budget.max_rows.max(1)
             || (self.rows >= MIN_KEYS && self.row_bytes >= self.budget.max_row_bytes)
             || self.steps >= self.budget.max_steps

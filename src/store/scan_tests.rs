@@ -138,6 +138,30 @@ fn large_values_end_the_page_once_four_rows_were_looked_at() {
 }
 
 #[test]
+fn long_keys_end_the_page_once_there_is_one() {
+    let long = |length: usize, first: char| format!("{first}{}", "k".repeat(length - 1));
+    let keys = [long(60, 'a'), long(40, 'b'), long(1, 'c'), long(300, 'd')];
+    let rows = rows(keys.iter().map(String::as_str));
+    let budget = PageBudget {
+        max_answer_bytes: 100,
+        ..PageBudget::default()
+    };
+    let mut token: Option<Bytes> = None;
+    let lengths = std::iter::from_fn(|| {
+        let (keys, next) = page(&rows, "*", token.as_deref(), budget);
+        let was_last = std::mem::replace(&mut token, next).is_some() && token.is_none();
+        let lengths: Vec<_> = keys.iter().map(Bytes::len).collect();
+        Some((lengths, was_last))
+    });
+    let lengths: Vec<_> = lengths.take(3).collect();
+    let expected = [(vec![60, 40], false), (vec![1], false), (vec![300], true)];
+    assert_eq!(lengths, expected);
+    let all: Vec<Bytes> = keys.into_iter().map(Bytes::from).collect();
+    let listed = |from: usize| budget.page_of(&all[from..]);
+    assert_eq!([listed(0), listed(1), listed(2), listed(3)], [2, 2, 1, 1]);
+}
+
+#[test]
 fn the_last_page_has_no_token_when_it_is_just_full() {
     let rows = rows(["a", "b", "c", "d"]);
     let budget = PageBudget {
@@ -168,9 +192,10 @@ proptest! {
         churn in prop::collection::vec(("[ab/]{1,4}", any::<bool>()), 0..40),
         max_keys in 1usize..8,
         max_rows in 1usize..8,
+        max_answer_bytes in 1usize..12,
         pattern in prop::sample::select(vec!["*", "a*", "*b", "a?*", "[!a]*"]),
     ) {
-        let budget = PageBudget { max_keys, max_rows, ..PageBudget::default() };
+        let budget = PageBudget { max_keys, max_rows, max_answer_bytes, ..PageBudget::default() };
         let glob = Glob::new(pattern.as_bytes()).unwrap();
         let mut rows = rows(stay.iter().map(String::as_str));
         let mut churn = churn.into_iter().filter(|(key, _)| !stay.contains(key));

@@ -7,9 +7,11 @@ mod hlc;
 mod notification;
 mod reply;
 mod request;
+mod scan;
 
 pub use client::{INVOKE, StoreClient};
 pub use hlc::Hlc;
 pub use notification::{Notification, hex};
 pub use reply::{CallOutcome, Reply};
 pub use request::{Request, blob, resp};
+pub use scan::{page, parse_page, scan_all};

@@ -43,6 +43,7 @@ fn windows_without_back_pressure() {
         let write = asking(&name, bytes, Request::set("windows", "v"));
         exchange(&cluster, &name, 3_000, write);
     }
+    a_large_answer_takes_no_room_of_messages_and_notifications(&cluster);
     // An answer that is larger than all that may wait, when nothing else does.
     let value = vec![b'v'; 1_048_000];
     let mut writer = StoreClient::connected("large-writer", cluster.mqtt(0));
@@ -78,6 +79,51 @@ fn windows_without_back_pressure() {
         }
     }
     assert_eq!(read, 1);
+}
+
+/// It waits for an acknowledgement, and all that may wait for the client would be full with it.
+fn a_large_answer_takes_no_room_of_messages_and_notifications(cluster: &Cluster) {
+    let value = vec![b'v'; 1_048_000];
+    let mut writer = StoreClient::connected("room-writer", cluster.mqtt(0));
+    writer.expect(&Request::set("room", &value), "+OK\r\n");
+    let connect = Connect::v5("room").with(id::RECEIVE_MAXIMUM, Value::TwoBytes(1));
+    let (mut client, _) = Connection::connect(cluster.mqtt(1), &connect);
+    client.subscribe(&[(&answers("room"), 1), (&messages("room"), 1)]);
+    let mut asked = asking("room", 1_000, Request::keynotify("watched"))(1);
+    asked.extend(asking("room", 1_000, Request::of(["GET", "room"]))(2));
+    client.send(&asked);
+    let mut acknowledged = 0;
+    let mut first = None;
+    while acknowledged < 2 || first.is_none() {
+        match client.expect() {
+            Packet::Publish(answer) => first = Some(answer.packet_id),
+            Packet::Puback(ack) if ack.code == 0 => acknowledged += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    // The answer to the GET waits now.
+    writer.expect(&Request::set("watched", "v"), "+OK\r\n");
+    let mut publisher = Connection::v5(cluster.mqtt(1), "room-publisher");
+    for number in 1..=50 {
+        let message = Message::new(&messages("room"), vec![b'm'; 1_000]).qos(1, number);
+        publisher.send(&message.bytes(V5));
+        assert!(matches!(publisher.expect(), Packet::Puback(ack) if ack.code == 0));
+    }
+    let (mut notified, mut read, mut heard) = (0, 0, 0);
+    let mut next = first;
+    while notified + read + heard < 52 {
+        if let Some(packet_id) = next.take() {
+            client.send(&wire::acknowledgement(wire::PUBACK, packet_id));
+        }
+        let Packet::Publish(publish) = client.expect() else {
+            panic!("{notified} notifications, {read} values, {heard} messages");
+        };
+        notified += usize::from(publish.payload.starts_with(b"*4\r\n$6\r\nNOTIFY"));
+        read += usize::from(publish.payload == blob(&value));
+        heard += usize::from(publish.payload.starts_with(b"mmm"));
+        next = Some(publish.packet_id);
+    }
+    assert_eq!((notified, read, heard), (1, 1, 50));
 }
 
 /// Messages under way, of at most 1,024 (`mqtt.receive_maximum`).

@@ -44,6 +44,11 @@ impl Answers {
         is_added
     }
 
+    /// Bytes that are on their way.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
     /// Whether answers are refused.
     pub fn are_refused(&self) -> bool {
         self.are_refused.load(Ordering::Acquire)

@@ -144,10 +144,21 @@ impl<A> BackPressure<A> {
         self.taken.saturating_sub(unsent as u64)
     }
 
-    /// Decides about a message with QoS 1 or 2, when `level` bytes wait already.
-    pub(super) fn admit(&self, level: usize, limits: &OutboxLimits) -> Admission {
+    /// Decides about a message with QoS 1 or 2, when `level` bytes wait already, `answers` of them to the client. What
+    /// the client has asked for takes no room that others could count on: it is above the limit, up to the overrun.
+    pub(super) fn admit(
+        &self,
+        level: usize,
+        answers: usize,
+        is_asked_for: bool,
+        limits: &OutboxLimits,
+    ) -> Admission {
         let defers = !self.stalled && limits.defers();
-        if level < limits.bytes || (defers && level < limits.overrun()) {
+        let most = match defers || is_asked_for {
+            true => limits.overrun(),
+            false => limits.overrun().min(limits.bytes.saturating_add(answers)),
+        };
+        if level < most {
             Admission::Accept
         } else if limits.full == OutboxPolicy::Drop {
             Admission::Drop

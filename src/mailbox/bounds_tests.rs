@@ -1,5 +1,7 @@
 //! What a mailbox keeps is bounded, and counted for its connection and for its node.
 
+use std::time::Duration;
+
 use super::tests::{mailbox, push, push_qos_0, take};
 use super::*;
 use crate::codec::QoS;
@@ -248,6 +250,42 @@ fn items_are_bounded_and_the_one_that_exceeds_the_bound_ends_the_connection() {
     let items = contents.take_items();
     assert!(matches!(items[..], [Item::End(End::ConnectionMemory)]));
     assert_eq!(limits.memory.used(), 0);
+}
+
+/// A large answer alone fills the mailbox of a client that reads. Who publishes to it, or changes what it watches,
+/// finds the room that is there without the answer.
+#[test]
+fn an_answer_takes_no_room_of_messages_and_notifications() {
+    let limits = OutboxLimits {
+        stall: Duration::ZERO,
+        ..Arc::into_inner(OutboxLimits::of(100)).expect("just made")
+    };
+    let limits = Arc::new(limits);
+    let asker = mailbox(&limits);
+    let push_direct = |mailbox: &Mailbox, is_answer: bool, bytes: usize| {
+        let packet = NewPacket {
+            is_direct: true,
+            is_asked_for: true,
+            is_answer,
+            ..NewPacket::of(QoS::AtLeastOnce)
+        };
+        mailbox.push_packet(packet, |out| {
+            out.resize(out.len() + bytes, 0);
+            Ok(())
+        })
+    };
+    assert!(asker.answers.begin(200), "the first one always");
+    push_direct(&asker, true, 200).expect("it is asked for");
+    push(&asker, 60).expect("a message");
+    push(&asker, 60).expect("a message");
+    push_direct(&asker, false, 60).expect("a notification");
+    asker.answers.end(200);
+    assert_eq!(push(&asker, 1), Err(Refused::Ended), "messages fill it");
+
+    let watcher = mailbox(&limits);
+    let notified = std::iter::repeat_with(|| push_direct(&watcher, false, 10));
+    let notified = notified.take_while(Result::is_ok).count();
+    assert_eq!(notified * 10, limits.overrun(), "it may be told as much");
 }
 
 /// What the connection's task keeps counts, too.

@@ -269,7 +269,12 @@ impl Mailbox {
             true => usize::MAX,
             false => level,
         };
-        match inner.back_pressure.admit(level, &self.limits) {
+        let answers = self.answers.bytes();
+        let admission =
+            inner
+                .back_pressure
+                .admit(level, answers, packet.is_asked_for, &self.limits);
+        match admission {
             Admission::Accept => Ok(()),
             Admission::Disconnect if !is_direct => {
                 if !self.ending.swap(true, Ordering::AcqRel) {

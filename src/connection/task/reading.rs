@@ -24,8 +24,8 @@ impl Task {
         if self.input.has_room() && kept.answers < settings.mqtt.outbox_max_bytes {
             return true;
         }
-        let awaits_client = kept.all < memory / 8 * 5 && self.connection.awaits_client();
-        awaits_client || (kept.all < memory / 2 && self.may_be_writing())
+        // The other half is for messages that are under way to it.
+        kept.all < memory / 2 && (self.connection.awaits_client() || self.may_be_writing())
     }
 
     /// Whether the client may not take what it is sent because it writes, and takes nothing before all is written: the

@@ -481,7 +481,7 @@ config! {
 
     /// Resources of the machine.
     runtime: RuntimeConfig {
-        /// Threads that serve connections; replication has one of its own. 0: one per core.
+        /// Threads that serve connections; replication has one of its own, and HTTP two. 0: one per core.
         worker_threads: usize = 0, "threads", 0..=bounds::MOST_WORKER_THREADS;
         /// Memory for clients: what waits for them, and what they have sent and waits to be handled. When it is used
         /// up, new connections are refused with reason 0x97 (quota exceeded), and those that have the most of it end

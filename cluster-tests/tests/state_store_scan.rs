@@ -1,8 +1,10 @@
 //! SCAN: patterns, pages, tokens (docs/spec/state-store.md, Scan).
 
 use cluster_tests::cluster::Cluster;
+use cluster_tests::connection::Connection;
 use cluster_tests::rules;
 use cluster_tests::store::{Request, StoreClient, page, parse_page, scan_all};
+use cluster_tests::wire::{self, Connect, Packet, V5, Value, id};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -20,6 +22,7 @@ fn scan() {
             a_scan_works_while_keys_change,
             a_token_is_not_taken_from_nowhere,
             keys_as_long_as_a_packet_are_listed,
+            a_page_is_no_larger_than_its_client_takes,
         ],
     );
 }
@@ -211,4 +214,42 @@ fn keys_as_long_as_a_packet_are_listed(cluster: &Cluster) {
     let (listed, pages) = scan_all(&mut client, "long/*");
     assert!(listed == keys, "{} keys", listed.len());
     assert_eq!(pages, keys.len());
+}
+
+/// A page of as many keys as there may be is larger than the client's packets.
+fn a_page_is_no_larger_than_its_client_takes(cluster: &Cluster) {
+    const MOST: u32 = 1_000;
+    let mut writer = StoreClient::connected("scan-small-writer", cluster.mqtt(0));
+    let keys: Vec<String> = (0..60)
+        .map(|number| format!("small/{number:02}/{}", "k".repeat(90)))
+        .collect();
+    for key in &keys {
+        writer.expect(&Request::set(key, "v"), "+OK\r\n");
+    }
+    let connect = Connect::v5("scan-small").with(id::MAXIMUM_PACKET_SIZE, Value::FourBytes(MOST));
+    let (mut client, _) = Connection::connect(cluster.mqtt(1), &connect);
+    let asks = StoreClient::new("scan-small", &[], 0);
+    client.subscribe(&[(&asks.response_topic, 1)]);
+    let (mut listed, mut token) = (Vec::new(), None);
+    for packet_id in 1..=60 {
+        let mut items = vec![b"SCAN".to_vec(), b"small/*".to_vec()];
+        items.extend(token);
+        let message = asks.message(&Request::of(items), b"scan", packet_id);
+        client.send(&message.bytes(V5));
+        let (Packet::Publish(answer), Packet::Puback(_)) = (client.expect(), client.expect())
+        else {
+            panic!("page {packet_id}: no answer");
+        };
+        client.send(&wire::acknowledgement(wire::PUBACK, answer.packet_id));
+        let Some((found, next)) = parse_page(&answer.payload) else {
+            panic!("{:?}", String::from_utf8_lossy(&answer.payload));
+        };
+        assert!(found.len() > 1 || next.is_none(), "{found:?}");
+        listed.extend(found);
+        token = next;
+        if token.is_none() {
+            break;
+        }
+    }
+    assert_eq!(listed, keys);
 }

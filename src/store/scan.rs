@@ -15,6 +15,9 @@ const TOKEN_FORMAT: u8 = 1;
 /// Keys a page has room for as long as they fit in an answer (docs/spec/state-store.md, Scan).
 const MIN_KEYS: usize = 4;
 
+/// Bytes of a part of an answer, a key or a token, beside its own: `$`, its length, and the ends of two lines.
+const BESIDE_PART: usize = 16;
+
 /// What one page may cost. Whichever is used up first ends the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageBudget {
@@ -22,7 +25,7 @@ pub struct PageBudget {
     pub max_keys: usize,
     /// The most bytes of keys listed, once there are 4.
     pub max_bytes: usize,
-    /// The most bytes of keys listed that an answer may have, once there is one.
+    /// The most bytes of an answer, its token included, once there is one key.
     pub max_answer_bytes: usize,
     /// The most rows looked at, so that a pattern that matches nothing doesn't hold a reader up.
     pub max_rows: usize,
@@ -32,15 +35,18 @@ pub struct PageBudget {
     pub max_steps: u64,
 }
 
-/// Says whether a key may be listed, and adds what it compares for that to the second argument.
+/// Says whether a key may be listed, and adds what it compares for that to the second argument. The token of such a
+/// page leads to the next one, and is in no answer: that has a token of its last key.
 pub type MayList<'a> = &'a dyn Fn(&[u8], &mut u64) -> bool;
 
 impl PageBudget {
-    /// What is read for an answer for which so many keys are found: those that it lacks, and one more, which says that
+    /// What is read for an answer for which these keys are found: those that it lacks, and one more, which says that
     /// there is another page.
-    pub fn missing(self, found: usize) -> PageBudget {
+    pub fn missing(self, found: &[Bytes]) -> PageBudget {
+        let bytes: usize = found.iter().map(|key| key.len() + BESIDE_PART).sum();
         PageBudget {
-            max_keys: (self.max_keys.max(MIN_KEYS) + 1).saturating_sub(found),
+            max_keys: (self.max_keys.max(MIN_KEYS) + 1).saturating_sub(found.len()),
+            max_answer_bytes: self.max_answer_bytes.saturating_sub(bytes),
             ..self
         }
     }
@@ -49,11 +55,16 @@ impl PageBudget {
     pub fn page_of(&self, keys: &[Bytes]) -> usize {
         let mut bytes = 0_usize;
         let full = keys.iter().enumerate().position(|(before, key)| {
-            let is_full = self.is_full(before, bytes) || self.exceeds(before, bytes, key);
+            let is_full = self.is_full(before, bytes) || self.exceeds(before, bytes, key, true);
             bytes = bytes.saturating_add(key.len());
             is_full
         });
         full.unwrap_or(keys.len())
+    }
+
+    /// Whether an answer without keys may have this token.
+    pub fn takes_token(&self, token: &[u8]) -> bool {
+        token.len() + BESIDE_PART <= self.max_answer_bytes
     }
 
     /// Whether a page with so many keys, of so many bytes, takes no more.
@@ -61,9 +72,16 @@ impl PageBudget {
         keys >= self.max_keys.max(MIN_KEYS) || (keys >= MIN_KEYS && bytes >= self.max_bytes)
     }
 
-    /// Whether such a page is too long for one answer with `next`.
-    fn exceeds(self, keys: usize, bytes: usize, next: &[u8]) -> bool {
-        keys > 0 && bytes.saturating_add(next.len()) > self.max_answer_bytes
+    /// Whether such a page would be too long for one answer if it ended with the row of `next`, which its token names
+    /// then, whether it lists it or not.
+    fn exceeds(self, keys: usize, bytes: usize, next: &[u8], is_listed: bool) -> bool {
+        let parts = keys + usize::from(is_listed) + 1;
+        let listed = match is_listed {
+            true => next.len(),
+            false => 0,
+        };
+        let all = bytes + listed + token_bytes(next) + parts * BESIDE_PART;
+        keys > 0 && all > self.max_answer_bytes
     }
 }
 
@@ -119,9 +137,14 @@ pub fn range(glob: &Glob, token: Option<&[u8]>) -> Result<KeyRange, StoreError> 
     Ok(KeyRange { from, to })
 }
 
+/// Bytes of the token of a page that goes on after this key.
+fn token_bytes(last: &[u8]) -> usize {
+    1 + last.len()
+}
+
 /// The token of a page that goes on after this key.
 pub fn token_after(last: &[u8]) -> Bytes {
-    let mut token = Vec::with_capacity(1 + last.len());
+    let mut token = Vec::with_capacity(token_bytes(last));
     token.push(TOKEN_FORMAT);
     token.extend_from_slice(last);
     token.into()
@@ -167,7 +190,10 @@ impl<'g> Page<'g> {
             return false;
         }
         let is_listed = is_there && self.lists(key);
-        if is_listed && self.budget.exceeds(self.keys.len(), self.bytes, key) {
+        let (keys, bytes) = (self.keys.len(), self.bytes);
+        // Keys that may not be listed are in no answer's token, see [`MayList`].
+        let may_be_last = is_listed || self.may_list.is_none();
+        if may_be_last && self.budget.exceeds(keys, bytes, key, is_listed) {
             self.has_more = true;
             return false;
         }

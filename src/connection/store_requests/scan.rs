@@ -1,7 +1,8 @@
 //! SCAN: one of a connection at a time, and the answer to a client that may not read every key.
 //!
-//! Invariant: an answer, its token included, follows from the pattern, the request's token and the keys that the client
-//! may read, and from nothing else: not from how many other keys lie between, nor from what it takes to look at them.
+//! Invariant: an answer, its token included, follows from the pattern, the request's token, what the client takes, and
+//! the keys that it may read, and from nothing else: not from how many other keys lie between, nor from what it takes
+//! to look at them.
 //! So pages are read until the answer is full of keys that may be read and there is one more, or until the last row.
 //! Whatever token a client makes up leads to keys that it may read. How long the answer takes does depend on the other
 //! keys; readers give each connection a turn after the other.
@@ -21,12 +22,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::request::StoreRequest;
-use crate::acl::KeyAccess;
+use crate::acl::{KeyAccess, Rights};
 use crate::connection::context::Context;
 use crate::connection::requests::Request;
 use crate::mailbox::RequestId;
 use crate::replica::reader::{Query, ScanQuery};
-use crate::store::scan::token_after;
+use crate::store::scan::{PageBudget, token_after};
 use crate::store::{Reply, StoreError};
 
 /// The SCANs of a connection.
@@ -51,7 +52,7 @@ impl Scans {
             Some(waiting) => waiting.requests.push_back(request_id),
             None => {
                 self.waiting = Some(Box::default());
-                read(context, request_id);
+                begin(context, request_id);
             }
         }
     }
@@ -70,7 +71,7 @@ impl Scans {
         };
         waiting.is_answered = false;
         match waiting.requests.pop_front() {
-            Some(request_id) => read(context, request_id),
+            Some(request_id) => begin(context, request_id),
             None => self.waiting = None,
         }
     }
@@ -82,13 +83,28 @@ impl Scans {
     }
 }
 
-/// Has the next page of a request read.
-fn read(context: &mut Context, request_id: RequestId) {
+/// A page of an answer that is no larger than the client's packets may be, as long as it has several keys.
+fn fitting(page: PageBudget, max_packet_size: u32, request: &StoreRequest) -> PageBudget {
+    let most = (max_packet_size as usize).saturating_sub(request.beside());
+    PageBudget {
+        max_answer_bytes: page.max_answer_bytes.min(most),
+        ..page
+    }
+}
+
+fn begin(context: &mut Context, request_id: RequestId) {
     let rights = context.rights.now().clone();
-    let page = context.broker.settings.scan_page;
+    read(context, request_id, rights);
+}
+
+/// Has the next page of a request read, whose keys are judged by `rights`.
+fn read(context: &mut Context, request_id: RequestId, rights: Arc<Rights>) {
+    let settings = context.broker.settings.scan_page;
+    let max_packet_size = context.mailbox.max_packet_size;
     let Some(Request::Store(request)) = context.requests.get_mut(request_id) else {
         return;
     };
+    let page = fitting(settings, max_packet_size, request);
     let Some(scan) = request.scan.as_mut() else {
         return;
     };
@@ -99,7 +115,7 @@ fn read(context: &mut Context, request_id: RequestId) {
         // A page that is the answer as it is needs no key more.
         budget: match rights.are_open() && scan.found.is_empty() {
             true => page,
-            false => page.missing(scan.found.len()),
+            false => page.missing(&scan.found),
         },
     };
     scan.rights = Some(rights);
@@ -115,6 +131,8 @@ pub(super) fn page(
     token: Option<&Bytes>,
 ) -> Option<(StoreRequest, Reply)> {
     let now = context.rights.now().clone();
+    let settings = context.broker.settings.scan_page;
+    let budget = fitting(settings, context.mailbox.max_packet_size, &request);
     let Some(scan) = request.scan.as_mut() else {
         // Not reached: every SCAN has what it needs to go on.
         return Some((request, Reply::Error(StoreError::Syntax)));
@@ -122,7 +140,9 @@ pub(super) fn page(
     let (found, judged) = (&mut scan.found, scan.rights.take());
     let was_open = judged.as_ref().is_some_and(|rights| rights.are_open());
     found.extend_from_slice(keys);
-    if was_open && now.are_open() && found.len() == keys.len() {
+    // A token of a row that is not listed may be longer than the client takes.
+    let is_answer = !keys.is_empty() || token.is_none_or(|token| budget.takes_token(token));
+    if was_open && now.are_open() && found.len() == keys.len() && is_answer {
         let (keys, token) = (std::mem::take(found), token.cloned());
         return Some((request, Reply::Page { keys, token }));
     }
@@ -131,12 +151,13 @@ pub(super) fn page(
         context.work += found.len();
         found.retain(|key| now.may_access(KeyAccess::Read, key));
     }
-    let listed = context.broker.settings.scan_page.page_of(found);
+    let listed = budget.page_of(found);
     let is_full = listed < found.len();
     if let Some(token) = token.filter(|_| !is_full) {
         scan.token = Some(token.clone());
         let request_id = context.requests.insert(Request::Store(Box::new(request)));
-        read(context, request_id);
+        // Those that are found are judged by these.
+        read(context, request_id, now);
         return None;
     }
     let mut keys = std::mem::take(found);

@@ -86,6 +86,13 @@ fn a_large_answer_takes_no_room_of_messages_and_notifications(cluster: &Cluster)
     let mut writer = StoreClient::connected("room-writer", cluster.mqtt(0));
     writer.expect(&Request::set("room", vec![b'v'; 1_048_000]), "+OK\r\n");
     a_large_answer_takes_no_room(cluster, &mut writer, "get", Request::of(["GET", "room"]));
+    // The page has one of these keys, and its token is as long.
+    for number in 1..=2 {
+        let key = format!("room/{number}/{}", "k".repeat(523_000));
+        writer.expect(&Request::set(key, "v"), "+OK\r\n");
+    }
+    let scan = Request::of(["SCAN", "room/*"]);
+    a_large_answer_takes_no_room(cluster, &mut writer, "scan", scan);
 }
 
 fn a_large_answer_takes_no_room(
@@ -127,7 +134,7 @@ fn a_large_answer_takes_no_room(
         };
         match publish.payload.len() {
             1_000 => heard += 1,
-            1_048_000.. => answered += 1,
+            1_046_000.. => answered += 1,
             _ => notified += 1,
         }
         next = Some(publish.packet_id);

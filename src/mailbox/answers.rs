@@ -1,9 +1,9 @@
-//! Answers of reads on their way to the client. What a client asks for is longer than its requests, so it is read only
-//! while little of what was read for it before waits.
+//! Answers to the client's own requests, on their way to it. What a client asks for is longer than its requests, so it
+//! is read only while little of what was read for it before waits.
 //!
-//! Invariant: what waits of them is at most half of what may wait for the client (`mqtt.outbox_max_bytes`), or one
-//! answer. So a client that reads never ends because of what it has asked for, and one that does not read has little
-//! read for it.
+//! Invariant: what waits of those of GETs is at most half of what may wait for the client (`mqtt.outbox_max_bytes`), or
+//! one answer. So a client that reads never ends because of what it has asked for, and one that does not read has
+//! little read for it.
 //! Invariant: when one is refused, all that were asked for behind it are, until the connection ends that: so they are
 //! answered in their order.
 
@@ -12,10 +12,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// The answers for one connection.
 #[derive(Debug)]
 pub struct Answers {
-    /// Bytes that may be on their way.
+    /// Bytes that may be on their way of GETs.
     most: usize,
-    /// Bytes that are.
+    /// Bytes that are, those that are not in the mailbox yet included.
     bytes: AtomicUsize,
+    /// Bytes of all answers that may be in the mailbox or in what was taken out of it.
+    published: AtomicUsize,
     are_refused: AtomicBool,
 }
 
@@ -25,6 +27,7 @@ impl Answers {
         Answers {
             most: outbox_bytes / 2,
             bytes: AtomicUsize::new(0),
+            published: AtomicUsize::new(0),
             are_refused: AtomicBool::new(false),
         }
     }
@@ -44,9 +47,14 @@ impl Answers {
         is_added
     }
 
-    /// Bytes that are on their way.
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes.load(Ordering::Relaxed)
+    /// Notes how many bytes of answers may wait for the client, before the last of them is put in.
+    pub fn publish(&self, bytes: usize) {
+        self.published.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes of answers that may wait for the client.
+    pub(super) fn published(&self) -> usize {
+        self.published.load(Ordering::Relaxed)
     }
 
     /// Whether answers are refused.

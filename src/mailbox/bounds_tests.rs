@@ -274,12 +274,12 @@ fn an_answer_takes_no_room_of_messages_and_notifications() {
             Ok(())
         })
     };
-    assert!(asker.answers.begin(200), "the first one always");
+    asker.answers.publish(200);
     push_direct(&asker, true, 200).expect("it is asked for");
     push(&asker, 60).expect("a message");
     push(&asker, 60).expect("a message");
     push_direct(&asker, false, 60).expect("a notification");
-    asker.answers.end(200);
+    asker.answers.publish(0);
     assert_eq!(push(&asker, 1), Err(Refused::Ended), "messages fill it");
 
     let watcher = mailbox(&limits);

@@ -141,7 +141,7 @@ pub struct Mailbox {
     offer: AtomicBool,
     /// A hand-over is asked for.
     is_asked: AtomicBool,
-    /// Of reads, on their way to the client.
+    /// Those to the client's own requests.
     pub answers: Answers,
     /// A [`BackPressureState`].
     state: AtomicU8,
@@ -269,7 +269,7 @@ impl Mailbox {
             true => usize::MAX,
             false => level,
         };
-        let answers = self.answers.bytes();
+        let answers = self.answers.published();
         let admission =
             inner
                 .back_pressure

@@ -312,6 +312,7 @@ impl StoreRequests {
         }
         if let Some(answers) = &mut self.answers {
             answers.leaving = std::mem::take(&mut answers.answered);
+            context.mailbox.answers.publish(answers.leaving);
             answers.gets.handle_sent(context);
         }
         self.scans.handle_sent(context);
@@ -443,6 +444,8 @@ impl StoreRequests {
         let router = &context.broker.services.router;
         let answers = self.answers.get_or_insert_default();
         answers.answered += message.topic.len() + message.properties.len() + payload.len();
+        let published = answers.answered + answers.leaving;
+        context.mailbox.answers.publish(published);
         // The store is the publisher, so a No Local subscription of the requester gets the answer, too.
         let work = &mut context.work;
         let route = answers.routes.current(router, message.topic, None, work);
@@ -478,5 +481,7 @@ fn count_unanswerable(context: &Context) {
 mod answer_tests;
 #[cfg(test)]
 mod rules_tests;
+#[cfg(test)]
+mod scan_tests;
 #[cfg(test)]
 mod tests;

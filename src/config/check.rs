@@ -15,7 +15,8 @@ use super::password_rules;
 use super::setting::Address;
 
 /// How many times `mqtt.outbox_max_bytes` a connection may need: four times are messages that wait for it, see
-/// [`crate::base::limits::OUTBOX_OVERRUN`]; it is read up to four, so that what it acknowledges is found behind more.
+/// [`crate::base::limits::OUTBOX_OVERRUN`]; it is read up to half of it, so that what it acknowledges
+/// is found behind more.
 const LEAST_CONNECTION_MEMORY: usize = 8;
 
 /// Every broken rule.

@@ -105,7 +105,7 @@ impl Settings {
                 let largest = mqtt
                     .outbox_max_bytes
                     .max(mqtt.max_packet_size_bytes as usize);
-                (8 * largest).max(LEAST_CONNECTION_MEMORY)
+                (10 * largest).max(LEAST_CONNECTION_MEMORY)
             }
             bytes => bytes,
         };

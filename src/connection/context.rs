@@ -33,6 +33,8 @@ pub(super) struct Memory {
     /// What waits for the socket, and requests under way. A client that has much of it is not read: reading it would
     /// add to it, and it goes without being read, unless it waits for what the client has to acknowledge.
     pub(super) answers: usize,
+    /// Messages that wait for acknowledgements of the client, or for the output.
+    pub(super) backlog: usize,
     /// Everything.
     pub(super) all: usize,
     /// Everything but message bodies that other connections may have, too.

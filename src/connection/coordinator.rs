@@ -479,6 +479,7 @@ impl Connection {
         let answers = output.waiting() + requests.bytes();
         Memory {
             answers,
+            backlog,
             all: answers + backlog + state,
             owned: output.owned() + requests.bytes() + owned_backlog + state,
         }

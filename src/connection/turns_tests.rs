@@ -332,3 +332,44 @@ async fn what_a_rate_holds_back_goes_on() {
     };
     futures::future::join_all((0..40).map(one)).await;
 }
+
+/// More messages wait for its acknowledgements than a client may keep of anything else: those may be behind what it has
+/// sent.
+#[tokio::test]
+async fn messages_that_wait_for_a_client_do_not_keep_it_from_being_read() {
+    const WINDOW: usize = 10;
+    let mut client = Client::new().await;
+    let outbox = client.broker.settings.outbox.clone();
+    let leave = |client: &Client, bytes: usize| {
+        let mut packet = large(bytes);
+        packet[0] = 0x32;
+        let pushed = client
+            .mailbox
+            .push_packet(NewPacket::of(QoS::AtLeastOnce), |out| {
+                out.extend_from_slice(&packet);
+                Ok(())
+            });
+        pushed.expect("it fits");
+        client.mailbox.wake();
+        packet.len()
+    };
+    let mut first = vec![0; (0..WINDOW).map(|_| leave(&client, 100)).sum()];
+    let read = client.socket.read_exact(&mut first).await;
+    read.expect("the connection is open");
+    let mut waiting = leave(&client, outbox.bytes / 2);
+    while waiting + outbox.bytes / 2 < outbox.overrun() {
+        waiting += leave(&client, outbox.bytes / 2);
+    }
+    leave(&client, outbox.bytes);
+    // Without a routing lease it is held.
+    let mut sent = PUBLISH.repeat(3 * limits::HELD_INPUT_BYTES / PUBLISH.len());
+    sent.extend_from_slice(b"\xc0\0");
+    let mut answer = [0; 2];
+    let answered = async {
+        client.socket.write_all(&sent).await?;
+        client.socket.read_exact(&mut answer).await
+    };
+    let answered = tokio::time::timeout(MOST, answered).await;
+    answered.expect("it is read").expect("it is open");
+    assert_eq!(answer, *b"\xd0\0");
+}

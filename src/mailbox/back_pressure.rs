@@ -50,6 +50,18 @@ impl OutboxLimits {
         self.bytes.saturating_mul(limits::OUTBOX_OVERRUN)
     }
 
+    /// Bytes of the connection's memory that messages on their way to its client may take, however large the last one
+    /// is.
+    pub fn for_messages(&self) -> usize {
+        self.overrun().saturating_add(self.bytes)
+    }
+
+    /// What they leave of it; at least half, where it is smaller than by default.
+    pub fn beside_messages(&self) -> usize {
+        let left = self.connection_bytes.saturating_sub(self.for_messages());
+        left.max(self.connection_bytes / 2)
+    }
+
     /// Bytes that a client must read within [`OutboxLimits::stall`] while acknowledgements wait for it.
     pub fn minimum_drain_rate(&self) -> u64 {
         (self.bytes / 8) as u64

@@ -1,7 +1,7 @@
 //! When a client is read.
 //!
-//! Invariant: what waits for acknowledgements of the client keeps it from being read no earlier than the memory of its
-//! connection does: they may be behind what it has sent and asked for.
+//! Invariant: however many messages wait for acknowledgements of the client, it is read: they may be behind what it has
+//! sent and asked for. That takes no memory that messages on their way to it may take.
 
 use tokio::time::Instant;
 
@@ -19,13 +19,15 @@ impl Task {
         if !self.input.takes_more() {
             return false;
         }
-        let settings = &self.connection.context().broker.settings;
-        let memory = settings.outbox.connection_bytes;
+        let context = self.connection.context();
+        let settings = &context.broker.settings;
         if self.input.has_room() && kept.answers < settings.mqtt.outbox_max_bytes {
             return true;
         }
-        // The other half is for messages that are under way to it.
-        kept.all < memory / 2 && (self.connection.awaits_client() || self.may_be_writing())
+        // Answers that are longer than what messages may take count.
+        let messages = kept.backlog.min(settings.outbox.for_messages());
+        kept.all - messages < settings.outbox.beside_messages()
+            && (self.connection.awaits_client() || self.may_be_writing())
     }
 
     /// Whether the client may not take what it is sent because it writes, and takes nothing before all is written: the

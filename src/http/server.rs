@@ -39,6 +39,9 @@ pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long sent bytes may stay unacknowledged by a client's machine.
 const UNACKNOWLEDGED_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How long requests that are under way when the server is shut down are waited for.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
+
 /// Pause after a failed accept, such as one without a free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -67,8 +70,8 @@ impl Default for Bounds {
     }
 }
 
-/// Serves `routes` until `shutdown` completes and the requests under way are answered. `late` is the answer to a
-/// request that is not answered in time.
+/// Serves `routes` until `shutdown` completes and the requests under way are answered; they have a moment for that.
+/// `late` is the answer to a request that is not answered in time.
 pub async fn run(
     listener: TcpListener,
     tls: Option<TlsSource>,
@@ -110,7 +113,8 @@ pub async fn run(
         });
     }
     drop(listener);
-    graceful.shutdown().await;
+    // Who has not asked yet, or reads slowly, is not waited for.
+    let _ = tokio::time::timeout(ANSWERED_WITHIN, graceful.shutdown()).await;
 }
 
 /// One connection.

@@ -63,7 +63,7 @@ impl HttpPorts {
         })
     }
 
-    /// Serves them until the sender is dropped or says so.
+    /// Serves them until the sender is dropped or says so. It is closed when they have ended.
     pub(super) fn serve(self, config: &Config, endpoints: &Endpoints) -> watch::Sender<bool> {
         if let Some(tls) = &self.tls {
             self.runtime.spawn(transport::tls::watch(
@@ -84,7 +84,7 @@ impl HttpPorts {
                 tls,
                 part,
             };
-            let mut stopped = stopped.clone();
+            let (mut stopped, until_end) = (stopped.clone(), stopped.clone());
             let stopped = async move {
                 // A sender that is gone says so, too.
                 let _ = stopped.wait_for(|stop| *stop).await;
@@ -96,7 +96,10 @@ impl HttpPorts {
                 self.gate.clone(),
                 stopped,
             );
-            self.runtime.spawn(served);
+            self.runtime.spawn(async move {
+                served.await;
+                drop(until_end);
+            });
         }
         stop
     }

@@ -33,7 +33,8 @@ impl HubPort {
         }))
     }
 
-    /// Serves it until the sender is dropped or says so. Without a hub there is nothing to serve.
+    /// Serves it until the sender is dropped or says so; `stopped` is there until it has ended. Without a hub there is
+    /// nothing to serve.
     pub(super) fn serve(
         self,
         status: &NodeStatus,
@@ -63,11 +64,16 @@ impl HubPort {
             listener: self.socket,
             tls,
         };
+        let until_end = stopped.clone();
         let stopped = async move {
             // A sender that is gone says so, too.
             let _ = stopped.wait_for(|stop| *stop).await;
         };
-        tokio::spawn(serve(port, Arc::new(hub), stopped));
+        let served = serve(port, Arc::new(hub), stopped);
+        tokio::spawn(async move {
+            served.await;
+            drop(until_end);
+        });
     }
 }
 

@@ -115,12 +115,13 @@ pub fn run(config: Config) -> Result<(), RunError> {
             space = node.disk_full() => Some(space),
         };
         node.shutdown().await;
-        audit::flush();
         full.map_or(Ok(()), |space| Err(RunError::DiskFull(space.free_bytes)))
     });
     http.shutdown_timeout(Duration::from_secs(1));
     clients.shutdown_timeout(Duration::from_secs(1));
     replication.shutdown_timeout(Duration::from_secs(1));
+    // Whatever was under way is dropped now, and recorded.
+    audit::flush();
     if !storage::wait_closed(&data_dir, CLOSED_WITHIN) {
         tracing::warn!(
             "the databases are still in use; what was acknowledged is on disk all the same"

@@ -1,5 +1,5 @@
 //! A running node and its end, in order: leadership is handed over, clients are told to go elsewhere, what they still
-//! asked for is committed, the other nodes are told, and the files are closed.
+//! asked for is committed, HTTP requests are answered, the other nodes are told, and the files are closed.
 //!
 //! What needs a majority is not waited for when there is none, because all nodes of a cluster may be stopped at once.
 
@@ -75,9 +75,11 @@ impl Node {
                 .services
                 .router
                 .post_to_all(|| Item::End(End::ShuttingDown));
-            while !self.is_drained() {
-                tokio::time::sleep(DRAIN_CHECK_INTERVAL).await;
-            }
+            self.drained().await;
+            // Changes that were asked for by HTTP may have something to propose yet.
+            let _ = self.stop_http.send(true);
+            self.stop_http.closed().await;
+            self.drained().await;
             self.end_incarnation().await;
         };
         tokio::select! {
@@ -110,6 +112,12 @@ impl Node {
         match self.raft.transfer_leader(None).await {
             Ok(leader) => tracing::info!(leader = leader.0, "leadership is handed over"),
             Err(error) => tracing::warn!(%error, "leadership was not handed over"),
+        }
+    }
+
+    async fn drained(&self) {
+        while !self.is_drained() {
+            tokio::time::sleep(DRAIN_CHECK_INTERVAL).await;
         }
     }
 

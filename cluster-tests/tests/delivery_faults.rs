@@ -49,7 +49,7 @@ fn restart(cluster: &mut Cluster, indices: &[usize]) {
     cluster.wait_ready();
 }
 
-/// Clients break their own connections all the time; the cluster is well.
+/// Clients close their own connections, or take them over, all the time; the cluster is well.
 #[test]
 fn clients_come_and_go() {
     let mut cluster = Cluster::start();
@@ -62,6 +62,13 @@ fn clients_come_and_go() {
     });
     assert!(result.reconnects > 50, "too little to judge: {result:?}");
     assert!(result.duplicates > 50, "too little to judge: {result:?}");
+    let ended = "quorumq_disconnects_total{reason=\"taken_over\"}";
+    let taken_over: f64 = cluster
+        .nodes
+        .iter()
+        .filter_map(|node| node.metric(ended))
+        .sum();
+    assert!(taken_over > 20.0, "too little to judge: {taken_over}");
 }
 
 #[test]

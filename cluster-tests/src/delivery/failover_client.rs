@@ -1,6 +1,7 @@
 //! The connections of a client that goes to the next node when its own does not serve it.
 
 use crate::connection::{Connection, Fault};
+use crate::random::Random;
 use crate::wire::{Connack, Connect};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +19,8 @@ pub struct FailoverClient {
     at: usize,
     /// A CONNECT was sent and not answered: it may have taken effect.
     pub unanswered: bool,
+    /// A connection that is not closed before the next one has taken its session over.
+    left_open: Option<Connection>,
 }
 
 impl FailoverClient {
@@ -27,7 +30,13 @@ impl FailoverClient {
             nodes: nodes.to_vec(),
             at: first % nodes.len(),
             unanswered: false,
+            left_open: None,
         }
+    }
+
+    /// Ends the use of a connection: half of them are closed, the others are taken over by the next one.
+    pub fn cut(&mut self, connection: Connection, random: &mut Random) {
+        self.left_open = random.chance(50).then_some(connection);
     }
 
     /// Index of the node of the latest connection.
@@ -50,6 +59,7 @@ impl FailoverClient {
             let address = self.nodes[self.at];
             match Connection::try_connect_within(address, connect, CONNECT_TIMEOUT) {
                 Ok((connection, connack)) if connack.code == 0 => {
+                    self.left_open = None;
                     return Some((connection, connack));
                 }
                 // A refused CONNECT has no effect.

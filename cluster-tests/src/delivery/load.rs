@@ -38,7 +38,7 @@ pub struct Shape {
     /// Time between two messages of a publisher; it bounds their number.
     pub pause: Duration,
     pub subscribers: Vec<SubscriberShape>,
-    /// How often clients cut their own connections, per thousand messages.
+    /// How often clients leave their own connections, per thousand messages.
     pub cuts: u64,
 }
 

@@ -30,7 +30,7 @@ pub struct PublisherShape {
     pub window: usize,
     /// Between two messages.
     pub pause: Duration,
-    /// How often it cuts its connection, per thousand messages.
+    /// How often it leaves its connection, per thousand messages.
     pub cuts: u64,
     pub seed: u64,
 }
@@ -58,7 +58,7 @@ enum End {
     Finished,
     /// The node does not serve.
     Failed,
-    /// The publisher cut it, because a random number said so.
+    /// The publisher leaves it, because a random number said so.
     Cut,
 }
 
@@ -108,8 +108,12 @@ impl Publisher {
                     return;
                 }
                 End::Failed => self.nodes.fail_over(),
-                End::Cut if self.random.chance(50) => self.nodes.fail_over(),
-                End::Cut => {}
+                End::Cut => {
+                    self.nodes.cut(connection, &mut self.random);
+                    if self.random.chance(50) {
+                        self.nodes.fail_over();
+                    }
+                }
             }
         }
         for flight in &self.in_flight {

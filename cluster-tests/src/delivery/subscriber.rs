@@ -30,7 +30,7 @@ pub(super) struct Subscriber {
     pub nodes: FailoverClient,
     /// Prefix of all topics.
     pub prefix: String,
-    /// How often it cuts its connection, per thousand messages.
+    /// How often it leaves its connection, per thousand messages.
     pub cuts: u64,
     pub random: Random,
     pub record: Arc<Mutex<SubscriberRecord>>,
@@ -81,7 +81,10 @@ impl Subscriber {
                 self.own_signals.ended.store(true, Ordering::Relaxed);
                 return;
             }
-            drop(connection);
+            match end {
+                End::Cut => self.nodes.cut(connection, &mut self.random),
+                _ => drop(connection),
+            }
             self.log(Event::Cut);
             match end {
                 End::Away => {

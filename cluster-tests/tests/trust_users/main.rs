@@ -53,10 +53,13 @@ fn plan() -> Plan {
 
 /// The program, with a node's HTTP port and something on its standard input.
 fn run(cluster: &Cluster, node: usize, arguments: &[&str], input: &str) -> Output {
-    let http = cluster.nodes[node].addresses.http.to_string();
+    run_at(cluster.nodes[node].addresses.http, arguments, input)
+}
+
+fn run_at(http: SocketAddr, arguments: &[&str], input: &str) -> Output {
     let mut process = Command::new(binary())
         .args(arguments)
-        .args(["--http", &http, "--output", "json"])
+        .args(["--http", &http.to_string(), "--output", "json"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -61,3 +61,36 @@ fn users_and_bans_outlive_all_nodes() {
         assert_eq!(connect(node, &banned).1, 0x8A);
     }
 }
+
+/// A password is hashed for long before anything waits for the log. A node that is asked to stop meanwhile carries the
+/// change out, and answers.
+#[test]
+fn a_change_outlives_the_stop_of_its_node() {
+    let mut cluster = Cluster::start_with(Plan {
+        extra: "[auth]\npassword_memory_kib = 32768\npassword_passes = 16\n".into(),
+        ..Plan::default()
+    });
+    let pid = cluster.nodes[1].pid().expect("it runs");
+    let begun = processor_ticks(pid) + 10;
+    let http = cluster.nodes[1].addresses.http;
+    std::thread::scope(|scope| {
+        let added = scope.spawn(move || run_at(http, &["user", "add", "anna"], "pencil\n"));
+        wait::until("the password to be hashed", TIMEOUT, || {
+            (processor_ticks(pid) >= begun).then_some(())
+        });
+        let status = cluster.nodes[1].terminate();
+        assert!(status.success(), "{status}");
+        let output = added.join().expect("it does not panic");
+        assert!(output.status.success(), "{output:?}");
+    });
+    assert_eq!(code_at(cluster.mqtt(0), V5, "anna", "pencil"), 0);
+}
+
+/// What a process has used so far, in ticks of 10 ms.
+fn processor_ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+    let (_, fields) = stat.rsplit_once(')').expect("the command's name");
+    let number = |field: &str| field.parse::<u64>().expect("a number");
+    let times = fields.split_whitespace().skip(11).take(2);
+    times.map(number).sum()
+}

@@ -347,6 +347,7 @@ async fn a_node_that_stops_waits_for_changes_that_nobody_waits_for() {
         tokio::time::timeout(WITHIN, waiting)
             .await
             .expect("none is left");
+        assert!(changes.turn(scope).await.is_none(), "none begins");
     }
 }
 

@@ -88,7 +88,7 @@ impl Default for Changes {
 }
 
 impl Changes {
-    /// A turn of those that a scope may have. It is never closed.
+    /// A turn of those that a scope may have; `None` when the node stops.
     pub async fn turn(&self, scope: Scope) -> Option<OwnedSemaphorePermit> {
         let room = match scope {
             Scope::Admin => &self.administration,
@@ -97,16 +97,20 @@ impl Changes {
         room.clone().acquire_owned().await.ok()
     }
 
-    /// Waits until changes are carried out and recorded whose clients do not wait for them. None begins meanwhile.
+    /// Waits until changes are carried out and recorded whose clients do not wait for them. None begins from here on.
     pub async fn carried_out(&self) {
         let all = u32::try_from(MOST_CHANGES).unwrap_or(u32::MAX);
         let both = futures::future::join(
             self.administration.acquire_many(all),
             self.operation.acquire_many(all),
         );
-        if tokio::time::timeout(CHANGES_TIMEOUT, both).await.is_err() {
+        // None of them is given back before the others are refused.
+        let both = tokio::time::timeout(CHANGES_TIMEOUT, both).await;
+        if both.is_err() {
             tracing::warn!("the node stops while administrative changes are carried out");
         }
+        self.administration.close();
+        self.operation.close();
     }
 }
 
@@ -258,7 +262,6 @@ impl Drop for Record {
 /// Carries a change out, whether or not somebody waits for the answer.
 async fn change(post: Post, asked: Asked, mut request: Request, next: Next) -> Response {
     let Some(turn) = post.changes.turn(post.scope).await else {
-        // It is never closed.
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     };
     // The body, and the turn, may have taken their time.

@@ -72,8 +72,7 @@ impl Changes {
         work: impl Future<Output = Answered> + Send + 'static,
     ) -> Answered {
         let turn = self.0.turn(Scope::Admin).await;
-        // There always is one in the end.
-        let turn = turn.ok_or_else(|| Refusal::new(Code::Internal, "no turn"))?;
+        let turn = turn.ok_or_else(|| Refusal::new(Code::Unavailable, "the node stops"))?;
         let change = change();
         let carried_out = tokio::spawn(async move {
             // Given back when the change is recorded: what is here goes in the opposite order.
@@ -88,7 +87,7 @@ impl Changes {
         carried_out.await.unwrap_or_else(panicked)
     }
 
-    /// Waits for those whose back ends have gone. None begins meanwhile.
+    /// Waits for those whose back ends have gone. None begins from here on.
     pub(super) async fn carried_out(&self) {
         self.0.carried_out().await;
     }

@@ -75,11 +75,9 @@ impl Node {
                 .services
                 .router
                 .post_to_all(|| Item::End(End::ShuttingDown));
-            self.drained().await;
-            // Changes that were asked for by HTTP may have something to propose yet.
-            let _ = self.stop_http.send(true);
-            self.stop_http.closed().await;
-            self.drained().await;
+            self.until(|node| node.connections() == 0).await;
+            self.end_http(deadline).await;
+            self.until(Node::is_drained).await;
             self.end_incarnation().await;
         };
         tokio::select! {
@@ -97,10 +95,11 @@ impl Node {
             .router
             .post_to_all(|| Item::End(End::ShuttingDown));
         let noticed = Instant::now() + NOTICE_TIMEOUT;
-        while self.broker.services.router.connections() > 0 && Instant::now() < noticed {
+        while self.connections() > 0 && Instant::now() < noticed {
             tokio::time::sleep(DRAIN_CHECK_INTERVAL).await;
         }
         let _ = self.stop_http.send(true);
+        let _ = tokio::time::timeout(NOTICE_TIMEOUT, self.stop_http.closed()).await;
         self.raft.shutdown().await;
         tracing::info!("stopped");
     }
@@ -115,16 +114,29 @@ impl Node {
         }
     }
 
-    async fn drained(&self) {
-        while !self.is_drained() {
+    /// Waits until it is so.
+    async fn until(&self, is_so: impl Fn(&Node) -> bool) {
+        while !is_so(self) {
             tokio::time::sleep(DRAIN_CHECK_INTERVAL).await;
         }
+    }
+
+    /// Ends HTTP while the node may still propose what was asked for by it. That takes half of the time that is left.
+    async fn end_http(&self, deadline: tokio::time::Instant) {
+        let _ = self.stop_http.send(true);
+        let left = deadline.saturating_duration_since(tokio::time::Instant::now());
+        let _ = tokio::time::timeout(left / 2, self.stop_http.closed()).await;
+    }
+
+    /// Open connections of clients.
+    fn connections(&self) -> usize {
+        self.broker.services.router.connections()
     }
 
     /// Whether every client is gone, and every command that was proposed for them is applied.
     fn is_drained(&self) -> bool {
         let depth = self.broker.services.proposer.depth();
-        self.broker.services.router.connections() == 0 && depth.queued + depth.in_flight == 0
+        self.connections() == 0 && depth.queued + depth.in_flight == 0
     }
 
     /// Ends this node's incarnation, so that the others need not wait for its lease: a SUBACK anywhere waits for every

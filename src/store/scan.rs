@@ -62,9 +62,11 @@ impl PageBudget {
         full.unwrap_or(keys.len())
     }
 
-    /// Whether an answer without keys may have this token.
-    pub fn takes_token(&self, token: &[u8]) -> bool {
-        token.len() + BESIDE_PART <= self.max_answer_bytes
+    /// Whether this may be an answer that leads to another one.
+    pub fn takes(&self, keys: &[Bytes], token: &Bytes) -> bool {
+        let parts = keys.iter().chain([token]);
+        let bytes: usize = parts.map(|part| part.len() + BESIDE_PART).sum();
+        bytes <= self.max_answer_bytes
     }
 
     /// Whether a page with so many keys, of so many bytes, takes no more.

@@ -140,8 +140,8 @@ pub(super) fn page(
     let (found, judged) = (&mut scan.found, scan.rights.take());
     let was_open = judged.as_ref().is_some_and(|rights| rights.are_open());
     found.extend_from_slice(keys);
-    // A token of a row that is not listed may be longer than the client takes.
-    let is_answer = !keys.is_empty() || token.is_none_or(|token| budget.takes_token(token));
+    // With a token it may be longer than the client takes. There may be no other key that it leads to.
+    let is_answer = token.is_none_or(|token| budget.takes(keys, token));
     if was_open && now.are_open() && found.len() == keys.len() && is_answer {
         let (keys, token) = (std::mem::take(found), token.cloned());
         return Some((request, Reply::Page { keys, token }));

@@ -145,6 +145,26 @@ fn a_token_of_a_hidden_row_is_no_longer_than_the_client_takes() {
     assert_eq!(scan(&mut context), (Some(1 + 4), 2));
 }
 
+/// There is no other key behind it, and so no token, which would not fit.
+#[test]
+fn a_long_key_is_listed_though_a_long_row_is_behind_it() {
+    let mut context = Context::for_tests(false);
+    let mailbox = &context.mailbox;
+    let outbox = context.broker.settings.outbox.clone();
+    context.mailbox = Mailbox::new(mailbox.connection, mailbox.version, 500, 0, outbox);
+    let key = format!("a{}9", "k".repeat(298));
+    let rows = Rows::of([key.clone(), format!("b{}", "k".repeat(250))]);
+    let mut request = scan_request(None);
+    let scan = request.scan.as_mut().expect("it is one");
+    scan.pattern = Bytes::from_static(b"*9");
+    let (answer, _) = answered_to(&mut context, &rows, request, STEPS);
+    let expected = Answer {
+        keys: vec![key.into()],
+        token: None,
+    };
+    assert_eq!(answer, expected);
+}
+
 /// All answers from a token on.
 fn all_answers(
     context: &mut Context,

@@ -40,6 +40,14 @@ pub const LONGEST_CLIENT_ID_BYTES: u64 = 65_535;
 /// Most connections of a node. Clients have many addresses, so ports are no bound; descriptors of a process are.
 pub const MOST_CONNECTIONS: u64 = 4_000_000;
 
+/// How many times `mqtt.outbox_max_bytes` a connection needs: four times and a message are what may wait for it, see
+/// [`crate::base::limits::OUTBOX_OVERRUN`]; as much is read, so that what it acknowledges is found behind more.
+pub const CONNECTION_MEMORY_OUTBOXES: usize = 10;
+
+/// The least that `mqtt.connection_memory_bytes` may be: room for requests and acknowledgements of a client whose
+/// packets are small.
+pub const LEAST_CONNECTION_MEMORY_BYTES: usize = 1 << 20;
+
 /// Most keys on one SCAN page: the page is one message, and other requests wait while it is built.
 pub const MOST_SCAN_PAGE_KEYS: u64 = 10_000;
 

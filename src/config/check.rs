@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::auth_rules;
+use super::bounds;
 use super::event_rules;
 use super::event_subscription;
 use super::finding::Finding;
@@ -13,11 +14,6 @@ use super::listener::DEFAULT_LISTENER;
 use super::listener_rules;
 use super::password_rules;
 use super::setting::Address;
-
-/// How many times `mqtt.outbox_max_bytes` a connection may need: four times are messages that wait for it, see
-/// [`crate::base::limits::OUTBOX_OVERRUN`]; it is read up to half of it, so that what it acknowledges
-/// is found behind more.
-const LEAST_CONNECTION_MEMORY: usize = 8;
 
 /// Every broken rule.
 pub fn findings(config: &Config) -> Vec<Finding> {
@@ -122,12 +118,12 @@ fn members(config: &Config, found: &mut Vec<Finding>) {
     let mut by_id = BTreeMap::new();
     let mut by_address = BTreeMap::new();
     for member in members {
-        if member.id == 0 || member.id > super::bounds::MAX_NODE_ID {
+        if member.id == 0 || member.id > bounds::MAX_NODE_ID {
             add(
                 found,
                 keys,
                 format!("the member number {} cannot be used", member.id),
-                format!("numbers are 1 to {}", super::bounds::MAX_NODE_ID),
+                format!("numbers are 1 to {}", bounds::MAX_NODE_ID),
             );
         }
         if by_id.insert(member.id, &member.address).is_some() {
@@ -328,29 +324,28 @@ fn sizes(config: &Config, found: &mut Vec<Finding>) {
             format!("at least {} bytes", mqtt.max_packet_size_bytes),
         );
     }
-    let least = LEAST_CONNECTION_MEMORY * mqtt.outbox_max_bytes;
+    let outboxes = bounds::CONNECTION_MEMORY_OUTBOXES;
+    let least = (outboxes * mqtt.outbox_max_bytes).max(bounds::LEAST_CONNECTION_MEMORY_BYTES);
     if mqtt.connection_memory_bytes != 0 && mqtt.connection_memory_bytes < least {
         add(
             found,
             &["mqtt.connection_memory_bytes", "mqtt.outbox_max_bytes"],
             format!(
-                "{} bytes is less than {LEAST_CONNECTION_MEMORY} times mqtt.outbox_max_bytes ({}): clients that are only \
-                 slow would be disconnected",
-                mqtt.connection_memory_bytes, mqtt.outbox_max_bytes
+                "{} bytes is less than {least}, which is {outboxes} times mqtt.outbox_max_bytes, or 1 MiB: clients that \
+                 are only slow would be disconnected",
+                mqtt.connection_memory_bytes
             ),
             format!("at least {least} bytes, or 0 for the default"),
         );
     }
     let hint = &mqtt.response_information;
-    if hint.len() > super::bounds::LONGEST_RESPONSE_INFORMATION_BYTES
-        || hint.contains(['\0', '+', '#'])
-    {
+    if hint.len() > bounds::LONGEST_RESPONSE_INFORMATION_BYTES || hint.contains(['\0', '+', '#']) {
         add(
             found,
             &["mqtt.response_information"],
             format!(
                 "{hint:?} cannot begin a topic: it is longer than {} bytes, or has U+0000 or a wildcard",
-                super::bounds::LONGEST_RESPONSE_INFORMATION_BYTES
+                bounds::LONGEST_RESPONSE_INFORMATION_BYTES
             ),
             "for example \"clients/{client_id}\"".into(),
         );

@@ -24,7 +24,7 @@ use crate::base::ids::{ConnectionId, NodeId};
 use crate::base::lease::Lease;
 use crate::base::limits;
 use crate::base::time::{Elapsed, elapsed_now};
-use crate::config::{Config, MqttConfig};
+use crate::config::{Config, MqttConfig, bounds};
 use crate::forward::directory::Directory;
 use crate::forward::hand_over::HandOvers;
 use crate::identity::Identity;
@@ -92,10 +92,6 @@ pub(crate) struct Settings {
     pub(super) bulk_turns: Semaphore,
 }
 
-/// The least that `mqtt.connection_memory_bytes` may be, bytes: room for requests and acknowledgements of a client
-/// whose packets are small.
-const LEAST_CONNECTION_MEMORY: usize = 1 << 20;
-
 impl Settings {
     /// The settings of a node; `metrics` counts what its outboxes drop.
     pub(crate) fn new(config: &Config, metrics: &Arc<Metrics>) -> Settings {
@@ -105,7 +101,8 @@ impl Settings {
                 let largest = mqtt
                     .outbox_max_bytes
                     .max(mqtt.max_packet_size_bytes as usize);
-                (10 * largest).max(LEAST_CONNECTION_MEMORY)
+                (bounds::CONNECTION_MEMORY_OUTBOXES * largest)
+                    .max(bounds::LEAST_CONNECTION_MEMORY_BYTES)
             }
             bytes => bytes,
         };

@@ -50,16 +50,12 @@ impl OutboxLimits {
         self.bytes.saturating_mul(limits::OUTBOX_OVERRUN)
     }
 
-    /// Bytes of the connection's memory that messages on their way to its client may take, however large the last one
-    /// is.
-    pub fn for_messages(&self) -> usize {
-        self.overrun().saturating_add(self.bytes)
-    }
-
-    /// What they leave of it; at least half, where it is smaller than by default.
-    pub fn beside_messages(&self) -> usize {
-        let left = self.connection_bytes.saturating_sub(self.for_messages());
-        left.max(self.connection_bytes / 2)
+    /// Bytes of a connection up to which its client is read when so many of them are messages that wait for it. As many
+    /// as messages may have do not count, and those that are not there yet find room, however large the last one is.
+    pub fn read_up_to(&self, messages: usize) -> usize {
+        let for_messages = self.overrun().saturating_add(self.bytes);
+        let beside = self.connection_bytes.saturating_sub(for_messages);
+        beside + messages.min(for_messages)
     }
 
     /// Bytes that a client must read within [`OutboxLimits::stall`] while acknowledgements wait for it.

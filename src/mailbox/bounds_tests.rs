@@ -288,6 +288,21 @@ fn an_answer_takes_no_room_of_messages_and_notifications() {
     assert_eq!(notified * 10, limits.overrun(), "it may be told as much");
 }
 
+/// Whatever waits for it: what is read and what may come for it is no more than the connection may have.
+#[test]
+fn a_client_is_read_up_to_what_messages_leave() {
+    let limits = OutboxLimits {
+        connection_bytes: 1_000,
+        ..Arc::into_inner(OutboxLimits::of(100)).expect("just made")
+    };
+    let for_messages = limits.overrun() + limits.bytes;
+    for waiting in 0..=for_messages {
+        let more = for_messages - waiting;
+        assert_eq!(limits.read_up_to(waiting) + more, 1_000, "{waiting}");
+    }
+    assert_eq!(limits.read_up_to(900), 1_000, "answers count");
+}
+
 /// What the connection's task keeps counts, too.
 #[test]
 fn packets_are_refused_beyond_the_memory_of_a_connection() {

@@ -24,9 +24,7 @@ impl Task {
         if self.input.has_room() && kept.answers < settings.mqtt.outbox_max_bytes {
             return true;
         }
-        // Answers that are longer than what messages may take count.
-        let messages = kept.backlog.min(settings.outbox.for_messages());
-        kept.all - messages < settings.outbox.beside_messages()
+        kept.all < settings.outbox.read_up_to(kept.backlog)
             && (self.connection.awaits_client() || self.may_be_writing())
     }
 

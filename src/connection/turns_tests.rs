@@ -41,13 +41,16 @@ fn faulty_request(packet_id: u16) -> Vec<u8> {
 impl Client {
     /// Leaves a message of so many bytes for the client; its task has not run yet.
     fn leave(&self, bytes: usize) -> usize {
-        let packet = large(bytes);
-        let pushed = self
-            .mailbox
-            .push_packet(NewPacket::of(QoS::AtMostOnce), |out| {
-                out.extend_from_slice(&packet);
-                Ok(())
-            });
+        self.leave_with(QoS::AtMostOnce, bytes)
+    }
+
+    fn leave_with(&self, qos: QoS, bytes: usize) -> usize {
+        let mut packet = large(bytes);
+        packet[0] |= (qos as u8) << 1;
+        let pushed = self.mailbox.push_packet(NewPacket::of(qos), |out| {
+            out.extend_from_slice(&packet);
+            Ok(())
+        });
         pushed.expect("it fits");
         self.mailbox.wake();
         packet.len()
@@ -340,19 +343,7 @@ async fn messages_that_wait_for_a_client_do_not_keep_it_from_being_read() {
     const WINDOW: usize = 10;
     let mut client = Client::new().await;
     let outbox = client.broker.settings.outbox.clone();
-    let leave = |client: &Client, bytes: usize| {
-        let mut packet = large(bytes);
-        packet[0] = 0x32;
-        let pushed = client
-            .mailbox
-            .push_packet(NewPacket::of(QoS::AtLeastOnce), |out| {
-                out.extend_from_slice(&packet);
-                Ok(())
-            });
-        pushed.expect("it fits");
-        client.mailbox.wake();
-        packet.len()
-    };
+    let leave = |client: &Client, bytes| client.leave_with(QoS::AtLeastOnce, bytes);
     let mut first = vec![0; (0..WINDOW).map(|_| leave(&client, 100)).sum()];
     let read = client.socket.read_exact(&mut first).await;
     read.expect("the connection is open");

@@ -18,7 +18,7 @@ pub enum Exit {
     Failed = 1,
     /// No server could be reached.
     Unreachable = 69,
-    /// A server was reached, but the cluster has no leader.
+    /// A server was reached, but the cluster has no leader, or the server stops.
     NoLeader = 75,
     /// The configuration has problems.
     BadConfiguration = 78,

@@ -216,7 +216,7 @@ fn json_of(status: StatusCode, body: &[u8]) -> Result<Value, Failure> {
         Some("unauthorized") => Err(Failure::failed(format!(
             "{message}: --token-file, or --certificate and --key"
         ))),
-        Some("no_leader") => Err(Failure::new(Exit::NoLeader, message)),
+        Some("no_leader" | "stopping") => Err(Failure::new(Exit::NoLeader, message)),
         // Somebody else's, or a node's that says in text which routes there are.
         None if status == StatusCode::NOT_FOUND => {
             Err(Failure::failed(format!("{message}: {}", hint::NO_ROUTE)))

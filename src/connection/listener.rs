@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::broker::Broker;
 use super::linger::{LINGER_TIMEOUT, end_stream, linger, write_last};
 use super::rate::TokenBucket;
-use super::refusal::{Refusal, version_of};
+use super::refusal::{Refusal, STOPPING, version_of};
 use super::serve::serve;
 use super::socket::read_some;
 use crate::codec::PacketType;
@@ -83,7 +83,7 @@ fn accept(broker: &Arc<Broker>, incoming: Incoming, places: &Arc<Places>) {
     metrics.connections_opened.increment();
     if is_full(broker, &incoming, places) {
         let text = match broker.state.is_draining() {
-            true => "the server shuts down",
+            true => STOPPING,
             false => "there are as many connections as there may be",
         };
         refuse(broker, incoming, places, DisconnectReason::TooMany, text);

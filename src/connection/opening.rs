@@ -18,7 +18,7 @@ use super::event_weight::event_weight;
 use super::hub::identity::HubIdentity;
 use super::options::{ConnectionOptions, Opened};
 use super::origin::Origin;
-use super::refusal::{DISK_LOW, NO_QUORUM, Refusal};
+use super::refusal::{DISK_LOW, NO_QUORUM, Refusal, STOPPING};
 use super::rights::ClientRights;
 use crate::acl::Client;
 use crate::auth::Principal;
@@ -177,6 +177,11 @@ impl Opening {
         let services = &broker.services;
         // Registered first, so that a take-over, a revocation or a ban that follows at once finds the connection.
         services.router.register(opening.mailbox.clone());
+        if broker.state.is_draining() {
+            // All that are registered may have been told before this one was.
+            broker.unregister(opening.mailbox.connection);
+            return Err(opening.refuse(ReasonCode::ServerUnavailable, STOPPING));
+        }
         opening.register(broker, place)?;
         let reply_to = ReplyTo::Connection(opening.mailbox.clone(), OPENING);
         let command = Kind::OpenSession(command);
@@ -207,7 +212,11 @@ impl Opening {
     /// Refuses a CONNECT that this node does not take.
     fn check(&mut self, broker: &Broker, connect: &Connect<'_>) -> Result<(), Refusal> {
         if !broker.state.accepts_clients() {
-            return Err(self.refuse(ReasonCode::ServerUnavailable, NO_QUORUM));
+            let text = match broker.state.is_draining() {
+                true => STOPPING,
+                false => NO_QUORUM,
+            };
+            return Err(self.refuse(ReasonCode::ServerUnavailable, text));
         }
         self.judge(broker, connect)?;
         self.take_place(broker)?;

@@ -11,6 +11,9 @@ use crate::telemetry::labels::DisconnectReason;
 /// Why a node without a quorum turns clients away.
 pub(super) const NO_QUORUM: &str = "this node has no contact with the cluster's majority";
 
+/// Why a node that stops turns clients away.
+pub(super) const STOPPING: &str = "the server shuts down";
+
 /// Why nothing more is stored.
 pub(super) const DISK_LOW: &str = "a disk of the cluster is nearly full: nothing more is stored";
 

@@ -336,8 +336,8 @@ async fn what_a_rate_holds_back_goes_on() {
     futures::future::join_all((0..40).map(one)).await;
 }
 
-/// More messages wait for its acknowledgements than a client may keep of anything else: those may be behind what it has
-/// sent.
+/// More messages wait for its acknowledgements than leave room for what is held of it, if they counted: those may be
+/// behind what it has sent.
 #[tokio::test]
 async fn messages_that_wait_for_a_client_do_not_keep_it_from_being_read() {
     const WINDOW: usize = 10;

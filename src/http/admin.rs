@@ -120,6 +120,9 @@ pub enum AdminError {
     /// There is no leader to carry it out; try again. 503.
     #[error("there is no leader: {0}")]
     NoLeader(String),
+    /// This node stops, and nothing was done; ask another one. 503.
+    #[error("this node stops: ask another one")]
+    Stopping,
     /// Too much of its kind waits already, and nothing was done; try again. 429.
     #[error("{0}")]
     Overloaded(String),
@@ -146,7 +149,7 @@ pub enum AdminError {
 impl AdminError {
     fn status(&self) -> StatusCode {
         match self {
-            AdminError::NoLeader(_) => StatusCode::SERVICE_UNAVAILABLE,
+            AdminError::NoLeader(_) | AdminError::Stopping => StatusCode::SERVICE_UNAVAILABLE,
             AdminError::Overloaded(_) => StatusCode::TOO_MANY_REQUESTS,
             AdminError::Conflict(_) => StatusCode::CONFLICT,
             AdminError::Absent(_) => StatusCode::NOT_FOUND,
@@ -160,6 +163,7 @@ impl AdminError {
     fn code(&self) -> &'static str {
         match self {
             AdminError::NoLeader(_) => "no_leader",
+            AdminError::Stopping => "stopping",
             AdminError::Overloaded(_) => "overloaded",
             AdminError::Conflict(_) => "conflict",
             AdminError::Absent(_) => "absent",

@@ -343,11 +343,25 @@ async fn a_node_that_stops_waits_for_changes_that_nobody_waits_for() {
         let change = changes.turn(scope).await;
         let mut waiting = std::pin::pin!(changes.carried_out());
         assert!(futures::poll!(&mut waiting).is_pending());
+        let mut late = std::pin::pin!(changes.turn(scope));
+        assert!(futures::poll!(&mut late).is_pending());
         drop(change);
         tokio::time::timeout(WITHIN, waiting)
             .await
             .expect("none is left");
-        assert!(changes.turn(scope).await.is_none(), "none begins");
+        assert!(late.await.is_none(), "none begins");
+    }
+}
+
+/// Those that come while the others are waited for begin no more.
+#[tokio::test]
+async fn a_node_that_stops_refuses_changes_that_come() {
+    for scope in [Scope::Operate, Scope::Admin] {
+        let changes = super::post::Changes::default();
+        let begun = changes.turn(scope).await;
+        changes.refuse();
+        assert!(changes.turn(scope).await.is_none());
+        assert!(begun.is_some());
     }
 }
 

@@ -5,7 +5,9 @@
 //! Invariant: a change is judged when all of it is there, and then carried out and put into the audit log in a task of
 //! its own: hanging up leaves neither half of it undone.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -75,6 +77,7 @@ pub(super) struct Post {
 pub struct Changes {
     administration: Arc<Semaphore>,
     operation: Arc<Semaphore>,
+    are_refused: Arc<AtomicBool>,
 }
 
 impl Default for Changes {
@@ -83,6 +86,7 @@ impl Default for Changes {
         Changes {
             administration: room(),
             operation: room(),
+            are_refused: Arc::default(),
         }
     }
 }
@@ -90,6 +94,9 @@ impl Default for Changes {
 impl Changes {
     /// A turn of those that a scope may have; `None` when the node stops.
     pub async fn turn(&self, scope: Scope) -> Option<OwnedSemaphorePermit> {
+        if self.are_refused() {
+            return None;
+        }
         let room = match scope {
             Scope::Admin => &self.administration,
             Scope::Read | Scope::Operate => &self.operation,
@@ -97,20 +104,31 @@ impl Changes {
         room.clone().acquire_owned().await.ok()
     }
 
-    /// Waits until changes are carried out and recorded whose clients do not wait for them. None begins from here on.
+    /// Refuses those that have not come yet.
+    pub fn refuse(&self) {
+        self.are_refused.store(true, Ordering::Release);
+    }
+
+    /// Whether the node stops, so that changes are refused.
+    pub fn are_refused(&self) -> bool {
+        self.are_refused.load(Ordering::Acquire)
+    }
+
+    /// Waits until changes are carried out and recorded, also those whose clients do not wait for them. None begins
+    /// afterwards.
     pub async fn carried_out(&self) {
         let all = u32::try_from(MOST_CHANGES).unwrap_or(u32::MAX);
-        let both = futures::future::join(
+        // It lives on when the time is over: what it has of the turns goes to nobody who waits for one.
+        let mut both = pin!(futures::future::join(
             self.administration.acquire_many(all),
             self.operation.acquire_many(all),
-        );
-        // None of them is given back before the others are refused.
-        let both = tokio::time::timeout(CHANGES_TIMEOUT, both).await;
-        if both.is_err() {
-            tracing::warn!("the node stops while administrative changes are carried out");
-        }
+        ));
+        let carried_out = tokio::time::timeout(CHANGES_TIMEOUT, &mut both).await;
         self.administration.close();
         self.operation.close();
+        if carried_out.is_err() {
+            tracing::warn!("the node stops while administrative changes are carried out");
+        }
     }
 }
 
@@ -262,7 +280,7 @@ impl Drop for Record {
 /// Carries a change out, whether or not somebody waits for the answer.
 async fn change(post: Post, asked: Asked, mut request: Request, next: Next) -> Response {
     let Some(turn) = post.changes.turn(post.scope).await else {
-        return StatusCode::SERVICE_UNAVAILABLE.into_response();
+        return AdminError::Stopping.into_response();
     };
     // The body, and the turn, may have taken their time.
     let identity = match post.admit(&asked, request.headers()).await {

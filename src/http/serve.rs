@@ -177,9 +177,9 @@ fn assembled(routes: Routes, endpoints: Endpoints, hosts: Hosts) -> Router {
         .with_state(endpoints)
 }
 
-/// Serves until `shutdown` completes, the requests under way are answered, and changes are carried out whose clients
-/// have hung up. `hosts` are the names under which
-/// administration may be asked for; `gate` judges who asks.
+/// Serves until `shutdown` completes, the requests under way are answered, and changes are carried out, also those
+/// whose clients have hung up. A change of which not everything has come by then is refused. `hosts` are the names
+/// under which administration may be asked for; `gate` judges who asks.
 pub async fn serve(
     port: Port,
     endpoints: Endpoints,
@@ -190,6 +190,11 @@ pub async fn serve(
     let (currency, metrics) = (endpoints.currency.clone(), endpoints.metrics.clone());
     let routes = routes(port.part, gate, currency, metrics);
     let changes = routes.changes();
+    let refused = changes.clone();
+    let shutdown = async move {
+        shutdown.await;
+        refused.refuse();
+    };
     let routes = assembled(routes, endpoints, hosts);
     server::run(
         port.listener,

@@ -55,6 +55,10 @@ impl Drop for Change {
     }
 }
 
+fn stopping() -> Refusal {
+    Refusal::new(Code::Unavailable, "this node stops: ask another one")
+}
+
 /// Who has asked.
 pub(super) fn caller(extensions: &Extensions) -> Caller {
     extensions.get().cloned().unwrap_or_default()
@@ -72,7 +76,7 @@ impl Changes {
         work: impl Future<Output = Answered> + Send + 'static,
     ) -> Answered {
         let turn = self.0.turn(Scope::Admin).await;
-        let turn = turn.ok_or_else(|| Refusal::new(Code::Unavailable, "the node stops"))?;
+        let turn = turn.ok_or_else(stopping)?;
         let change = change();
         let carried_out = tokio::spawn(async move {
             // Given back when the change is recorded: what is here goes in the opposite order.
@@ -87,7 +91,20 @@ impl Changes {
         carried_out.await.unwrap_or_else(panicked)
     }
 
-    /// Waits for those whose back ends have gone. None begins from here on.
+    /// Refuses those that have not come yet.
+    pub(super) fn refuse(&self) {
+        self.0.refuse();
+    }
+
+    /// Whether a write may begin that is not an identity's.
+    pub(super) fn may_begin(&self) -> Result<(), Refusal> {
+        match self.0.are_refused() {
+            true => Err(stopping()),
+            false => Ok(()),
+        }
+    }
+
+    /// Waits for those that have begun, also those whose back ends have gone. None begins afterwards.
     pub(super) async fn carried_out(&self) {
         self.0.carried_out().await;
     }

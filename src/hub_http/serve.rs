@@ -32,11 +32,17 @@ pub struct Port {
     pub tls: Option<TlsSource>,
 }
 
-/// Serves until `shutdown` completes and the requests under way are answered.
+/// Serves until `shutdown` completes and the requests under way are answered. A write of which not everything has come
+/// by then is refused.
 pub async fn serve(port: Port, hub: Arc<Hub>, shutdown: impl Future<Output = ()> + Send + 'static) {
     let answer =
         |State(hub): State<Arc<Hub>>, request: Request| async move { hub.answer(request).await };
     let changes = hub.changes.clone();
+    let refused = changes.clone();
+    let shutdown = async move {
+        shutdown.await;
+        refused.refuse();
+    };
     let routes = Router::new().fallback(answer).with_state(hub);
     let bounds = Bounds {
         connections: MOST_CONNECTIONS,

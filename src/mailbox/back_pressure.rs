@@ -50,11 +50,13 @@ impl OutboxLimits {
         self.bytes.saturating_mul(limits::OUTBOX_OVERRUN)
     }
 
-    /// Bytes of a connection up to which its client is read when so many of them are messages that wait for it. As many
-    /// as messages may have do not count, and those that are not there yet find room, however large the last one is.
+    /// Bytes of a connection below which its client is read once more when so many of them are messages that wait for
+    /// it. As many as messages may have do not count, and those that are not there yet find room, however large the
+    /// last one is and however much is read.
     pub fn read_up_to(&self, messages: usize) -> usize {
         let for_messages = self.overrun().saturating_add(self.bytes);
-        let beside = self.connection_bytes.saturating_sub(for_messages);
+        let reserved = for_messages.saturating_add(limits::READ_BUFFER_BYTES);
+        let beside = self.connection_bytes.saturating_sub(reserved);
         beside + messages.min(for_messages)
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::tests::{mailbox, push, push_qos_0, take};
 use super::*;
+use crate::base::limits;
 use crate::codec::QoS;
 use crate::session::Sequence;
 
@@ -291,16 +292,15 @@ fn an_answer_takes_no_room_of_messages_and_notifications() {
 /// Whatever waits for it: what is read and what may come for it is no more than the connection may have.
 #[test]
 fn a_client_is_read_up_to_what_messages_leave() {
-    let limits = OutboxLimits {
-        connection_bytes: 1_000,
-        ..Arc::into_inner(OutboxLimits::of(100)).expect("just made")
-    };
+    let limits = OutboxLimits::of(10_000);
+    let all = limits.connection_bytes;
     let for_messages = limits.overrun() + limits.bytes;
     for waiting in 0..=for_messages {
-        let more = for_messages - waiting;
-        assert_eq!(limits.read_up_to(waiting) + more, 1_000, "{waiting}");
+        let more = for_messages - waiting + limits::READ_BUFFER_BYTES;
+        assert_eq!(limits.read_up_to(waiting) + more, all, "{waiting}");
     }
-    assert_eq!(limits.read_up_to(900), 1_000, "answers count");
+    let most = all - limits::READ_BUFFER_BYTES;
+    assert_eq!(limits.read_up_to(2 * for_messages), most, "answers count");
 }
 
 /// What the connection's task keeps counts, too.

@@ -1,5 +1,5 @@
-//! A running node and its end, in order: leadership is handed over, clients are told to go elsewhere, what they still
-//! asked for is committed, HTTP requests are answered, the other nodes are told, and the files are closed.
+//! A running node and its end, in order: leadership is handed over, clients are told to go elsewhere, HTTP requests are
+//! answered, all that was asked for is committed, the other nodes are told, and the files are closed.
 //!
 //! What needs a majority is not waited for when there is none, because all nodes of a cluster may be stopped at once.
 
@@ -23,6 +23,10 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(200);
 
 /// How long a probe of the quorum may take: longer than an election.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(1_200);
+
+/// What is kept of `shutdown.drain_s` to tell the other nodes, half of it where it is short: a commit, and an election
+/// before it.
+const GOODBYE_TIMEOUT: Duration = Duration::from_millis(1_500);
 
 /// How long clients may take at the very end to read that the node stops.
 const NOTICE_TIMEOUT: Duration = Duration::from_millis(200);
@@ -121,11 +125,16 @@ impl Node {
         }
     }
 
-    /// Ends HTTP while the node may still propose what was asked for by it. That takes half of the time that is left.
+    /// Ends HTTP while the node may still propose what was asked for by it. Of the time that is left it leaves enough
+    /// to tell the other nodes.
     async fn end_http(&self, deadline: tokio::time::Instant) {
         let _ = self.stop_http.send(true);
         let left = deadline.saturating_duration_since(tokio::time::Instant::now());
-        let _ = tokio::time::timeout(left / 2, self.stop_http.closed()).await;
+        let within = left - GOODBYE_TIMEOUT.min(left / 2);
+        let ended = tokio::time::timeout(within, self.stop_http.closed()).await;
+        if ended.is_err() {
+            tracing::warn!("HTTP requests are under way for which shutdown.drain_s leaves no time");
+        }
     }
 
     /// Open connections of clients.
@@ -157,7 +166,7 @@ impl Node {
     /// Returns when the quorum does not answer.
     async fn majority_is_lost(&self) {
         loop {
-            let answer = tokio::time::timeout(PROBE_TIMEOUT, self.raft.read_barrier());
+            let answer = tokio::time::timeout(PROBE_TIMEOUT, self.raft.confirm_majority());
             if !matches!(answer.await, Ok(Ok(_))) {
                 return;
             }

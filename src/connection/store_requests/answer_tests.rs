@@ -10,7 +10,7 @@ use crate::base::proto::state::Subscription;
 use crate::codec::{Packet, Version, decode, frame};
 use crate::config::OutboxPolicy;
 use crate::mailbox::back_pressure::OutboxLimits;
-use crate::mailbox::{Contents, Mailbox, WakeList};
+use crate::mailbox::{Contents, Mailbox, NewPacket, Refused, WakeList};
 
 /// A client that has subscribed to its response topic, and its requests.
 struct Asker {
@@ -197,6 +197,39 @@ fn an_answer_ends_nothing_as_long_as_there_is_memory() {
         let (payloads, end) = asker.taken();
         assert_eq!((payloads.len(), end), (8, Some(End::OutboxFull)));
     }
+}
+
+/// An answer takes no room of messages until it has left, and gives them none from then on.
+#[test]
+fn an_answer_that_has_left_makes_no_room() {
+    let outbox = OutboxLimits {
+        stall: Duration::ZERO,
+        full: OutboxPolicy::Drop,
+        ..outbox(1_000)
+    };
+    let mut asker = Asker::new(u32::MAX, outbox);
+    let message = |asker: &Asker| {
+        let packet = NewPacket::of(QoS::AtLeastOnce);
+        asker.context.mailbox.push_packet(packet, |out| {
+            out.resize(out.len() + 600, 0);
+            Ok(())
+        })
+    };
+    assert!(asker.answer(Verb::Get, 16, &value(1_500)));
+    for _ in 0..2 {
+        message(&asker).expect("room that is there without the answer");
+    }
+    assert_eq!(message(&asker).err(), Some(Refused::Full));
+    asker.context.mailbox.take(&mut Contents::default());
+    asker.context.mailbox.progress(0, &mut WakeList::default());
+    // What is answered while others leave comes after them.
+    for _ in 0..2 {
+        asker.requests.handle_sent(&mut asker.context);
+    }
+    for _ in 0..2 {
+        message(&asker).expect("room");
+    }
+    assert_eq!(message(&asker).err(), Some(Refused::Full), "it has left");
 }
 
 /// Requests wait while answers leave room for messages, whatever the mailbox takes.

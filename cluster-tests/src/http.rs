@@ -5,6 +5,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use crate::wait;
+
 /// An answer: its status and its body.
 #[derive(Debug, Clone)]
 pub struct Answer {
@@ -82,6 +84,47 @@ pub fn ask(
     }
     request += &format!("content-length: {}\r\n\r\n{body}", body.len());
     exchange(address, &request, ANSWER_WITHIN)
+}
+
+/// A request of which the node has the header, and waits for the body.
+#[derive(Debug)]
+pub struct Begun {
+    stream: TcpStream,
+    body: String,
+}
+
+impl Begun {
+    /// Sends the header, whose first line and fields these are.
+    pub fn new(address: SocketAddr, head: &str, body: String) -> Begun {
+        let length = body.len();
+        let mut stream = TcpStream::connect(address).expect("the node accepts");
+        let bounded = stream.set_read_timeout(Some(ANSWER_WITHIN));
+        bounded.expect("a socket takes a timeout");
+        let fields = "expect: 100-continue\r\nconnection: close\r\n";
+        let head = format!("{head}{fields}content-length: {length}\r\n\r\n");
+        stream.write_all(head.as_bytes()).expect("the node reads");
+        let mut goes_on = [0; "HTTP/1.1 100 Continue\r\n\r\n".len()];
+        stream.read_exact(&mut goes_on).expect("the node goes on");
+        let goes_on = String::from_utf8_lossy(&goes_on);
+        assert!(goes_on.starts_with("HTTP/1.1 100 "), "{goes_on}");
+        Begun { stream, body }
+    }
+
+    /// Sends the body; `None` when nobody answers.
+    pub fn finish(mut self) -> Option<Answer> {
+        self.stream.write_all(self.body.as_bytes()).ok()?;
+        let mut text = String::new();
+        self.stream.read_to_string(&mut text).ok()?;
+        parse(&text)
+    }
+}
+
+/// Waits until a node that stops takes no connections any more.
+#[track_caller]
+pub fn wait_closed(address: SocketAddr) {
+    wait::until("the port to be closed", ANSWER_WITHIN, || {
+        TcpStream::connect(address).is_err().then_some(())
+    });
 }
 
 fn exchange(address: SocketAddr, request: &str, within: Duration) -> Option<Answer> {

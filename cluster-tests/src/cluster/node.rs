@@ -244,8 +244,14 @@ impl Node {
     /// SIGTERM, and waits for the end.
     #[track_caller]
     pub fn terminate(&mut self) -> ExitStatus {
-        self.signal(Signal::TERM);
+        self.ask_to_stop();
         self.wait_exit(EXIT_WITHIN)
+    }
+
+    /// SIGTERM.
+    #[track_caller]
+    pub fn ask_to_stop(&self) {
+        self.signal(Signal::TERM);
     }
 
     /// Waits until the process ends by itself.

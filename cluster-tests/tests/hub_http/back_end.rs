@@ -1,6 +1,7 @@
 //! A back end, and the cluster that it asks. Everything is plain HTTP here, on loopback.
 
 use cluster_tests::cluster::{Cluster, Plan};
+use cluster_tests::http;
 use jsonwebtoken::{Algorithm, EncodingKey};
 use serde_json::{Value as Json, json};
 use std::io::{Read as _, Write as _};
@@ -198,6 +199,19 @@ impl Hub {
             head: head.to_owned(),
             body: body.to_owned(),
         })
+    }
+
+    /// Begins to ask a node: the body is still to come.
+    pub fn begin(&self, node: usize, method: &str, path: &str, body: &Json) -> http::Begun {
+        let authorization = authorized("");
+        let head = format!("{method} {path}?{VERSION} HTTP/1.1\r\nHost: {HOST}\r\n{authorization}");
+        http::Begun::new(self.https[node], &head, body.to_string())
+    }
+
+    /// Waits until a node that stops takes no back ends any more.
+    #[track_caller]
+    pub fn wait_closed(&self, node: usize) {
+        http::wait_closed(self.https[node]);
     }
 
     /// All that a query finds, in one page.

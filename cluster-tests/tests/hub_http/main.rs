@@ -33,6 +33,7 @@ fn back_ends() {
     what_was_answered_survives_the_leader(&mut hub);
     events::several_changes_are_one_event_though_the_leader_dies(&mut hub);
     a_minority_answers_nobody(&mut hub);
+    a_write_that_has_not_come_keeps_no_node_from_stopping(&mut hub);
     hub.cluster.assert_states_agree();
 }
 
@@ -298,4 +299,26 @@ fn a_minority_answers_nobody(hub: &mut Hub) {
         found["tags"].get("x").is_none(),
         "T4: what was refused is not done later"
     );
+}
+
+/// Back ends that finish what they ask one after the other would have the node wait for the commit of each.
+fn a_write_that_has_not_come_keeps_no_node_from_stopping(hub: &mut Hub) {
+    let node = 0;
+    let late = json!({ "tags": { "late": true } });
+    let begun = (0..20).map(|_| hub.begin(node, "PATCH", "/twins/seen-0", &late));
+    let begun: Vec<_> = begun.collect();
+    hub.cluster.nodes[node].ask_to_stop();
+    hub.wait_closed(node);
+    for begun in begun {
+        let answer = begun.finish().expect("the node says that it stops");
+        assert_eq!(answer.status, 503, "{answer:?}");
+    }
+    let status = hub.cluster.nodes[node].wait_exit(WITHIN);
+    assert!(status.success(), "{status}");
+    let log = hub.cluster.nodes[node].log_text();
+    assert!(!log.contains("not everything was drained"), "{log}");
+    hub.cluster.start_node(node);
+    hub.cluster.wait_ready();
+    let found = hub.ask(node, "GET", "/twins/seen-0", "", &Json::Null);
+    assert!(found.json()["tags"].get("late").is_none(), "{found:?}");
 }

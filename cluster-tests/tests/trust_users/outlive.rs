@@ -1,5 +1,7 @@
 //! What was answered holds, whatever dies then.
 
+use cluster_tests::http;
+
 use super::*;
 
 /// A revocation that is answered holds, whatever dies then.
@@ -63,7 +65,7 @@ fn users_and_bans_outlive_all_nodes() {
 }
 
 /// A password is hashed for long before anything waits for the log. A node that is asked to stop meanwhile carries the
-/// change out, and answers.
+/// change out, and answers. What has not come by then is refused.
 #[test]
 fn a_change_outlives_the_stop_of_its_node() {
     let mut cluster = Cluster::start_with(Plan {
@@ -72,13 +74,24 @@ fn a_change_outlives_the_stop_of_its_node() {
     });
     let pid = cluster.nodes[1].pid().expect("it runs");
     let begun = processor_ticks(pid) + 10;
-    let http = cluster.nodes[1].addresses.http;
+    let address = cluster.nodes[1].addresses.http;
     std::thread::scope(|scope| {
-        let added = scope.spawn(move || run_at(http, &["user", "add", "anna"], "pencil\n"));
+        let added = scope.spawn(move || run_at(address, &["user", "add", "anna"], "pencil\n"));
         wait::until("the password to be hashed", TIMEOUT, || {
             (processor_ticks(pid) >= begun).then_some(())
         });
-        let status = cluster.nodes[1].terminate();
+        let head = format!(
+            "POST /v1/cluster/transfer HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\n"
+        );
+        let late = http::Begun::new(address, &head, "{}".to_owned());
+        cluster.nodes[1].ask_to_stop();
+        http::wait_closed(address);
+        let answer = late.finish().expect("the node says that it stops");
+        assert!(
+            answer.status == 503 && answer.body.contains("stopping"),
+            "{answer:?}"
+        );
+        let status = cluster.nodes[1].wait_exit(TIMEOUT);
         assert!(status.success(), "{status}");
         let output = added.join().expect("it does not panic");
         assert!(output.status.success(), "{output:?}");

@@ -46,7 +46,7 @@ pub const CONNECTION_MEMORY_OUTBOXES: usize = 10;
 
 /// The least that `mqtt.connection_memory_bytes` may be: room for requests and acknowledgements of a client whose
 /// packets are small.
-pub const LEAST_CONNECTION_MEMORY_BYTES: usize = 1 << 20;
+pub const LEAST_CONNECTION_MEMORY_BYTES: usize = 2 << 20;
 
 /// Most keys on one SCAN page: the page is one message, and other requests wait while it is built.
 pub const MOST_SCAN_PAGE_KEYS: u64 = 10_000;

@@ -331,7 +331,7 @@ fn sizes(config: &Config, found: &mut Vec<Finding>) {
             found,
             &["mqtt.connection_memory_bytes", "mqtt.outbox_max_bytes"],
             format!(
-                "{} bytes is less than {least}, which is {outboxes} times mqtt.outbox_max_bytes, or 1 MiB: clients that \
+                "{} bytes is less than {least}, which is {outboxes} times mqtt.outbox_max_bytes, or 2 MiB: clients that \
                  are only slow would be disconnected",
                 mqtt.connection_memory_bytes
             ),

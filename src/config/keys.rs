@@ -265,7 +265,7 @@ config! {
         /// Bytes of everything that this node keeps in memory for one client: what waits for it, what it has sent and
         /// waits to be handled, and what it has set up. A client is read no further before it comes to that; where
         /// reading less does not help, the connection ends with reason 0x97. 0: ten times `mqtt.outbox_max_bytes`,
-        /// and at least ten times `mqtt.max_packet_size_bytes`, and at least 1 MiB.
+        /// and at least ten times `mqtt.max_packet_size_bytes`, and at least 2 MiB.
         connection_memory_bytes: usize = 0, "bytes", 0..=bounds::MOST_MEMORY_BYTES;
         /// Largest CONNECT: it is kept in memory before its client has proved who it is.
         connect_max_bytes: u32 = 65_536, "bytes", 128..=bounds::LARGEST_PACKET_BYTES;

@@ -16,7 +16,7 @@ use super::login_report;
 use super::opening::{Login, Opening, Place, limits};
 use super::origin::Origin;
 use super::rate::lower;
-use super::refusal::{NO_QUORUM, Refusal, version_of};
+use super::refusal::{Refusal, unavailable, version_of};
 use super::socket::{read_some, write_all};
 use crate::auth::{Client, Denial, ENTROPY_BYTES, Exchange, Principal, Step};
 use crate::base::time::elapsed_now;
@@ -134,7 +134,7 @@ async fn log_in(
     let (limits, version) = (limits(connect), connect.version);
     let refuse = |reason, text| Err(Refusal::connack(limits, Some(version), reason, text));
     if !broker.state.accepts_clients() {
-        return refuse(ReasonCode::ServerUnavailable, NO_QUORUM);
+        return refuse(ReasonCode::ServerUnavailable, unavailable(&broker.state));
     }
     let client = Client {
         user_name: connect.username,

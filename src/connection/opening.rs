@@ -18,7 +18,7 @@ use super::event_weight::event_weight;
 use super::hub::identity::HubIdentity;
 use super::options::{ConnectionOptions, Opened};
 use super::origin::Origin;
-use super::refusal::{DISK_LOW, NO_QUORUM, Refusal, STOPPING};
+use super::refusal::{DISK_LOW, NO_QUORUM, Refusal, STOPPING, unavailable};
 use super::rights::ClientRights;
 use crate::acl::Client;
 use crate::auth::Principal;
@@ -212,11 +212,7 @@ impl Opening {
     /// Refuses a CONNECT that this node does not take.
     fn check(&mut self, broker: &Broker, connect: &Connect<'_>) -> Result<(), Refusal> {
         if !broker.state.accepts_clients() {
-            let text = match broker.state.is_draining() {
-                true => STOPPING,
-                false => NO_QUORUM,
-            };
-            return Err(self.refuse(ReasonCode::ServerUnavailable, text));
+            return Err(self.refuse(ReasonCode::ServerUnavailable, unavailable(&broker.state)));
         }
         self.judge(broker, connect)?;
         self.take_place(broker)?;
@@ -343,7 +339,7 @@ impl Opening {
                     (ReasonCode::NotAuthorized, text)
                 }
                 End::Banned | End::AddressBanned => (ReasonCode::Banned, "this client is banned"),
-                _ => (ReasonCode::ServerUnavailable, NO_QUORUM),
+                _ => (ReasonCode::ServerUnavailable, unavailable(&broker.state)),
             };
             return Err(self.abandon(broker, reason, text, Ended::from(end).event));
         }

@@ -1,5 +1,6 @@
 //! A CONNECT that is refused.
 
+use super::broker::NodeState;
 use super::end::Ended;
 use crate::auth::Denial;
 use crate::codec::{
@@ -13,6 +14,14 @@ pub(super) const NO_QUORUM: &str = "this node has no contact with the cluster's 
 
 /// Why a node that stops turns clients away.
 pub(super) const STOPPING: &str = "the server shuts down";
+
+/// Why a node takes no clients.
+pub(super) fn unavailable(state: &NodeState) -> &'static str {
+    match state.is_draining() {
+        true => STOPPING,
+        false => NO_QUORUM,
+    }
+}
 
 /// Why nothing more is stored.
 pub(super) const DISK_LOW: &str = "a disk of the cluster is nearly full: nothing more is stored";

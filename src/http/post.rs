@@ -37,7 +37,7 @@ pub(super) const LARGEST_BODY_BYTES: usize = 1 << 20;
 /// How long a request waits for its node to know what was answered before.
 const CURRENT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the end of the node waits for changes whose clients have hung up.
+/// How long the end of the node waits for changes, also those whose clients have hung up.
 const CHANGES_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Changes of a kind that are carried out at once, those of clients that have hung up included. Others wait for their

@@ -51,8 +51,8 @@ impl OutboxLimits {
     }
 
     /// Bytes of a connection below which its client is read once more when so many of them are messages that wait for
-    /// it. As many as messages may have do not count, and those that are not there yet find room, however large the
-    /// last one is and however much is read.
+    /// it. As many as messages may have do not count. Those that are not there yet find room, however large the last
+    /// one is, and so does what is read then.
     pub fn read_up_to(&self, messages: usize) -> usize {
         let for_messages = self.overrun().saturating_add(self.bytes);
         let reserved = for_messages.saturating_add(limits::READ_BUFFER_BYTES);

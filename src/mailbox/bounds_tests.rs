@@ -6,6 +6,7 @@ use super::tests::{mailbox, push, push_qos_0, take};
 use super::*;
 use crate::base::limits;
 use crate::codec::QoS;
+use crate::config::bounds;
 use crate::session::Sequence;
 
 fn granted(mailbox: &Mailbox, sequence: u64, bytes: usize) {
@@ -301,6 +302,21 @@ fn a_client_is_read_up_to_what_messages_leave() {
     }
     let most = all - limits::READ_BUFFER_BYTES;
     assert_eq!(limits.read_up_to(2 * for_messages), most, "answers count");
+}
+
+/// What is held of it, the beginning of a packet and one read leave room for one more: it may acknowledge in that.
+#[test]
+fn what_a_client_sends_leaves_room_for_one_more_read() {
+    for bytes in (4..=16 * 1024).map(|kib| kib << 10) {
+        let outboxes = bounds::CONNECTION_MEMORY_OUTBOXES * bytes;
+        let limits = OutboxLimits {
+            connection_bytes: outboxes.max(bounds::LEAST_CONNECTION_MEMORY_BYTES),
+            ..Arc::into_inner(OutboxLimits::of(bytes)).expect("just made")
+        };
+        let largest_packet = bytes;
+        let sent = limits::HELD_INPUT_BYTES + largest_packet + limits::READ_BUFFER_BYTES;
+        assert!(limits.read_up_to(0) > sent, "{bytes}");
+    }
 }
 
 /// What the connection's task keeps counts, too.

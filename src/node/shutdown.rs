@@ -21,7 +21,8 @@ const DRAIN_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 /// How often the quorum is probed.
 const PROBE_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How long a probe of the quorum may take: longer than an election.
+/// How long a probe of the quorum may take: longer than an election is by default. A node that is this far behind with
+/// applying would not see that what it has proposed is committed, either.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(1_200);
 
 /// What is kept of `shutdown.drain_s` to tell the other nodes, half of it where it is short: a commit, and an election
@@ -87,7 +88,7 @@ impl Node {
         tokio::select! {
             () = drained => {}
             () = self.majority_is_lost() => {
-                tracing::warn!("no majority is left to commit what is under way: its requests are not answered");
+                tracing::warn!("no majority is left to commit what is under way, or this node is behind: its requests are not answered");
             }
             () = tokio::time::sleep_until(deadline) => {
                 tracing::warn!("not everything was drained in shutdown.drain_s");
@@ -166,7 +167,7 @@ impl Node {
     /// Returns when the quorum does not answer.
     async fn majority_is_lost(&self) {
         loop {
-            let answer = tokio::time::timeout(PROBE_TIMEOUT, self.raft.confirm_majority());
+            let answer = tokio::time::timeout(PROBE_TIMEOUT, self.raft.read_barrier());
             if !matches!(answer.await, Ok(Ok(_))) {
                 return;
             }

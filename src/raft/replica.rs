@@ -204,15 +204,6 @@ impl Raft {
         self.inner.reads.barrier().await
     }
 
-    /// Confirms that a majority answers a leader, as [`Raft::read_barrier`] does, however slow this replica's own disk
-    /// is.
-    ///
-    /// # Errors
-    /// When no majority confirmed a leader in time.
-    pub async fn confirm_majority(&self) -> Result<(), ReadError> {
-        self.inner.reads.index().await.map(drop)
-    }
-
     /// Confirms with a majority that this replica leads, and returns an index that covers everything committed by then.
     /// Unlike [`Raft::read_barrier`] it asks no other replica, and does not wait until this one has applied the index.
     ///

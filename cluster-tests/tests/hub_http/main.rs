@@ -33,7 +33,7 @@ fn back_ends() {
     what_was_answered_survives_the_leader(&mut hub);
     events::several_changes_are_one_event_though_the_leader_dies(&mut hub);
     a_minority_answers_nobody(&mut hub);
-    a_write_that_has_not_come_keeps_no_node_from_stopping(&mut hub);
+    a_write_that_has_not_come_is_refused_by_a_node_that_stops(&mut hub);
     hub.cluster.assert_states_agree();
 }
 
@@ -302,15 +302,19 @@ fn a_minority_answers_nobody(hub: &mut Hub) {
 }
 
 /// Back ends that finish what they ask one after the other would have the node wait for the commit of each.
-fn a_write_that_has_not_come_keeps_no_node_from_stopping(hub: &mut Hub) {
+fn a_write_that_has_not_come_is_refused_by_a_node_that_stops(hub: &mut Hub) {
     let node = 0;
     let late = json!({ "tags": { "late": true } });
     let begun = (0..20).map(|_| hub.begin(node, "PATCH", "/twins/seen-0", &late));
     let begun: Vec<_> = begun.collect();
     hub.cluster.nodes[node].ask_to_stop();
     hub.wait_closed(node);
-    for begun in begun {
-        let answer = begun.finish().expect("the node says that it stops");
+    let begun = begun.into_iter();
+    let finishing = begun.map(|begun| std::thread::spawn(|| begun.finish()));
+    let finishing: Vec<_> = finishing.collect();
+    for answer in finishing {
+        let answer = answer.join().expect("it does not panic");
+        let answer = answer.expect("the node says that it stops");
         assert_eq!(answer.status, 503, "{answer:?}");
     }
     let status = hub.cluster.nodes[node].wait_exit(WITHIN);

@@ -16,7 +16,7 @@ use crate::connection::broker::Broker;
 use crate::connection::login_report;
 use crate::connection::opening::{Login, limits};
 use crate::connection::origin::Origin;
-use crate::connection::refusal::{NO_QUORUM, Refusal};
+use crate::connection::refusal::{NO_QUORUM, Refusal, unavailable};
 use crate::identity::Applicant;
 use crate::machine::hub::{has_devices, read};
 use crate::registry::IdentityId;
@@ -96,7 +96,7 @@ async fn refuse(
     broker.metrics.hub_refused.of(reason).increment();
     if reason == HubRefusal::NoLeader {
         let code = ReasonCode::ServerUnavailable;
-        return Refusal::connack(limits, Some(version), code, NO_QUORUM);
+        return Refusal::connack(limits, Some(version), code, unavailable(&broker.state));
     }
     let denial = denial(reason, is_proved);
     login_report::denied(Kind::LogIn, broker, client, &denial);

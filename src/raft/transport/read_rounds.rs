@@ -60,19 +60,14 @@ impl ReadRounds {
         }
     }
 
-    /// An index that covers everything acknowledged before the call.
-    pub async fn index(&self) -> Result<u64, ReadError> {
+    /// Returns once this replica has applied everything acknowledged before the call.
+    pub async fn barrier(&self) -> Result<LogIndex, ReadError> {
         let (answer, index) = oneshot::channel();
         self.asks
             .send(answer)
             .await
             .map_err(|_| ReadError::Stopped)?;
-        index.await.map_err(|_| ReadError::Stopped)?
-    }
-
-    /// Returns once this replica has applied everything acknowledged before the call.
-    pub async fn barrier(&self) -> Result<LogIndex, ReadError> {
-        let index = self.index().await?;
+        let index = index.await.map_err(|_| ReadError::Stopped)??;
         if self.applied.borrow().0 >= index {
             return Ok(LogIndex(index));
         }

@@ -27,7 +27,7 @@ const LARGEST_ANSWER_BYTES: usize = 16 << 20;
 /// Sends one request and returns the JSON of a 2xx answer.
 ///
 /// # Errors
-/// Exit code 69 when the node cannot be reached, 75 when it has no leader, 1 for every other refusal.
+/// Exit code 69 when the node cannot be reached, 75 when it has no leader or stops, 1 for every other refusal.
 pub async fn request(
     node: &HttpNode,
     method: Method,

@@ -51,7 +51,7 @@ pub use hub::key_of_file;
     propagate_version = true
 )]
 #[command(after_help = "\
-Exit codes: 0 ok, 1 failed or key absent, 2 usage, 69 unreachable, 75 no leader, 78 bad configuration.")]
+Exit codes: 0 ok, 1 failed or key absent, 2 usage, 69 unreachable, 75 no leader or stopping, 78 bad configuration.")]
 pub struct Cli {
     /// How results are written.
     #[arg(short, long, value_enum, global = true, default_value_t)]

@@ -41,7 +41,8 @@ pub const LONGEST_CLIENT_ID_BYTES: u64 = 65_535;
 pub const MOST_CONNECTIONS: u64 = 4_000_000;
 
 /// How many times `mqtt.outbox_max_bytes` a connection needs: four times and a message are what may wait for it, see
-/// [`crate::base::limits::OUTBOX_OVERRUN`]; as much is read, so that what it acknowledges is found behind more.
+/// [`crate::base::limits::OUTBOX_OVERRUN`]; as much, less one read, is read, so that what it acknowledges is found
+/// behind more.
 pub const CONNECTION_MEMORY_OUTBOXES: usize = 10;
 
 /// The least that `mqtt.connection_memory_bytes` may be: room for requests and acknowledgements of a client whose

@@ -65,36 +65,41 @@ pub(crate) async fn run(listening: Listening, broker: Arc<Broker>) {
     }
 }
 
-/// Whether the node, or this listener, has as many connections as it may have, or takes none.
-fn is_full(broker: &Broker, incoming: &Incoming, places: &Places) -> bool {
+/// Why the node, or this listener, takes no connection, if it does not.
+fn refusal(
+    broker: &Broker,
+    incoming: &Incoming,
+    places: &Places,
+) -> Option<(DisconnectReason, &'static str)> {
+    if broker.state.is_draining() {
+        return Some((DisconnectReason::Shutdown, STOPPING));
+    }
     let open = broker.metrics.connections.get();
     let most = broker.settings.mqtt.max_connections;
     let own = match incoming.listener.config.max_connections {
         0 => usize::MAX,
         most => most,
     };
-    open >= i64::try_from(most).unwrap_or(i64::MAX)
-        || places.open.load(Ordering::Relaxed) >= own
-        || broker.state.is_draining()
+    if open >= i64::try_from(most).unwrap_or(i64::MAX) || places.open.load(Ordering::Relaxed) >= own
+    {
+        let text = "there are as many connections as there may be";
+        return Some((DisconnectReason::TooMany, text));
+    }
+    let is_exhausted = broker.settings.outbox.memory.is_exhausted();
+    is_exhausted.then_some((
+        DisconnectReason::NodeMemory,
+        "the server is short of memory",
+    ))
 }
 
 fn accept(broker: &Arc<Broker>, incoming: Incoming, places: &Arc<Places>) {
     let metrics = &broker.metrics;
     metrics.connections_opened.increment();
-    if is_full(broker, &incoming, places) {
-        let text = match broker.state.is_draining() {
-            true => STOPPING,
-            false => "there are as many connections as there may be",
-        };
-        refuse(broker, incoming, places, DisconnectReason::TooMany, text);
+    if let Some((cause, text)) = refusal(broker, &incoming, places) {
+        refuse(broker, incoming, places, cause, text);
         return;
     }
     let memory = &broker.settings.outbox.memory;
-    if memory.is_exhausted() {
-        let text = "the server is short of memory";
-        refuse(broker, incoming, places, DisconnectReason::NodeMemory, text);
-        return;
-    }
     let timeout = Duration::from_secs(broker.settings.mqtt.tcp_timeout_s.into());
     if let Err(error) = incoming.socket.prepare(timeout) {
         let peer = &incoming.peer;

@@ -85,14 +85,14 @@ impl Refusal {
     }
 
     /// Refuses a client because this node has no room for it: 0x97, or return code 3 before MQTT 5, which has no code
-    /// for a quota.
+    /// for a quota. While the node stops that is 0x88: another one has room.
     pub(super) fn no_room(
         version: Option<Version>,
         cause: DisconnectReason,
         text: &'static str,
     ) -> Refusal {
         let reason = match version {
-            Some(Version::V5) => ReasonCode::QuotaExceeded,
+            Some(Version::V5) if cause != DisconnectReason::Shutdown => ReasonCode::QuotaExceeded,
             _ => ReasonCode::ServerUnavailable,
         };
         Refusal {
@@ -158,12 +158,14 @@ mod tests {
 
     #[test]
     fn no_room_has_a_code_in_every_version() {
-        let refuse = |version| {
-            let text = "full";
-            Refusal::no_room(Some(version), DisconnectReason::TooMany, text).packet
-        };
-        assert_eq!(refuse(Version::V5)[..4], [0x20, 10, 0, 0x97]);
-        assert_eq!(refuse(Version::V311), [0x20, 2, 0, 3]);
+        let refuse = |version, cause| Refusal::no_room(Some(version), cause, "full").packet;
+        for (cause, code) in [
+            (DisconnectReason::TooMany, 0x97),
+            (DisconnectReason::Shutdown, 0x88),
+        ] {
+            assert_eq!(refuse(Version::V5, cause)[..4], [0x20, 10, 0, code]);
+            assert_eq!(refuse(Version::V311, cause), [0x20, 2, 0, 3]);
+        }
     }
 
     #[test]

@@ -359,7 +359,7 @@ async fn a_node_that_stops_refuses_changes_that_come() {
     for scope in [Scope::Operate, Scope::Admin] {
         let changes = super::post::Changes::default();
         let begun = changes.turn(scope).await;
-        changes.refuse();
+        changes.refuse(tokio::time::Instant::now());
         assert!(changes.turn(scope).await.is_none());
         assert!(begun.is_some());
     }

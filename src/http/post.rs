@@ -6,8 +6,7 @@
 //! its own: hanging up leaves neither half of it undone.
 
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -18,6 +17,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use super::admin::{AdminError, AdminFuture};
@@ -77,7 +77,8 @@ pub(super) struct Post {
 pub struct Changes {
     administration: Arc<Semaphore>,
     operation: Arc<Semaphore>,
-    are_refused: Arc<AtomicBool>,
+    /// Until when they are carried out, once others are refused.
+    end: Arc<OnceLock<Instant>>,
 }
 
 impl Default for Changes {
@@ -86,7 +87,7 @@ impl Default for Changes {
         Changes {
             administration: room(),
             operation: room(),
-            are_refused: Arc::default(),
+            end: Arc::default(),
         }
     }
 }
@@ -104,18 +105,19 @@ impl Changes {
         room.clone().acquire_owned().await.ok()
     }
 
-    /// Refuses those that have not come yet.
-    pub fn refuse(&self) {
-        self.are_refused.store(true, Ordering::Release);
+    /// The node stops: refuses those that have not come yet. The others are carried out until `end`.
+    pub fn refuse(&self, end: Instant) {
+        // It stops once.
+        let _ = self.end.set(end);
     }
 
     /// Whether the node stops, so that changes are refused.
     pub fn are_refused(&self) -> bool {
-        self.are_refused.load(Ordering::Acquire)
+        self.end.get().is_some()
     }
 
-    /// Waits until changes are carried out and recorded, also those whose clients do not wait for them. None begins
-    /// afterwards.
+    /// Waits until changes are carried out and recorded, also those whose clients do not wait for them, as long as they
+    /// may take. None begins afterwards.
     pub async fn carried_out(&self) {
         let all = u32::try_from(MOST_CHANGES).unwrap_or(u32::MAX);
         // It lives on when the time is over: what it has of the turns goes to nobody who waits for one.
@@ -123,7 +125,9 @@ impl Changes {
             self.administration.acquire_many(all),
             self.operation.acquire_many(all),
         ));
-        let carried_out = tokio::time::timeout(CHANGES_TIMEOUT, &mut both).await;
+        let most = Instant::now() + CHANGES_TIMEOUT;
+        let end = self.end.get().map_or(most, |end| most.min(*end));
+        let carried_out = tokio::time::timeout_at(end, &mut both).await;
         self.administration.close();
         self.operation.close();
         if carried_out.is_err() {

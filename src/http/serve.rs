@@ -8,6 +8,7 @@ use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Router, middleware};
 use tokio::net::TcpListener;
+use tokio::time::Instant;
 
 #[cfg(test)]
 use super::access::Declared;
@@ -178,22 +179,21 @@ fn assembled(routes: Routes, endpoints: Endpoints, hosts: Hosts) -> Router {
 }
 
 /// Serves until `shutdown` completes, the requests under way are answered, and changes are carried out, also those
-/// whose clients have hung up. A change of which not everything has come by then is refused. `hosts` are the names
+/// whose clients have hung up. A change that has not begun, and waits for no turn, is refused. `hosts` are the names
 /// under which administration may be asked for; `gate` judges who asks.
 pub async fn serve(
     port: Port,
     endpoints: Endpoints,
     hosts: Hosts,
     gate: Arc<Gate>,
-    shutdown: impl Future<Output = ()> + Send + 'static,
+    shutdown: impl Future<Output = Instant> + Send + 'static,
 ) {
     let (currency, metrics) = (endpoints.currency.clone(), endpoints.metrics.clone());
     let routes = routes(port.part, gate, currency, metrics);
     let changes = routes.changes();
     let refused = changes.clone();
     let shutdown = async move {
-        shutdown.await;
-        refused.refuse();
+        refused.refuse(shutdown.await);
     };
     let routes = assembled(routes, endpoints, hosts);
     server::run(

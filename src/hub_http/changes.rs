@@ -7,6 +7,7 @@ use std::future::Future;
 
 use axum::http::request::Parts;
 use axum::http::{Extensions, Method};
+use tokio::time::Instant;
 
 use super::answer::Answered;
 use super::error::{Code, Refusal};
@@ -91,9 +92,9 @@ impl Changes {
         carried_out.await.unwrap_or_else(panicked)
     }
 
-    /// Refuses those that have not come yet.
-    pub(super) fn refuse(&self) {
-        self.0.refuse();
+    /// Refuses those that have not come yet; the others are carried out until then.
+    pub(super) fn refuse(&self, end: Instant) {
+        self.0.refuse(end);
     }
 
     /// Whether a write may begin that is not an identity's.

@@ -64,6 +64,10 @@ impl Hub {
     /// Has the log carry out a command of the hub. One for which a log entry has no room goes into the next.
     pub(super) async fn change(&self, id: &IdentityId, kind: Kind) -> Result<HubReply, Refusal> {
         for _ in 0..MOST_PROPOSALS {
+            if matches!(kind, Kind::UpdateTwin(_)) {
+                // It has no turn for which the end of the node would wait.
+                self.changes.may_begin()?;
+            }
             match self.propose(kind.clone()).await? {
                 Reply::Hub(HubReply::Refused(hub::Refusal::Busy)) => {
                     tokio::time::sleep(PROPOSAL_PAUSE).await;

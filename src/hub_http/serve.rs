@@ -8,6 +8,7 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use tokio::net::TcpListener;
+use tokio::time::Instant;
 
 use super::answer::Answer;
 use super::error::{Code, Refusal};
@@ -32,16 +33,18 @@ pub struct Port {
     pub tls: Option<TlsSource>,
 }
 
-/// Serves until `shutdown` completes and the requests under way are answered. A write of which not everything has come
-/// by then is refused.
-pub async fn serve(port: Port, hub: Arc<Hub>, shutdown: impl Future<Output = ()> + Send + 'static) {
+/// Serves until `shutdown` completes and the requests under way are answered. A write that has not begun is refused.
+pub async fn serve(
+    port: Port,
+    hub: Arc<Hub>,
+    shutdown: impl Future<Output = Instant> + Send + 'static,
+) {
     let answer =
         |State(hub): State<Arc<Hub>>, request: Request| async move { hub.answer(request).await };
     let changes = hub.changes.clone();
     let refused = changes.clone();
     let shutdown = async move {
-        shutdown.await;
-        refused.refuse();
+        refused.refuse(shutdown.await);
     };
     let routes = Router::new().fallback(answer).with_state(hub);
     let bounds = Bounds {

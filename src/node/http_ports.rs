@@ -13,6 +13,7 @@ use super::error::RunError;
 use super::hub_port::HubPort;
 use super::listen::bind;
 use super::process::on;
+use super::shutdown::{StopHttp, http_ends};
 use crate::config::{Config, HttpAuthentication, HttpConfig};
 use crate::http::{self, Endpoints, Gate, Hosts, Part, Port, TlsSource};
 use crate::transport;
@@ -64,7 +65,7 @@ impl HttpPorts {
     }
 
     /// Serves them until the sender is dropped or says so. It is closed when they have ended.
-    pub(super) fn serve(self, config: &Config, endpoints: &Endpoints) -> watch::Sender<bool> {
+    pub(super) fn serve(self, config: &Config, endpoints: &Endpoints) -> StopHttp {
         if let Some(tls) = &self.tls {
             self.runtime.spawn(transport::tls::watch(
                 tls.clone(),
@@ -75,7 +76,7 @@ impl HttpPorts {
         let names = config.http.hosts.iter().map(String::as_str);
         let members = config.cluster.members.iter();
         let hosts = Hosts::new(names.chain(members.map(|member| member.address.host())));
-        let (stop, stopped) = watch::channel(false);
+        let (stop, stopped) = watch::channel(None);
         for (listener, part) in self.sockets {
             let tls = self.tls.clone().filter(|_| part != Part::Probes);
             let tls = tls.map(|tls| Arc::new(move || tls.loaded().config.clone()) as TlsSource);
@@ -84,17 +85,13 @@ impl HttpPorts {
                 tls,
                 part,
             };
-            let (mut stopped, until_end) = (stopped.clone(), stopped.clone());
-            let stopped = async move {
-                // A sender that is gone says so, too.
-                let _ = stopped.wait_for(|stop| *stop).await;
-            };
+            let until_end = stopped.clone();
             let served = http::serve(
                 port,
                 endpoints.clone(),
                 hosts.clone(),
                 self.gate.clone(),
-                stopped,
+                http_ends(stopped.clone()),
             );
             self.runtime.spawn(async move {
                 served.await;

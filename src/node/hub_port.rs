@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::error::RunError;
 use super::listen::bind;
+use super::shutdown::http_ends;
 use super::status::NodeStatus;
 use crate::config::{ClientCertificates, Config};
 use crate::http::TlsSource;
@@ -39,7 +41,7 @@ impl HubPort {
         self,
         status: &NodeStatus,
         metrics: &Arc<Metrics>,
-        mut stopped: watch::Receiver<bool>,
+        stopped: watch::Receiver<Option<Instant>>,
     ) {
         let broker = &status.broker;
         let Some(hub) = &broker.services.hub else {
@@ -65,11 +67,7 @@ impl HubPort {
             tls,
         };
         let until_end = stopped.clone();
-        let stopped = async move {
-            // A sender that is gone says so, too.
-            let _ = stopped.wait_for(|stop| *stop).await;
-        };
-        let served = serve(port, Arc::new(hub), stopped);
+        let served = serve(port, Arc::new(hub), http_ends(stopped));
         tokio::spawn(async move {
             served.await;
             drop(until_end);

@@ -110,7 +110,8 @@ impl IncarnationTask {
                         return;
                     };
                     if self.is_last(event) {
-                        return;
+                        self.right.registered = false;
+                        return self.update_state();
                     }
                     self.handle_event(event);
                 }
@@ -141,9 +142,11 @@ impl IncarnationTask {
         })
     }
 
-    /// Whether the node itself has ended its incarnation, to stop.
+    /// Whether the incarnation has ended, of a node that stops: there is no further one.
     fn is_last(&self, event: IncarnationEvent) -> bool {
-        matches!(event, IncarnationEvent::Ended(_)) && self.broker.state.is_draining()
+        let present = self.broker.services.proposer.incarnation();
+        matches!(event, IncarnationEvent::Ended(ended) if ended == present)
+            && self.broker.state.is_draining()
     }
 
     fn handle_event(&mut self, event: IncarnationEvent) {

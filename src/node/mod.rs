@@ -46,7 +46,7 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 use crate::acl::RuleBook;
 use crate::base::ids::NodeId;
@@ -73,7 +73,7 @@ use listen::bind;
 use process::{keep_files_private, on, on_hang_up, raise_descriptor_limit, signalled, threads};
 use replica::Replica;
 use rules::RulesObserver;
-use shutdown::Node;
+use shutdown::{Node, StopHttp};
 use state_hash::StateComparison;
 use status::NodeStatus;
 use tokens::TokenObserver;
@@ -360,7 +360,7 @@ fn serve_http(
     config: &Config,
     status: Arc<NodeStatus>,
     broker: &Broker,
-) -> watch::Sender<bool> {
+) -> StopHttp {
     let services = &broker.services;
     let tokens = TokenObserver(ports.gate.tokens().clone());
     let observers = services.view.directory();

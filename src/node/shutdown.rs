@@ -4,9 +4,10 @@
 //! What needs a majority is not waited for when there is none, because all nodes of a cluster may be stopped at once.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
 
 use crate::base::proto::command;
 use crate::connection::broker::Broker;
@@ -25,12 +26,23 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(200);
 /// applying would not see that what it has proposed is committed, either.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(1_200);
 
-/// What is kept of `shutdown.drain_s` to tell the other nodes, half of it where it is short: a commit, and an election
+/// What is kept of `shutdown.drain_s` to tell the other nodes, or half of what is left of it: a commit, and an election
 /// before it.
 const GOODBYE_TIMEOUT: Duration = Duration::from_millis(1_500);
 
 /// How long clients may take at the very end to read that the node stops.
 const NOTICE_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// Tells the HTTP ports to end, and until when changes are carried out. It is closed when they have ended.
+pub(super) type StopHttp = watch::Sender<Option<Instant>>;
+
+/// Waits until HTTP has to end, and returns until when changes are carried out.
+pub(super) async fn http_ends(mut stopped: watch::Receiver<Option<Instant>>) -> Instant {
+    // A sender that is gone says so, too.
+    let end = stopped.wait_for(Option::is_some).await;
+    let end = end.ok().and_then(|end| *end);
+    end.unwrap_or_else(Instant::now)
+}
 
 /// A running node.
 pub(super) struct Node {
@@ -38,7 +50,7 @@ pub(super) struct Node {
     pub(super) raft: Raft,
     /// `shutdown.drain_s`.
     drain: Duration,
-    stop_http: watch::Sender<bool>,
+    stop_http: StopHttp,
     /// The disk guard's last word.
     disk_full: oneshot::Receiver<Space>,
 }
@@ -48,7 +60,7 @@ impl Node {
         broker: Arc<Broker>,
         raft: Raft,
         drain: Duration,
-        stop_http: watch::Sender<bool>,
+        stop_http: StopHttp,
         disk_full: oneshot::Receiver<Space>,
     ) -> Node {
         Node {
@@ -72,7 +84,7 @@ impl Node {
     /// Takes the node down. That takes `shutdown.drain_s` at most, and a little to close the files.
     pub(super) async fn shutdown(self) {
         tracing::info!("shutting down");
-        let deadline = tokio::time::Instant::now() + self.drain;
+        let deadline = Instant::now() + self.drain;
         self.broker.state.start_draining();
         let drained = async {
             self.hand_over().await;
@@ -80,15 +92,20 @@ impl Node {
                 .services
                 .router
                 .post_to_all(|| Item::End(End::ShuttingDown));
-            self.until(|node| node.connections() == 0).await;
+            // A client that takes nothing keeps nobody from what comes afterwards.
+            let told = deadline - GOODBYE_TIMEOUT.min(self.drain / 2);
+            let gone = self.until(|node| node.connections() == 0);
+            let _ = tokio::time::timeout_at(told, gone).await;
             self.end_http(deadline).await;
-            self.until(Node::is_drained).await;
+            self.until(|node| node.is_drained() || node.has_ended())
+                .await;
             self.end_incarnation().await;
         };
         tokio::select! {
             () = drained => {}
             () = self.majority_is_lost() => {
-                tracing::warn!("no majority is left to commit what is under way, or this node is behind: its requests are not answered");
+                tracing::warn!("no majority is left to commit what is under way, or this node is behind: its requests are not \
+                     answered");
             }
             () = tokio::time::sleep_until(deadline) => {
                 tracing::warn!("not everything was drained in shutdown.drain_s");
@@ -99,12 +116,9 @@ impl Node {
             .services
             .router
             .post_to_all(|| Item::End(End::ShuttingDown));
-        let noticed = Instant::now() + NOTICE_TIMEOUT;
-        while self.connections() > 0 && Instant::now() < noticed {
-            tokio::time::sleep(DRAIN_CHECK_INTERVAL).await;
-        }
-        let _ = self.stop_http.send(true);
-        let _ = tokio::time::timeout(NOTICE_TIMEOUT, self.stop_http.closed()).await;
+        let gone = self.until(|node| node.connections() == 0);
+        let _ = tokio::time::timeout(NOTICE_TIMEOUT, gone).await;
+        self.http_ends_within(NOTICE_TIMEOUT).await;
         self.raft.shutdown().await;
         tracing::info!("stopped");
     }
@@ -128,14 +142,21 @@ impl Node {
 
     /// Ends HTTP while the node may still propose what was asked for by it. Of the time that is left it leaves enough
     /// to tell the other nodes.
-    async fn end_http(&self, deadline: tokio::time::Instant) {
-        let _ = self.stop_http.send(true);
-        let left = deadline.saturating_duration_since(tokio::time::Instant::now());
+    async fn end_http(&self, deadline: Instant) {
+        let left = deadline.saturating_duration_since(Instant::now());
         let within = left - GOODBYE_TIMEOUT.min(left / 2);
-        let ended = tokio::time::timeout(within, self.stop_http.closed()).await;
-        if ended.is_err() {
+        if !self.http_ends_within(within).await {
             tracing::warn!("HTTP requests are under way for which shutdown.drain_s leaves no time");
         }
+    }
+
+    /// Ends HTTP, and tells whether that took no longer.
+    async fn http_ends_within(&self, within: Duration) -> bool {
+        let end = Instant::now() + within;
+        let _ = self.stop_http.send(Some(end));
+        tokio::time::timeout_at(end, self.stop_http.closed())
+            .await
+            .is_ok()
     }
 
     /// Open connections of clients.
@@ -143,24 +164,38 @@ impl Node {
         self.broker.services.router.connections()
     }
 
-    /// Whether every client is gone, and every command that was proposed for them is applied.
+    /// Whether every command that was proposed for clients is applied.
     fn is_drained(&self) -> bool {
         let depth = self.broker.services.proposer.depth();
-        self.connections() == 0 && depth.queued + depth.in_flight == 0
+        depth.queued + depth.in_flight == 0
+    }
+
+    /// Whether this node's incarnation has ended, or has not begun: nothing more of it is applied, and nobody waits for
+    /// its lease.
+    fn has_ended(&self) -> bool {
+        !self.broker.state.is_registered()
     }
 
     /// Ends this node's incarnation, so that the others need not wait for its lease: a SUBACK anywhere waits for every
     /// live node.
     async fn end_incarnation(&self) {
+        if self.has_ended() {
+            return;
+        }
         let proposer = &self.broker.services.proposer;
         let down = command::command::Kind::NodeDown(command::NodeDown {
             node: self.broker.settings.node.0,
             incarnation: proposer.incarnation().0,
         });
-        if proposer.propose(Share::Administration, down).await.is_err() {
-            tracing::info!(
-                "the other nodes were not told that this node stops: its lease has to run out"
-            );
+        tokio::select! {
+            biased;
+            told = proposer.propose(Share::Administration, down) => if told.is_err() {
+                tracing::info!(
+                    "the other nodes were not told that this node stops: its lease has to run out"
+                );
+            },
+            // Another one may have ended it meanwhile.
+            () = self.until(Node::has_ended) => {}
         }
     }
 

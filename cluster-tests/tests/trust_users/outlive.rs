@@ -74,7 +74,7 @@ fn a_change_outlives_the_stop_of_its_node() {
     });
     let pid = cluster.nodes[1].pid().expect("it runs");
     let begun = processor_ticks(pid) + 10;
-    let address = cluster.nodes[1].addresses.http;
+    let (address, mqtt) = (cluster.nodes[1].addresses.http, cluster.mqtt(1));
     std::thread::scope(|scope| {
         let added = scope.spawn(move || run_at(address, &["user", "add", "anna"], "pencil\n"));
         wait::until("the password to be hashed", TIMEOUT, || {
@@ -86,6 +86,8 @@ fn a_change_outlives_the_stop_of_its_node() {
         let late = http::Begun::new(address, &head, "{}".to_owned());
         cluster.nodes[1].ask_to_stop();
         http::wait_closed(address);
+        let code = connect(mqtt, &Connect::v5("late")).1;
+        assert_eq!(code, 0x88, "another node is to be asked");
         let answer = late.finish().expect("the node says that it stops");
         assert!(
             answer.status == 503 && answer.body.contains("stopping"),

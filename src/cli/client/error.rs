@@ -16,8 +16,8 @@ pub enum ClientError {
     /// The connection ended in the middle of something.
     #[error("the connection was closed: {0}")]
     Closed(String),
-    /// A server said that it cannot serve at present: the cluster has no leader.
-    #[error("the cluster has no leader: {0}")]
+    /// A server said that it cannot serve at present: the cluster has no leader, or the server stops.
+    #[error("the server cannot serve at present: {0}")]
     NoLeader(String),
     /// No answer in time.
     #[error("no answer within {0} s")]

@@ -185,11 +185,6 @@ impl NodeState {
         self.registered.load(Ordering::Acquire) && self.contact.holds_at(now)
     }
 
-    /// Whether the node's incarnation is registered.
-    pub(crate) fn is_registered(&self) -> bool {
-        self.registered.load(Ordering::Acquire)
-    }
-
     /// Sets whether the node's incarnation is registered.
     pub(crate) fn set_registered(&self, registered: bool) {
         self.registered.store(registered, Ordering::Release);

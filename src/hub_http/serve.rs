@@ -33,7 +33,8 @@ pub struct Port {
     pub tls: Option<TlsSource>,
 }
 
-/// Serves until `shutdown` completes and the requests under way are answered. A write that has not begun is refused.
+/// Serves until `shutdown` completes and the requests under way are answered. A write that has not begun, and waits for
+/// no turn, is refused.
 pub async fn serve(
     port: Port,
     hub: Arc<Hub>,

@@ -110,8 +110,7 @@ impl IncarnationTask {
                         return;
                     };
                     if self.is_last(event) {
-                        self.right.registered = false;
-                        return self.update_state();
+                        return;
                     }
                     self.handle_event(event);
                 }
@@ -142,7 +141,7 @@ impl IncarnationTask {
         })
     }
 
-    /// Whether the incarnation has ended, of a node that stops: there is no further one.
+    /// Whether the incarnation has ended, or its replies are lost, of a node that stops: there is no further one.
     fn is_last(&self, event: IncarnationEvent) -> bool {
         let present = self.broker.services.proposer.incarnation();
         matches!(event, IncarnationEvent::Ended(ended) if ended == present)

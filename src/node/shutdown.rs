@@ -170,10 +170,13 @@ impl Node {
         depth.queued + depth.in_flight == 0
     }
 
-    /// Whether this node's incarnation has ended, or has not begun: nothing more of it is applied, and nobody waits for
-    /// its lease.
+    /// Whether this node's incarnation was registered and has ended: nothing more of it is applied, and nobody waits
+    /// for its lease.
     fn has_ended(&self) -> bool {
-        !self.broker.state.is_registered()
+        let (services, node) = (&self.broker.services, self.broker.settings.node);
+        let present = services.proposer.incarnation();
+        let known = services.view.known_incarnation();
+        known >= present && !services.view.live_nodes().contains(&(node, present))
     }
 
     /// Ends this node's incarnation, so that the others need not wait for its lease: a SUBACK anywhere waits for every

@@ -33,6 +33,12 @@ const GOODBYE_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// How long clients may take at the very end to read that the node stops.
 const NOTICE_TIMEOUT: Duration = Duration::from_millis(200);
 
+/// What is left of the time until then for what comes before the other nodes are told.
+fn before_goodbye(deadline: Instant) -> Duration {
+    let left = deadline.saturating_duration_since(Instant::now());
+    left - GOODBYE_TIMEOUT.min(left / 2)
+}
+
 /// Tells the HTTP ports to end, and until when changes are carried out. It is closed when they have ended.
 pub(super) type StopHttp = watch::Sender<Option<Instant>>;
 
@@ -93,10 +99,9 @@ impl Node {
                 .router
                 .post_to_all(|| Item::End(End::ShuttingDown));
             // A client that takes nothing keeps nobody from what comes afterwards.
-            let told = deadline - GOODBYE_TIMEOUT.min(self.drain / 2);
             let gone = self.until(|node| node.connections() == 0);
-            let _ = tokio::time::timeout_at(told, gone).await;
-            self.end_http(deadline).await;
+            let _ = tokio::time::timeout(before_goodbye(deadline), gone).await;
+            self.end_http(before_goodbye(deadline)).await;
             self.until(|node| node.is_drained() || node.has_ended())
                 .await;
             self.end_incarnation().await;
@@ -140,11 +145,8 @@ impl Node {
         }
     }
 
-    /// Ends HTTP while the node may still propose what was asked for by it. Of the time that is left it leaves enough
-    /// to tell the other nodes.
-    async fn end_http(&self, deadline: Instant) {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let within = left - GOODBYE_TIMEOUT.min(left / 2);
+    /// Ends HTTP while the node may still propose what was asked for by it.
+    async fn end_http(&self, within: Duration) {
         if !self.http_ends_within(within).await {
             tracing::warn!("HTTP requests are under way for which shutdown.drain_s leaves no time");
         }

@@ -69,7 +69,7 @@ pub mod testing {
     };
     pub use crate::storage::metrics::LogMetrics;
     pub use crate::storage::{
-        BeforeSync, Bounds, DataDir, EXIT_DIVERGED, EXIT_IO, FORMAT, GroupLog, Incoming, LogDb,
-        Mark, OpenError, Record, SnapshotFile, Snapshots, StateDb, wait_closed,
+        BeforeSync, Bounds, DataDir, EXIT_DIVERGED, EXIT_IO, FORMAT, GroupLog, Incoming, Mark,
+        NodeLog, OpenError, Record, SnapshotFile, Snapshots, StateDb, wait_closed,
     };
 }

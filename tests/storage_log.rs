@@ -1,4 +1,4 @@
-//! The log database: what it guarantees across restarts, kills, damage and a full disk.
+//! The log on disk: what it guarantees across restarts, kills, damage and a full disk.
 
 mod directory;
 
@@ -12,7 +12,7 @@ use bytes::Bytes;
 use directory::Directory;
 use parking_lot::Mutex;
 use quorumq::base::ids::GROUP_ZERO;
-use quorumq::testing::{BeforeSync, Bounds, EXIT_IO, GroupLog, LogDb, LogMetrics, Mark, Record};
+use quorumq::testing::{BeforeSync, Bounds, EXIT_IO, GroupLog, LogMetrics, Mark, NodeLog, Record};
 use tokio::sync::oneshot;
 
 /// Names the directory for a test that runs as a child of another.
@@ -38,13 +38,13 @@ fn mark(term: u64, index: u64) -> Mark {
     }
 }
 
-fn open_with(path: &Path, cache: usize, before_sync: Option<BeforeSync>) -> (LogDb, GroupLog) {
-    let db = LogDb::open(path, Arc::new(LogMetrics::default()), before_sync).unwrap();
-    let log = db.group(GROUP_ZERO, cache).unwrap();
+fn open_with(path: &Path, cache: usize, before_sync: Option<BeforeSync>) -> (NodeLog, GroupLog) {
+    let db = NodeLog::open(path, Arc::new(LogMetrics::default()), before_sync).unwrap();
+    let log = db.group(GROUP_ZERO, cache);
     (db, log)
 }
 
-fn open(path: &Path) -> (LogDb, GroupLog) {
+fn open(path: &Path) -> (NodeLog, GroupLog) {
     open_with(path, 1 << 20, None)
 }
 
@@ -297,32 +297,71 @@ async fn an_empty_log_may_begin_anywhere_after_a_snapshot() {
     assert_eq!(read_all(&log).await, [record(100, 7, 0)]);
 }
 
-fn newest_wal(dir: &Path) -> PathBuf {
-    let mut logs: Vec<PathBuf> = std::fs::read_dir(dir)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "log"))
-        .filter(|path| path.metadata().unwrap().len() > 0)
-        .collect();
-    logs.sort();
-    logs.pop().unwrap()
+/// Bytes of a sector: a frame begins at a multiple.
+const SECTOR: usize = 512;
+
+fn segment(dir: &Path, number: u64) -> PathBuf {
+    dir.join(format!("{number:020}.segment"))
+}
+
+/// Where the last frame of the first segment begins. Frames are as they are written: every sector that begins with one
+/// names itself at byte 16.
+fn last_frame(dir: &Path) -> usize {
+    let bytes = std::fs::read(segment(dir, 1)).unwrap();
+    let mut frames = bytes.chunks(SECTOR).enumerate();
+    let begins = |(at, sector): &(usize, &[u8])| {
+        let offset = (at * SECTOR) as u32;
+        sector[16..20] == offset.to_le_bytes() && sector[8..16] == 1_u64.to_le_bytes()
+    };
+    let last = frames.rfind(begins);
+    last.map(|(at, _)| at * SECTOR).unwrap()
+}
+
+fn invert(path: &Path, at: usize, bytes: usize) {
+    let mut content = std::fs::read(path).unwrap();
+    for byte in &mut content[at..at + bytes] {
+        *byte ^= 0xff;
+    }
+    std::fs::write(path, content).unwrap();
+}
+
+fn refusal(dir: &Path) -> String {
+    match NodeLog::open(dir, Arc::new(LogMetrics::default()), None) {
+        Ok(_) => panic!("the log is taken"),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// A log of eleven entries, in a state in which a process ended that was killed.
+async fn killed(dir: &Path) {
+    let running = dir.with_extension("running");
+    let (db, log) = open(&running);
+    append(&log, (0..10).map(|index| record(index, 1, 500)).collect()).await;
+    append(&log, vec![record(10, 1, 1_500)]).await;
+    copy_directory(&running, dir);
+    db.close().await;
 }
 
 #[tokio::test]
 async fn a_torn_tail_loses_only_what_was_being_written() {
     let dir = Directory::new();
-    let (db, log) = open(dir.path());
-    append(&log, (0..10).map(|index| record(index, 1, 500)).collect()).await;
-    append(&log, vec![record(10, 1, 500)]).await;
-    db.close().await;
-    drop((db, log));
-    let wal = newest_wal(dir.path());
-    let length = wal.metadata().unwrap().len();
-    let file = std::fs::File::options().write(true).open(&wal).unwrap();
-    file.set_len(length - 100).unwrap();
-    let (_db, log) = open(dir.path());
-    let wanted: Vec<Record> = (0..10).map(|index| record(index, 1, 500)).collect();
-    assert_eq!(read_all(&log).await, wanted);
+    // The entry takes four sectors, any of which may be missing.
+    for sector in 0..4 {
+        let path = dir.path().join(sector.to_string());
+        killed(&path).await;
+        let at = last_frame(&path);
+        invert(&segment(&path, 1), at + sector * SECTOR, 100);
+        let (db, log) = open(&path);
+        let wanted: Vec<Record> = (0..10).map(|index| record(index, 1, 500)).collect();
+        assert_eq!(read_all(&log).await, wanted, "without sector {sector}");
+        // What is written over it counts, and nothing that was behind it.
+        append(&log, vec![record(10, 2, 0)]).await;
+        db.close().await;
+        drop((db, log));
+        let (_db, log) = open(&path);
+        assert_eq!(log.bounds().last, Some((2, 10)));
+        assert_eq!(read_all(&log).await.last(), Some(&record(10, 2, 0)));
+    }
 }
 
 #[tokio::test]
@@ -334,14 +373,78 @@ async fn damage_before_the_tail_is_refused() {
     }
     db.close().await;
     drop((db, log));
-    let wal = newest_wal(dir.path());
-    let mut bytes = std::fs::read(&wal).unwrap();
-    let middle = bytes.len() / 2;
-    for byte in &mut bytes[middle..middle + 64] {
-        *byte ^= 0xff;
+    // The first frame, one in the middle, and the last one with an entry: the log was closed behind it.
+    let last = last_frame(dir.path());
+    for at in [0, last / 2 / SECTOR * SECTOR + 10, last - 600] {
+        invert(&segment(dir.path(), 1), at, 16);
+        let refusal = refusal(dir.path());
+        assert!(refusal.contains("damaged"), "{refusal}");
+        assert!(refusal.contains("segment"), "{refusal}");
+        invert(&segment(dir.path(), 1), at, 16);
     }
-    std::fs::write(&wal, bytes).unwrap();
-    assert!(LogDb::open(dir.path(), Arc::new(LogMetrics::default()), None).is_err());
+    let (_db, log) = open(dir.path());
+    assert_eq!(read_all(&log).await.len(), 200);
+}
+
+/// Appends entries of 1 MiB until there is a third segment, 4 and 8 MiB behind the beginning.
+async fn three_segments(log: &GroupLog) -> u64 {
+    for index in 0..13 {
+        append(log, vec![record(index, 1, 1 << 20)]).await;
+    }
+    13
+}
+
+#[tokio::test]
+async fn a_missing_segment_is_refused() {
+    let dir = Directory::new();
+    let (db, log) = open(dir.path());
+    three_segments(&log).await;
+    db.close().await;
+    drop((db, log));
+    for missing in [1, 2, 3] {
+        let path = segment(dir.path(), missing);
+        let aside = path.with_extension("aside");
+        std::fs::rename(&path, &aside).unwrap();
+        let refusal = refusal(dir.path());
+        assert!(refusal.contains("is missing"), "{refusal}");
+        // Nothing was removed: when it is back, all is well.
+        std::fs::rename(aside, path).unwrap();
+    }
+    let (_db, log) = open(dir.path());
+    assert_eq!(read_all(&log).await.len(), 13);
+}
+
+#[tokio::test]
+async fn a_purge_gives_segments_back_and_later_ones_take_their_place() {
+    let dir = Directory::new();
+    let (db, log) = open(dir.path());
+    let mut next = three_segments(&log).await;
+    log.purge(next - 2, Bytes::from_static(b"purged"))
+        .await
+        .unwrap();
+    for _ in 0..100 {
+        append(&log, vec![record(next, 1, 1 << 20)]).await;
+        next += 1;
+        if next.is_multiple_of(10) {
+            log.purge(next - 3, Bytes::from_static(b"purged"))
+                .await
+                .unwrap();
+        }
+    }
+    log.purge(next - 4, Bytes::from_static(b"purged"))
+        .await
+        .unwrap();
+    db.close().await;
+    assert_eq!(read_all(&log).await.len(), 3);
+    drop((db, log));
+    let (_db, log) = open(dir.path());
+    let wanted: Vec<Record> = (next - 3..next)
+        .map(|index| record(index, 1, 1 << 20))
+        .collect();
+    assert!(read_all(&log).await == wanted);
+    let names = std::fs::read_dir(dir.path()).unwrap();
+    let names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+    assert!(names.len() <= 4, "{names:?}");
 }
 
 /// Appends for ever, and prints each index once it is durable. Runs only as a child.
@@ -405,7 +508,10 @@ async fn kill_9_loses_nothing_that_was_durable() {
 #[tokio::test]
 async fn a_failed_write_stops_the_process_and_loses_nothing_that_was_durable() {
     let dir = Directory::new();
-    // No file may grow beyond 512 KiB: writing the WAL fails then.
+    let (db, log) = open(dir.path());
+    db.close().await;
+    drop((db, log));
+    // No file may be written beyond 512 KiB.
     let output = child("trap '' XFSZ; ulimit -f 1024;", dir.path())
         .output()
         .unwrap();

@@ -349,7 +349,13 @@ fn a_directory_that_has_lost_its_log_is_refused() {
     refused("a state without a log");
     fs::create_dir(path.join("log")).unwrap();
     refused("an empty log directory");
-    fs::write(path.join("log/CURRENT"), "MANIFEST-000001\n").unwrap();
+    for made in ["CURRENT", "00000000000000000001.segment"] {
+        let made = path.join("log").join(made);
+        fs::write(&made, "").unwrap();
+        drop(open().expect("both are here"));
+        fs::remove_file(made).unwrap();
+    }
+    fs::write(path.join("log/00000000000000000001.segment"), "").unwrap();
     open().unwrap().note_log().unwrap();
     drop(open().expect("both are here"));
     for lost in ["log", "state"] {

@@ -31,7 +31,7 @@ use crate::base::proto::raft::change_request::Change;
 use crate::base::proto::raft::raft_server::RaftServer;
 use crate::machine::tables::Backing;
 use crate::peers::Trust;
-use crate::storage::{DataDir, GroupLog, LogDb, MAX_QUEUED_BYTES, Snapshots, StateDb, StateView};
+use crate::storage::{DataDir, GroupLog, MAX_QUEUED_BYTES, NodeLog, Snapshots, StateDb, StateView};
 
 /// Longest wait for a snapshot asked for by hand.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -52,7 +52,7 @@ pub struct Raft {
 
 /// The databases of a replica, and its counters.
 pub struct Stores {
-    pub log_db: LogDb,
+    pub node_log: NodeLog,
     pub log: GroupLog,
     pub state: Arc<StateDb>,
     pub snapshots: Arc<Snapshots>,
@@ -386,7 +386,7 @@ impl Raft {
         }
         inner.applier.stop().await;
         let _ = inner.stores.log.write_committed().await;
-        inner.stores.log_db.close().await;
+        inner.stores.node_log.close().await;
         inner.data.lock().take();
     }
 }

@@ -32,7 +32,7 @@ use super::transport::snapshot_receive::{SnapshotReceiver, install_in};
 use super::transport::vouching::Vouching;
 use super::types::{Leadership, NOTHING, StartError};
 use crate::base::ids::{GROUP_ZERO, LogIndex};
-use crate::storage::{DataDir, LogDb, Snapshots, StateDb};
+use crate::storage::{DataDir, NodeLog, Snapshots, StateDb};
 
 /// Linearizable reads wait this many election time-outs through an election.
 const READ_TIMEOUT_ELECTIONS: u64 = 8;
@@ -74,21 +74,25 @@ fn core_config(config: &RaftConfig) -> Result<openraft::Config, StartError> {
 
 pub(super) fn open_stores(config: &RaftConfig, data: &mut DataDir) -> Result<Stores, StartError> {
     let counters = Arc::new(LogMetrics::default());
-    let log_db = LogDb::open(
-        &data.path().join("log"),
-        Arc::clone(&counters),
-        config.before_sync.clone(),
-    )?;
+    data.take_over_log()?;
+    let path = data.path().join("log");
+    let (metrics, before_sync) = (Arc::clone(&counters), config.before_sync.clone());
+    let node_log = match data.has_log() {
+        true => {
+            NodeLog::open_existing(&path, metrics, before_sync)?.ok_or_else(|| data.log_lost())?
+        }
+        false => NodeLog::open(&path, metrics, before_sync)?,
+    };
     // Before the first vote, and before the state is made: see `DataDir`.
     data.note_log()?;
-    let log = log_db.group(GROUP_ZERO, config.cache_bytes)?;
+    let log = node_log.group(GROUP_ZERO, config.cache_bytes);
     let durable = log.clone();
     let barrier = Box::new(move || durable.sync_blocking());
     let state = Arc::new(StateDb::open_behind(data.path(), barrier)?);
     let snapshots = Arc::new(Snapshots::open(data.path())?);
     machine_version::take_over(&state, &log, &snapshots, config.machine)?;
     Ok(Stores {
-        log_db,
+        node_log,
         log,
         state,
         snapshots,

@@ -3,7 +3,7 @@
 //! ```text
 //! DIR/LOCK        held by the process that uses the directory
 //! DIR/meta        format, data-directory UUID, node id, cluster id
-//! DIR/log/        the Raft log and vote (RocksDB, synced)
+//! DIR/log/        the Raft log and vote, in segments
 //! DIR/state/      the applied state (RocksDB, without a WAL); `state.current` says which of several
 //! DIR/state.differs  why the directory must not be used any more, if that is so
 //! DIR/snapshots/  checkpoints of the state, complete ones only
@@ -19,146 +19,23 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::faults::{self, Step};
+use super::files::{create_dir, write_durably};
+use super::log;
+use super::open_error::OpenError;
 use crate::base::ids::NodeId;
 
 /// Version of the layout above. It rises with every change that an earlier release can't read.
-pub const FORMAT: u32 = 1;
-
-/// Mode of the directories: what is in them is clients' messages, and hashes of passwords.
-const DIRECTORY_MODE: u32 = 0o700;
+pub const FORMAT: u32 = 2;
+/// The oldest format that is taken over: its log is a RocksDB database.
+const OLDEST_FORMAT: u32 = 1;
 
 /// The file that says that the state is not what the other replicas have, and what differs.
 pub const DIFFERS: &str = "state.differs";
-
-/// The data directory can't be used.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// Another process uses it.
-    #[error("{} is in use by another process{}", .path.display(), in_parentheses(.pid.as_deref()))]
-    InUse {
-        /// The directory.
-        path: PathBuf,
-        /// Its process id, when it wrote one.
-        pid: Option<String>,
-    },
-    /// Everybody may write it.
-    #[error("every user of this machine may write {}: chmod 700", .path.display())]
-    Writable {
-        /// The directory.
-        path: PathBuf,
-    },
-    /// It belongs to another node.
-    #[error("{} belongs to node {stored}, not to node {given}; give each node its own directory", .path.display())]
-    OtherNode {
-        /// The directory.
-        path: PathBuf,
-        /// The node that it belongs to.
-        stored: u64,
-        /// The node that wants it.
-        given: u64,
-    },
-    /// It belongs to another cluster.
-    #[error("{} belongs to cluster {stored}, not to cluster {given}", .path.display())]
-    OtherCluster {
-        /// The directory.
-        path: PathBuf,
-        /// The cluster that it belongs to.
-        stored: String,
-        /// The cluster that is configured.
-        given: String,
-    },
-    /// The log is gone, and with it the vote.
-    #[error(
-        "{} has lost its log/, and with it what this node voted for and has acknowledged; put log/ back as it was, or \
-         run `quorumq cluster leave {node}` and join under a new id with an empty directory",
-        .path.display()
-    )]
-    LogLost {
-        /// The directory.
-        path: PathBuf,
-        /// The node that it belongs to.
-        node: u64,
-    },
-    /// Its state is not what the other replicas have.
-    #[error(
-        "{} must not be used any more: {why}; run `quorumq cluster leave {node}` and join under a new id with an empty \
-         directory",
-        .path.display()
-    )]
-    StateDiffers {
-        /// The directory.
-        path: PathBuf,
-        /// What differs.
-        why: String,
-        /// The node that it belongs to.
-        node: u64,
-    },
-    /// It was written by a release with another format.
-    #[error("{} has format {stored}; this release reads format {FORMAT}", .path.display())]
-    Format {
-        /// The directory.
-        path: PathBuf,
-        /// Its format.
-        stored: u32,
-    },
-    /// `meta` is missing beside data, or unreadable.
-    #[error("{}: {reason}", .path.display())]
-    Damaged {
-        /// The file or directory.
-        path: PathBuf,
-        /// In which way.
-        reason: String,
-    },
-    /// The operating system refused.
-    #[error("{}: {source}", .path.display())]
-    Io {
-        /// The file or directory.
-        path: PathBuf,
-        /// The reason it gave.
-        source: io::Error,
-    },
-    /// RocksDB refused.
-    #[error("{}: {reason}", .path.display())]
-    Database {
-        /// The database's directory.
-        path: PathBuf,
-        /// The reason it gave.
-        reason: String,
-    },
-}
-
-fn in_parentheses(pid: Option<&str>) -> String {
-    pid.map_or_else(String::new, |pid| format!(" (pid {pid})"))
-}
-
-impl OpenError {
-    pub fn io(path: &Path, source: io::Error) -> Self {
-        OpenError::Io {
-            path: path.to_owned(),
-            source,
-        }
-    }
-
-    pub fn database(path: &Path, error: &dyn std::fmt::Display) -> Self {
-        OpenError::Database {
-            path: path.to_owned(),
-            reason: error.to_string(),
-        }
-    }
-
-    pub fn damaged(path: &Path, reason: impl Into<String>) -> Self {
-        OpenError::Damaged {
-            path: path.to_owned(),
-            reason: reason.into(),
-        }
-    }
-}
 
 /// Content of the file `meta`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -201,10 +78,11 @@ impl DataDir {
             }
             Err(error) => return Err(OpenError::io(&meta_path, error)),
         };
-        if meta.format != FORMAT {
+        if !(OLDEST_FORMAT..=FORMAT).contains(&meta.format) {
             return Err(OpenError::Format {
                 path: path.to_owned(),
                 stored: meta.format,
+                read: FORMAT,
             });
         }
         if meta.node != node.0 {
@@ -224,7 +102,7 @@ impl DataDir {
         // The state is made after the log, so it proves that there was one; so directories of a release that did not
         // note it are checked, too.
         let had_log = meta.has_log || path.join("state").exists();
-        if had_log && !has_log(path) {
+        if had_log && !log::is_there(&path.join("log")) {
             return Err(OpenError::LogLost {
                 path: path.to_owned(),
                 node: meta.node,
@@ -238,6 +116,27 @@ impl DataDir {
         })
     }
 
+    /// Takes over a log of an earlier format.
+    ///
+    /// # Errors
+    /// When it can't be read or copied; the directory is as it was then.
+    pub fn take_over_log(&mut self) -> Result<(), OpenError> {
+        let DataDir { path, meta, .. } = self;
+        log::take_over(&path.join("log"), || {
+            if meta.format == FORMAT {
+                return Ok(());
+            }
+            // An earlier release must not take what it does not know for nothing.
+            meta.format = FORMAT;
+            write_meta(path, meta)
+        })
+    }
+
+    /// Whether a log was made here.
+    pub fn has_log(&self) -> bool {
+        self.meta.has_log
+    }
+
     /// Notes, durably, that the log was made. To be called before anything is written to the log.
     ///
     /// # Errors
@@ -248,6 +147,14 @@ impl DataDir {
         }
         self.meta.has_log = true;
         write_meta(&self.path, &self.meta)
+    }
+
+    /// Why a directory without its log can't be used.
+    pub fn log_lost(&self) -> OpenError {
+        OpenError::LogLost {
+            path: self.path.clone(),
+            node: self.meta.node,
+        }
     }
 
     /// The directory itself.
@@ -369,91 +276,10 @@ fn write_meta(path: &Path, meta: &Meta) -> Result<(), OpenError> {
     write_durably(&target, text.as_bytes()).map_err(|error| OpenError::io(&target, error))
 }
 
-/// Whether RocksDB has made a log below `path`: the last file that it makes names the others.
-fn has_log(path: &Path) -> bool {
-    path.join("log").join("CURRENT").exists()
-}
-
-/// Replaces `path` with `content` so that after a crash it holds either the old or the new bytes, whole.
-pub fn write_durably(path: &Path, content: &[u8]) -> io::Result<()> {
-    let partial = path.with_extension("partial");
-    let mut file = File::create(&partial)?;
-    file.write_all(content)?;
-    sync_file(&file, &partial)?;
-    drop(file);
-    fs::rename(&partial, path)?;
-    sync_dir(path.parent().unwrap_or(Path::new(".")))
-}
-
-/// Creates the directory `path`, and those above it that are missing. All of them are durable on return, also when an
-/// earlier process made `path` and ended before it was.
-pub fn create_dir(path: &Path) -> io::Result<()> {
-    let parent = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    if !parent.is_dir() {
-        create_dir(parent)?;
-    }
-    if let Err(error) = fs::DirBuilder::new().mode(DIRECTORY_MODE).create(path)
-        && !(error.kind() == io::ErrorKind::AlreadyExists && path.is_dir())
-    {
-        return Err(error);
-    }
-    // A directory above may belong to another user, who keeps it closed.
-    match sync_dir(parent) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
-        synced => synced,
-    }
-}
-
-/// Removes a directory if it is there. When that fails, the next start tries again.
-pub fn remove_dir(path: &Path) {
-    let removed = faults::step(Step::DirectoryRemoving, path);
-    if let Err(error) = removed.and_then(|()| fs::remove_dir_all(path))
-        && error.kind() != io::ErrorKind::NotFound
-    {
-        tracing::warn!(path = %path.display(), %error, "an unused directory was not removed; the next start tries again");
-    }
-}
-
-/// The extension of directories that are being removed.
-pub const REMOVED: &str = "removed";
-
-/// As [`remove_dir`], on a thread of its own, because gigabytes take their time. The name is free on return; until it
-/// is gone, the directory has the extension [`REMOVED`].
-pub fn remove_dir_later(path: &Path) {
-    let aside = path.with_added_extension(REMOVED);
-    if fs::rename(path, &aside).is_err() {
-        // Not there, or its namesake is not gone yet.
-        return remove_dir(path);
-    }
-    let target = aside.clone();
-    let spawned = std::thread::Builder::new()
-        .name("remove".into())
-        .spawn(move || remove_dir(&target));
-    if spawned.is_err() {
-        remove_dir(&aside);
-    }
-}
-
-/// Makes what was written to `file`, which is at `path`, durable.
-pub fn sync_file(file: &File, path: &Path) -> io::Result<()> {
-    faults::step(Step::FileWritten, path)?;
-    file.sync_all()?;
-    faults::step(Step::FileSynced, path)
-}
-
-/// Makes renames, creations and removals in `path` durable.
-pub fn sync_dir(path: &Path) -> io::Result<()> {
-    faults::step(Step::DirectoryChanged, path)?;
-    File::open(path)?.sync_all()?;
-    faults::step(Step::DirectorySynced, path)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::storage::files::DIRECTORY_MODE;
 
     fn mode(path: &Path) -> u32 {
         let data = fs::metadata(path).expect("it is there");

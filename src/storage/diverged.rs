@@ -6,8 +6,9 @@
 use std::io::Write as _;
 use std::path::Path;
 
-use super::data_dir::{self, DIFFERS};
+use super::data_dir::DIFFERS;
 use super::fatal::end_process;
+use super::files::write_durably;
 
 /// Exit status of a replica that differs, `EX_SOFTWARE` of sysexits.h.
 pub const EXIT_DIVERGED: i32 = 70;
@@ -29,7 +30,7 @@ pub fn give_up(data: &Path, why: &str) -> ! {
 }
 
 fn mark(data: &Path, why: &str) -> std::io::Result<()> {
-    data_dir::write_durably(&data.join(DIFFERS), format!("{why}\n").as_bytes())
+    write_durably(&data.join(DIFFERS), format!("{why}\n").as_bytes())
 }
 
 #[cfg(test)]

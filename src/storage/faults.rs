@@ -20,11 +20,11 @@ pub enum Step {
     DirectorySynced,
     /// A directory is about to be removed, if it is there.
     DirectoryRemoving,
-    /// A batch is about to be written to the log, and synced if it has to be.
+    /// A frame is about to be written to a segment of the log.
     LogWriting,
-    /// A batch of the log is written that need not be durable.
+    /// A frame of the log is written, not durably.
     LogWritten,
-    /// A batch of the log is written and synced. Nobody was told yet.
+    /// A segment of the log is synced. Nobody was told yet.
     LogSynced,
     /// A memtable is about to be written to the state.
     StateWriting,

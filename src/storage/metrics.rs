@@ -62,7 +62,7 @@ impl Histogram {
     }
 }
 
-/// Counters of the log database.
+/// Counters of the log.
 #[derive(Debug)]
 pub struct LogMetrics {
     /// Microseconds of one synced write.

@@ -14,14 +14,16 @@ mod directory;
 mod diverged;
 mod fatal;
 mod faults;
+mod files;
 mod log;
 pub mod metrics;
+mod open_error;
 mod options;
 mod snapshot;
 mod space;
 mod state;
 
-pub use data_dir::{DataDir, FORMAT, OpenError};
+pub use data_dir::{DataDir, FORMAT};
 pub use database::wait_closed;
 #[cfg(test)]
 pub use directory::Directory;
@@ -29,7 +31,8 @@ pub use diverged::EXIT_DIVERGED;
 pub use fatal::{EXIT_IO, fatal};
 #[cfg(test)]
 pub use faults::{Step, listen};
-pub use log::{BeforeSync, Bounds, GroupLog, LogDb, MAX_QUEUED_BYTES, Mark, Record};
+pub use log::{BeforeSync, Bounds, GroupLog, MAX_QUEUED_BYTES, Mark, NodeLog, Record};
+pub use open_error::OpenError;
 pub use snapshot::{Incoming, Snapshot, SnapshotFile, Snapshots};
 pub use space::Space;
 pub use state::{CheckpointError, ReservedRows, StateDb, StateView};

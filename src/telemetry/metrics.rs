@@ -128,7 +128,7 @@ metrics! {
     raft_snapshots_installed: Grouped<Counter>;
     /// Log entries written to this node's disk.
     log_entries: Counter;
-    /// Bytes of log entries written to this node's disk.
+    /// Bytes by which the log on this node's disk has grown, with what frames entries and fills sectors up.
     log_bytes: Counter;
     /// Time of one synced write of the log. Above the heartbeat interval the cluster gets slow, above the election
     /// time-out unstable.

@@ -12,7 +12,7 @@ use super::*;
 use crate::base::ids::GROUP_ZERO;
 use crate::raft::metrics::LogMetrics;
 use crate::raft::types::NOTHING;
-use crate::storage::{Directory, LogDb, StateView};
+use crate::storage::{Directory, NodeLog, StateView};
 
 /// Writes a row per entry, and asks for a view after every third.
 struct EveryThird {
@@ -49,20 +49,20 @@ impl Apply for EveryThird {
 }
 
 /// The replica of an empty directory, and its log.
-fn target(data: &Path) -> (Target, LogDb) {
+fn target(data: &Path) -> (Target, NodeLog) {
     let counters = Arc::new(LogMetrics::default());
-    let log_db = LogDb::open(&data.join("log"), Arc::clone(&counters), None);
-    let log_db = log_db.expect("an empty directory");
+    let node_log = NodeLog::open(&data.join("log"), Arc::clone(&counters), None);
+    let node_log = node_log.expect("an empty directory");
     let target = Target {
         state: Arc::new(StateDb::open(data).expect("an empty directory")),
         snapshots: Arc::new(Snapshots::open(data).expect("an empty directory")),
-        log: log_db.group(GROUP_ZERO, 0).expect("an empty log"),
+        log: node_log.group(GROUP_ZERO, 0),
         metrics: Arc::new(Metrics::new(counters)),
         applied: watch::channel(NOTHING).0,
         term: watch::channel(0).0,
         removed: Removed::default(),
     };
-    (target, log_db)
+    (target, node_log)
 }
 
 fn entry(index: u64) -> (Entry, Option<Responder>) {

@@ -1,4 +1,4 @@
-//! Raft's log over the log database.
+//! Raft's log over the log on disk.
 //!
 //! It only translates: the library keeps Raft's rules, [`crate::storage`] keeps those of durability.
 

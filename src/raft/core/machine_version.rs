@@ -129,7 +129,7 @@ mod tests {
     use super::*;
     use crate::base::ids::GROUP_ZERO;
     use crate::storage::metrics::LogMetrics;
-    use crate::storage::{Directory, LogDb, Record};
+    use crate::storage::{Directory, NodeLog, Record};
 
     fn record(index: u64) -> Record {
         let payload = super::super::type_config::Payload::Blank;
@@ -162,8 +162,9 @@ mod tests {
         let root = Directory::new();
         let data = root.path().to_owned();
         let counters = Arc::new(LogMetrics::default());
-        let log_db = LogDb::open(&data.join("log"), counters, None).expect("an empty directory");
-        let log = log_db.group(GROUP_ZERO, 1 << 20).expect("an empty log");
+        let node_log =
+            NodeLog::open(&data.join("log"), counters, None).expect("an empty directory");
+        let log = node_log.group(GROUP_ZERO, 1 << 20);
         let (state, snapshots) = left(&data, &log).await;
         let taken = tokio::task::spawn_blocking(move || {
             take_over(&state, &log, &snapshots, 1).expect("the same version");
@@ -180,6 +181,6 @@ mod tests {
         taken.await.expect("it does not panic");
         let found = Snapshots::open(&data).expect("well-formed");
         assert!(found.current().is_none(), "nor after a restart");
-        log_db.close().await;
+        node_log.close().await;
     }
 }

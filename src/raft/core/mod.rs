@@ -1,7 +1,7 @@
 //! The Raft library at work: its types, its log and its state machine on [`crate::storage`], and what watches over it.
 //!
 //! - [`type_config`], [`encoding`]: the library's types, and their form on the wire and on disk.
-//! - [`log_store`]: the library's log over the log database.
+//! - [`log_store`]: the library's log over the log on disk.
 //! - [`state_machine`], [`applier`], [`apply`]: from committed entries to the machine above, on a thread of its own.
 //! - [`removed`]: who was a member and may not come back by itself.
 //! - [`write`]: a batch given to the log, and whether the log has taken it.

@@ -23,7 +23,7 @@ const TICK: Duration = Duration::from_millis(500);
 /// Least time between two samples that are kept.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The log at one moment: everything below `next` had been appended, `bytes` in all since the start.
+/// The log at one moment: everything below `next` had been appended, `bytes` in all with what was there at the start.
 #[derive(Clone, Copy)]
 struct Sample {
     at: Instant,
@@ -41,22 +41,33 @@ struct Keeper {
     last_snapshot: Sample,
     /// Index after the last one that was asked to be purged.
     purged: u64,
+    /// Bytes of the log at the start, about.
+    found: u64,
 }
 
 /// Starts the task that takes snapshots and purges. It runs until Raft ends.
 pub fn keep(core: CoreRaft, log: GroupLog, metrics: Arc<Metrics>, retention: Retention) {
+    // How old it is what was there is not known: it counts as new.
+    let at = Instant::now();
+    let stored = log.stored().into_iter();
+    let mut samples: VecDeque<Sample> = stored
+        .map(|(next, bytes)| Sample { at, next, bytes })
+        .collect();
+    let found = samples.back().map_or(0, |newest| newest.bytes);
     let now = Sample {
-        at: Instant::now(),
+        at,
         next: log.next(),
-        bytes: metrics.log.append_bytes.load(Relaxed),
+        bytes: found + metrics.log.append_bytes.load(Relaxed),
     };
+    samples.push_back(now);
     let mut keeper = Keeper {
+        found,
         purged: log.bounds().start,
         core,
         log,
         metrics,
         retention,
-        samples: VecDeque::from([now]),
+        samples,
         last_snapshot: now,
     };
     tokio::spawn(async move {
@@ -79,7 +90,7 @@ impl Keeper {
         let now = Sample {
             at: Instant::now(),
             next: self.log.next(),
-            bytes: self.metrics.log.append_bytes.load(Relaxed),
+            bytes: self.found + self.metrics.log.append_bytes.load(Relaxed),
         };
         let newest = self.samples.back().map_or(now.at, |sample| sample.at);
         if now.at.duration_since(newest) >= SAMPLE_INTERVAL {
@@ -87,8 +98,9 @@ impl Keeper {
         }
         let appended = now.bytes.saturating_sub(self.last_snapshot.bytes);
         let waited = now.at.duration_since(self.last_snapshot.at).as_millis();
+        let has_grown = now.next > self.last_snapshot.next;
         let due = appended >= self.retention.snapshot_bytes
-            || (appended > 0 && waited >= u128::from(self.retention.snapshot_interval_ms));
+            || (has_grown && waited >= u128::from(self.retention.snapshot_interval_ms));
         if due {
             self.last_snapshot = now;
             self.core.trigger().snapshot().await.ok()?;
@@ -154,6 +166,23 @@ mod tests {
             next: second,
             bytes: second * 10,
         }
+    }
+
+    #[test]
+    fn what_was_there_at_the_start_goes_when_it_is_old_and_there_is_more() {
+        let start = Instant::now();
+        let found = |next, bytes| Sample {
+            at: start,
+            next,
+            bytes,
+        };
+        let mut samples = VecDeque::from([found(3, 0), found(7, 60), found(9, 120)]);
+        let mut now = found(12, 150);
+        assert_eq!(keep_from(&mut samples.clone(), now, &RETENTION), 0, "young");
+        now.at += Duration::from_secs(3600);
+        assert_eq!(keep_from(&mut samples, now, &RETENTION), 3);
+        now.bytes = 170;
+        assert_eq!(keep_from(&mut samples, now, &RETENTION), 7);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::base::ids::{GROUP_ZERO, LogIndex};
 use crate::machine::tables::{Backing, Tables};
 use crate::raft::metrics::{LogMetrics, Metrics};
 use crate::raft::types::NOTHING;
-use crate::storage::{LogDb, Snapshots, StateDb, wait_closed};
+use crate::storage::{NodeLog, Snapshots, StateDb, wait_closed};
 
 struct Nothing;
 
@@ -34,15 +34,15 @@ impl Apply for Nothing {
 /// Makes each store in a directory of its own below this one.
 struct Builder(PathBuf);
 
-impl StoreBuilder<TypeConfig, LogStore, StateMachine, LogDb> for Builder {
-    async fn build(&self) -> Result<(LogDb, LogStore, StateMachine), StorageError<TypeConfig>> {
+impl StoreBuilder<TypeConfig, LogStore, StateMachine, NodeLog> for Builder {
+    async fn build(&self) -> Result<(NodeLog, LogStore, StateMachine), StorageError<TypeConfig>> {
         let dir = tempfile::tempdir_in(&self.0).expect("a temporary directory");
         let dir = dir.keep();
         let counters = Arc::new(LogMetrics::default());
-        let log_db =
-            LogDb::open(&dir.join("log"), Arc::clone(&counters), None).expect("an empty directory");
+        let node_log = NodeLog::open(&dir.join("log"), Arc::clone(&counters), None)
+            .expect("an empty directory");
         // A cache this small makes nearly every read come from disk.
-        let log = log_db.group(GROUP_ZERO, 0).expect("an empty log");
+        let log = node_log.group(GROUP_ZERO, 0);
         let state = Arc::new(StateDb::open(&dir).expect("an empty directory"));
         let snapshots = Arc::new(Snapshots::open(&dir).expect("an empty directory"));
         let (applied, _) = watch::channel(NOTHING);
@@ -62,7 +62,7 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine, LogDb> for Builder {
         )
         .expect("a thread");
         let machine = StateMachine::new(applier, state, snapshots, 1 << 20, committed);
-        Ok((log_db, LogStore::new(log), machine))
+        Ok((node_log, LogStore::new(log), machine))
     }
 }
 

@@ -1,8 +1,8 @@
 //! What of a directory tree is durable, and what a crash may leave of it.
 //!
 //! A sync of a file makes its bytes durable, and a sync of a directory the names in it. After a power cut everything
-//! else is as it was or as it has become, each name and each file's end by itself. RocksDB syncs its own files, so what
-//! it makes in a database's directory counts as durable; only the end of the log's file does not.
+//! else is as it was or as it has become, each name, each file's end, and each sector of the log's segments by itself.
+//! RocksDB syncs its own files, so what it makes in a database's directory counts as durable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -13,6 +13,9 @@ use std::path::{Path, PathBuf};
 
 use super::random::Random;
 use crate::storage::Step;
+
+/// What a disk writes as a whole, bytes.
+const SECTOR: usize = 512;
 
 /// Inode numbers by name.
 type Names = BTreeMap<OsString, u64>;
@@ -27,6 +30,8 @@ pub struct Disk {
     names: BTreeMap<u64, (Names, File)>,
     /// Durable bytes of each file.
     bytes: BTreeMap<u64, u64>,
+    /// What of the log's segments is durable.
+    segments: BTreeMap<u64, Vec<u8>>,
     /// Directories that became a database's, and what was in them.
     moved: BTreeMap<u64, Names>,
 }
@@ -42,10 +47,6 @@ fn names(dir: &Path) -> io::Result<Names> {
         Ok((entry.file_name(), inode(&entry.path())?))
     };
     entries.map(named).collect()
-}
-
-fn is_wal(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "log")
 }
 
 /// Inode number and size of everything at and below `path`.
@@ -73,6 +74,7 @@ impl Disk {
             kept: kept.to_owned(),
             names: BTreeMap::new(),
             bytes: BTreeMap::new(),
+            segments: BTreeMap::new(),
             moved: BTreeMap::new(),
         })
     }
@@ -81,12 +83,15 @@ impl Disk {
     pub fn note(&mut self, step: Step, path: &Path) -> io::Result<()> {
         match step {
             Step::DirectorySynced => self.note_directory(path)?,
-            Step::FileSynced => self.note_file(path)?,
-            Step::LogSynced => {
-                let paths = names(path)?.into_keys().map(|name| path.join(name));
-                for wal in paths.filter(|path| is_wal(path)) {
-                    self.note_file(&wal)?;
+            Step::FileSynced => {
+                self.note_file(path)?;
+                if path.parent() == Some(&self.data.join("log")) {
+                    self.note_segment(path)?;
                 }
+            }
+            Step::LogSynced => {
+                self.note_file(path)?;
+                self.note_segment(path)?;
             }
             Step::Renamed if self.is_database(path) => {
                 self.moved.insert(inode(path)?, names(path)?);
@@ -115,8 +120,13 @@ impl Disk {
         Ok(())
     }
 
+    fn note_segment(&mut self, path: &Path) -> io::Result<()> {
+        self.segments.insert(inode(path)?, fs::read(path)?);
+        Ok(())
+    }
+
     fn is_database(&self, path: &Path) -> bool {
-        path == self.data.join("log") || path.parent() == Some(&self.data.join("state"))
+        path.parent() == Some(&self.data.join("state"))
     }
 
     /// Makes `to` what the end of the process leaves, or a power cut. Returns whether it could: not while another
@@ -206,20 +216,36 @@ impl Image<'_> {
             return fs::hard_link(path, to);
         }
         fs::copy(&path, to)?;
-        File::options().write(true).open(to)?.set_len(left)
+        File::options().write(true).open(to)?.set_len(left)?;
+        match self.disk.segments.get(&inode) {
+            Some(durable) if self.is_power_cut => self.take_sectors(durable, to),
+            _ => Ok(()),
+        }
+    }
+
+    /// Has sectors of a segment be what was durable of them.
+    fn take_sectors(&mut self, durable: &[u8], to: &Path) -> io::Result<()> {
+        let mut left = fs::read(to)?;
+        // A crash may come before the first of them, in the middle, or behind the last.
+        let odds = 1 + self.random.below(4);
+        for (sector, durable) in left.chunks_mut(SECTOR).zip(durable.chunks(SECTOR)) {
+            if sector != durable && self.random.below(5) < odds {
+                sector[..durable.len()].copy_from_slice(durable);
+            }
+        }
+        fs::write(to, left)
     }
 
     /// How much of a file is durable; of a file that RocksDB takes care of, all.
     fn durable_bytes(&self, inode: u64, path: &Path) -> u64 {
         let is_database = path.parent().is_some_and(|dir| self.disk.is_database(dir));
-        let is_rocksdbs = is_database && !is_wal(path);
         let was_there = || {
             let mut moved = self.disk.moved.values();
             moved.any(|names| names.values().any(|file| *file == inode))
         };
         match self.disk.bytes.get(&inode) {
-            Some(bytes) if !is_rocksdbs => *bytes,
-            None if !is_rocksdbs || was_there() => 0,
+            Some(bytes) if !is_database => *bytes,
+            None if !is_database || was_there() => 0,
             _ => u64::MAX,
         }
     }

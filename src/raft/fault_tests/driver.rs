@@ -84,7 +84,10 @@ impl Driver {
         self.faults.note(&Event::Machine(machine));
         let data = self.faults.places().data.clone();
         match Replica::open(&data, self.machine).await {
-            Ok(replica) => self.replica = Some(replica),
+            Ok(replica) => {
+                self.faults.note(&Event::Opened);
+                self.replica = Some(replica);
+            }
             Err(error) => {
                 assert!(self.faults.has_failed(), "{error}");
                 return false;

@@ -14,6 +14,8 @@ use crate::storage::Step;
 pub enum Event {
     /// A machine of this version opens the directory.
     Machine(u32),
+    /// It is open.
+    Opened,
     /// Entries of a term are durable.
     Durable { first: u64, count: u64, term: u64 },
     /// Entries from this index on are about to be removed.
@@ -63,7 +65,7 @@ impl Acknowledged {
             Event::Snapshot(id) => {
                 self.snapshot = self.snapshot.take().max(Some(id.clone()));
             }
-            Event::Failed { .. } | Event::Image { .. } => {}
+            Event::Opened | Event::Failed { .. } | Event::Image { .. } => {}
         }
     }
 }

@@ -90,6 +90,8 @@ fn run_of(seed: u64, dir: &Path, counts: &Counts) -> Vec<Case> {
     let events = journal::read(&places.journal).expect("whole lines");
     let mut acknowledged = Acknowledged::default();
     let (mut cases, mut failures) = (Vec::new(), Vec::new());
+    // A start that a step fails is over; it does not end the process.
+    let (mut is_starting, mut must_end) = (true, false);
     for event in &events {
         acknowledged.note(event);
         match event {
@@ -104,14 +106,20 @@ fn run_of(seed: u64, dir: &Path, counts: &Counts) -> Vec<Case> {
             Event::Failed { step, path } => {
                 *counts.failures.lock().entry(*step).or_default() += 1;
                 failures.push((*step, path));
+                must_end |= FATAL.contains(step) && !is_starting;
             }
+            Event::Machine(_) => is_starting = true,
+            Event::Opened => is_starting = false,
             _ => {}
         }
     }
-    let must_end = failures.iter().any(|(step, _)| FATAL.contains(step));
     // The switch to another state is on its way when this fails; but it may also fail in a start.
     let is_switch = |path: &Path| path.ends_with("state.partial") || path == places.data;
-    let may_end = failures.iter().any(|(_, path)| is_switch(path));
+    // Some of what a start writes is written by threads that end the process.
+    let is_fatal = |step: &Step| FATAL.contains(step);
+    let may_end = failures
+        .iter()
+        .any(|(step, path)| is_switch(path) || is_fatal(step));
     let has_ended = output.status.code() == Some(EXIT_IO);
     assert!(
         has_ended && (must_end || may_end) || output.status.success() && !must_end,

@@ -132,6 +132,6 @@ impl Replica {
 
     pub async fn close(self) {
         self.applier.stop().await;
-        self.stores.log_db.close().await;
+        self.stores.node_log.close().await;
     }
 }

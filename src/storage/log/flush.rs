@@ -1,8 +1,7 @@
-//! The thread that writes the log database.
+//! The thread that writes the log.
 //!
-//! It takes the jobs that have gathered in the queue, writes them in queue order as one batch, syncs once when the
-//! batch holds entries or a vote, then calls back in order. There is no timer: the next batch gathers while this one
-//! syncs.
+//! It takes the jobs that have gathered in the queue, writes them in queue order as frames, syncs once when they
+//! hold entries or a vote, then calls back in order. There is no timer: the next ones gather while these are synced.
 //!
 //! A vote does not overtake the entries before it, although they are of an earlier term and nobody may need them any
 //! more. The Raft library takes a durable vote for proof that everything given to the log before it is durable, and
@@ -10,12 +9,12 @@
 //! vote waits for is kept small instead: those who append hold back while [`super::MAX_QUEUED_BYTES`] are queued, and
 //! what is queued before a vote is written with it by one sync.
 //!
-//! Invariant: only this thread writes the log database, in the order of the queue.
+//! Invariant: only this thread writes the log, in the order of the queue.
 //! Invariant: a callback runs only after the sync that covers its entries. A failed write or sync ends the process.
 //! Invariant: the committed log id that is stored names an entry that the same write, or an earlier one, has stored. A
 //! mark past the durable log would have the next start apply entries that are not there.
 
-use std::error::Error;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -23,22 +22,24 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use rocksdb::{ColumnFamily, WriteBatch, WriteOptions};
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use super::record::{self, META_FAMILY, Meta, Record};
+use super::change::Change;
+use super::frame::{self, HEADER};
+use super::record::Record;
 use super::tail::Tail;
+use super::writer::Writer;
 use crate::base::ids::GroupId;
 use crate::base::pulse::{Phase, busy};
-use crate::storage::database::Database;
 use crate::storage::fatal::fatal;
-use crate::storage::faults::{self, Step};
 use crate::storage::metrics::LogMetrics;
 
 /// Jobs that one sync covers at most.
 const MAX_JOBS: usize = 4096;
 /// Bytes of entries that one sync covers at most, the last job not counted.
 const MAX_BYTES: usize = 4 << 20;
+/// Bytes after which a frame is full: whoever reads an entry reads its whole frame.
+const FRAME_BYTES: usize = 128 << 10;
 
 /// Called once the entries of an append are durable.
 pub type Durable = Box<dyn FnOnce() + Send>;
@@ -46,7 +47,7 @@ pub type Durable = Box<dyn FnOnce() + Send>;
 /// Runs on the flush thread before each sync: a slow disk, for fault injection.
 pub type BeforeSync = Arc<dyn Fn() + Send + Sync>;
 
-/// A change of the database.
+/// A change of the log.
 pub enum Job {
     Append {
         group: GroupId,
@@ -71,10 +72,9 @@ pub enum Job {
         last_term: Option<u64>,
         tail: Arc<Mutex<Tail>>,
     },
-    /// Removes the entries from `from` to `upto`, whose log id is `log_id`.
+    /// Removes the entries up to `upto`, whose log id is `log_id`.
     Purge {
         group: GroupId,
-        from: u64,
         upto: u64,
         log_id: Bytes,
         tail: Arc<Mutex<Tail>>,
@@ -101,15 +101,13 @@ enum After {
         durable: Durable,
     },
     Tell(oneshot::Sender<()>),
-    DeleteFiles {
-        group: GroupId,
-        upto: u64,
-    },
+    /// Segments may not be needed any more.
+    Release,
 }
 
 /// The thread's state.
 pub struct Flusher {
-    pub db: Arc<Database>,
+    pub writer: Writer,
     pub queue: mpsc::Receiver<Job>,
     /// Votes in the queue.
     pub votes: Arc<AtomicUsize>,
@@ -117,12 +115,13 @@ pub struct Flusher {
     pub before_sync: Option<BeforeSync>,
 }
 
-/// One batch being put together.
+/// What is being put together for one sync.
 struct Gathered {
-    batch: WriteBatch,
+    /// Frames that are full.
+    full: Vec<Vec<u8>>,
+    /// The last frame.
+    buffer: Vec<u8>,
     after: Vec<After>,
-    /// Buffer for encoding, kept from batch to batch.
-    value: Vec<u8>,
     entries: u64,
     bytes: usize,
     votes: usize,
@@ -133,20 +132,16 @@ struct Gathered {
 impl Flusher {
     /// Runs until [`Job::Stop`], or until every sender is gone.
     pub fn run(mut self) {
-        let mut value = Vec::new();
+        let mut buffer = Vec::new();
         while let Some(first) = self.queue.blocking_recv() {
-            let mut gathered = Gathered::new(value);
-            let db = Arc::clone(&self.db);
-            let Some(meta) = db.cf_handle(META_FAMILY) else {
-                fatal("opening the log", &"the meta family is missing");
-            };
-            gathered.add(meta, first);
+            let mut gathered = Gathered::new(buffer);
+            gathered.add(first);
             let mut jobs = 1;
             while gathered.stop.is_none() && self.has_room(&gathered, jobs) {
                 let Ok(job) = self.queue.try_recv() else {
                     break;
                 };
-                gathered.add(meta, job);
+                gathered.add(job);
                 jobs += 1;
             }
             self.votes.fetch_sub(gathered.votes, AcqRel);
@@ -156,67 +151,62 @@ impl Flusher {
                     self.finish(after);
                 }
             });
+            buffer = gathered.buffer;
             if let Some(done) = gathered.stop {
                 self.queue.close();
-                if let Err(error) = self.put(WriteBatch::default(), true) {
+                if let Err(error) = self.writer.close() {
                     fatal("syncing the log", &error);
                 }
                 // Nobody waits any more when this fails.
                 let _ = done.send(());
                 return;
             }
-            value = gathered.value;
+            // The room for one large entry is not kept for many small ones.
+            buffer.shrink_to(2 * FRAME_BYTES);
         }
     }
 
-    /// Whether one more job joins a batch of so many.
+    /// Whether one more job joins a frame of so many.
     fn has_room(&self, gathered: &Gathered, jobs: usize) -> bool {
         let vote_follows = self.votes.load(Acquire) > gathered.votes;
         vote_follows || (jobs < MAX_JOBS && gathered.bytes < MAX_BYTES)
     }
 
-    fn write(&self, gathered: &mut Gathered) {
-        if gathered.batch.is_empty() && !gathered.sync {
+    fn write(&mut self, gathered: &mut Gathered) {
+        let is_empty = gathered.full.is_empty() && gathered.buffer.len() == HEADER;
+        if is_empty && !gathered.sync {
             return;
         }
-        let batch = std::mem::take(&mut gathered.batch);
         let started = Instant::now();
         if gathered.sync
             && let Some(before_sync) = &self.before_sync
         {
             before_sync();
         }
-        if let Err(error) = self.put(batch, gathered.sync) {
-            fatal("writing the log", &error);
-        }
+        let grown = match is_empty {
+            true => self.writer.sync().map(|()| 0),
+            false => self.put(gathered),
+        };
+        let grown = grown.unwrap_or_else(|error| fatal("writing the log", &error));
         if gathered.sync {
             self.metrics.fsync_us.observe_latency(started.elapsed());
         }
         if gathered.entries > 0 {
             self.metrics.append_entries.observe(gathered.entries);
-            self.metrics
-                .append_bytes
-                .fetch_add(gathered.bytes as u64, Relaxed);
         }
+        self.metrics.append_bytes.fetch_add(grown, Relaxed);
     }
 
-    /// Writes `batch`. An empty one makes what was written before durable.
-    fn put(&self, batch: WriteBatch, sync: bool) -> Result<(), Box<dyn Error>> {
-        faults::step(Step::LogWriting, self.db.path())?;
-        let mut options = WriteOptions::default();
-        options.set_sync(sync);
-        match batch.is_empty() {
-            true => self.db.flush_wal(true)?,
-            false => self.db.write_opt(batch, &options)?,
+    /// Writes the frames, and syncs the last one with all before it; returns by how many bytes the log has grown.
+    fn put(&mut self, gathered: &mut Gathered) -> io::Result<u64> {
+        let mut grown = 0;
+        for mut frame in gathered.full.drain(..) {
+            grown += self.writer.write(&mut frame, false)?;
         }
-        let written = match sync {
-            true => Step::LogSynced,
-            false => Step::LogWritten,
-        };
-        Ok(faults::step(written, self.db.path())?)
+        Ok(grown + self.writer.write(&mut gathered.buffer, gathered.sync)?)
     }
 
-    fn finish(&self, after: After) {
+    fn finish(&mut self, after: After) {
         match after {
             After::Durable {
                 tail,
@@ -242,13 +232,9 @@ impl Flusher {
                 // The caller may have been cancelled; what it asked for is done all the same.
                 let _ = done.send(());
             }
-            After::DeleteFiles { group, upto } => {
-                // Only gives space back early; the range tombstone written before is what removes.
-                if let Err(error) = self
-                    .db
-                    .delete_file_in_range(record::key(group, 0), record::key(group, upto))
-                {
-                    tracing::warn!(%error, "files of the purged log were not removed early");
+            After::Release => {
+                if let Err(error) = self.writer.release() {
+                    fatal("writing the log", &error);
                 }
             }
         }
@@ -256,12 +242,13 @@ impl Flusher {
 }
 
 impl Gathered {
-    /// An empty batch that encodes in `value`.
-    fn new(value: Vec<u8>) -> Gathered {
+    /// An empty frame in `buffer`.
+    fn new(mut buffer: Vec<u8>) -> Gathered {
+        frame::begin(&mut buffer);
         Gathered {
-            batch: WriteBatch::default(),
+            full: Vec::new(),
+            buffer,
             after: Vec::new(),
-            value,
             entries: 0,
             bytes: 0,
             votes: 0,
@@ -270,7 +257,7 @@ impl Gathered {
         }
     }
 
-    fn add(&mut self, meta: &ColumnFamily, job: Job) {
+    fn add(&mut self, job: Job) {
         match job {
             Job::Append {
                 group,
@@ -287,7 +274,7 @@ impl Gathered {
                     (last, term) = (record.index, record.term);
                     tail.lock().written.last = Some((term, last));
                 }
-                self.put_committed(meta, group, &tail);
+                self.put_committed(group, &tail);
                 self.sync = true;
                 self.after.push(After::Durable {
                     tail,
@@ -300,7 +287,7 @@ impl Gathered {
             }
             Job::Vote { group, vote, done } => {
                 self.votes += 1;
-                self.batch.put_cf(meta, Meta::Vote.key(group), &vote);
+                Change::Vote { group, vote: &vote }.encode(&mut self.buffer);
                 self.sync = true;
                 self.after.push(After::Tell(done));
             }
@@ -310,27 +297,22 @@ impl Gathered {
                 last_term,
                 tail,
             } => {
-                self.batch.delete_range(
-                    record::key(group, from).as_slice(),
-                    record::key(group, u64::MAX).as_slice(),
-                );
+                let truncate = Change::Truncate {
+                    group,
+                    from,
+                    last_term,
+                };
+                truncate.encode(&mut self.buffer);
                 let last = last_term.zip(from.checked_sub(1));
                 tail.lock().written.last = last;
             }
             Job::Purge {
                 group,
-                from,
                 upto,
                 log_id,
                 tail,
-            } => {
-                self.purge(meta, group, (from, upto), &log_id);
-                let mut tail = tail.lock();
-                let written = &mut tail.written;
-                written.start = written.start.max(upto + 1);
-                written.last = written.last.filter(|(_, index)| *index > upto);
-            }
-            Job::Committed { group, tail } => self.put_committed(meta, group, &tail),
+            } => self.put_purge(group, upto, &log_id, &tail),
+            Job::Committed { group, tail } => self.put_committed(group, &tail),
             Job::Sync { done } => {
                 self.sync = true;
                 self.after.push(After::Tell(done));
@@ -339,40 +321,45 @@ impl Gathered {
         }
     }
 
-    fn purge(
-        &mut self,
-        meta: &ColumnFamily,
-        group: GroupId,
-        (from, upto): (u64, u64),
-        log_id: &[u8],
-    ) {
-        let mut value = upto.to_be_bytes().to_vec();
-        value.extend_from_slice(log_id);
-        self.batch.put_cf(meta, Meta::Purged.key(group), &value);
-        if from <= upto {
-            self.batch.delete_range(
-                record::key(group, from).as_slice(),
-                record::key(group, upto + 1).as_slice(),
-            );
-            self.after.push(After::DeleteFiles { group, upto });
-        }
-    }
-
     fn put_records(&mut self, group: GroupId, records: &[Record]) {
         for record in records {
-            record.encode_into(&mut self.value);
-            self.batch
-                .put(record::key(group, record.index), &self.value);
-            self.bytes += self.value.len();
+            let append = Change::Append {
+                group,
+                index: record.index,
+                term: record.term,
+                kind: record.kind,
+                payload: &record.payload,
+            };
+            let before = self.buffer.len();
+            append.encode(&mut self.buffer);
+            self.bytes += self.buffer.len() - before;
+            if self.buffer.len() >= FRAME_BYTES {
+                let full = std::mem::replace(&mut self.buffer, Vec::with_capacity(FRAME_BYTES));
+                self.full.push(full);
+                frame::begin(&mut self.buffer);
+            }
             self.entries += 1;
         }
     }
 
-    fn put_committed(&mut self, meta: &ColumnFamily, group: GroupId, tail: &Mutex<Tail>) {
+    fn put_purge(&mut self, group: GroupId, upto: u64, log_id: &[u8], tail: &Mutex<Tail>) {
+        let purge = Change::Purge {
+            group,
+            upto,
+            log_id,
+        };
+        purge.encode(&mut self.buffer);
+        self.after.push(After::Release);
+        let mut tail = tail.lock();
+        let written = &mut tail.written;
+        written.start = written.start.max(upto + 1);
+        written.last = written.last.filter(|(_, index)| *index > upto);
+    }
+
+    fn put_committed(&mut self, group: GroupId, tail: &Mutex<Tail>) {
         let committed = tail.lock().take_mark();
-        if let Some(committed) = committed {
-            self.batch
-                .put_cf(meta, Meta::Committed.key(group), &committed);
+        if let Some(log_id) = &committed {
+            Change::Committed { group, log_id }.encode(&mut self.buffer);
         }
     }
 }

@@ -7,25 +7,25 @@
 //! a time may change a group's log; any number may read it.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use rocksdb::{DB, ReadOptions};
 use tokio::sync::{Notify, mpsc, oneshot};
 
+use super::change::{Change, Changes};
 use super::flush::{Durable, Job};
-use super::record::{self, Record};
+use super::frame::Frame;
+use super::index::Index;
+use super::record::Record;
+use super::segment::Segment;
 use super::tail::{Found, Mark, Tail};
 use crate::base::ids::GroupId;
-use crate::storage::database::Database;
 use crate::storage::fatal::fatal;
 use crate::storage::metrics::LogMetrics;
-
-/// Read ahead of an iterator over entries on disk, bytes.
-const READ_AHEAD: usize = 1 << 20;
 
 /// Bytes of entries that may wait to become durable before those who append hold back. A vote waits for them, so they
 /// are no more than a slow disk writes in a fraction of a second.
@@ -46,7 +46,7 @@ pub struct Bounds {
 #[derive(Clone)]
 pub struct GroupLog {
     group: GroupId,
-    db: Arc<Database>,
+    index: Arc<Mutex<Index>>,
     jobs: mpsc::Sender<Job>,
     tail: Arc<Mutex<Tail>>,
     /// Votes in the queue of all groups.
@@ -60,7 +60,7 @@ impl GroupLog {
     /// The log whose state on disk is `tail`.
     pub(super) fn new(
         group: GroupId,
-        db: Arc<Database>,
+        index: Arc<Mutex<Index>>,
         jobs: mpsc::Sender<Job>,
         tail: Tail,
         votes: Arc<AtomicUsize>,
@@ -68,7 +68,7 @@ impl GroupLog {
     ) -> GroupLog {
         GroupLog {
             group,
-            db,
+            index,
             jobs,
             tail: Arc::new(Mutex::new(tail)),
             votes,
@@ -110,6 +110,12 @@ impl GroupLog {
     /// Bytes of entries that are not durable yet.
     pub fn bytes_queued(&self) -> usize {
         self.tail.lock().queued_bytes
+    }
+
+    /// Where the entries begin in each segment that has some: the first index, and how many bytes of segments are
+    /// before it.
+    pub fn stored(&self) -> Vec<(u64, u64)> {
+        self.index.lock().stored(self.group)
     }
 
     /// Waits while [`MAX_QUEUED_BYTES`] or more are not durable. Whoever takes entries in asks this first; what is
@@ -222,12 +228,12 @@ impl GroupLog {
         }
         let last = from.checked_sub(1);
         let last_term = match last {
-            Some(last) => self
-                .read(last, from, usize::MAX)
-                .await
-                .first()
-                .map(|record| record.term),
-            None => None,
+            Some(last) if last >= self.tail.lock().start => {
+                let read = self.read(last, from, usize::MAX).await;
+                // Nothing is read only when the runtime is shutting down.
+                Some(read.first().ok_or_else(closed)?.term)
+            }
+            _ => None,
         };
         self.tail.lock().truncate(from, last_term);
         self.send(Job::Truncate {
@@ -250,16 +256,13 @@ impl GroupLog {
     }
 
     fn purge_job(&self, upto: u64, log_id: Bytes) -> Job {
-        let from = {
+        {
             let mut tail = self.tail.lock();
-            let from = tail.start;
             tail.purge(upto);
             tail.purged = Some(log_id.clone());
-            from
-        };
+        }
         Job::Purge {
             group: self.group,
-            from,
             upto,
             log_id,
             tail: Arc::clone(&self.tail),
@@ -305,18 +308,25 @@ impl GroupLog {
                 Found::All(records) => return records,
                 Found::Partly(partly) => partly,
             };
-            let (db, group) = (Arc::clone(&self.db), self.group);
+            let (index, group) = (Arc::clone(&self.index), self.group);
             let (from, to) = (partly.start, partly.disk_end);
             let read =
-                tokio::task::spawn_blocking(move || read_disk(&db, group, from, to, max_bytes));
-            // Fails only when the runtime is shutting down; nobody waits for the answer then.
-            let (mut records, whole) = read.await.unwrap_or_default();
+                tokio::task::spawn_blocking(move || read_disk(&index, group, from..to, max_bytes));
+            let Ok(read) = read.await else {
+                // The runtime is shutting down; nobody waits for the answer.
+                return Vec::new();
+            };
+            if self.tail.lock().generation != partly.generation {
+                // What was read may be purged or truncated, and its segment in use again.
+                continue;
+            }
+            let (mut records, whole) = match read {
+                Ok(found) => found,
+                Err(error) => fatal("reading the log", &error),
+            };
             self.metrics
                 .disk_reads
                 .fetch_add(records.len() as u64, Relaxed);
-            if self.tail.lock().generation != partly.generation {
-                continue;
-            }
             if !whole {
                 return records;
             }
@@ -341,41 +351,96 @@ fn closed() -> io::Error {
     io::Error::new(io::ErrorKind::BrokenPipe, "the log is closed")
 }
 
-/// Entries `[start, end)` from disk, and whether all of them fitted into `max_bytes`.
+/// Entries of `range` from disk, and whether all of them fitted into `max_bytes`.
 fn read_disk(
-    db: &DB,
+    index: &Mutex<Index>,
     group: GroupId,
-    start: u64,
-    end: u64,
+    range: Range<u64>,
     max_bytes: usize,
-) -> (Vec<Record>, bool) {
-    let mut read = ReadOptions::default();
-    read.set_iterate_upper_bound(record::key(group, end).to_vec());
-    read.set_readahead_size(READ_AHEAD);
-    let mut rows = db.raw_iterator_opt(read);
-    rows.seek(record::key(group, start));
-    let mut records = Vec::new();
-    let mut bytes = 0;
-    let mut expected = start;
-    while let Some((key, value)) = rows.item() {
-        if bytes >= max_bytes {
-            return (records, false);
+) -> io::Result<(Vec<Record>, bool)> {
+    let mut reading = Reading {
+        group,
+        next: range.start,
+        max_bytes,
+        bytes: 0,
+        records: Vec::new(),
+    };
+    while reading.next < range.end {
+        let (segment, point, end) = {
+            let index = index.lock();
+            let found = index.find(group, reading.next);
+            found.ok_or_else(|| reading.hole())?
+        };
+        if !reading.piece(&segment, point.offset, end.min(range.end))? {
+            return Ok((reading.records, false));
         }
-        let record = match record::index_of(group, key) {
-            Some(index) if index == expected => Record::decode(index, value),
-            _ => None,
-        };
-        let Some(record) = record else {
-            // A purge or truncation under way may leave a hole; the caller notices and reads again.
-            return (records, false);
-        };
-        bytes += record.weight();
-        expected += 1;
-        records.push(record);
-        rows.next();
     }
-    if let Err(error) = rows.status() {
-        fatal("reading the log", &error);
+    Ok((reading.records, true))
+}
+
+/// Entries being read.
+struct Reading {
+    group: GroupId,
+    /// Index of the next one.
+    next: u64,
+    max_bytes: usize,
+    /// What those read weigh.
+    bytes: usize,
+    records: Vec<Record>,
+}
+
+impl Reading {
+    /// Reads the entries up to `end` from the frame at `offset` on; returns whether all fitted in.
+    fn piece(&mut self, segment: &Segment, offset: u32, end: u64) -> io::Result<bool> {
+        let mut offset = u64::from(offset);
+        while self.next < end {
+            let Some(frame) = segment.frame(offset)? else {
+                return Err(self.hole());
+            };
+            offset = frame.end();
+            for record in records(&frame, self.group)? {
+                if record.index != self.next || record.index >= end {
+                    continue;
+                }
+                if self.bytes >= self.max_bytes {
+                    return Ok(false);
+                }
+                self.bytes += record.weight();
+                self.next += 1;
+                self.records.push(record);
+            }
+        }
+        Ok(true)
     }
-    (records, expected == end)
+
+    fn hole(&self) -> io::Error {
+        let text = format!("entry {} can't be read", self.next);
+        io::Error::new(io::ErrorKind::InvalidData, text)
+    }
+}
+
+/// The entries of `group` in a frame, without those that it truncates itself.
+fn records(frame: &Frame, group: GroupId) -> io::Result<Vec<Record>> {
+    let mut records: Vec<Record> = Vec::new();
+    for change in Changes::of(&frame.payload) {
+        match change.map_err(|_| io::ErrorKind::InvalidData)? {
+            Change::Append {
+                group: of,
+                index,
+                term,
+                kind,
+                payload,
+            } if of == group => records.push(Record {
+                index,
+                term,
+                kind,
+                payload: frame.payload.slice_ref(payload),
+            }),
+            Change::Truncate {
+                group: of, from, ..
+            } if of == group => records.retain(|record| record.index < from),
+            _ => {}
+        }
+    }
+    Ok(records)
 }

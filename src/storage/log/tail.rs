@@ -43,7 +43,7 @@ pub struct Mark {
     pub log_id: Bytes,
 }
 
-/// What the database holds once the batch that is being put together is written. The flush thread alone changes it.
+/// What the log on disk holds once what is being put together is written. The flush thread alone changes it.
 #[derive(Debug, Default)]
 pub struct Written {
     /// Term and index of the last entry.
@@ -53,7 +53,7 @@ pub struct Written {
 }
 
 impl Written {
-    /// Whether the entry that `mark` names is in the database, or is purged.
+    /// Whether the entry that `mark` names is on disk, or is purged.
     ///
     /// The index alone does not tell: an entry of a former leader may still be at that place, because its truncation
     /// and its replacement are queued. A last entry of the mark's term, or of a later one, was appended by a leader

@@ -16,8 +16,8 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use crate::storage::data_dir::{create_dir, remove_dir, sync_dir, sync_file};
 use crate::storage::faults::{self, Step};
+use crate::storage::files::{create_dir, remove_dir, sync_dir, sync_file};
 use crate::storage::space::Space;
 
 /// A file of a snapshot.

@@ -21,10 +21,10 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use super::incoming::{Incoming, SnapshotFile};
-use crate::storage::data_dir::{
-    OpenError, REMOVED, create_dir, remove_dir, remove_dir_later, sync_dir, sync_file,
-    write_durably,
+use crate::storage::files::{
+    REMOVED, create_dir, remove_dir, remove_dir_later, sync_dir, sync_file, write_durably,
 };
+use crate::storage::open_error::OpenError;
 
 /// Files whose checksums are remembered.
 const MAX_CHECKSUMS: usize = 16 * 1024;

@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use rocksdb::DB;
 
-use crate::storage::data_dir::{self, OpenError, remove_dir};
 use crate::storage::database::Database;
+use crate::storage::files::{self, remove_dir};
+use crate::storage::open_error::OpenError;
 use crate::storage::options;
 use crate::storage::space::Space;
 
@@ -39,7 +40,7 @@ impl Generation {
     /// Opens or creates database `number`.
     pub fn open(data: &Path, number: u64) -> Result<Generation, OpenError> {
         let path = path(data, number);
-        data_dir::create_dir(&path).map_err(|error| OpenError::io(&path, error))?;
+        files::create_dir(&path).map_err(|error| OpenError::io(&path, error))?;
         let volume = Space::of(&path).map_err(|error| OpenError::io(&path, error))?;
         let options = options::state(volume.total_bytes);
         let db = Database::open(&path, || DB::open(&options, &path))
@@ -129,7 +130,7 @@ pub fn read_current(data: &Path) -> Result<Option<u64>, OpenError> {
 /// Makes database `number` the one in use, durably.
 pub fn write_current(data: &Path, number: u64) -> Result<(), OpenError> {
     let path = data.join(CURRENT);
-    data_dir::write_durably(&path, format!("{number}\n").as_bytes())
+    files::write_durably(&path, format!("{number}\n").as_bytes())
         .map_err(|error| OpenError::io(&path, error))
 }
 

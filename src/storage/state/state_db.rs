@@ -30,11 +30,12 @@ use super::memtable::{Memtable, Memtables, ScanEnd};
 use super::view::{self, Moment, StateView, show_rows};
 use crate::base::pulse::{Phase, wait};
 use crate::machine::tables::{Backing, Changes};
-use crate::storage::data_dir::{self, OpenError};
 use crate::storage::database::Database;
 use crate::storage::diverged;
 use crate::storage::fatal::fatal;
 use crate::storage::faults::{self, Step};
+use crate::storage::files;
+use crate::storage::open_error::OpenError;
 
 /// First byte of the keys that are kept for Raft.
 const RESERVED: u8 = 0;
@@ -96,7 +97,7 @@ impl StateDb {
     /// As for [`StateDb::open`].
     pub fn open_behind(data: &Path, barrier: Barrier) -> Result<StateDb, OpenError> {
         let root = generation::root(data);
-        data_dir::create_dir(&root).map_err(|error| OpenError::io(&root, error))?;
+        files::create_dir(&root).map_err(|error| OpenError::io(&root, error))?;
         let number = match generation::read_current(data)? {
             Some(number) => number,
             None => {
@@ -221,7 +222,7 @@ impl StateDb {
         let old = self.shared.current.load_full();
         let number = old.number + 1;
         let target = generation::path(&self.data, number);
-        data_dir::remove_dir(&target);
+        files::remove_dir(&target);
         fs::rename(replacement, &target).map_err(|error| OpenError::io(replacement, error))?;
         let renamed = faults::step(Step::Renamed, &target);
         renamed.map_err(|error| OpenError::io(&target, error))?;

@@ -219,6 +219,12 @@ impl Snapshots {
     /// The operating system's.
     pub fn prepare(&self, id: &str) -> io::Result<PathBuf> {
         let dir = self.root.join(id);
+        // An earlier attempt may have failed at its very end. What a crash leaves of it must not count as complete.
+        let meta = dir.join("meta");
+        if meta.exists() {
+            fs::remove_file(meta)?;
+            sync_dir(&dir)?;
+        }
         remove_dir(&dir);
         fs::create_dir_all(&dir)?;
         Ok(dir.join("db"))

@@ -123,11 +123,20 @@ async fn a_truncated_tail_stays_gone_however_jobs_queue_up() {
     assert_eq!(read_all(&log).await, wanted, "after a restart");
 }
 
+/// A copy while nothing is written to the segments. The thread that prepares them goes on: a file may get its name
+/// meanwhile, and what notes the newest segment is copied first, because it follows the segment.
 fn copy_directory(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let path = entry.unwrap().path();
-        std::fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
+    let entries = std::fs::read_dir(from).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+    names.sort_by_key(|name| name != "begun");
+    for name in names {
+        match std::fs::copy(from.join(&name), to.join(&name)) {
+            Err(error) if name.to_string_lossy().ends_with(".partial") => {
+                assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+            }
+            copied => drop(copied.unwrap()),
+        }
     }
 }
 

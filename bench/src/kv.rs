@@ -19,6 +19,7 @@ use crate::engine::{Engine, Workload};
 use crate::error::BenchError;
 use crate::latency::Latencies;
 use crate::link::{Identity, Speech};
+use crate::values::{Values, next_random};
 
 /// Pause before a lost client tries the next server.
 const RECONNECT: Duration = Duration::from_millis(20);
@@ -74,7 +75,7 @@ pub struct KvLoad {
     plan: Plan,
     servers: Vec<SocketAddr>,
     clients: Vec<Client>,
-    value: Vec<u8>,
+    values: Values,
     properties: PublishPropertiesBuf,
     stamp: Vec<u8>,
     running: bool,
@@ -124,7 +125,7 @@ impl KvLoad {
         });
         KvLoad {
             clients: clients.collect(),
-            value: vec![b'v'; plan.value_bytes],
+            values: Values::new(plan.value_bytes),
             plan,
             servers,
             properties: PublishPropertiesBuf::new(),
@@ -215,16 +216,9 @@ impl KvLoad {
         }
     }
 
-    fn random(&mut self) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random
-    }
-
     /// Chooses, encodes and sends the next request of a client.
     fn next(&mut self, link: usize, output: &mut Vec<u8>, now: Instant) -> Result<(), BenchError> {
-        let random = self.random();
+        let random = next_random(&mut self.random);
         let client = &mut self.clients[link];
         let key = match client.populate {
             0 => random as usize % self.plan.keys,
@@ -250,9 +244,9 @@ impl KvLoad {
                 client.payload,
                 "*3\r\n$3\r\nSET\r\n${}\r\n{name}\r\n${}\r\n",
                 name.len(),
-                self.value.len()
+                self.values.size()
             )?;
-            client.payload.extend_from_slice(&self.value);
+            self.values.append(&mut client.payload, random);
             client.payload.extend_from_slice(b"\r\n");
         } else {
             write!(

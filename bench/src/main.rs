@@ -25,6 +25,7 @@ mod run;
 mod runs;
 mod socket;
 mod twin;
+mod values;
 mod websocket;
 mod wildcards;
 

@@ -3,7 +3,7 @@
 use std::num::NonZero;
 
 use rocksdb::{
-    BlockBasedIndexType, BlockBasedOptions, Cache, DBCompressionType, LogLevel, Options,
+    BlockBasedIndexType, BlockBasedOptions, Cache, DB, DBCompressionType, LogLevel, Options,
 };
 
 /// Memory of blocks of `state/`, bytes.
@@ -85,14 +85,72 @@ pub fn state(volume_bytes: u64) -> Options {
     options.set_max_bytes_for_level_base(base);
     options.set_level_compaction_dynamic_level_bytes(true);
     options.set_compression_type(DBCompressionType::Lz4);
-    // Queues are written and deleted from the front: files full of tombstones slow every scan down.
-    options.add_compact_on_deletion_collector_factory(4096, 1024, 0.5);
+    // A scan passes every tombstone on its way, so a file that is half tombstones, or has them in a long run, is compacted
+    // before its turn. But each such file is merged with all that its rows overlap, and what a load of SETs leaves
+    // behind (timers, old replies) are runs of some ten thousand in every file: those wait for their turn.
+    options.add_compact_on_deletion_collector_factory(128 << 10, 64 << 10, 0.5);
     options
+}
+
+/// Sets what RocksDB's bindings set of open databases only.
+pub fn set_of_open_state(db: &DB) -> Result<(), rocksdb::Error> {
+    // A file of the last level that was written while there was a snapshot may hold rows that only that one needed, and
+    // would be written anew as soon as it goes. Under a load the next compaction does so anyway.
+    db.set_options(&[("bottommost_file_compaction_delay", "600")])
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+    use std::time::{Duration, Instant};
+
+    use rocksdb::WriteOptions;
+
     use super::*;
+
+    /// A state with one file of level 0: `rows` rows, and after them `tombstones` in a run.
+    fn one_file(path: &Path, rows: u32, tombstones: u32) -> DB {
+        let db = DB::open(&state(0), path).expect("an empty directory");
+        set_of_open_state(&db).expect("RocksDB knows the option");
+        let mut write = WriteOptions::default();
+        write.disable_wal(true);
+        for row in 0..rows {
+            db.put_opt(row.to_be_bytes(), b"row", &write).expect("put");
+        }
+        for row in rows..rows + tombstones {
+            db.delete_opt(row.to_be_bytes(), &write).expect("delete");
+        }
+        db.flush().expect("flush");
+        db
+    }
+
+    fn number(db: &DB, property: &str) -> u64 {
+        let found = db.property_int_value(property).expect("a property");
+        found.expect("RocksDB has it")
+    }
+
+    #[test]
+    fn what_a_load_of_sets_deletes_waits_for_the_turn_of_its_file() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let db = one_file(dir.path(), 100_000, 13_000);
+        for property in ["compaction-pending", "num-running-compactions"] {
+            assert_eq!(number(&db, &format!("rocksdb.{property}")), 0, "{property}");
+        }
+        assert_eq!(number(&db, "rocksdb.num-files-at-level0"), 1);
+    }
+
+    #[test]
+    fn a_file_of_tombstones_is_compacted_before_its_turn() {
+        for (rows, tombstones) in [(200_000, 66_000), (4_000, 5_000)] {
+            let dir = tempfile::tempdir().expect("a temporary directory");
+            let db = one_file(dir.path(), rows, tombstones);
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while number(&db, "rocksdb.num-files-at-level0") > 0 {
+                assert!(Instant::now() < deadline, "{tombstones} of {rows} stay");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
 
     #[test]
     fn a_compaction_is_a_small_part_of_the_volume() {

@@ -90,9 +90,11 @@ class System:
         self.processes = {}
 
     def start(self, key):
+        # A process group of its own (an interrupt is for this process), but no session of its own: Linux would give
+        # each session the same share of the processors (sched(7), autogroup) instead of each thread.
         with open(self.directory / f"{key}.log", "ab") as log:
             self.processes[key] = subprocess.Popen(
-                self.commands[key], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                self.commands[key], stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0,
                 env={**os.environ, **self.environments.get(key, {})},
             )
 

@@ -13,6 +13,12 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
+use values::{Values, next_random};
+
+/// The values that `quorumq bench` writes.
+#[path = "../../../bench/src/values.rs"]
+mod values;
+
 type Fault = Box<dyn std::error::Error>;
 
 /// Time before the measured time; longer where keys have to be written that are then read.
@@ -60,7 +66,7 @@ struct Load {
     kind: Kind,
     endpoints: Vec<String>,
     seconds: f64,
-    value: Vec<u8>,
+    values: Values,
     /// Keys of each client.
     keys: u64,
 }
@@ -136,9 +142,7 @@ async fn client(
     let mut random = 0x9E37_79B9_7F4A_7C15_u64.wrapping_mul(number as u64 + 1);
     let mut sequence = 0;
     while Instant::now() < until {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
+        next_random(&mut random);
         // Those that are read have to be there; others are written in no order from the start.
         let populating = load.kind != Kind::Set && sequence < load.keys;
         let key = if populating {
@@ -152,7 +156,11 @@ async fn client(
         let request = async {
             match load.kind {
                 Kind::Get if !populating => get(&mut grpc, key).await,
-                _ => put(&mut grpc, key, load.value.clone()).await,
+                _ => {
+                    let mut value = Vec::with_capacity(load.values.size());
+                    load.values.append(&mut value, random);
+                    put(&mut grpc, key, value).await
+                }
             }
         };
         let answered = matches!(tokio::time::timeout(SILENCE, request).await, Ok(Ok(())));
@@ -261,7 +269,7 @@ fn arguments() -> Option<(Load, Vec<usize>)> {
         },
         endpoints: endpoints.split(',').map(str::to_owned).collect(),
         seconds: seconds.parse().ok().filter(|seconds| *seconds > 0.0)?,
-        value: vec![b'v'; rest.first().map_or(Some(256), |bytes| bytes.parse().ok())?],
+        values: Values::new(rest.first().map_or(Some(256), |bytes| bytes.parse().ok())?),
         keys: rest
             .get(1)
             .map_or(Some(KEYS), |keys| keys.parse().ok())

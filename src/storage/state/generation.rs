@@ -45,6 +45,7 @@ impl Generation {
         let options = options::state(volume.total_bytes);
         let db = Database::open(&path, || DB::open(&options, &path))
             .map_err(|error| OpenError::database(&path, &error))?;
+        options::set_of_open_state(&db).map_err(|error| OpenError::database(&path, &error))?;
         Ok(Generation {
             number,
             path,

@@ -7,8 +7,8 @@
 
 use std::collections::BTreeSet;
 
-use super::schema::Timer;
 use super::schema::timer::Kind;
+use super::schema::{Range, Timer};
 use super::tables::{Backing, Tables};
 use crate::base::time::Millis;
 
@@ -20,10 +20,11 @@ pub(super) struct Due {
     pub subject: Vec<u8>,
 }
 
-/// When the earliest timer is due; the timers themselves are rows.
+/// Which timer is the first one; the timers themselves are rows.
 pub(super) struct Timers {
-    /// Invariant: no timer is due earlier. There may be none at this very time: it may have been cleared.
-    next_due: Millis,
+    /// Invariant: no timer's row is before this one's, and none is there at all without it. There may be none here: it
+    /// may have been cleared. What was due at the same time and has gone is not passed again.
+    next: Option<Due>,
     /// The rows whose [kind](Kind::is_work) messages wait for.
     work: BTreeSet<Due>,
     /// Those whose kind [goes first](Kind::goes_first).
@@ -33,14 +34,23 @@ pub(super) struct Timers {
 impl Timers {
     pub fn new() -> Self {
         Timers {
-            next_due: Millis::NEVER,
+            next: None,
             work: BTreeSet::new(),
             first: BTreeSet::new(),
         }
     }
 
     pub fn next_due(&self) -> Millis {
-        self.next_due
+        self.next.as_ref().map_or(Millis::NEVER, |due| due.deadline)
+    }
+
+    /// A timer is there.
+    fn note(&mut self, deadline: Millis, kind: Kind, subject: &[u8]) {
+        let is_first =
+            |next: &Due| (deadline, kind, subject) < (next.deadline, next.kind, &next.subject[..]);
+        if self.next.as_ref().is_none_or(is_first) {
+            self.next = Some(due(deadline, kind, subject));
+        }
     }
 
     /// Finds the earliest deadline anew, and what messages wait for, after the tables were replaced. That is due at the
@@ -48,8 +58,8 @@ impl Timers {
     pub fn restore(&mut self, backing: &dyn Backing, clock: Millis) {
         *self = Timers::new();
         let last = clock.plus(1);
-        backing.rows(&Timer::since(Millis(0)), |(deadline, kind, subject), _| {
-            self.next_due = self.next_due.min(deadline);
+        backing.rows(&Range::<Timer>::all(), |(deadline, kind, subject), _| {
+            self.note(deadline, kind, subject);
             if let Some(known) = self.known(kind) {
                 known.insert(due(deadline, kind, subject));
             }
@@ -59,7 +69,7 @@ impl Timers {
 
     pub fn set(&mut self, tables: &mut Tables<'_>, deadline: Millis, kind: Kind, subject: &[u8]) {
         tables.put::<Timer>((deadline, kind, subject), &());
-        self.next_due = self.next_due.min(deadline);
+        self.note(deadline, kind, subject);
         if let Some(known) = self.known(kind) {
             known.insert(due(deadline, kind, subject));
         }
@@ -94,7 +104,7 @@ impl Timers {
 
     /// A timer that is due stays for the next batch.
     pub fn put_off(&mut self, due: &Due) {
-        self.next_due = self.next_due.min(due.deadline);
+        self.note(due.deadline, due.kind, &due.subject);
     }
 
     /// Whether timers are due that messages wait for, or that go first.
@@ -110,20 +120,20 @@ impl Timers {
     /// is [put off](Timers::put_off).
     pub fn due(&mut self, tables: &Tables<'_>, now: Millis, most: usize) -> Vec<Due> {
         let mut found = Vec::new();
-        if self.next_due > now {
+        let Some(next) = self.next.take_if(|next| next.deadline <= now) else {
             return found;
-        }
-        let mut next = Millis::NEVER;
-        let since = Timer::since(self.next_due);
+        };
+        let first = (next.deadline, next.kind, &next.subject[..]);
+        let since = Range::<Timer>::all().starting_at(first);
         tables.scan(&since, |(deadline, kind, subject), _| {
+            let due = due(deadline, kind, subject);
             if deadline > now || found.len() == most {
-                next = deadline;
+                self.next = Some(due);
                 return false;
             }
-            found.push(due(deadline, kind, subject));
+            found.push(due);
             true
         });
-        self.next_due = next;
         found
     }
 }
@@ -142,5 +152,68 @@ pub(super) fn whole_second(deadline: Millis) -> Millis {
     match deadline.0.checked_next_multiple_of(1_000) {
         Some(rounded) => Millis(rounded),
         None => deadline,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use bytes::Bytes;
+    use parking_lot::Mutex;
+
+    use super::super::schema::Table as _;
+    use super::*;
+
+    /// Rows, and where scans of them began.
+    #[derive(Default)]
+    struct Scanned {
+        rows: BTreeMap<Vec<u8>, Vec<u8>>,
+        from: Mutex<Vec<Vec<u8>>>,
+    }
+
+    impl Backing for Scanned {
+        fn get(&self, key: &[u8]) -> Option<Bytes> {
+            Backing::get(&self.rows, key)
+        }
+
+        fn scan(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) {
+            self.from.lock().push(from.to_vec());
+            Backing::scan(&self.rows, from, to, visit);
+        }
+    }
+
+    #[test]
+    fn timers_of_one_time_that_have_fired_are_not_passed_again() {
+        let at = Millis(7);
+        let key = |number: u32| Timer::encode((at, Kind::Tombstone, &number.to_be_bytes()));
+        let mut stored = Scanned::default();
+        stored
+            .rows
+            .extend((0..1000).map(|number| (key(number), Vec::new())));
+        let mut timers = Timers::new();
+        timers.restore(&stored, at);
+        stored.from.lock().clear();
+        for round in 0..10_u32 {
+            let mut tables = Tables::new(&stored);
+            let due = timers.due(&tables, at, 100);
+            assert_eq!(due.len(), 100);
+            // The last one has to wait.
+            let (put_off, fired) = due.split_last().expect("some are due");
+            for due in fired {
+                timers.clear(&mut tables, due.deadline, due.kind, &due.subject);
+            }
+            timers.put_off(put_off);
+            for (gone, _) in tables.into_changes() {
+                stored.rows.remove(&gone);
+            }
+            assert_eq!(stored.from.lock().pop(), Some(key(round * 99)));
+        }
+        // One that is set before all others is found.
+        let mut tables = Tables::new(&stored);
+        timers.set(&mut tables, at, Kind::KeyExpiry, b"key");
+        assert_eq!(timers.due(&tables, at, 1)[0].subject, b"key");
+        assert_eq!(timers.next_due(), at);
+        assert!(timers.due(&tables, Millis(6), 1).is_empty());
     }
 }

@@ -22,7 +22,7 @@ use crate::replica::proposer::Proposer;
 use crate::replica::sequencer::Due;
 use crate::replica::view::View;
 use crate::router::Router;
-use crate::storage::DataDir;
+use crate::storage::{DataDir, Space};
 use crate::telemetry::metrics::Metrics;
 
 /// The replica with what drives it.
@@ -79,6 +79,9 @@ impl Replica {
         };
         settings.retention.snapshot_bytes = config.raft.snapshot_log_bytes;
         settings.retention.keep_ms = config.raft.keep_log_s * 1000;
+        if let Ok(volume) = Space::of(&config.node.data_dir) {
+            settings.retention = settings.retention.on_volume(volume.total_bytes);
+        }
         let raft = on(replication, async {
             Ok(Raft::start(settings, data, Box::new(applier)).await?)
         })

@@ -85,10 +85,10 @@ pub fn state(volume_bytes: u64) -> Options {
     options.set_max_bytes_for_level_base(base);
     options.set_level_compaction_dynamic_level_bytes(true);
     options.set_compression_type(DBCompressionType::Lz4);
-    // A scan passes every tombstone on its way, so a file that is half tombstones, or has them in a long run, is compacted
-    // before its turn. But each such file is merged with all that its rows overlap, and what a load of SETs leaves
-    // behind (timers, old replies) are runs of some ten thousand in every file: those wait for their turn.
-    options.add_compact_on_deletion_collector_factory(128 << 10, 64 << 10, 0.5);
+    // A scan passes every tombstone on its way, so a file that is half tombstones, or has them in a long run, is
+    // compacted before its turn. But each such file is merged with all that its rows overlap, and what a load of SETs
+    // leaves behind (timers, old replies) are runs of some ten thousand in every file: those wait for their turn.
+    options.add_compact_on_deletion_collector_factory(48 << 10, 24 << 10, 0.5);
     options
 }
 
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_file_of_tombstones_is_compacted_before_its_turn() {
-        for (rows, tombstones) in [(200_000, 66_000), (4_000, 5_000)] {
+        for (rows, tombstones) in [(200_000, 25_000), (4_000, 5_000)] {
             let dir = tempfile::tempdir().expect("a temporary directory");
             let db = one_file(dir.path(), rows, tombstones);
             let deadline = Instant::now() + Duration::from_secs(60);

@@ -1,6 +1,6 @@
 //! `0x30 | deadline ms u64 | kind u8 | subject` → empty: something is due at a log time.
 
-use super::table::{Range, Table, key, rest, take_u64};
+use super::table::{Table, key, rest, take_u64};
 use crate::base::time::Millis;
 
 /// What is due. The number is on disk.
@@ -117,16 +117,6 @@ impl Table for Timer {
         let (deadline, rest) = take_u64(rest::<Self>(key)?)?;
         let (kind, subject) = rest.split_first()?;
         Some((Millis(deadline), Kind::from_u8(*kind)?, subject))
-    }
-}
-
-impl Timer {
-    /// All rows due from `from` on, the earliest first.
-    pub fn since(from: Millis) -> Range<Self> {
-        Range::new(
-            key::<Self>(&[&from.0.to_be_bytes()]),
-            Range::<Self>::all().to,
-        )
     }
 }
 

@@ -62,6 +62,20 @@ impl Default for Retention {
     }
 }
 
+impl Retention {
+    /// The same with a log that leaves a volume of this size to the state and its snapshots; 0 when that is not known.
+    pub fn on_volume(self, bytes: u64) -> Retention {
+        let share = match bytes {
+            0 => u64::MAX,
+            bytes => (bytes / 8).max(self.min_log_bytes),
+        };
+        Retention {
+            max_log_bytes: self.max_log_bytes.min(share),
+            ..self
+        }
+    }
+}
+
 /// Settings of a replica.
 #[derive(Clone)]
 pub struct RaftConfig {

@@ -92,8 +92,8 @@ impl Keeper {
             next: self.log.next(),
             bytes: self.found + self.metrics.log.append_bytes.load(Relaxed),
         };
-        let newest = self.samples.back().map_or(now.at, |sample| sample.at);
-        if now.at.duration_since(newest) >= SAMPLE_INTERVAL {
+        let newest = self.samples.back().copied().unwrap_or(now);
+        if now.next > newest.next && now.at.duration_since(newest.at) >= SAMPLE_INTERVAL {
             self.samples.push_back(now);
         }
         let appended = now.bytes.saturating_sub(self.last_snapshot.bytes);
@@ -166,6 +166,15 @@ mod tests {
             next: second,
             bytes: second * 10,
         }
+    }
+
+    #[test]
+    fn a_log_is_a_small_part_of_its_volume() {
+        let most = |bytes| Retention::default().on_volume(bytes).max_log_bytes;
+        assert_eq!(most(0), 4 << 30);
+        assert_eq!(most(8 << 30), 1 << 30);
+        assert_eq!(most(1 << 40), 4 << 30);
+        assert_eq!(most(100 << 20), Retention::default().min_log_bytes);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use openraft::raft::{
     AppendEntriesRequest, SnapshotResponse, StreamAppendError, StreamAppendResult,
     TransferLeaderError, TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
 };
-use tonic::Request;
+use tonic::{Request, Status, Streaming};
 
 use super::channels::{ChannelPool, ConnectError, RaftClient};
 use super::{snapshot_send, wellformed};
@@ -34,6 +34,9 @@ use crate::raft::metrics::Metrics;
 
 /// Pause before a stream of entries to a peer that can't be reached is opened again.
 const REOPEN_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a peer may owe answers to entries and give none; see [`until_silent`].
+const APPEND_SILENCE: Duration = Duration::from_secs(15);
 
 type RpcError = RPCError<TypeConfig>;
 type AppendResults<'s> = BoxStream<'s, Result<StreamAppendResult<TypeConfig>, RpcError>>;
@@ -241,7 +244,7 @@ where
         }
     };
     let answered = Arc::clone(&unanswered);
-    let results = replies.map(move |reply| {
+    let results = until_silent(replies, Arc::clone(&unanswered)).map(move |reply| {
         answered.fetch_sub(1, Relaxed);
         let reply = reply.map_err(failed)?;
         append_result(reply, term.load(Relaxed))
@@ -252,6 +255,31 @@ where
     });
     let results = results.chain(end.filter_map(futures::future::ready));
     Ok(results.boxed())
+}
+
+/// The answers of a peer; an error ends them when it has owed some for longer than [`APPEND_SILENCE`], twice that at most,
+/// and gave none. The library purges nothing that a stream may still need.
+fn until_silent(
+    replies: Streaming<pb::AppendReply>,
+    unanswered: Arc<AtomicU64>,
+) -> impl Stream<Item = Result<pb::AppendReply, Status>> {
+    futures::stream::unfold(Some(replies), move |replies| {
+        let unanswered = Arc::clone(&unanswered);
+        async move {
+            let mut replies = replies?;
+            let mut owes = unanswered.load(Relaxed) > 0;
+            loop {
+                match tokio::time::timeout(APPEND_SILENCE, replies.next()).await {
+                    Ok(reply) => return reply.map(|reply| (reply, Some(replies))),
+                    Err(_) if owes => {
+                        let silent = Status::deadline_exceeded("entries were not answered");
+                        return Some((Err(silent), None));
+                    }
+                    Err(_) => owes = unanswered.load(Relaxed) > 0,
+                }
+            }
+        }
+    })
 }
 
 impl NetVote<TypeConfig> for PeerConnection {

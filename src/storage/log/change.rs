@@ -77,13 +77,15 @@ fn put_option(to: &mut Vec<u8>, number: Option<u64>) {
     to.extend_from_slice(&number.unwrap_or_default().to_le_bytes());
 }
 
+/// Begins a change.
+fn begin(to: &mut Vec<u8>, kind: u8, group: GroupId) {
+    to.push(kind);
+    to.extend_from_slice(&group.0.to_le_bytes());
+}
+
 impl Change<'_> {
     /// Adds this change to a payload.
     pub fn encode(&self, to: &mut Vec<u8>) {
-        let mut begin = |kind: u8, group: GroupId| {
-            to.push(kind);
-            to.extend_from_slice(&group.0.to_le_bytes());
-        };
         match *self {
             Change::Append {
                 group,
@@ -92,14 +94,14 @@ impl Change<'_> {
                 kind,
                 payload,
             } => {
-                begin(kind::APPEND, group);
+                begin(to, kind::APPEND, group);
                 to.extend_from_slice(&index.to_le_bytes());
                 to.extend_from_slice(&term.to_le_bytes());
                 to.push(kind);
                 put_bytes(to, payload);
             }
             Change::Vote { group, vote } => {
-                begin(kind::VOTE, group);
+                begin(to, kind::VOTE, group);
                 put_bytes(to, vote);
             }
             Change::Truncate {
@@ -107,7 +109,7 @@ impl Change<'_> {
                 from,
                 last_term,
             } => {
-                begin(kind::TRUNCATE, group);
+                begin(to, kind::TRUNCATE, group);
                 to.extend_from_slice(&from.to_le_bytes());
                 put_option(to, last_term);
             }
@@ -116,12 +118,12 @@ impl Change<'_> {
                 upto,
                 log_id,
             } => {
-                begin(kind::PURGE, group);
+                begin(to, kind::PURGE, group);
                 to.extend_from_slice(&upto.to_le_bytes());
                 put_bytes(to, log_id);
             }
             Change::Committed { group, log_id } => {
-                begin(kind::COMMITTED, group);
+                begin(to, kind::COMMITTED, group);
                 put_bytes(to, log_id);
             }
             change => change.encode_beside(to),
@@ -130,13 +132,9 @@ impl Change<'_> {
 
     /// The same for what is not a change of a group's log itself.
     fn encode_beside(&self, to: &mut Vec<u8>) {
-        let mut begin = |kind: u8, group: GroupId| {
-            to.push(kind);
-            to.extend_from_slice(&group.0.to_le_bytes());
-        };
         match *self {
             Change::Bounds { group, start, last } => {
-                begin(kind::BOUNDS, group);
+                begin(to, kind::BOUNDS, group);
                 to.extend_from_slice(&start.to_le_bytes());
                 put_option(to, last.map(|(term, _)| term));
                 to.extend_from_slice(&last.map_or(0, |(_, index)| index).to_le_bytes());
@@ -146,17 +144,17 @@ impl Change<'_> {
                 first,
                 offset,
             } => {
-                begin(kind::POINT, group);
+                begin(to, kind::POINT, group);
                 to.extend_from_slice(&first.to_le_bytes());
                 to.extend_from_slice(&offset.to_le_bytes());
             }
             Change::Cut { group, from } => {
-                begin(kind::CUT, group);
+                begin(to, kind::CUT, group);
                 to.extend_from_slice(&from.to_le_bytes());
             }
-            Change::Closed => begin(kind::CLOSED, GROUP_ZERO),
+            Change::Closed => begin(to, kind::CLOSED, GROUP_ZERO),
             Change::Opened { number } => {
-                begin(kind::OPENED, GROUP_ZERO);
+                begin(to, kind::OPENED, GROUP_ZERO);
                 to.extend_from_slice(&number.to_le_bytes());
             }
             _ => {}

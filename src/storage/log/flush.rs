@@ -27,6 +27,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use super::change::Change;
 use super::frame::{self, HEADER};
 use super::record::Record;
+use super::spare::StopOnPanic;
 use super::tail::Tail;
 use super::writer::Writer;
 use crate::base::ids::GroupId;
@@ -107,6 +108,8 @@ enum After {
 
 /// The thread's state.
 pub struct Flusher {
+    /// Before the queue, whose end others take for the log's.
+    pub _stop_on_panic: StopOnPanic,
     pub writer: Writer,
     pub queue: mpsc::Receiver<Job>,
     /// Votes in the queue.
@@ -153,10 +156,11 @@ impl Flusher {
             });
             buffer = gathered.buffer;
             if let Some(done) = gathered.stop {
-                self.queue.close();
                 if let Err(error) = self.writer.close() {
                     fatal("syncing the log", &error);
                 }
+                // From here on others take everything for durable.
+                self.queue.close();
                 // Nobody waits any more when this fails.
                 let _ = done.send(());
                 return;

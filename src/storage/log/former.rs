@@ -23,6 +23,7 @@ use super::segment;
 use super::writer::Writer;
 use crate::base::ids::GroupId;
 use crate::storage::database::Database;
+use crate::storage::faults::{self, Step};
 use crate::storage::files::{remove_dir, sync_dir};
 use crate::storage::open_error::OpenError;
 
@@ -80,7 +81,9 @@ pub fn take_over(
         }
         sync_dir(parent).map_err(failed)?;
         // A node never runs beside it: should its log be lost one day, nobody must take this one for it.
-        fs::remove_dir_all(&old).map_err(|error| OpenError::io(&old, error))?;
+        let removing = faults::step(Step::DirectoryRemoving, &old);
+        let removed = removing.and_then(|()| fs::remove_dir_all(&old));
+        removed.map_err(|error| OpenError::io(&old, error))?;
     }
     Ok(())
 }

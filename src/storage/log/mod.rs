@@ -2,9 +2,8 @@
 //!
 //! [`NodeLog`] opens the log and owns the flush thread ([`flush`]), the only writer. [`GroupLog`] is the handle of one
 //! group's log; its newest entries are also in memory ([`tail`]). A write is a frame ([`frame`]) of changes
-//! ([`change`]) in a segment
-//! ([`segment`]), which is made before it is needed ([`spare`]); [`index`] knows where which entries are, and
-//! [`recovery`] finds that out at the start.
+//! ([`change`]) in a segment ([`segment`]), which is made before it is needed ([`spare`]); [`index`] knows where which
+//! entries are, and [`recovery`] finds that out at the start.
 
 mod change;
 mod flush;
@@ -19,6 +18,8 @@ mod record;
 mod recovery;
 mod segment;
 mod spare;
+#[cfg(test)]
+mod start_tests;
 mod tail;
 mod writer;
 

@@ -11,9 +11,9 @@ use rocksdb::{DB, Options, WriteBatch};
 
 use super::{Bounds, GroupLog, Mark, NodeLog, Record, take_over};
 use crate::base::ids::GroupId;
-use crate::storage::Directory;
 use crate::storage::metrics::LogMetrics;
 use crate::storage::open_error::OpenError;
+use crate::storage::{Directory, faults};
 
 const GROUPS: usize = 2;
 
@@ -325,6 +325,26 @@ async fn a_log_of_the_former_format_is_taken_over_once() {
     // The new log is gone.
     std::fs::remove_dir_all(&path).expect("it was there");
     former(&old);
+    check_taken_over(&path).await;
+}
+
+#[tokio::test]
+async fn a_log_of_the_former_format_that_can_not_be_removed_is_not_run_beside() {
+    let dir = Directory::new();
+    let path = dir.path().join("log");
+    former(&path);
+    {
+        let old = path.with_extension("rocksdb");
+        let _listener = faults::listen(&old, |step, _| match step {
+            faults::Step::DirectoryRemoving => Err(std::io::ErrorKind::PermissionDenied.into()),
+            _ => Ok(()),
+        });
+        // Neither by this start nor by the next one.
+        for _ in 0..2 {
+            assert!(take_over(&path, || Ok(())).is_err());
+            assert!(old.exists());
+        }
+    }
     check_taken_over(&path).await;
 }
 

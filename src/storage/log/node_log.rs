@@ -19,6 +19,7 @@ use super::group_log::GroupLog;
 use super::index::Index;
 use super::recovery::{Recovered, recover};
 use super::segment::ANY_LOG;
+use super::spare::StopOnPanic;
 use super::tail::{Tail, Written};
 use super::writer::Writer;
 use crate::base::ids::GroupId;
@@ -80,6 +81,7 @@ impl NodeLog {
         let (jobs, queue) = mpsc::channel(QUEUE);
         let votes = Arc::new(AtomicUsize::new(0));
         let flusher = Flusher {
+            _stop_on_panic: StopOnPanic("writing the log"),
             writer,
             queue,
             votes: Arc::clone(&votes),

@@ -35,13 +35,16 @@ pub struct Recovered {
 }
 
 impl Recovered {
-    /// Removes what nobody needs, and makes durable what counts.
+    /// Removes what nobody needs and what does not count, and makes durable what does.
     ///
     /// # Errors
     /// What the operating system says.
     pub fn settle(&mut self) -> io::Result<()> {
         for path in self.leftovers.drain(..) {
             fs::remove_file(path)?;
+        }
+        if let Some(ready) = &self.ready {
+            ready.clear_first_frame()?;
         }
         match &self.log {
             Some((_, end)) => end

@@ -185,6 +185,18 @@ impl Segment {
         &self.path
     }
 
+    /// Whether a frame was longer than the segment, whose file is longer now, too.
+    pub fn was_lengthened(&self) -> bool {
+        self.length().is_ok_and(|length| length > self.capacity)
+    }
+
+    /// Takes away, durably, what a crash may have left of a first frame. A crash amid the writing of the next one could
+    /// leave the parts of both that the former one consists of.
+    pub fn clear_first_frame(&self) -> io::Result<()> {
+        self.write(&[0; PAGE], 0)?;
+        self.sync()
+    }
+
     /// Bytes of the file now.
     fn length(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())

@@ -93,7 +93,7 @@ impl Spare {
         let working = Arc::clone(&inner);
         let thread = std::thread::Builder::new().name("log-spare".into());
         let thread = thread.spawn(move || {
-            let _stop = StopOnPanic;
+            let _stop = StopOnPanic("preparing the log");
             working.run();
         })?;
         Ok(Spare {
@@ -145,7 +145,9 @@ impl Spare {
         for segment in unneeded {
             // One that is being read must not change.
             match Arc::try_unwrap(segment) {
-                Ok(segment) if state.unused.len() < MAX_UNUSED => state.unused.push(segment),
+                Ok(segment) if state.unused.len() < MAX_UNUSED && !segment.was_lengthened() => {
+                    state.unused.push(segment);
+                }
                 Ok(segment) => state.surplus.push(Arc::new(segment)),
                 Err(shared) => state.surplus.push(shared),
             }
@@ -172,6 +174,10 @@ impl Inner {
             if !state.is_awaited && self.do_chores(&mut state) {
                 continue;
             }
+            // The lock was given up meanwhile.
+            if state.ended {
+                break;
+            }
             match state.failure.as_ref().map(|(_, until)| *until) {
                 Some(until) => {
                     if self.changed.wait_until(&mut state, until).timed_out() {
@@ -180,7 +186,7 @@ impl Inner {
                     continue;
                 }
                 None if state.ready.is_some() => {
-                    self.changed.wait(&mut state);
+                    self.changed.wait_for(&mut state, RETRY);
                     continue;
                 }
                 None => {}
@@ -237,9 +243,11 @@ impl Inner {
     fn pause(&self, filled: u64, capacity: u64) -> io::Result<()> {
         let mut state = self.state.lock();
         let is_ahead = |state: &State| filled * PARTS > (2 * state.written + 2) * capacity;
-        while is_ahead(&state) && !state.is_awaited && !state.ended {
-            if !self.do_chores(&mut state) {
-                self.changed.wait(&mut state);
+        let is_to_wait = |state: &State| is_ahead(state) && !state.is_awaited && !state.ended;
+        while is_to_wait(&state) {
+            // The lock is given up meanwhile.
+            if !self.do_chores(&mut state) && is_to_wait(&state) {
+                self.changed.wait_for(&mut state, RETRY);
             }
         }
         match state.ended {
@@ -249,13 +257,13 @@ impl Inner {
     }
 }
 
-/// Ends the process when the thread panicked: nobody would make the next segment.
-struct StopOnPanic;
+/// Ends the process when a thread of the log panicked at this work: nobody would go on with it.
+pub struct StopOnPanic(pub &'static str);
 
 impl Drop for StopOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            fatal("preparing the log", &"the thread panicked; see above");
+            fatal(self.0, &"the thread panicked; see above");
         }
     }
 }

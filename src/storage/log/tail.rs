@@ -4,13 +4,17 @@
 //! tail knows nothing of the disk: [`super::group_log`] changes it first, and the flush thread follows.
 //!
 //! Invariant: `records` are consecutive and end at `next - 1`.
-//! Invariant: only a truncation or a purge takes away an entry that is not both durable and applied.
+//! Invariant: only a truncation or a purge takes away an entry that is not durable.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 
 use super::record::Record;
+
+/// Weight above the limit up to which entries that are not applied stay in memory. A leader takes no more from clients
+/// when it is that far behind.
+const UNAPPLIED_BYTES: usize = if cfg!(test) { 32 << 10 } else { 256 << 20 };
 
 /// What a read finds in memory.
 pub enum Found {
@@ -191,12 +195,18 @@ impl Tail {
         self.generation += 1;
     }
 
-    /// While there are more bytes than the limit, forgets the oldest entries that are durable and applied.
+    /// While there are more bytes than the limit, forgets the oldest entries that are durable and applied; and those
+    /// that are durable alone, while there are more by [`UNAPPLIED_BYTES`]: a follower may get entries faster than it
+    /// can apply them.
     pub fn evict(&mut self) {
         let safe = self.flushed.min(self.applied);
         while self.bytes > self.limit {
+            let may_go = match self.bytes - self.limit > UNAPPLIED_BYTES {
+                true => self.flushed,
+                false => safe,
+            };
             match self.records.front() {
-                Some(record) if record.index <= safe => {}
+                Some(record) if record.index <= may_go => {}
                 _ => return,
             }
             if let Some(record) = self.records.pop_front() {
@@ -250,5 +260,34 @@ impl Tail {
             taken.push(record.clone());
         }
         taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_applied_stays_in_memory_only_up_to_a_bound() {
+        let mut tail = Tail::new(0);
+        tail.next = 1;
+        for index in 1..1001 {
+            tail.push(Record {
+                index,
+                term: 1,
+                kind: 1,
+                payload: Bytes::from(vec![b'.'; 100]),
+            });
+        }
+        tail.evict();
+        assert_eq!(tail.records.len(), 1000, "nothing is durable");
+        tail.flushed = 900;
+        tail.evict();
+        let weight = tail.bytes / tail.records.len();
+        assert!(tail.bytes <= UNAPPLIED_BYTES);
+        assert!(tail.bytes > UNAPPLIED_BYTES - weight);
+        tail.applied = 1000;
+        tail.evict();
+        assert_eq!(tail.first(), 901, "the rest is not durable");
     }
 }

@@ -247,8 +247,9 @@ impl Memtables {
     }
 
     /// The rows of a range as they are now, those of the active memtable only up to some number and size; and what
-    /// `below` makes of the rows of RocksDB at this same moment. No lock is held afterwards.
-    pub fn view<T>(&self, from: &[u8], to: &[u8], below: impl FnOnce() -> T) -> (View, T) {
+    /// `below` makes of the rows of RocksDB at this same moment, of which the view covers those before the key that it
+    /// is given. No lock is held afterwards.
+    pub fn view<T>(&self, from: &[u8], to: &[u8], below: impl FnOnce(&[u8]) -> T) -> (View, T) {
         let pair = self.pair.read();
         let mut active = Vec::new();
         let mut end = None;
@@ -271,7 +272,8 @@ impl Memtables {
             immutable,
             end,
         };
-        (view, below())
+        let below = below(view.end(to));
+        (view, below)
     }
 }
 

@@ -8,7 +8,7 @@ type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn scan(memtables: &Memtables, below: &Rows, from: &[u8], to: &[u8], most: usize) -> Vec<Vec<u8>> {
     let mut found = Vec::new();
-    let (view, ()) = memtables.view(from, to, || ());
+    let (view, ()) = memtables.view(from, to, |_| ());
     view.scan(
         from,
         to,
@@ -98,7 +98,7 @@ fn apply_writes_while_a_scan_is_under_way() {
     let change = |key: u32| (key.to_be_bytes().to_vec(), Change::Put(Bytes::new()));
     let all = (0..1_000).map(change).collect();
     memtables.add(all, Vec::new());
-    let (view, ()) = memtables.view(&[0], &[1], || ());
+    let (view, ()) = memtables.view(&[0], &[1], |_| ());
     let end = view.end(&[1]).to_vec();
     let mut seen = 0;
     let below = |_: &mut dyn FnMut(&[u8], &[u8]) -> bool| {

@@ -284,9 +284,10 @@ impl Shared {
     fn step(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> ScanEnd {
         loop {
             let generation = self.current.load_full();
-            let (view, mut rows) = self.memtables.view(from, to, || {
+            let (view, mut rows) = self.memtables.view(from, to, |end| {
                 let mut read = ReadOptions::default();
-                read.set_iterate_upper_bound(to);
+                // Not `to`: tombstones behind the end would be passed again by the next step.
+                read.set_iterate_upper_bound(end);
                 generation.db().raw_iterator_opt(read)
             });
             if !Arc::ptr_eq(&generation, &self.current.load()) {

@@ -257,8 +257,8 @@ where
     Ok(results.boxed())
 }
 
-/// The answers of a peer; an error ends them when it has owed some for longer than [`APPEND_SILENCE`], twice that at most,
-/// and gave none. The library purges nothing that a stream may still need.
+/// The answers of a peer; an error ends them when it has owed some for longer than [`APPEND_SILENCE`], twice that at
+/// most, without one. The library purges nothing that a stream may still need.
 fn until_silent(
     replies: Streaming<pb::AppendReply>,
     unanswered: Arc<AtomicU64>,

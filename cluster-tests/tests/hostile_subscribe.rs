@@ -16,6 +16,7 @@ attacks![
     filters_of_hundreds_of_levels,
     subscribing_and_unsubscribing_without_reading,
     subscribing_to_everything_again_and_again,
+    filters_over_retained_messages_that_have_gone,
 ];
 
 /// The announced packet size, and some room for the fields around the filters.
@@ -310,15 +311,17 @@ fn subscribing_and_unsubscribing_without_reading(cluster: &mut Cluster) {
     assert_ne!(fate, Fate::Taken);
 }
 
-/// Each of the SUBSCRIBEs asks for 100,000 retained messages, or for one that is found nowhere among them.
-fn subscribing_to_everything_again_and_again(cluster: &mut Cluster) {
-    const RETAINED: usize = 100_000;
+/// Topics whose messages are retained in a test.
+const RETAINED: usize = 100_000;
+
+/// Publishes a retained message to each of as many topics; an empty one takes away what is retained there.
+fn retain(cluster: &Cluster, payload: &[u8]) {
     let mut seeder = Connection::v5(cluster.mqtt(0), "seeder");
     for first in (0..RETAINED).step_by(500) {
         for number in first..first + 500 {
             let message = Message {
                 retain: true,
-                ..Message::new(&format!("seeded/{number}"), [b'r'; 200])
+                ..Message::new(&format!("seeded/{number}"), payload)
             };
             let packet_id = (number - first + 1) as u16;
             seeder.send(&message.qos(1, packet_id).bytes(V5));
@@ -328,6 +331,22 @@ fn subscribing_to_everything_again_and_again(cluster: &mut Cluster) {
         }
     }
     seeder.disconnect();
+}
+
+/// Each of the filters has to look for what is retained among topics of which nothing is left.
+fn filters_over_retained_messages_that_have_gone(cluster: &mut Cluster) {
+    retain(cluster, &[b'r'; 200]);
+    retain(cluster, b"");
+    beside(cluster, |cluster| {
+        let mut client = hostile(cluster);
+        subscribe_at_once(&mut client, |number| format!("seeded/+/{number:x}"));
+        end(client);
+    });
+}
+
+/// Each of the SUBSCRIBEs asks for 100,000 retained messages, or for one that is found nowhere among them.
+fn subscribing_to_everything_again_and_again(cluster: &mut Cluster) {
+    retain(cluster, &[b'r'; 200]);
     let terms = Terms {
         // Nobody could write for 1.7 s once. The longest SET takes a thirtieth of its bound.
         times: 1,

@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::iter::Peekable;
 use std::ops::Bound::{Excluded, Included};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -173,6 +174,18 @@ impl Memtables {
         }
     }
 
+    /// Has everything added before come to RocksDB, and waits for that for so long at most.
+    pub fn push_down(&self, within: Duration) {
+        let until = Instant::now() + within;
+        self.freeze();
+        let mut ended = self.ended.lock();
+        while self.pair.read().immutable.is_some() {
+            if self.written.wait_until(&mut ended, until).timed_out() {
+                return;
+            }
+        }
+    }
+
     /// The rows that RocksDB may not have yet, which change no more: what is added later goes elsewhere. Rows that are
     /// older are in RocksDB; newer ones are not as long as [`Memtables::epoch`] is the number that comes with them.
     /// Waits while older rows are being written.
@@ -294,6 +307,15 @@ impl View {
             immutable: frozen,
             end: None,
         }
+    }
+
+    /// Rows of the active memtable that are deletions.
+    pub fn deletions(&self) -> u64 {
+        let deletions = self
+            .active
+            .iter()
+            .filter(|(_, change)| change.value().is_none());
+        deletions.count() as u64
     }
 
     /// Where the view ends within a range that ends at `to`.

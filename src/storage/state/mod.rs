@@ -6,6 +6,7 @@
 mod generation;
 mod memtable;
 mod state_db;
+mod sweep;
 mod view;
 
 pub use state_db::{CheckpointError, ReservedRows, StateDb};

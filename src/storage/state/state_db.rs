@@ -27,6 +27,7 @@ use rocksdb::{ReadOptions, WriteBatch};
 
 use super::generation::{self, Generation};
 use super::memtable::{Memtable, Memtables, ScanEnd};
+use super::sweep::{self, MOST_TOMBSTONES, PUSH_DOWN_WITHIN, Sweeper};
 use super::view::{self, Moment, StateView, show_rows};
 use crate::base::pulse::{Phase, wait};
 use crate::machine::tables::{Backing, Changes};
@@ -63,6 +64,7 @@ struct Shared {
     barrier: Barrier,
     current: ArcSwap<Generation>,
     memtables: Memtables,
+    sweeper: Arc<Sweeper>,
 }
 
 /// The applied state of this node.
@@ -75,6 +77,7 @@ pub struct StateDb {
 impl Drop for StateDb {
     fn drop(&mut self) {
         self.shared.memtables.end();
+        self.shared.sweeper.end();
         if let Some(thread) = self.thread.take() {
             // It panics only where the process ends anyway.
             let _ = thread.join();
@@ -110,6 +113,7 @@ impl StateDb {
             barrier,
             current: ArcSwap::from_pointee(Generation::open(data, number)?),
             memtables: Memtables::default(),
+            sweeper: Sweeper::new(),
         });
         let writing = shared.clone();
         let thread = std::thread::Builder::new()
@@ -281,7 +285,14 @@ impl Shared {
     }
 
     /// Visits rows until `visit` returns `false`, or until enough for one step was looked at: returns where to go on.
-    fn step(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> ScanEnd {
+    /// Counts the deletions that wait in a memtable, which it had to pass.
+    fn step(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        deletions: &mut u64,
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> ScanEnd {
         loop {
             let generation = self.current.load_full();
             let (view, mut rows) = self.memtables.view(from, to, |end| {
@@ -294,6 +305,7 @@ impl Shared {
                 // A snapshot was installed meanwhile: rows of both states must not be mixed.
                 continue;
             }
+            *deletions += view.deletions();
             let end = view.end(to);
             let stored = |show: &mut dyn FnMut(&[u8], &[u8]) -> bool| {
                 let stopped_at = show_rows(&mut rows, from, end, show);
@@ -319,12 +331,19 @@ impl Backing for StateDb {
     /// their values. Each step shows the rows as they were at one moment. Apply, the only writer, sees every row as it
     /// is.
     fn scan(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) {
-        let mut from = from.to_vec();
-        while from.as_slice() < to {
-            match self.shared.step(&from, to, visit) {
-                ScanEnd::Before(key) => from = key,
-                ScanEnd::Left => return,
+        let before = sweep::passed();
+        let (mut next, mut deletions) = (from.to_vec(), 0);
+        while next.as_slice() < to {
+            match self.shared.step(&next, to, &mut deletions, visit) {
+                ScanEnd::Before(key) => next = key,
+                ScanEnd::Left => break,
             }
+        }
+        if sweep::passed() - before + deletions >= MOST_TOMBSTONES {
+            let shared = Arc::clone(&self.shared);
+            let push_down = move || shared.memtables.push_down(PUSH_DOWN_WITHIN);
+            let generation = self.shared.current.load_full();
+            self.shared.sweeper.sweep(generation, from, to, push_down);
         }
     }
 }

@@ -87,7 +87,9 @@ pub enum Job {
     },
     /// Makes everything queued before it durable.
     Sync { done: oneshot::Sender<()> },
-    /// Ends the thread.
+    /// Ends the thread, and nothing more is written.
+    Leave,
+    /// Closes the log, and ends the thread.
     Stop { done: oneshot::Sender<()> },
 }
 
@@ -129,6 +131,7 @@ struct Gathered {
     bytes: usize,
     votes: usize,
     sync: bool,
+    leave: bool,
     stop: Option<oneshot::Sender<()>>,
 }
 
@@ -140,7 +143,7 @@ impl Flusher {
             let mut gathered = Gathered::new(buffer);
             gathered.add(first);
             let mut jobs = 1;
-            while gathered.stop.is_none() && self.has_room(&gathered, jobs) {
+            while !gathered.leave && gathered.stop.is_none() && self.has_room(&gathered, jobs) {
                 let Ok(job) = self.queue.try_recv() else {
                     break;
                 };
@@ -155,6 +158,9 @@ impl Flusher {
                 }
             });
             buffer = gathered.buffer;
+            if gathered.leave {
+                return;
+            }
             if let Some(done) = gathered.stop {
                 if let Err(error) = self.writer.close() {
                     fatal("syncing the log", &error);
@@ -257,6 +263,7 @@ impl Gathered {
             bytes: 0,
             votes: 0,
             sync: false,
+            leave: false,
             stop: None,
         }
     }
@@ -321,6 +328,7 @@ impl Gathered {
                 self.sync = true;
                 self.after.push(After::Tell(done));
             }
+            Job::Leave => self.leave = true,
             Job::Stop { done } => self.stop = Some(done),
         }
     }

@@ -128,6 +128,18 @@ impl NodeLog {
     }
 }
 
+impl Drop for NodeLog {
+    fn drop(&mut self) {
+        // A start that fails does not close the log. The next one must not find its threads at work.
+        let thread = self.thread.get_mut().take();
+        if let Some(thread) = thread
+            && self.jobs.try_send(Job::Leave).is_ok()
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
 /// Opens or creates the segments in `path`.
 pub fn open_writer(path: &Path) -> Result<(Arc<Mutex<Index>>, Writer), OpenError> {
     create_dir(path).map_err(|error| OpenError::io(path, error))?;

@@ -65,8 +65,6 @@ impl Writer {
         let mut writer = Writer::new(index, spare, end);
         let number = getrandom::u64().map_err(io::Error::other)?;
         writer.mark(Change::Opened { number })?;
-        // An earlier process may have been about to.
-        writer.release()?;
         Ok(writer)
     }
 

@@ -20,6 +20,9 @@ pub(super) struct PageLimits {
     pub bytes: u64,
 }
 
+/// Rows that a page counts for at least: to find that there is nothing may mean to pass tombstones of what was there.
+const PAGE_COST: usize = 64;
+
 pub(super) struct Page {
     pub found: Vec<(String, state::Retained)>,
     /// The topic to go on from, when there may be more.
@@ -28,9 +31,19 @@ pub(super) struct Page {
     pub looked: usize,
     /// Bytes of what was found.
     pub bytes: u64,
+    /// Whether it is of one topic, so that nothing else can be passed.
+    is_of_one_topic: bool,
 }
 
 impl Page {
+    /// Rows that it counts for.
+    pub fn cost(&self) -> usize {
+        match self.is_of_one_topic {
+            true => 1,
+            false => self.looked.max(PAGE_COST),
+        }
+    }
+
     /// Reads until a limit is reached; only topics before `end`.
     pub fn read(
         batch: &Batch<'_, '_>,
@@ -42,11 +55,16 @@ impl Page {
         let mut found = Vec::new();
         let (count, bytes, looked) = (Cell::new(0), Cell::new(0), Cell::new(0));
         let mut next = end.clone();
+        let is_of_one_topic = !replay.filter.contains(['+', '#']);
+        let behind_topic = [replay.filter.as_bytes(), &[0]].concat();
         walk::for_each_match(
             &replay.filter,
             replay.from.as_bytes(),
             |from, show| {
-                let range = Range::<schema::Retained>::all().starting_at(from);
+                let mut range = Range::<schema::Retained>::all().starting_at(from);
+                if is_of_one_topic {
+                    range = range.before(&behind_topic);
+                }
                 batch.tables.scan(&range, |topic, row| {
                     let Ok(topic) = std::str::from_utf8(topic) else {
                         return true;
@@ -84,6 +102,7 @@ impl Page {
             next,
             looked: looked.get(),
             bytes: bytes.get(),
+            is_of_one_topic,
         }
     }
 }

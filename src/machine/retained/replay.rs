@@ -53,9 +53,6 @@ impl Default for Budget {
 /// Row operations that ending a replay, or going on with one, takes.
 const REPLAY_COST: usize = 4;
 
-/// Rows that a page counts for at least: to find that there is nothing may mean to pass tombstones of what was there.
-const PAGE_COST: usize = 256;
-
 /// The replays under way, and what is left of the batch's budget.
 #[derive(Default)]
 pub(in crate::machine) struct RetainedReplays {
@@ -286,7 +283,7 @@ impl RetainedReplays {
         let ends = [end, under_way.map(str::to_owned)];
         let end = ends.into_iter().flatten().min();
         let page = Page::read(batch, session, replay, end, limits);
-        self.left.rows -= page.looked.max(PAGE_COST).min(limits.rows);
+        self.left.rows -= page.cost().min(limits.rows);
         self.left.bytes = self.left.bytes.saturating_sub(page.bytes);
         for (topic, row) in page.found {
             if !replayed.contains(&topic) {

@@ -69,8 +69,11 @@ impl Retention {
             0 => u64::MAX,
             bytes => (bytes / 8).max(self.min_log_bytes),
         };
+        let max_log_bytes = self.max_log_bytes.min(share);
         Retention {
-            max_log_bytes: self.max_log_bytes.min(share),
+            max_log_bytes,
+            // Nothing is purged that no snapshot covers.
+            snapshot_bytes: self.snapshot_bytes.min(max_log_bytes / 2),
             ..self
         }
     }

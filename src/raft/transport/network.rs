@@ -36,7 +36,7 @@ use crate::raft::metrics::Metrics;
 const REOPEN_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long a peer may owe answers to entries and give none; see [`until_silent`].
-const APPEND_SILENCE: Duration = Duration::from_secs(15);
+const APPEND_SILENCE: Duration = Duration::from_secs(60);
 
 type RpcError = RPCError<TypeConfig>;
 type AppendResults<'s> = BoxStream<'s, Result<StreamAppendResult<TypeConfig>, RpcError>>;
@@ -235,7 +235,9 @@ where
         asked_in.store(request.vote.leader_id.term, Relaxed);
         append_to(group, request)
     });
-    let replies = match client.append(requests).await {
+    let opened = tokio::time::timeout(APPEND_SILENCE, client.append(requests));
+    let silent = || Status::deadline_exceeded("a stream of entries was not opened");
+    let replies = match opened.await.unwrap_or_else(|_| Err(silent())) {
         Ok(replies) => replies.into_inner(),
         Err(status) => {
             // The library backs off between the requests of a stream, not between streams that could not be opened.
@@ -245,7 +247,7 @@ where
     };
     let answered = Arc::clone(&unanswered);
     let results = until_silent(replies, Arc::clone(&unanswered)).map(move |reply| {
-        answered.fetch_sub(1, Relaxed);
+        let _ = answered.fetch_update(Relaxed, Relaxed, |owed| Some(owed.saturating_sub(1)));
         let reply = reply.map_err(failed)?;
         append_result(reply, term.load(Relaxed))
     });

@@ -16,8 +16,8 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -87,7 +87,7 @@ pub enum Job {
     },
     /// Makes everything queued before it durable.
     Sync { done: oneshot::Sender<()> },
-    /// Ends the thread, and nothing more is written.
+    /// Has the thread look whether it is to end.
     Leave,
     /// Closes the log, and ends the thread.
     Stop { done: oneshot::Sender<()> },
@@ -110,8 +110,11 @@ enum After {
 
 /// The thread's state.
 pub struct Flusher {
-    /// Before the queue, whose end others take for the log's.
     pub _stop_on_panic: StopOnPanic,
+    /// Whether the thread is to end where it is, and the log stays open.
+    pub leave: Arc<AtomicBool>,
+    /// Set when the log was closed, and everything in it is durable.
+    pub closed: Arc<AtomicBool>,
     pub writer: Writer,
     pub queue: mpsc::Receiver<Job>,
     /// Votes in the queue.
@@ -131,7 +134,6 @@ struct Gathered {
     bytes: usize,
     votes: usize,
     sync: bool,
-    leave: bool,
     stop: Option<oneshot::Sender<()>>,
 }
 
@@ -143,7 +145,7 @@ impl Flusher {
             let mut gathered = Gathered::new(buffer);
             gathered.add(first);
             let mut jobs = 1;
-            while !gathered.leave && gathered.stop.is_none() && self.has_room(&gathered, jobs) {
+            while gathered.stop.is_none() && self.has_room(&gathered, jobs) {
                 let Ok(job) = self.queue.try_recv() else {
                     break;
                 };
@@ -158,14 +160,14 @@ impl Flusher {
                 }
             });
             buffer = gathered.buffer;
-            if gathered.leave {
+            if self.leave.load(Acquire) {
                 return;
             }
             if let Some(done) = gathered.stop {
                 if let Err(error) = self.writer.close() {
                     fatal("syncing the log", &error);
                 }
-                // From here on others take everything for durable.
+                self.closed.store(true, Release);
                 self.queue.close();
                 // Nobody waits any more when this fails.
                 let _ = done.send(());
@@ -263,7 +265,6 @@ impl Gathered {
             bytes: 0,
             votes: 0,
             sync: false,
-            leave: false,
             stop: None,
         }
     }
@@ -328,7 +329,7 @@ impl Gathered {
                 self.sync = true;
                 self.after.push(After::Tell(done));
             }
-            Job::Leave => self.leave = true,
+            Job::Leave => {}
             Job::Stop { done } => self.stop = Some(done),
         }
     }

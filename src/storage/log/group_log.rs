@@ -9,8 +9,8 @@
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -53,6 +53,8 @@ pub struct GroupLog {
     votes: Arc<AtomicUsize>,
     /// Told after each append that is durable.
     written: Arc<Notify>,
+    /// The log was closed, and everything in it is durable.
+    closed: Arc<AtomicBool>,
     metrics: Arc<LogMetrics>,
 }
 
@@ -64,6 +66,7 @@ impl GroupLog {
         jobs: mpsc::Sender<Job>,
         tail: Tail,
         votes: Arc<AtomicUsize>,
+        closed: Arc<AtomicBool>,
         metrics: Arc<LogMetrics>,
     ) -> GroupLog {
         GroupLog {
@@ -73,6 +76,7 @@ impl GroupLog {
             tail: Arc::new(Mutex::new(tail)),
             votes,
             written: Arc::new(Notify::new()),
+            closed,
             metrics,
         }
     }
@@ -277,19 +281,21 @@ impl GroupLog {
         let job = self.purge_job(upto, log_id);
         let sent = self.jobs.blocking_send(job);
         sent.map_err(|_| closed())?;
-        self.sync_blocking();
-        Ok(())
+        match self.sync_blocking() {
+            true => Ok(()),
+            false => Err(closed()),
+        }
     }
 
     /// Makes everything that was given to the log before this call durable: entries, truncations, purges and marks.
     ///
     /// For a thread outside of the runtime, which it blocks. Returns at once when the log is closed, because that has
-    /// made everything durable.
-    pub fn sync_blocking(&self) {
+    /// made everything durable; and `false` when its thread has ended otherwise: then nobody knows.
+    #[must_use]
+    pub fn sync_blocking(&self) -> bool {
         let (done, finished) = oneshot::channel();
-        if self.jobs.blocking_send(Job::Sync { done }).is_ok() {
-            let _ = finished.blocking_recv();
-        }
+        let sent = self.jobs.blocking_send(Job::Sync { done }).is_ok();
+        sent && finished.blocking_recv().is_ok() || self.closed.load(Acquire)
     }
 
     /// Tells that everything up to `index` is applied and need not be kept in memory for that.

@@ -8,7 +8,8 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Release;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
@@ -37,6 +38,8 @@ pub struct NodeLog {
     jobs: mpsc::Sender<Job>,
     thread: Mutex<Option<JoinHandle<()>>>,
     votes: Arc<AtomicUsize>,
+    leave: Arc<AtomicBool>,
+    closed: Arc<AtomicBool>,
     metrics: Arc<LogMetrics>,
 }
 
@@ -80,7 +83,10 @@ impl NodeLog {
     ) -> Result<NodeLog, OpenError> {
         let (jobs, queue) = mpsc::channel(QUEUE);
         let votes = Arc::new(AtomicUsize::new(0));
+        let (leave, closed) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
         let flusher = Flusher {
+            leave: Arc::clone(&leave),
+            closed: Arc::clone(&closed),
             _stop_on_panic: StopOnPanic("writing the log"),
             writer,
             queue,
@@ -97,6 +103,8 @@ impl NodeLog {
             jobs,
             thread: Mutex::new(Some(thread)),
             votes,
+            leave,
+            closed,
             metrics,
         })
     }
@@ -110,6 +118,7 @@ impl NodeLog {
             self.jobs.clone(),
             tail(&self.index.lock(), group, cache_bytes),
             Arc::clone(&self.votes),
+            Arc::clone(&self.closed),
             Arc::clone(&self.metrics),
         )
     }
@@ -131,10 +140,10 @@ impl NodeLog {
 impl Drop for NodeLog {
     fn drop(&mut self) {
         // A start that fails does not close the log. The next one must not find its threads at work.
-        let thread = self.thread.get_mut().take();
-        if let Some(thread) = thread
-            && self.jobs.try_send(Job::Leave).is_ok()
-        {
+        if let Some(thread) = self.thread.get_mut().take() {
+            self.leave.store(true, Release);
+            // It does not wait for a job where there is no room for this one.
+            let _ = self.jobs.try_send(Job::Leave);
             let _ = thread.join();
         }
     }

@@ -205,3 +205,19 @@ async fn a_torn_first_frame_does_not_come_back() {
     assert_eq!(node.group(GROUP_ZERO, 0).vote(), Some(vote));
     node.close().await;
 }
+
+#[tokio::test]
+async fn only_a_log_that_was_closed_says_that_all_of_it_is_durable() {
+    let dir = Directory::new();
+    for is_closed in [true, false] {
+        let node = open(&dir.path().join(is_closed.to_string())).expect("a new log");
+        let log = node.group(GROUP_ZERO, 0);
+        if is_closed {
+            node.close().await;
+        }
+        drop(node);
+        assert!(log.is_closed(), "its thread has ended");
+        let synced = tokio::task::spawn_blocking(move || log.sync_blocking());
+        assert_eq!(synced.await.expect("it returns"), is_closed);
+    }
+}

@@ -12,9 +12,9 @@ use bytes::Bytes;
 
 use super::record::Record;
 
-/// Weight above the limit up to which entries that are not applied stay in memory. A leader takes no more from clients
-/// when it is that far behind.
-const UNAPPLIED_BYTES: usize = if cfg!(test) { 32 << 10 } else { 256 << 20 };
+/// Weight above the limit up to which entries that are not applied stay in memory. It is twice what a leader may be
+/// behind before it takes no more from clients, which it knows by this weight.
+const UNAPPLIED_BYTES: usize = if cfg!(test) { 32 << 10 } else { 512 << 20 };
 
 /// What a read finds in memory.
 pub enum Found {

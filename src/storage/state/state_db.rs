@@ -27,7 +27,7 @@ use rocksdb::{ReadOptions, WriteBatch};
 
 use super::generation::{self, Generation};
 use super::memtable::{Memtable, Memtables, ScanEnd};
-use super::sweep::{self, MOST_TOMBSTONES, PUSH_DOWN_WITHIN, Sweeper};
+use super::sweep::{self, NOTEWORTHY, PUSH_DOWN_WITHIN, Sweeper};
 use super::view::{self, Moment, StateView, show_rows};
 use crate::base::pulse::{Phase, wait};
 use crate::machine::tables::{Backing, Changes};
@@ -55,8 +55,8 @@ pub enum CheckpointError {
 /// Reads the reserved row of a name.
 pub type ReservedRows<'a> = dyn Fn(&[u8]) -> Result<Option<Bytes>, OpenError> + 'a;
 
-/// Makes the log durable as far as it was given to the log.
-pub type Barrier = Box<dyn Fn() + Send + Sync>;
+/// Makes the log durable as far as it was given to the log; `false` when it can't any more, because the node has ended.
+pub type Barrier = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// What the threads share with the state's handle.
 struct Shared {
@@ -77,11 +77,12 @@ pub struct StateDb {
 impl Drop for StateDb {
     fn drop(&mut self) {
         self.shared.memtables.end();
-        self.shared.sweeper.end();
         if let Some(thread) = self.thread.take() {
             // It panics only where the process ends anyway.
             let _ = thread.join();
         }
+        // RocksDB may refuse to write from here on.
+        self.shared.sweeper.end();
     }
 }
 
@@ -91,7 +92,7 @@ impl StateDb {
     /// # Errors
     /// When it can't be read, or RocksDB refuses.
     pub fn open(data: &Path) -> Result<StateDb, OpenError> {
-        StateDb::open_behind(data, Box::new(|| ()))
+        StateDb::open_behind(data, Box::new(|| true))
     }
 
     /// The same for a state that follows a log: `barrier` makes durable what was given to the log. It may block.
@@ -113,7 +114,7 @@ impl StateDb {
             barrier,
             current: ArcSwap::from_pointee(Generation::open(data, number)?),
             memtables: Memtables::default(),
-            sweeper: Sweeper::new(),
+            sweeper: Arc::default(),
         });
         let writing = shared.clone();
         let thread = std::thread::Builder::new()
@@ -245,7 +246,11 @@ impl StateDb {
             }
         };
         // The log may have given way to the new state.
-        (self.shared.barrier)();
+        if !(self.shared.barrier)() {
+            new.remove();
+            let ended = io::Error::other("the log has ended");
+            return Err(OpenError::io(&target, ended));
+        }
         if let Err(error) = generation::write_current(&self.data, number) {
             fatal("switching to a received snapshot", &error);
         }
@@ -255,6 +260,7 @@ impl StateDb {
         self.shared
             .memtables
             .replace(|| self.shared.current.store(new));
+        self.shared.sweeper.leave(&old);
         old.remove_when_unused();
         Ok(found)
     }
@@ -270,7 +276,10 @@ impl Shared {
                 None => batch.delete(key),
             }
         }
-        (self.barrier)();
+        if !(self.barrier)() {
+            // Nothing that comes later is written, either: the log has it all.
+            return;
+        }
         if let Err(error) = write(self.current.load().db(), batch) {
             fatal("writing the state", &error);
         }
@@ -332,18 +341,30 @@ impl Backing for StateDb {
     /// is.
     fn scan(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) {
         let before = sweep::passed();
-        let (mut next, mut deletions) = (from.to_vec(), 0);
+        let (mut next, mut deletions, mut stopped_at) = (from.to_vec(), 0, None);
+        let mut visit = |key: &[u8], value: &[u8]| {
+            let goes_on = visit(key, value);
+            if !goes_on {
+                stopped_at = Some(key.to_vec());
+            }
+            goes_on
+        };
         while next.as_slice() < to {
-            match self.shared.step(&next, to, &mut deletions, visit) {
+            match self.shared.step(&next, to, &mut deletions, &mut visit) {
                 ScanEnd::Before(key) => next = key,
                 ScanEnd::Left => break,
             }
         }
-        if sweep::passed() - before + deletions >= MOST_TOMBSTONES {
+        let passed = sweep::passed() - before + deletions;
+        if passed < NOTEWORTHY {
+            return;
+        }
+        let to = stopped_at.as_deref().unwrap_or(to);
+        if let Some(range) = self.shared.sweeper.note(passed, from, to) {
             let shared = Arc::clone(&self.shared);
             let push_down = move || shared.memtables.push_down(PUSH_DOWN_WITHIN);
             let generation = self.shared.current.load_full();
-            self.shared.sweeper.sweep(generation, from, to, push_down);
+            self.shared.sweeper.sweep(generation, range, push_down);
         }
     }
 }

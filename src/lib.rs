@@ -65,7 +65,8 @@ pub mod testing {
         Trust, incoming,
     };
     pub use crate::raft::{
-        Apply, ChangeError, Peer, Raft, RaftConfig, Role, StartError, Timing, WIRE_FORMAT,
+        Apply, ChangeError, Peer, Raft, RaftConfig, Retention, Role, StartError, Timing,
+        WIRE_FORMAT,
     };
     pub use crate::storage::metrics::LogMetrics;
     pub use crate::storage::{

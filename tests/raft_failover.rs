@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use directory::Directory;
 use parking_lot::Mutex;
-use quorumq::testing::{Raft, Timing};
-use raft_support::{Cluster, Node, config, listen, row};
+use quorumq::testing::{Raft, Retention, Timing};
+use raft_support::{Cluster, Node, Settings, config, eventually, listen, row};
 
 const KILLS: usize = 20;
 
@@ -118,6 +118,55 @@ async fn a_leader_whose_connections_broke_is_replaced_when_its_lease_ends() {
         pause > Duration::from_millis(2_500),
         "the lease is respected: {pause:?}"
     );
+}
+
+/// A follower that answers, but always some seconds late, lacks what the leader is about to purge whenever it purges.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_that_stays_behind_does_not_keep_its_leaders_log() {
+    let slow = Arc::new(AtomicU64::new(0));
+    let is_slow = Arc::clone(&slow);
+    let settings: Settings = Arc::new(move |id, config| {
+        let slow = Arc::clone(&is_slow);
+        config.before_sync = Some(Arc::new(move || {
+            if slow.load(Relaxed) == id {
+                std::thread::sleep(Duration::from_secs(3));
+            }
+        }));
+        config.retention = Retention {
+            snapshot_bytes: 32 << 10,
+            keep_ms: 1_000,
+            min_log_bytes: 32 << 10,
+            max_log_bytes: 64 << 10,
+            ..Retention::default()
+        };
+    });
+    let cluster = Cluster::start_with(3, settings).await;
+    let leader = cluster.leader().await;
+    let follower = (1..=3).find(|id| *id != leader).unwrap();
+    slow.store(follower, Relaxed);
+    let raft = cluster.nodes[&leader].raft.clone();
+    let writes = tokio::spawn({
+        let raft = raft.clone();
+        async move {
+            let value = "v".repeat(4 << 10);
+            loop {
+                let batch = Bytes::from(format!("w={value}"));
+                raft.propose(batch).await.expect("it leads");
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        }
+    });
+    // Once may be before the follower is slow.
+    for _ in 0..3 {
+        let now = raft.status().last_log;
+        let is_purged = || (raft.status().purged > Some(now)).then_some(());
+        eventually("the log to be purged", is_purged).await;
+    }
+    assert!(!writes.is_finished());
+    writes.abort();
+    slow.store(0, Relaxed);
+    cluster.write("after", "1").await;
+    cluster.everywhere("after", "1").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -121,21 +121,21 @@ impl Parts {
         let mut all_due = batch.timers.due(batch.tables, batch.now, most);
         let first = batch.timers.first_due(batch.now);
         all_due.retain(|due| !first.contains(due));
-        let of_others = match all_due.is_empty() {
+        let work = batch.timers.work_due(batch.now, most);
+        let of_others = match all_due.is_empty() && work.is_empty() {
             true => 0,
             false => batch.budget_left() / 2,
         };
         batch.set_aside(of_others);
         self.fire_all(batch, first);
         batch.give_back(of_others);
-        let work = batch.timers.work_due(batch.now, most.div_ceil(2));
-        if all_due.len() > work.len() {
-            let of_others = batch.budget_left() / 2;
-            batch.set_aside(of_others);
-            all_due.retain(|due| !work.contains(due));
-            self.fire_all(batch, work);
-            batch.give_back(of_others);
-        }
+        let of_others = match all_due.is_empty() {
+            true => 0,
+            false => batch.budget_left() / 2,
+        };
+        batch.set_aside(of_others);
+        self.fire_all(batch, work);
+        batch.give_back(of_others);
         self.fire_all(batch, all_due);
         batch.give_back(reserved);
     }

@@ -101,7 +101,7 @@ impl Machine {
         Machine {
             shared: Shared {
                 meta: Meta::default(),
-                timers: Timers::new(),
+                timers: Timers::default(),
                 outputs: Outputs::new(local),
                 budget: Budget::default(),
                 hub_operations: limits::HUB_OPERATIONS_AT_ONCE,

@@ -1,14 +1,14 @@
 //! Timers: what is due at a log time. They are rows, so every replica fires the same ones in the same order.
 //!
 //! When a million keys expire at once, messages that are on their way into queues must not wait until the last of them
-//! has gone. So those timers that messages wait for are known in memory beside their rows, and are found whatever else
-//! has been due for longer. The end of a node's connections does not wait for those either: its clients have been away
-//! for as long as its lease.
+//! has gone; and no will waits until the last of a million such messages is there. So those timers that messages wait
+//! for have a table of their own, which is known in memory. The end of a node's connections waits for neither: its
+//! clients have been away for as long as its lease.
 
 use std::collections::BTreeSet;
 
 use super::schema::timer::Kind;
-use super::schema::{Range, Timer};
+use super::schema::{Range, Timer, WorkTimer};
 use super::tables::{Backing, Tables};
 use crate::base::time::Millis;
 
@@ -21,30 +21,25 @@ pub(super) struct Due {
 }
 
 /// Which timer is the first one; the timers themselves are rows.
+#[derive(Default)]
 pub(super) struct Timers {
-    /// Invariant: no timer's row is before this one's, and none is there at all without it. There may be none here: it
+    /// Of [`Timer`]. Invariant: no timer's row is before this one's, and none is there at all without it. There may be none here: it
     /// may have been cleared. What was due at the same time and has gone is not passed again.
     next: Option<Due>,
-    /// The rows whose [kind](Kind::is_work) messages wait for.
+    /// The rows of [`WorkTimer`]: those whose [kind](Kind::is_work) messages wait for.
     work: BTreeSet<Due>,
     /// Those whose kind [goes first](Kind::goes_first).
     first: BTreeSet<Due>,
 }
 
 impl Timers {
-    pub fn new() -> Self {
-        Timers {
-            next: None,
-            work: BTreeSet::new(),
-            first: BTreeSet::new(),
-        }
-    }
-
     pub fn next_due(&self) -> Millis {
-        self.next.as_ref().map_or(Millis::NEVER, |due| due.deadline)
+        let earliest = [self.next.as_ref(), self.work.first()];
+        let earliest = earliest.into_iter().flatten().map(|due| due.deadline);
+        earliest.min().unwrap_or(Millis::NEVER)
     }
 
-    /// A timer is there.
+    /// A timer is in [`Timer`].
     fn note(&mut self, deadline: Millis, kind: Kind, subject: &[u8]) {
         let is_first =
             |next: &Due| (deadline, kind, subject) < (next.deadline, next.kind, &next.subject[..]);
@@ -53,41 +48,54 @@ impl Timers {
         }
     }
 
-    /// Finds the earliest deadline anew, and what messages wait for, after the tables were replaced. That is due at the
-    /// latest right after the log time `clock`.
+    /// Finds the earliest deadline anew, and what is known in memory, after the tables were replaced. What
+    /// [goes first](Kind::goes_first) is due at the latest right after the log time `clock`.
     pub fn restore(&mut self, backing: &dyn Backing, clock: Millis) {
-        *self = Timers::new();
+        *self = Timers::default();
         let last = clock.plus(1);
         backing.rows(&Range::<Timer>::all(), |(deadline, kind, subject), _| {
             self.note(deadline, kind, subject);
-            if let Some(known) = self.known(kind) {
-                known.insert(due(deadline, kind, subject));
+            if kind.goes_first() {
+                self.first.insert(due(deadline, kind, subject));
             }
             deadline <= last
         });
+        backing.rows(
+            &Range::<WorkTimer>::all(),
+            |(deadline, kind, subject), _| {
+                self.work.insert(due(deadline, kind, subject));
+                true
+            },
+        );
     }
 
     pub fn set(&mut self, tables: &mut Tables<'_>, deadline: Millis, kind: Kind, subject: &[u8]) {
-        tables.put::<Timer>((deadline, kind, subject), &());
+        let key = (deadline, kind, subject);
+        if kind.is_work() {
+            tables.put::<WorkTimer>(key, &());
+            self.work.insert(due(deadline, kind, subject));
+            return;
+        }
+        tables.put::<Timer>(key, &());
         self.note(deadline, kind, subject);
-        if let Some(known) = self.known(kind) {
-            known.insert(due(deadline, kind, subject));
+        if kind.goes_first() {
+            self.first.insert(due(deadline, kind, subject));
         }
     }
 
     pub fn clear(&mut self, tables: &mut Tables<'_>, deadline: Millis, kind: Kind, subject: &[u8]) {
-        tables.delete::<Timer>((deadline, kind, subject));
-        if let Some(known) = self.known(kind) {
-            known.remove(&due(deadline, kind, subject));
+        let (key, due) = ((deadline, kind, subject), due(deadline, kind, subject));
+        if self.work.remove(&due) {
+            tables.delete::<WorkTimer>(key);
+            return;
         }
+        self.first.remove(&due);
+        tables.delete::<Timer>(key);
     }
 
-    /// Where timers of a kind are known in memory.
-    fn known(&mut self, kind: Kind) -> Option<&mut BTreeSet<Due>> {
-        if kind.goes_first() {
-            return Some(&mut self.first);
-        }
-        kind.is_work().then_some(&mut self.work)
+    /// Whether such a timer is set that messages wait for.
+    pub fn is_set(&self, deadline: Millis, kind: Kind, subject: &[u8]) -> bool {
+        self.work.contains(&due(deadline, kind, subject))
     }
 
     /// Those that are due and [go first](Kind::goes_first), the earliest first. There are few: one for each node.
@@ -104,6 +112,9 @@ impl Timers {
 
     /// A timer that is due stays for the next batch.
     pub fn put_off(&mut self, due: &Due) {
+        if self.work.contains(due) {
+            return;
+        }
         self.note(due.deadline, due.kind, &due.subject);
     }
 
@@ -116,7 +127,7 @@ impl Timers {
             .any(|due| due.deadline <= now)
     }
 
-    /// At most `most` timers that are due, the earliest first. The rows stay until they are cleared; what is not fired
+    /// At most `most` other timers that are due, the earliest first. The rows stay until they are cleared; what is not fired
     /// is [put off](Timers::put_off).
     pub fn due(&mut self, tables: &Tables<'_>, now: Millis, most: usize) -> Vec<Due> {
         let mut found = Vec::new();
@@ -163,6 +174,7 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::super::schema::Table as _;
+    use super::super::tables::Change;
     use super::*;
 
     /// Rows, and where scans of them began.
@@ -191,7 +203,7 @@ mod tests {
         stored
             .rows
             .extend((0..1000).map(|number| (key(number), Vec::new())));
-        let mut timers = Timers::new();
+        let mut timers = Timers::default();
         timers.restore(&stored, at);
         stored.from.lock().clear();
         for round in 0..10_u32 {
@@ -215,5 +227,35 @@ mod tests {
         assert_eq!(timers.due(&tables, at, 1)[0].subject, b"key");
         assert_eq!(timers.next_due(), at);
         assert!(timers.due(&tables, Millis(6), 1).is_empty());
+    }
+
+    #[test]
+    fn what_messages_wait_for_hides_no_other_timer() {
+        let stored = Scanned::default();
+        let mut tables = Tables::new(&stored);
+        let mut timers = Timers::default();
+        for number in 0..1000_u32 {
+            let subject = number.to_be_bytes();
+            timers.set(&mut tables, Millis(1), Kind::RetainedReplay, &subject);
+        }
+        timers.set(&mut tables, Millis(5), Kind::WillDelay, b"x");
+        let will = due(Millis(5), Kind::WillDelay, b"x");
+        assert_eq!(timers.next_due(), Millis(1));
+        assert_eq!(timers.due(&tables, Millis(7), 100), [will]);
+        assert_eq!(timers.work_due(Millis(7), 100).len(), 100);
+
+        let rows = tables.into_changes().into_iter();
+        let rows = rows.filter_map(|(key, change)| match change {
+            Change::Put(row) | Change::New(row) => Some((key, row.to_vec())),
+            Change::Delete => None,
+        });
+        let rows = Scanned {
+            rows: rows.collect(),
+            ..Default::default()
+        };
+        let mut restored = Timers::default();
+        restored.restore(&rows, Millis(7));
+        assert_eq!(restored.next_due(), Millis(1));
+        assert_eq!(restored.work, timers.work);
     }
 }

@@ -28,7 +28,7 @@ mod transport;
 mod types;
 
 pub use self::core::apply::{Apply, Look};
-pub use self::core::config::{RaftConfig, Timing};
+pub use self::core::config::{RaftConfig, Retention, Timing};
 pub use replica::Raft;
 pub use transport::identity::WIRE_FORMAT;
 pub use types::{ChangeError, Leadership, Peer, ReadError, Role, StartError, Status};

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use super::core::applier::StateMachineApplier;
 use super::core::config::RaftConfig;
 use super::core::read::{ReadIndexError, read_index};
+use super::core::retention::Overdue;
 use super::core::roster::Roster;
 use super::core::state_machine::CoreRaft;
 use super::core::status;
@@ -57,6 +58,7 @@ pub struct Stores {
     pub state: Arc<StateDb>,
     pub snapshots: Arc<Snapshots>,
     pub metrics: Arc<Metrics>,
+    pub overdue: Overdue,
 }
 
 /// The parts of a replica.

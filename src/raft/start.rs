@@ -12,6 +12,7 @@ use super::core::config::RaftConfig;
 use super::core::fast_election::FastElection;
 use super::core::log_store::LogStore;
 use super::core::removed::Removed;
+use super::core::retention::Overdue;
 use super::core::roster::Roster;
 use super::core::state_machine::{CoreRaft, StateMachine, meta_of};
 use super::core::{leadership, machine_version, retention};
@@ -97,6 +98,7 @@ pub(super) fn open_stores(config: &RaftConfig, data: &mut DataDir) -> Result<Sto
         state,
         snapshots,
         metrics: Arc::new(Metrics::new(counters)),
+        overdue: Overdue::default(),
     })
 }
 
@@ -158,6 +160,7 @@ pub(super) async fn start_core(
         group: GROUP_ZERO,
         channels: Arc::clone(channels),
         metrics: Arc::clone(&stores.metrics),
+        overdue: stores.overdue.clone(),
     };
     let machine = StateMachine::new(
         applier.clone(),
@@ -329,7 +332,8 @@ impl Raft {
         let metrics = &stores.metrics;
         leadership::watch_leader(core.clone(), term, leadership_tx, Arc::clone(metrics));
         let log = stores.log.clone();
-        retention::keep(core.clone(), log, Arc::clone(metrics), config.retention);
+        let (metrics_too, overdue) = (Arc::clone(metrics), stores.overdue.clone());
+        retention::keep(core.clone(), log, metrics_too, config.retention, overdue);
         let roster = Roster::new(core.clone());
         config.trust.set_members(roster.admits());
         let (leads, reached) = (leadership.clone(), applied.clone());

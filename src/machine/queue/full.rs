@@ -4,14 +4,12 @@
 
 use crate::base::ids::SessionId;
 use crate::machine::batch::Batch;
-use crate::machine::schema::Timer;
 use crate::machine::schema::timer::Kind;
 
 /// Has a session end with the next batch; `false` when that was decided before in this batch.
 pub(super) fn end_session(batch: &mut Batch<'_, '_>, session: SessionId, client_id: &str) -> bool {
     let subject = subject(session, client_id);
-    let key = (batch.now, Kind::QueueFull, subject.as_slice());
-    if batch.tables.contains::<Timer>(key) {
+    if batch.timers.is_set(batch.now, Kind::QueueFull, &subject) {
         return false;
     }
     batch.set_timer(batch.now, Kind::QueueFull, &subject);

@@ -29,6 +29,7 @@
 //! | `0x21` | [`Watch`] | connection, state-store key | [`ClientId`] | `store::watchers` |
 //! | `0x22` | [`Replies`] | log index, part | `state.Replies` | `replies` |
 //! | `0x30` | [`Timer`] | deadline, kind, subject | | `timers` |
+//! | `0x31` | [`WorkTimer`] | deadline, kind, subject | | `timers` |
 //! | `0x40` | [`Device`] | device id, part | `state.IdentityPart` | `hub` |
 //! | `0x41` | [`Module`] | device id, module id, part | `state.IdentityPart` | `hub` |
 //! | `0x50` | [`EventSequence`] | authentication name, client id | `state.EventSequence` | `events::numbers` |
@@ -111,7 +112,7 @@ pub use session::Session;
 pub use subscription::Subscription;
 pub use table::{Range, Row, StoredRow, Table};
 pub(super) use table::{decoded, decoded_key};
-pub use timer::Timer;
+pub use timer::{Timer, WorkTimer};
 pub use waiting::Waiting;
 pub use watch::{ClientId, Watch};
 pub use will::Will;
@@ -144,6 +145,7 @@ pub(super) const ORDINALS: &[u8] = &[
     Watch::ORDINAL,
     Replies::ORDINAL,
     Timer::ORDINAL,
+    WorkTimer::ORDINAL,
     Device::ORDINAL,
     Module::ORDINAL,
     EventSequence::ORDINAL,

@@ -1,4 +1,6 @@
 //! `0x30 | deadline ms u64 | kind u8 | subject` → empty: something is due at a log time.
+//!
+//! `0x31`, likewise: something is due that messages wait for.
 
 use super::table::{Table, key, rest, take_u64};
 use crate::base::time::Millis;
@@ -114,10 +116,31 @@ impl Table for Timer {
     }
 
     fn decode(key: &[u8]) -> Option<Self::Key<'_>> {
-        let (deadline, rest) = take_u64(rest::<Self>(key)?)?;
-        let (kind, subject) = rest.split_first()?;
-        Some((Millis(deadline), Kind::from_u8(*kind)?, subject))
+        decode(rest::<Self>(key)?)
     }
+}
+
+/// The table of those that messages wait for: see [`Kind::is_work`].
+pub enum WorkTimer {}
+
+impl Table for WorkTimer {
+    const ORDINAL: u8 = 0x31;
+    type Key<'a> = (Millis, Kind, &'a [u8]);
+    type Row = ();
+
+    fn encode((deadline, kind, subject): Self::Key<'_>) -> Vec<u8> {
+        key::<Self>(&[&deadline.0.to_be_bytes(), &[kind as u8], subject])
+    }
+
+    fn decode(key: &[u8]) -> Option<Self::Key<'_>> {
+        decode(rest::<Self>(key)?)
+    }
+}
+
+fn decode(rest: &[u8]) -> Option<(Millis, Kind, &[u8])> {
+    let (deadline, rest) = take_u64(rest)?;
+    let (kind, subject) = rest.split_first()?;
+    Some((Millis(deadline), Kind::from_u8(*kind)?, subject))
 }
 
 #[cfg(test)]
@@ -141,6 +164,8 @@ mod tests {
         ] {
             let key = Timer::encode((Millis(5), kind, b"x"));
             assert_eq!(Timer::decode(&key), Some((Millis(5), kind, &b"x"[..])));
+            let key = WorkTimer::encode((Millis(5), kind, b"x"));
+            assert_eq!(WorkTimer::decode(&key), Some((Millis(5), kind, &b"x"[..])));
         }
     }
 

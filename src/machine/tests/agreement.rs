@@ -340,6 +340,7 @@ proptest! {
             schema::FanOut::ORDINAL,
             schema::EndedIncarnation::ORDINAL,
             schema::Timer::ORDINAL,
+            schema::WorkTimer::ORDINAL,
         ];
         for table in tables {
             prop_assert_eq!(rows_of(&whole.replica, table), 0, "table {:#x}", table);

@@ -93,7 +93,7 @@ fn a_message_goes_on_with_later_entries_and_the_next_one_waits_behind_it() {
     assert_eq!(to_last, [&(4, "x".to_owned()), &(4, "y".to_owned())]);
     assert_eq!(rows::<schema::FanOut>(&replica), 0);
     assert_eq!(rows::<schema::Message>(&replica), 3);
-    assert_eq!(rows::<schema::Timer>(&replica), 0);
+    assert_eq!(rows::<schema::WorkTimer>(&replica), 0);
 }
 
 #[test]
@@ -345,7 +345,7 @@ fn nothing_is_left_for_later_when_all_fit() {
     let outputs = replica.run(vec![publish("t", 1, "x")]);
     assert_eq!(sent(&outputs).len(), usize::from(CLIENTS));
     assert_eq!(
-        rows::<schema::FanOut>(&replica) + rows::<schema::Timer>(&replica),
+        rows::<schema::FanOut>(&replica) + rows::<schema::WorkTimer>(&replica),
         0
     );
 }

@@ -101,7 +101,7 @@ fn a_batch_looks_at_so_many_rows_whatever_is_subscribed() {
     rest.sort_unstable();
     assert_eq!(rest, ["r6", "r7"]);
     assert_eq!(rows::<schema::RetainedReplay>(&replica), 0);
-    assert_eq!(rows::<schema::Timer>(&replica), 0);
+    assert_eq!(rows::<schema::WorkTimer>(&replica), 0);
 }
 
 #[test]
@@ -424,7 +424,7 @@ proptest! {
         prop_assert_eq!(model.live_came, model.live);
         assert_empty(&replica);
         let left: BTreeSet<u8> = replica.stored.keys().map(|key| key[0]).collect();
-        for table in [schema::RetainedReplay::ORDINAL, schema::ReplayedTopic::ORDINAL, schema::Timer::ORDINAL] {
+        for table in [schema::RetainedReplay::ORDINAL, schema::ReplayedTopic::ORDINAL, schema::WorkTimer::ORDINAL] {
             prop_assert!(!left.contains(&table), "table {table:#x}");
         }
     }

@@ -3,12 +3,15 @@
 //! A follower that was away catches up from the log as far back as it reaches, so the log is kept by time and bytes.
 //! The task samples the log's length now and then, to know later which entries are old.
 //!
+//! The library purges nothing that a stream of entries may still need. A follower that is slower than its leader for
+//! hours would keep the whole log, so beyond twice its size such streams are given up ([`Overdue`]).
+//!
 //! Invariant: only what a snapshot covers is purged, because the state on disk may lack the rest. See
 //! `docs/spec/replication.md`, Storage.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use openraft::async_runtime::WatchReceiver;
@@ -20,8 +23,21 @@ use crate::storage::GroupLog;
 
 /// How often the log is looked at, and the committed log id written when no append takes it along.
 const TICK: Duration = Duration::from_millis(500);
-/// Least time between two samples that are kept.
+/// Least time between two samples that are kept, unless the log grows faster than by its greatest length in so many.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(5);
+const MOST_SAMPLES: u64 = 64;
+
+/// Where the log is to begin although streams of entries need more of it. A stream whose follower has not come so far
+/// ends, and the follower gets a snapshot.
+#[derive(Clone, Default)]
+pub struct Overdue(Arc<AtomicU64>);
+
+impl Overdue {
+    /// Whether a follower that has everything up to `index` needs what is to go.
+    pub fn is_needed_behind(&self, index: u64) -> bool {
+        index.saturating_add(1) < self.0.load(Relaxed)
+    }
+}
 
 /// The log at one moment: everything below `next` had been appended, `bytes` in all with what was there at the start.
 #[derive(Clone, Copy)]
@@ -36,6 +52,9 @@ struct Keeper {
     log: GroupLog,
     metrics: Arc<Metrics>,
     retention: Retention,
+    overdue: Overdue,
+    /// The log where it was first asked to begin and does not yet.
+    waits: Option<Sample>,
     samples: VecDeque<Sample>,
     /// The log when the last snapshot was asked for.
     last_snapshot: Sample,
@@ -46,7 +65,13 @@ struct Keeper {
 }
 
 /// Starts the task that takes snapshots and purges. It runs until Raft ends.
-pub fn keep(core: CoreRaft, log: GroupLog, metrics: Arc<Metrics>, retention: Retention) {
+pub fn keep(
+    core: CoreRaft,
+    log: GroupLog,
+    metrics: Arc<Metrics>,
+    retention: Retention,
+    overdue: Overdue,
+) {
     // How old it is what was there is not known: it counts as new.
     let at = Instant::now();
     let stored = log.stored().into_iter();
@@ -67,6 +92,8 @@ pub fn keep(core: CoreRaft, log: GroupLog, metrics: Arc<Metrics>, retention: Ret
         log,
         metrics,
         retention,
+        overdue,
+        waits: None,
         samples,
         last_snapshot: now,
     };
@@ -93,7 +120,10 @@ impl Keeper {
             bytes: self.found + self.metrics.log.append_bytes.load(Relaxed),
         };
         let newest = self.samples.back().copied().unwrap_or(now);
-        if now.next > newest.next && now.at.duration_since(newest.at) >= SAMPLE_INTERVAL {
+        let is_due = now.at.duration_since(newest.at) >= SAMPLE_INTERVAL
+            || now.bytes.saturating_sub(newest.bytes)
+                >= self.retention.max_log_bytes / MOST_SAMPLES;
+        if now.next > newest.next && is_due {
             self.samples.push_back(now);
         }
         let appended = now.bytes.saturating_sub(self.last_snapshot.bytes);
@@ -114,6 +144,7 @@ impl Keeper {
             return Some(());
         };
         let from = keep_from(&mut self.samples, now, &self.retention);
+        self.give_up(now);
         let upto = from.saturating_sub(1).min(snapshot.index);
         // Small purges cost as much as large ones.
         if upto < self.purged.saturating_add(1) {
@@ -121,7 +152,25 @@ impl Keeper {
         }
         self.core.trigger().purge_log(upto).await.ok()?;
         self.purged = upto + 1;
+        if self.waits.is_none() {
+            self.waits = self.samples.front().copied();
+        }
         Some(())
+    }
+
+    /// Says which entries no stream may need any more, when those that wait to be purged make the log too long.
+    fn give_up(&mut self, now: Sample) {
+        let begin = self.log.bounds().start;
+        if self.waits.is_some_and(|waits| begin >= waits.next) {
+            self.waits = None;
+        }
+        let most = self.retention.max_log_bytes.saturating_mul(2);
+        if self
+            .waits
+            .is_some_and(|waits| now.bytes.saturating_sub(waits.bytes) >= most)
+        {
+            self.overdue.0.store(self.purged, Relaxed);
+        }
     }
 }
 

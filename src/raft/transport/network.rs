@@ -28,6 +28,7 @@ use super::{snapshot_send, wellformed};
 use crate::base::ids::GroupId;
 use crate::base::proto::raft as pb;
 use crate::raft::core::encoding;
+use crate::raft::core::retention::Overdue;
 use crate::raft::core::state_machine::SnapshotData;
 use crate::raft::core::type_config::{NodeInfo, TypeConfig, Vote};
 use crate::raft::metrics::Metrics;
@@ -47,6 +48,7 @@ pub struct Network {
     pub group: GroupId,
     pub channels: Arc<ChannelPool>,
     pub metrics: Arc<Metrics>,
+    pub overdue: Overdue,
 }
 
 /// What the library makes a client for.
@@ -65,6 +67,7 @@ pub struct PeerConnection {
     purpose: Purpose,
     directory: String,
     metrics: Arc<Metrics>,
+    overdue: Overdue,
 }
 
 impl Network {
@@ -80,6 +83,7 @@ impl Network {
             purpose,
             directory: self.channels.identity().directory.clone(),
             metrics: Arc::clone(&self.metrics),
+            overdue: self.overdue.clone(),
         }
     }
 }
@@ -193,7 +197,9 @@ impl NetStreamAppend<TypeConfig> for PeerConnection {
             let client = self.client()?;
             match self.purpose {
                 Purpose::Heartbeat => heartbeat(client, self.group, input).await,
-                Purpose::Log | Purpose::Snapshot => append(client, self.group, input).await,
+                Purpose::Log | Purpose::Snapshot => {
+                    append(client, self.group, input, &self.overdue).await
+                }
             }
         })
     }
@@ -223,6 +229,7 @@ async fn append<'s, S>(
     mut client: RaftClient,
     group: GroupId,
     input: S,
+    overdue: &'s Overdue,
 ) -> Result<AppendResults<'s>, RpcError>
 where
     S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
@@ -248,8 +255,13 @@ where
     let answered = Arc::clone(&unanswered);
     let results = until_silent(replies, Arc::clone(&unanswered)).map(move |reply| {
         let _ = answered.fetch_update(Relaxed, Relaxed, |owed| Some(owed.saturating_sub(1)));
-        let reply = reply.map_err(failed)?;
-        append_result(reply, term.load(Relaxed))
+        let reply = append_result(reply.map_err(failed)?, term.load(Relaxed))?;
+        match reply {
+            Ok(Some(matched)) if overdue.is_needed_behind(matched.index) => {
+                Err(unreachable("what it lacks is about to be purged"))
+            }
+            _ => Ok(reply),
+        }
     });
     let end = futures::stream::once(async move {
         let ended_early = unanswered.load(Relaxed) > 0;

@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rocksdb::{DB, DBRecoveryMode, IteratorMode, Options};
@@ -63,6 +64,11 @@ pub fn take_over(
         fs::rename(&old, path).map_err(failed)?;
     }
     if path.join(CURRENT).exists() {
+        if !is_at_home(path, parent).map_err(failed)? {
+            let reason = "it is a link, or a volume of its own, which can't be renamed: move its files to a plain \
+                          directory of this name before it is taken over";
+            return Err(failed(io::Error::new(io::ErrorKind::Unsupported, reason)));
+        }
         tracing::info!(directory = %path.display(), "the log is taken over from an earlier format");
         remove_dir(&new);
         if let Err(error) = copy(path, &new) {
@@ -86,6 +92,12 @@ pub fn take_over(
         removed.map_err(|error| OpenError::io(&old, error))?;
     }
     Ok(())
+}
+
+/// Whether a directory can change its name within `parent`.
+fn is_at_home(path: &Path, parent: &Path) -> io::Result<bool> {
+    let data = fs::symlink_metadata(path)?;
+    Ok(data.is_dir() && data.dev() == fs::metadata(parent)?.dev())
 }
 
 fn has_segments(path: &Path) -> io::Result<bool> {

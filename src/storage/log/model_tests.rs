@@ -371,3 +371,15 @@ fn a_log_of_the_former_format_that_can_not_be_copied_stays() {
     assert!(path.join("CURRENT").exists());
     assert!(!path.with_extension("new").exists());
 }
+
+#[test]
+fn a_log_of_the_former_format_behind_a_link_is_not_begun_with() {
+    let dir = Directory::new();
+    let (path, elsewhere) = (dir.path().join("log"), dir.path().join("elsewhere"));
+    former(&elsewhere);
+    std::os::unix::fs::symlink(&elsewhere, &path).expect("a free name");
+    let refused = take_over(&path, || panic!("nothing is noted"));
+    let refused = refused.expect_err("it can't be renamed").to_string();
+    assert!(refused.contains("move its files"), "{refused}");
+    assert!(path.join("CURRENT").exists());
+}

@@ -23,8 +23,8 @@ pub(super) struct Due {
 /// Which timer is the first one; the timers themselves are rows.
 #[derive(Default)]
 pub(super) struct Timers {
-    /// Of [`Timer`]. Invariant: no timer's row is before this one's, and none is there at all without it. There may be none here: it
-    /// may have been cleared. What was due at the same time and has gone is not passed again.
+    /// Of [`Timer`]. Invariant: no timer's row is before this one's, and none is there at all without it. There may be
+    /// none here: it may have been cleared. What was due at the same time and has gone is not passed again.
     next: Option<Due>,
     /// The rows of [`WorkTimer`]: those whose [kind](Kind::is_work) messages wait for.
     work: BTreeSet<Due>,
@@ -127,8 +127,8 @@ impl Timers {
             .any(|due| due.deadline <= now)
     }
 
-    /// At most `most` other timers that are due, the earliest first. The rows stay until they are cleared; what is not fired
-    /// is [put off](Timers::put_off).
+    /// At most `most` other timers that are due, the earliest first. The rows stay until they are cleared; what is not
+    /// fired is [put off](Timers::put_off).
     pub fn due(&mut self, tables: &Tables<'_>, now: Millis, most: usize) -> Vec<Due> {
         let mut found = Vec::new();
         let Some(next) = self.next.take_if(|next| next.deadline <= now) else {

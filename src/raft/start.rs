@@ -175,6 +175,17 @@ pub(super) async fn start_core(
     core.map_err(failed)
 }
 
+fn keep_log(config: &RaftConfig, core: &CoreRaft, stores: &Stores) {
+    let (metrics, overdue) = (Arc::clone(&stores.metrics), stores.overdue.clone());
+    retention::keep(
+        core.clone(),
+        stores.log.clone(),
+        metrics,
+        config.retention,
+        overdue,
+    );
+}
+
 fn start_reads(
     config: &RaftConfig,
     core: &CoreRaft,
@@ -331,9 +342,7 @@ impl Raft {
         let (leadership_tx, leadership) = watch::channel(Leadership::default());
         let metrics = &stores.metrics;
         leadership::watch_leader(core.clone(), term, leadership_tx, Arc::clone(metrics));
-        let log = stores.log.clone();
-        let (metrics_too, overdue) = (Arc::clone(metrics), stores.overdue.clone());
-        retention::keep(core.clone(), log, metrics_too, config.retention, overdue);
+        keep_log(&config, &core, &stores);
         let roster = Roster::new(core.clone());
         config.trust.set_members(roster.admits());
         let (leads, reached) = (leadership.clone(), applied.clone());

@@ -112,6 +112,11 @@ impl MatchSet {
         self.sessions.is_empty() && self.groups.is_empty()
     }
 
+    /// Sessions and groups that match.
+    pub fn targets(&self) -> usize {
+        self.sessions.len() + self.groups.len()
+    }
+
     /// Whether somebody gets a message that is published now.
     pub fn has_receiver(&self, message: &ApplicationMessage) -> bool {
         let gets_it = |target: &MatchedSession| target.delivery(message, None).is_some();

@@ -323,9 +323,10 @@ impl Raft {
     ) -> Result<Raft, StartError> {
         config.check()?;
         let opened = tokio::task::spawn_blocking(move || {
-            open_stores(&config, &mut data).map(|stores| (stores, data, config))
+            open_stores(&config, &mut data).map(|stores| (data, config, stores))
         });
-        let (stores, data, config) = opened.await.map_err(failed)??;
+        // Dropped the other way round when the start fails: the directory is free only when nothing works in it.
+        let (data, config, stores) = opened.await.map_err(failed)??;
         let (applied_tx, applied) = watch::channel(NOTHING);
         let (term_tx, term) = watch::channel(0);
         let (applier, removed) = start_applier(apply, &stores, applied_tx, term_tx).await?;

@@ -24,9 +24,23 @@ const FLAG_GROUP: u8 = 1 << 7;
 /// The largest subscription identifier (MQTT 5, 3.8.2.1.2).
 pub const MAX_IDENTIFIER: u32 = 268_435_455;
 
-/// A stored message, shared by the queues that refer to it.
+/// A stored message, shared by the queues that refer to it: its number, and in the highest bit whether only one may.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId(pub u64);
+
+impl MessageId {
+    const FOR_ONE: u64 = 1 << 63;
+
+    /// The same number of a message that only one queue may refer to.
+    pub fn for_one(self) -> MessageId {
+        MessageId(self.0 | MessageId::FOR_ONE)
+    }
+
+    /// Whether only one queue may refer to it.
+    pub fn is_for_one(self) -> bool {
+        self.0 & MessageId::FOR_ONE != 0
+    }
+}
 
 /// Why a stored entry can't be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -116,7 +116,10 @@ impl Messaging {
         if message.retain {
             retained::retain(batch, &message);
         }
-        let mut storing = Storing::new(message.clone());
+        let mut storing = match match_set.as_ref().is_some_and(|set| set.targets() == 1) {
+            true => Storing::for_one(message.clone()),
+            false => Storing::new(message.clone()),
+        };
         let handed_out = match &match_set {
             Some(match_set) if match_set.is_empty() => return false,
             Some(match_set) => self.hand_out(batch, match_set, &publication, &mut storing),
@@ -133,7 +136,7 @@ impl Messaging {
             live,
         } = handed_out;
         if let Some(position) = goes_on_at {
-            let id = storing.refer(batch);
+            let id = storing.refer_for_more(batch);
             self.fan_outs
                 .add(batch, id, &message, storing.size(), position);
         }

@@ -17,6 +17,8 @@ pub(in crate::machine) struct Storing {
     references: u32,
     /// References that were counted in advance for what is stored already; see [`Storing::go_on`].
     reserved: Option<u32>,
+    /// No more than one queue takes it.
+    is_for_one: bool,
 }
 
 impl Storing {
@@ -26,6 +28,15 @@ impl Storing {
             id: None,
             references: 0,
             reserved: None,
+            is_for_one: false,
+        }
+    }
+
+    /// The same for a message that goes into one queue at most, so that its references never need to be looked up.
+    pub fn for_one(message: Arc<ApplicationMessage>) -> Self {
+        Storing {
+            is_for_one: true,
+            ..Storing::new(message)
         }
     }
 
@@ -46,6 +57,7 @@ impl Storing {
             id: Some(id),
             references: 0,
             reserved: Some(reserved),
+            is_for_one: false,
         }
     }
 
@@ -60,7 +72,21 @@ impl Storing {
     /// One more queue refers to it: the id under which it is, or will be, stored.
     pub fn refer(&mut self, batch: &mut Batch<'_, '_>) -> MessageId {
         self.references += 1;
-        *self.id.get_or_insert_with(|| batch.meta.new_message())
+        let is_for_one = self.is_for_one;
+        *self.id.get_or_insert_with(|| match is_for_one {
+            true => batch.meta.new_message().for_one(),
+            false => batch.meta.new_message(),
+        })
+    }
+
+    /// A fan-out refers to it, and goes on with it later: the id under which it will be stored.
+    pub fn refer_for_more(&mut self, batch: &mut Batch<'_, '_>) -> MessageId {
+        debug_assert!(
+            self.id.is_none_or(|id| !id.is_for_one()),
+            "one queue is all"
+        );
+        self.is_for_one = false;
+        self.refer(batch)
     }
 
     /// Writes the message if a queue took it and it is not stored yet.
@@ -100,6 +126,9 @@ pub(in crate::machine) fn release(batch: &mut Batch<'_, '_>, id: MessageId) {
 
 /// How many refer to a stored message. One reference is what a message without a row in that table has.
 fn references(batch: &Batch<'_, '_>, id: MessageId) -> u32 {
+    if id.is_for_one() {
+        return 1;
+    }
     let count = batch.tables.get::<schema::References>(id);
     count.map_or(1, |Count(count)| count)
 }

@@ -443,7 +443,7 @@ fn enqueue(
         return;
     }
     let qos = QoS::from_number(row.qos);
-    let mut storing = Storing::new(Arc::new(ApplicationMessage {
+    let mut storing = Storing::for_one(Arc::new(ApplicationMessage {
         topic,
         qos,
         retain: true,

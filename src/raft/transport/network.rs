@@ -36,8 +36,11 @@ use crate::raft::metrics::Metrics;
 /// Pause before a stream of entries to a peer that can't be reached is opened again.
 const REOPEN_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long a peer may owe answers to entries and give none; see [`until_silent`].
-const APPEND_SILENCE: Duration = Duration::from_secs(60);
+/// How long a peer may take to open a stream of entries.
+const STREAM_OPENING: Duration = Duration::from_secs(60);
+
+/// How often it is looked, while no answer comes, whether a stream keeps the log from being purged.
+const OVERDUE_LOOK: Duration = Duration::from_secs(1);
 
 type RpcError = RPCError<TypeConfig>;
 type AppendResults<'s> = BoxStream<'s, Result<StreamAppendResult<TypeConfig>, RpcError>>;
@@ -224,7 +227,8 @@ where
 }
 
 /// Opens a stream of entries. When the peer ends it while requests are unanswered, the last result is an error: the
-/// library takes a stream that ends for one that is finished, and would wait for the answers for ever.
+/// library takes a stream that ends for one that is finished, and would wait for the answers for ever. When the library
+/// drops the results, the requests end, too.
 async fn append<'s, S>(
     mut client: RaftClient,
     group: GroupId,
@@ -234,15 +238,14 @@ async fn append<'s, S>(
 where
     S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
 {
-    let unanswered = Arc::new(AtomicU64::new(0));
-    let term = Arc::new(AtomicU64::new(0));
-    let (asked, asked_in) = (Arc::clone(&unanswered), Arc::clone(&term));
+    let asked = Arc::new(Asked::default());
+    let noted = Arc::clone(&asked);
+    let (end, ended) = tokio::sync::oneshot::channel::<()>();
     let requests = input.map(move |request| {
-        asked.fetch_add(1, Relaxed);
-        asked_in.store(request.vote.leader_id.term, Relaxed);
+        noted.note(&request);
         append_to(group, request)
     });
-    let opened = tokio::time::timeout(APPEND_SILENCE, client.append(requests));
+    let opened = tokio::time::timeout(STREAM_OPENING, client.append(requests.take_until(ended)));
     let silent = || Status::deadline_exceeded("a stream of entries was not opened");
     let replies = match opened.await.unwrap_or_else(|_| Err(silent())) {
         Ok(replies) => replies.into_inner(),
@@ -252,44 +255,69 @@ where
             return Err(failed(status));
         }
     };
-    let answered = Arc::clone(&unanswered);
-    let results = until_silent(replies, Arc::clone(&unanswered)).map(move |reply| {
-        let _ = answered.fetch_update(Relaxed, Relaxed, |owed| Some(owed.saturating_sub(1)));
-        let reply = append_result(reply.map_err(failed)?, term.load(Relaxed))?;
-        match reply {
-            Ok(Some(matched)) if overdue.is_needed_behind(matched.index) => {
-                Err(unreachable("what it lacks is about to be purged"))
-            }
-            _ => Ok(reply),
-        }
+    let answered = Arc::clone(&asked);
+    let results = until_overdue(replies, Arc::clone(&asked), overdue).map(move |reply| {
+        // Dropped with the results.
+        let _end = &end;
+        let reply = append_result(reply.map_err(failed)?, answered.term.load(Relaxed))?;
+        answered.answer(&reply);
+        Ok(reply)
     });
     let end = futures::stream::once(async move {
-        let ended_early = unanswered.load(Relaxed) > 0;
+        let ended_early = asked.unanswered.load(Relaxed) > 0;
         ended_early.then(|| Err(unreachable("the peer ended the stream early")))
     });
     let results = results.chain(end.filter_map(futures::future::ready));
     Ok(results.boxed())
 }
 
-/// The answers of a peer; an error ends them when it has owed some for longer than [`APPEND_SILENCE`], twice that at
-/// most, without one. The library purges nothing that a stream may still need.
-fn until_silent(
+/// What was sent on a stream of entries, and what came back.
+#[derive(Default)]
+struct Asked {
+    /// The term of the last request.
+    term: AtomicU64,
+    unanswered: AtomicU64,
+    /// The last index that the peer has in common with this node.
+    matched: AtomicU64,
+}
+
+impl Asked {
+    fn note(&self, request: &AppendEntriesRequest<TypeConfig>) {
+        self.unanswered.fetch_add(1, Relaxed);
+        self.term.store(request.vote.leader_id.term, Relaxed);
+        // The first one tells what the library takes for matched.
+        let previous = request.prev_log_id.map_or(0, |id| id.index);
+        let _ = self.matched.compare_exchange(0, previous, Relaxed, Relaxed);
+    }
+
+    fn answer(&self, result: &StreamAppendResult<TypeConfig>) {
+        let less = |owed: u64| Some(owed.saturating_sub(1));
+        let _ = self.unanswered.fetch_update(Relaxed, Relaxed, less);
+        if let Ok(Some(matched)) = result {
+            self.matched.store(matched.index, Relaxed);
+        }
+    }
+}
+
+/// The answers of a peer. An error ends them when the peer has not come to where the log is to begin: the library
+/// purges nothing that a stream may still need. Its disk may stand still as long as nothing waits for that.
+fn until_overdue<'s>(
     replies: Streaming<pb::AppendReply>,
-    unanswered: Arc<AtomicU64>,
-) -> impl Stream<Item = Result<pb::AppendReply, Status>> {
+    asked: Arc<Asked>,
+    overdue: &'s Overdue,
+) -> impl Stream<Item = Result<pb::AppendReply, Status>> + 's {
     futures::stream::unfold(Some(replies), move |replies| {
-        let unanswered = Arc::clone(&unanswered);
+        let asked = Arc::clone(&asked);
         async move {
             let mut replies = replies?;
-            let mut owes = unanswered.load(Relaxed) > 0;
             loop {
-                match tokio::time::timeout(APPEND_SILENCE, replies.next()).await {
-                    Ok(reply) => return reply.map(|reply| (reply, Some(replies))),
-                    Err(_) if owes => {
-                        let silent = Status::deadline_exceeded("entries were not answered");
-                        return Some((Err(silent), None));
-                    }
-                    Err(_) => owes = unanswered.load(Relaxed) > 0,
+                let is_idle = asked.unanswered.load(Relaxed) == 0;
+                if !is_idle && overdue.is_needed_behind(asked.matched.load(Relaxed)) {
+                    let gone = Status::out_of_range("what the peer lacks is about to be purged");
+                    return Some((Err(gone), None));
+                }
+                if let Ok(reply) = tokio::time::timeout(OVERDUE_LOOK, replies.next()).await {
+                    return reply.map(|reply| (reply, Some(replies)));
                 }
             }
         }

@@ -12,7 +12,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rocksdb::{DB, DBRecoveryMode, IteratorMode, Options};
@@ -64,13 +63,15 @@ pub fn take_over(
         fs::rename(&old, path).map_err(failed)?;
     }
     if path.join(CURRENT).exists() {
-        if !is_at_home(path, parent).map_err(failed)? {
-            let reason = "it is a link, or a volume of its own, which can't be renamed: move its files to a plain \
-                          directory of this name before it is taken over";
+        // Half a copy must not be there while the name is another one: it would be taken for a whole one.
+        remove_dir(&new);
+        sync_dir(parent).map_err(failed)?;
+        if new.exists() || !can_be_renamed(path, &old).map_err(failed)? {
+            let reason = "it can't be renamed, as a link or a volume of its own can't, or log.new can't be removed: move \
+                          its files to a plain directory of this name before it is taken over";
             return Err(failed(io::Error::new(io::ErrorKind::Unsupported, reason)));
         }
         tracing::info!(directory = %path.display(), "the log is taken over from an earlier format");
-        remove_dir(&new);
         if let Err(error) = copy(path, &new) {
             remove_dir(&new);
             return Err(error);
@@ -94,10 +95,14 @@ pub fn take_over(
     Ok(())
 }
 
-/// Whether a directory can change its name within `parent`.
-fn is_at_home(path: &Path, parent: &Path) -> io::Result<bool> {
-    let data = fs::symlink_metadata(path)?;
-    Ok(data.is_dir() && data.dev() == fs::metadata(parent)?.dev())
+/// Whether a directory can be renamed, which a link or a mount point must not or can't be. A crash amid this leaves it
+/// where it is looked for.
+fn can_be_renamed(path: &Path, name: &Path) -> io::Result<bool> {
+    if !fs::symlink_metadata(path)?.is_dir() || fs::rename(path, name).is_err() {
+        return Ok(false);
+    }
+    fs::rename(name, path)?;
+    Ok(true)
 }
 
 fn has_segments(path: &Path) -> io::Result<bool> {

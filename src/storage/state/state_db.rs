@@ -18,6 +18,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::thread::JoinHandle;
 
 use arc_swap::ArcSwap;
@@ -62,6 +64,8 @@ pub type Barrier = Box<dyn Fn() -> bool + Send + Sync>;
 struct Shared {
     /// Called before rows may become durable.
     barrier: Barrier,
+    /// It said that the log has ended: rows that were to be written are not.
+    has_ended: AtomicBool,
     current: ArcSwap<Generation>,
     memtables: Memtables,
     sweeper: Arc<Sweeper>,
@@ -112,6 +116,7 @@ impl StateDb {
         generation::remove_others(data, number)?;
         let shared = Arc::new(Shared {
             barrier,
+            has_ended: AtomicBool::new(false),
             current: ArcSwap::from_pointee(Generation::open(data, number)?),
             memtables: Memtables::default(),
             sweeper: Arc::default(),
@@ -165,6 +170,9 @@ impl StateDb {
     /// When RocksDB refuses.
     pub fn checkpoint(&self, path: &Path) -> Result<(), CheckpointError> {
         self.shared.memtables.drain();
+        if self.shared.has_ended.load(Acquire) {
+            return Err(io::Error::other("the log has ended").into());
+        }
         let generation = self.shared.current.load_full();
         faults::step(Step::CheckpointTaking, path)?;
         Checkpoint::new(&**generation.db())?.create_checkpoint_with_log_size(path, 0)?;
@@ -278,6 +286,7 @@ impl Shared {
         }
         if !(self.barrier)() {
             // Nothing that comes later is written, either: the log has it all.
+            self.has_ended.store(true, Release);
             return;
         }
         if let Err(error) = write(self.current.load().db(), batch) {

@@ -27,7 +27,7 @@ pub const PUSH_DOWN_WITHIN: Duration = Duration::from_secs(1);
 
 /// How many times as long as a compaction took none begins.
 const REST: u32 = 10;
-/// That time at least, and at most.
+/// That time at least, and at most; but never less than the compaction took.
 const REST_BOUNDS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// A range of keys, without its end.
@@ -120,7 +120,7 @@ impl Sweeper {
         // Its database may have been replaced meanwhile.
         if matches!(&state.work, Work::Compacting(now) if Arc::ptr_eq(now, generation)) {
             let (least, most) = REST_BOUNDS;
-            let rest = took.saturating_mul(REST).clamp(least, most);
+            let rest = took.saturating_mul(REST).clamp(least, most.max(took));
             state.work = Work::RestingUntil(Instant::now() + rest);
         }
     }
@@ -130,8 +130,12 @@ impl Sweeper {
         let mut state = self.0.lock();
         if matches!(&state.work, Work::Compacting(now) if Arc::ptr_eq(now, replaced)) {
             state.work = Work::None;
-            drop(state);
-            replaced.db().cancel_all_background_work(false);
+            let replaced = Arc::clone(replaced);
+            // RocksDB flushes before that what was not written yet. Without a thread the compaction goes on to its end.
+            let cancel = move || replaced.db().cancel_all_background_work(false);
+            let _ = std::thread::Builder::new()
+                .name("state-leave".into())
+                .spawn(cancel);
         }
     }
 
@@ -242,6 +246,8 @@ mod tests {
         goes_on.store(false, Relaxed);
         state.write(row(2), &[]);
         state.flush();
+        let copy = state.checkpoint(&dir.path().join("copy"));
+        assert!(copy.is_err(), "it would lack a row");
         drop(state);
         let state = StateDb::open(dir.path()).expect("it was closed");
         assert!(state.get(&[1, 1]).is_some());

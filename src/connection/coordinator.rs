@@ -155,11 +155,15 @@ impl Connection {
     /// When the connection must end.
     pub(super) fn handle_frame(&mut self, found: frame::Frame<'_>) -> Result<Flow, Ended> {
         self.context.work += 1;
-        let packet = codec::decode(self.context.options.version, found)
-            .map_err(|error| self.refuse_malformed(found, error))?;
+        // Read where it was decoded to: a packet is large, and moving it costs more than most of what is done with it.
+        let decoded = codec::decode(self.context.options.version, found);
+        let packet = match &decoded {
+            Ok(packet) => packet,
+            Err(error) => return Err(self.refuse_malformed(found, *error)),
+        };
         let context = &mut self.context;
         match packet {
-            Packet::Publish(publish) => return self.handle_publish(&publish),
+            Packet::Publish(publish) => return self.handle_publish(publish),
             Packet::PubAck(ack) => {
                 let out = context.output.packets();
                 let after = self.outbound.handle_puback(ack.packet_id, out);
@@ -171,24 +175,24 @@ impl Connection {
                 let after = self.outbound.handle_pubrec(ack.packet_id, refused, out);
                 self.follow_up(ack.packet_id, after)?;
             }
-            Packet::PubRel(ack) => self.handle_pubrel(&ack),
+            Packet::PubRel(ack) => self.handle_pubrel(ack),
             Packet::PubComp(ack) => {
                 let out = context.output.packets();
                 let after = self.outbound.handle_pubcomp(ack.packet_id, out);
                 self.follow_up(ack.packet_id, after)?;
             }
             Packet::Subscribe(subscribe) => {
-                return self.subscribing.handle_subscribe(context, &subscribe);
+                return self.subscribing.handle_subscribe(context, subscribe);
             }
             Packet::Unsubscribe(unsubscribe) => {
-                return self.subscribing.handle_unsubscribe(context, &unsubscribe);
+                return self.subscribing.handle_unsubscribe(context, unsubscribe);
             }
             // [MQTT-3.12.4-1]
             Packet::PingReq => {
                 encode::pingresp(context.output.unordered());
             }
-            Packet::Disconnect(disconnect) => return Err(self.handle_disconnect(&disconnect)),
-            Packet::Auth(auth) => self.authentication.handle_auth(context, &auth)?,
+            Packet::Disconnect(disconnect) => return Err(self.handle_disconnect(disconnect)),
+            Packet::Auth(auth) => self.authentication.handle_auth(context, auth)?,
         }
         Ok(Flow::Continue)
     }

@@ -155,12 +155,10 @@ impl Connection {
     /// When the connection must end.
     pub(super) fn handle_frame(&mut self, found: frame::Frame<'_>) -> Result<Flow, Ended> {
         self.context.work += 1;
-        // Read where it was decoded to: a packet is large, and moving it costs more than most of what is done with it.
+        // Read where it was decoded to: moving a packet costs more than most of what is done with it.
         let decoded = codec::decode(self.context.options.version, found);
-        let packet = match &decoded {
-            Ok(packet) => packet,
-            Err(error) => return Err(self.refuse_malformed(found, *error)),
-        };
+        let packet = decoded.as_ref();
+        let packet = packet.map_err(|error| self.refuse_malformed(found, *error))?;
         let context = &mut self.context;
         match packet {
             Packet::Publish(publish) => return self.handle_publish(publish),

@@ -113,7 +113,7 @@ impl Parts {
     /// other half is left to the commands, which can't take the timers' half from the next batch. What is left stays
     /// due, so the leader proposes another batch soon. Those that [go first](TimerKind::goes_first) have all of what
     /// timers may spend, or half of it where others are due, too. Those that messages wait for come next, until
-    /// half of what is left then is spent.
+    /// half of what is left then is spent; retained replays likewise after them.
     fn fire_timers(&mut self, batch: &mut Batch<'_, '_>) {
         let reserved = batch.budget_left() / 2;
         batch.set_aside(reserved);
@@ -122,19 +122,18 @@ impl Parts {
         let first = batch.timers.first_due(batch.now);
         all_due.retain(|due| !first.contains(due));
         let work = batch.timers.work_due(batch.now, most);
-        let of_others = match all_due.is_empty() && work.is_empty() {
-            true => 0,
-            false => batch.budget_left() / 2,
-        };
-        batch.set_aside(of_others);
+        let has_replays = batch.timers.replay_due(batch.now).is_some();
+        let of_others = half_of(
+            batch,
+            has_replays || !work.is_empty() || !all_due.is_empty(),
+        );
         self.fire_all(batch, first);
         batch.give_back(of_others);
-        let of_others = match all_due.is_empty() {
-            true => 0,
-            false => batch.budget_left() / 2,
-        };
-        batch.set_aside(of_others);
+        let of_others = half_of(batch, has_replays || !all_due.is_empty());
         self.fire_all(batch, work);
+        batch.give_back(of_others);
+        let of_others = half_of(batch, !all_due.is_empty());
+        self.fire_replays(batch);
         batch.give_back(of_others);
         self.fire_all(batch, all_due);
         batch.give_back(reserved);
@@ -153,6 +152,18 @@ impl Parts {
         }
         if let Some(next) = all_due.next() {
             batch.timers.put_off(&next);
+        }
+    }
+
+    /// Goes on with retained replays until the batch's budget, or what it may do for replays, is spent.
+    fn fire_replays(&mut self, batch: &mut Batch<'_, '_>) {
+        while batch.budget_left() > 0 && self.messaging.may_replay() {
+            let Some(due) = batch.timers.replay_due(batch.now) else {
+                return;
+            };
+            batch.spend(TIMER_COST);
+            batch.clear_timer(due.deadline, due.kind, &due.subject);
+            self.fire(batch, &due);
         }
     }
 
@@ -433,6 +444,16 @@ impl Parts {
         self.replies.store(batch);
         self.events.finish_batch(batch);
     }
+}
+
+/// Sets aside half of what timers may still spend, if there is somebody for it.
+fn half_of(batch: &mut Batch<'_, '_>, is_needed: bool) -> usize {
+    let half = match is_needed {
+        true => batch.budget_left() / 2,
+        false => 0,
+    };
+    batch.set_aside(half);
+    half
 }
 
 /// A command of the proposal that is being applied can't be decoded: says so on every node.

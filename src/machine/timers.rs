@@ -26,15 +26,17 @@ pub(super) struct Timers {
     /// Of [`Timer`]. Invariant: no timer's row is before this one's, and none is there at all without it. There may be
     /// none here: it may have been cleared. What was due at the same time and has gone is not passed again.
     next: Option<Due>,
-    /// The rows of [`WorkTimer`]: those whose [kind](Kind::is_work) messages wait for.
+    /// The rows of [`WorkTimer`]: those whose [kind](Kind::is_work) messages wait for, without replays.
     work: BTreeSet<Due>,
+    /// The rest of them: one session may have thousands, and each gets little done at a time.
+    replays: BTreeSet<Due>,
     /// Those whose kind [goes first](Kind::goes_first).
     first: BTreeSet<Due>,
 }
 
 impl Timers {
     pub fn next_due(&self) -> Millis {
-        let earliest = [self.next.as_ref(), self.work.first()];
+        let earliest = [self.next.as_ref(), self.work.first(), self.replays.first()];
         let earliest = earliest.into_iter().flatten().map(|due| due.deadline);
         earliest.min().unwrap_or(Millis::NEVER)
     }
@@ -60,20 +62,26 @@ impl Timers {
             }
             deadline <= last
         });
-        backing.rows(
-            &Range::<WorkTimer>::all(),
-            |(deadline, kind, subject), _| {
-                self.work.insert(due(deadline, kind, subject));
-                true
-            },
-        );
+        let all = Range::<WorkTimer>::all();
+        backing.rows(&all, |(deadline, kind, subject), _| {
+            self.known(kind).insert(due(deadline, kind, subject));
+            true
+        });
+    }
+
+    /// Where the timers of a kind that messages wait for are known.
+    fn known(&mut self, kind: Kind) -> &mut BTreeSet<Due> {
+        match kind {
+            Kind::RetainedReplay => &mut self.replays,
+            _ => &mut self.work,
+        }
     }
 
     pub fn set(&mut self, tables: &mut Tables<'_>, deadline: Millis, kind: Kind, subject: &[u8]) {
         let key = (deadline, kind, subject);
         if kind.is_work() {
             tables.put::<WorkTimer>(key, &());
-            self.work.insert(due(deadline, kind, subject));
+            self.known(kind).insert(due(deadline, kind, subject));
             return;
         }
         tables.put::<Timer>(key, &());
@@ -85,7 +93,7 @@ impl Timers {
 
     pub fn clear(&mut self, tables: &mut Tables<'_>, deadline: Millis, kind: Kind, subject: &[u8]) {
         let (key, due) = ((deadline, kind, subject), due(deadline, kind, subject));
-        if self.work.remove(&due) {
+        if self.known(kind).remove(&due) {
             tables.delete::<WorkTimer>(key);
             return;
         }
@@ -94,8 +102,8 @@ impl Timers {
     }
 
     /// Whether such a timer is set that messages wait for.
-    pub fn is_set(&self, deadline: Millis, kind: Kind, subject: &[u8]) -> bool {
-        self.work.contains(&due(deadline, kind, subject))
+    pub fn is_set(&mut self, deadline: Millis, kind: Kind, subject: &[u8]) -> bool {
+        self.known(kind).contains(&due(deadline, kind, subject))
     }
 
     /// Those that are due and [go first](Kind::goes_first), the earliest first. There are few: one for each node.
@@ -104,15 +112,23 @@ impl Timers {
         due.cloned().collect()
     }
 
-    /// At most `most` timers that are due and that messages wait for, the earliest first.
-    pub fn work_due(&self, now: Millis, most: usize) -> BTreeSet<Due> {
+    /// At most `most` timers that are due and that messages wait for, without replays, the earliest first.
+    pub fn work_due(&self, now: Millis, most: usize) -> Vec<Due> {
         let due = self.work.iter().take_while(|due| due.deadline <= now);
         due.take(most).cloned().collect()
     }
 
+    /// The earliest replay that is due.
+    pub fn replay_due(&self, now: Millis) -> Option<Due> {
+        self.replays
+            .first()
+            .filter(|due| due.deadline <= now)
+            .cloned()
+    }
+
     /// A timer that is due stays for the next batch.
     pub fn put_off(&mut self, due: &Due) {
-        if self.work.contains(due) {
+        if self.known(due.kind).contains(due) {
             return;
         }
         self.note(due.deadline, due.kind, &due.subject);
@@ -120,7 +136,7 @@ impl Timers {
 
     /// Whether timers are due that messages wait for, or that go first.
     pub fn has_work_due(&self, now: Millis) -> bool {
-        let earliest = [self.work.first(), self.first.first()];
+        let earliest = [self.work.first(), self.replays.first(), self.first.first()];
         earliest
             .into_iter()
             .flatten()
@@ -238,11 +254,15 @@ mod tests {
             let subject = number.to_be_bytes();
             timers.set(&mut tables, Millis(1), Kind::RetainedReplay, &subject);
         }
+        timers.set(&mut tables, Millis(2), Kind::FanOut, b"y");
         timers.set(&mut tables, Millis(5), Kind::WillDelay, b"x");
         let will = due(Millis(5), Kind::WillDelay, b"x");
         assert_eq!(timers.next_due(), Millis(1));
         assert_eq!(timers.due(&tables, Millis(7), 100), [will]);
-        assert_eq!(timers.work_due(Millis(7), 100).len(), 100);
+        let fan_out = due(Millis(2), Kind::FanOut, b"y");
+        assert_eq!(timers.work_due(Millis(7), 100), [fan_out]);
+        let replay = timers.replay_due(Millis(7)).expect("it is due");
+        assert_eq!(replay.kind, Kind::RetainedReplay);
 
         let rows = tables.into_changes().into_iter();
         let rows = rows.filter_map(|(key, change)| match change {
@@ -257,5 +277,6 @@ mod tests {
         restored.restore(&rows, Millis(7));
         assert_eq!(restored.next_due(), Millis(1));
         assert_eq!(restored.work, timers.work);
+        assert_eq!(restored.replays, timers.replays);
     }
 }

@@ -145,7 +145,11 @@ async fn start_applier(
         removed: removed.clone(),
     };
     let applier = StateMachineApplier::start(apply, target).map_err(failed)?;
-    cover_purged(stores, &applier).await?;
+    if let Err(error) = cover_purged(stores, &applier).await {
+        // It holds the state open.
+        applier.stop().await;
+        return Err(error);
+    }
     Ok((applier, removed))
 }
 
@@ -172,6 +176,9 @@ pub(super) async fn start_core(
     let log = LogStore::new(stores.log.clone());
     let settings = Arc::new(core_config(config)?);
     let core = CoreRaft::new(config.node.0, settings, network, log, machine).await;
+    if core.is_err() {
+        applier.stop().await;
+    }
     core.map_err(failed)
 }
 

@@ -71,16 +71,16 @@ pub fn state(volume_bytes: u64) -> Options {
     let processors = std::thread::available_parallelism().map_or(2, NonZero::get);
     options.set_max_background_jobs(if processors < 4 { 2 } else { 4 });
     options.set_max_subcompactions(if processors < 4 { 1 } else { 2 });
-    options.set_level_zero_slowdown_writes_trigger(32);
-    options.set_level_zero_stop_writes_trigger(64);
+    options.set_level_zero_slowdown_writes_trigger(48);
+    options.set_level_zero_stop_writes_trigger(96);
     // Bytes of compaction and flushes in a second: a rate that leaves the log its share of a disk, and the rate of the
     // brake, too. It is far above what a node writes.
     options.set_ratelimiter(256 << 20, 100_000, 10);
     // Level 0 gathers about as much as level 1 holds, so that each byte is rewritten about once on its way down; and
-    // the larger that is, the fewer levels there are to go down. But a look-up of a row asks the filter of each file
-    // of level 0. With 16 files instead of 8, a SET amid compaction takes a tenth less of the processors.
+    // the larger that is, the fewer levels there are to go down. A file is about half of its memtable. But a look-up of
+    // a row asks the filter of each file of level 0, and a scan looks into each.
     let base = level_base(volume_bytes);
-    let files = (base / STATE_MEMTABLE as u64).min(16);
+    let files = (base / (STATE_MEMTABLE as u64 / 2)).min(28);
     options.set_level_zero_file_num_compaction_trigger(files as i32);
     options.set_max_bytes_for_level_base(base);
     options.set_level_compaction_dynamic_level_bytes(true);

@@ -396,6 +396,11 @@ impl Messaging {
     }
 
     /// A timer asks to go on with a retained replay.
+    /// Whether the batch may go on with retained replays.
+    pub fn may_replay(&self) -> bool {
+        self.replays.has_budget()
+    }
+
     pub fn go_on_replaying(&mut self, batch: &mut Batch<'_, '_>, subject: &[u8]) {
         self.replays.go_on(
             batch,

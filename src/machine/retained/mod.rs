@@ -81,8 +81,9 @@ pub(super) fn retain(batch: &mut Batch<'_, '_>, message: &ApplicationMessage) {
         batch.clear_timer(deadline, Kind::RetainedExpiry, topic);
     }
     if message.payload.is_empty() {
-        batch.tables.delete::<schema::Retained>(topic);
+        // A tombstone for nothing would be one all the same.
         if former.is_some() {
+            batch.tables.delete::<schema::Retained>(topic);
             change_count(batch, &message.topic, -1);
         }
         return;

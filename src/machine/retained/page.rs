@@ -21,7 +21,7 @@ pub(super) struct PageLimits {
 }
 
 /// Rows that a page counts for at least: to find that there is nothing may mean to pass tombstones of what was there.
-const PAGE_COST: usize = 64;
+const PAGE_COST: usize = 256;
 
 pub(super) struct Page {
     pub found: Vec<(String, state::Retained)>,

@@ -122,6 +122,11 @@ impl RetainedReplays {
         self.left = self.budget;
     }
 
+    /// Whether something is left of the batch's budget.
+    pub fn has_budget(&self) -> bool {
+        self.left.rows > 0 && self.left.bytes > 0
+    }
+
     #[cfg(test)]
     pub fn set_budget(&mut self, budget: Budget) {
         self.budget = budget;

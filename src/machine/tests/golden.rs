@@ -20,7 +20,7 @@ use crate::machine::retained::replay::Budget;
 use crate::machine::tables::{Change, Tables};
 
 /// Changes of all batches, in order.
-const CHANGES: &str = "6905d5bdd0f5e8c7";
+const CHANGES: &str = "2da256a41e2b42c8";
 
 /// Outputs of all batches on two nodes, in order.
 const OUTPUTS: &str = "514691d7b2ca955a";

@@ -4,8 +4,10 @@
 //! before it tries again.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
@@ -21,6 +23,7 @@ use openraft::raft::{
     AppendEntriesRequest, SnapshotResponse, StreamAppendError, StreamAppendResult,
     TransferLeaderError, TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
 };
+use parking_lot::Mutex;
 use tonic::{Request, Status, Streaming};
 
 use super::channels::{ChannelPool, ConnectError, RaftClient};
@@ -238,14 +241,14 @@ async fn append<'s, S>(
 where
     S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
 {
-    let asked = Arc::new(Asked::default());
+    let asked = Arc::new(Asked::new());
     let noted = Arc::clone(&asked);
-    let (end, ended) = tokio::sync::oneshot::channel::<()>();
     let requests = input.map(move |request| {
         noted.note(&request);
         append_to(group, request)
     });
-    let opened = tokio::time::timeout(STREAM_OPENING, client.append(requests.take_until(ended)));
+    let (requests, end) = endable(requests);
+    let opened = tokio::time::timeout(STREAM_OPENING, client.append(requests));
     let silent = || Status::deadline_exceeded("a stream of entries was not opened");
     let replies = match opened.await.unwrap_or_else(|_| Err(silent())) {
         Ok(replies) => replies.into_inner(),
@@ -260,7 +263,7 @@ where
         // Dropped with the results.
         let _end = &end;
         let reply = append_result(reply.map_err(failed)?, answered.term.load(Relaxed))?;
-        answered.answer(&reply);
+        answered.answer(&reply)?;
         Ok(reply)
     });
     let end = futures::stream::once(async move {
@@ -271,31 +274,102 @@ where
     Ok(results.boxed())
 }
 
+/// A stream that can be ended from outside, with all that it holds. Its reader may have to wait before it asks for
+/// more, and would not see that it is to end.
+struct Endable<S>(Arc<Mutex<Ending<S>>>);
+
+/// Ends the stream when it is dropped.
+struct End<S>(Arc<Mutex<Ending<S>>>);
+
+struct Ending<S> {
+    stream: Option<S>,
+    reader: Option<Waker>,
+}
+
+fn endable<S>(stream: S) -> (Endable<S>, End<S>) {
+    let ending = Arc::new(Mutex::new(Ending {
+        stream: Some(stream),
+        reader: None,
+    }));
+    (Endable(Arc::clone(&ending)), End(ending))
+}
+
+impl<S: Stream + Unpin> Stream for Endable<S> {
+    type Item = S::Item;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<S::Item>> {
+        let Ending { stream, reader } = &mut *self.0.lock();
+        let Some(stream) = stream else {
+            return Poll::Ready(None);
+        };
+        let polled = stream.poll_next_unpin(context);
+        if polled.is_pending() {
+            match reader {
+                Some(reader) => reader.clone_from(context.waker()),
+                None => *reader = Some(context.waker().clone()),
+            }
+        }
+        polled
+    }
+}
+
+impl<S> Drop for End<S> {
+    fn drop(&mut self) {
+        let (stream, reader) = {
+            let mut ending = self.0.lock();
+            (ending.stream.take(), ending.reader.take())
+        };
+        drop(stream);
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+}
+
 /// What was sent on a stream of entries, and what came back.
-#[derive(Default)]
 struct Asked {
     /// The term of the last request.
     term: AtomicU64,
     unanswered: AtomicU64,
-    /// The last index that the peer has in common with this node.
+    /// The index up to which the library took the logs to be the same when the stream began; [`UNKNOWN`] before that.
+    begin: AtomicU64,
+    /// The last index that the peer has in common with this node; [`UNKNOWN`] before the first request.
     matched: AtomicU64,
 }
 
+const UNKNOWN: u64 = u64::MAX;
+
 impl Asked {
-    fn note(&self, request: &AppendEntriesRequest<TypeConfig>) {
-        self.unanswered.fetch_add(1, Relaxed);
-        self.term.store(request.vote.leader_id.term, Relaxed);
-        // The first one tells what the library takes for matched.
-        let previous = request.prev_log_id.map_or(0, |id| id.index);
-        let _ = self.matched.compare_exchange(0, previous, Relaxed, Relaxed);
+    fn new() -> Asked {
+        Asked {
+            term: AtomicU64::new(0),
+            unanswered: AtomicU64::new(0),
+            begin: AtomicU64::new(UNKNOWN),
+            matched: AtomicU64::new(UNKNOWN),
+        }
     }
 
-    fn answer(&self, result: &StreamAppendResult<TypeConfig>) {
+    fn note(&self, request: &AppendEntriesRequest<TypeConfig>) {
+        if self.begin.load(Relaxed) == UNKNOWN {
+            let previous = request.prev_log_id.map_or(0, |id| id.index);
+            self.matched.store(previous, Relaxed);
+            self.begin.store(previous, Relaxed);
+        }
+        self.term.store(request.vote.leader_id.term, Relaxed);
+        self.unanswered.fetch_add(1, Relaxed);
+    }
+
+    fn answer(&self, result: &StreamAppendResult<TypeConfig>) -> Result<(), RpcError> {
         let less = |owed: u64| Some(owed.saturating_sub(1));
         let _ = self.unanswered.fetch_update(Relaxed, Relaxed, less);
-        if let Ok(Some(matched)) = result {
-            self.matched.store(matched.index, Relaxed);
+        if let Ok(matched) = result {
+            let matched = matched.map_or(0, |id| id.index);
+            if matched < self.begin.load(Relaxed) {
+                return Err(unreachable("it has less than it was sent"));
+            }
+            self.matched.store(matched, Relaxed);
         }
+        Ok(())
     }
 }
 
@@ -311,8 +385,7 @@ fn until_overdue<'s>(
         async move {
             let mut replies = replies?;
             loop {
-                let is_idle = asked.unanswered.load(Relaxed) == 0;
-                if !is_idle && overdue.is_needed_behind(asked.matched.load(Relaxed)) {
+                if overdue.is_needed_behind(asked.matched.load(Relaxed)) {
                     let gone = Status::out_of_range("what the peer lacks is about to be purged");
                     return Some((Err(gone), None));
                 }
@@ -413,3 +486,7 @@ impl NetBackoff<TypeConfig> for PeerConnection {
         None
     }
 }
+
+#[cfg(test)]
+#[path = "network_tests.rs"]
+mod tests;

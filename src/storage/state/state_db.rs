@@ -351,6 +351,7 @@ impl Backing for StateDb {
     fn scan(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) {
         let before = sweep::passed();
         let (mut next, mut deletions, mut stopped_at) = (from.to_vec(), 0, None);
+        let mut of_last_step = 0;
         let mut visit = |key: &[u8], value: &[u8]| {
             let goes_on = visit(key, value);
             if !goes_on {
@@ -359,10 +360,15 @@ impl Backing for StateDb {
             goes_on
         };
         while next.as_slice() < to {
-            match self.shared.step(&next, to, &mut deletions, &mut visit) {
+            deletions += std::mem::take(&mut of_last_step);
+            match self.shared.step(&next, to, &mut of_last_step, &mut visit) {
                 ScanEnd::Before(key) => next = key,
                 ScanEnd::Left => break,
             }
+        }
+        // Some may be behind the row where the visitor stopped.
+        if stopped_at.is_none() {
+            deletions += of_last_step;
         }
         let passed = sweep::passed() - before + deletions;
         if passed < NOTEWORTHY {

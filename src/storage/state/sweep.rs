@@ -25,10 +25,11 @@ pub const NOTEWORTHY: u64 = 256;
 /// How long what waits in memory may take to come to RocksDB before a compaction goes without.
 pub const PUSH_DOWN_WITHIN: Duration = Duration::from_secs(1);
 
-/// How many times as long as a compaction took none begins.
+/// How many times as long as a compaction took none begins: it rewrites all of level 0 and what is below that.
 const REST: u32 = 10;
-/// That time at least, and at most; but never less than the compaction took.
-const REST_BOUNDS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// That time at least.
+const LEAST_REST: Duration = Duration::from_secs(1);
 
 /// A range of keys, without its end.
 type KeyRange = (Vec<u8>, Vec<u8>);
@@ -119,8 +120,7 @@ impl Sweeper {
         let mut state = self.0.lock();
         // Its database may have been replaced meanwhile.
         if matches!(&state.work, Work::Compacting(now) if Arc::ptr_eq(now, generation)) {
-            let (least, most) = REST_BOUNDS;
-            let rest = took.saturating_mul(REST).clamp(least, most.max(took));
+            let rest = took.saturating_mul(REST).max(LEAST_REST);
             state.work = Work::RestingUntil(Instant::now() + rest);
         }
     }

@@ -395,12 +395,12 @@ impl Messaging {
         self.queues.go_on_granting(subject);
     }
 
-    /// A timer asks to go on with a retained replay.
     /// Whether the batch may go on with retained replays.
     pub fn may_replay(&self) -> bool {
         self.replays.has_budget()
     }
 
+    /// A timer asks to go on with a retained replay.
     pub fn go_on_replaying(&mut self, batch: &mut Batch<'_, '_>, subject: &[u8]) {
         self.replays.go_on(
             batch,

@@ -103,28 +103,17 @@ impl Kind {
     }
 }
 
+/// A table of timers.
+pub enum Timers<const ORDINAL: u8> {}
+
 /// The table.
-pub enum Timer {}
-
-impl Table for Timer {
-    const ORDINAL: u8 = 0x30;
-    type Key<'a> = (Millis, Kind, &'a [u8]);
-    type Row = ();
-
-    fn encode((deadline, kind, subject): Self::Key<'_>) -> Vec<u8> {
-        key::<Self>(&[&deadline.0.to_be_bytes(), &[kind as u8], subject])
-    }
-
-    fn decode(key: &[u8]) -> Option<Self::Key<'_>> {
-        decode(rest::<Self>(key)?)
-    }
-}
+pub type Timer = Timers<0x30>;
 
 /// The table of those that messages wait for: see [`Kind::is_work`].
-pub enum WorkTimer {}
+pub type WorkTimer = Timers<0x31>;
 
-impl Table for WorkTimer {
-    const ORDINAL: u8 = 0x31;
+impl<const ORDINAL: u8> Table for Timers<ORDINAL> {
+    const ORDINAL: u8 = ORDINAL;
     type Key<'a> = (Millis, Kind, &'a [u8]);
     type Row = ();
 
@@ -133,14 +122,10 @@ impl Table for WorkTimer {
     }
 
     fn decode(key: &[u8]) -> Option<Self::Key<'_>> {
-        decode(rest::<Self>(key)?)
+        let (deadline, rest) = take_u64(rest::<Self>(key)?)?;
+        let (kind, subject) = rest.split_first()?;
+        Some((Millis(deadline), Kind::from_u8(*kind)?, subject))
     }
-}
-
-fn decode(rest: &[u8]) -> Option<(Millis, Kind, &[u8])> {
-    let (deadline, rest) = take_u64(rest)?;
-    let (kind, subject) = rest.split_first()?;
-    Some((Millis(deadline), Kind::from_u8(*kind)?, subject))
 }
 
 #[cfg(test)]

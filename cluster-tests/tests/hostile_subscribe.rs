@@ -3,8 +3,9 @@
 use cluster_tests::attacks;
 use cluster_tests::cluster::{Cluster, Plan};
 use cluster_tests::connection::{Connection, Fault};
-use cluster_tests::hostile::{Fate, Terms, beside, beside_on, flood};
+use cluster_tests::hostile::{Crowd, Fate, Terms, beside, beside_on, flood};
 use cluster_tests::random::Random;
+use cluster_tests::wait::{self, allowed};
 use cluster_tests::wire::{self, Connect, Message, Packet, Properties, V5, Value, Will, id};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,7 @@ attacks![
     subscribing_and_unsubscribing_without_reading,
     subscribing_to_everything_again_and_again,
     filters_over_retained_messages_that_have_gone,
+    filters_of_durable_sessions_that_no_retained_message_matches,
 ];
 
 /// The announced packet size, and some room for the fields around the filters.
@@ -27,7 +29,11 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 /// A durable client, so that what it leaves behind is replicated work, too.
 fn hostile(cluster: &Cluster) -> Connection {
-    let connect = Connect::v5("hostile").durable(1);
+    hostile_named(cluster, "hostile")
+}
+
+fn hostile_named(cluster: &Cluster, client_id: &str) -> Connection {
+    let connect = Connect::v5(client_id).durable(1);
     Connection::connect(cluster.mqtt(0), &connect).0
 }
 
@@ -314,10 +320,10 @@ fn subscribing_and_unsubscribing_without_reading(cluster: &mut Cluster) {
 /// Topics whose messages are retained in a test.
 const RETAINED: usize = 100_000;
 
-/// Publishes a retained message to each of as many topics; an empty one takes away what is retained there.
-fn retain(cluster: &Cluster, payload: &[u8]) {
+/// Publishes a retained message to each of so many topics; an empty one takes away what is retained there.
+fn retain(cluster: &Cluster, topics: usize, payload: &[u8]) {
     let mut seeder = Connection::v5(cluster.mqtt(0), "seeder");
-    for first in (0..RETAINED).step_by(500) {
+    for first in (0..topics).step_by(500) {
         for number in first..first + 500 {
             let message = Message {
                 retain: true,
@@ -335,8 +341,8 @@ fn retain(cluster: &Cluster, payload: &[u8]) {
 
 /// Each of the filters has to look for what is retained among topics of which nothing is left.
 fn filters_over_retained_messages_that_have_gone(cluster: &mut Cluster) {
-    retain(cluster, &[b'r'; 200]);
-    retain(cluster, b"");
+    retain(cluster, RETAINED, &[b'r'; 200]);
+    retain(cluster, RETAINED, b"");
     beside(cluster, |cluster| {
         let mut client = hostile(cluster);
         subscribe_at_once(&mut client, |number| format!("seeded/+/{number:x}"));
@@ -344,9 +350,53 @@ fn filters_over_retained_messages_that_have_gone(cluster: &mut Cluster) {
     });
 }
 
+/// Each of 50,000 filters asks for what is retained, batch after batch, and finds nothing. A message to thousands of
+/// durable sessions takes several batches as well, and does not wait for them.
+fn filters_of_durable_sessions_that_no_retained_message_matches(cluster: &mut Cluster) {
+    const SUBSCRIBERS: usize = 3_000;
+    const FAN_OUT_WITHIN: Duration = Duration::from_millis(500);
+    retain(cluster, 1_000, &[b'r'; 200]);
+    Crowd::raise_limits();
+    let subscribers = Crowd::connect(
+        &[cluster.mqtt(0)],
+        SUBSCRIBERS,
+        |number| Connect::v5(&format!("member-{number}")).durable(600),
+        |_| Some("to/all".into()),
+    );
+    let reader = subscribers.read_on();
+    let longest = beside(cluster, |cluster| {
+        let clients: Vec<Connection> = (0..5)
+            .map(|number| {
+                let mut client = hostile_named(cluster, &format!("hostile-{number}"));
+                subscribe_at_once(&mut client, |number| format!("seeded/+/{number:x}"));
+                client
+            })
+            .collect();
+        let mut publisher = Connection::v5(cluster.mqtt(cluster.nodes.len() - 1), "publisher");
+        let message = Message::new("to/all", [b'm'; 100]).qos(1, 1);
+        let to_all = (SUBSCRIBERS * message.bytes(V5).len()) as u64;
+        let (began, mut longest) = (Instant::now(), Duration::ZERO);
+        while began.elapsed() < Duration::from_secs(4) {
+            let (before, published) = (reader.bytes(), Instant::now());
+            publisher.publish(message.clone());
+            wait::until("all to have the message", ANSWER_WITHIN, || {
+                (reader.bytes() >= before + to_all).then_some(())
+            });
+            longest = longest.max(published.elapsed());
+        }
+        publisher.disconnect();
+        // Their sessions expire while clients are looked at afterwards.
+        clients.into_iter().for_each(Connection::hang_up);
+        longest
+    });
+    eprintln!("the last subscriber had its message after {longest:.3?} at most");
+    assert_eq!(reader.stop(), 0, "subscribers were ended");
+    assert!(longest < allowed(FAN_OUT_WITHIN), "{longest:?}");
+}
+
 /// Each of the SUBSCRIBEs asks for 100,000 retained messages, or for one that is found nowhere among them.
 fn subscribing_to_everything_again_and_again(cluster: &mut Cluster) {
-    retain(cluster, &[b'r'; 200]);
+    retain(cluster, RETAINED, &[b'r'; 200]);
     let terms = Terms {
         // Nobody could write for 1.7 s once. The longest SET takes a thirtieth of its bound.
         times: 1,

@@ -17,7 +17,7 @@ use super::replies::Replies;
 use super::schema::timer::Kind as TimerKind;
 use super::session::{self, Sessions};
 use super::state_hash::StateHashes;
-use super::store::{self, Store};
+use super::store::{self, NextKeys, Store};
 use super::subscriptions::SubscriptionIndex;
 use super::tables::Backing;
 use super::timers::Due;
@@ -28,6 +28,9 @@ use crate::base::time::Millis;
 
 /// Row operations that a timer takes at least: it is looked at, its subject is read, both are written.
 const TIMER_COST: usize = 4;
+
+/// Commands that are decoded before the first of them is carried out.
+const AT_ONCE: usize = 64;
 
 /// The log holds something this version cannot apply: the node must stop, skipping it would make replicas differ.
 #[derive(Debug, thiserror::Error)]
@@ -206,22 +209,30 @@ impl Parts {
         let is_local = batch.outputs.is_local(batch.node);
         let incarnation = batch.incarnation;
         let mut is_refused = proposal.refused;
-        for command in Commands(proposal.commands) {
-            let reply = match command {
-                Decoded::Known(kind) => self.run(batch, kind),
-                Decoded::Newer => return Err(ApplyError::UnknownCommand(batch.index)),
-                Decoded::Garbage => {
-                    is_refused = true;
-                    skip(batch);
-                    Reply::Undecodable
+        let mut commands = Commands(proposal.commands);
+        loop {
+            let some: Vec<Decoded> = commands.by_ref().take(AT_ONCE).collect();
+            if some.is_empty() {
+                break;
+            }
+            let mut keys = self.store.look_ahead(&self.replies, &some);
+            for command in some {
+                let reply = match command {
+                    Decoded::Known(kind) => self.run(batch, kind, &mut keys),
+                    Decoded::Newer => return Err(ApplyError::UnknownCommand(batch.index)),
+                    Decoded::Garbage => {
+                        is_refused = true;
+                        skip(batch);
+                        Reply::Undecodable
+                    }
+                };
+                if is_local {
+                    batch.outputs.push(Output::Reply {
+                        incarnation,
+                        sequence: proposal.sequence,
+                        reply,
+                    });
                 }
-            };
-            if is_local {
-                batch.outputs.push(Output::Reply {
-                    incarnation,
-                    sequence: proposal.sequence,
-                    reply,
-                });
             }
         }
         if is_local && is_refused {
@@ -256,7 +267,8 @@ impl Parts {
         true
     }
 
-    fn run(&mut self, batch: &mut Batch<'_, '_>, kind: Kind) -> Reply {
+    /// Carries a command out. The first of the writes' `keys` are its own, if it is one.
+    fn run(&mut self, batch: &mut Batch<'_, '_>, kind: Kind, keys: &mut NextKeys) -> Reply {
         match kind {
             Kind::Nothing(_) => Reply::Done,
             Kind::NodeDown(command) => {
@@ -289,7 +301,8 @@ impl Parts {
             Kind::Subscribe(command) => self.subscribe(batch, command),
             Kind::Unsubscribe(command) => self.unsubscribe(batch, command),
             Kind::StoreWrite(command) => {
-                Reply::Store(self.store.write(batch, &mut self.replies, command))
+                let replies = &mut self.replies;
+                Reply::Store(self.store.write(batch, replies, command, keys))
             }
             Kind::KeyNotify(command) => {
                 match session::owned(batch, &command.client_id, command.connection) {

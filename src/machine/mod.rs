@@ -10,6 +10,7 @@
 //! ```text
 //! schema, tables, entry                 keys, rows and log entries as bytes
 //! batch (meta, timers, effect)          what every command is carried out with
+//! keyed_digest                          keys of large hash tables
 //! subscriptions, match_set              which sessions match a topic
 //! session, will, node, replies, store   each knows nothing of the others; `store` knows `replies`
 //! state_hash                            whether the replicas have the same rows
@@ -33,6 +34,7 @@ pub(crate) mod entry;
 mod events;
 mod fan_out;
 pub(crate) mod hub;
+mod keyed_digest;
 mod lifecycle;
 mod match_set;
 mod messaging;

@@ -459,7 +459,7 @@ fn fingerprint(publish: &Publish<'_>, request: TwinRequest<'_>) -> Bytes {
         version,
         &packet_id,
     ];
-    Bytes::copy_from_slice(&fingerprint::digest(&fields))
+    Bytes::copy_from_slice(&fingerprint::digest(fields))
 }
 
 /// A PUBLISH to somebody else's topic: an MQTT 5 client is told, and any other can't be.

@@ -1,12 +1,9 @@
 //! Where each remembered reply is, in memory.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::base::ids::LogIndex;
-use crate::store::fingerprint::STABLE_BYTES;
-
-/// What a reply is found by.
-pub type Key = [u8; STABLE_BYTES];
+use crate::machine::keyed_digest::{DigestMap, KeyedDigest};
 
 /// Hash tables. One that grows moves what it holds; each of so many is small enough that no batch waits long for it.
 const SHARDS: usize = 256;
@@ -49,21 +46,21 @@ pub struct Removed {
 
 /// Places by key, and keys by log entry.
 pub struct Index {
-    /// Of each key, the last place. A key's first byte says in which table: it is part of a hash.
-    last: Box<[HashMap<Key, Place>]>,
+    /// Of each key, the last place.
+    last: Box<[DigestMap<Place>]>,
     /// The other places of keys that have several: replies to different requests with the same 64 bits. There are some
     /// only if somebody constructed them.
-    earlier: BTreeSet<(Key, Place)>,
+    earlier: BTreeSet<(KeyedDigest, Place)>,
     /// How many places there are.
     len: usize,
     /// The keys of each log entry's replies, by part, in the order of their positions.
-    entries: BTreeMap<LogIndex, Vec<Vec<Key>>>,
+    entries: BTreeMap<LogIndex, Vec<Vec<KeyedDigest>>>,
 }
 
 impl Default for Index {
     fn default() -> Self {
         Index {
-            last: (0..SHARDS).map(|_| HashMap::new()).collect(),
+            last: (0..SHARDS).map(|_| DigestMap::default()).collect(),
             earlier: BTreeSet::new(),
             len: 0,
             entries: BTreeMap::new(),
@@ -73,7 +70,7 @@ impl Default for Index {
 
 impl Index {
     /// Adds a reply, whose place is greater than those that are there and follows on the last one of its log entry.
-    pub fn insert(&mut self, key: Key, place: Place) {
+    pub fn insert(&mut self, key: KeyedDigest, place: Place) {
         let parts = self.entries.entry(place.index).or_default();
         while parts.len() <= place.part as usize {
             parts.push(Vec::new());
@@ -88,9 +85,8 @@ impl Index {
     }
 
     /// The places of a key, the last one first.
-    pub fn find(&self, key: &Key) -> impl Iterator<Item = Place> {
-        let last = self.last.get(usize::from(key[0]));
-        let last = last.and_then(|shard| shard.get(key));
+    pub fn find(&self, key: &KeyedDigest) -> impl Iterator<Item = Place> {
+        let last = self.last[key.shard(SHARDS)].get(key);
         let before = last.map(|last| self.earlier.range((*key, Place::FIRST)..(*key, *last)));
         let before = before.into_iter().flat_map(|range| range.rev());
         last.copied()
@@ -115,7 +111,7 @@ impl Index {
         removed
     }
 
-    fn remove(&mut self, key: Key, place: Place) {
+    fn remove(&mut self, key: KeyedDigest, place: Place) {
         if self.earlier.remove(&(key, place)) {
             return;
         }
@@ -132,8 +128,13 @@ impl Index {
         }
     }
 
-    fn shard(&mut self, key: &Key) -> &mut HashMap<Key, Place> {
-        &mut self.last[usize::from(key[0])]
+    fn shard(&mut self, key: &KeyedDigest) -> &mut DigestMap<Place> {
+        &mut self.last[key.shard(SHARDS)]
+    }
+
+    /// Whether there is a reply of this key.
+    pub fn contains(&self, key: &KeyedDigest) -> bool {
+        self.last[key.shard(SHARDS)].contains_key(key)
     }
 
     /// How many places there are.
@@ -148,13 +149,6 @@ mod tests {
 
     use super::*;
 
-    fn key(number: u8) -> Key {
-        let mut key = [0; STABLE_BYTES];
-        key[0] = number % 2;
-        key[1] = number;
-        key
-    }
-
     proptest! {
         /// As a set of pairs of key and place does, which is slow and plain.
         #[test]
@@ -167,24 +161,25 @@ mod tests {
             for (entry, keys) in (0..).zip(&entries) {
                 for (number, at) in keys.iter().zip(0..) {
                     let place = Place::new(LogIndex(entry), at / in_row, at % in_row);
-                    index.insert(key(*number), place);
-                    plain.insert((key(*number), place));
+                    index.insert(KeyedDigest::of_number(*number), place);
+                    plain.insert((KeyedDigest::of_number(*number), place));
                 }
             }
             for entry in removed {
-                let of_entry = |(_, place): &&(Key, Place)| place.index == LogIndex(entry);
+                let of_entry = |(_, place): &&(KeyedDigest, Place)| place.index == LogIndex(entry);
                 let replies = plain.iter().filter(of_entry).count();
                 let parts = plain.iter().filter(of_entry).map(|(_, place)| place.part + 1).max();
                 let expected = Removed { replies, parts: parts.unwrap_or(0) };
                 prop_assert_eq!(index.remove_entry(LogIndex(entry)), expected);
                 plain.retain(|(_, place)| place.index != LogIndex(entry));
                 prop_assert_eq!(index.len(), plain.len());
-                let last: usize = index.last.iter().map(HashMap::len).sum();
+                let last: usize = index.last.iter().map(DigestMap::len).sum();
                 prop_assert_eq!(last + index.earlier.len(), plain.len());
-                for number in 0..6 {
-                    let found: Vec<Place> = index.find(&key(number)).collect();
-                    let of_key = plain.iter().rev().filter(|(known, _)| *known == key(number));
+                for key in (0..6).map(KeyedDigest::of_number) {
+                    let found: Vec<Place> = index.find(&key).collect();
+                    let of_key = plain.iter().rev().filter(|(known, _)| *known == key);
                     let expected: Vec<Place> = of_key.map(|(_, place)| *place).collect();
+                    prop_assert_eq!(index.contains(&key), !expected.is_empty());
                     prop_assert_eq!(found, expected);
                 }
             }

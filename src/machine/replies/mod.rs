@@ -20,8 +20,9 @@ mod index;
 
 use bytes::Bytes;
 
-use self::index::{Index, Key, Place};
+use self::index::{Index, Place};
 use super::batch::Batch;
+use super::keyed_digest::{KeyedDigest, Seed};
 use super::schema;
 use super::schema::timer::Kind;
 use super::tables::Backing;
@@ -29,7 +30,6 @@ use super::timers;
 use crate::base::ids::LogIndex;
 use crate::base::limits;
 use crate::base::proto::{command, state};
-use crate::store::fingerprint::digest;
 
 /// Replies in one row. Each look-up reads and decodes a row.
 const ROW_REPLIES: usize = 32;
@@ -43,32 +43,26 @@ pub(super) struct Request<'a> {
     correlation_data: &'a [u8],
     legacy_fingerprint: u64,
     fingerprint: &'a [u8],
-    key: Key,
+    key: KeyedDigest,
 }
 
 impl<'a> Request<'a> {
-    /// Of a command.
-    pub fn of(command: &'a command::StoreWrite) -> Self {
-        let (client_id, correlation_data) = (&command.client_id, &command.correlation_data);
-        let legacy_fingerprint = command.legacy_fingerprint;
+    /// Of a command, whose reply is found [by a key](Replies::key).
+    pub fn of(command: &'a command::StoreWrite, key: KeyedDigest) -> Self {
         Request {
-            client_id,
-            correlation_data,
-            legacy_fingerprint,
+            client_id: &command.client_id,
+            correlation_data: &command.correlation_data,
+            legacy_fingerprint: command.legacy_fingerprint,
             fingerprint: &command.fingerprint,
-            key: key(client_id, correlation_data, legacy_fingerprint),
+            key,
         }
-    }
-
-    /// What its reply is found by.
-    pub fn key(&self) -> Key {
-        self.key
     }
 }
 
 /// Index of what is remembered, and what the batch under way adds.
 #[derive(Default)]
 pub(super) struct Replies {
+    seed: Seed,
     /// Where the replies are.
     index: Index,
     /// What the batch under way adds, part by part.
@@ -86,10 +80,29 @@ impl Replies {
         backing.rows::<schema::Replies>(&schema::Range::all(), |(index, part), row| {
             for (position, reply) in (0..).zip(&row.decode().replies) {
                 let place = Place::new(index, part, position);
-                self.index.insert(key_of_reply(reply), place);
+                let fingerprint = reply.legacy_fingerprint;
+                let key = self.digest(&reply.client_id, &reply.correlation_data, fingerprint);
+                self.index.insert(key, place);
             }
             true
         });
+    }
+
+    /// What the reply to a request is found by.
+    pub fn key(&self, request: &command::StoreWrite) -> KeyedDigest {
+        let fingerprint = request.legacy_fingerprint;
+        self.digest(&request.client_id, &request.correlation_data, fingerprint)
+    }
+
+    fn digest(&self, client_id: &str, correlation_data: &[u8], fingerprint: u64) -> KeyedDigest {
+        let fingerprint = fingerprint.to_be_bytes();
+        let fields = [client_id.as_bytes(), correlation_data, &fingerprint];
+        self.seed.digest(&fields)
+    }
+
+    /// Whether a reply to such a request is remembered.
+    pub fn contains(&self, key: &KeyedDigest) -> bool {
+        self.index.contains(key)
     }
 
     /// The reply that was given to the same request before.
@@ -110,11 +123,11 @@ impl Replies {
         })
     }
 
-    /// Remembers the reply to the [request](Request::key) for so many seconds.
+    /// Remembers the reply to the request [of a key](Replies::key) for so many seconds.
     pub fn remember(
         &mut self,
         batch: &Batch<'_, '_>,
-        key: Key,
+        key: KeyedDigest,
         reply: state::RememberedReply,
         remember_s: u32,
     ) {
@@ -170,16 +183,6 @@ impl Replies {
     pub fn len(&self) -> usize {
         self.index.len()
     }
-}
-
-fn key(client_id: &str, correlation_data: &[u8], legacy_fingerprint: u64) -> Key {
-    let fingerprint = legacy_fingerprint.to_be_bytes();
-    digest(&[client_id.as_bytes(), correlation_data, &fingerprint])
-}
-
-fn key_of_reply(reply: &state::RememberedReply) -> Key {
-    let correlation_data = &reply.correlation_data;
-    key(&reply.client_id, correlation_data, reply.legacy_fingerprint)
 }
 
 fn is_same(reply: &state::RememberedReply, request: &Request<'_>) -> bool {

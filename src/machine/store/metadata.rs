@@ -4,13 +4,11 @@
 //! Invariant: an entry says what the key's row says, as the next command of the batch must see it. What is not here is
 //! read from the tables, so what is carried out is the same whether a key is here or not.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher as _, RandomState};
 use std::mem;
 
 use crate::base::hlc::Hlc;
 use crate::base::time::Millis;
-use crate::store::fingerprint::{STABLE_BYTES, digest};
+use crate::machine::keyed_digest::{DigestMap, KeyedDigest, Seed};
 use crate::store::{KeyRecord, KeyRow, ValueLength};
 
 /// Hash tables. One that grows moves what it holds; each of so many is small enough that no batch waits long for it.
@@ -22,8 +20,8 @@ const MAX_KEY_BYTES: usize = 4 << 10;
 /// Longer than any packet.
 const UNKNOWN: u32 = u32::MAX;
 
-/// What stands for a key.
-type Key = [u8; STABLE_BYTES];
+/// What the entry of a key is found by. Keys that are too long have none.
+pub(super) type CacheKey = Option<KeyedDigest>;
 
 /// A row without fencing token. Every version is made by the store.
 #[derive(Clone, Copy)]
@@ -39,8 +37,8 @@ struct Metadata {
 /// Keys that were written lately. When `young` is full it becomes `old`, and what was `old` goes.
 #[derive(Default)]
 struct Shard {
-    young: HashMap<Key, Metadata>,
-    old: HashMap<Key, Metadata>,
+    young: DigestMap<Metadata>,
+    old: DigestMap<Metadata>,
     /// Whether no key that has a row was left out: what is not here is nowhere.
     is_complete: bool,
 }
@@ -58,8 +56,7 @@ pub(super) enum Cached {
 
 /// Metadata of keys that were written lately.
 pub(super) struct MetadataCache {
-    /// Nobody can construct two keys with one digest, and nobody knows which keys share a shard.
-    seed: [u8; 8],
+    seed: Seed,
     shards: Box<[Shard]>,
     /// Entries of each `young` and `old`.
     most: usize,
@@ -69,7 +66,7 @@ impl MetadataCache {
     /// An empty cache, which will take so many bytes at most. Of very few it keeps nothing.
     pub fn new(bytes: usize) -> MetadataCache {
         // A hash table has a power of two of buckets, each of an entry and a byte, and fills seven of eight.
-        let bucket = mem::size_of::<(Key, Metadata)>() + 1;
+        let bucket = mem::size_of::<(KeyedDigest, Metadata)>() + 1;
         let buckets = bytes / (2 * SHARDS * bucket);
         let most = match buckets.checked_ilog2() {
             Some(power) => (1 << power) / 8 * 7,
@@ -81,7 +78,7 @@ impl MetadataCache {
     /// So many shards, each with two tables of so many entries.
     fn with_shards(shards: usize, most: usize) -> MetadataCache {
         MetadataCache {
-            seed: RandomState::new().hash_one(()).to_be_bytes(),
+            seed: Seed::default(),
             shards: (0..shards).map(|_| Shard::default()).collect(),
             most,
         }
@@ -93,14 +90,29 @@ impl MetadataCache {
         MetadataCache::with_shards(1, 1)
     }
 
+    /// What a key's entry is found by.
+    pub fn key(&self, store_key: &[u8]) -> CacheKey {
+        let keeps = self.most > 0 && store_key.len() <= MAX_KEY_BYTES;
+        keeps.then(|| self.seed.digest(&[store_key]))
+    }
+
+    /// Whether there is an entry of a key.
+    pub fn contains(&self, key: CacheKey) -> bool {
+        key.is_some_and(|key| self.find(&key).is_some())
+    }
+
+    fn find(&self, key: &KeyedDigest) -> Option<&Metadata> {
+        let shard = &self.shards[key.shard(self.shards.len())];
+        shard.young.get(key).or_else(|| shard.old.get(key))
+    }
+
     /// What is known of a key. The row of one that has expired must be read.
-    pub fn get(&self, store_key: &[u8], now: Millis) -> Cached {
-        if !self.keeps(store_key) {
+    pub fn get(&self, key: CacheKey, now: Millis) -> Cached {
+        let Some(key) = key else {
             return Cached::Unknown;
-        }
-        let key = self.key(store_key);
-        let shard = &self.shards[self.shard(&key)];
-        let Some(known) = shard.young.get(&key).or_else(|| shard.old.get(&key)) else {
+        };
+        let Some(known) = self.find(&key) else {
+            let shard = &self.shards[key.shard(self.shards.len())];
             return match shard.is_complete {
                 true => Cached::Nothing,
                 false => Cached::Unknown,
@@ -119,9 +131,9 @@ impl MetadataCache {
     }
 
     /// A row is written.
-    pub fn set(&mut self, store_key: &[u8], record: &KeyRecord<&[u8]>) {
+    pub fn set(&mut self, key: CacheKey, record: &KeyRecord<&[u8]>) {
         if record.fencing_token.is_some() || !record.version.node.is_store() {
-            return self.forget(store_key);
+            return self.forget(key);
         }
         let metadata = Metadata {
             wall_ms: record.version.wall_ms,
@@ -129,18 +141,18 @@ impl MetadataCache {
             value_bytes: u32::try_from(record.value.len()).unwrap_or(UNKNOWN),
             expires_at: record.expires_at.unwrap_or(Millis::NEVER),
         };
-        self.insert(store_key, metadata);
+        self.insert(key, metadata);
     }
 
     /// A row goes, or says more than is kept here.
-    pub fn forget(&mut self, store_key: &[u8]) {
+    pub fn forget(&mut self, key: CacheKey) {
         let metadata = Metadata {
             wall_ms: 0,
             counter: 0,
             value_bytes: UNKNOWN,
             expires_at: Millis::NEVER,
         };
-        self.insert(store_key, metadata);
+        self.insert(key, metadata);
     }
 
     /// Nothing is known any more, but whether there are rows at all.
@@ -153,12 +165,11 @@ impl MetadataCache {
 
     /// A full table would grow if an entry were removed, or inserted again: so an entry is never removed, and one that
     /// is there is overwritten.
-    fn insert(&mut self, store_key: &[u8], metadata: Metadata) {
-        if !self.keeps(store_key) {
+    fn insert(&mut self, key: CacheKey, metadata: Metadata) {
+        let Some(key) = key else {
             return;
-        }
-        let (key, most) = (self.key(store_key), self.most);
-        let shard = self.shard(&key);
+        };
+        let (most, shard) = (self.most, key.shard(self.shards.len()));
         let shard = &mut self.shards[shard];
         if let Some(known) = shard.young.get_mut(&key) {
             *known = metadata;
@@ -169,19 +180,6 @@ impl MetadataCache {
             shard.is_complete &= left_out.is_empty();
         }
         shard.young.insert(key, metadata);
-    }
-
-    /// Whether anything is ever said of a key.
-    fn keeps(&self, store_key: &[u8]) -> bool {
-        self.most > 0 && store_key.len() <= MAX_KEY_BYTES
-    }
-
-    fn key(&self, store_key: &[u8]) -> Key {
-        digest(&[&self.seed, store_key])
-    }
-
-    fn shard(&self, key: &Key) -> usize {
-        usize::from(key[0]) % self.shards.len()
     }
 }
 
@@ -217,17 +215,17 @@ mod tests {
             };
             match number % 7 {
                 0 => {
-                    cache.forget(&key.to_be_bytes());
+                    cache.forget(cache.key(&key.to_be_bytes()));
                     newest.remove(&key);
                 }
                 _ => {
-                    cache.set(&key.to_be_bytes(), &record(b"value", number));
+                    cache.set(cache.key(&key.to_be_bytes()), &record(b"value", number));
                     newest.insert(key, number);
                 }
             }
             // Written right now, lately, long ago, or never.
             for key in [key, number * 31 % 65_000] {
-                match cache.get(&key.to_be_bytes(), NOW) {
+                match cache.get(cache.key(&key.to_be_bytes()), NOW) {
                     Cached::Row(row) => {
                         assert_eq!(Some(&row.version().wall_ms), newest.get(&key));
                         found += 1;
@@ -243,7 +241,7 @@ mod tests {
         assert!(found > 100_000 && absent > 1_000, "{found}, {absent}");
         assert!(cache.shards.iter().all(|shard| !shard.is_complete));
         let most = cache.most;
-        let held = |table: &HashMap<Key, Metadata>| table.len() <= most && table.capacity() <= most;
+        let held = |table: &DigestMap<Metadata>| table.len() <= most && table.capacity() <= most;
         assert!(
             cache
                 .shards
@@ -258,11 +256,14 @@ mod tests {
         let mut cache = MetadataCache::new(1 << 20);
         cache.clear(false);
         let long = [b'k'; MAX_KEY_BYTES + 1];
-        cache.set(&long, &record(b"value", 1));
-        assert!(matches!(cache.get(&long, NOW), Cached::Unknown));
+        cache.set(cache.key(&long), &record(b"value", 1));
+        assert!(matches!(cache.get(cache.key(&long), NOW), Cached::Unknown));
         assert!(cache.shards.iter().all(|shard| shard.young.is_empty()));
-        cache.set(&long[1..], &record(b"value", 1));
-        assert!(matches!(cache.get(&long[1..], NOW), Cached::Row(_)));
+        cache.set(cache.key(&long[1..]), &record(b"value", 1));
+        assert!(matches!(
+            cache.get(cache.key(&long[1..]), NOW),
+            Cached::Row(_)
+        ));
     }
 
     #[test]
@@ -277,24 +278,24 @@ mod tests {
             expires_at: Some(Millis(101)),
             ..plain.clone()
         };
-        let is_known = |cache: &MetadataCache, now| match cache.get(b"k", now) {
+        let is_known = |cache: &MetadataCache, now| match cache.get(cache.key(b"k"), now) {
             Cached::Row(_) => true,
             Cached::Nothing => panic!("nobody knows that"),
             Cached::Unknown => false,
         };
         assert!(!is_known(&cache, NOW));
-        cache.set(b"k", &plain);
+        cache.set(cache.key(b"k"), &plain);
         assert!(is_known(&cache, NOW));
-        cache.set(b"k", &token);
+        cache.set(cache.key(b"k"), &token);
         assert!(!is_known(&cache, NOW));
-        cache.set(b"k", &expires);
+        cache.set(cache.key(b"k"), &expires);
         assert!(is_known(&cache, NOW));
         assert!(!is_known(&cache, Millis(101)), "it has expired");
         cache.clear(true);
         assert!(!is_known(&cache, NOW));
         let mut without = MetadataCache::new(0);
         without.clear(false);
-        without.set(b"k", &plain);
+        without.set(without.key(b"k"), &plain);
         assert!(!is_known(&without, NOW));
     }
 }

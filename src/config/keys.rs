@@ -475,7 +475,8 @@ config! {
         keep_log_s: u64 = 600, "s", 0..=604_800;
         /// Time between two comparisons of the nodes' states. Each node hashes its rows as they are after the same log
         /// entry, at 64 MiB/s at most; one that differs from a majority stops. A tenth of it suffices after a
-        /// snapshot, and nothing happens while nothing is written. 0: only on request (`quorumq cluster verify`).
+        /// snapshot, or ten times as long as the last comparison took where that is longer. Nothing happens while
+        /// nothing is written. 0: only on request (`quorumq cluster verify`).
         state_hash_interval_s: u64 = 600, "s", 0..=604_800;
     }
 

@@ -17,7 +17,7 @@ use super::replies::Replies;
 use super::schema::timer::Kind as TimerKind;
 use super::session::{self, Sessions};
 use super::state_hash::StateHashes;
-use super::store::{self, NextKeys, Store};
+use super::store::{self, Store, WriteKeys};
 use super::subscriptions::SubscriptionIndex;
 use super::tables::Backing;
 use super::timers::Due;
@@ -28,9 +28,6 @@ use crate::base::time::Millis;
 
 /// Row operations that a timer takes at least: it is looked at, its subject is read, both are written.
 const TIMER_COST: usize = 4;
-
-/// Commands that are decoded before the first of them is carried out.
-const AT_ONCE: usize = 64;
 
 /// The log holds something this version cannot apply: the node must stop, skipping it would make replicas differ.
 #[derive(Debug, thiserror::Error)]
@@ -211,14 +208,14 @@ impl Parts {
         let mut is_refused = proposal.refused;
         let mut commands = Commands(proposal.commands);
         loop {
-            let some: Vec<Decoded> = commands.by_ref().take(AT_ONCE).collect();
-            if some.is_empty() {
+            let group = commands.group();
+            if group.is_empty() {
                 break;
             }
-            let mut keys = self.store.look_ahead(&self.replies, &some);
-            for command in some {
+            let keys = self.store.look_ahead(&self.replies, &group);
+            for (command, keys) in group.into_iter().zip(keys) {
                 let reply = match command {
-                    Decoded::Known(kind) => self.run(batch, kind, &mut keys),
+                    Decoded::Known(kind) => self.run(batch, kind, keys),
                     Decoded::Newer => return Err(ApplyError::UnknownCommand(batch.index)),
                     Decoded::Garbage => {
                         is_refused = true;
@@ -267,8 +264,8 @@ impl Parts {
         true
     }
 
-    /// Carries a command out. The first of the writes' `keys` are its own, if it is one.
-    fn run(&mut self, batch: &mut Batch<'_, '_>, kind: Kind, keys: &mut NextKeys) -> Reply {
+    /// Carries a command out. A write has `keys`.
+    fn run(&mut self, batch: &mut Batch<'_, '_>, kind: Kind, keys: Option<WriteKeys>) -> Reply {
         match kind {
             Kind::Nothing(_) => Reply::Done,
             Kind::NodeDown(command) => {

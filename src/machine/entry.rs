@@ -20,6 +20,12 @@ const STAMP: u32 = 1;
 const PROPOSALS: u32 = 2;
 const TERM: u32 = 3;
 
+/// Commands that are decoded together, at most.
+const GROUP_COMMANDS: usize = 64;
+
+/// Bytes of them, encoded; the last one may exceed them.
+const GROUP_BYTES: usize = 64 << 10;
+
 /// Why commands are not let into the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Undecodable {
@@ -103,7 +109,7 @@ impl Entry {
 /// One command of a proposal.
 #[expect(
     clippy::large_enum_variant,
-    reason = "there is one at a time, and a box would cost an allocation per command"
+    reason = "there are few at a time, and a box would cost an allocation per command"
 )]
 pub(super) enum Decoded {
     Known(Kind),
@@ -132,6 +138,23 @@ impl Iterator for Commands {
         let bytes = self.0.slice_ref(bytes);
         self.0.advance(self.0.len() - rest.0.len());
         Some(decode(bytes))
+    }
+}
+
+impl Commands {
+    /// The next commands, none when there are no more: as many as may be decoded before the first is carried out.
+    /// Decoded, they may take a hundred times as much memory, so the first that ends beyond [`GROUP_BYTES`] is the
+    /// last.
+    pub fn group(&mut self) -> Vec<Decoded> {
+        let all = self.0.len();
+        let mut group = Vec::new();
+        while group.len() < GROUP_COMMANDS && all - self.0.len() < GROUP_BYTES {
+            let Some(command) = self.next() else {
+                break;
+            };
+            group.push(command);
+        }
+        group
     }
 }
 

@@ -38,6 +38,10 @@ const ANSWER_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// After a snapshot the states are compared when this part of the interval has passed.
 const AFTER_SNAPSHOT: u32 = 10;
 
+/// And when this many times as long has passed as the last comparison took: a large state is read for a good part of a
+/// minute, by processors that clients need, too.
+const REST: u32 = 10;
+
 /// Has the states compared.
 pub(super) struct StateComparison {
     broker: Arc<Broker>,
@@ -76,11 +80,13 @@ struct Situation {
     has_changed: bool,
     /// A snapshot was built since the last round began.
     has_snapshot: bool,
+    /// How long the last round took, as far as this node has seen it.
+    took: Duration,
 }
 
 fn is_due(interval: Duration, now: Situation) -> bool {
     let wait = match now.has_snapshot {
-        true => interval / AFTER_SNAPSHOT,
+        true => interval.min((interval / AFTER_SNAPSHOT).max(REST * now.took)),
         false => interval,
     };
     let is_busy = now.is_under_way && now.passed < HASH_TIMEOUT;
@@ -103,7 +109,7 @@ impl StateComparison {
             return;
         }
         let since = self.broker.services.clock.now();
-        let (mut round, mut snapshots) = (None, 0);
+        let (mut round, mut snapshots, mut took) = (None, 0, Duration::ZERO);
         loop {
             tokio::time::sleep(CHECK_INTERVAL).await;
             let voters = self.raft.voters();
@@ -115,18 +121,26 @@ impl StateComparison {
             let built = self.raft.metrics().snapshots_built.load(Relaxed);
             let present = last.as_ref().map(|(_, last)| last.index);
             if round != present {
-                (round, snapshots) = (present, built);
+                (round, snapshots, took) = (present, built, Duration::ZERO);
             }
             let started_ms = last.as_ref().map_or(since.0, |(_, last)| last.started_ms);
             let passed = services.clock.now().0.saturating_sub(started_ms);
+            let passed = Duration::from_millis(passed);
+            let is_under_way = last
+                .as_ref()
+                .is_some_and(|(_, last)| !self.missing(last).is_empty());
+            if is_under_way {
+                took = passed;
+            }
             let changed_at = last
                 .as_ref()
                 .map_or(LogIndex(0), |(changed_at, _)| *changed_at);
             let now = Situation {
-                passed: Duration::from_millis(passed),
-                is_under_way: last.is_some_and(|(_, last)| !self.missing(&last).is_empty()),
+                passed,
+                is_under_way,
                 has_changed: services.view.applied() > changed_at,
                 has_snapshot: built > snapshots,
+                took,
             };
             if is_due(interval, now) {
                 let asked = tokio::time::timeout(PROPOSAL_TIMEOUT, self.begin(voters));
@@ -267,6 +281,19 @@ mod tests {
             ..due
         };
         assert!(is_due(interval, after_snapshot));
+        let of_large_states = Situation {
+            took: interval / 40,
+            ..after_snapshot
+        };
+        assert!(!is_due(interval, of_large_states));
+        for (took, passed) in [(interval / 40, interval / 4), (interval, interval)] {
+            let rested = Situation {
+                took,
+                passed,
+                ..after_snapshot
+            };
+            assert!(is_due(interval, rested), "{took:?}");
+        }
         let given_up = Situation {
             is_under_way: true,
             passed: HASH_TIMEOUT,

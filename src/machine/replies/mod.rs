@@ -2,9 +2,10 @@
 //! first time and not carried out again.
 //!
 //! The replies of one log entry are one row, or several where they are many: so looking one up costs as much however
-//! many there are beside it. In memory there is only an [index](index) from a digest of (client id, correlation data,
-//! 64-bit fingerprint) to the rows that hold such a reply, and where in them; the rows decide. To forget a log entry's
-//! replies reads no row: a busy node forgets thousands of replies each second, whose rows have long left every cache.
+//! many there are beside it. In memory there is only an [index](index) from a digest of (seed, client id, correlation
+//! data, 64-bit fingerprint) to the rows that hold such a reply, and where in them; the rows decide. To forget a log
+//! entry's replies reads no row: a busy node forgets thousands of replies each second, whose rows have long left every
+//! cache.
 //!
 //! Invariant: the index follows from the rows alone. A replica that has just restarted answers as one that kept
 //! running.

@@ -20,7 +20,7 @@ const MAX_KEY_BYTES: usize = 4 << 10;
 /// Longer than any packet.
 const UNKNOWN: u32 = u32::MAX;
 
-/// What the entry of a key is found by. Keys that are too long have none.
+/// What the entry of a key is found by. There is none for a key that is too long, or where nothing is kept.
 pub(super) type CacheKey = Option<KeyedDigest>;
 
 /// A row without fencing token. Every version is made by the store.

@@ -31,14 +31,11 @@ pub use watch_counts::WatchCounts;
 use watchers::{MostWatched, Watchers};
 
 /// What a write is found by in the two tables that it is looked up in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub(super) struct WriteKeys {
     request: KeyedDigest,
     metadata: CacheKey,
 }
-
-/// Those of several writes, in the order in which they are carried out.
-pub(super) type NextKeys = std::vec::IntoIter<WriteKeys>;
 
 /// The keys of the state store and who watches them. In memory there are the watchers, and a cache of metadata.
 pub(super) struct Store {
@@ -82,22 +79,23 @@ impl Store {
         self.watchers.counts()
     }
 
-    /// What the writes among these commands are found by. All of them are looked up here, one right after the other, so
-    /// that the processor waits for memory once for several of them: the tables are far larger than its caches (group
-    /// prefetching: Chen et al., Improving Hash Join Performance through Prefetching, ICDE 2004).
-    pub fn look_ahead(&self, replies: &Replies, commands: &[Decoded]) -> NextKeys {
-        let writes = commands.iter().filter_map(|command| match command {
-            Decoded::Known(CommandKind::StoreWrite(write)) => Some(write),
+    /// What each of these commands is found by that is a write. Where there are several commands, the keys are looked
+    /// up here, one right after the other, so that the processor waits for memory once for several of them: the tables
+    /// are far larger than its caches (group prefetching: Chen et al., Improving Hash Join Performance through
+    /// Prefetching, ICDE 2004).
+    pub fn look_ahead(&self, replies: &Replies, commands: &[Decoded]) -> Vec<Option<WriteKeys>> {
+        let keys = commands.iter().map(|command| match command {
+            Decoded::Known(CommandKind::StoreWrite(write)) => Some(self.keys(replies, write)),
             _ => None,
         });
-        let keys: Vec<WriteKeys> = writes.map(|write| self.keys(replies, write)).collect();
+        let keys: Vec<Option<WriteKeys>> = keys.collect();
         if keys.len() > 1 {
-            for keys in &keys {
+            for keys in keys.iter().flatten() {
                 black_box(self.metadata.contains(keys.metadata));
                 black_box(replies.contains(&keys.request));
             }
         }
-        keys.into_iter()
+        keys
     }
 
     fn keys(&self, replies: &Replies, write: &proto::command::StoreWrite) -> WriteKeys {
@@ -113,11 +111,9 @@ impl Store {
         batch: &mut Batch<'_, '_>,
         replies: &mut Replies,
         command: proto::command::StoreWrite,
-        keys: &mut NextKeys,
+        keys: Option<WriteKeys>,
     ) -> Reply {
-        let keys = keys.next();
         let keys = keys.unwrap_or_else(|| self.keys(replies, &command));
-        debug_assert_eq!(keys, self.keys(replies, &command), "its own");
         let request = Request::of(&command, keys.request);
         if let Some(reply) = replies.find(batch, &request)
             && let Ok(reply) = Reply::decode(reply)

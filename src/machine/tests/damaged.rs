@@ -148,6 +148,29 @@ fn what_is_checked_can_be_decoded() {
     assert!(accepted > 8_000 && refused > 8_000, "{accepted} {refused}");
 }
 
+/// Decoded, a command may take a hundred times as much memory: of long ones there is one at a time.
+#[test]
+fn few_commands_are_decoded_at_a_time() {
+    let of = |bytes: usize| {
+        let write = command::StoreWrite {
+            value: vec![0; bytes].into(),
+            ..Default::default()
+        };
+        let kind = Some(command::command::Kind::StoreWrite(write));
+        command::Command { kind }.encode_length_delimited_to_vec()
+    };
+    let groups = |bytes: usize| {
+        let mut commands = Commands(of(bytes).repeat(150).into());
+        let mut groups = vec![commands.group().len()];
+        while groups.last() != Some(&0) {
+            groups.push(commands.group().len());
+        }
+        groups
+    };
+    assert_eq!(groups(10), [64, 64, 22, 0]);
+    assert_eq!(groups(100_000), [vec![1; 150], vec![0]].concat());
+}
+
 #[test]
 fn deep_nesting_and_long_lists_are_refused() {
     // Groups within groups, which the format once had.

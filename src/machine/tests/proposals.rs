@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use prost::Message as _;
 
 use super::{INCARNATION, NODE, Replica, close, open, proposal, set, with_will};
@@ -9,6 +10,7 @@ use crate::base::ids::{CLUSTER, Incarnation, LogIndex};
 use crate::base::proto::command::{self, command::Kind};
 use crate::machine::ApplyError;
 use crate::machine::effect::{Output, Reply, Skipped};
+use crate::machine::schema::{self, Table as _};
 use crate::machine::tables::Tables;
 use crate::store::Condition;
 
@@ -128,6 +130,65 @@ fn what_cannot_be_decoded_does_nothing_and_is_answered() {
         ),
         "{outputs:?}"
     );
+}
+
+/// A proposal's commands are decoded in groups, and the keys of a group's writes are looked up together, whatever
+/// stands between them: each is carried out as if it had come alone.
+#[test]
+fn a_command_does_the_same_in_a_long_proposal_and_alone() {
+    let write = |number: u32, condition, key: u32| {
+        let (key, value) = (key.to_be_bytes(), number.to_be_bytes());
+        Kind::StoreWrite(set(
+            &key,
+            &value,
+            condition,
+            None,
+            &(number / 2).to_be_bytes(),
+        ))
+    };
+    let bytes = |kind| proposal(NODE, INCARNATION, 0, vec![kind]).commands;
+    // Of the writes some are sent again, and some replace what a write right before has written. A large one ends its
+    // group.
+    let commands: Vec<Bytes> = (0..1_000_u32)
+        .map(|number| match number % 7 {
+            0 => Bytes::from_static(&[2, 0x08, 0]),
+            1 => bytes(Kind::Nothing(command::Nothing {})),
+            2 if number % 70 == 2 => {
+                let value = vec![7; 70_000];
+                let key = number.to_be_bytes();
+                let large = set(&key, &value, Condition::None, None, &key);
+                bytes(Kind::StoreWrite(large))
+            }
+            3 => bytes(write(number, Condition::Nx, number % 40)),
+            _ => bytes(write(number, Condition::None, number % 30)),
+        })
+        .collect();
+    let replies = |outputs: Vec<Output>| {
+        let replies = outputs.into_iter().filter_map(|output| match output {
+            Output::Reply { reply, .. } => Some(format!("{reply:?}")),
+            _ => None,
+        });
+        replies.collect::<Vec<_>>()
+    };
+    let (mut together, mut alone) = (Replica::new(), Replica::new());
+    let of = |sequence, commands: Bytes| command::Proposal {
+        commands,
+        ..proposal(NODE, INCARNATION, sequence, Vec::new())
+    };
+    let all: Vec<u8> = commands.iter().flatten().copied().collect();
+    let of_all = replies(together.apply(vec![of(2, all.into())]));
+    let each = (2..).zip(commands).map(|(sequence, one)| of(sequence, one));
+    // In one entry, too: versions are made of its time.
+    let of_each = replies(alone.apply(each.collect()));
+    assert_eq!(of_all.len(), 1_000);
+    assert_eq!(of_all, of_each);
+    let records = |replica: &Replica| {
+        let rows = replica.stored.clone().into_iter();
+        rows.filter(|(key, _)| key[0] == schema::Record::ORDINAL)
+            .collect::<BTreeMap<_, _>>()
+    };
+    assert!(records(&together).len() > 40);
+    assert_eq!(records(&together), records(&alone));
 }
 
 #[test]

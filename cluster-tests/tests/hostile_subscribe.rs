@@ -349,7 +349,7 @@ fn filters_over_retained_messages_that_have_gone(cluster: &mut Cluster) {
     });
 }
 
-/// Each of 50,000 filters asks for what is retained, batch after batch, and finds nothing. A message to thousands of
+/// Each of 30,000 filters asks for what is retained, batch after batch, and finds nothing. A message to thousands of
 /// durable sessions takes several batches as well, and does not wait for them.
 fn filters_of_durable_sessions_that_no_retained_message_matches(cluster: &mut Cluster) {
     const SUBSCRIBERS: usize = 3_000;
@@ -370,25 +370,31 @@ fn filters_of_durable_sessions_that_no_retained_message_matches(cluster: &mut Cl
         true => "seeded/7".to_owned(),
         false => format!("seeded/+/{number:x}"),
     };
-    let (rounds, longest) = beside(cluster, |cluster| {
-        let mut clients: Vec<Connection> = (0..5)
+    let terms = Terms {
+        // What the subscribers have not acknowledged.
+        memory_growth: 256 << 20,
+        ..Terms::default()
+    };
+    let (rounds, longest) = beside_on(cluster, &terms, |cluster| {
+        let mut clients: Vec<Connection> = (0..3)
             .map(|number| {
                 let mut client = hostile_named(cluster, &format!("hostile-{number}"));
                 assert_eq!(subscribe_at_once(&mut client, filter), GRANTED);
                 client
             })
             .collect();
-        let mut last = clients.pop().expect("there are five");
+        let mut last = clients.pop().expect("there are three");
         let mut publisher = Connection::v5(cluster.mqtt(cluster.nodes.len() - 1), "publisher");
         let message = Message::new("to/all", [b'm'; 100]).qos(1, 1);
         let to_all = (SUBSCRIBERS * message.bytes(V5).len()) as u64;
-        let is_silent = |client: &mut Connection| {
-            let received = client.receive(Duration::from_millis(5));
-            matches!(received, Err(Fault::Timeout))
-        };
-        let (mut rounds, mut longest) = (0, Duration::ZERO);
+        let (began, mut rounds, mut longest) = (Instant::now(), 0, Duration::ZERO);
+        let mut found = Err(Fault::Timeout);
         // Nobody acknowledges, so a session is sent no more than `mqtt.max_inflight` messages.
-        while rounds < 200 && is_silent(&mut last) {
+        while rounds < 200 && began.elapsed() < Duration::from_secs(4) {
+            found = last.receive(Duration::from_millis(5));
+            if !matches!(found, Err(Fault::Timeout)) {
+                break;
+            }
             let (before, published) = (reader.bytes(), Instant::now());
             assert!(publisher.publish(message.clone()) < 0x80);
             wait::until("all to have the message", ANSWER_WITHIN, || {
@@ -398,6 +404,15 @@ fn filters_of_durable_sessions_that_no_retained_message_matches(cluster: &mut Cl
             rounds += 1;
         }
         publisher.disconnect();
+        if matches!(found, Err(Fault::Timeout)) {
+            // Other work goes first, so on a busy machine they take long.
+            found = last.receive(4 * ANSWER_WITHIN);
+        }
+        let is_found = matches!(&found, Ok(Packet::Publish(found)) if found.topic == "seeded/7");
+        assert!(
+            is_found,
+            "instead of what the last filter matches: {found:?}"
+        );
         // Their sessions expire while clients are looked at afterwards.
         for client in clients.into_iter().chain([last]) {
             client.hang_up();
@@ -406,7 +421,7 @@ fn filters_of_durable_sessions_that_no_retained_message_matches(cluster: &mut Cl
     });
     eprintln!("of {rounds} messages the last subscriber had one after {longest:.3?} at most");
     assert_eq!(reader.stop(), 0, "subscribers were ended");
-    assert!(rounds > 5, "{rounds}: the replays had ended");
+    assert!(rounds > 1, "{rounds}: the replays had ended");
     assert!(longest < allowed(FAN_OUT_WITHIN), "{longest:?}");
 }
 

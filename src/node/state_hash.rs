@@ -38,8 +38,8 @@ const ANSWER_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// After a snapshot the states are compared when this part of the interval has passed.
 const AFTER_SNAPSHOT: u32 = 10;
 
-/// And when this many times as long has passed as the last comparison took: a large state is read for a good part of a
-/// minute, by processors that clients need, too.
+/// And when this many times as long has passed as the last comparison took, or the interval: a large state is read for
+/// a good part of a minute, by processors that clients need, too.
 const REST: u32 = 10;
 
 /// Has the states compared.
@@ -82,6 +82,15 @@ struct Situation {
     has_snapshot: bool,
     /// How long the last round took, as far as this node has seen it.
     took: Duration,
+}
+
+/// How long a round has taken that is still under way. One that is given up, because a node has not answered, says
+/// nothing of how long it takes.
+fn took_at_least(passed: Duration) -> Duration {
+    match passed < HASH_TIMEOUT {
+        true => passed,
+        false => Duration::ZERO,
+    }
 }
 
 fn is_due(interval: Duration, now: Situation) -> bool {
@@ -130,7 +139,7 @@ impl StateComparison {
                 .as_ref()
                 .is_some_and(|(_, last)| !self.missing(last).is_empty());
             if is_under_way {
-                took = passed;
+                took = took_at_least(passed);
             }
             let changed_at = last
                 .as_ref()
@@ -297,9 +306,13 @@ mod tests {
         let given_up = Situation {
             is_under_way: true,
             passed: HASH_TIMEOUT,
+            took: took_at_least(HASH_TIMEOUT),
+            has_snapshot: true,
             ..due
         };
-        assert!(is_due(interval, given_up));
+        for interval in [interval, 5 * interval] {
+            assert!(is_due(interval, given_up), "{interval:?}");
+        }
     }
 
     #[test]

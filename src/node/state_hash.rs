@@ -84,12 +84,32 @@ struct Situation {
     took: Duration,
 }
 
-/// How long a round has taken that is still under way. One that is given up, because a node has not answered, says
-/// nothing of how long it takes.
-fn took_at_least(passed: Duration) -> Duration {
-    match passed < HASH_TIMEOUT {
-        true => passed,
-        false => Duration::ZERO,
+/// What this node has seen of the last round while it led.
+#[derive(Debug, Default)]
+struct Observed {
+    round: Option<u64>,
+    /// Snapshots that this node had built when it saw the round first.
+    snapshots: u64,
+    took: Duration,
+}
+
+impl Observed {
+    /// Looks at the last round, which began before `passed`. A round that is given up, because a node has not answered
+    /// for [`HASH_TIMEOUT`], says nothing of how long one takes.
+    fn look(&mut self, round: Option<u64>, snapshots: u64, is_under_way: bool, passed: Duration) {
+        if self.round != round {
+            *self = Observed {
+                round,
+                snapshots,
+                took: Duration::ZERO,
+            };
+        }
+        if is_under_way {
+            self.took = match passed < HASH_TIMEOUT {
+                true => passed,
+                false => Duration::ZERO,
+            };
+        }
     }
 }
 
@@ -118,7 +138,7 @@ impl StateComparison {
             return;
         }
         let since = self.broker.services.clock.now();
-        let (mut round, mut snapshots, mut took) = (None, 0, Duration::ZERO);
+        let mut observed = Observed::default();
         loop {
             tokio::time::sleep(CHECK_INTERVAL).await;
             let voters = self.raft.voters();
@@ -128,19 +148,14 @@ impl StateComparison {
             let services = &self.broker.services;
             let last = services.view.hash_round();
             let built = self.raft.metrics().snapshots_built.load(Relaxed);
-            let present = last.as_ref().map(|(_, last)| last.index);
-            if round != present {
-                (round, snapshots, took) = (present, built, Duration::ZERO);
-            }
             let started_ms = last.as_ref().map_or(since.0, |(_, last)| last.started_ms);
             let passed = services.clock.now().0.saturating_sub(started_ms);
             let passed = Duration::from_millis(passed);
             let is_under_way = last
                 .as_ref()
                 .is_some_and(|(_, last)| !self.missing(last).is_empty());
-            if is_under_way {
-                took = took_at_least(passed);
-            }
+            let round = last.as_ref().map(|(_, last)| last.index);
+            observed.look(round, built, is_under_way, passed);
             let changed_at = last
                 .as_ref()
                 .map_or(LogIndex(0), |(changed_at, _)| *changed_at);
@@ -148,8 +163,8 @@ impl StateComparison {
                 passed,
                 is_under_way,
                 has_changed: services.view.applied() > changed_at,
-                has_snapshot: built > snapshots,
-                took,
+                has_snapshot: built > observed.snapshots,
+                took: observed.took,
             };
             if is_due(interval, now) {
                 let asked = tokio::time::timeout(PROPOSAL_TIMEOUT, self.begin(voters));
@@ -303,16 +318,41 @@ mod tests {
             };
             assert!(is_due(interval, rested), "{took:?}");
         }
-        let given_up = Situation {
-            is_under_way: true,
-            passed: HASH_TIMEOUT,
-            took: took_at_least(HASH_TIMEOUT),
+    }
+
+    #[test]
+    fn a_round_takes_as_long_as_it_was_seen_under_way() {
+        let second = Duration::from_secs(1);
+        let mut observed = Observed::default();
+        observed.look(None, 3, false, 700 * second);
+        assert_eq!((observed.snapshots, observed.took), (0, Duration::ZERO));
+        observed.look(Some(7), 4, true, second);
+        observed.look(Some(7), 5, true, 42 * second);
+        observed.look(Some(7), 5, false, 43 * second);
+        observed.look(Some(7), 6, false, 99 * second);
+        assert_eq!((observed.snapshots, observed.took), (4, 42 * second));
+        let after_snapshot = Situation {
+            has_changed: true,
             has_snapshot: true,
-            ..due
+            took: observed.took,
+            ..Situation::default()
         };
-        for interval in [interval, 5 * interval] {
-            assert!(is_due(interval, given_up), "{interval:?}");
-        }
+        let is_due_after = |seconds| {
+            let passed = seconds * second;
+            let now = Situation {
+                passed,
+                ..after_snapshot
+            };
+            is_due(600 * second, now)
+        };
+        assert!(!is_due_after(419) && is_due_after(420));
+
+        observed.look(Some(8), 6, false, second);
+        assert_eq!((observed.snapshots, observed.took), (6, Duration::ZERO));
+        observed.look(Some(8), 6, true, HASH_TIMEOUT - second);
+        assert_eq!(observed.took, HASH_TIMEOUT - second);
+        observed.look(Some(8), 6, true, HASH_TIMEOUT);
+        assert_eq!(observed.took, Duration::ZERO, "it is given up");
     }
 
     #[test]

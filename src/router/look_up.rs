@@ -5,8 +5,6 @@
 //! proportion to its matches, whatever they are: many sessions with one filter, one session with many, or many groups.
 //! Only the few are compared one by one.
 
-use std::collections::HashMap;
-use std::hash::Hash;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -25,36 +23,43 @@ use crate::mailbox::Mailbox;
 /// Up to so many, the one that is looked for is found by looking at all of them.
 const FEW: usize = 16;
 
-/// Where those of a list are that have a key. Clients choose some keys, so they are hashed with a random seed.
-struct Positions<K>(HashMap<K, usize>);
+/// Where those of a list are that have a session.
+#[derive(Default)]
+struct Positions(FxHashMap<SessionId, usize>);
 
-impl<K: Hash + Eq + Clone> Positions<K> {
-    fn new() -> Self {
-        Positions(HashMap::new())
-    }
-
-    /// The position of the one with `key` in `list`, if it is there. `list` only grows by [`Positions::push`].
-    fn find<T>(&self, list: &[T], key: &K, key_of: impl Fn(&T) -> &K) -> Option<usize> {
+impl Positions {
+    /// The position of the one of `session` in `list`, if it is there. `list` only grows by [`Positions::push`].
+    fn find<T>(
+        &self,
+        list: &[T],
+        session: SessionId,
+        session_of: impl Fn(&T) -> SessionId,
+    ) -> Option<usize> {
         // Matches of one filter follow each other.
-        if list.last().is_some_and(|last| key_of(last) == key) {
+        if list.last().is_some_and(|last| session_of(last) == session) {
             return Some(list.len() - 1);
         }
         match list.len() {
-            0..=FEW => list.iter().position(|known| key_of(known) == key),
-            _ => self.0.get(key).copied(),
+            0..=FEW => list.iter().position(|known| session_of(known) == session),
+            _ => self.0.get(&session).copied(),
         }
     }
 
     /// Appends to the list; returns the position.
-    fn push<T>(&mut self, list: &mut Vec<T>, new: T, key_of: impl Fn(&T) -> &K) -> usize {
+    fn push<T>(
+        &mut self,
+        list: &mut Vec<T>,
+        new: T,
+        session_of: impl Fn(&T) -> SessionId,
+    ) -> usize {
         let at = list.len();
         list.push(new);
         if at == FEW {
             let all = list.iter().enumerate();
             self.0
-                .extend(all.map(|(at, known)| (key_of(known).clone(), at)));
+                .extend(all.map(|(at, known)| (session_of(known), at)));
         } else if at > FEW {
-            self.0.insert(key_of(&list[at]).clone(), at);
+            self.0.insert(session_of(&list[at]), at);
         }
         at
     }
@@ -69,9 +74,10 @@ pub(super) struct LookUp<'a> {
     /// Whose turn it is in groups.
     round_robins: &'a RoundRobins,
     found: Found,
-    sessions: Positions<SessionId>,
-    own: Positions<SessionId>,
-    groups: Positions<Arc<str>>,
+    sessions: Positions,
+    own: Positions,
+    /// Members of groups, each with the filter of its group.
+    members: Vec<(Arc<str>, Subscription)>,
     topic: &'a str,
     /// Sessions that keep a message with QoS 1 or 2, and with QoS 0: as many as are counted.
     queued: SmallVec<[SessionId; 4]>,
@@ -103,9 +109,9 @@ impl<'a> LookUp<'a> {
                 validity: subscriptions.validity(topic),
                 ..Found::default()
             },
-            sessions: Positions::new(),
-            own: Positions::new(),
-            groups: Positions::new(),
+            sessions: Positions::default(),
+            own: Positions::default(),
+            members: Vec::new(),
             topic,
             queued: SmallVec::new(),
             queued_qos_0: SmallVec::new(),
@@ -114,12 +120,13 @@ impl<'a> LookUp<'a> {
         let looked_at = subscriptions.for_each_match(topic, |group, subscription| {
             matches += 1;
             match group {
-                Some(group) => look_up.add_member(group, subscription),
+                Some(group) => look_up.members.push((group.clone(), subscription.clone())),
                 None => look_up.add_match(subscription),
             }
         });
         look_up.found.looked_at = looked_at;
         look_up.found.matches = matches;
+        look_up.add_groups();
         look_up.finish()
     }
 
@@ -128,9 +135,6 @@ impl<'a> LookUp<'a> {
         for subscriber in found.every_local() {
             subscriber.identifiers.finish();
         }
-        found
-            .groups
-            .sort_unstable_by(|a, b| a.filter().cmp(b.filter()));
         found.own.sort_unstable_by_key(|own| own.session);
         if found.groups.iter().any(Group::must_queue) {
             found.logged_qos_0 = Logged::All;
@@ -147,19 +151,30 @@ impl<'a> LookUp<'a> {
         found
     }
 
-    fn add_member(&mut self, filter: &Arc<str>, subscription: &Subscription) {
-        let subscriber = &subscription.subscriber;
-        // With QoS 1 and 2, apply assigns the message to a member.
-        self.found.logged.add(subscriber.session, false);
-        let groups = &mut self.found.groups;
-        let at = match self.groups.find(groups, filter, Group::filter) {
-            Some(at) => at,
-            None => {
-                let new = Group::new(filter, self.round_robins);
-                self.groups.push(groups, new, Group::filter)
+    /// Those of one group follow each other, in the order of their sessions.
+    fn add_groups(&mut self) {
+        let mut members = std::mem::take(&mut self.members);
+        // Those of each session come sorted, which a stable sort makes use of.
+        members.sort_by(|(one, _), (other, _)| one.cmp(other));
+        for (filter, subscription) in members {
+            // With QoS 1 and 2, apply assigns the message to a member.
+            let session = subscription.subscriber.session;
+            self.found.logged.add(session, false);
+            let groups = &self.found.groups;
+            if groups.last().is_none_or(|last| *last.filter() != filter) {
+                let new = Group::new(&filter, self.round_robins);
+                self.found.groups.push(new);
             }
+            self.add_member(&filter, &subscription);
+        }
+    }
+
+    /// Adds a member to the last group.
+    fn add_member(&mut self, filter: &str, subscription: &Subscription) {
+        let Some(group) = self.found.groups.last_mut() else {
+            return;
         };
-        let group = &mut groups[at];
+        let subscriber = &subscription.subscriber;
         match subscriber.owner() {
             Some(owner) if owner.node != self.node => {
                 group.add_remote(subscriber.session, owner.node);
@@ -206,7 +221,7 @@ impl<'a> LookUp<'a> {
             return;
         };
         let local = &mut self.found.local;
-        let known = self.sessions.find(local, &session, |known| &known.session);
+        let known = self.sessions.find(local, session, |known| known.session);
         // A client that is known was judged by its first match.
         if known.is_none() && !mailbox.may_receive(self.topic, Share::None) {
             return;
@@ -225,7 +240,7 @@ impl<'a> LookUp<'a> {
         );
         let at = match known {
             Some(at) => at,
-            None => self.sessions.push(local, new(), |known| &known.session),
+            None => self.sessions.push(local, new(), |known| known.session),
         };
         local[at].merge(subscription);
     }
@@ -233,7 +248,7 @@ impl<'a> LookUp<'a> {
     /// Notes what No Local leaves to the session itself. `others` is what its matches so far ask for.
     fn add_own(
         own: &mut Vec<Own>,
-        positions: &mut Positions<SessionId>,
+        positions: &mut Positions,
         others: Option<&LocalSubscriber>,
         subscription: &Subscription,
         new: impl FnOnce() -> LocalSubscriber,
@@ -242,14 +257,14 @@ impl<'a> LookUp<'a> {
             return;
         }
         let session = subscription.subscriber.session;
-        let known = positions.find(own, &session, |own| &own.session);
+        let known = positions.find(own, session, |own| own.session);
         match known {
             Some(at) if !subscription.no_local => {
                 own[at].copy.get_or_insert_with(new).merge(subscription);
             }
             None if subscription.no_local => {
                 let copy = others.cloned();
-                positions.push(own, Own { session, copy }, |own| &own.session);
+                positions.push(own, Own { session, copy }, |own| own.session);
             }
             _ => {}
         }

@@ -67,6 +67,10 @@ pub const PROPOSAL_QUEUE_ADMINISTRATION_BYTES: usize = 8 << 20;
 /// in the thread that handles them.
 pub const PROPOSAL_BYTES: usize = 1 << 20;
 
+/// What the commands of one client that are not applied yet may count beyond their bytes, the last one not counted. All
+/// of a node's commands are proposed in one order, so others wait for what one client has the nodes do.
+pub const CLIENT_WEIGHT_UNDER_WAY: usize = PROPOSAL_BYTES / 4;
+
 /// What each connection that gets a message from the log counts in a proposal, bytes: every node hands it the message
 /// while it applies the log, and everybody waits for that. As many as fit into [`PROPOSAL_BYTES`] take some ten
 /// milliseconds.

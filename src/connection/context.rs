@@ -142,9 +142,11 @@ impl Context {
         route.logged_weight(qos)
     }
 
-    /// Whether another request must wait: a client that sends faster than the cluster commits is read more slowly.
+    /// Whether another request must wait: a client that sends faster than the cluster commits, or has it do more at
+    /// once than others should wait for, is read more slowly.
     pub(super) fn is_busy(&self) -> bool {
-        self.requests.len() >= usize::from(self.options.bounds.receive_maximum)
+        let most = usize::from(self.options.bounds.receive_maximum);
+        self.requests.len() >= most || self.requests.is_much()
     }
 
     /// Counts messages that were sent, by QoS.
@@ -184,7 +186,7 @@ impl Context {
         request: Request,
         weight: usize,
     ) -> Flow {
-        let request_id = self.requests.insert(request);
+        let request_id = self.requests.insert_weighing(request, weight);
         let reply_to = ReplyTo::Connection(self.mailbox.clone(), request_id);
         let proposer = &self.broker.services.proposer;
         match proposer.submit_weighing(share, kind, reply_to, weight) {

@@ -5,6 +5,7 @@ use super::hub::request::HubRequest;
 use super::publishing::request::{DirectPublish, LoggedPublish};
 use super::store_requests::request::StoreRequest;
 use super::subscribing::request::{SubscribeRequest, UnsubscribeRequest};
+use crate::base::limits;
 use crate::mailbox::RequestId;
 
 /// A request under way. Its type tells which part of the connection gets the reply; the content is private to that
@@ -51,36 +52,55 @@ impl Request {
     }
 }
 
+#[derive(Debug)]
+struct Slot {
+    request: Request,
+    /// Bytes that its content takes.
+    bytes: usize,
+    /// What it counts in a proposal beyond its bytes, until it is applied.
+    weight: usize,
+}
+
 /// The requests of a connection. A request id is used again once its request is answered.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
-    /// Each with the bytes that its content takes.
-    slots: Vec<Option<(usize, Request)>>,
+    slots: Vec<Option<Slot>>,
     free: Vec<RequestId>,
     count: u32,
     /// Those of them that are messages with QoS 1 to the state store or to the hub.
     stores: u32,
     bytes: usize,
+    weight: usize,
 }
 
 impl Requests {
     /// Slots that an idle connection keeps.
     const KEPT_SLOTS: usize = 4;
 
-    /// Adds a request.
+    /// Adds a request that costs the other nodes nothing.
     pub(super) fn insert(&mut self, request: Request) -> RequestId {
+        self.insert_weighing(request, 0)
+    }
+
+    /// Adds a request whose command counts so many bytes more than it has.
+    pub(super) fn insert_weighing(&mut self, request: Request, weight: usize) -> RequestId {
         let bytes = request.bytes();
         self.count += 1;
         self.stores += u32::from(is_message(&request));
         self.bytes += bytes;
-        let request = (bytes, request);
+        self.weight += weight;
+        let slot = Slot {
+            request,
+            bytes,
+            weight,
+        };
         match self.free.pop() {
             Some(request_id) => {
-                self.slots[request_id as usize] = Some(request);
+                self.slots[request_id as usize] = Some(slot);
                 request_id
             }
             None => {
-                self.slots.push(Some(request));
+                self.slots.push(Some(slot));
                 // A connection's requests are bounded far below 2^32.
                 (self.slots.len() - 1) as RequestId
             }
@@ -90,37 +110,50 @@ impl Requests {
     /// A request under way.
     pub(super) fn get(&self, request_id: RequestId) -> Option<&Request> {
         let slot = self.slots.get(request_id as usize)?.as_ref();
-        slot.map(|(_, request)| request)
+        slot.map(|slot| &slot.request)
     }
 
     /// A request under way, to be changed.
     pub(super) fn get_mut(&mut self, request_id: RequestId) -> Option<&mut Request> {
         let slot = self.slots.get_mut(request_id as usize)?.as_mut();
-        slot.map(|(_, request)| request)
+        slot.map(|slot| &mut slot.request)
+    }
+
+    /// The command of a request is applied: the nodes have done what it weighed, whatever it still waits for.
+    pub(super) fn applied(&mut self, request_id: RequestId) {
+        if let Some(Some(slot)) = self.slots.get_mut(request_id as usize) {
+            self.weight -= std::mem::take(&mut slot.weight);
+        }
     }
 
     /// Takes a request out.
     pub(super) fn remove(&mut self, request_id: RequestId) -> Option<Request> {
-        let (bytes, request) = self.slots.get_mut(request_id as usize)?.take()?;
+        let slot = self.slots.get_mut(request_id as usize)?.take()?;
         self.count -= 1;
-        self.bytes -= bytes;
-        self.stores -= u32::from(is_message(&request));
+        self.bytes -= slot.bytes;
+        self.weight -= slot.weight;
+        self.stores -= u32::from(is_message(&slot.request));
         if self.count == 0 && self.slots.len() > Self::KEPT_SLOTS {
             *self = Requests::default();
         } else {
             self.free.push(request_id);
         }
-        Some(request)
+        Some(slot.request)
     }
 
     /// Bytes that requests under way take.
     pub(super) fn bytes(&self) -> usize {
-        self.bytes + self.slots.len() * size_of::<Option<(usize, Request)>>()
+        self.bytes + self.slots.len() * size_of::<Option<Slot>>()
     }
 
     /// Number of requests under way.
     pub(super) fn len(&self) -> usize {
         self.count as usize
+    }
+
+    /// Whether what is under way is as much work for the nodes as one client may have there.
+    pub(super) fn is_much(&self) -> bool {
+        self.weight >= limits::CLIENT_WEIGHT_UNDER_WAY
     }
 
     /// Requests to the state store and to the hub under way. They are messages with QoS 1, so they count against the
@@ -133,6 +166,27 @@ impl Requests {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_request_weighs_until_it_is_applied_or_taken_out() {
+        let mut requests = Requests::default();
+        let request = || Request::Unsubscribe(UnsubscribeRequest::empty());
+        let half = limits::CLIENT_WEIGHT_UNDER_WAY / 2;
+        let first = requests.insert_weighing(request(), half);
+        assert!(!requests.is_much());
+        let second = requests.insert_weighing(request(), half);
+        assert!(requests.is_much());
+        requests.applied(first);
+        assert!(!requests.is_much());
+        let third = requests.insert_weighing(request(), half);
+        assert!(requests.is_much());
+        for id in [first, third, second] {
+            requests.applied(id);
+            requests.remove(id);
+            assert!(!requests.is_much());
+        }
+        assert_eq!((requests.len(), requests.weight), (0, 0));
+    }
 
     #[test]
     fn ids_are_used_again_and_many_slots_are_given_back() {

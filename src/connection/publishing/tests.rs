@@ -143,6 +143,41 @@ fn mqtt_3_3_4_7_qos_0_does_not_count_against_the_receive_maximum() {
     assert_eq!(client.publish(QoS::AtLeastOnce, true), Flow::Continue);
 }
 
+/// Everybody's commands on the node wait behind its own.
+#[test]
+fn p12_a_client_whose_messages_go_into_many_queues_has_few_of_them_under_way() {
+    let mut client = Client::new(false);
+    let router = client.context.broker.services.router.clone();
+    let durable = Queueing {
+        durable: true,
+        ..Queueing::default()
+    };
+    let row = state::Subscription {
+        qos: 1,
+        ..state::Subscription::default()
+    };
+    let index = router.subscriptions();
+    for session in 2..2 + limits::QUEUES_AT_LEAST as u64 {
+        index.put(SessionId(session), None, durable, &[]);
+        index.put_row(SessionId(session), "t", &row, LogIndex::default());
+    }
+    let most =
+        limits::CLIENT_WEIGHT_UNDER_WAY / (limits::QUEUES_AT_LEAST * limits::LOGGED_QUEUE_BYTES);
+    Arc::make_mut(&mut client.context.options.bounds).receive_maximum = u16::MAX;
+    for _ in 0..most {
+        assert_eq!(client.publish(QoS::AtLeastOnce, false), Flow::Continue);
+    }
+    for qos in [QoS::AtLeastOnce, QoS::AtMostOnce] {
+        assert_eq!(client.publish(qos, true), Flow::Retry, "it has much");
+    }
+    // It is applied, and waits for a subscriber that reads slowly.
+    client.publishing.handle_deferred(&mut client.context, 0);
+    client.reply(0, &Reply::Published { matched: true });
+    assert_eq!(client.context.requests.len(), most);
+    assert_eq!(client.publish(QoS::AtLeastOnce, false), Flow::Continue);
+    assert_eq!(client.publish(QoS::AtLeastOnce, false), Flow::Retry);
+}
+
 #[test]
 fn topics_of_the_broker_are_refused() {
     for topic in ["$SYS/broker/uptime", "$events/v1/clients/a/deleted"] {

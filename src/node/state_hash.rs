@@ -94,7 +94,7 @@ struct Observed {
 }
 
 impl Observed {
-    /// Looks at the last round, which began before `passed`. A round that is given up, because a node has not answered
+    /// Looks at the last round, which began `passed` ago. A round that is given up, because a node has not answered
     /// for [`HASH_TIMEOUT`], says nothing of how long one takes.
     fn look(&mut self, round: Option<u64>, snapshots: u64, is_under_way: bool, passed: Duration) {
         if self.round != round {
@@ -353,6 +353,13 @@ mod tests {
         assert_eq!(observed.took, HASH_TIMEOUT - second);
         observed.look(Some(8), 6, true, HASH_TIMEOUT);
         assert_eq!(observed.took, Duration::ZERO, "it is given up");
+        let given_up = Situation {
+            passed: HASH_TIMEOUT,
+            is_under_way: true,
+            has_changed: true,
+            ..Situation::default()
+        };
+        assert!(is_due(600 * second, given_up));
     }
 
     #[test]

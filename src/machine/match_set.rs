@@ -141,7 +141,7 @@ impl MatchSet {
             None => matched.push((subscription.subscriber.clone(), Matching::of(subscription))),
         });
         match_set.matches = groups.len() + matched.len();
-        // Those of each session come sorted, which a stable sort makes use of: it compares each about once.
+        // They come sorted where one session has many of one inner filter, which a stable sort makes use of.
         groups.sort();
         groups.dedup();
         // The trie's order is not the same on all replicas.

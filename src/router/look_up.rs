@@ -1,9 +1,9 @@
 //! A look-up in the subscription index: from a topic name to who gets its messages.
 //!
 //! Invariant: what a client of this node may not get is not in what is found. Every node judges its own clients; a
-//! change of the rules outdates all look-ups, so no message is judged by itself. Invariant: a look-up costs time in
-//! proportion to its matches, whatever they are: many sessions with one filter, one session with many, or many groups.
-//! Only the few are compared one by one.
+//! change of the rules outdates all look-ups, so no message is judged by itself.
+//! Invariant: a look-up costs no more than sorting its matches, whatever they are: many sessions with one filter, one
+//! session with many, or many groups. Only the few are compared one by one.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::mailbox::Mailbox;
 /// Up to so many, the one that is looked for is found by looking at all of them.
 const FEW: usize = 16;
 
-/// Where those of a list are that have a session.
+/// Positions in a list, by session.
 #[derive(Default)]
 struct Positions(FxHashMap<SessionId, usize>);
 
@@ -154,7 +154,7 @@ impl<'a> LookUp<'a> {
     /// Those of one group follow each other, in the order of their sessions.
     fn add_groups(&mut self) {
         let mut members = std::mem::take(&mut self.members);
-        // Those of each session come sorted, which a stable sort makes use of.
+        // They come sorted where one session has many of one inner filter, which a stable sort makes use of.
         members.sort_by(|(one, _), (other, _)| one.cmp(other));
         for (filter, subscription) in members {
             // With QoS 1 and 2, apply assigns the message to a member.

@@ -67,8 +67,9 @@ pub const PROPOSAL_QUEUE_ADMINISTRATION_BYTES: usize = 8 << 20;
 /// in the thread that handles them.
 pub const PROPOSAL_BYTES: usize = 1 << 20;
 
-/// What the commands of one client that are not applied yet may count beyond their bytes, the last one not counted. All
-/// of a node's commands are proposed in one order, so others wait for what one client has the nodes do.
+/// While as much as this waits to be proposed on a node, a client's commands that are not applied yet may count so many
+/// bytes beyond those they have, the last one not counted: everybody's commands are proposed in one order, so others
+/// wait for what one client has the nodes do. While less waits, nobody is held up by it.
 pub const CLIENT_WEIGHT_UNDER_WAY: usize = PROPOSAL_BYTES / 4;
 
 /// What each connection that gets a message from the log counts in a proposal, bytes: every node hands it the message

@@ -15,6 +15,7 @@ use crate::mailbox::{End, Mailbox, WakeList};
 use crate::replica::proposer::Overloaded;
 use crate::replica::reply_to::ReplyTo;
 use crate::replica::share::Share;
+use crate::replica::weight::own_weight;
 use crate::telemetry::labels::{self, DisconnectReason};
 use crate::topic::is_deeper;
 
@@ -142,11 +143,16 @@ impl Context {
         route.logged_weight(qos)
     }
 
-    /// Whether another request must wait: a client that sends faster than the cluster commits, or has it do more at
-    /// once than others should wait for, is read more slowly.
+    /// Whether another request must wait: a client that sends faster than the cluster commits is read more slowly, and
+    /// so is one for which the nodes do much while others wait for that, too.
     pub(super) fn is_busy(&self) -> bool {
-        let most = usize::from(self.options.bounds.receive_maximum);
-        self.requests.len() >= most || self.requests.is_much()
+        let proposer = &self.broker.services.proposer;
+        self.has_most_requests() || self.requests.is_much() && proposer.is_crowded(Share::Common)
+    }
+
+    /// Whether the client has as many requests under way as it may.
+    pub(super) fn has_most_requests(&self) -> bool {
+        self.requests.len() >= usize::from(self.options.bounds.receive_maximum)
     }
 
     /// Counts messages that were sent, by QoS.
@@ -186,7 +192,8 @@ impl Context {
         request: Request,
         weight: usize,
     ) -> Flow {
-        let request_id = self.requests.insert_weighing(request, weight);
+        let counted = weight + own_weight(&kind);
+        let request_id = self.requests.insert_weighing(request, counted);
         let reply_to = ReplyTo::Connection(self.mailbox.clone(), request_id);
         let proposer = &self.broker.services.proposer;
         match proposer.submit_weighing(share, kind, reply_to, weight) {

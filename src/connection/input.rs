@@ -2,7 +2,7 @@
 //! turn, and packets that are *held* because they can't be taken yet.
 //!
 //! While a PUBLISH is held, so are those that follow it; everything else is handled as it comes, so a publisher that is
-//! slowed down is heard all the same: its PINGREQ, its PUBACK, its SUBSCRIBE.
+//! slowed down is heard all the same: its PINGREQ, its PUBACK, its SUBSCRIBE unless that can't be taken either.
 //!
 //! Invariant: PUBLISH packets are handled in the order in which they came, and so are SUBSCRIBE and UNSUBSCRIBE. A
 //! PUBLISH does not overtake a SUBSCRIBE, and a DISCONNECT overtakes nothing, unless the session is taken over before

@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use prost::Message as _;
 use tokio::sync::{Notify, oneshot};
 
+pub use super::propose_error::{Overloaded, ProposeError};
 use super::reply_to::ReplyTo;
 use super::share::{Share, Weights};
 use super::weight::own_weight;
@@ -148,11 +149,6 @@ impl State {
     }
 }
 
-/// A command was not taken: too much is waiting to be proposed already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("too many commands are waiting to be proposed")]
-pub struct Overloaded;
-
 /// Number of commands that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Depth {
@@ -170,17 +166,6 @@ enum When {
     Always,
     /// With the next command, or after [`limits::DEFERRED_COMMANDS`], and however much waits.
     Deferred,
-}
-
-/// Why the reply to a command that was proposed is not there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ProposeError {
-    /// It was not proposed.
-    #[error(transparent)]
-    Overloaded(#[from] Overloaded),
-    /// The node's incarnation ended before: nobody knows whether the command was applied.
-    #[error("this node has no contact with the cluster's majority")]
-    Lost,
 }
 
 /// The proposals of this node. Shared by its connections, the forwarder, and apply.
@@ -226,6 +211,11 @@ impl Proposer {
     /// Whether [`Proposer::submit`] would take a command now. Another connection may be quicker.
     pub fn has_room(&self, share: Share) -> bool {
         self.state.lock().queued.has_room(share)
+    }
+
+    /// Whether so much of a share waits that a client with much of its own under way is to wait, too.
+    pub fn is_crowded(&self, share: Share) -> bool {
+        self.state.lock().queued.is_crowded(share)
     }
 
     /// Whether there is room for a command of a connection now; if not, the connection offers it again when there is.

@@ -81,6 +81,11 @@ impl Weights {
     pub(super) fn has_room(&self, share: Share) -> bool {
         self.0[share as usize] < share.bound()
     }
+
+    /// Whether as much of this share waits as one client may have under way beside that.
+    pub(super) fn is_crowded(&self, share: Share) -> bool {
+        self.0[share as usize] >= limits::CLIENT_WEIGHT_UNDER_WAY
+    }
 }
 
 impl SubAssign for Weights {

@@ -5,7 +5,7 @@ use crate::base::limits;
 use crate::base::proto::command::command::Kind;
 
 /// Bytes that a command counts beyond those it has.
-pub(super) fn own_weight(kind: &Kind) -> usize {
+pub fn own_weight(kind: &Kind) -> usize {
     match kind {
         Kind::Acknowledge(command) => {
             let items = command.completed.len() + command.received.len() + command.released.len();

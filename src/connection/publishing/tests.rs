@@ -8,6 +8,7 @@ use crate::codec::{PublishProperties, Version};
 use crate::machine::subscriptions::Queueing;
 use crate::mailbox::back_pressure::OutboxLimits;
 use crate::mailbox::{Mailbox, NewPacket, WakeList};
+use crate::replica::proposer::Cursor;
 
 const ID: PacketId = PacketId::new(7).expect("not zero");
 
@@ -147,6 +148,12 @@ fn mqtt_3_3_4_7_qos_0_does_not_count_against_the_receive_maximum() {
 #[test]
 fn p12_a_client_whose_messages_go_into_many_queues_has_few_of_them_under_way() {
     let mut client = Client::new(false);
+    let (proposer, mut cursor) = (
+        client.context.broker.services.proposer.clone(),
+        Cursor::default(),
+    );
+    proposer.begin(Incarnation(7));
+    assert!(proposer.next(&mut cursor).is_some(), "the registration");
     let router = client.context.broker.services.router.clone();
     let durable = Queueing {
         durable: true,
@@ -175,6 +182,12 @@ fn p12_a_client_whose_messages_go_into_many_queues_has_few_of_them_under_way() {
     client.reply(0, &Reply::Published { matched: true });
     assert_eq!(client.context.requests.len(), most);
     assert_eq!(client.publish(QoS::AtLeastOnce, false), Flow::Continue);
+    assert_eq!(client.publish(QoS::AtLeastOnce, false), Flow::Retry);
+    // All of it leaves in one proposal: nobody waits behind it any more.
+    assert!(proposer.next(&mut cursor).is_some());
+    for _ in 0..most {
+        assert_eq!(client.publish(QoS::AtLeastOnce, false), Flow::Continue);
+    }
     assert_eq!(client.publish(QoS::AtLeastOnce, false), Flow::Retry);
 }
 

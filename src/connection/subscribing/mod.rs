@@ -127,7 +127,8 @@ impl Subscribing {
         context: &mut Context,
         unsubscribe: &Unsubscribe<'_>,
     ) -> Result<Flow, Ended> {
-        if context.is_busy() || self.in_parts {
+        // It is not held up by what its client has published: it may make less of that.
+        if context.has_most_requests() || self.in_parts {
             return Ok(Flow::Retry);
         }
         let is_v5 = context.options.version.is_v5();

@@ -67,10 +67,13 @@ pub const PROPOSAL_QUEUE_ADMINISTRATION_BYTES: usize = 8 << 20;
 /// in the thread that handles them.
 pub const PROPOSAL_BYTES: usize = 1 << 20;
 
-/// While as much as this waits to be proposed on a node, a client's commands that are not applied yet may count so many
-/// bytes beyond those they have, the last one not counted: everybody's commands are proposed in one order, so others
-/// wait for what one client has the nodes do. While less waits, nobody is held up by it.
+/// Weight beyond bytes of the commands of one client that are not applied, the last one not counted, while
+/// [`CROWDED_BYTES`] wait: everybody's commands are proposed in one order, so others wait for what one client has the
+/// nodes do.
 pub const CLIENT_WEIGHT_UNDER_WAY: usize = PROPOSAL_BYTES / 4;
+
+/// Bytes of clients' commands that wait to be proposed, weight included. Where fewer wait, nobody is held up much.
+pub const CROWDED_BYTES: usize = PROPOSAL_BYTES / 8;
 
 /// What each connection that gets a message from the log counts in a proposal, bytes: every node hands it the message
 /// while it applies the log, and everybody waits for that. As many as fit into [`PROPOSAL_BYTES`] take some ten

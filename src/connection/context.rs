@@ -147,7 +147,7 @@ impl Context {
     /// so is one for which the nodes do much while others wait for that, too.
     pub(super) fn is_busy(&self) -> bool {
         let proposer = &self.broker.services.proposer;
-        self.has_most_requests() || self.requests.is_much() && proposer.is_crowded(Share::Common)
+        self.has_most_requests() || self.requests.is_much() && proposer.is_crowded()
     }
 
     /// Whether the client has as many requests under way as it may.
@@ -192,7 +192,11 @@ impl Context {
         request: Request,
         weight: usize,
     ) -> Flow {
-        let counted = weight + own_weight(&kind);
+        // Where the others wait they have bounds of their own.
+        let counted = match share {
+            Share::Common => weight + own_weight(&kind),
+            _ => 0,
+        };
         let request_id = self.requests.insert_weighing(request, counted);
         let reply_to = ReplyTo::Connection(self.mailbox.clone(), request_id);
         let proposer = &self.broker.services.proposer;

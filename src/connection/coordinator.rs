@@ -436,6 +436,7 @@ impl Connection {
     /// Routes the machine's reply by the type of the request.
     fn handle_reply(&mut self, request_id: RequestId, reply: &Reply) -> Result<(), Ended> {
         let context = &mut self.context;
+        context.requests.applied(request_id);
         match context.requests.get(request_id) {
             Some(Request::LoggedPublish(_) | Request::DirectPublish(_)) => {
                 self.publishing.handle_reply(context, request_id, reply)?;

@@ -55,16 +55,19 @@ impl Request {
 #[derive(Debug)]
 struct Slot {
     request: Request,
-    /// Bytes that its content takes.
+    /// Bytes that its content takes, which are those of a packet at most.
     bytes: u32,
-    /// What its command weighs, until it is applied.
+    /// What its command weighs until it is applied, in units; much, if that is more than much.
     weight: u32,
 }
 
-/// Packets are far smaller; more than that is much in any case.
-fn saturating(bytes: usize) -> u32 {
-    u32::try_from(bytes).unwrap_or(u32::MAX)
-}
+/// Bytes of weight in a unit, so that the sum over as many requests as a client may have fits into 32 bits.
+const WEIGHT_UNIT: usize = limits::LOGGED_DELIVERY_BYTES;
+
+/// As much as one client may have under way while others wait, in units.
+const MUCH: u32 = (limits::CLIENT_WEIGHT_UNDER_WAY / WEIGHT_UNIT) as u32;
+
+const _: () = assert!(MUCH.checked_mul(u16::MAX as u32).is_some());
 
 /// The requests of a connection. A request id is used again once its request is answered.
 #[derive(Debug, Default)]
@@ -73,7 +76,7 @@ pub(super) struct Requests {
     free: Vec<RequestId>,
     /// Those of them that are messages with QoS 1 to the state store or to the hub.
     stores: u32,
-    /// Of all commands that are not applied. What waits to be proposed is bounded far below 2^32.
+    /// Of all commands that are not applied.
     weight: u32,
     bytes: usize,
 }
@@ -89,7 +92,8 @@ impl Requests {
 
     /// Adds a request whose command counts so many bytes in a proposal beyond those it has.
     pub(super) fn insert_weighing(&mut self, request: Request, weight: usize) -> RequestId {
-        let (bytes, weight) = (saturating(request.bytes()), saturating(weight));
+        let bytes = u32::try_from(request.bytes()).unwrap_or(u32::MAX);
+        let weight = weight.div_ceil(WEIGHT_UNIT).min(MUCH as usize) as u32;
         self.stores += u32::from(is_message(&request));
         self.bytes += bytes as usize;
         self.weight += weight;
@@ -155,7 +159,7 @@ impl Requests {
 
     /// Whether what is not applied weighs as much as one client may have under way while others wait.
     pub(super) fn is_much(&self) -> bool {
-        self.weight as usize >= limits::CLIENT_WEIGHT_UNDER_WAY
+        self.weight >= MUCH
     }
 
     /// Requests to the state store and to the hub under way. They are messages with QoS 1, so they count against the

@@ -213,9 +213,9 @@ impl Proposer {
         self.state.lock().queued.has_room(share)
     }
 
-    /// Whether so much of a share waits that a client with much of its own under way is to wait, too.
-    pub fn is_crowded(&self, share: Share) -> bool {
-        self.state.lock().queued.is_crowded(share)
+    /// Whether so many clients' commands wait that a client with much under way adds no more to them.
+    pub fn is_crowded(&self) -> bool {
+        self.state.lock().queued.is_crowded()
     }
 
     /// Whether there is room for a command of a connection now; if not, the connection offers it again when there is.

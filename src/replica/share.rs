@@ -82,9 +82,9 @@ impl Weights {
         self.0[share as usize] < share.bound()
     }
 
-    /// Whether as much of this share waits as one client may have under way beside that.
-    pub(super) fn is_crowded(&self, share: Share) -> bool {
-        self.0[share as usize] >= limits::CLIENT_WEIGHT_UNDER_WAY
+    /// Whether so much of clients' waits that one with much under way adds no more to it.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.0[Share::Common as usize] >= limits::CROWDED_BYTES
     }
 }
 

@@ -223,7 +223,6 @@ impl Publishing {
         request_id: RequestId,
         reply: &Reply,
     ) -> Result<(), Ended> {
-        context.requests.applied(request_id);
         let reason = match reply {
             Reply::Published { matched: true } => ReasonCode::Success,
             Reply::Published { matched: false } => ReasonCode::NoMatchingSubscribers,

@@ -127,7 +127,7 @@ impl Subscribing {
         context: &mut Context,
         unsubscribe: &Unsubscribe<'_>,
     ) -> Result<Flow, Ended> {
-        // It is not held up by what its client has published: it may make less of that.
+        // What its client has the nodes do does not hold it up: it may make less of that.
         if context.has_most_requests() || self.in_parts {
             return Ok(Flow::Retry);
         }

@@ -356,10 +356,12 @@ mod tests {
         let given_up = Situation {
             passed: HASH_TIMEOUT,
             is_under_way: true,
-            has_changed: true,
-            ..Situation::default()
+            took: observed.took,
+            ..after_snapshot
         };
-        assert!(is_due(600 * second, given_up));
+        for interval in [600, 3_000] {
+            assert!(is_due(interval * second, given_up), "{interval}");
+        }
     }
 
     #[test]

@@ -82,7 +82,7 @@ impl Weights {
         self.0[share as usize] < share.bound()
     }
 
-    /// Whether so much of clients' waits that one with much under way adds no more to it.
+    /// Whether so many clients' commands wait that a client with much under way adds no more to them.
     pub(super) fn is_crowded(&self) -> bool {
         self.0[Share::Common as usize] >= limits::CROWDED_BYTES
     }

@@ -27,6 +27,7 @@ attacks![
     subscribers_that_take_everything_are_read,
     subscribers_that_never_acknowledge,
     writes_of_a_key_with_two_thousand_watchers,
+    writes_of_a_key_with_two_thousand_watchers_on_another_node,
 ];
 
 /// Subscribers of one topic on one node; they read.
@@ -122,7 +123,16 @@ fn write_much(address: SocketAddr, name: &str, key: &str) {
 
 /// Four million notifications.
 fn writes_of_a_key_with_two_thousand_watchers(cluster: &mut Cluster) {
-    let (near, far) = (cluster.mqtt(0), cluster.mqtt(cluster.nodes.len() - 1));
+    write_with_watchers_on(cluster, 0);
+}
+
+/// The same where the leader, as a rule, has none of them, and sees from the others alone what they have to do.
+fn writes_of_a_key_with_two_thousand_watchers_on_another_node(cluster: &mut Cluster) {
+    write_with_watchers_on(cluster, cluster.nodes.len() / 2);
+}
+
+fn write_with_watchers_on(cluster: &mut Cluster, node: usize) {
+    let (near, far) = (cluster.mqtt(node), cluster.mqtt(cluster.nodes.len() - 1));
     let watchers = watchers(near, "watched");
     let reader = watchers.read_on();
     // What waits for watchers is theirs, up to the memory of a connection each.

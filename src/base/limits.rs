@@ -72,7 +72,8 @@ pub const PROPOSAL_BYTES: usize = 1 << 20;
 /// nodes do.
 pub const CLIENT_WEIGHT_UNDER_WAY: usize = PROPOSAL_BYTES / 4;
 
-/// Bytes of clients' commands that wait to be proposed, weight included. Where fewer wait, nobody is held up much.
+/// Bytes of commands that have no room of their own and wait to be proposed on a node, weight included, whoever they
+/// are of. Where fewer wait, nobody is held up much.
 pub const CROWDED_BYTES: usize = PROPOSAL_BYTES / 8;
 
 /// What each connection that gets a message from the log counts in a proposal, bytes: every node hands it the message
@@ -81,8 +82,8 @@ pub const CROWDED_BYTES: usize = PROPOSAL_BYTES / 8;
 pub const LOGGED_DELIVERY_BYTES: usize = 16;
 
 /// What each connection that watches a key counts in the proposal of a write of it, bytes: its node makes it a
-/// notification while it applies the log.
-pub const LOGGED_NOTIFICATION_BYTES: usize = 256;
+/// notification while it applies the log, and apply keeps pace with the threads that send them.
+pub const LOGGED_NOTIFICATION_BYTES: usize = 512;
 
 /// What each queue that a message goes into in any case ([`QUEUES_AT_LEAST`]), each message that a client acknowledges,
 /// and each filter that it subscribes to or unsubscribes from, counts in a proposal, bytes: rows are read and written

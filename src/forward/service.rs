@@ -105,6 +105,7 @@ impl ClusterService {
                     incarnation,
                     sequence: message.sequence,
                     commands: message.commands,
+                    weight: message.weight,
                 };
                 self.sequencer.submit(from, proposal).await;
             }

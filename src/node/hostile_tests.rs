@@ -204,6 +204,7 @@ pub(super) fn proposal(
         sequence,
         commands: Bytes::copy_from_slice(commands),
         applied: 0,
+        weight: 0,
     }
 }
 

@@ -79,6 +79,7 @@ mod tests {
             incarnation: Incarnation(7),
             sequence: 3,
             commands: commands.into(),
+            weight: 0,
         };
         checked(NodeId(2), proposal, metrics)
     }

@@ -20,6 +20,9 @@ use crate::replica::sequencer::Sequencer;
 /// up (see [`super::progress`]).
 const HEARTBEAT: Duration = Duration::from_millis(100);
 
+/// How often it is told that while the node applies something.
+const TOLD_EVERY: Duration = Duration::from_millis(20);
+
 /// A proposal that is not applied after this time is sent again; the machine skips the copy. A cluster that is slow
 /// because it has much to do must not get more to do by that, so each time that did not help doubles the wait.
 const APPLY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -143,6 +146,16 @@ impl ProposalForwarder {
         }
     }
 
+    /// How far this node is, without a proposal.
+    fn progress(&self) -> ProposeRequest {
+        ProposeRequest {
+            node: self.local.0,
+            incarnation: self.proposer.incarnation().0,
+            applied: self.raft.applied().borrow().0,
+            ..ProposeRequest::default()
+        }
+    }
+
     /// Sends proposals to `leader` until the leadership changes or the stream ends.
     async fn stream_to(&mut self, leader: NodeId) {
         let Some(mut client) = self.raft.proposal_client(leader) else {
@@ -154,7 +167,8 @@ impl ProposalForwarder {
         let mut cursor = Cursor::default();
         let mut overdue = Overdue::new(Instant::now());
         let mut heartbeat = tokio::time::interval(HEARTBEAT);
-        let applied = self.raft.applied();
+        let mut applied = self.raft.applied();
+        let mut told = Instant::now();
         loop {
             while let Ok(permit) = sender.try_reserve()
                 && let Some(proposal) = self.proposer.next(&mut cursor)
@@ -165,7 +179,9 @@ impl ProposalForwarder {
                     sequence: proposal.sequence,
                     commands: proposal.commands,
                     applied: applied.borrow().0,
+                    weight: proposal.weight,
                 });
+                told = Instant::now();
             }
             tokio::select! {
                 biased;
@@ -185,14 +201,14 @@ impl ProposalForwarder {
                     if sender.capacity() == STREAM_QUEUE {
                         self.resend_if_overdue(&mut overdue);
                     }
-                    let incarnation = self.proposer.incarnation().0;
-                    let _ = sender.try_send(ProposeRequest {
-                        node: self.local.0,
-                        incarnation,
-                        sequence: 0,
-                        commands: bytes::Bytes::new(),
-                        applied: applied.borrow().0,
-                    });
+                    let _ = sender.try_send(self.progress());
+                    told = Instant::now();
+                }
+                Ok(()) = applied.changed() => {
+                    if told.elapsed() >= TOLD_EVERY {
+                        let _ = sender.try_send(self.progress());
+                        told = Instant::now();
+                    }
                 }
             }
         }

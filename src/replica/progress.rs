@@ -17,6 +17,7 @@ use rustc_hash::FxHashMap;
 use tokio::sync::{Notify, watch};
 
 use crate::base::ids::{LogIndex, NodeId};
+use crate::base::limits;
 
 /// A node is behind when it has not applied what was committed, and in its log, so long before it told. How long ago it
 /// told does not matter: what it tells may be late.
@@ -24,6 +25,10 @@ const BEHIND: Duration = Duration::from_millis(150);
 
 /// The same for the leader itself, which knows at once.
 const OWN_BEHIND: Duration = Duration::from_millis(100);
+
+/// A node is behind, too, while what it has not applied counts more than this beyond its bytes: it has some tens of
+/// milliseconds to do, however little time the leader took to append it.
+const MUCH_WEIGHT: u64 = 4 * limits::PROPOSAL_BYTES as u64;
 
 /// The same for a node that is no longer waited for: by then it has let its clients go.
 const LOST: Duration = Duration::from_secs(3);
@@ -100,15 +105,16 @@ impl KeepingUp {
         if !all.before(LOST, now).is_none_or(has_applied) {
             self.is_waited_for = false;
         }
+        let is_burdened = committed.weights.after(applied) > MUCH_WEIGHT;
         let Some(due) = all.before(age, now) else {
-            return false;
+            return is_burdened && self.is_waited_for;
         };
         // What its log lacks is not due, but only who has applied all that is committed keeps up.
         if has_applied(due) {
             self.is_waited_for = true;
             self.behind_for = self.behind_for.saturating_sub(passed / 10);
             self.is_given_up &= self.behind_for > MOST / 2;
-            return false;
+            return is_burdened && !self.is_given_up;
         }
         let log = committed.logs.get(&node);
         let in_log = log.and_then(|log| log.before(age, now));
@@ -198,6 +204,7 @@ pub struct Committed {
     term: u64,
     all: Noted,
     logs: FxHashMap<NodeId, Noted>,
+    weights: Weights,
 }
 
 impl Committed {
@@ -208,7 +215,13 @@ impl Committed {
             term: 0,
             all: Noted::default(),
             logs: FxHashMap::default(),
+            weights: Weights::default(),
         }
+    }
+
+    /// This node has appended an entry in the term that was noted last, which counts so much beyond its bytes.
+    pub fn appended(&mut self, index: LogIndex, weight: u64, now: Instant) {
+        self.weights.note(index, weight, now);
     }
 
     /// `known` tells how far the log is committed, and how much of that the nodes' logs have, in a term in which this
@@ -237,6 +250,36 @@ impl Committed {
         }
         // Others are no members any more.
         self.logs.retain(|_, log| log.last_at() == Some(now));
+    }
+}
+
+/// What the entries of this term count beyond their bytes.
+#[derive(Debug, Default)]
+struct Weights {
+    /// When entries were appended, and what all up to each of them count.
+    entries: VecDeque<(Instant, LogIndex, u64)>,
+    /// What those count that are no longer among them: whoever has not applied them is lost.
+    former: u64,
+    all: u64,
+}
+
+impl Weights {
+    fn note(&mut self, index: LogIndex, weight: u64, now: Instant) {
+        if weight > 0 {
+            self.all += weight;
+            self.entries.push_back((now, index, self.all));
+        }
+        let is_old = |(at, ..): &mut (Instant, _, _)| now.saturating_duration_since(*at) >= LOST;
+        while let Some((_, _, former)) = self.entries.pop_front_if(is_old) {
+            self.former = former;
+        }
+    }
+
+    /// What those behind this one count.
+    fn after(&self, applied: LogIndex) -> u64 {
+        let later = self.entries.partition_point(|(_, at, _)| *at <= applied);
+        let before = later.checked_sub(1).map(|last| self.entries[last].2);
+        self.all - before.unwrap_or(self.former)
     }
 }
 

@@ -285,3 +285,59 @@ fn what_is_remembered_is_bounded() {
     leader.committed.note(1, nobody, now);
     assert!(leader.committed.logs.is_empty());
 }
+
+/// Much work fits into few bytes, and into the time in which a node that has not applied it is not behind yet.
+#[test]
+fn p12_work_that_is_appended_at_once_is_waited_for() {
+    let mut leader = Leader::new();
+    leader.run(0..1_000, |ms| Some(ms / 10));
+    let half = MUCH_WEIGHT / 2;
+    let mut own = KeepingUp::default();
+    for (index, weight) in [(101, half), (102, half), (103, 1)] {
+        let now = leader.at(1_000);
+        leader.committed.appended(LogIndex(index), weight, now);
+        let mut is_behind = |applied| {
+            let (applied, committed) = (LogIndex(applied), &leader.committed);
+            leader.progress.heard(NodeId(2), applied, now);
+            let it = leader.progress.is_behind(committed, now);
+            let itself = own.is_behind(NodeId(1), applied, committed, OWN_BEHIND, now);
+            (it, itself)
+        };
+        let is_much = index == 103;
+        assert_eq!(is_behind(100), (is_much, is_much), "{index}");
+        assert_eq!(is_behind(101), (false, false), "{index}");
+    }
+}
+
+/// A node that has yet to catch up holds nobody up, whatever there is to do.
+#[test]
+fn work_of_a_node_that_is_not_waited_for_does_not_count() {
+    let mut leader = Leader::new();
+    leader.run(0..1_000, |ms| Some(ms / 100));
+    let now = leader.at(1_000);
+    let (committed, weight) = (&mut leader.committed, 2 * MUCH_WEIGHT);
+    committed.appended(LogIndex(101), weight, now);
+    leader.progress.heard(NodeId(2), LogIndex(10), now);
+    assert!(!leader.progress.is_behind(committed, now));
+    // It has caught up.
+    leader.progress.heard(NodeId(2), LogIndex(100), now);
+    assert!(leader.progress.is_behind(committed, now));
+    // Another one leads, and what it appends counts.
+    committed.note(2, || (LogIndex(101), Vec::new()), now);
+    leader.progress.heard(NodeId(2), LogIndex(100), now);
+    assert!(!leader.progress.is_behind(committed, now));
+}
+
+#[test]
+fn weights_that_are_remembered_are_bounded_and_nothing_of_them_is_lost() {
+    let (mut weights, began) = (Weights::default(), Instant::now());
+    for index in 1..=10_000 {
+        let now = began + Duration::from_millis(index);
+        weights.note(LogIndex(index), index % 2, now);
+        assert!(weights.entries.len() as u128 <= LOST.as_millis());
+    }
+    assert_eq!(weights.after(LogIndex(10_000)), 0);
+    assert_eq!(weights.after(LogIndex(9_000)), 500);
+    let remembered = weights.entries.len() as u64;
+    assert_eq!(weights.after(LogIndex(0)), remembered);
+}

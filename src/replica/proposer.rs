@@ -42,11 +42,14 @@ pub struct SequencedProposal {
     pub sequence: u64,
     /// Length-delimited commands.
     pub commands: Bytes,
+    /// What they count beyond their bytes: for so much the nodes are busy with them.
+    pub weight: u64,
 }
 
 /// A proposal that is complete and has no number yet.
 struct Unnumbered {
     commands: Bytes,
+    weight: u64,
     /// As [`State::weights`].
     weights: Weights,
     reply_to: VecDeque<ReplyTo>,
@@ -122,8 +125,9 @@ impl State {
     /// Takes the open proposal out.
     fn close_proposal(&mut self) -> Unnumbered {
         self.flush_at = None;
-        self.open_weight = 0;
+        let weight = std::mem::take(&mut self.open_weight) - self.commands.len();
         Unnumbered {
+            weight: weight as u64,
             weights: std::mem::take(&mut self.weights),
             commands: self.commands.split().freeze(),
             reply_to: std::mem::take(&mut self.reply_to),
@@ -139,6 +143,7 @@ impl State {
             incarnation: self.incarnation,
             sequence: self.next_sequence,
             commands: next.commands,
+            weight: next.weight,
         };
         self.next_sequence += 1;
         self.in_flight.push_back(InFlight {
@@ -213,7 +218,7 @@ impl Proposer {
         self.state.lock().queued.has_room(share)
     }
 
-    /// Whether so many clients' commands wait that a client with much under way adds no more to them.
+    /// Whether so much without room of its own waits that a client with much under way adds no more to them.
     pub fn is_crowded(&self) -> bool {
         self.state.lock().queued.is_crowded()
     }

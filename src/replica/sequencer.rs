@@ -142,6 +142,7 @@ impl Sequencer {
                 clock,
                 metrics,
                 bytes: 0,
+                weight: 0,
                 uncommitted_bytes: 0,
                 unchecked: 0,
             }
@@ -231,6 +232,8 @@ struct Loop {
     metrics: Arc<Metrics>,
     /// Bytes of commands in the batch that is being collected.
     bytes: usize,
+    /// What they count beyond their bytes.
+    weight: u64,
     /// Bytes of commands appended since everything was committed.
     uncommitted_bytes: usize,
     /// Entries appended since the progress of apply was checked.
@@ -348,6 +351,8 @@ impl Loop {
                 }
             };
             self.bytes += proposal.commands.len();
+            // What a node says of itself.
+            self.weight += proposal.weight.min(u32::MAX.into());
             proposals.push(admission::checked(node, proposal, &self.metrics));
             if self.bytes >= limits::BATCH_BYTES {
                 self.append_batch(std::mem::take(&mut proposals), None)
@@ -381,6 +386,7 @@ impl Loop {
     async fn append_batch(&mut self, proposals: Vec<command::Proposal>, term: Option<u64>) -> bool {
         self.uncommitted_bytes += self.bytes;
         self.bytes = 0;
+        let weight = std::mem::take(&mut self.weight);
         let leadership = *self.raft.leadership().borrow();
         if !leadership.is_leader || term.is_some_and(|term| term != leadership.term) {
             return false;
@@ -402,6 +408,7 @@ impl Loop {
         };
         let (known, now) = (|| self.raft.committed_logs(), Instant::now().into_std());
         self.committed.note(leadership.term, known, now);
+        self.committed.appended(self.raft.last_index(), weight, now);
         proposed.is_ok()
     }
 

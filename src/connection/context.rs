@@ -144,10 +144,15 @@ impl Context {
     }
 
     /// Whether another request must wait: a client that sends faster than the cluster commits is read more slowly, and
-    /// so is one for which the nodes do much while others wait for that, too.
+    /// so is one for which the nodes do much while much waits on this node.
     pub(super) fn is_busy(&self) -> bool {
+        self.is_busy_with(1)
+    }
+
+    /// The same where the nodes may have so many times as much to do for the client.
+    pub(super) fn is_busy_with(&self, times: u32) -> bool {
         let proposer = &self.broker.services.proposer;
-        self.has_most_requests() || self.requests.is_much() && proposer.is_crowded()
+        self.has_most_requests() || self.requests.is_much(times) && proposer.is_crowded()
     }
 
     /// Whether the client has as many requests under way as it may.

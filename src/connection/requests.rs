@@ -157,9 +157,9 @@ impl Requests {
         self.slots.len() - self.free.len()
     }
 
-    /// Whether what is not applied weighs as much as one client may have under way while others wait.
-    pub(super) fn is_much(&self) -> bool {
-        self.weight >= MUCH
+    /// Whether what is not applied weighs so many times as much as one client may have under way while others wait.
+    pub(super) fn is_much(&self, times: u32) -> bool {
+        self.weight >= times * MUCH
     }
 
     /// Requests to the state store and to the hub under way. They are messages with QoS 1, so they count against the
@@ -179,19 +179,24 @@ mod tests {
         let request = || Request::Unsubscribe(UnsubscribeRequest::empty());
         let half = limits::CLIENT_WEIGHT_UNDER_WAY / 2;
         let first = requests.insert_weighing(request(), half);
-        assert!(!requests.is_much());
+        assert!(!requests.is_much(1));
         let second = requests.insert_weighing(request(), half);
-        assert!(requests.is_much());
+        assert!(requests.is_much(1) && !requests.is_much(2));
         requests.applied(first);
-        assert!(!requests.is_much());
+        assert!(!requests.is_much(1));
         let third = requests.insert_weighing(request(), half);
-        assert!(requests.is_much());
+        assert!(requests.is_much(1));
         for id in [first, third, second] {
             requests.remove(id);
             requests.applied(id);
-            assert_eq!(requests.is_much(), id == first);
+            assert_eq!(requests.is_much(1), id == first);
         }
         assert_eq!((requests.len(), requests.weight), (0, 0));
+        // As many as there are packet ids, and each for everybody.
+        for _ in 0..u16::MAX {
+            requests.insert_weighing(request(), usize::MAX);
+        }
+        assert!(requests.is_much(u16::MAX.into()));
     }
 
     #[test]

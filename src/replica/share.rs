@@ -82,7 +82,7 @@ impl Weights {
         self.0[share as usize] < share.bound()
     }
 
-    /// Whether so many clients' commands wait that a client with much under way adds no more to them.
+    /// Whether so much without room of its own waits that a client with much under way adds no more to them.
     pub(super) fn is_crowded(&self) -> bool {
         self.0[Share::Common as usize] >= limits::CROWDED_BYTES
     }
@@ -120,6 +120,17 @@ mod tests {
             }
             let all = alone.iter().map(Weights::all).sum::<usize>();
             prop_assert_eq!(together.all(), all);
+        }
+    }
+
+    #[test]
+    fn what_has_room_of_its_own_is_no_crowd() {
+        for share in Share::ALL {
+            let mut weights = Weights::default();
+            weights.add(share, limits::CROWDED_BYTES - 1);
+            assert!(!weights.is_crowded(), "{share:?}");
+            weights.add(share, 1);
+            assert_eq!(weights.is_crowded(), share == Share::Common, "{share:?}");
         }
     }
 

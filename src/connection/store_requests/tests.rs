@@ -168,6 +168,7 @@ fn writes_of_keys_with_very_many_watchers_have_little_room_of_their_own() {
     }
     let each = 2_000 * limits::LOGGED_NOTIFICATION_BYTES;
     assert_eq!(taken, limits::PROPOSAL_QUEUE_WATCHED_BYTES.div_ceil(each));
+    assert!(!context.requests.is_much(1), "it counts there alone");
     assert_eq!(
         set(&mut context, true),
         Flow::Retry,
@@ -175,6 +176,21 @@ fn writes_of_keys_with_very_many_watchers_have_little_room_of_their_own() {
     );
     assert!(proposer.has_room(Share::Common));
     view.set_watchers(b"k", 200);
+    assert_eq!(set(&mut context, false), Flow::Continue);
+}
+
+/// Everybody's commands on the node wait behind its own.
+#[test]
+fn p12_a_client_whose_writes_many_are_told_has_few_of_them_under_way() {
+    let mut context = Context::for_tests(false);
+    context.broker.services.view.set_watchers(b"k", 256);
+    let each = 256 * limits::LOGGED_NOTIFICATION_BYTES;
+    let most = limits::CLIENT_WEIGHT_UNDER_WAY.div_ceil(each);
+    for _ in 0..most {
+        assert_eq!(set(&mut context, false), Flow::Continue);
+    }
+    assert_eq!(set(&mut context, false), Flow::Retry);
+    context.requests.applied(0);
     assert_eq!(set(&mut context, false), Flow::Continue);
 }
 

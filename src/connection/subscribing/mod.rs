@@ -127,8 +127,8 @@ impl Subscribing {
         context: &mut Context,
         unsubscribe: &Unsubscribe<'_>,
     ) -> Result<Flow, Ended> {
-        // What its client has the nodes do does not hold it up: it may make less of that.
-        if context.has_most_requests() || self.in_parts {
+        // It has as much weight again: its client may make less of what holds the others up.
+        if context.is_busy_with(2) || self.in_parts {
             return Ok(Flow::Retry);
         }
         let is_v5 = context.options.version.is_v5();

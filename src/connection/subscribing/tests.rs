@@ -1,5 +1,7 @@
 //! SUBSCRIBE and UNSUBSCRIBE on a cluster of one node.
 
+use std::sync::Arc;
+
 use super::*;
 use crate::base::ids::LogIndex;
 use crate::codec::{Packet, Version, decode, frame};
@@ -436,6 +438,32 @@ fn a_request_in_several_commands_is_not_overtaken() {
         .collect();
     let removed = Reply::Unsubscribed(vec![true; count]);
     subscribing.handle_reply(&mut context, requests[0], &removed);
+    assert_eq!(
+        handle(&mut subscribing, &mut context, SUBSCRIBE),
+        Flow::Continue
+    );
+}
+
+/// Everybody's commands on the node wait behind its own; what takes a subscription away passes for longer.
+#[test]
+fn p12_a_client_that_subscribes_to_much_waits_while_others_would() {
+    const UNSUBSCRIBE: &[u8] = b"\xa2\x06\0\x06\0\0\x01a";
+    let (mut subscribing, mut context) = (Subscribing::default(), Context::for_tests(false));
+    let proposer = context.broker.services.proposer.clone();
+    Arc::make_mut(&mut context.options.bounds).receive_maximum = u16::MAX;
+    let mut taken = |context: &mut Context, packet| {
+        let mut taken = 0;
+        while handle(&mut subscribing, context, packet) == Flow::Continue {
+            taken += 1;
+        }
+        taken
+    };
+    let most = limits::CLIENT_WEIGHT_UNDER_WAY / limits::LOGGED_QUEUE_BYTES;
+    assert_eq!(taken(&mut context, SUBSCRIBE), most);
+    assert_eq!(taken(&mut context, UNSUBSCRIBE), most);
+    assert_eq!(taken(&mut context, SUBSCRIBE), 0);
+    // All of it leaves in one proposal: nobody waits behind it any more.
+    proposer.begin(crate::base::ids::Incarnation(7));
     assert_eq!(
         handle(&mut subscribing, &mut context, SUBSCRIBE),
         Flow::Continue

@@ -26,12 +26,12 @@ const BEHIND: Duration = Duration::from_millis(150);
 /// The same for the leader itself, which knows at once.
 const OWN_BEHIND: Duration = Duration::from_millis(100);
 
+/// The same for a node that is no longer waited for: by then it has let its clients go.
+const LOST: Duration = Duration::from_secs(3);
+
 /// A node is behind, too, while what it has not applied counts more than this beyond its bytes: it has some tens of
 /// milliseconds to do, however little time the leader took to append it.
 const MUCH_WEIGHT: u64 = 4 * limits::PROPOSAL_BYTES as u64;
-
-/// The same for a node that is no longer waited for: by then it has let its clients go.
-const LOST: Duration = Duration::from_secs(3);
 
 /// A node that has told nothing for so long is not waited for: perhaps it stands still.
 const SILENT: Duration = Duration::from_millis(250);

@@ -431,3 +431,6 @@ fn a_hand_over_does_not_wait_for_a_rate() {
     client.input.clear(&client.connection);
     assert_eq!(client.lost(), 1);
 }
+
+#[path = "input_weight_tests.rs"]
+mod weight;

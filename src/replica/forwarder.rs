@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::base::ids::NodeId;
+use crate::base::ids::{LogIndex, NodeId};
 use crate::base::proto::cluster::ProposeRequest;
 use crate::raft::{Leadership, Raft};
 use crate::replica::proposer::{Cursor, Proposer};
@@ -20,7 +20,7 @@ use crate::replica::sequencer::Sequencer;
 /// up (see [`super::progress`]).
 const HEARTBEAT: Duration = Duration::from_millis(100);
 
-/// How often it is told that while the node applies something.
+/// How soon it is told that again when the node has applied more.
 const TOLD_EVERY: Duration = Duration::from_millis(20);
 
 /// A proposal that is not applied after this time is sent again; the machine skips the copy. A cluster that is slow
@@ -74,6 +74,27 @@ impl Overdue {
         self.wait = (self.wait * 2).min(APPLY_TIMEOUT_MAX);
         true
     }
+
+    /// Has what is not applied be sent again when that is due.
+    fn check(&mut self, proposer: &Proposer) {
+        if self.is_due(proposer.oldest(), Instant::now()) {
+            proposer.resend();
+        }
+    }
+}
+
+/// What the leader was told last of how far this node has applied the log.
+#[derive(Clone, Copy)]
+struct Told {
+    applied: LogIndex,
+    at: tokio::time::Instant,
+}
+
+impl Told {
+    /// When to tell it that this node has `applied` so much; `None` while it knows.
+    fn is_due(self, applied: LogIndex) -> Option<tokio::time::Instant> {
+        (applied != self.applied).then(|| self.at + TOLD_EVERY)
+    }
 }
 
 /// The forwarder of one node.
@@ -119,12 +140,6 @@ impl ProposalForwarder {
         }
     }
 
-    fn resend_if_overdue(&self, overdue: &mut Overdue) {
-        if overdue.is_due(self.proposer.oldest(), Instant::now()) {
-            self.proposer.resend();
-        }
-    }
-
     /// Submits proposals to this node's sequencer until the leadership changes.
     async fn submit_all(&mut self) {
         let mut cursor = Cursor::default();
@@ -141,18 +156,8 @@ impl ProposalForwarder {
                     return;
                 }
                 () = self.proposer.changed() => {}
-                _ = heartbeat.tick() => self.resend_if_overdue(&mut overdue),
+                _ = heartbeat.tick() => overdue.check(&self.proposer),
             }
-        }
-    }
-
-    /// How far this node is, without a proposal.
-    fn progress(&self) -> ProposeRequest {
-        ProposeRequest {
-            node: self.local.0,
-            incarnation: self.proposer.incarnation().0,
-            applied: self.raft.applied().borrow().0,
-            ..ProposeRequest::default()
         }
     }
 
@@ -162,62 +167,203 @@ impl ProposalForwarder {
             return;
         };
         let (sender, receiver) = mpsc::channel(STREAM_QUEUE);
-        let call = client.propose(ReceiverStream::new(receiver));
-        tokio::pin!(call);
+        let feed = Feed {
+            local: self.local,
+            proposer: &self.proposer,
+            applied: self.raft.applied(),
+            sender,
+        };
+        tokio::select! {
+            biased;
+            _ = self.leadership.changed() => self.leadership.mark_changed(),
+            ended = client.propose(ReceiverStream::new(receiver)) => {
+                if let Err(status) = ended {
+                    tracing::debug!(leader = leader.0, %status, "the stream of proposals ended");
+                }
+            }
+            () = feed.run() => {}
+        }
+    }
+}
+
+/// What goes to the leader in one stream.
+struct Feed<'a> {
+    local: NodeId,
+    proposer: &'a Proposer,
+    applied: watch::Receiver<LogIndex>,
+    sender: mpsc::Sender<ProposeRequest>,
+}
+
+impl Feed<'_> {
+    /// Sends proposals, and how far this node has applied the log, until it is dropped.
+    async fn run(mut self) {
         let mut cursor = Cursor::default();
         let mut overdue = Overdue::new(Instant::now());
         let mut heartbeat = tokio::time::interval(HEARTBEAT);
-        let mut applied = self.raft.applied();
-        let mut told = Instant::now();
+        let mut told = self.told();
         loop {
-            while let Ok(permit) = sender.try_reserve()
+            while let Ok(permit) = self.sender.try_reserve()
                 && let Some(proposal) = self.proposer.next(&mut cursor)
             {
+                told = self.told();
                 permit.send(ProposeRequest {
                     node: self.local.0,
                     incarnation: proposal.incarnation.0,
                     sequence: proposal.sequence,
                     commands: proposal.commands,
-                    applied: applied.borrow().0,
+                    applied: told.applied.0,
                     weight: proposal.weight,
                 });
-                told = Instant::now();
             }
+            let due = told.is_due(*self.applied.borrow_and_update());
+            let is_due = async {
+                match due {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 biased;
-                _ = self.leadership.changed() => {
-                    self.leadership.mark_changed();
-                    return;
-                }
-                ended = &mut call => {
-                    if let Err(status) = ended {
-                        tracing::debug!(leader = leader.0, %status, "the stream of proposals ended");
-                    }
-                    return;
-                }
                 () = self.proposer.changed() => {}
                 _ = heartbeat.tick() => {
                     // What has not even left yet needs no copy.
-                    if sender.capacity() == STREAM_QUEUE {
-                        self.resend_if_overdue(&mut overdue);
+                    if self.has_left() {
+                        overdue.check(self.proposer);
                     }
-                    let _ = sender.try_send(self.progress());
-                    told = Instant::now();
+                    told = self.tell();
                 }
-                Ok(()) = applied.changed() => {
-                    if told.elapsed() >= TOLD_EVERY {
-                        let _ = sender.try_send(self.progress());
-                        told = Instant::now();
-                    }
-                }
+                // Behind what waits to leave it would come late.
+                () = is_due => match self.has_left() {
+                    true => told = self.tell(),
+                    false => told.at = tokio::time::Instant::now(),
+                },
+                Ok(()) = self.applied.changed(), if due.is_none() => {}
             }
         }
+    }
+
+    /// Whether everything has left.
+    fn has_left(&self) -> bool {
+        self.sender.capacity() == STREAM_QUEUE
+    }
+
+    /// What is told now.
+    fn told(&self) -> Told {
+        Told {
+            applied: *self.applied.borrow(),
+            at: tokio::time::Instant::now(),
+        }
+    }
+
+    /// Tells, without a proposal, how far this node has applied the log, unless the stream is full.
+    fn tell(&self) -> Told {
+        let told = self.told();
+        let _ = self.sender.try_send(ProposeRequest {
+            node: self.local.0,
+            incarnation: self.proposer.incarnation().0,
+            applied: told.applied.0,
+            ..ProposeRequest::default()
+        });
+        told
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::ids::Incarnation;
+    use crate::base::proto::command::Nothing;
+    use crate::base::proto::command::command::Kind;
+    use crate::replica::reply_to::ReplyTo;
+
+    /// Runs a feed with a clock of its own, and what it sends beside it.
+    async fn feed<F: Future<Output = ()>>(
+        seen: impl FnOnce(Arc<Proposer>, watch::Sender<LogIndex>, mpsc::Receiver<ProposeRequest>) -> F,
+    ) {
+        tokio::time::pause();
+        let proposer = Arc::new(Proposer::default());
+        let (applies, applied) = watch::channel(LogIndex(1));
+        let (sender, receiver) = mpsc::channel(STREAM_QUEUE);
+        let feed = Feed {
+            local: NodeId(2),
+            proposer: &proposer,
+            applied,
+            sender,
+        };
+        tokio::select! {
+            () = feed.run() => unreachable!("it runs until it is dropped"),
+            () = seen(proposer.clone(), applies, receiver) => {}
+        }
+    }
+
+    /// Sequence and index of what comes next, if it comes in time.
+    async fn next(
+        receiver: &mut mpsc::Receiver<ProposeRequest>,
+        most: Duration,
+    ) -> Option<(u64, u64)> {
+        let rounded = most + Duration::from_millis(2);
+        let next = tokio::time::timeout(rounded, receiver.recv()).await.ok()?;
+        next.map(|next| (next.sequence, next.applied))
+    }
+
+    /// Whenever it changes, such as just after a proposal that told what was before.
+    #[tokio::test]
+    async fn what_is_applied_is_told_soon() {
+        feed(async |proposer, applies, mut receiver| {
+            let receiver = &mut receiver;
+            assert_eq!(next(receiver, Duration::ZERO).await, Some((0, 1)));
+            for index in 2..5 {
+                applies.send_replace(LogIndex(index));
+                assert_eq!(next(receiver, TOLD_EVERY).await, Some((0, index)));
+            }
+            proposer.begin(Incarnation(7));
+            assert_eq!(next(receiver, Duration::ZERO).await, Some((1, 4)));
+            applies.send_replace(LogIndex(5));
+            tokio::time::sleep(TOLD_EVERY / 2).await;
+            applies.send_replace(LogIndex(6));
+            assert_eq!(next(receiver, TOLD_EVERY / 2).await, Some((0, 6)), "once");
+            assert_eq!(next(receiver, HEARTBEAT).await, Some((0, 6)), "a heartbeat");
+            assert_eq!(next(receiver, HEARTBEAT / 2).await, None, "nothing new");
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn what_waits_to_leave_is_not_made_more() {
+        feed(async |_, applies, mut receiver| {
+            for index in 1..=STREAM_QUEUE as u64 {
+                applies.send_replace(LogIndex(index));
+                tokio::time::sleep(TOLD_EVERY).await;
+            }
+            let mut told = Vec::new();
+            while let Ok(next) = receiver.try_recv() {
+                told.push(next.applied);
+            }
+            // The heartbeats.
+            assert_eq!(told.len(), 4, "heartbeats: {told:?}");
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn a_proposal_tells_what_it_weighs() {
+        feed(async |proposer, _applies, mut receiver| {
+            proposer.begin(Incarnation(7));
+            proposer.submit_always(Kind::Nothing(Nothing {}), ReplyTo::Nobody, 5);
+            let weights = async {
+                let mut weights = Vec::new();
+                while weights.len() < 2 {
+                    let next = receiver.recv().await.expect("the feed runs");
+                    if next.sequence > 0 {
+                        weights.push(next.weight);
+                    }
+                }
+                weights
+            };
+            assert_eq!(weights.await, [0, 5]);
+        })
+        .await;
+    }
 
     #[test]
     fn copies_of_a_proposal_that_is_not_applied_become_rarer() {

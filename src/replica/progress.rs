@@ -6,8 +6,8 @@
 //! has applied what was committed.
 //!
 //! Invariant: a node holds nobody up that tells nothing, that has yet to catch up, that is so far behind that it can't
-//! serve, or that has been waited for for [`MOST`] lately. What is not committed yet, or not in a node's log yet, such
-//! as with slow disks, leaves nobody behind: holding back would not help.
+//! serve, or that has been behind for [`MOST`] lately. What is not committed yet, or not in a node's log yet, such as
+//! with slow disks, leaves nobody behind, and burdens nobody: holding back would not help.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -18,6 +18,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::base::ids::{LogIndex, NodeId};
 use crate::base::limits;
+use crate::base::proto::command;
 
 /// A node is behind when it has not applied what was committed, and in its log, so long before it told. How long ago it
 /// told does not matter: what it tells may be late.
@@ -29,15 +30,19 @@ const OWN_BEHIND: Duration = Duration::from_millis(100);
 /// The same for a node that is no longer waited for: by then it has let its clients go.
 const LOST: Duration = Duration::from_secs(3);
 
-/// A node is behind, too, while what it has not applied counts more than this beyond its bytes: it has some tens of
-/// milliseconds to do, however little time the leader took to append it.
+/// A node is burdened while what is committed, and in its log, and not applied by it, counts more than this beyond its
+/// bytes: it has some tens of milliseconds to do, however little time the leader took to append it.
 const MUCH_WEIGHT: u64 = 4 * limits::PROPOSAL_BYTES as u64;
+
+/// What a proposal counts at most, whatever its node says of it: a last command comes to a proposal that is full.
+const MOST_WEIGHT: u64 = 64 * limits::PROPOSAL_BYTES as u64;
 
 /// A node that has told nothing for so long is not waited for: perhaps it stands still.
 const SILENT: Duration = Duration::from_millis(250);
 
 /// How long a node may be behind, times in which it keeps up taken off at a tenth. Holding back does not help one that
-/// is behind for longer, and it is not waited for until half of that is taken off.
+/// is behind for longer, and it is not waited for until half of that is taken off. That a node is burdened does not
+/// count: while it is not behind, it gets done with that.
 const MOST: Duration = Duration::from_secs(30);
 
 /// Of two looks at a node that are further apart, nobody knows how it was in between.
@@ -80,7 +85,7 @@ struct KeepingUp {
 }
 
 impl KeepingUp {
-    /// Takes in how far a node is now. Tells whether it is behind and waited for; says so when that ends.
+    /// Takes in how far a node is now. Tells whether it is behind or burdened, and waited for; says so when that ends.
     fn is_behind(
         &mut self,
         node: NodeId,
@@ -105,21 +110,21 @@ impl KeepingUp {
         if !all.before(LOST, now).is_none_or(has_applied) {
             self.is_waited_for = false;
         }
-        let is_burdened = committed.weights.after(applied) > MUCH_WEIGHT;
-        let Some(due) = all.before(age, now) else {
-            return is_burdened && self.is_waited_for;
-        };
+        let due = all.before(age, now);
         // What its log lacks is not due, but only who has applied all that is committed keeps up.
-        if has_applied(due) {
+        if due.is_some_and(has_applied) {
             self.is_waited_for = true;
             self.behind_for = self.behind_for.saturating_sub(passed / 10);
             self.is_given_up &= self.behind_for > MOST / 2;
-            return is_burdened && !self.is_given_up;
         }
-        let log = committed.logs.get(&node);
-        let in_log = log.and_then(|log| log.before(age, now));
-        if !self.is_waited_for || self.is_given_up || in_log.is_none_or(has_applied) {
+        let Some(log) = committed.logs.get(&node) else {
             return false;
+        };
+        if !self.is_waited_for || self.is_given_up {
+            return false;
+        }
+        if due.is_none_or(has_applied) || log.before(age, now).is_none_or(has_applied) {
+            return committed.weights.between(applied, log.last) > MUCH_WEIGHT;
         }
         self.behind_for += passed;
         self.is_given_up = self.behind_for >= MOST;
@@ -151,11 +156,12 @@ impl Progress {
         self.changed.notify_one();
     }
 
-    /// Waits while a node, or this one with what it has `applied`, does not keep up with what is `committed`, and no
-    /// longer than `most`. Tells whether it waited.
+    /// Waits while a node, or this one with what it has `applied`, does not keep up with what is `committed`, of which
+    /// more is `known` meanwhile, and no longer than `most`. Tells whether it waited.
     pub async fn wait(
         &self,
-        committed: &Committed,
+        committed: &mut Committed,
+        known: impl Fn() -> Known,
         applied: &mut watch::Receiver<LogIndex>,
         most: Duration,
     ) -> bool {
@@ -163,6 +169,7 @@ impl Progress {
         let mut has_waited = false;
         loop {
             let (own, now) = (*applied.borrow_and_update(), Instant::now());
+            committed.note(known(), now);
             let mut keeping_up = *self.own.lock();
             let is_behind = keeping_up.is_behind(committed.own, own, committed, OWN_BEHIND, now);
             *self.own.lock() = keeping_up;
@@ -197,13 +204,20 @@ impl Progress {
     }
 }
 
-/// How far the log was committed lately, and each node's log, and when, while this node leads.
+/// How far the log is committed, and how much of that the nodes' logs have.
+type Known = (LogIndex, Vec<(NodeId, LogIndex)>);
+
+/// How far the log was committed lately, and each node's log, and when, while this node leads a term.
 #[derive(Debug)]
 pub struct Committed {
     own: NodeId,
     term: u64,
     all: Noted,
     logs: FxHashMap<NodeId, Noted>,
+    /// Incarnation and sequence of the last proposal of each node.
+    proposed: FxHashMap<NodeId, (u64, u64)>,
+    /// What the proposals of the next entry count.
+    collected: u64,
     weights: Weights,
 }
 
@@ -215,41 +229,52 @@ impl Committed {
             term: 0,
             all: Noted::default(),
             logs: FxHashMap::default(),
+            proposed: FxHashMap::default(),
+            collected: 0,
             weights: Weights::default(),
         }
     }
 
-    /// This node has appended an entry in the term that was noted last, which counts so much beyond its bytes.
-    pub fn appended(&mut self, index: LogIndex, weight: u64, now: Instant) {
-        self.weights.note(index, weight, now);
-    }
-
-    /// `known` tells how far the log is committed, and how much of that the nodes' logs have, in a term in which this
-    /// node leads. It is asked when the last time is a while ago.
-    pub fn note(
-        &mut self,
-        term: u64,
-        known: impl FnOnce() -> (LogIndex, Vec<(NodeId, LogIndex)>),
-        now: Instant,
-    ) {
-        // What was before another leader tells nothing of now.
+    /// This node leads this term. What was before another leader tells nothing of now.
+    pub fn set_term(&mut self, term: u64) {
         if term != self.term {
             *self = Committed {
                 term,
                 ..Committed::new(self.own)
             };
         }
-        let is_new = |at| now.saturating_duration_since(at) >= REMEMBERED_EVERY;
-        if !self.all.last_at().is_none_or(is_new) {
-            return;
+    }
+
+    /// A proposal becomes part of the next entry. What it counts beyond its bytes is what its node says, within bounds;
+    /// nothing if it was refused, or is a copy, which the machine skips.
+    pub fn collected(&mut self, proposal: &command::Proposal, weight: u64) {
+        let number = (proposal.incarnation, proposal.sequence);
+        let last = self.proposed.entry(NodeId(proposal.node)).or_default();
+        let is_copy = last.0 == number.0 && last.1 >= number.1;
+        if !is_copy {
+            *last = number;
         }
-        let (all, logs) = known();
+        if !is_copy && !proposal.refused {
+            self.collected += weight.min(MOST_WEIGHT);
+        }
+    }
+
+    /// This node has appended the next entry.
+    pub fn appended(&mut self, index: LogIndex, now: Instant) {
+        let weight = std::mem::take(&mut self.collected);
+        self.weights.note(index, weight, now);
+    }
+
+    /// So much is known now.
+    pub fn note(&mut self, (all, logs): Known, now: Instant) {
         self.all.note(all, now);
+        // Others are no members any more.
+        let is_member = |node: &NodeId| logs.iter().any(|(member, _)| member == node);
+        self.logs.retain(|node, _| is_member(node));
+        self.proposed.retain(|node, _| is_member(node));
         for (node, last) in logs {
             self.logs.entry(node).or_default().note(last, now);
         }
-        // Others are no members any more.
-        self.logs.retain(|_, log| log.last_at() == Some(now));
     }
 }
 
@@ -258,7 +283,8 @@ impl Committed {
 struct Weights {
     /// When entries were appended, and what all up to each of them count.
     entries: VecDeque<(Instant, LogIndex, u64)>,
-    /// What those count that are no longer among them: whoever has not applied them is lost.
+    /// What all count that were appended before those: whoever has not applied them is lost, unless they are not
+    /// committed yet.
     former: u64,
     all: u64,
 }
@@ -275,36 +301,47 @@ impl Weights {
         }
     }
 
-    /// What those behind this one count.
-    fn after(&self, applied: LogIndex) -> u64 {
-        let later = self.entries.partition_point(|(_, at, _)| *at <= applied);
-        let before = later.checked_sub(1).map(|last| self.entries[last].2);
-        self.all - before.unwrap_or(self.former)
+    /// What those behind the first one count, up to the last one.
+    fn between(&self, first: LogIndex, last: LogIndex) -> u64 {
+        self.up_to(last).saturating_sub(self.up_to(first))
+    }
+
+    fn up_to(&self, index: LogIndex) -> u64 {
+        let later = self.entries.partition_point(|(_, at, _)| *at <= index);
+        let last = later.checked_sub(1).map(|last| self.entries[last].2);
+        last.unwrap_or(self.former)
     }
 }
 
 /// Indexes, and when they were known.
 #[derive(Debug, Default)]
-struct Noted(VecDeque<(Instant, LogIndex)>);
+struct Noted {
+    /// What is known now.
+    last: LogIndex,
+    /// What was known every [`REMEMBERED_EVERY`].
+    former: VecDeque<(Instant, LogIndex)>,
+}
 
 impl Noted {
     fn note(&mut self, last: LogIndex, now: Instant) {
-        self.0.push_back((now, last));
-        // The first one is what was there so long ago.
-        while self.0.len() > 1 && now.saturating_duration_since(self.0[1].0) >= LOST {
-            self.0.pop_front();
+        self.last = last;
+        let is_recent =
+            |(at, _): &(Instant, _)| now.saturating_duration_since(*at) < REMEMBERED_EVERY;
+        if self.former.back().is_some_and(is_recent) {
+            return;
         }
-    }
-
-    fn last_at(&self) -> Option<Instant> {
-        self.0.back().map(|(at, _)| *at)
+        self.former.push_back((now, last));
+        // The first one is what was there so long ago.
+        while self.former.len() > 1 && now.saturating_duration_since(self.former[1].0) >= LOST {
+            self.former.pop_front();
+        }
     }
 
     /// What there was so long ago or earlier, as far as it is known.
     fn before(&self, age: Duration, now: Instant) -> Option<LogIndex> {
         let is_old = |(at, _): &(Instant, LogIndex)| now.saturating_duration_since(*at) >= age;
-        let older = self.0.partition_point(is_old);
-        older.checked_sub(1).map(|last| self.0[last].1)
+        let older = self.former.partition_point(is_old);
+        older.checked_sub(1).map(|last| self.former[last].1)
     }
 }
 

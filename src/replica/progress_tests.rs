@@ -11,10 +11,12 @@ struct Leader {
 
 impl Leader {
     fn new() -> Leader {
+        let mut committed = Committed::new(NodeId(1));
+        committed.set_term(1);
         Leader {
             began: Instant::now(),
             progress: Progress::default(),
-            committed: Committed::new(NodeId(1)),
+            committed,
         }
     }
 
@@ -40,8 +42,8 @@ impl Leader {
             .map(|ms| {
                 let now = self.at(ms);
                 let log = LogIndex(log(ms));
-                let known = || (LogIndex(ms / 10), vec![(NodeId(2), log)]);
-                self.committed.note(1, known, now);
+                let known = (LogIndex(ms / 10), vec![(NodeId(2), log)]);
+                self.committed.note(known, now);
                 if ms % 100 == 0
                     && let Some(applied) = applied(ms)
                 {
@@ -194,53 +196,68 @@ fn a_new_leader_waits_for_nobody_who_catches_up() {
     ));
     leader.run(110_000..111_000, |ms| Some(ms / 10));
     // Another one has led meanwhile, and the node has started again.
+    leader.committed.set_term(3);
     for ms in (120_000..125_000).step_by(10) {
         let now = leader.at(ms);
         // At first the leader knows nothing of the node's log.
         let log = LogIndex(if ms < 120_400 { 0 } else { ms / 10 });
-        let known = || (LogIndex(ms / 10), vec![(NodeId(2), log)]);
-        leader.committed.note(3, known, now);
+        let known = (LogIndex(ms / 10), vec![(NodeId(2), log)]);
+        leader.committed.note(known, now);
         let applied = LogIndex(11_200 + (ms - 120_000) / 20);
         leader.progress.heard(NodeId(2), applied, now);
         assert!(!leader.progress.is_behind(&leader.committed, now));
     }
 }
 
+fn ago(ms: u64) -> Instant {
+    let ago = Instant::now().checked_sub(Duration::from_millis(ms));
+    ago.expect("the machine runs for longer")
+}
+
+/// The logs of two nodes have so much, and it is committed.
+fn both(last: u64) -> Known {
+    let logs = [NodeId(1), NodeId(2)].map(|node| (node, LogIndex(last)));
+    (LogIndex(last), logs.to_vec())
+}
+
 #[tokio::test]
 async fn a_node_is_waited_for_until_it_has_caught_up_and_no_longer_than_said() {
     let mut leader = Leader::new();
-    let ago = |ms| Instant::now().checked_sub(Duration::from_millis(ms));
-    let ago = |ms| ago(ms).expect("the machine runs for longer");
     let (_own, applied) = watch::channel(LogIndex(2));
     let applied = &mut applied.clone();
     let short = Duration::from_millis(20);
     let (progress, committed) = (&leader.progress, &mut leader.committed);
-    let note = |committed: &mut Committed, last, at| {
-        let logs = [NodeId(1), NodeId(2)].map(|node| (node, LogIndex(last)));
-        committed.note(1, || (LogIndex(last), logs.to_vec()), at);
-    };
     let tell = |applied| progress.heard(NodeId(2), LogIndex(applied), Instant::now());
     tell(1);
-    note(committed, 1, ago(1_000));
-    let has_waited = progress.wait(committed, applied, short).await;
-    assert!(!has_waited, "it keeps up");
-    note(committed, 2, ago(500));
-    let has_waited = progress.wait(committed, applied, short).await;
+    committed.note(both(1), ago(1_000));
+    assert!(!progress.is_behind(committed, ago(600)), "it keeps up");
+    committed.note(both(2), ago(500));
+    let has_waited = progress.wait(committed, || both(2), applied, short).await;
     assert!(has_waited, "it does not");
     tell(1);
     let caught_up = async {
         tokio::task::yield_now().await;
         tell(2);
     };
-    let (has_waited, ()) = tokio::join!(progress.wait(committed, applied, LOST), caught_up);
+    let waits = progress.wait(committed, || both(2), applied, LOST);
+    let (has_waited, ()) = tokio::join!(waits, caught_up);
     assert!(has_waited);
     tell(2);
-    let has_waited = progress.wait(committed, applied, short).await;
+    let has_waited = progress.wait(committed, || both(2), applied, short).await;
     assert!(!has_waited, "it has caught up");
-    // This node itself is behind.
-    note(committed, 3, ago(150));
-    let has_waited = progress.wait(committed, applied, short).await;
-    assert!(has_waited);
+}
+
+#[tokio::test]
+async fn a_leader_that_is_behind_itself_is_waited_for() {
+    let mut leader = Leader::new();
+    let (_own, mut applied) = watch::channel(LogIndex(2));
+    leader.committed.note(both(2), ago(300));
+    leader.committed.note(both(3), ago(150));
+    let (short, committed) = (Duration::from_millis(20), &mut leader.committed);
+    let waits = leader
+        .progress
+        .wait(committed, || both(3), &mut applied, short);
+    assert!(waits.await);
 }
 
 /// It begins under what the nodes send again, and its own apply counts from the first entry on.
@@ -248,11 +265,11 @@ async fn a_node_is_waited_for_until_it_has_caught_up_and_no_longer_than_said() {
 async fn a_new_leader_holds_back_for_itself() {
     let (progress, mut committed) = (Progress::default(), Committed::new(NodeId(1)));
     let (_own, mut applied) = watch::channel(LogIndex(2));
-    let ago = Instant::now().checked_sub(OWN_BEHIND * 2);
-    let known = || (LogIndex(3), vec![(NodeId(1), LogIndex(3))]);
-    committed.note(1, known, ago.expect("the machine runs for longer"));
+    committed.set_term(1);
+    committed.note(both(3), ago(200));
     let short = Duration::from_millis(20);
-    assert!(progress.wait(&committed, &mut applied, short).await);
+    let waits = progress.wait(&mut committed, || both(3), &mut applied, short);
+    assert!(waits.await);
 }
 
 /// It has led, did not keep up, and leads again much later.
@@ -261,8 +278,7 @@ fn that_a_node_did_not_keep_up_is_forgotten() {
     let (mut leader, mut own) = (Leader::new(), KeepingUp::default());
     let mut look = |ms: u64| {
         let now = leader.at(ms);
-        let known = || (LogIndex(ms), vec![(NodeId(1), LogIndex(ms))]);
-        leader.committed.note(1, known, now);
+        leader.committed.note(both(ms), now);
         let applied = LogIndex(ms.saturating_sub(1_000));
         own.is_behind(NodeId(1), applied, &leader.committed, OWN_BEHIND, now)
     };
@@ -278,29 +294,64 @@ fn what_is_remembered_is_bounded() {
     let mut leader = Leader::new();
     leader.run(0..60_000, |ms| Some(ms / 10));
     let most = LOST.as_millis() / REMEMBERED_EVERY.as_millis() + 2;
-    assert!(leader.committed.all.0.len() <= most as usize);
-    assert!(leader.committed.logs[&NodeId(2)].0.len() <= most as usize);
+    let now = leader.at(60_000);
+    let committed = &mut leader.committed;
+    assert!(committed.all.former.len() <= most as usize);
+    assert!(committed.logs[&NodeId(2)].former.len() <= most as usize);
+    committed.collected(&proposal(2, 1, 1), 0);
     // It is no member any more.
-    let (nobody, now) = (|| (LogIndex(1), Vec::new()), leader.at(60_000));
-    leader.committed.note(1, nobody, now);
-    assert!(leader.committed.logs.is_empty());
+    committed.note((LogIndex(1), Vec::new()), now);
+    assert!(committed.logs.is_empty() && committed.proposed.is_empty());
 }
+
+fn proposal(node: u64, incarnation: u64, sequence: u64) -> command::Proposal {
+    command::Proposal {
+        node,
+        incarnation,
+        sequence,
+        ..command::Proposal::default()
+    }
+}
+
+impl Leader {
+    /// Appends entries of so much weight, behind a hundred others, each a proposal of its own.
+    fn append(&mut self, weights: &[u64], now: Instant) {
+        for (index, weight) in (101..).zip(weights) {
+            self.committed.collected(&proposal(3, 1, index), *weight);
+            self.committed.appended(LogIndex(index), now);
+        }
+    }
+
+    /// So much is committed, and the logs of this node and the other have so much of it.
+    fn knows(&mut self, committed: u64, own: u64, other: u64, now: Instant) {
+        let logs = [(NodeId(1), LogIndex(own)), (NodeId(2), LogIndex(other))];
+        self.committed
+            .note((LogIndex(committed), logs.to_vec()), now);
+    }
+
+    /// Whether the other node holds it up that has applied so much.
+    fn waits_for(&self, applied: u64, now: Instant) -> bool {
+        self.progress.heard(NodeId(2), LogIndex(applied), now);
+        self.progress.is_behind(&self.committed, now)
+    }
+}
+
+const HALF: u64 = MUCH_WEIGHT / 2;
 
 /// Much work fits into few bytes, and into the time in which a node that has not applied it is not behind yet.
 #[test]
 fn p12_work_that_is_appended_at_once_is_waited_for() {
     let mut leader = Leader::new();
     leader.run(0..1_000, |ms| Some(ms / 10));
-    let half = MUCH_WEIGHT / 2;
     let mut own = KeepingUp::default();
-    for (index, weight) in [(101, half), (102, half), (103, 1)] {
-        let now = leader.at(1_000);
-        leader.committed.appended(LogIndex(index), weight, now);
+    let now = leader.at(1_000);
+    leader.append(&[HALF, HALF, 1], now);
+    for index in 101..=103 {
+        leader.knows(index, index, index, now);
         let mut is_behind = |applied| {
-            let (applied, committed) = (LogIndex(applied), &leader.committed);
-            leader.progress.heard(NodeId(2), applied, now);
-            let it = leader.progress.is_behind(committed, now);
-            let itself = own.is_behind(NodeId(1), applied, committed, OWN_BEHIND, now);
+            let it = leader.waits_for(applied, now);
+            let applied = LogIndex(applied);
+            let itself = own.is_behind(NodeId(1), applied, &leader.committed, OWN_BEHIND, now);
             (it, itself)
         };
         let is_much = index == 103;
@@ -309,23 +360,122 @@ fn p12_work_that_is_appended_at_once_is_waited_for() {
     }
 }
 
-/// A node that has yet to catch up holds nobody up, whatever there is to do.
+/// As with slow disks, and far ways between the nodes: apply has nothing to do.
+#[test]
+fn work_that_is_not_committed_or_not_in_the_log_does_not_count() {
+    let mut leader = Leader::new();
+    leader.run(0..1_000, |ms| Some(ms / 10));
+    let now = leader.at(1_000);
+    leader.append(&[HALF, HALF, 1], now);
+    leader.knows(102, 102, 102, now);
+    assert!(!leader.waits_for(100, now), "it is not committed");
+    leader.knows(103, 103, 102, now);
+    assert!(!leader.waits_for(100, now), "its log lacks it");
+    leader.knows(103, 103, 103, now);
+    assert!(leader.waits_for(100, now));
+}
+
+/// A node that has yet to catch up, or was given up, holds nobody up, whatever there is to do.
 #[test]
 fn work_of_a_node_that_is_not_waited_for_does_not_count() {
     let mut leader = Leader::new();
     leader.run(0..1_000, |ms| Some(ms / 100));
     let now = leader.at(1_000);
-    let (committed, weight) = (&mut leader.committed, 2 * MUCH_WEIGHT);
-    committed.appended(LogIndex(101), weight, now);
-    leader.progress.heard(NodeId(2), LogIndex(10), now);
-    assert!(!leader.progress.is_behind(committed, now));
-    // It has caught up.
-    leader.progress.heard(NodeId(2), LogIndex(100), now);
-    assert!(leader.progress.is_behind(committed, now));
-    // Another one leads, and what it appends counts.
-    committed.note(2, || (LogIndex(101), Vec::new()), now);
-    leader.progress.heard(NodeId(2), LogIndex(100), now);
-    assert!(!leader.progress.is_behind(committed, now));
+    leader.append(&[MUCH_WEIGHT, 1], now);
+    leader.knows(102, 102, 102, now);
+    assert!(!leader.waits_for(10, now), "it catches up");
+    assert!(leader.waits_for(100, now), "it has caught up");
+    let mut others = leader.progress.others.lock();
+    let keeping_up = &mut others.get_mut(&NodeId(2)).expect("it has told").keeping_up;
+    (keeping_up.is_given_up, keeping_up.behind_for) = (true, MOST);
+    drop(others);
+    assert!(!leader.waits_for(100, now), "it is given up");
+}
+
+/// A load that does not end burdens the nodes for as long as it lasts.
+#[test]
+fn a_node_that_gets_done_with_its_work_is_not_given_up() {
+    let mut leader = Leader::new();
+    leader.run(0..1_000, |ms| Some(ms / 10));
+    let most = MOST.as_millis() as u64 / 10;
+    for index in 101..101 + 2 * most {
+        let now = leader.at(index * 10);
+        let committed = &mut leader.committed;
+        committed.collected(&proposal(3, 1, index), MUCH_WEIGHT + 1);
+        committed.appended(LogIndex(index), now);
+        leader.knows(index, index, index, now);
+        assert!(leader.waits_for(index - 1, now), "{index}");
+        assert!(!leader.waits_for(index, now), "{index}");
+    }
+}
+
+/// What another leader appended tells nothing: this one may have all of that applied.
+#[test]
+fn work_of_another_term_does_not_count() {
+    let mut leader = Leader::new();
+    leader.run(0..1_000, |ms| Some(ms / 10));
+    let now = leader.at(1_000);
+    leader.append(&[MUCH_WEIGHT, 1], now);
+    leader.committed.collected(&proposal(3, 1, 103), 1);
+    leader.committed.set_term(1);
+    leader.knows(102, 102, 102, now);
+    assert!(leader.waits_for(100, now), "the same term");
+    leader.committed.set_term(2);
+    leader.knows(102, 102, 102, now);
+    leader.committed.appended(LogIndex(103), now);
+    assert!(!leader.waits_for(100, now));
+    assert_eq!(leader.committed.weights.all, 0, "nor what was collected");
+}
+
+#[test]
+fn a_proposal_counts_once_and_within_bounds() {
+    let mut committed = Committed::new(NodeId(1));
+    let mut counts = |proposals: &[command::Proposal], weight| {
+        for proposal in proposals {
+            committed.collected(proposal, weight);
+        }
+        std::mem::take(&mut committed.collected)
+    };
+    assert_eq!(counts(&[proposal(2, 7, 1), proposal(3, 7, 1)], 5), 10);
+    assert_eq!(counts(&[proposal(2, 7, 2), proposal(2, 7, 3)], 5), 10);
+    let copies = [proposal(2, 7, 1), proposal(2, 7, 2), proposal(2, 7, 3)];
+    assert_eq!(counts(&copies, 5), 0, "copies");
+    assert_eq!(counts(&[proposal(2, 6, 1)], 5), 5, "another incarnation");
+    let refused = command::Proposal {
+        refused: true,
+        ..proposal(3, 7, 2)
+    };
+    assert_eq!(counts(&[refused], 5), 0, "it does nothing");
+    // A node may say what it likes.
+    assert_eq!(counts(&[proposal(2, 6, 2)], u64::MAX), MOST_WEIGHT);
+}
+
+/// Not the time in which what comes gathers, but the one that the node needs.
+#[tokio::test]
+async fn a_burdened_node_is_waited_for_until_it_has_told_that_it_is_done() {
+    let mut leader = Leader::new();
+    let (_own, mut applied) = watch::channel(LogIndex(102));
+    leader.append(&[MUCH_WEIGHT, 1], ago(10));
+    leader.committed.note(both(100), ago(500));
+    let (progress, committed) = (&leader.progress, &mut leader.committed);
+    let tell = |applied| progress.heard(NodeId(2), LogIndex(applied), Instant::now());
+    tell(100);
+    // At first nothing of it is committed, as far as the leader knows.
+    let known = std::cell::Cell::new(100);
+    let look = || both(known.get());
+    let short = Duration::from_millis(20);
+    let has_waited = progress.wait(committed, look, &mut applied, short).await;
+    assert!(!has_waited);
+    known.set(102);
+    let done = async {
+        tokio::task::yield_now().await;
+        tell(101);
+    };
+    let (has_waited, ()) = tokio::join!(progress.wait(committed, look, &mut applied, LOST), done);
+    assert!(has_waited);
+    tell(101);
+    let has_waited = progress.wait(committed, look, &mut applied, short).await;
+    assert!(!has_waited);
 }
 
 #[test]
@@ -336,8 +486,9 @@ fn weights_that_are_remembered_are_bounded_and_nothing_of_them_is_lost() {
         weights.note(LogIndex(index), index % 2, now);
         assert!(weights.entries.len() as u128 <= LOST.as_millis());
     }
-    assert_eq!(weights.after(LogIndex(10_000)), 0);
-    assert_eq!(weights.after(LogIndex(9_000)), 500);
+    let after = |index| weights.between(LogIndex(index), LogIndex(10_000));
+    assert_eq!((after(10_000), after(9_000), after(10_001)), (0, 500, 0));
     let remembered = weights.entries.len() as u64;
-    assert_eq!(weights.after(LogIndex(0)), remembered);
+    assert_eq!(after(0), remembered);
+    assert_eq!(weights.between(LogIndex(0), LogIndex(100)), 0, "long ago");
 }

@@ -23,7 +23,7 @@ use crate::base::ids::{CLUSTER, Incarnation, LogIndex, NodeId};
 use crate::base::limits;
 use crate::base::proto::command;
 use crate::base::time::Millis;
-use crate::raft::Raft;
+use crate::raft::{Leadership, Raft};
 use crate::replica::admission;
 use crate::replica::clock::Clock;
 use crate::replica::progress::{Committed, Progress};
@@ -142,7 +142,6 @@ impl Sequencer {
                 clock,
                 metrics,
                 bytes: 0,
-                weight: 0,
                 uncommitted_bytes: 0,
                 unchecked: 0,
             }
@@ -232,8 +231,6 @@ struct Loop {
     metrics: Arc<Metrics>,
     /// Bytes of commands in the batch that is being collected.
     bytes: usize,
-    /// What they count beyond their bytes.
-    weight: u64,
     /// Bytes of commands appended since everything was committed.
     uncommitted_bytes: usize,
     /// Entries appended since the progress of apply was checked.
@@ -248,7 +245,12 @@ impl Loop {
         let mut ticked: Option<Tick> = None;
         loop {
             let due = self.due.get();
-            let is_leader = leadership.borrow_and_update().is_leader;
+            let Leadership {
+                is_leader, term, ..
+            } = *leadership.borrow_and_update();
+            if is_leader {
+                self.committed.set_term(term);
+            }
             if is_leader && self.is_overdue(due) && is_next(&mut ticked, *applied.borrow()) {
                 self.append(&mut waiting).await;
                 ticked = Some(Tick::of(self.raft.last_index()));
@@ -273,8 +275,9 @@ impl Loop {
                     true => HELD_BACK,
                     false => TICK_HELD_BACK,
                 };
-                let (progress, committed) = (&self.progress, &self.committed);
-                progress.wait(committed, &mut applied, most).await;
+                let known = || self.raft.committed_logs();
+                let (progress, committed) = (&self.progress, &mut self.committed);
+                progress.wait(committed, known, &mut applied, most).await;
             };
             let mut is_tick = false;
             tokio::select! {
@@ -326,8 +329,10 @@ impl Loop {
     async fn hold_back(&mut self, waiting: &[Waiting]) {
         let is_proposed = |waiting: &Waiting| matches!(waiting, Waiting::Proposed(..));
         if waiting.iter().any(is_proposed) && self.raft.leadership().borrow().is_leader {
-            let (committed, applied) = (&self.committed, &mut self.raft.applied());
-            if self.progress.wait(committed, applied, HELD_BACK).await {
+            let known = || self.raft.committed_logs();
+            let (committed, applied) = (&mut self.committed, &mut self.raft.applied());
+            let held_back = self.progress.wait(committed, known, applied, HELD_BACK);
+            if held_back.await {
                 self.metrics.raft_held_back.increment();
             }
         }
@@ -351,9 +356,10 @@ impl Loop {
                 }
             };
             self.bytes += proposal.commands.len();
-            // What a node says of itself.
-            self.weight += proposal.weight.min(u32::MAX.into());
-            proposals.push(admission::checked(node, proposal, &self.metrics));
+            let weight = proposal.weight;
+            let checked = admission::checked(node, proposal, &self.metrics);
+            self.committed.collected(&checked, weight);
+            proposals.push(checked);
             if self.bytes >= limits::BATCH_BYTES {
                 self.append_batch(std::mem::take(&mut proposals), None)
                     .await;
@@ -386,7 +392,6 @@ impl Loop {
     async fn append_batch(&mut self, proposals: Vec<command::Proposal>, term: Option<u64>) -> bool {
         self.uncommitted_bytes += self.bytes;
         self.bytes = 0;
-        let weight = std::mem::take(&mut self.weight);
         let leadership = *self.raft.leadership().borrow();
         if !leadership.is_leader || term.is_some_and(|term| term != leadership.term) {
             return false;
@@ -406,9 +411,10 @@ impl Loop {
             Some(term) => self.raft.propose_in(term, batch).await,
             None => self.raft.propose(batch).await,
         };
-        let (known, now) = (|| self.raft.committed_logs(), Instant::now().into_std());
-        self.committed.note(leadership.term, known, now);
-        self.committed.appended(self.raft.last_index(), weight, now);
+        let now = Instant::now().into_std();
+        self.committed.set_term(leadership.term);
+        self.committed.note(self.raft.committed_logs(), now);
+        self.committed.appended(self.raft.last_index(), now);
         proposed.is_ok()
     }
 

@@ -105,7 +105,8 @@ metrics! {
     /// Time to apply one batch of entries, with the write to the state's tables.
     raft_apply_seconds: Grouped<Latency>;
     /// Log entries that this node, as leader, held back for a moment because a node did not keep up with applying the
-    /// log. When it rises for minutes, one node is slower than the others, or has to do much more.
+    /// log, or had much to apply at once, such as notifications for very many watchers. When it rises for minutes, one
+    /// node is slower than the others or has much more to do, or clients ask for more than the nodes can apply.
     raft_held_back: Grouped<Counter>;
     /// Proposals that this node, as leader, did not put into the log because no replica could decode them. Always 0,
     /// unless a node is broken.

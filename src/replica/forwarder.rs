@@ -200,6 +200,8 @@ impl Feed<'_> {
         let mut cursor = Cursor::default();
         let mut overdue = Overdue::new(Instant::now());
         let mut heartbeat = tokio::time::interval(HEARTBEAT);
+        // Those that were missed tell nothing.
+        heartbeat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut told = self.told();
         loop {
             while let Ok(permit) = self.sender.try_reserve()
@@ -230,11 +232,11 @@ impl Feed<'_> {
                     if self.has_left() {
                         overdue.check(self.proposer);
                     }
-                    told = self.tell();
+                    self.tell(&mut told);
                 }
                 // Behind what waits to leave it would come late.
                 () = is_due => match self.has_left() {
-                    true => told = self.tell(),
+                    true => self.tell(&mut told),
                     false => told.at = tokio::time::Instant::now(),
                 },
                 Ok(()) = self.applied.changed(), if due.is_none() => {}
@@ -256,15 +258,18 @@ impl Feed<'_> {
     }
 
     /// Tells, without a proposal, how far this node has applied the log, unless the stream is full.
-    fn tell(&self) -> Told {
-        let told = self.told();
-        let _ = self.sender.try_send(ProposeRequest {
+    fn tell(&self, told: &mut Told) {
+        let now = self.told();
+        told.at = now.at;
+        let sent = self.sender.try_send(ProposeRequest {
             node: self.local.0,
             incarnation: self.proposer.incarnation().0,
-            applied: told.applied.0,
+            applied: now.applied.0,
             ..ProposeRequest::default()
         });
-        told
+        if sent.is_ok() {
+            *told = now;
+        }
     }
 }
 
@@ -316,6 +321,7 @@ mod tests {
                 applies.send_replace(LogIndex(index));
                 assert_eq!(next(receiver, TOLD_EVERY).await, Some((0, index)));
             }
+            tokio::time::sleep(TOLD_EVERY / 2).await;
             proposer.begin(Incarnation(7));
             assert_eq!(next(receiver, Duration::ZERO).await, Some((1, 4)));
             applies.send_replace(LogIndex(5));
@@ -341,6 +347,9 @@ mod tests {
             }
             // The heartbeats.
             assert_eq!(told.len(), 4, "heartbeats: {told:?}");
+            // What was held for that is told as soon as may be.
+            let applied = STREAM_QUEUE as u64;
+            assert_eq!(next(&mut receiver, TOLD_EVERY).await, Some((0, applied)));
         })
         .await;
     }

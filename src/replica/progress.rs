@@ -10,11 +10,12 @@
 //! with slow disks, leaves nobody behind, and burdens nobody: holding back would not help.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 use crate::base::ids::{LogIndex, NodeId};
 use crate::base::limits;
@@ -30,8 +31,8 @@ const OWN_BEHIND: Duration = Duration::from_millis(100);
 /// The same for a node that is no longer waited for: by then it has let its clients go.
 const LOST: Duration = Duration::from_secs(3);
 
-/// A node is burdened while what is committed, and in its log, and not applied by it, counts more than this beyond its
-/// bytes: it has some tens of milliseconds to do, however little time the leader took to append it.
+/// A node that keeps up is burdened while what it could apply, and has not, counts more than this beyond its bytes: it
+/// has some tens of milliseconds to do, however little time the leader took to append it.
 const MUCH_WEIGHT: u64 = 4 * limits::PROPOSAL_BYTES as u64;
 
 /// What a proposal counts at most, whatever its node says of it: a last command comes to a proposal that is full.
@@ -76,7 +77,7 @@ struct Told {
 struct KeepingUp {
     /// The term in which it was last looked at.
     term: u64,
-    /// It has kept up in that term, and has not been lost or given up since.
+    /// It has kept up in that term, and has not been lost since.
     is_waited_for: bool,
     looked_at: Option<Instant>,
     /// For how long it was behind, see [`MOST`].
@@ -123,8 +124,17 @@ impl KeepingUp {
         if !self.is_waited_for || self.is_given_up {
             return false;
         }
-        if due.is_none_or(has_applied) || log.before(age, now).is_none_or(has_applied) {
-            return committed.weights.between(applied, log.last) > MUCH_WEIGHT;
+        if due.is_none_or(has_applied) {
+            // The leader applies what is committed before its own disk has it.
+            let last = if node == committed.own {
+                &all.last
+            } else {
+                &log.last
+            };
+            return committed.weights.between(applied, *last) > MUCH_WEIGHT;
+        }
+        if log.before(age, now).is_none_or(has_applied) {
+            return false;
         }
         self.behind_for += passed;
         self.is_given_up = self.behind_for >= MOST;
@@ -180,7 +190,7 @@ impl Progress {
             tokio::select! {
                 () = self.changed.notified() => {}
                 Ok(()) = applied.changed() => {}
-                () = tokio::time::sleep_until(until.into()) => break,
+                () = tokio::time::sleep_until(until) => break,
             }
         }
         has_waited
@@ -214,7 +224,7 @@ pub struct Committed {
     term: u64,
     all: Noted,
     logs: FxHashMap<NodeId, Noted>,
-    /// Incarnation and sequence of the last proposal of each node.
+    /// Incarnation and sequence of the last proposal of each node with a log.
     proposed: FxHashMap<NodeId, (u64, u64)>,
     /// What the proposals of the next entry count.
     collected: u64,
@@ -250,10 +260,8 @@ impl Committed {
     pub fn collected(&mut self, proposal: &command::Proposal, weight: u64) {
         let number = (proposal.incarnation, proposal.sequence);
         let last = self.proposed.entry(NodeId(proposal.node)).or_default();
-        let is_copy = last.0 == number.0 && last.1 >= number.1;
-        if !is_copy {
-            *last = number;
-        }
+        let is_copy = number <= *last;
+        *last = number.max(*last);
         if !is_copy && !proposal.refused {
             self.collected += weight.min(MOST_WEIGHT);
         }
@@ -268,10 +276,10 @@ impl Committed {
     /// So much is known now.
     pub fn note(&mut self, (all, logs): Known, now: Instant) {
         self.all.note(all, now);
-        // Others are no members any more.
-        let is_member = |node: &NodeId| logs.iter().any(|(member, _)| member == node);
-        self.logs.retain(|node, _| is_member(node));
-        self.proposed.retain(|node, _| is_member(node));
+        // Others are no members any more, or begin with a snapshot.
+        let has_log = |node: &NodeId| logs.iter().any(|(member, _)| member == node);
+        self.logs.retain(|node, _| has_log(node));
+        self.proposed.retain(|node, _| has_log(node));
         for (node, last) in logs {
             self.logs.entry(node).or_default().note(last, now);
         }
@@ -283,8 +291,7 @@ impl Committed {
 struct Weights {
     /// When entries were appended, and what all up to each of them count.
     entries: VecDeque<(Instant, LogIndex, u64)>,
-    /// What all count that were appended before those: whoever has not applied them is lost, unless they are not
-    /// committed yet.
+    /// What all count that were appended before those, which is [`LOST`] ago: what is committed so late counts nothing.
     former: u64,
     all: u64,
 }

@@ -2,6 +2,9 @@
 
 use super::*;
 
+#[path = "progress_weight_tests.rs"]
+mod weight;
+
 /// A leader that commits an entry every ten milliseconds.
 struct Leader {
     began: Instant,
@@ -220,7 +223,7 @@ fn both(last: u64) -> Known {
     (LogIndex(last), logs.to_vec())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_node_is_waited_for_until_it_has_caught_up_and_no_longer_than_said() {
     let mut leader = Leader::new();
     let (_own, applied) = watch::channel(LogIndex(2));
@@ -239,15 +242,16 @@ async fn a_node_is_waited_for_until_it_has_caught_up_and_no_longer_than_said() {
         tokio::task::yield_now().await;
         tell(2);
     };
+    let began = Instant::now();
     let waits = progress.wait(committed, || both(2), applied, LOST);
     let (has_waited, ()) = tokio::join!(waits, caught_up);
-    assert!(has_waited);
+    assert!(has_waited && began.elapsed().is_zero(), "it is woken");
     tell(2);
     let has_waited = progress.wait(committed, || both(2), applied, short).await;
     assert!(!has_waited, "it has caught up");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_leader_that_is_behind_itself_is_waited_for() {
     let mut leader = Leader::new();
     let (_own, mut applied) = watch::channel(LogIndex(2));
@@ -261,7 +265,7 @@ async fn a_leader_that_is_behind_itself_is_waited_for() {
 }
 
 /// It begins under what the nodes send again, and its own apply counts from the first entry on.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_new_leader_holds_back_for_itself() {
     let (progress, mut committed) = (Progress::default(), Committed::new(NodeId(1)));
     let (_own, mut applied) = watch::channel(LogIndex(2));
@@ -298,197 +302,8 @@ fn what_is_remembered_is_bounded() {
     let committed = &mut leader.committed;
     assert!(committed.all.former.len() <= most as usize);
     assert!(committed.logs[&NodeId(2)].former.len() <= most as usize);
-    committed.collected(&proposal(2, 1, 1), 0);
+    committed.collected(&weight::proposal(2, 1, 1), 0);
     // It is no member any more.
     committed.note((LogIndex(1), Vec::new()), now);
     assert!(committed.logs.is_empty() && committed.proposed.is_empty());
-}
-
-fn proposal(node: u64, incarnation: u64, sequence: u64) -> command::Proposal {
-    command::Proposal {
-        node,
-        incarnation,
-        sequence,
-        ..command::Proposal::default()
-    }
-}
-
-impl Leader {
-    /// Appends entries of so much weight, behind a hundred others, each a proposal of its own.
-    fn append(&mut self, weights: &[u64], now: Instant) {
-        for (index, weight) in (101..).zip(weights) {
-            self.committed.collected(&proposal(3, 1, index), *weight);
-            self.committed.appended(LogIndex(index), now);
-        }
-    }
-
-    /// So much is committed, and the logs of this node and the other have so much of it.
-    fn knows(&mut self, committed: u64, own: u64, other: u64, now: Instant) {
-        let logs = [(NodeId(1), LogIndex(own)), (NodeId(2), LogIndex(other))];
-        self.committed
-            .note((LogIndex(committed), logs.to_vec()), now);
-    }
-
-    /// Whether the other node holds it up that has applied so much.
-    fn waits_for(&self, applied: u64, now: Instant) -> bool {
-        self.progress.heard(NodeId(2), LogIndex(applied), now);
-        self.progress.is_behind(&self.committed, now)
-    }
-}
-
-const HALF: u64 = MUCH_WEIGHT / 2;
-
-/// Much work fits into few bytes, and into the time in which a node that has not applied it is not behind yet.
-#[test]
-fn p12_work_that_is_appended_at_once_is_waited_for() {
-    let mut leader = Leader::new();
-    leader.run(0..1_000, |ms| Some(ms / 10));
-    let mut own = KeepingUp::default();
-    let now = leader.at(1_000);
-    leader.append(&[HALF, HALF, 1], now);
-    for index in 101..=103 {
-        leader.knows(index, index, index, now);
-        let mut is_behind = |applied| {
-            let it = leader.waits_for(applied, now);
-            let applied = LogIndex(applied);
-            let itself = own.is_behind(NodeId(1), applied, &leader.committed, OWN_BEHIND, now);
-            (it, itself)
-        };
-        let is_much = index == 103;
-        assert_eq!(is_behind(100), (is_much, is_much), "{index}");
-        assert_eq!(is_behind(101), (false, false), "{index}");
-    }
-}
-
-/// As with slow disks, and far ways between the nodes: apply has nothing to do.
-#[test]
-fn work_that_is_not_committed_or_not_in_the_log_does_not_count() {
-    let mut leader = Leader::new();
-    leader.run(0..1_000, |ms| Some(ms / 10));
-    let now = leader.at(1_000);
-    leader.append(&[HALF, HALF, 1], now);
-    leader.knows(102, 102, 102, now);
-    assert!(!leader.waits_for(100, now), "it is not committed");
-    leader.knows(103, 103, 102, now);
-    assert!(!leader.waits_for(100, now), "its log lacks it");
-    leader.knows(103, 103, 103, now);
-    assert!(leader.waits_for(100, now));
-}
-
-/// A node that has yet to catch up, or was given up, holds nobody up, whatever there is to do.
-#[test]
-fn work_of_a_node_that_is_not_waited_for_does_not_count() {
-    let mut leader = Leader::new();
-    leader.run(0..1_000, |ms| Some(ms / 100));
-    let now = leader.at(1_000);
-    leader.append(&[MUCH_WEIGHT, 1], now);
-    leader.knows(102, 102, 102, now);
-    assert!(!leader.waits_for(10, now), "it catches up");
-    assert!(leader.waits_for(100, now), "it has caught up");
-    let mut others = leader.progress.others.lock();
-    let keeping_up = &mut others.get_mut(&NodeId(2)).expect("it has told").keeping_up;
-    (keeping_up.is_given_up, keeping_up.behind_for) = (true, MOST);
-    drop(others);
-    assert!(!leader.waits_for(100, now), "it is given up");
-}
-
-/// A load that does not end burdens the nodes for as long as it lasts.
-#[test]
-fn a_node_that_gets_done_with_its_work_is_not_given_up() {
-    let mut leader = Leader::new();
-    leader.run(0..1_000, |ms| Some(ms / 10));
-    let most = MOST.as_millis() as u64 / 10;
-    for index in 101..101 + 2 * most {
-        let now = leader.at(index * 10);
-        let committed = &mut leader.committed;
-        committed.collected(&proposal(3, 1, index), MUCH_WEIGHT + 1);
-        committed.appended(LogIndex(index), now);
-        leader.knows(index, index, index, now);
-        assert!(leader.waits_for(index - 1, now), "{index}");
-        assert!(!leader.waits_for(index, now), "{index}");
-    }
-}
-
-/// What another leader appended tells nothing: this one may have all of that applied.
-#[test]
-fn work_of_another_term_does_not_count() {
-    let mut leader = Leader::new();
-    leader.run(0..1_000, |ms| Some(ms / 10));
-    let now = leader.at(1_000);
-    leader.append(&[MUCH_WEIGHT, 1], now);
-    leader.committed.collected(&proposal(3, 1, 103), 1);
-    leader.committed.set_term(1);
-    leader.knows(102, 102, 102, now);
-    assert!(leader.waits_for(100, now), "the same term");
-    leader.committed.set_term(2);
-    leader.knows(102, 102, 102, now);
-    leader.committed.appended(LogIndex(103), now);
-    assert!(!leader.waits_for(100, now));
-    assert_eq!(leader.committed.weights.all, 0, "nor what was collected");
-}
-
-#[test]
-fn a_proposal_counts_once_and_within_bounds() {
-    let mut committed = Committed::new(NodeId(1));
-    let mut counts = |proposals: &[command::Proposal], weight| {
-        for proposal in proposals {
-            committed.collected(proposal, weight);
-        }
-        std::mem::take(&mut committed.collected)
-    };
-    assert_eq!(counts(&[proposal(2, 7, 1), proposal(3, 7, 1)], 5), 10);
-    assert_eq!(counts(&[proposal(2, 7, 2), proposal(2, 7, 3)], 5), 10);
-    let copies = [proposal(2, 7, 1), proposal(2, 7, 2), proposal(2, 7, 3)];
-    assert_eq!(counts(&copies, 5), 0, "copies");
-    assert_eq!(counts(&[proposal(2, 6, 1)], 5), 5, "another incarnation");
-    let refused = command::Proposal {
-        refused: true,
-        ..proposal(3, 7, 2)
-    };
-    assert_eq!(counts(&[refused], 5), 0, "it does nothing");
-    // A node may say what it likes.
-    assert_eq!(counts(&[proposal(2, 6, 2)], u64::MAX), MOST_WEIGHT);
-}
-
-/// Not the time in which what comes gathers, but the one that the node needs.
-#[tokio::test]
-async fn a_burdened_node_is_waited_for_until_it_has_told_that_it_is_done() {
-    let mut leader = Leader::new();
-    let (_own, mut applied) = watch::channel(LogIndex(102));
-    leader.append(&[MUCH_WEIGHT, 1], ago(10));
-    leader.committed.note(both(100), ago(500));
-    let (progress, committed) = (&leader.progress, &mut leader.committed);
-    let tell = |applied| progress.heard(NodeId(2), LogIndex(applied), Instant::now());
-    tell(100);
-    // At first nothing of it is committed, as far as the leader knows.
-    let known = std::cell::Cell::new(100);
-    let look = || both(known.get());
-    let short = Duration::from_millis(20);
-    let has_waited = progress.wait(committed, look, &mut applied, short).await;
-    assert!(!has_waited);
-    known.set(102);
-    let done = async {
-        tokio::task::yield_now().await;
-        tell(101);
-    };
-    let (has_waited, ()) = tokio::join!(progress.wait(committed, look, &mut applied, LOST), done);
-    assert!(has_waited);
-    tell(101);
-    let has_waited = progress.wait(committed, look, &mut applied, short).await;
-    assert!(!has_waited);
-}
-
-#[test]
-fn weights_that_are_remembered_are_bounded_and_nothing_of_them_is_lost() {
-    let (mut weights, began) = (Weights::default(), Instant::now());
-    for index in 1..=10_000 {
-        let now = began + Duration::from_millis(index);
-        weights.note(LogIndex(index), index % 2, now);
-        assert!(weights.entries.len() as u128 <= LOST.as_millis());
-    }
-    let after = |index| weights.between(LogIndex(index), LogIndex(10_000));
-    assert_eq!((after(10_000), after(9_000), after(10_001)), (0, 500, 0));
-    let remembered = weights.entries.len() as u64;
-    assert_eq!(after(0), remembered);
-    assert_eq!(weights.between(LogIndex(0), LogIndex(100)), 0, "long ago");
 }

@@ -23,7 +23,7 @@ use crate::base::ids::{CLUSTER, Incarnation, LogIndex, NodeId};
 use crate::base::limits;
 use crate::base::proto::command;
 use crate::base::time::Millis;
-use crate::raft::{Leadership, Raft};
+use crate::raft::Raft;
 use crate::replica::admission;
 use crate::replica::clock::Clock;
 use crate::replica::progress::{Committed, Progress};
@@ -157,8 +157,7 @@ impl Sequencer {
 
     /// Another node says how far it has applied the log.
     pub fn heard(&self, node: NodeId, applied: LogIndex) {
-        self.progress
-            .heard(node, applied, Instant::now().into_std());
+        self.progress.heard(node, applied, Instant::now());
     }
 
     /// Submits a command of the leader itself, which was decided in `term` and is not appended in another one. The
@@ -245,12 +244,8 @@ impl Loop {
         let mut ticked: Option<Tick> = None;
         loop {
             let due = self.due.get();
-            let Leadership {
-                is_leader, term, ..
-            } = *leadership.borrow_and_update();
-            if is_leader {
-                self.committed.set_term(term);
-            }
+            let is_leader = leadership.borrow_and_update().is_leader;
+            self.note_term();
             if is_leader && self.is_overdue(due) && is_next(&mut ticked, *applied.borrow()) {
                 self.append(&mut waiting).await;
                 ticked = Some(Tick::of(self.raft.last_index()));
@@ -305,6 +300,14 @@ impl Loop {
         }
     }
 
+    /// What was noted of the log in another term counts no more.
+    fn note_term(&mut self) {
+        let leadership = *self.raft.leadership().borrow();
+        if leadership.is_leader {
+            self.committed.set_term(leadership.term);
+        }
+    }
+
     /// Whether a timer has been due for so long that it gets a batch of its own beside whatever is proposed.
     fn is_overdue(&self, due: u64) -> bool {
         due != u64::MAX && due.saturating_add(OVERDUE_MS) < self.clock.now().0
@@ -329,6 +332,7 @@ impl Loop {
     async fn hold_back(&mut self, waiting: &[Waiting]) {
         let is_proposed = |waiting: &Waiting| matches!(waiting, Waiting::Proposed(..));
         if waiting.iter().any(is_proposed) && self.raft.leadership().borrow().is_leader {
+            self.note_term();
             let known = || self.raft.committed_logs();
             let (committed, applied) = (&mut self.committed, &mut self.raft.applied());
             let held_back = self.progress.wait(committed, known, applied, HELD_BACK);
@@ -343,6 +347,7 @@ impl Loop {
         let mut proposals = Vec::with_capacity(waiting.len());
         let mut own = Vec::new();
         let is_tick = waiting.is_empty();
+        self.note_term();
         for next in waiting.drain(..) {
             let (node, proposal) = match next {
                 Waiting::Proposed(node, proposal) => (node, proposal),
@@ -411,8 +416,7 @@ impl Loop {
             Some(term) => self.raft.propose_in(term, batch).await,
             None => self.raft.propose(batch).await,
         };
-        let now = Instant::now().into_std();
-        self.committed.set_term(leadership.term);
+        let now = Instant::now();
         self.committed.note(self.raft.committed_logs(), now);
         self.committed.appended(self.raft.last_index(), now);
         proposed.is_ok()

@@ -12,7 +12,9 @@ impl Client {
     /// Everybody else's commands would wait behind its own, of which as many may be under way as there are packet ids.
     fn crowded() -> Client {
         let mut client = Client::new();
-        client.renew_lease();
+        let day = Duration::from_secs(86_400);
+        let lease = client.broker.state.routing_lease();
+        lease.renew(elapsed_now().plus(day));
         let context = client.connection.context_mut();
         Arc::make_mut(&mut context.options.bounds).receive_maximum = u16::MAX;
         client

@@ -324,6 +324,7 @@ mod tests {
             tokio::time::sleep(TOLD_EVERY / 2).await;
             proposer.begin(Incarnation(7));
             assert_eq!(next(receiver, Duration::ZERO).await, Some((1, 4)));
+            proposer.applied(Incarnation(7), 1);
             applies.send_replace(LogIndex(5));
             tokio::time::sleep(TOLD_EVERY / 2).await;
             applies.send_replace(LogIndex(6));
@@ -339,7 +340,7 @@ mod tests {
         feed(async |_, applies, mut receiver| {
             for index in 1..=STREAM_QUEUE as u64 {
                 applies.send_replace(LogIndex(index));
-                tokio::time::sleep(TOLD_EVERY).await;
+                tokio::time::sleep(TOLD_EVERY + Duration::from_millis(1)).await;
             }
             let mut told = Vec::new();
             while let Ok(next) = receiver.try_recv() {
@@ -350,6 +351,23 @@ mod tests {
             // What was held for that is told as soon as may be.
             let applied = STREAM_QUEUE as u64;
             assert_eq!(next(&mut receiver, TOLD_EVERY).await, Some((0, applied)));
+        })
+        .await;
+    }
+
+    /// It is told when there is room, and not a heartbeat later.
+    #[tokio::test]
+    async fn what_a_full_stream_refuses_is_not_told() {
+        feed(async |_, applies, mut receiver| {
+            let heartbeats = STREAM_QUEUE as u32;
+            tokio::time::sleep(HEARTBEAT * heartbeats + TOLD_EVERY / 2).await;
+            applies.send_replace(LogIndex(2));
+            tokio::time::sleep(HEARTBEAT + TOLD_EVERY / 2).await;
+            for _ in 0..heartbeats {
+                let told = receiver.try_recv().expect("the stream is full");
+                assert_eq!(told.applied, 1);
+            }
+            assert_eq!(next(&mut receiver, TOLD_EVERY).await, Some((0, 2)));
         })
         .await;
     }

@@ -6,8 +6,8 @@
 //! has applied what was committed.
 //!
 //! Invariant: a node holds nobody up that tells nothing, that has yet to catch up, that is so far behind that it can't
-//! serve, or that has been behind for [`MOST`] lately. What is not committed yet, or not in a node's log yet, such as
-//! with slow disks, leaves nobody behind, and burdens nobody: holding back would not help.
+//! serve, or that has been behind for [`MOST`] lately. What is not committed yet, or not in another node's log yet, such
+//! as with slow disks, leaves nobody behind, and burdens nobody: holding back would not help.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -31,8 +31,8 @@ const OWN_BEHIND: Duration = Duration::from_millis(100);
 /// The same for a node that is no longer waited for: by then it has let its clients go.
 const LOST: Duration = Duration::from_secs(3);
 
-/// A node that keeps up is burdened while what it could apply, and has not, counts more than this beyond its bytes: it
-/// has some tens of milliseconds to do, however little time the leader took to append it.
+/// A node is burdened while what it could apply, and has not, counts more than this beyond its bytes: it has some tens
+/// of milliseconds to do, however little time the leader took to append it.
 const MUCH_WEIGHT: u64 = 4 * limits::PROPOSAL_BYTES as u64;
 
 /// What a proposal counts at most, whatever its node says of it: a last command comes to a proposal that is full.
@@ -118,23 +118,18 @@ impl KeepingUp {
             self.behind_for = self.behind_for.saturating_sub(passed / 10);
             self.is_given_up &= self.behind_for > MOST / 2;
         }
-        let Some(log) = committed.logs.get(&node) else {
-            return false;
-        };
         if !self.is_waited_for || self.is_given_up {
             return false;
         }
-        if due.is_none_or(has_applied) {
+        let log = committed.logs.get(&node);
+        let in_log = log.and_then(|log| log.before(age, now));
+        if due.is_none_or(has_applied) || in_log.is_none_or(has_applied) {
             // The leader applies what is committed before its own disk has it.
-            let last = if node == committed.own {
-                &all.last
-            } else {
-                &log.last
+            let last = match node == committed.own {
+                true => all.last,
+                false => log.map_or(applied, |log| log.last),
             };
-            return committed.weights.between(applied, *last) > MUCH_WEIGHT;
-        }
-        if log.before(age, now).is_none_or(has_applied) {
-            return false;
+            return committed.weights.between(applied, last) > MUCH_WEIGHT;
         }
         self.behind_for += passed;
         self.is_given_up = self.behind_for >= MOST;
@@ -179,7 +174,7 @@ impl Progress {
         let mut has_waited = false;
         loop {
             let (own, now) = (*applied.borrow_and_update(), Instant::now());
-            committed.note(known(), now);
+            committed.look(known());
             let mut keeping_up = *self.own.lock();
             let is_behind = keeping_up.is_behind(committed.own, own, committed, OWN_BEHIND, now);
             *self.own.lock() = keeping_up;
@@ -224,7 +219,7 @@ pub struct Committed {
     term: u64,
     all: Noted,
     logs: FxHashMap<NodeId, Noted>,
-    /// Incarnation and sequence of the last proposal of each node with a log.
+    /// The highest incarnation and sequence of each node's proposals.
     proposed: FxHashMap<NodeId, (u64, u64)>,
     /// What the proposals of the next entry count.
     collected: u64,
@@ -273,15 +268,24 @@ impl Committed {
         self.weights.note(index, weight, now);
     }
 
+    /// So much is known now, which is remembered.
+    pub fn note(&mut self, known: Known, now: Instant) {
+        self.look(known);
+        self.all.remember(now);
+        for log in self.logs.values_mut() {
+            log.remember(now);
+        }
+    }
+
     /// So much is known now.
-    pub fn note(&mut self, (all, logs): Known, now: Instant) {
-        self.all.note(all, now);
+    fn look(&mut self, (all, logs): Known) {
+        self.all.last = all;
         // Others are no members any more, or begin with a snapshot.
         let has_log = |node: &NodeId| logs.iter().any(|(member, _)| member == node);
         self.logs.retain(|node, _| has_log(node));
         self.proposed.retain(|node, _| has_log(node));
         for (node, last) in logs {
-            self.logs.entry(node).or_default().note(last, now);
+            self.logs.entry(node).or_default().last = last;
         }
     }
 }
@@ -291,7 +295,7 @@ impl Committed {
 struct Weights {
     /// When entries were appended, and what all up to each of them count.
     entries: VecDeque<(Instant, LogIndex, u64)>,
-    /// What all count that were appended before those, which is [`LOST`] ago: what is committed so late counts nothing.
+    /// What all count that were appended before those. They are [`LOST`] old, and count as applied.
     former: u64,
     all: u64,
 }
@@ -330,14 +334,13 @@ struct Noted {
 }
 
 impl Noted {
-    fn note(&mut self, last: LogIndex, now: Instant) {
-        self.last = last;
+    fn remember(&mut self, now: Instant) {
         let is_recent =
             |(at, _): &(Instant, _)| now.saturating_duration_since(*at) < REMEMBERED_EVERY;
         if self.former.back().is_some_and(is_recent) {
             return;
         }
-        self.former.push_back((now, last));
+        self.former.push_back((now, self.last));
         // The first one is what was there so long ago.
         while self.former.len() > 1 && now.saturating_duration_since(self.former[1].0) >= LOST {
             self.former.pop_front();

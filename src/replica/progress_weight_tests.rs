@@ -78,20 +78,24 @@ fn work_that_is_not_committed_or_not_in_the_log_does_not_count() {
     // The leader applies what its own disk does not have yet.
     let mut own = KeepingUp::default();
     leader.knows(103, 100, 103, now);
-    let (applied, committed) = (LogIndex(100), &leader.committed);
-    assert!(own.is_behind(NodeId(1), applied, committed, OWN_BEHIND, now));
+    for now in [now, now + 2 * OWN_BEHIND] {
+        let (applied, committed) = (LogIndex(100), &leader.committed);
+        assert!(own.is_behind(NodeId(1), applied, committed, OWN_BEHIND, now));
+    }
 }
 
-/// Such as one whose disk has stood still: its log gets much at once.
+/// Such as when its disk has stood still: the node is not behind, but it has much to do from now on.
 #[test]
-fn work_that_comes_late_into_the_log_does_not_count() {
+fn work_counts_that_comes_late_into_the_log() {
     let mut leader = Leader::new();
     leader.run(0..1_000, |ms| Some(ms / 10));
     leader.append(&[MUCH_WEIGHT, 1], leader.at(1_000));
     leader.knows(102, 102, 100, leader.at(1_020));
     let now = leader.at(1_300);
-    leader.knows(102, 102, 102, now);
     assert!(!leader.waits_for(100, now));
+    leader.knows(102, 102, 102, now);
+    assert!(leader.waits_for(100, now));
+    assert!(!leader.waits_for(101, now));
 }
 
 /// A node that has yet to catch up, or was given up, holds nobody up, whatever there is to do.

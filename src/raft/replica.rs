@@ -224,8 +224,8 @@ impl Raft {
         self.inner.committed.clone()
     }
 
-    /// How far the log is committed, and how much of what is committed each node's log has at least, as this replica, as
-    /// leader, knows it.
+    /// How far the log is committed, and how much of what is committed each node's log has at least, as this replica
+    /// knows it while it leads.
     pub fn committed_logs(&self) -> (LogIndex, Vec<(NodeId, LogIndex)>) {
         let (all, logs) = status::committed_logs(&self.inner.core.metrics().borrow_watched());
         // What Raft publishes may come a little later than what it hands over.

@@ -6,8 +6,8 @@
 //! has applied what was committed.
 //!
 //! Invariant: a node holds nobody up that tells nothing, that has yet to catch up, that is so far behind that it can't
-//! serve, or that has been behind for [`MOST`] lately. What is not committed yet, or not in another node's log yet, such
-//! as with slow disks, leaves nobody behind, and burdens nobody: holding back would not help.
+//! serve, or that has been behind for [`MOST`] lately. What is not committed yet, or not in another node's log yet, as
+//! with slow disks, leaves nobody behind, and burdens nobody: holding back would not help.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -6,8 +6,8 @@
 //! has applied what was committed.
 //!
 //! Invariant: a node holds nobody up that tells nothing, that has yet to catch up, that is so far behind that it can't
-//! serve, or that has been behind for [`MOST`] lately. What is not committed yet, or not in another node's log yet, as
-//! with slow disks, leaves nobody behind, and burdens nobody: holding back would not help.
+//! serve, or that has been behind for [`MOST`] lately. What is not committed yet leaves nobody behind and burdens
+//! nobody, nor does what another node's log lacks for long, as with slow disks: holding back would not help.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -31,8 +31,8 @@ const OWN_BEHIND: Duration = Duration::from_millis(100);
 /// The same for a node that is no longer waited for: by then it has let its clients go.
 const LOST: Duration = Duration::from_secs(3);
 
-/// A node is burdened while what it could apply, and has not, counts more than this beyond its bytes: it has some tens
-/// of milliseconds to do, however little time the leader took to append it.
+/// A node is burdened while what it can apply in a moment, and has not, counts more than this beyond its bytes: it has
+/// some tens of milliseconds to do, however little time the leader took to append it.
 const MUCH_WEIGHT: u64 = 4 * limits::PROPOSAL_BYTES as u64;
 
 /// What a proposal counts at most, whatever its node says of it: a last command comes to a proposal that is full.
@@ -124,11 +124,11 @@ impl KeepingUp {
         let log = committed.logs.get(&node);
         let in_log = log.and_then(|log| log.before(age, now));
         if due.is_none_or(has_applied) || in_log.is_none_or(has_applied) {
-            // The leader applies what is committed before its own disk has it.
-            let last = match node == committed.own {
-                true => all.last,
-                false => log.map_or(applied, |log| log.last),
-            };
+            // The leader applies what is committed before its own disk has it. Others get it in a moment, but for what
+            // their logs have lacked for long.
+            let in_log = log.map_or(applied, |log| log.last);
+            let is_late = node != committed.own && due.is_some_and(|due| due > in_log);
+            let last = if is_late { in_log } else { all.last };
             return committed.weights.between(applied, last) > MUCH_WEIGHT;
         }
         self.behind_for += passed;
@@ -280,7 +280,7 @@ impl Committed {
     /// So much is known now.
     fn look(&mut self, (all, logs): Known) {
         self.all.last = all;
-        // Others are no members any more, or begin with a snapshot.
+        // Others are no members any more, or have told this leader nothing of their logs yet.
         let has_log = |node: &NodeId| logs.iter().any(|(member, _)| member == node);
         self.logs.retain(|node, _| has_log(node));
         self.proposed.retain(|node, _| has_log(node));

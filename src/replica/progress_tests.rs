@@ -264,6 +264,23 @@ async fn a_leader_that_is_behind_itself_is_waited_for() {
     assert!(waits.await);
 }
 
+/// Otherwise ages would depend on who waits, and when.
+#[tokio::test(start_paused = true)]
+async fn what_is_known_is_remembered_when_the_leader_appends_and_not_when_it_waits() {
+    let mut leader = Leader::new();
+    let (_own, mut applied) = watch::channel(LogIndex(2));
+    let committed = &mut leader.committed;
+    committed.note(both(1), ago(100));
+    let remembered = (committed.all.former.clone(), committed.logs.len());
+    let waits = leader
+        .progress
+        .wait(committed, || both(2), &mut applied, LOST);
+    assert!(!waits.await);
+    assert_eq!(remembered.0, committed.all.former);
+    assert_eq!(committed.logs[&NodeId(2)].former.len(), 1);
+    assert_eq!((committed.all.last, remembered.1), (LogIndex(2), 2));
+}
+
 /// It begins under what the nodes send again, and its own apply counts from the first entry on.
 #[tokio::test(start_paused = true)]
 async fn a_new_leader_holds_back_for_itself() {

@@ -62,25 +62,53 @@ fn p12_work_that_is_appended_at_once_is_waited_for() {
     }
 }
 
-/// As with slow disks, and far ways between the nodes: apply has nothing to do.
 #[test]
-fn work_that_is_not_committed_or_not_in_the_log_does_not_count() {
+fn work_that_is_not_committed_does_not_count() {
     let mut leader = Leader::new();
     leader.run(0..1_000, |ms| Some(ms / 10));
     let now = leader.at(1_000);
     leader.append(&[HALF, HALF, 1], now);
     leader.knows(102, 102, 102, now);
-    assert!(!leader.waits_for(100, now), "it is not committed");
-    leader.knows(103, 103, 102, now);
-    assert!(!leader.waits_for(100, now), "its log lacks it");
+    assert!(!leader.waits_for(100, now));
     leader.knows(103, 103, 103, now);
     assert!(leader.waits_for(100, now));
-    // The leader applies what its own disk does not have yet.
-    let mut own = KeepingUp::default();
+}
+
+/// A disk that is a little slower than the others' changes nothing, and for one that stands still nobody waits.
+#[test]
+fn work_that_the_log_lacks_for_long_does_not_count() {
+    let mut leader = Leader::new();
+    leader.run(0..1_000, |ms| Some(ms / 10));
+    leader.append(&[1, MUCH_WEIGHT, 1], leader.at(1_000));
+    for ms in (1_000..1_500).step_by(10) {
+        let now = leader.at(ms);
+        leader.knows(103, 103, 101, now);
+        assert_eq!(leader.waits_for(101, now), ms < 1_150, "{ms}");
+    }
+    let now = leader.at(1_500);
+    leader.knows(103, 103, 103, now);
+    assert!(leader.waits_for(101, now));
+    leader.committed.look((LogIndex(103), Vec::new()));
+    assert!(!leader.waits_for(101, now), "it has told nothing");
+}
+
+/// It applies that nevertheless, and may have much to do with it.
+#[test]
+fn work_counts_that_the_leaders_own_disk_does_not_have_yet() {
+    let mut leader = Leader::new();
+    let now = leader.at(1_000);
+    leader.append(&[HALF, HALF, 1], now);
     leader.knows(103, 100, 103, now);
-    for now in [now, now + 2 * OWN_BEHIND] {
-        let (applied, committed) = (LogIndex(100), &leader.committed);
-        assert!(own.is_behind(NodeId(1), applied, committed, OWN_BEHIND, now));
+    let mut own = KeepingUp::default();
+    for ms in [0, 150, 300] {
+        let now = now + Duration::from_millis(ms);
+        leader.knows(103, 100, 103, now);
+        let mut is_behind = |applied| {
+            let (applied, committed) = (LogIndex(applied), &leader.committed);
+            own.is_behind(NodeId(1), applied, committed, OWN_BEHIND, now)
+        };
+        assert!(is_behind(100), "{ms}");
+        assert!(!is_behind(101), "{ms}");
     }
 }
 
@@ -93,9 +121,14 @@ fn work_counts_that_comes_late_into_the_log() {
     leader.knows(102, 102, 100, leader.at(1_020));
     let now = leader.at(1_300);
     assert!(!leader.waits_for(100, now));
-    leader.knows(102, 102, 102, now);
-    assert!(leader.waits_for(100, now));
-    assert!(!leader.waits_for(101, now));
+    for ms in (1_300..1_450).step_by(10) {
+        let now = leader.at(ms);
+        leader.knows(102, 102, 102, now);
+        assert!(leader.waits_for(100, now), "{ms}");
+    }
+    assert!(!leader.waits_for(101, leader.at(1_449)));
+    let keeping_up = leader.progress.others.lock()[&NodeId(2)].keeping_up;
+    assert_eq!(keeping_up.behind_for, Duration::ZERO, "it was not behind");
 }
 
 /// A node that has yet to catch up, or was given up, holds nobody up, whatever there is to do.

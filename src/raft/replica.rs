@@ -224,12 +224,9 @@ impl Raft {
         self.inner.committed.clone()
     }
 
-    /// How far the log is committed, and how much of what is committed each node's log has at least, as this replica
-    /// knows it while it leads.
+    /// How far the log is committed, and how much of that each node's log has, as this replica, as leader, knows it.
     pub fn committed_logs(&self) -> (LogIndex, Vec<(NodeId, LogIndex)>) {
-        let (all, logs) = status::committed_logs(&self.inner.core.metrics().borrow_watched());
-        // What Raft publishes may come a little later than what it hands over.
-        (all.max(*self.inner.committed.borrow()), logs)
+        status::committed_logs(&self.inner.core.metrics().borrow_watched())
     }
 
     /// The index of the log's last entry.

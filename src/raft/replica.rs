@@ -224,9 +224,12 @@ impl Raft {
         self.inner.committed.clone()
     }
 
-    /// How far the log is committed, and how much of that each node's log has, as this replica, as leader, knows it.
+    /// How far the log is committed, and how much of what is committed each node's log has at least, as this replica
+    /// knows it while it leads.
     pub fn committed_logs(&self) -> (LogIndex, Vec<(NodeId, LogIndex)>) {
-        status::committed_logs(&self.inner.core.metrics().borrow_watched())
+        let (all, logs) = status::committed_logs(&self.inner.core.metrics().borrow_watched());
+        // What Raft publishes may come a little later than what it hands over.
+        (all.max(*self.inner.committed.borrow()), logs)
     }
 
     /// The index of the log's last entry.

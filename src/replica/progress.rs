@@ -7,8 +7,7 @@
 //!
 //! Invariant: a node holds nobody up that tells nothing, that has yet to catch up, that is so far behind that it can't
 //! serve, or that has been behind for [`MOST`] lately. What is not committed yet leaves nobody behind and burdens
-//! nobody: holding back would not help. Nor is a node behind for what it has not confirmed to have in its log, as with
-//! slow disks; but it may have that, and apply it, so it burdens the node.
+//! nobody, nor does what another node's log lacks for long, as with slow disks: holding back would not help.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -32,7 +31,7 @@ const OWN_BEHIND: Duration = Duration::from_millis(100);
 /// The same for a node that is no longer waited for: by then it has let its clients go.
 const LOST: Duration = Duration::from_secs(3);
 
-/// A node is burdened while what is committed, and it has not applied, counts more than this beyond its bytes: it has
+/// A node is burdened while what it can apply in a moment, and has not, counts more than this beyond its bytes: it has
 /// some tens of milliseconds to do, however little time the leader took to append it.
 const MUCH_WEIGHT: u64 = 4 * limits::PROPOSAL_BYTES as u64;
 
@@ -44,7 +43,7 @@ const SILENT: Duration = Duration::from_millis(250);
 
 /// How long a node may be behind, times in which it keeps up taken off at a tenth. Holding back does not help one that
 /// is behind for longer, and it is not waited for until half of that is taken off. That a node is burdened does not
-/// count: a load that lasts burdens the nodes for as long as it lasts.
+/// count: while it is not behind, it gets done with that.
 const MOST: Duration = Duration::from_secs(30);
 
 /// Of two looks at a node that are further apart, nobody knows how it was in between.
@@ -125,7 +124,12 @@ impl KeepingUp {
         let log = committed.logs.get(&node);
         let in_log = log.and_then(|log| log.before(age, now));
         if due.is_none_or(has_applied) || in_log.is_none_or(has_applied) {
-            return committed.weights.between(applied, committed.last) > MUCH_WEIGHT;
+            // The leader applies what is committed before its own disk has it. Others get it in a moment, but for what
+            // their logs have lacked for long.
+            let in_log = log.map_or(applied, |log| log.last);
+            let is_late = node != committed.own && due.is_some_and(|due| due > in_log);
+            let last = if is_late { in_log } else { all.last };
+            return committed.weights.between(applied, last) > MUCH_WEIGHT;
         }
         self.behind_for += passed;
         self.is_given_up = self.behind_for >= MOST;
@@ -157,12 +161,12 @@ impl Progress {
         self.changed.notify_one();
     }
 
-    /// Waits while a node, or this one with what it has `applied`, does not keep up with what is `committed`, up to the
-    /// `last` entry, and no longer than `most`. Tells whether it waited.
+    /// Waits while a node, or this one with what it has `applied`, does not keep up with what is `committed`, of which
+    /// more is `known` meanwhile, and no longer than `most`. Tells whether it waited.
     pub async fn wait(
         &self,
         committed: &mut Committed,
-        last: &watch::Receiver<LogIndex>,
+        known: impl Fn() -> Known,
         applied: &mut watch::Receiver<LogIndex>,
         most: Duration,
     ) -> bool {
@@ -170,7 +174,7 @@ impl Progress {
         let mut has_waited = false;
         loop {
             let (own, now) = (*applied.borrow_and_update(), Instant::now());
-            committed.last = *last.borrow();
+            committed.look(known());
             let mut keeping_up = *self.own.lock();
             let is_behind = keeping_up.is_behind(committed.own, own, committed, OWN_BEHIND, now);
             *self.own.lock() = keeping_up;
@@ -213,8 +217,6 @@ type Known = (LogIndex, Vec<(NodeId, LogIndex)>);
 pub struct Committed {
     own: NodeId,
     term: u64,
-    /// The last entry that is committed now.
-    last: LogIndex,
     all: Noted,
     logs: FxHashMap<NodeId, Noted>,
     /// The highest incarnation and sequence of each node's proposals.
@@ -230,7 +232,6 @@ impl Committed {
         Committed {
             own,
             term: 0,
-            last: LogIndex::default(),
             all: Noted::default(),
             logs: FxHashMap::default(),
             proposed: FxHashMap::default(),
@@ -267,20 +268,25 @@ impl Committed {
         self.weights.note(index, weight, now);
     }
 
-    /// So much is known now. It is remembered if the last time is a while ago.
-    pub fn note(&mut self, (all, logs): Known, now: Instant) {
-        self.last = all;
-        let is_new = |at| now.saturating_duration_since(at) >= REMEMBERED_EVERY;
-        if !self.all.last_at().is_none_or(is_new) {
-            return;
+    /// So much is known now, which is remembered.
+    pub fn note(&mut self, known: Known, now: Instant) {
+        self.look(known);
+        self.all.remember(now);
+        for log in self.logs.values_mut() {
+            log.remember(now);
         }
-        self.all.note(all, now);
-        for (node, last) in logs {
-            self.logs.entry(node).or_default().note(last, now);
-        }
+    }
+
+    /// So much is known now.
+    fn look(&mut self, (all, logs): Known) {
+        self.all.last = all;
         // Others are no members any more, or have told this leader nothing of their logs yet.
-        self.logs.retain(|_, log| log.last_at() == Some(now));
-        self.proposed.retain(|node, _| self.logs.contains_key(node));
+        let has_log = |node: &NodeId| logs.iter().any(|(member, _)| member == node);
+        self.logs.retain(|node, _| has_log(node));
+        self.proposed.retain(|node, _| has_log(node));
+        for (node, last) in logs {
+            self.logs.entry(node).or_default().last = last;
+        }
     }
 }
 
@@ -320,26 +326,32 @@ impl Weights {
 
 /// Indexes, and when they were known.
 #[derive(Debug, Default)]
-struct Noted(VecDeque<(Instant, LogIndex)>);
+struct Noted {
+    /// What is known now.
+    last: LogIndex,
+    /// What was known every [`REMEMBERED_EVERY`].
+    former: VecDeque<(Instant, LogIndex)>,
+}
 
 impl Noted {
-    fn note(&mut self, last: LogIndex, now: Instant) {
-        self.0.push_back((now, last));
-        // The first one is what was there so long ago.
-        while self.0.len() > 1 && now.saturating_duration_since(self.0[1].0) >= LOST {
-            self.0.pop_front();
+    fn remember(&mut self, now: Instant) {
+        let is_recent =
+            |(at, _): &(Instant, _)| now.saturating_duration_since(*at) < REMEMBERED_EVERY;
+        if self.former.back().is_some_and(is_recent) {
+            return;
         }
-    }
-
-    fn last_at(&self) -> Option<Instant> {
-        self.0.back().map(|(at, _)| *at)
+        self.former.push_back((now, self.last));
+        // The first one is what was there so long ago.
+        while self.former.len() > 1 && now.saturating_duration_since(self.former[1].0) >= LOST {
+            self.former.pop_front();
+        }
     }
 
     /// What there was so long ago or earlier, as far as it is known.
     fn before(&self, age: Duration, now: Instant) -> Option<LogIndex> {
         let is_old = |(at, _): &(Instant, LogIndex)| now.saturating_duration_since(*at) >= age;
-        let older = self.0.partition_point(is_old);
-        older.checked_sub(1).map(|last| self.0[last].1)
+        let older = self.former.partition_point(is_old);
+        older.checked_sub(1).map(|last| self.former[last].1)
     }
 }
 

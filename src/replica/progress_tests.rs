@@ -217,11 +217,6 @@ fn ago(ms: u64) -> Instant {
     ago.expect("the machine runs for longer")
 }
 
-/// What was committed last.
-fn last(index: u64) -> watch::Receiver<LogIndex> {
-    watch::channel(LogIndex(index)).1
-}
-
 /// The logs of two nodes have so much, and it is committed.
 fn both(last: u64) -> Known {
     let logs = [NodeId(1), NodeId(2)].map(|node| (node, LogIndex(last)));
@@ -240,7 +235,7 @@ async fn a_node_is_waited_for_until_it_has_caught_up_and_no_longer_than_said() {
     committed.note(both(1), ago(1_000));
     assert!(!progress.is_behind(committed, ago(600)), "it keeps up");
     committed.note(both(2), ago(500));
-    let has_waited = progress.wait(committed, &last(2), applied, short).await;
+    let has_waited = progress.wait(committed, || both(2), applied, short).await;
     assert!(has_waited, "it does not");
     tell(1);
     let caught_up = async {
@@ -248,12 +243,11 @@ async fn a_node_is_waited_for_until_it_has_caught_up_and_no_longer_than_said() {
         tell(2);
     };
     let began = Instant::now();
-    let two = &last(2);
-    let waits = progress.wait(committed, two, applied, LOST);
+    let waits = progress.wait(committed, || both(2), applied, LOST);
     let (has_waited, ()) = tokio::join!(waits, caught_up);
     assert!(has_waited && began.elapsed().is_zero(), "it is woken");
     tell(2);
-    let has_waited = progress.wait(committed, &last(2), applied, short).await;
+    let has_waited = progress.wait(committed, || both(2), applied, short).await;
     assert!(!has_waited, "it has caught up");
 }
 
@@ -264,8 +258,9 @@ async fn a_leader_that_is_behind_itself_is_waited_for() {
     leader.committed.note(both(2), ago(300));
     leader.committed.note(both(3), ago(150));
     let (short, committed) = (Duration::from_millis(20), &mut leader.committed);
-    let (progress, three) = (&leader.progress, &last(3));
-    let waits = progress.wait(committed, three, &mut applied, short);
+    let waits = leader
+        .progress
+        .wait(committed, || both(3), &mut applied, short);
     assert!(waits.await);
 }
 
@@ -276,16 +271,14 @@ async fn what_is_known_is_remembered_when_the_leader_appends_and_not_when_it_wai
     let (_own, mut applied) = watch::channel(LogIndex(2));
     let committed = &mut leader.committed;
     committed.note(both(1), ago(100));
-    let (all, log) = (
-        committed.all.0.clone(),
-        committed.logs[&NodeId(2)].0.clone(),
-    );
-    let two = &last(2);
-    let waits = leader.progress.wait(committed, two, &mut applied, LOST);
+    let remembered = (committed.all.former.clone(), committed.logs.len());
+    let waits = leader
+        .progress
+        .wait(committed, || both(2), &mut applied, LOST);
     assert!(!waits.await);
-    assert_eq!(committed.all.0, all);
-    assert_eq!(committed.logs[&NodeId(2)].0, log);
-    assert_eq!(committed.last, LogIndex(2));
+    assert_eq!(remembered.0, committed.all.former);
+    assert_eq!(committed.logs[&NodeId(2)].former.len(), 1);
+    assert_eq!((committed.all.last, remembered.1), (LogIndex(2), 2));
 }
 
 /// It begins under what the nodes send again, and its own apply counts from the first entry on.
@@ -296,8 +289,7 @@ async fn a_new_leader_holds_back_for_itself() {
     committed.set_term(1);
     committed.note(both(3), ago(200));
     let short = Duration::from_millis(20);
-    let three = &last(3);
-    let waits = progress.wait(&mut committed, three, &mut applied, short);
+    let waits = progress.wait(&mut committed, || both(3), &mut applied, short);
     assert!(waits.await);
 }
 
@@ -325,8 +317,8 @@ fn what_is_remembered_is_bounded() {
     let most = LOST.as_millis() / REMEMBERED_EVERY.as_millis() + 2;
     let now = leader.at(60_000);
     let committed = &mut leader.committed;
-    assert!(committed.all.0.len() <= most as usize);
-    assert!(committed.logs[&NodeId(2)].0.len() <= most as usize);
+    assert!(committed.all.former.len() <= most as usize);
+    assert!(committed.logs[&NodeId(2)].former.len() <= most as usize);
     committed.collected(&weight::proposal(2, 1, 1), 0);
     // It is no member any more.
     committed.note((LogIndex(1), Vec::new()), now);

@@ -270,9 +270,9 @@ impl Loop {
                     true => HELD_BACK,
                     false => TICK_HELD_BACK,
                 };
-                let last = &self.raft.committed();
+                let known = || self.raft.committed_logs();
                 let (progress, committed) = (&self.progress, &mut self.committed);
-                progress.wait(committed, last, &mut applied, most).await;
+                progress.wait(committed, known, &mut applied, most).await;
             };
             let mut is_tick = false;
             tokio::select! {
@@ -333,13 +333,10 @@ impl Loop {
         let is_proposed = |waiting: &Waiting| matches!(waiting, Waiting::Proposed(..));
         if waiting.iter().any(is_proposed) && self.raft.leadership().borrow().is_leader {
             self.note_term();
-            let (last, applied) = (&self.raft.committed(), &mut self.raft.applied());
-            let committed = &mut self.committed;
-            if self
-                .progress
-                .wait(committed, last, applied, HELD_BACK)
-                .await
-            {
+            let known = || self.raft.committed_logs();
+            let (committed, applied) = (&mut self.committed, &mut self.raft.applied());
+            let held_back = self.progress.wait(committed, known, applied, HELD_BACK);
+            if held_back.await {
                 self.metrics.raft_held_back.increment();
             }
         }

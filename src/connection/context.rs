@@ -387,6 +387,28 @@ impl Context {
         }
     }
 
+    /// Durable sessions subscribe to the topic `t` with QoS 1, so many that a message to it has weight.
+    pub(super) fn subscribe_durably(&self) {
+        use crate::base::ids::LogIndex;
+        use crate::base::limits;
+        use crate::base::proto::state;
+        use crate::machine::subscriptions::Queueing;
+
+        let durable = Queueing {
+            durable: true,
+            ..Queueing::default()
+        };
+        let row = state::Subscription {
+            qos: 1,
+            ..state::Subscription::default()
+        };
+        let index = self.broker.services.router.subscriptions();
+        for session in 2..2 + limits::QUEUES_AT_LEAST as u64 {
+            index.put(SessionId(session), None, durable, &[]);
+            index.put_row(SessionId(session), "t", &row, LogIndex::default());
+        }
+    }
+
     /// Takes the acknowledgements that are to be sent.
     pub(super) fn take_acknowledgements(&mut self) -> Vec<u8> {
         self.output.note_taken();

@@ -3,9 +3,7 @@
 use super::*;
 use crate::base::ids::LogIndex;
 use crate::base::limits;
-use crate::base::proto::state;
 use crate::machine::effect::Reply;
-use crate::machine::subscriptions::Queueing;
 use crate::mailbox::{Contents, Item};
 
 impl Client {
@@ -64,20 +62,7 @@ fn p12_a_subscribe_or_unsubscribe_that_waits_for_weight_goes_on_when_that_is_app
 #[test]
 fn p12_a_message_that_waits_for_weight_goes_on_when_that_is_applied() {
     let mut client = Client::crowded();
-    let router = client.broker.services.router.clone();
-    let durable = Queueing {
-        durable: true,
-        ..Queueing::default()
-    };
-    let row = state::Subscription {
-        qos: 1,
-        ..state::Subscription::default()
-    };
-    let index = router.subscriptions();
-    for session in 2..2 + limits::QUEUES_AT_LEAST as u64 {
-        index.put(SessionId(session), None, durable, &[]);
-        index.put_row(SessionId(session), "t", &row, LogIndex::default());
-    }
+    client.connection.context().subscribe_durably();
     let most =
         limits::CLIENT_WEIGHT_UNDER_WAY / (limits::QUEUES_AT_LEAST * limits::LOGGED_QUEUE_BYTES);
     assert_eq!(client.send_one_too_many(&publish(1), most), most);

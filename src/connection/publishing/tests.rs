@@ -155,20 +155,7 @@ fn p12_a_client_whose_messages_go_into_many_queues_has_few_of_them_under_way() {
     );
     proposer.begin(Incarnation(7));
     assert!(proposer.next(&mut cursor).is_some(), "the registration");
-    let router = client.context.broker.services.router.clone();
-    let durable = Queueing {
-        durable: true,
-        ..Queueing::default()
-    };
-    let row = state::Subscription {
-        qos: 1,
-        ..state::Subscription::default()
-    };
-    let index = router.subscriptions();
-    for session in 2..2 + limits::QUEUES_AT_LEAST as u64 {
-        index.put(SessionId(session), None, durable, &[]);
-        index.put_row(SessionId(session), "t", &row, LogIndex::default());
-    }
+    client.context.subscribe_durably();
     let most =
         limits::CLIENT_WEIGHT_UNDER_WAY / (limits::QUEUES_AT_LEAST * limits::LOGGED_QUEUE_BYTES);
     Arc::make_mut(&mut client.context.options.bounds).receive_maximum = u16::MAX;

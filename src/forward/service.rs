@@ -28,6 +28,7 @@ use crate::base::pulse::{Phase, busy};
 use crate::base::time::{Millis, wall_now};
 use crate::raft::{Leadership, Raft};
 use crate::replica::clock::Clock;
+use crate::replica::progress::Reached;
 use crate::replica::proposer::SequencedProposal;
 use crate::replica::sequencer::Sequencer;
 use crate::router::Router;
@@ -97,7 +98,11 @@ impl ClusterService {
             let incarnation = itself(from, message.node, message.incarnation)?;
             // A node that was removed gets no entries, so it would never see what becomes of its proposals.
             self.member(from)?;
-            self.sequencer.heard(from, LogIndex(message.applied));
+            let reached = Reached {
+                applied: LogIndex(message.applied),
+                committed: LogIndex(message.committed),
+            };
+            self.sequencer.heard(from, reached);
             // No sign of life: a node proposes, and sends heartbeats here, also when it can't serve. It asks for
             // contact all the time.
             if message.sequence != 0 {

@@ -205,6 +205,7 @@ pub(super) fn proposal(
         commands: Bytes::copy_from_slice(commands),
         applied: 0,
         weight: 0,
+        committed: 0,
     }
 }
 

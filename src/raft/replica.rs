@@ -224,12 +224,17 @@ impl Raft {
         self.inner.committed.clone()
     }
 
-    /// How far the log is committed, and how much of what is committed each node's log has at least, as this replica
-    /// knows it while it leads.
-    pub fn committed_logs(&self) -> (LogIndex, Vec<(NodeId, LogIndex)>) {
-        let (all, logs) = status::committed_logs(&self.inner.core.metrics().borrow_watched());
+    /// The highest index that this replica may apply: it has it in its log, and knows that it is committed. While apply
+    /// is busy, less is handed over.
+    pub fn last_committed(&self) -> LogIndex {
+        let known = status::local_committed(&self.inner.core.metrics().borrow_watched());
         // What Raft publishes may come a little later than what it hands over.
-        (all.max(*self.inner.committed.borrow()), logs)
+        known.max(*self.inner.committed.borrow())
+    }
+
+    /// How far the log is committed, and how much of that each node's log has, as this replica, as leader, knows it.
+    pub fn committed_logs(&self) -> (LogIndex, Vec<(NodeId, LogIndex)>) {
+        status::committed_logs(&self.inner.core.metrics().borrow_watched())
     }
 
     /// The index of the log's last entry.
@@ -395,3 +400,7 @@ impl Raft {
         inner.data.lock().take();
     }
 }
+
+#[cfg(test)]
+#[path = "replica_tests.rs"]
+mod tests;

@@ -13,6 +13,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use crate::base::ids::{LogIndex, NodeId};
 use crate::base::proto::cluster::ProposeRequest;
 use crate::raft::{Leadership, Raft};
+use crate::replica::progress::Reached;
 use crate::replica::proposer::{Cursor, Proposer};
 use crate::replica::sequencer::Sequencer;
 
@@ -83,17 +84,17 @@ impl Overdue {
     }
 }
 
-/// What the leader was told last of how far this node has applied the log.
+/// What the leader was told last of how far this node is.
 #[derive(Clone, Copy)]
 struct Told {
-    applied: LogIndex,
+    reached: Reached,
     at: tokio::time::Instant,
 }
 
 impl Told {
     /// When to tell it that this node has `applied` so much; `None` while it knows.
     fn is_due(self, applied: LogIndex) -> Option<tokio::time::Instant> {
-        (applied != self.applied).then(|| self.at + TOLD_EVERY)
+        (applied != self.reached.applied).then(|| self.at + TOLD_EVERY)
     }
 }
 
@@ -171,6 +172,7 @@ impl ProposalForwarder {
             local: self.local,
             proposer: &self.proposer,
             applied: self.raft.applied(),
+            committed: &|| self.raft.last_committed(),
             sender,
         };
         tokio::select! {
@@ -191,11 +193,13 @@ struct Feed<'a> {
     local: NodeId,
     proposer: &'a Proposer,
     applied: watch::Receiver<LogIndex>,
+    /// See [`Reached::committed`].
+    committed: &'a (dyn Fn() -> LogIndex + Sync),
     sender: mpsc::Sender<ProposeRequest>,
 }
 
 impl Feed<'_> {
-    /// Sends proposals, and how far this node has applied the log, until it is dropped.
+    /// Sends proposals, and how far this node is, until it is dropped.
     async fn run(mut self) {
         let mut cursor = Cursor::default();
         let mut overdue = Overdue::new(Instant::now());
@@ -213,7 +217,8 @@ impl Feed<'_> {
                     incarnation: proposal.incarnation.0,
                     sequence: proposal.sequence,
                     commands: proposal.commands,
-                    applied: told.applied.0,
+                    applied: told.reached.applied.0,
+                    committed: told.reached.committed.0,
                     weight: proposal.weight,
                 });
             }
@@ -252,19 +257,23 @@ impl Feed<'_> {
     /// What is told now.
     fn told(&self) -> Told {
         Told {
-            applied: *self.applied.borrow(),
+            reached: Reached {
+                applied: *self.applied.borrow(),
+                committed: (self.committed)(),
+            },
             at: tokio::time::Instant::now(),
         }
     }
 
-    /// Tells, without a proposal, how far this node has applied the log, unless the stream is full.
+    /// Tells, without a proposal, how far this node is, unless the stream is full.
     fn tell(&self, told: &mut Told) {
         let now = self.told();
         told.at = now.at;
         let sent = self.sender.try_send(ProposeRequest {
             node: self.local.0,
             incarnation: self.proposer.incarnation().0,
-            applied: now.applied.0,
+            applied: now.reached.applied.0,
+            committed: now.reached.committed.0,
             ..ProposeRequest::default()
         });
         if sent.is_ok() {
@@ -293,6 +302,7 @@ mod tests {
             local: NodeId(2),
             proposer: &proposer,
             applied,
+            committed: &|| LogIndex(1_000),
             sender,
         };
         tokio::select! {
@@ -308,7 +318,10 @@ mod tests {
     ) -> Option<(u64, u64)> {
         let rounded = most + Duration::from_millis(2);
         let next = tokio::time::timeout(rounded, receiver.recv()).await.ok()?;
-        next.map(|next| (next.sequence, next.applied))
+        next.map(|next| {
+            assert_eq!(next.committed, 1_000);
+            (next.sequence, next.applied)
+        })
     }
 
     /// Whenever it changes, such as just after a proposal that told what was before.

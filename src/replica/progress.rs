@@ -7,7 +7,8 @@
 //!
 //! Invariant: a node holds nobody up that tells nothing, that has yet to catch up, that is so far behind that it can't
 //! serve, or that has been behind for [`MOST`] lately. What is not committed yet leaves nobody behind and burdens
-//! nobody, nor does what another node's log lacks for long, as with slow disks: holding back would not help.
+//! nobody, nor, for long, does what another node can't apply yet, as with slow disks: holding back would not help. Nor
+//! is a node behind for what its disk does not have yet; but it may apply that, so it burdens the node.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -31,7 +32,7 @@ const OWN_BEHIND: Duration = Duration::from_millis(100);
 /// The same for a node that is no longer waited for: by then it has let its clients go.
 const LOST: Duration = Duration::from_secs(3);
 
-/// A node is burdened while what it can apply in a moment, and has not, counts more than this beyond its bytes: it has
+/// A node is burdened while what is committed, and it has yet to apply, counts more than this beyond its bytes: it has
 /// some tens of milliseconds to do, however little time the leader took to append it.
 const MUCH_WEIGHT: u64 = 4 * limits::PROPOSAL_BYTES as u64;
 
@@ -43,7 +44,7 @@ const SILENT: Duration = Duration::from_millis(250);
 
 /// How long a node may be behind, times in which it keeps up taken off at a tenth. Holding back does not help one that
 /// is behind for longer, and it is not waited for until half of that is taken off. That a node is burdened does not
-/// count: while it is not behind, it gets done with that.
+/// count: a load that lasts burdens the nodes for as long as it lasts.
 const MOST: Duration = Duration::from_secs(30);
 
 /// Of two looks at a node that are further apart, nobody knows how it was in between.
@@ -64,10 +65,19 @@ pub struct Progress {
     changed: Notify,
 }
 
+/// How far a node is.
+#[derive(Clone, Copy, Debug)]
+pub struct Reached {
+    /// The last entry that it has applied.
+    pub applied: LogIndex,
+    /// The last one that it may apply: it has it, and knows that it is committed.
+    pub committed: LogIndex,
+}
+
 /// What another node has told.
 #[derive(Clone, Copy, Debug)]
 struct Told {
-    applied: LogIndex,
+    reached: Reached,
     at: Instant,
     keeping_up: KeepingUp,
 }
@@ -90,7 +100,7 @@ impl KeepingUp {
     fn is_behind(
         &mut self,
         node: NodeId,
-        applied: LogIndex,
+        reached: Reached,
         committed: &Committed,
         age: Duration,
         now: Instant,
@@ -106,7 +116,7 @@ impl KeepingUp {
             self.is_waited_for = node == committed.own;
             self.term = committed.term;
         }
-        let has_applied = |due| due <= applied;
+        let has_applied = |due| due <= reached.applied;
         let all = &committed.all;
         if !all.before(LOST, now).is_none_or(has_applied) {
             self.is_waited_for = false;
@@ -124,12 +134,13 @@ impl KeepingUp {
         let log = committed.logs.get(&node);
         let in_log = log.and_then(|log| log.before(age, now));
         if due.is_none_or(has_applied) || in_log.is_none_or(has_applied) {
-            // The leader applies what is committed before its own disk has it. Others get it in a moment, but for what
-            // their logs have lacked for long.
-            let in_log = log.map_or(applied, |log| log.last);
-            let is_late = node != committed.own && due.is_some_and(|due| due > in_log);
-            let last = if is_late { in_log } else { all.last };
-            return committed.weights.between(applied, last) > MUCH_WEIGHT;
+            // More is on its way to a node, unless that takes long.
+            let is_late = due.is_some_and(|due| due > reached.committed);
+            let last = match is_late {
+                true => reached.committed,
+                false => committed.last,
+            };
+            return committed.weights.between(reached.applied, last) > MUCH_WEIGHT;
         }
         self.behind_for += passed;
         self.is_given_up = self.behind_for >= MOST;
@@ -144,37 +155,41 @@ impl KeepingUp {
 }
 
 impl Progress {
-    /// A node says how far it has applied the log.
-    pub fn heard(&self, node: NodeId, applied: LogIndex, now: Instant) {
+    /// A node says how far it is.
+    pub fn heard(&self, node: NodeId, reached: Reached, now: Instant) {
         let mut others = self.others.lock();
         let told = others.entry(node).or_insert(Told {
-            applied,
+            reached,
             at: now,
             keeping_up: KeepingUp::default(),
         });
         // It has started again, or was away, and catches up.
         let was_there = now.saturating_duration_since(told.at) < LOST;
-        told.keeping_up.is_waited_for &= was_there && applied >= told.applied;
-        told.applied = applied;
+        told.keeping_up.is_waited_for &= was_there && reached.applied >= told.reached.applied;
+        told.reached = reached;
         told.at = now;
         drop(others);
         self.changed.notify_one();
     }
 
-    /// Waits while a node, or this one with what it has `applied`, does not keep up with what is `committed`, of which
-    /// more is `known` meanwhile, and no longer than `most`. Tells whether it waited.
+    /// Waits while a node, or this one with what it has `applied`, does not keep up with what is `committed`, up to the
+    /// `last` entry at each time, and no longer than `most`. Tells whether it waited.
     pub async fn wait(
         &self,
         committed: &mut Committed,
-        known: impl Fn() -> Known,
+        last: impl Fn() -> LogIndex,
         applied: &mut watch::Receiver<LogIndex>,
         most: Duration,
     ) -> bool {
         let until = Instant::now() + most;
         let mut has_waited = false;
         loop {
-            let (own, now) = (*applied.borrow_and_update(), Instant::now());
-            committed.look(known());
+            let now = Instant::now();
+            committed.last = last();
+            let own = Reached {
+                applied: *applied.borrow_and_update(),
+                committed: committed.last,
+            };
             let mut keeping_up = *self.own.lock();
             let is_behind = keeping_up.is_behind(committed.own, own, committed, OWN_BEHIND, now);
             *self.own.lock() = keeping_up;
@@ -199,10 +214,10 @@ impl Progress {
         for (node, told) in others.iter_mut() {
             let told_before = now.saturating_duration_since(told.at);
             if told_before < SILENT {
-                let (applied, age) = (told.applied, BEHIND + told_before);
+                let (reached, age) = (told.reached, BEHIND + told_before);
                 is_behind |= told
                     .keeping_up
-                    .is_behind(*node, applied, committed, age, now);
+                    .is_behind(*node, reached, committed, age, now);
             }
         }
         is_behind
@@ -217,6 +232,8 @@ type Known = (LogIndex, Vec<(NodeId, LogIndex)>);
 pub struct Committed {
     own: NodeId,
     term: u64,
+    /// The last entry that is committed now, as far as who waits knows.
+    last: LogIndex,
     all: Noted,
     logs: FxHashMap<NodeId, Noted>,
     /// The highest incarnation and sequence of each node's proposals.
@@ -232,6 +249,7 @@ impl Committed {
         Committed {
             own,
             term: 0,
+            last: LogIndex::default(),
             all: Noted::default(),
             logs: FxHashMap::default(),
             proposed: FxHashMap::default(),
@@ -268,25 +286,19 @@ impl Committed {
         self.weights.note(index, weight, now);
     }
 
-    /// So much is known now, which is remembered.
-    pub fn note(&mut self, known: Known, now: Instant) {
-        self.look(known);
-        self.all.remember(now);
-        for log in self.logs.values_mut() {
-            log.remember(now);
+    /// So much is known now. It is remembered if the last time is a while ago.
+    pub fn note(&mut self, (all, logs): Known, now: Instant) {
+        let is_new = |at| now.saturating_duration_since(at) >= REMEMBERED_EVERY;
+        if !self.all.last_at().is_none_or(is_new) {
+            return;
         }
-    }
-
-    /// So much is known now.
-    fn look(&mut self, (all, logs): Known) {
-        self.all.last = all;
-        // Others are no members any more, or have told this leader nothing of their logs yet.
-        let has_log = |node: &NodeId| logs.iter().any(|(member, _)| member == node);
-        self.logs.retain(|node, _| has_log(node));
-        self.proposed.retain(|node, _| has_log(node));
+        self.all.note(all, now);
         for (node, last) in logs {
-            self.logs.entry(node).or_default().last = last;
+            self.logs.entry(node).or_default().note(last, now);
         }
+        // Others are no members any more, or have told this leader nothing of their logs yet.
+        self.logs.retain(|_, log| log.last_at() == Some(now));
+        self.proposed.retain(|node, _| self.logs.contains_key(node));
     }
 }
 
@@ -326,32 +338,26 @@ impl Weights {
 
 /// Indexes, and when they were known.
 #[derive(Debug, Default)]
-struct Noted {
-    /// What is known now.
-    last: LogIndex,
-    /// What was known every [`REMEMBERED_EVERY`].
-    former: VecDeque<(Instant, LogIndex)>,
-}
+struct Noted(VecDeque<(Instant, LogIndex)>);
 
 impl Noted {
-    fn remember(&mut self, now: Instant) {
-        let is_recent =
-            |(at, _): &(Instant, _)| now.saturating_duration_since(*at) < REMEMBERED_EVERY;
-        if self.former.back().is_some_and(is_recent) {
-            return;
-        }
-        self.former.push_back((now, self.last));
+    fn note(&mut self, last: LogIndex, now: Instant) {
+        self.0.push_back((now, last));
         // The first one is what was there so long ago.
-        while self.former.len() > 1 && now.saturating_duration_since(self.former[1].0) >= LOST {
-            self.former.pop_front();
+        while self.0.len() > 1 && now.saturating_duration_since(self.0[1].0) >= LOST {
+            self.0.pop_front();
         }
+    }
+
+    fn last_at(&self) -> Option<Instant> {
+        self.0.back().map(|(at, _)| *at)
     }
 
     /// What there was so long ago or earlier, as far as it is known.
     fn before(&self, age: Duration, now: Instant) -> Option<LogIndex> {
         let is_old = |(at, _): &(Instant, LogIndex)| now.saturating_duration_since(*at) >= age;
-        let older = self.former.partition_point(is_old);
-        older.checked_sub(1).map(|last| self.former[last].1)
+        let older = self.0.partition_point(is_old);
+        older.checked_sub(1).map(|last| self.0[last].1)
     }
 }
 

@@ -50,7 +50,12 @@ impl Leader {
                 if ms % 100 == 0
                     && let Some(applied) = applied(ms)
                 {
-                    self.progress.heard(NodeId(2), LogIndex(applied), now);
+                    let applied = LogIndex(applied);
+                    let reached = Reached {
+                        applied,
+                        committed: applied.max(log),
+                    };
+                    self.progress.heard(NodeId(2), reached, now);
                 }
                 self.progress.is_behind(&self.committed, now)
             })
@@ -206,8 +211,8 @@ fn a_new_leader_waits_for_nobody_who_catches_up() {
         let log = LogIndex(if ms < 120_400 { 0 } else { ms / 10 });
         let known = (LogIndex(ms / 10), vec![(NodeId(2), log)]);
         leader.committed.note(known, now);
-        let applied = LogIndex(11_200 + (ms - 120_000) / 20);
-        leader.progress.heard(NodeId(2), applied, now);
+        let applied = 11_200 + (ms - 120_000) / 20;
+        leader.progress.heard(NodeId(2), all_of(applied), now);
         assert!(!leader.progress.is_behind(&leader.committed, now));
     }
 }
@@ -215,6 +220,19 @@ fn a_new_leader_waits_for_nobody_who_catches_up() {
 fn ago(ms: u64) -> Instant {
     let ago = Instant::now().checked_sub(Duration::from_millis(ms));
     ago.expect("the machine runs for longer")
+}
+
+/// A node has applied all that it may.
+fn all_of(last: u64) -> Reached {
+    Reached {
+        applied: LogIndex(last),
+        committed: LogIndex(last),
+    }
+}
+
+/// What was committed last.
+fn last(index: u64) -> impl Fn() -> LogIndex {
+    move || LogIndex(index)
 }
 
 /// The logs of two nodes have so much, and it is committed.
@@ -230,12 +248,12 @@ async fn a_node_is_waited_for_until_it_has_caught_up_and_no_longer_than_said() {
     let applied = &mut applied.clone();
     let short = Duration::from_millis(20);
     let (progress, committed) = (&leader.progress, &mut leader.committed);
-    let tell = |applied| progress.heard(NodeId(2), LogIndex(applied), Instant::now());
+    let tell = |applied| progress.heard(NodeId(2), all_of(applied), Instant::now());
     tell(1);
     committed.note(both(1), ago(1_000));
     assert!(!progress.is_behind(committed, ago(600)), "it keeps up");
     committed.note(both(2), ago(500));
-    let has_waited = progress.wait(committed, || both(2), applied, short).await;
+    let has_waited = progress.wait(committed, last(2), applied, short).await;
     assert!(has_waited, "it does not");
     tell(1);
     let caught_up = async {
@@ -243,11 +261,11 @@ async fn a_node_is_waited_for_until_it_has_caught_up_and_no_longer_than_said() {
         tell(2);
     };
     let began = Instant::now();
-    let waits = progress.wait(committed, || both(2), applied, LOST);
+    let waits = progress.wait(committed, last(2), applied, LOST);
     let (has_waited, ()) = tokio::join!(waits, caught_up);
     assert!(has_waited && began.elapsed().is_zero(), "it is woken");
     tell(2);
-    let has_waited = progress.wait(committed, || both(2), applied, short).await;
+    let has_waited = progress.wait(committed, last(2), applied, short).await;
     assert!(!has_waited, "it has caught up");
 }
 
@@ -258,9 +276,8 @@ async fn a_leader_that_is_behind_itself_is_waited_for() {
     leader.committed.note(both(2), ago(300));
     leader.committed.note(both(3), ago(150));
     let (short, committed) = (Duration::from_millis(20), &mut leader.committed);
-    let waits = leader
-        .progress
-        .wait(committed, || both(3), &mut applied, short);
+    let progress = &leader.progress;
+    let waits = progress.wait(committed, last(3), &mut applied, short);
     assert!(waits.await);
 }
 
@@ -271,14 +288,15 @@ async fn what_is_known_is_remembered_when_the_leader_appends_and_not_when_it_wai
     let (_own, mut applied) = watch::channel(LogIndex(2));
     let committed = &mut leader.committed;
     committed.note(both(1), ago(100));
-    let remembered = (committed.all.former.clone(), committed.logs.len());
-    let waits = leader
-        .progress
-        .wait(committed, || both(2), &mut applied, LOST);
+    let (all, log) = (
+        committed.all.0.clone(),
+        committed.logs[&NodeId(2)].0.clone(),
+    );
+    let waits = leader.progress.wait(committed, last(2), &mut applied, LOST);
     assert!(!waits.await);
-    assert_eq!(remembered.0, committed.all.former);
-    assert_eq!(committed.logs[&NodeId(2)].former.len(), 1);
-    assert_eq!((committed.all.last, remembered.1), (LogIndex(2), 2));
+    assert_eq!(committed.all.0, all);
+    assert_eq!(committed.logs[&NodeId(2)].0, log);
+    assert_eq!(committed.last, LogIndex(2));
 }
 
 /// It begins under what the nodes send again, and its own apply counts from the first entry on.
@@ -289,7 +307,7 @@ async fn a_new_leader_holds_back_for_itself() {
     committed.set_term(1);
     committed.note(both(3), ago(200));
     let short = Duration::from_millis(20);
-    let waits = progress.wait(&mut committed, || both(3), &mut applied, short);
+    let waits = progress.wait(&mut committed, last(3), &mut applied, short);
     assert!(waits.await);
 }
 
@@ -300,8 +318,8 @@ fn that_a_node_did_not_keep_up_is_forgotten() {
     let mut look = |ms: u64| {
         let now = leader.at(ms);
         leader.committed.note(both(ms), now);
-        let applied = LogIndex(ms.saturating_sub(1_000));
-        own.is_behind(NodeId(1), applied, &leader.committed, OWN_BEHIND, now)
+        let reached = all_of(ms.saturating_sub(1_000));
+        own.is_behind(NodeId(1), reached, &leader.committed, OWN_BEHIND, now)
     };
     let seen: Vec<bool> = (0..60_000).step_by(100).map(&mut look).collect();
     assert!(all(&seen[20..200], true) && all(&seen[400..], false));
@@ -317,8 +335,8 @@ fn what_is_remembered_is_bounded() {
     let most = LOST.as_millis() / REMEMBERED_EVERY.as_millis() + 2;
     let now = leader.at(60_000);
     let committed = &mut leader.committed;
-    assert!(committed.all.former.len() <= most as usize);
-    assert!(committed.logs[&NodeId(2)].former.len() <= most as usize);
+    assert!(committed.all.0.len() <= most as usize);
+    assert!(committed.logs[&NodeId(2)].0.len() <= most as usize);
     committed.collected(&weight::proposal(2, 1, 1), 0);
     // It is no member any more.
     committed.note((LogIndex(1), Vec::new()), now);

@@ -1,5 +1,7 @@
 //! A leader whose entries weigh much, and how far another node is with them.
 
+use std::cell::Cell;
+
 use super::*;
 
 pub(super) fn proposal(node: u64, incarnation: u64, sequence: u64) -> command::Proposal {
@@ -27,13 +29,23 @@ impl Leader {
     /// So much is committed, and the logs of this node and the other have so much of it.
     fn knows(&mut self, committed: u64, own: u64, other: u64, now: Instant) {
         let logs = [(NodeId(1), LogIndex(own)), (NodeId(2), LogIndex(other))];
+        self.committed.last = LogIndex(committed);
         self.committed
-            .note((LogIndex(committed), logs.to_vec()), now);
+            .note((self.committed.last, logs.to_vec()), now);
     }
 
-    /// Whether the other node holds it up that has applied so much.
+    /// Whether the other node holds it up that has applied so much, and may apply all that is committed.
     fn waits_for(&self, applied: u64, now: Instant) -> bool {
-        self.progress.heard(NodeId(2), LogIndex(applied), now);
+        self.waits_for_one_that_may(applied, self.committed.last.0, now)
+    }
+
+    /// The same for one that may apply so much.
+    fn waits_for_one_that_may(&self, applied: u64, committed: u64, now: Instant) -> bool {
+        let reached = Reached {
+            applied: LogIndex(applied),
+            committed: LogIndex(committed),
+        };
+        self.progress.heard(NodeId(2), reached, now);
         self.progress.is_behind(&self.committed, now)
     }
 }
@@ -52,8 +64,11 @@ fn p12_work_that_is_appended_at_once_is_waited_for() {
         leader.knows(index, index, index, now);
         let mut is_behind = |applied| {
             let it = leader.waits_for(applied, now);
-            let applied = LogIndex(applied);
-            let itself = own.is_behind(NodeId(1), applied, &leader.committed, OWN_BEHIND, now);
+            let reached = Reached {
+                applied: LogIndex(applied),
+                committed: LogIndex(index),
+            };
+            let itself = own.is_behind(NodeId(1), reached, &leader.committed, OWN_BEHIND, now);
             (it, itself)
         };
         let is_much = index == 103;
@@ -74,61 +89,69 @@ fn work_that_is_not_committed_does_not_count() {
     assert!(leader.waits_for(100, now));
 }
 
-/// A disk that is a little slower than the others' changes nothing, and for one that stands still nobody waits.
+/// A node applies what its disk does not have yet, and so does the leader. A disk may take any time for it.
 #[test]
-fn work_that_the_log_lacks_for_long_does_not_count() {
+fn work_counts_whatever_the_disk_of_the_node_has() {
+    let mut leader = Leader::new();
+    let confirmed = |ms: u64| ms.saturating_sub(300) / 10;
+    leader.run_with(0..1_000, confirmed, |ms| Some(ms / 10));
+    leader.append(&[HALF, HALF, 1], leader.at(1_000));
+    let mut own = KeepingUp::default();
+    for ms in (1_000..1_300).step_by(10) {
+        let now = leader.at(ms);
+        leader.knows(103, confirmed(ms), confirmed(ms), now);
+        assert!(leader.waits_for(100, now), "{ms}");
+        let mut is_behind = |applied| {
+            let reached = Reached {
+                applied: LogIndex(applied),
+                committed: LogIndex(103),
+            };
+            own.is_behind(NodeId(1), reached, &leader.committed, OWN_BEHIND, now)
+        };
+        assert!(is_behind(100) && !is_behind(101), "{ms}");
+    }
+    let now = leader.at(1_300);
+    assert!(!leader.waits_for(101, now));
+    let keeping_up = leader.progress.others.lock()[&NodeId(2)].keeping_up;
+    assert_eq!(keeping_up.behind_for, Duration::ZERO, "it was not behind");
+}
+
+/// Its log may fill up while its disk stands still: then holding back would not help it.
+#[test]
+fn work_that_a_node_has_not_got_for_long_does_not_count() {
     let mut leader = Leader::new();
     leader.run(0..1_000, |ms| Some(ms / 10));
-    leader.append(&[1, MUCH_WEIGHT, 1], leader.at(1_000));
-    for ms in (1_000..1_500).step_by(10) {
+    leader.append(&[MUCH_WEIGHT, 1, MUCH_WEIGHT, 1], leader.at(1_000));
+    let late = 1_000 + BEHIND.as_millis() as u64;
+    for ms in (1_000..late + 100).step_by(10) {
         let now = leader.at(ms);
-        leader.knows(103, 103, 101, now);
-        assert_eq!(leader.waits_for(101, now), ms < 1_150, "{ms}");
+        leader.knows(104, 104, 100, now);
+        let is_late = ms >= late;
+        let waits_for = |applied, committed| leader.waits_for_one_that_may(applied, committed, now);
+        assert_eq!(waits_for(100, 100), !is_late, "{ms}: it is on its way");
+        assert_eq!(waits_for(100, 101), !is_late, "{ms}: nor much of it");
+        assert!(waits_for(100, 102), "{ms}: it has much of it");
+        assert!(waits_for(100, 104), "{ms}: it has all");
     }
-    let now = leader.at(1_500);
-    leader.knows(103, 103, 103, now);
-    assert!(leader.waits_for(101, now));
-    leader.committed.look((LogIndex(103), Vec::new()));
-    assert!(!leader.waits_for(101, now), "it has told nothing");
+    assert!(
+        !leader.waits_for(103, leader.at(late + 100)),
+        "it has done most of it"
+    );
+    let keeping_up = leader.progress.others.lock()[&NodeId(2)].keeping_up;
+    assert_eq!(keeping_up.behind_for, Duration::ZERO, "it was not behind");
 }
 
-/// It applies that nevertheless, and may have much to do with it.
+/// It has stood still, and nothing is appended that it could be late with.
 #[test]
-fn work_counts_that_the_leaders_own_disk_does_not_have_yet() {
-    let mut leader = Leader::new();
-    let now = leader.at(1_000);
-    leader.append(&[HALF, HALF, 1], now);
-    leader.knows(103, 100, 103, now);
-    let mut own = KeepingUp::default();
-    for ms in [0, 150, 300] {
-        let now = now + Duration::from_millis(ms);
-        leader.knows(103, 100, 103, now);
-        let mut is_behind = |applied| {
-            let (applied, committed) = (LogIndex(applied), &leader.committed);
-            own.is_behind(NodeId(1), applied, committed, OWN_BEHIND, now)
-        };
-        assert!(is_behind(100), "{ms}");
-        assert!(!is_behind(101), "{ms}");
-    }
-}
-
-/// Such as when its disk has stood still: the node is not behind, but it has much to do from now on.
-#[test]
-fn work_counts_that_comes_late_into_the_log() {
+fn work_of_a_node_that_tells_nothing_does_not_count() {
     let mut leader = Leader::new();
     leader.run(0..1_000, |ms| Some(ms / 10));
     leader.append(&[MUCH_WEIGHT, 1], leader.at(1_000));
-    leader.knows(102, 102, 100, leader.at(1_020));
-    let now = leader.at(1_300);
-    assert!(!leader.waits_for(100, now));
-    for ms in (1_300..1_450).step_by(10) {
-        let now = leader.at(ms);
-        leader.knows(102, 102, 102, now);
-        assert!(leader.waits_for(100, now), "{ms}");
-    }
-    assert!(!leader.waits_for(101, leader.at(1_449)));
-    let keeping_up = leader.progress.others.lock()[&NodeId(2)].keeping_up;
-    assert_eq!(keeping_up.behind_for, Duration::ZERO, "it was not behind");
+    leader.knows(102, 102, 102, leader.at(1_000));
+    assert!(leader.waits_for(100, leader.at(1_000)));
+    let (progress, committed) = (&leader.progress, &leader.committed);
+    let silent = leader.at(1_000) + SILENT;
+    assert!(!progress.is_behind(committed, silent));
 }
 
 /// A node that has yet to catch up, or was given up, holds nobody up, whatever there is to do.
@@ -218,36 +241,36 @@ async fn a_burdened_node_is_waited_for_until_it_has_told_that_it_is_done() {
     leader.append(&[MUCH_WEIGHT, 1], ago(10));
     leader.committed.note(both(100), ago(500));
     let (progress, committed) = (&leader.progress, &mut leader.committed);
-    let tell = |applied| progress.heard(NodeId(2), LogIndex(applied), Instant::now());
+    let tell = |applied| progress.heard(NodeId(2), all_of(applied), Instant::now());
     tell(100);
     // At first nothing of it is committed, as far as the leader knows.
-    let known = std::cell::Cell::new(100);
-    let look = || both(known.get());
+    let known = Cell::new(LogIndex(100));
+    let last = || known.get();
     let short = Duration::from_millis(20);
-    let has_waited = progress.wait(committed, look, &mut applied, short).await;
+    let has_waited = progress.wait(committed, last, &mut applied, short).await;
     assert!(!has_waited);
-    known.set(102);
+    known.set(LogIndex(102));
     let began = Instant::now();
     let done = async {
         tokio::task::yield_now().await;
         tell(101);
     };
-    let (has_waited, ()) = tokio::join!(progress.wait(committed, look, &mut applied, LOST), done);
+    let (has_waited, ()) = tokio::join!(progress.wait(committed, last, &mut applied, LOST), done);
     assert!(has_waited && began.elapsed().is_zero(), "it is woken");
-    let has_waited = progress.wait(committed, look, &mut applied, short).await;
+    let has_waited = progress.wait(committed, last, &mut applied, short).await;
     assert!(!has_waited);
     // What is committed while it waits burdens the node for longer.
     leader.append_from(103, &[MUCH_WEIGHT, MUCH_WEIGHT], ago(0));
     let (progress, committed) = (&leader.progress, &mut leader.committed);
-    known.set(103);
+    known.set(LogIndex(103));
     let more = async {
         tokio::task::yield_now().await;
-        known.set(104);
-        progress.heard(NodeId(2), LogIndex(102), Instant::now());
+        known.set(LogIndex(104));
+        progress.heard(NodeId(2), all_of(102), Instant::now());
     };
     let began = Instant::now();
     let (_own, mut applied) = watch::channel(LogIndex(104));
-    let (has_waited, ()) = tokio::join!(progress.wait(committed, look, &mut applied, short), more);
+    let (has_waited, ()) = tokio::join!(progress.wait(committed, last, &mut applied, short), more);
     assert!(has_waited && began.elapsed() >= short);
 }
 

@@ -26,7 +26,7 @@ use crate::base::time::Millis;
 use crate::raft::Raft;
 use crate::replica::admission;
 use crate::replica::clock::Clock;
-use crate::replica::progress::{Committed, Progress};
+use crate::replica::progress::{Committed, Progress, Reached};
 use crate::replica::proposer::SequencedProposal;
 use crate::telemetry::metrics::Metrics;
 
@@ -41,7 +41,7 @@ const TICK_SPACING: u32 = 3;
 /// batches with commands might never come to what is due.
 const OVERDUE_MS: u64 = 1_000;
 
-/// How long an entry waits for those before it to be committed.
+/// How long an entry waits for those before it to be committed, and handed over to apply.
 const COMMIT_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// How long what waits is held back for a node whose apply does not keep up: what comes meanwhile shares its entry, and
@@ -155,9 +155,9 @@ impl Sequencer {
         let _ = self.sender.send(Waiting::Proposed(node, proposal)).await;
     }
 
-    /// Another node says how far it has applied the log.
-    pub fn heard(&self, node: NodeId, applied: LogIndex) {
-        self.progress.heard(node, applied, Instant::now());
+    /// Another node says how far it is.
+    pub fn heard(&self, node: NodeId, reached: Reached) {
+        self.progress.heard(node, reached, Instant::now());
     }
 
     /// Submits a command of the leader itself, which was decided in `term` and is not appended in another one. The
@@ -270,9 +270,9 @@ impl Loop {
                     true => HELD_BACK,
                     false => TICK_HELD_BACK,
                 };
-                let known = || self.raft.committed_logs();
+                let last = || self.raft.last_committed();
                 let (progress, committed) = (&self.progress, &mut self.committed);
-                progress.wait(committed, known, &mut applied, most).await;
+                progress.wait(committed, last, &mut applied, most).await;
             };
             let mut is_tick = false;
             tokio::select! {
@@ -313,8 +313,8 @@ impl Loop {
         due != u64::MAX && due.saturating_add(OVERDUE_MS) < self.clock.now().0
     }
 
-    /// Waits for the commit of what was appended, if that is much: what comes meanwhile shares one entry. An entry
-    /// costs every node a sync, and messages to and from it, whatever its size.
+    /// Waits until what was appended, if that is much, is committed and handed over to apply: what comes meanwhile
+    /// shares one entry. An entry costs every node a sync, and messages to and from it, whatever its size.
     async fn wait_for_commit(&mut self) {
         if self.uncommitted_bytes < limits::PIPELINED_BYTES {
             return;
@@ -333,9 +333,9 @@ impl Loop {
         let is_proposed = |waiting: &Waiting| matches!(waiting, Waiting::Proposed(..));
         if waiting.iter().any(is_proposed) && self.raft.leadership().borrow().is_leader {
             self.note_term();
-            let known = || self.raft.committed_logs();
+            let last = || self.raft.last_committed();
             let (committed, applied) = (&mut self.committed, &mut self.raft.applied());
-            let held_back = self.progress.wait(committed, known, applied, HELD_BACK);
+            let held_back = self.progress.wait(committed, last, applied, HELD_BACK);
             if held_back.await {
                 self.metrics.raft_held_back.increment();
             }

@@ -15,6 +15,11 @@ fn committed(metrics: &RaftMetrics<TypeConfig>) -> LogIndex {
     LogIndex(index(&metrics.local_committed).max(index(&metrics.cluster_committed)))
 }
 
+/// The highest index that the replica knows to be committed and has in its log.
+pub fn local_committed(metrics: &RaftMetrics<TypeConfig>) -> LogIndex {
+    LogIndex(index(&metrics.local_committed))
+}
+
 /// How far the log is committed, and how much of that each node's log has, as the leader knows it.
 pub fn committed_logs(metrics: &RaftMetrics<TypeConfig>) -> (LogIndex, Vec<(NodeId, LogIndex)>) {
     let all = committed(metrics);

@@ -98,11 +98,7 @@ impl ClusterService {
             let incarnation = itself(from, message.node, message.incarnation)?;
             // A node that was removed gets no entries, so it would never see what becomes of its proposals.
             self.member(from)?;
-            let reached = Reached {
-                applied: LogIndex(message.applied),
-                committed: LogIndex(message.committed),
-            };
-            self.sequencer.heard(from, reached);
+            self.sequencer.heard(from, Reached::told_in(&message));
             // No sign of life: a node proposes, and sends heartbeats here, also when it can't serve. It asks for
             // contact all the time.
             if message.sequence != 0 {

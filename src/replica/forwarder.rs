@@ -319,8 +319,9 @@ mod tests {
         let rounded = most + Duration::from_millis(2);
         let next = tokio::time::timeout(rounded, receiver.recv()).await.ok()?;
         next.map(|next| {
-            assert_eq!(next.committed, 1_000);
-            (next.sequence, next.applied)
+            let reached = Reached::told_in(&next);
+            assert_eq!(reached.committed, LogIndex(1_000));
+            (next.sequence, reached.applied.0)
         })
     }
 

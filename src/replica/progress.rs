@@ -20,6 +20,7 @@ use tokio::time::Instant;
 
 use crate::base::ids::{LogIndex, NodeId};
 use crate::base::limits;
+use crate::base::proto::cluster::ProposeRequest;
 use crate::base::proto::command;
 
 /// A node is behind when it has not applied what was committed, and in its log, so long before it told. How long ago it
@@ -72,6 +73,16 @@ pub struct Reached {
     pub applied: LogIndex,
     /// The last one that it may apply: it has it, and knows that it is committed.
     pub committed: LogIndex,
+}
+
+impl Reached {
+    /// What another node tells with a proposal, or without one.
+    pub fn told_in(request: &ProposeRequest) -> Reached {
+        Reached {
+            applied: LogIndex(request.applied),
+            committed: LogIndex(request.committed),
+        }
+    }
 }
 
 /// What another node has told.
